@@ -5,7 +5,7 @@
 
 #include "opdef/registry.h"
 #include "ops/nn/conv_task.h"
-#include "ops/nn/conv_tiles_cpu.h"
+#include "ops/nn/conv_winograd_cpu.h"
 
 // The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
 // offers. Start reading at visit_products: all three computations use it with a different
@@ -216,6 +216,14 @@ KernelOffer offer_tiles(const KernelRequest& request) {
                                                        : offer_conv_result(request, *task);
 }
 
+KernelOffer offer_winograd(const KernelRequest& request) {
+  if (request.outputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
+  const auto task = ConvTask::of(request);
+  if (!task) return KernelOffer::decline("more than three spatial axes");
+  return task->pass == ConvTask::Pass::kBackwardWeight ? offer_winograd_weight(request, *task)
+                                                       : offer_winograd_result(request, *task);
+}
+
 }  // namespace
 
 void register_conv_cpu(opdef::KernelRegistry& registry) {
@@ -225,6 +233,7 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
         std::pair{ir::kFunctionDomain, "ConvWeightGrad"}}) {
     registry.add(domain, op_type, 0, offer_reference);
     registry.add(domain, op_type, 20, offer_tiles);
+    registry.add(domain, op_type, 30, offer_winograd);
   }
 }
 

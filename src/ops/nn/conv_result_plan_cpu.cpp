@@ -150,6 +150,7 @@ void choose_tiles(ResultPlan<T>& plan) {
       const double cycles = result_cycles(plan, in_planes, v);
       if (cycles >= least) continue;
       least = cycles;
+      plan.image_cycles = cycles * static_cast<double>(plan.groups);
       plan.in_planes = in_planes;
       plan.vectors = v;
     }

@@ -84,6 +84,7 @@ struct ResultPlan {
   std::vector<ChannelPanel> panels;
   std::int64_t padded_channels = 0;  ///< of all panels
   std::int64_t panel_steps = 0;      ///< of all phases
+  double image_cycles = 0;           ///< estimate
 
   std::int64_t images = 1;      ///< that one unit of work computes together
   std::size_t block_axis = 0;   ///< units are split along it,
@@ -105,6 +106,9 @@ struct ResultPlan {
 /// nullptr: padding would outweigh everything else.
 template <class T>
 std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& task, int threads);
+
+/// An estimate for the direct computation of the weights from one image, of float32.
+double weight_image_cycles(const ConvTask& task, int threads);
 
 /// Forward and backward data, float32 and float64.
 opdef::KernelOffer offer_conv_result(const opdef::KernelRequest& request, const ConvTask& task);

@@ -51,6 +51,7 @@ struct WeightPlan {
   std::int64_t matrix_row = 0;
   std::vector<ChannelPanel> panels;
   std::int64_t padded_channels = 0;
+  double window_cycles = 0;    ///< estimate
   std::int64_t images = 1;     ///< of a unit of work
   std::size_t block_axis = 0;  ///< units are split along it,
   std::int64_t block = 0;      ///< into this many of its windows
@@ -129,6 +130,7 @@ void choose_tiles(WeightPlan<T>& plan) {
       vectors = v;
     }
   }
+  plan.window_cycles = std::min(least, dot_cycles(plan));
   if (dot_cycles(plan) < least) {
     plan.mode = WeightMode::kDots;
     plan.padded_channels = plan.y_channels;
@@ -207,9 +209,9 @@ void set_tables(WeightPlan<T>& plan) {
   }
 }
 
+/// The sizes, and the source positions that are read.
 template <class T>
-std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int threads) {
-  auto plan = std::make_shared<WeightPlan<T>>();
+std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan<T>* plan) {
   const ConvShape& shape = task.shape;
   plan->task = task;
   plan->target = &device::offset_target<T>();
@@ -227,6 +229,13 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
     source[i].size = shape.axes[i].input;
     source[i].cover(plan->axes[i]);
   }
+  return source;
+}
+
+template <class T>
+std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int threads) {
+  auto plan = std::make_shared<WeightPlan<T>>();
+  const std::array<SourceAxis, 3> source = describe(task, threads, plan.get());
   choose_tiles(*plan);
   plan->source = ConvSource(
       source, plan->mode == WeightMode::kChannels && plan->input % kAliasingElements == 0);
@@ -521,6 +530,13 @@ KernelOffer offer(const ConvTask& task, int threads) {
 }
 
 }  // namespace
+
+double weight_image_cycles(const ConvTask& task, int threads) {
+  WeightPlan<float> plan;
+  describe(task, threads, &plan);
+  choose_tiles(plan);
+  return plan.window_cycles * static_cast<double>(plan.windows * plan.groups);
+}
 
 KernelOffer offer_conv_weight(const KernelRequest& request, const ConvTask& task) {
   return request.outputs[0].dtype == DataType::kFloat32 ? offer<float>(task, request.threads)

@@ -1,0 +1,487 @@
+#include "ops/nn/conv_winograd_cpu.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <numeric>
+
+// y = conv(x, w), or x = conv^T(y, w) as the convolution with the kernel turned by 180 degrees.
+// Either the transformed weights of all channels are made first and threads compute units of tiles;
+// or, if the images are smaller than the weights, the transformed tiles of all images are made
+// first, and threads compute panels of result channels, transforming their weights block by block,
+// which then never leave the cache. Start reading at run_result.
+
+namespace onnxgrad::ops::winograd {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+// Of a unit's transformed tiles and of their products with a panel.
+constexpr std::int64_t kUnitBytes = std::int64_t{900} * 1024;
+// Channels of the source whose products are taken at once.
+constexpr std::int64_t kBlockChannels = 64;
+// Winograd's algorithm must take at most this part of the time of the direct one.
+constexpr double kWorthwhile = 0.9;
+// Cycles per vector of transformed weights and per element of a tensor that is transposed.
+constexpr double kWeightCycles = 200;
+constexpr double kTransposedCycles = 0.6;
+constexpr double kTileCycles = 140;
+
+struct ResultPlan {
+  ConvTask task;
+  Geometry geometry;
+  const device::OffsetTarget<float>* target = nullptr;
+  int threads = 1;
+  std::vector<ChannelPanel> panels;
+  std::vector<std::int32_t> offsets;  ///< 0, 1, 2, ..
+  bool stores_images = false;
+  std::int64_t tile_plane = 0;  ///< of transformed tiles: of a unit, or of all images
+  std::int64_t sum_plane = 0;
+  std::int64_t weight_plane = 0;  ///< of all channels' weights, or of a block's
+
+  // Scratch, in elements: what all threads read, then the threads' parts.
+  std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
+  std::int64_t tiles_at = 0, sums_at = 0, weights_at = 0, spare_at = 0;  ///< in a thread's part
+
+  std::int64_t scratch_bytes() const {
+    return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
+  }
+  std::int64_t widest() const { return panels.front().width; }
+  std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
+  bool is_forward() const { return task.pass == ConvTask::Pass::kForward; }
+};
+
+/// What one thread computes with.
+class Worker {
+ public:
+  Worker(const ResultPlan& plan, std::byte* const* args, std::int64_t thread)
+      : plan_(plan),
+        source_(pointer(args, plan.is_forward() ? plan.task.x : plan.task.y)),
+        weights_(pointer(args, plan.task.w)),
+        result_(pointer(args, plan.is_forward() ? plan.task.y : plan.task.x)),
+        given_bias_(plan.task.bias < 0 ? nullptr : pointer(args, plan.task.bias)),
+        shared_(pointer(args, plan.task.scratch)),
+        own_(shared_ + plan.threads_at + thread * plan.thread_elements) {
+    clear_copy(plan.geometry.source, plan.tiles_at, own_);
+  }
+
+  /// The bias, padded by zeros, behind a panel of zeros.
+  void prepare_bias() {
+    const Images& images = plan_.geometry.result;
+    float* bias = shared_ + plan_.bias_at;
+    std::fill_n(bias, plan_.widest() + images.padded, 0.0F);
+    if (given_bias_ != nullptr) std::copy_n(given_bias_, images.channels, bias + plan_.widest());
+  }
+
+  /// Blocks [first, last) of source channels, panel by panel.
+  void prepare_weights(std::int64_t first, std::int64_t last) {
+    const std::int64_t blocks = channel_blocks();
+    for (std::int64_t i = first; i < last; ++i) {
+      const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(i / blocks)];
+      const std::int64_t c = i % blocks * kBlockChannels;
+      transform_block(panel, c, panel_weights(i / blocks) + c * panel.width);
+    }
+  }
+  std::int64_t channel_blocks() const {
+    return (plan_.geometry.source.channels + kBlockChannels - 1) / kBlockChannels;
+  }
+
+  void prepare_images(std::int64_t first, std::int64_t last) {
+    const std::int64_t tiles = plan_.geometry.tiles();
+    for (std::int64_t i = first; i < last; ++i) {
+      read_tiles({.image = i, .end = plan_.geometry.units.tile_rows}, i * tiles, shared_);
+    }
+  }
+
+  void run_units(std::int64_t first, std::int64_t last) {
+    const Units& units = plan_.geometry.units;
+    const std::int64_t channels = plan_.geometry.source.channels;
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t parts = units.parts(unit);
+      const std::int64_t tiles = units.tiles(unit);
+      for (std::int64_t i = 0; i < parts; ++i) {
+        read_tiles(units.part(unit, i), i * (tiles / parts), own_ + plan_.tiles_at);
+      }
+      for (std::size_t p = 0; p < plan_.panels.size(); ++p) {
+        const float* weights = panel_weights(static_cast<std::int64_t>(p));
+        for (std::int64_t c = 0; c < channels; c += kProductChannels) {
+          const std::int64_t count = std::min(kProductChannels, channels - c);
+          multiply(plan_.panels[p], own_ + plan_.tiles_at, tiles, c, count,
+                   weights + c * plan_.panels[p].width);
+        }
+        for (std::int64_t i = 0; i < parts; ++i) {
+          write(plan_.panels[p], units.part(unit, i), i * (tiles / parts));
+        }
+      }
+    }
+  }
+
+  void run_panels(std::int64_t first, std::int64_t last) {
+    const Geometry& geometry = plan_.geometry;
+    const std::int64_t channels = geometry.source.channels;
+    float* block = own_ + plan_.weights_at;
+    for (std::int64_t p = first; p < last; ++p) {
+      const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
+      for (std::int64_t c = 0; c < channels; c += kBlockChannels) {
+        transform_block(panel, c, block);
+        multiply(panel, shared_, geometry.all_tiles(), c, std::min(kBlockChannels, channels - c),
+                 block);
+      }
+      for (std::int64_t i = 0; i < geometry.units.batch; ++i) {
+        write(panel, {.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles());
+      }
+    }
+  }
+
+ private:
+  // Columns of packed weights that stay in the L1 cache while tiles are traversed.
+  static constexpr std::int64_t kProductChannels = 128;
+
+  static float* pointer(std::byte* const* args, int index) {
+    return reinterpret_cast<float*>(args[index]);
+  }
+  float* panel_weights(std::int64_t panel) const {
+    return shared_ + panel * kPoints * plan_.weight_plane;
+  }
+
+  void read_tiles(const TileRows& rows, std::int64_t first, float* to) {
+    const Images& images = plan_.geometry.source;
+    visit_tiles(images, plan_.geometry, kTile, rows, source_, own_,
+                [&](std::int64_t tile, const float* const* pixels) {
+                  transform_source(pixels, images.padded, to + (first + tile) * images.padded,
+                                   plan_.tile_plane);
+                });
+  }
+
+  /// G w G^T of source channels from c on.
+  void transform_block(const ChannelPanel& panel, std::int64_t c, float* to) {
+    const Geometry& geometry = plan_.geometry;
+    const std::int64_t taps = plan_.taps();
+    const std::int64_t width = panel.width;
+    const std::int64_t channels = std::min(width, geometry.result.channels - panel.first);
+    const std::int64_t count = std::min(kBlockChannels, geometry.source.channels - c);
+    float* spare = own_ + plan_.spare_at;  // [channel, tap, width]
+    const auto transpose = device::gemm_target<float>().transpose;
+    if (plan_.is_forward()) {
+      const std::int64_t row = geometry.source.channels * taps;
+      clear_rest(spare, panel, channels, count * taps);
+      transpose(weights_ + panel.first * row + c * taps, row, spare, width, channels, count * taps);
+    } else {
+      clear_rest(spare, panel, channels, count * taps);
+      for (std::int64_t i = 0; i < count; ++i) {
+        transpose(weights_ + ((c + i) * geometry.result.channels + panel.first) * taps, taps,
+                  spare + i * taps * width, width, channels, taps);
+      }
+    }
+    const std::int64_t turned = plan_.is_forward() ? 0 : (taps - 1) * width;
+    const std::int64_t step = plan_.is_forward() ? width : -width;
+    for (std::int64_t i = 0; i < count; ++i) {
+      transform_weights(geometry.kernel, spare + i * taps * width + turned, step, width,
+                        to + i * width, plan_.weight_plane);
+    }
+  }
+
+  /// Zeros after the last channel: a wider panel may have left something there.
+  static void clear_rest(float* spare, const ChannelPanel& panel, std::int64_t channels,
+                         std::int64_t rows) {
+    if (channels == panel.width) return;
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::fill(spare + i * panel.width + channels, spare + (i + 1) * panel.width, 0.0F);
+    }
+  }
+
+  void multiply(const ChannelPanel& panel, const float* tiles, std::int64_t rows, std::int64_t c,
+                std::int64_t count, const float* weights) {
+    const std::int64_t row = plan_.geometry.source.padded;
+    Products{.target = plan_.target,
+             .offsets = plan_.offsets.data(),
+             .zeros = shared_ + plan_.bias_at,
+             .a = tiles + c,
+             .a_plane = plan_.tile_plane,
+             .a_row = row,
+             .b = weights,
+             .b_plane = plan_.weight_plane,
+             .c = own_ + plan_.sums_at,
+             .c_plane = plan_.sum_plane,
+             .rows = rows,
+             .steps = count,
+             .width = panel.width,
+             .adds = c > 0}
+        .run();
+  }
+
+  /// The results of the tiles from `first` on, as pixels and then as planes.
+  void write(const ChannelPanel& panel, const TileRows& rows, std::int64_t first) {
+    const Geometry& geometry = plan_.geometry;
+    const Images& images = geometry.result;
+    const std::int64_t top = rows.begin * geometry.step;
+    const std::int64_t bottom = std::min(rows.end * geometry.step, images.height);
+    float* pixels = own_ + plan_.spare_at;
+    const float* bias = shared_ + plan_.bias_at + plan_.widest() + panel.first;
+    const float* sums = own_ + plan_.sums_at + first * panel.width;
+    float* tile[kPoints];
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      for (std::int64_t column = 0; column < geometry.units.tile_columns; ++column) {
+        float** next = tile;
+        for (std::int64_t h = row * geometry.step; h < (row + 1) * geometry.step; ++h) {
+          for (std::int64_t w = column * geometry.step; w < (column + 1) * geometry.step; ++w) {
+            const bool is_inside = h < bottom && w < images.width;
+            *next++ = is_inside ? pixels + ((h - top) * images.width + w) * panel.width : nullptr;
+          }
+        }
+        write_results(geometry.kernel, sums, plan_.sum_plane, bias, panel.width, tile);
+        sums += panel.width;
+      }
+    }
+    device::gemm_target<float>().transpose(
+        pixels, panel.width,
+        result_ + (rows.image * images.channels + panel.first) * images.size() + top * images.width,
+        images.size(), (bottom - top) * images.width,
+        std::min(panel.width, images.channels - panel.first));
+  }
+
+  const ResultPlan& plan_;
+  const float* source_;
+  const float* weights_;
+  float* result_;
+  const float* given_bias_;
+  float* shared_;
+  float* own_;
+};
+
+void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const ResultPlan*>(data);
+  const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
+    Worker worker(plan, args, thread);
+    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
+    if (thread == 0) worker.prepare_bias();
+    const auto panels = static_cast<std::int64_t>(plan.panels.size());
+    if (plan.stores_images) {
+      const std::int64_t images = plan.geometry.units.batch;
+      worker.prepare_images(share(images, thread), share(images, thread + 1));
+      wait();
+      worker.run_panels(share(panels, thread), share(panels, thread + 1));
+    } else {
+      const std::int64_t blocks = panels * worker.channel_blocks();
+      worker.prepare_weights(share(blocks, thread), share(blocks, thread + 1));
+      wait();
+      const std::int64_t units = plan.geometry.units.count();
+      worker.run_units(share(units, thread), share(units, thread + 1));
+    }
+  };
+  if (plan.threads == 1) {
+    run_part(0, 1, [] {});
+    return;
+  }
+#pragma omp parallel num_threads(plan.threads)
+  {
+    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
+#pragma omp barrier
+    });
+  }
+}
+
+void place_scratch(ResultPlan& plan) {
+  const Geometry& geometry = plan.geometry;
+  const Images& source = geometry.source;
+  const std::int64_t width = plan.widest();
+  const std::int64_t rows = plan.stores_images ? geometry.units.tile_rows : geometry.units.rows;
+  const std::int64_t tiles =
+      plan.stores_images ? geometry.all_tiles() : geometry.units.most_tiles();
+  plan.tile_plane = plane_of(tiles * source.padded);
+  plan.sum_plane = plane_of(tiles * width);
+  plan.weight_plane = plane_of((plan.stores_images ? kBlockChannels : source.channels) * width);
+  const std::int64_t shared_weights =
+      kPoints * plan.weight_plane * static_cast<std::int64_t>(plan.panels.size());
+  plan.bias_at = plan.stores_images ? kPoints * plan.tile_plane : shared_weights;
+  plan.threads_at = plan.bias_at + whole_lines<float>(width + geometry.result.padded);
+  plan.tiles_at = whole_lines<float>((geometry.source_pixels(rows) + 1) * source.padded);
+  plan.sums_at = plan.tiles_at + (plan.stores_images ? 0 : kPoints * plan.tile_plane);
+  plan.weights_at = plan.sums_at + kPoints * plan.sum_plane;
+  plan.spare_at = plan.weights_at + (plan.stores_images ? kPoints * plan.weight_plane : 0);
+  const std::int64_t spare =
+      std::max(plan.taps() * kBlockChannels, geometry.result_pixels(rows)) * width;
+  plan.thread_elements = plan.spare_at + whole_lines<float>(spare);
+}
+
+/// Cycles of one image with panels of this many vectors.
+double result_cycles(const ResultPlan& plan, std::int64_t vectors) {
+  const Geometry& geometry = plan.geometry;
+  const std::int64_t lanes = plan.target->lanes;
+  const auto tiles = static_cast<double>(geometry.tiles());
+  const std::int64_t rows = std::min<std::int64_t>(geometry.all_tiles(), 24);
+  const double products =
+      product_cycles(*plan.target, rows, geometry.result.padded / lanes, vectors) /
+      static_cast<double>(rows) * static_cast<double>(geometry.source.channels);
+  const double weights = kWeightCycles * static_cast<double>(geometry.source.channels) *
+                         static_cast<double>(geometry.result.padded / lanes) /
+                         static_cast<double>(geometry.units.batch);
+  return tiles * products + image_cycles(geometry, lanes) + weights;
+}
+
+}  // namespace
+
+void Units::split(std::int64_t most, std::int64_t threads) {
+  const std::int64_t of_image = tile_rows * tile_columns;
+  rows = tile_rows;
+  images = std::clamp<std::int64_t>(most / of_image, 1, std::max<std::int64_t>(batch / threads, 1));
+  images = even_part(batch, images);
+  if (images > 1) return;
+  const std::int64_t bands = std::max((of_image + most - 1) / most, (threads + batch - 1) / batch);
+  rows = even_part(tile_rows, std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1));
+}
+
+std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
+  const ConvShape& shape = task.shape;
+  const WindowAxis& height = shape.axes[1];
+  const WindowAxis& width = shape.axes[2];
+  const std::int64_t kernel = width.kernel;
+  const bool fits = shape.spatial_rank == 2 && shape.groups == 1 && (kernel == 3 || kernel == 5) &&
+                    height.kernel == kernel && height.stride == 1 && width.stride == 1 &&
+                    height.dilation == 1 && width.dilation == 1;
+  if (!fits || shape.flops() == 0) return std::nullopt;
+  const auto padded = [&](std::int64_t channels) { return (channels + lanes - 1) / lanes * lanes; };
+  const Images x{.channels = shape.in_channels,
+                 .padded = padded(shape.in_channels),
+                 .height = height.input,
+                 .width = width.input};
+  const Images y{.channels = shape.out_channels,
+                 .padded = padded(shape.out_channels),
+                 .height = height.output,
+                 .width = width.output};
+  const bool turned = task.pass == ConvTask::Pass::kBackwardData;
+  Geometry geometry{.kernel = kernel, .step = results_per_tile(kernel)};
+  geometry.source = turned ? y : x;
+  geometry.result = turned ? x : y;
+  geometry.pad_top = turned ? kernel - 1 - height.pad_begin : height.pad_begin;
+  geometry.pad_left = turned ? kernel - 1 - width.pad_begin : width.pad_begin;
+  geometry.units.batch = shape.batch;
+  const auto tiles = [&](std::int64_t results) {
+    return (results + geometry.step - 1) / geometry.step;
+  };
+  geometry.units.tile_rows = tiles(geometry.result.height);
+  geometry.units.tile_columns = tiles(geometry.result.width);
+  geometry.units.rows = geometry.units.tile_rows;
+  return geometry;
+}
+
+void Products::run() const {
+  const std::int64_t vectors = width / target->lanes;
+  const auto* functions = target->offset_tile[vectors - 1];
+  const EvenSplit split(rows, target->max_rows[vectors - 1]);
+  for (std::int64_t p = 0; p < kPoints; ++p) {
+    device::OffsetTile<float> tile{.a = a + p * a_plane,
+                                   .offsets = offsets,
+                                   .a_row = a_row,
+                                   .b = b + p * b_plane,
+                                   .c = c + p * c_plane,
+                                   .c_row = width,
+                                   .start = adds ? c + p * c_plane : zeros,
+                                   .start_row = adds ? width : 0,
+                                   .steps = steps};
+    std::int64_t size = split.big;
+    for (const std::int64_t count : {split.big_count, split.small_count}) {
+      if (count > 0) {
+        tile.blocks = count;
+        tile.a_block = size * a_row;
+        tile.c_block = size * width;
+        tile.start_block = adds ? tile.c_block : 0;
+        functions[size - 1](tile);
+        tile.a += count * tile.a_block;
+        tile.c += count * tile.c_block;
+        if (adds) tile.start = tile.c;
+      }
+      --size;
+    }
+  }
+}
+
+std::vector<ChannelPanel> panels_of(const Images& images, std::int64_t vectors,
+                                    std::int64_t lanes) {
+  const EvenSplit split(images.padded / lanes, vectors);
+  std::vector<ChannelPanel> panels;
+  std::int64_t first = 0;
+  for (std::int64_t i = 0; i < split.count(); ++i) {
+    panels.push_back({.first = first, .width = split.size(i) * lanes});
+    first += panels.back().width;
+  }
+  return panels;
+}
+
+double product_cycles(const device::OffsetTarget<float>& target, std::int64_t rows,
+                      std::int64_t columns, std::int64_t vectors) {
+  const EvenSplit row_split(rows, target.max_rows[vectors - 1]);
+  const EvenSplit column_split(columns, vectors);
+  double cycles = 0;
+  for (const std::int64_t c : {column_split.big, column_split.big - 1}) {
+    const auto count = static_cast<double>(c == column_split.big ? column_split.big_count
+                                                                 : column_split.small_count);
+    cycles +=
+        count * (static_cast<double>(row_split.big_count) * tile_cycles(row_split.big, c) +
+                 static_cast<double>(row_split.small_count) * tile_cycles(row_split.big - 1, c));
+  }
+  return cycles * static_cast<double>(kPoints);
+}
+
+double image_cycles(const Geometry& geometry, std::int64_t lanes) {
+  const Images& source = geometry.source;
+  const Images& result = geometry.result;
+  return kTransposedCycles * static_cast<double>(source.elements() + result.elements()) +
+         kTileCycles * static_cast<double>(geometry.tiles()) *
+             static_cast<double>((source.padded + result.padded) / lanes);
+}
+
+}  // namespace onnxgrad::ops::winograd
+
+namespace onnxgrad::ops {
+
+opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
+                                         const ConvTask& task) {
+  using namespace winograd;
+  const auto& target = device::offset_target<float>();
+  const auto geometry = geometry_of(task, target.lanes);
+  if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
+  const auto direct = plan_conv_result<float>(task, request.threads);
+  auto plan = std::make_shared<winograd::ResultPlan>();
+  plan->task = task;
+  plan->geometry = *geometry;
+  plan->target = &target;
+  plan->threads = request.threads;
+  std::int64_t vectors = 1;
+  double least = 0;
+  for (std::int64_t v = 1; v <= target.max_vectors; ++v) {
+    const double cycles = winograd::result_cycles(*plan, v);
+    if (v > 1 && cycles >= least) continue;
+    least = cycles;
+    vectors = v;
+  }
+  if (direct != nullptr && least > kWorthwhile * direct->image_cycles) {
+    return opdef::KernelOffer::decline("sums tap by tap take less time");
+  }
+  const Images& source = geometry->source;
+  const Images& result = geometry->result;
+  plan->stores_images = geometry->all_tiles() < result.padded;
+  if (plan->stores_images) {  // each thread computes panels
+    const std::int64_t wanted = result.padded / target.lanes / request.threads;
+    vectors = std::clamp<std::int64_t>(wanted, 1, vectors);
+  }
+  plan->panels = panels_of(result, vectors, target.lanes);
+  const std::int64_t most = kUnitBytes / static_cast<std::int64_t>(sizeof(float)) / kPoints /
+                            (source.padded + plan->widest());
+  plan->geometry.units.split(std::max<std::int64_t>(most, 1), request.threads);
+  plan->offsets.resize(static_cast<std::size_t>(source.channels));
+  std::iota(plan->offsets.begin(), plan->offsets.end(), 0);
+  place_scratch(*plan);
+  opdef::PreparedKernel kernel;
+  kernel.fn = run_result;
+  kernel.scratch_bytes = plan->scratch_bytes();
+  kernel.label = fmt::format("winograd {}x{}, {}", geometry->step, geometry->step,
+                             plan->stores_images ? "all images" : "all weights");
+  kernel.flops = task.shape.flops();
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,339 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <numeric>
+
+#include "ops/nn/conv_winograd_cpu.h"
+
+// w = sum over images and windows of y * x: of each tile of x and the results' side y of it, the 36
+// products of all channels of x with all of y, added over the tiles and transformed once at the
+// end. Either each thread adds its units of tiles to sums of its own; or, if the images are smaller
+// than the sums, all transformed tiles are made first, and threads compute blocks of the weights,
+// each a sum over all tiles. Start reading at run_weight.
+
+namespace onnxgrad::ops::winograd {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+// Of a unit's transformed tiles of x and y.
+constexpr std::int64_t kWeightUnitBytes = std::int64_t{900} * 1024;
+// Channels of x whose sums are transformed at once.
+constexpr std::int64_t kRowBlock = 64;
+constexpr double kWorthwhileWeight = 0.9;
+// Cycles per vector of the sums that are transformed.
+constexpr double kSumCycles = 200;
+
+struct WeightPlan {
+  ConvTask task;
+  Geometry geometry;  ///< source: x, result: y
+  const device::OffsetTarget<float>* target = nullptr;
+  int threads = 1;
+  std::vector<ChannelPanel> panels;
+  std::vector<std::int32_t> offsets;  ///< of the tiles in x's
+  bool stores_images = false;
+  std::int64_t tile_plane = 0;      ///< of x's tiles: of a unit, or of all images
+  std::int64_t gradient_plane = 0;  ///< of y's, of a panel
+  std::int64_t sum_plane = 0;       ///< of all channels of x, or of a block
+
+  // Scratch, in elements: what all threads read, then the threads' parts.
+  std::int64_t gradients_at = 0, threads_at = 0, thread_elements = 0;
+  /// In a thread's part; tiles and gradients only if they are a unit's.
+  std::int64_t y_copy_at = 0, tiles_at = 0, own_gradients_at = 0, sums_at = 0, spare_at = 0;
+
+  std::int64_t scratch_bytes() const {
+    return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
+  }
+  std::int64_t num_panels() const { return static_cast<std::int64_t>(panels.size()); }
+  std::int64_t widest() const { return panels.front().width; }
+  std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
+  std::int64_t row_blocks() const { return (geometry.source.channels + kRowBlock - 1) / kRowBlock; }
+};
+
+/// What one thread computes with.
+class WeightWorker {
+ public:
+  WeightWorker(const WeightPlan& plan, std::byte* const* args, std::int64_t thread)
+      : plan_(plan),
+        x_(reinterpret_cast<const float*>(args[plan.task.x])),
+        y_(reinterpret_cast<const float*>(args[plan.task.y])),
+        w_(reinterpret_cast<float*>(args[plan.task.w])),
+        shared_(reinterpret_cast<float*>(args[plan.task.scratch])),
+        own_(part_of(thread)) {
+    const Geometry& geometry = plan.geometry;
+    clear_copy(geometry.source, plan.y_copy_at, own_);
+    clear_copy(geometry.result, plan.tiles_at - plan.y_copy_at, own_ + plan.y_copy_at);
+  }
+
+  void prepare_images(std::int64_t first, std::int64_t last) {
+    const Geometry& geometry = plan_.geometry;
+    for (std::int64_t i = first; i < last; ++i) {
+      read_tiles({.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles(), shared_,
+                 shared_ + plan_.gradients_at);
+    }
+  }
+
+  /// Adds units of tiles to this thread's sums.
+  void add_units(std::int64_t first, std::int64_t last) {
+    const Units& units = plan_.geometry.units;
+    std::fill_n(own_ + plan_.sums_at, plan_.num_panels() * kPoints * plan_.sum_plane, 0.0F);
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t parts = units.parts(unit);
+      const std::int64_t tiles = units.tiles(unit);
+      for (std::int64_t i = 0; i < parts; ++i) {
+        read_tiles(units.part(unit, i), i * (tiles / parts), own_ + plan_.tiles_at,
+                   own_ + plan_.own_gradients_at);
+      }
+      for (std::int64_t p = 0; p < plan_.num_panels(); ++p) {
+        multiply(p, own_ + plan_.tiles_at, own_ + plan_.own_gradients_at, tiles, 0,
+                 plan_.geometry.source.channels, panel_sums(own_, p), /*adds=*/true);
+      }
+    }
+  }
+
+  /// Blocks [first, last) of the weights from the sums of all threads, in their order.
+  void write_sums(std::int64_t first, std::int64_t last, std::int64_t threads) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t p = i / plan_.row_blocks();
+      const std::int64_t width = panel(p).width;
+      const std::int64_t c = i % plan_.row_blocks() * kRowBlock;
+      const std::int64_t count = rows_from(c) * width;
+      float* sums = panel_sums(part_of(0), p) + c * width;
+      for (std::int64_t other = 1; other < threads; ++other) {
+        const float* more = panel_sums(part_of(other), p) + c * width;
+        for (std::int64_t point = 0; point < kPoints; ++point) {
+          float* to = sums + point * plan_.sum_plane;
+          const float* from = more + point * plan_.sum_plane;
+          for (std::int64_t k = 0; k < count; ++k) to[k] += from[k];
+        }
+      }
+      write_block(p, c, sums);
+    }
+  }
+
+  /// Blocks [first, last) of the weights from the tiles of all images.
+  void compute_blocks(std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t p = i / plan_.row_blocks();
+      const std::int64_t c = i % plan_.row_blocks() * kRowBlock;
+      float* sums = own_ + plan_.sums_at;
+      multiply(p, shared_, shared_ + plan_.gradients_at, plan_.geometry.all_tiles(), c,
+               rows_from(c), sums, /*adds=*/false);
+      write_block(p, c, sums);
+    }
+  }
+
+ private:
+  // Rows of y's tiles that stay in the L1 cache while channels of x are traversed.
+  static constexpr std::int64_t kProductTiles = 128;
+
+  const ChannelPanel& panel(std::int64_t p) const {
+    return plan_.panels[static_cast<std::size_t>(p)];
+  }
+  float* part_of(std::int64_t thread) const {
+    return shared_ + plan_.threads_at + thread * plan_.thread_elements;
+  }
+  float* panel_sums(float* part, std::int64_t p) const {
+    return part + plan_.sums_at + p * kPoints * plan_.sum_plane;
+  }
+  std::int64_t rows_from(std::int64_t c) const {
+    return std::min(kRowBlock, plan_.geometry.source.channels - c);
+  }
+
+  void read_tiles(const TileRows& rows, std::int64_t first, float* tiles, float* gradients) {
+    const Geometry& geometry = plan_.geometry;
+    const std::int64_t padded = geometry.source.padded;
+    visit_tiles(geometry.source, geometry, kTile, rows, x_, own_,
+                [&](std::int64_t tile, const float* const* pixels) {
+                  transform_source(pixels, padded, tiles + (first + tile) * padded,
+                                   plan_.tile_plane);
+                });
+    visit_tiles(geometry.result, geometry, geometry.step, rows, y_, own_ + plan_.y_copy_at,
+                [&](std::int64_t tile, const float* const* pixels) {
+                  gradient_panels(pixels, first + tile, gradients);
+                });
+  }
+
+  void gradient_panels(const float* const* pixels, std::int64_t tile, float* to) {
+    const Geometry& geometry = plan_.geometry;
+    const float* of_panel[kPoints];
+    for (const ChannelPanel& one : plan_.panels) {
+      for (std::int64_t i = 0; i < geometry.step * geometry.step; ++i) {
+        of_panel[i] = pixels[i] + one.first;
+      }
+      transform_gradient(geometry.kernel, of_panel, one.width, to + tile * one.width,
+                         plan_.gradient_plane);
+      to += kPoints * plan_.gradient_plane;
+    }
+  }
+
+  void multiply(std::int64_t p, const float* tiles, const float* gradients, std::int64_t count,
+                std::int64_t c, std::int64_t rows, float* sums, bool adds) {
+    const std::int64_t width = panel(p).width;
+    const float* of_panel = gradients + p * kPoints * plan_.gradient_plane;
+    for (std::int64_t k = 0; k < count; k += kProductTiles) {
+      Products{.target = plan_.target,
+               .offsets = plan_.offsets.data() + k,
+               .zeros = own_ + plan_.y_copy_at,  // the pixel of zeros: a panel's width at least
+               .a = tiles + c,
+               .a_plane = plan_.tile_plane,
+               .a_row = 1,
+               .b = of_panel + k * width,
+               .b_plane = plan_.gradient_plane,
+               .c = sums,
+               .c_plane = plan_.sum_plane,
+               .rows = rows,
+               .steps = std::min(kProductTiles, count - k),
+               .width = width,
+               .adds = adds || k > 0}
+          .run();
+    }
+  }
+
+  /// Weights of x's channels from c on.
+  void write_block(std::int64_t p, std::int64_t c, const float* sums) {
+    const Geometry& geometry = plan_.geometry;
+    const std::int64_t taps = plan_.taps();
+    const std::int64_t width = panel(p).width;
+    const std::int64_t count = rows_from(c);
+    const std::int64_t row = geometry.source.channels * taps;
+    float* spare = own_ + plan_.spare_at;  // [channel, tap, width]
+    for (std::int64_t i = 0; i < count; ++i) {
+      write_weights(geometry.kernel, sums + i * width, plan_.sum_plane, width,
+                    spare + i * taps * width, width);
+    }
+    device::gemm_target<float>().transpose(
+        spare, width, w_ + panel(p).first * row + c * taps, row, count * taps,
+        std::min(width, geometry.result.channels - panel(p).first));
+  }
+
+  const WeightPlan& plan_;
+  const float* x_;
+  const float* y_;
+  float* w_;
+  float* shared_;
+  float* own_;
+};
+
+void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const WeightPlan*>(data);
+  const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
+    WeightWorker worker(plan, args, thread);
+    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
+    const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
+    if (plan.stores_images) {
+      const std::int64_t images = plan.geometry.units.batch;
+      worker.prepare_images(share(images, thread), share(images, thread + 1));
+      wait();
+      worker.compute_blocks(share(blocks, thread), share(blocks, thread + 1));
+    } else {
+      const std::int64_t units = plan.geometry.units.count();
+      worker.add_units(share(units, thread), share(units, thread + 1));
+      wait();
+      worker.write_sums(share(blocks, thread), share(blocks, thread + 1), threads);
+    }
+  };
+  if (plan.threads == 1) {
+    run_part(0, 1, [] {});
+    return;
+  }
+#pragma omp parallel num_threads(plan.threads)
+  {
+    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
+#pragma omp barrier
+    });
+  }
+}
+
+void place_scratch(WeightPlan& plan) {
+  const Geometry& geometry = plan.geometry;
+  const Images& x = geometry.source;
+  const Images& y = geometry.result;
+  const std::int64_t width = plan.widest();
+  const std::int64_t rows = plan.stores_images ? geometry.units.tile_rows : geometry.units.rows;
+  const std::int64_t tiles =
+      plan.stores_images ? geometry.all_tiles() : geometry.units.most_tiles();
+  plan.tile_plane = plane_of(tiles * x.padded);
+  plan.gradient_plane = plane_of(tiles * width);
+  const std::int64_t all_tiles = kPoints * plan.tile_plane;
+  const std::int64_t all_gradients = kPoints * plan.gradient_plane * plan.num_panels();
+  plan.sum_plane =
+      plane_of((plan.stores_images ? std::min(kRowBlock, x.channels) : x.channels) * width);
+  const std::int64_t sums = kPoints * plan.sum_plane * (plan.stores_images ? 1 : plan.num_panels());
+  plan.gradients_at = all_tiles;
+  plan.threads_at = plan.stores_images ? all_tiles + all_gradients : 0;
+  plan.y_copy_at = whole_lines<float>((geometry.source_pixels(rows) + 1) * x.padded);
+  plan.tiles_at =
+      plan.y_copy_at + whole_lines<float>((geometry.result_pixels(rows) + 1) * y.padded);
+  plan.own_gradients_at = plan.tiles_at + (plan.stores_images ? 0 : all_tiles);
+  plan.sums_at = plan.own_gradients_at + (plan.stores_images ? 0 : all_gradients);
+  plan.spare_at = plan.sums_at + sums;
+  plan.thread_elements =
+      plan.spare_at + whole_lines<float>(plan.taps() * std::min(kRowBlock, x.channels) * width);
+}
+
+/// Cycles per image with panels of this many vectors.
+double weight_cycles(const WeightPlan& plan, std::int64_t vectors) {
+  const Geometry& geometry = plan.geometry;
+  const std::int64_t lanes = plan.target->lanes;
+  const auto columns = geometry.result.padded / lanes;
+  const double products = product_cycles(*plan.target, geometry.source.channels, columns, vectors);
+  const double sums = kSumCycles * static_cast<double>(geometry.source.channels * columns) /
+                      static_cast<double>(geometry.units.batch);
+  return static_cast<double>(geometry.tiles()) * products + image_cycles(geometry, lanes) + sums;
+}
+
+}  // namespace
+}  // namespace onnxgrad::ops::winograd
+
+namespace onnxgrad::ops {
+
+opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
+                                         const ConvTask& task) {
+  using namespace winograd;
+  const auto& target = device::offset_target<float>();
+  const auto geometry = geometry_of(task, target.lanes);
+  if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
+  auto plan = std::make_shared<winograd::WeightPlan>();
+  plan->task = task;
+  plan->geometry = *geometry;
+  plan->target = &target;
+  plan->threads = request.threads;
+  std::int64_t vectors = 1;
+  double least = 0;
+  for (std::int64_t v = 1; v <= target.max_vectors; ++v) {
+    const double cycles = weight_cycles(*plan, v);
+    if (v > 1 && cycles >= least) continue;
+    least = cycles;
+    vectors = v;
+  }
+  if (least > kWorthwhileWeight * weight_image_cycles(task, request.threads)) {
+    return opdef::KernelOffer::decline("sums tap by tap take less time");
+  }
+  const Images& x = geometry->source;
+  const Images& y = geometry->result;
+  plan->panels = panels_of(y, vectors, target.lanes);
+  plan->stores_images =
+      geometry->all_tiles() * (x.padded + y.padded) < x.padded * y.padded * request.threads;
+  const std::int64_t most =
+      kWeightUnitBytes / static_cast<std::int64_t>(sizeof(float)) / kPoints / (x.padded + y.padded);
+  plan->geometry.units.split(std::max<std::int64_t>(most, 1), request.threads);
+  const std::int64_t tiles =
+      plan->stores_images ? plan->geometry.all_tiles() : plan->geometry.units.most_tiles();
+  for (std::int64_t i = 0; i < tiles; ++i) {
+    plan->offsets.push_back(static_cast<std::int32_t>(i * x.padded));
+  }
+  place_scratch(*plan);
+  opdef::PreparedKernel kernel;
+  kernel.fn = run_weight;
+  kernel.scratch_bytes = plan->scratch_bytes();
+  kernel.label = fmt::format("winograd {}x{}, {}", geometry->kernel, geometry->kernel,
+                             plan->stores_images ? "all images" : "all weights");
+  kernel.flops = task.shape.flops();
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace onnxgrad::ops
