@@ -163,13 +163,29 @@ class Compiler {
       if (!has_kernel(node)) return false;
     }
     auto [known, is_new] = genuine_.try_emplace(function.name, false);
-    if (is_new) {
-      const ir::Function expected = engine_.ops.specialise(
-          opdef::base_name(node.domain, node.op_type), node.inputs, node.attributes);
-      known->second = expected.name == function.name &&
-                      ir::to_text(*expected.body) == ir::to_text(*function.body);
-    }
+    if (is_new) known->second = is_genuine(node, function);
     return known->second;
+  }
+
+  // Whether the registry builds this body for the call: from the shapes of the plan, or where they
+  // are not known, as they may not have been when the call was made.
+  bool is_genuine(const ir::Node& node, const ir::Function& function) const {
+    const auto builds = [&](const std::vector<ir::Value*>& inputs) {
+      const ir::Function expected = engine_.ops.specialise(
+          opdef::base_name(node.domain, node.op_type), inputs, node.attributes);
+      return expected.name == function.name &&
+             ir::to_text(*expected.body) == ir::to_text(*function.body);
+    };
+    if (builds(node.inputs)) return true;
+    std::vector<ir::Value> unknown(node.inputs.size());
+    std::vector<ir::Value*> inputs(node.inputs.size(), nullptr);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (node.inputs[i] == nullptr) continue;
+      unknown[i].type = node.inputs[i]->type;
+      std::ranges::fill(*unknown[i].type.shape, ir::Dim());
+      inputs[i] = &unknown[i];
+    }
+    return builds(inputs);
   }
 
   // Keeps the nodes that can be planned now in the graph, the others in rest_. True if that is

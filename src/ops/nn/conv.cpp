@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "opdef/registry.h"
+#include "ops/rules.h"
 
 // Conv (ai.onnx 22) and the functions ConvInputGrad and ConvWeightGrad.
 
@@ -254,10 +255,10 @@ ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
   const std::int64_t group = count_groups(node);
   // Every dimension behind the channels must have elements for Reshape to know the first two.
-  const auto sizes = inputs.at(1)->type.static_dims();
+  const auto spatial_sizes = static_spatial_dims(inputs.at(1), rank);
   const bool is_depthwise =
-      sizes && (*sizes)[1] == group &&
-      std::ranges::none_of(*sizes, [](std::int64_t size) { return size == 0; });
+      spatial_sizes && known_dim(inputs.at(1), 1) == group &&
+      std::ranges::none_of(*spatial_sizes, [](std::int64_t size) { return size == 0; });
   FunctionBody f(base_name, conv_key(attrs, group) + (is_depthwise ? "_depthwise" : ""),
                  attributes);
   Value* dy = f.input("dy");
