@@ -1,0 +1,54 @@
+#ifndef ONNXGRAD_DIST_SOCKET_H_
+#define ONNXGRAD_DIST_SOCKET_H_
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace onnxgrad::dist {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+/// A TCP socket; closed when it goes. Throws: DeviceError naming the address and the reason.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int descriptor) : descriptor_(descriptor) {}
+  Socket(Socket&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~Socket();
+
+  /// Listens on all interfaces; port 0: any free one.
+  static Socket listen(int port);
+  /// Connects to "host:port", again and again until it is there.
+  static Socket connect(const std::string& address, Deadline deadline);
+
+  int descriptor() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+  int port() const;
+  /// Numeric address of the other end, without its port.
+  std::string peer_host() const;
+  /// The next connection, or nullopt at the deadline.
+  std::optional<Socket> accept(Deadline deadline) const;
+  /// All bytes; false if they do not come, or cannot be sent, before the deadline.
+  bool read_all(std::span<std::byte> bytes, Deadline deadline) const;
+  bool write_all(std::span<const std::byte> bytes, Deadline deadline) const;
+  /// For messages: at once, without blocking, closed when the process starts another program.
+  void prepare() const;
+
+ private:
+  int descriptor_ = -1;
+};
+
+/// "host:7" -> ("host", "7"); "[::1]:7" -> ("::1", "7").
+std::pair<std::string, std::string> split_address(const std::string& address);
+
+}  // namespace onnxgrad::dist
+
+#endif  // ONNXGRAD_DIST_SOCKET_H_
