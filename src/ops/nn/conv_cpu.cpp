@@ -224,6 +224,16 @@ KernelOffer offer_winograd(const KernelRequest& request) {
                                                        : offer_winograd_result(request, *task);
 }
 
+KernelOffer offer_of_channels(const KernelRequest& request) {
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return KernelOffer::decline("supports only float32 and float64");
+  }
+  const auto task = ConvTask::of(request);
+  if (!task) return KernelOffer::decline("more than three spatial axes");
+  return offer_depthwise(request, *task);
+}
+
 }  // namespace
 
 void register_conv_cpu(opdef::KernelRegistry& registry) {
@@ -234,6 +244,7 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
     registry.add(domain, op_type, 0, offer_reference);
     registry.add(domain, op_type, 20, offer_tiles);
     registry.add(domain, op_type, 30, offer_winograd);
+    registry.add(domain, op_type, 40, offer_of_channels);
   }
 }
 

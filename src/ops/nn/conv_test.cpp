@@ -180,8 +180,12 @@ Layer random_layer(base::PhiloxStream& stream, std::int64_t work) {
   for (;;) {
     Layer layer;
     layer.group = pick(0, 3) == 0 ? pick(2, 4) : 1;
-    const std::int64_t channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 40);
-    const std::int64_t out_channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 70);
+    std::int64_t channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 40);
+    std::int64_t out_channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 70);
+    if (pick(0, 4) == 0) {  // depthwise
+      layer.group = pick(2, 40);
+      channels = out_channels = 1;
+    }
     const std::int64_t rank = pick(1, 3);
     std::vector<std::int64_t> x{pick(1, 5), layer.group * channels};
     std::vector<std::int64_t> w{layer.group * out_channels, channels};
@@ -273,6 +277,32 @@ TEST(ConvKernels, WinogradAgrees) {
         conv::call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"),
         conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad")}) {
     EXPECT_EQ(run_offers(call).front().label.substr(0, 8), "winograd") << call.op_type;
+  }
+}
+
+TEST(ConvKernels, DepthwiseAgrees) {
+  // Channels that do not fill vectors, bands, strides with and without taps for every position,
+  // dilations, one and three axes, one image.
+  const std::vector<conv::Layer> layers = {
+      {{3, 40, 12, 12}, {40, 1, 3, 3}, {3, 40, 12, 12}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 40},
+      {{2, 33, 13, 11}, {33, 1, 3, 3}, {2, 33, 7, 6}, {2, 2}, {1, 1, 1, 1}, {1, 1}, 33},
+      {{1, 18, 70, 64}, {18, 1, 5, 5}, {1, 18, 70, 64}, {1, 1}, {2, 2, 2, 2}, {1, 1}, 18},
+      {{2, 7, 61, 66}, {7, 1, 3, 3}, {2, 7, 31, 33}, {2, 2}, {1, 1, 1, 1}, {1, 1}, 7},
+      {{2, 16, 9, 10}, {16, 1, 3, 2}, {2, 16, 8, 7}, {1, 1}, {2, 0, 1, 1}, {2, 4}, 16},
+      {{2, 20, 11, 13}, {20, 1, 2, 1}, {2, 20, 4, 5}, {3, 3}, {0, 0, 0, 0}, {1, 1}, 20},
+      {{3, 5, 50}, {5, 1, 4}, {3, 5, 26}, {2}, {1, 3}, {1}, 5},
+      {{1, 9, 6, 7, 8},
+       {9, 1, 3, 3, 3},
+       {1, 9, 6, 4, 8},
+       {1, 2, 1},
+       {1, 1, 1, 1, 1, 1},
+       {1, 1, 1},
+       9},
+  };
+  for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+    for (const conv::Layer& layer : layers) {
+      for (const int threads : {1, 3}) conv::compare_all(layer, dtype, threads);
+    }
   }
 }
 

@@ -114,6 +114,8 @@ double weight_image_cycles(const ConvTask& task, int threads);
 opdef::KernelOffer offer_conv_result(const opdef::KernelRequest& request, const ConvTask& task);
 /// Backward weight.
 opdef::KernelOffer offer_conv_weight(const opdef::KernelRequest& request, const ConvTask& task);
+/// All three where every channel is a group of its own, float32 and float64.
+opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

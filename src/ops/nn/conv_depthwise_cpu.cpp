@@ -1,0 +1,471 @@
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "device/cpu/gemm_tile.h"
+#include "ops/nn/conv_tiles_cpu.h"
+#include "ops/nn/depth_tiles.h"
+
+// Depthwise convolutions: every channel is a group of its own, so that nothing is shared but the
+// positions. A vector of channels is computed at once: their planes are transposed to pixels of
+// that many channels, padded by zeros, in bands that stay in the L2 cache. Start reading at
+// Band::read, Results::run and Sums::run.
+
+namespace onnxgrad::ops::depth {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+// Of a band's pixels, source and result.
+constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
+constexpr std::int64_t kMostPhases = 64;
+
+/// Results that have the same taps; see AxisPhase. Places are in elements, for a band of full size.
+struct Phase {
+  std::vector<std::int64_t> taps = {};     ///< positions in the kernel
+  std::vector<std::int32_t> offsets = {};  ///< [taps] in the source's pixels
+  std::vector<std::int32_t> places = {};   ///< of the first tap's pixel
+  std::vector<std::int32_t> results = {};  ///< of the result's pixel
+  std::int64_t axis_count = 0;             ///< positions along the axis of the bands
+  std::int64_t inner = 0;                  ///< positions per one of these
+};
+
+struct Extent {
+  std::array<std::int64_t, 3> size = {};   ///< of the tensor
+  std::array<std::int64_t, 3> low = {};    ///< first position that the first band has
+  std::array<std::int64_t, 3> count = {};  ///< positions of a band
+  std::int64_t band_step = 0;              ///< from band to band, along their axis
+
+  std::int64_t plane() const { return size[0] * size[1] * size[2]; }
+  std::int64_t pixels() const { return count[0] * count[1] * count[2]; }
+};
+
+struct Plan {
+  ConvTask task;
+  int threads = 1;
+  std::int64_t batch = 0, channels = 0, lanes = 1, taps = 0;
+  std::size_t axis = 0;    ///< bands are split along it
+  std::int64_t block = 0;  ///< positions of every phase in a band
+  std::int64_t bands = 1;
+  Extent source, result;
+  std::vector<Phase> phases;
+  std::int64_t parts = 1;  ///< of the batch, for sums
+  // Scratch, in elements: sums [parts, blocks, taps], then the threads' parts.
+  std::int64_t threads_at = 0, result_at = 0, weights_at = 0, thread_elements = 0;
+
+  bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
+  bool is_forward() const { return task.pass != ConvTask::Pass::kBackwardData; }
+  std::int64_t blocks() const { return (channels + lanes - 1) / lanes; }
+  std::int64_t width(std::int64_t block_index) const {
+    return std::min(lanes, channels - block_index * lanes);
+  }
+};
+
+/// The pixels of one band of a vector of channels.
+template <class T>
+class Band {
+ public:
+  Band(const Plan& plan, const Extent& extent, T* pixels)
+      : plan_(plan), extent_(extent), pixels_(pixels) {
+    clear();
+  }
+
+  const T* pixels() const { return pixels_; }
+
+  /// planes: of channel 0 of the image.
+  void read(const T* planes, std::int64_t channel, std::int64_t channels, std::int64_t band) {
+    if (plan_.bands > 1 && is_padded()) clear();  // padding is elsewhere in every band
+    visit_rows(band, [&](std::int64_t plane_at, std::int64_t pixel_at, std::int64_t count) {
+      device::gemm_target<T>().transpose(planes + channel * extent_.plane() + plane_at,
+                                         extent_.plane(), pixels_ + pixel_at * plan_.lanes,
+                                         plan_.lanes, channels, count);
+    });
+  }
+  void write(T* planes, std::int64_t channel, std::int64_t channels, std::int64_t band) const {
+    visit_rows(band, [&](std::int64_t plane_at, std::int64_t pixel_at, std::int64_t count) {
+      device::gemm_target<T>().transpose(pixels_ + pixel_at * plan_.lanes, plan_.lanes,
+                                         planes + channel * extent_.plane() + plane_at,
+                                         extent_.plane(), count, channels);
+    });
+  }
+
+ private:
+  void clear() { std::fill_n(pixels_, extent_.pixels() * plan_.lanes, T(0)); }
+  bool is_padded() const {
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (extent_.low[i] < 0 || extent_.low[i] + extent_.count[i] > extent_.size[i]) return true;
+    }
+    return (plan_.bands - 1) * extent_.band_step + extent_.low[plan_.axis] +
+               extent_.count[plan_.axis] >
+           extent_.size[plan_.axis];
+  }
+
+  /// Calls f(place in a plane, pixel, count) for runs of positions inside of the tensor.
+  template <class F>
+  void visit_rows(std::int64_t band, F&& f) const {
+    std::array<std::int64_t, 3> low = extent_.low;
+    low[plan_.axis] += band * extent_.band_step;
+    std::array<std::int64_t, 3> begin = {};
+    std::array<std::int64_t, 3> end = {};
+    for (std::size_t i = 0; i < 3; ++i) {
+      begin[i] = std::max<std::int64_t>(low[i], 0);
+      end[i] = std::min(low[i] + extent_.count[i], extent_.size[i]);
+      if (begin[i] >= end[i]) return;
+    }
+    const auto& [depth, height, width] = extent_.size;
+    const bool whole_rows = low[2] == 0 && extent_.count[2] == width;
+    const std::int64_t rows = whole_rows ? end[1] - begin[1] : 1;
+    for (std::int64_t d = begin[0]; d < end[0]; ++d) {
+      for (std::int64_t h = begin[1]; h < end[1]; h += rows) {
+        const std::int64_t pixel =
+            ((d - low[0]) * extent_.count[1] + h - low[1]) * extent_.count[2] + begin[2] - low[2];
+        f((d * height + h) * width + begin[2], pixel, rows * (end[2] - begin[2]));
+      }
+    }
+  }
+
+  const Plan& plan_;
+  const Extent& extent_;
+  T* pixels_;
+};
+
+/// Positions of a phase in a band.
+std::int64_t positions(const Plan& plan, const Phase& phase, std::int64_t band) {
+  return std::clamp<std::int64_t>(phase.axis_count - band * plan.block, 0, plan.block) *
+         phase.inner;
+}
+
+/// y from x, or x from y.
+template <class T>
+class Results {
+ public:
+  Results(const Plan& plan, std::byte* const* args, T* own)
+      : plan_(plan),
+        from_(reinterpret_cast<const T*>(args[plan.is_forward() ? plan.task.x : plan.task.y])),
+        to_(reinterpret_cast<T*>(args[plan.is_forward() ? plan.task.y : plan.task.x])),
+        w_(reinterpret_cast<const T*>(args[plan.task.w])),
+        bias_(plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias])),
+        weights_(own + plan.weights_at),
+        source_(plan, plan.source, own),
+        result_(plan, plan.result, own + plan.result_at),
+        result_pixels_(own + plan.result_at) {}
+
+  /// Units [first, last) of vectors of channels, images and bands, the last one fastest.
+  void run(std::int64_t first, std::int64_t last) {
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t band = unit % plan_.bands;
+      const std::int64_t image = unit / plan_.bands % plan_.batch;
+      const std::int64_t block = unit / plan_.bands / plan_.batch;
+      const std::int64_t channel = block * plan_.lanes;
+      const std::int64_t channels = plan_.width(block);
+      if (unit == first || (band == 0 && image == 0)) pack(channel, channels);
+      source_.read(from_ + image * plan_.channels * plan_.source.plane(), channel, channels, band);
+      const T* weights = weights_ + (plan_.taps + 1) * plan_.lanes;
+      for (const Phase& phase : plan_.phases) {
+        const auto taps = static_cast<std::int64_t>(phase.taps.size());
+        add_results(DepthResults<T>{.source = source_.pixels(),
+                                    .places = phase.places.data(),
+                                    .offsets = phase.offsets.data(),
+                                    .weights = weights,
+                                    .taps = taps,
+                                    .start = weights_ + plan_.taps * plan_.lanes,
+                                    .result = result_pixels_,
+                                    .result_places = phase.results.data(),
+                                    .count = positions(plan_, phase, band)});
+        weights += taps * plan_.lanes;
+      }
+      result_.write(to_ + image * plan_.channels * plan_.result.plane(), channel, channels, band);
+    }
+  }
+
+ private:
+  /// Weights as pixels: all taps, the bias, then the taps of one phase after another.
+  void pack(std::int64_t channel, std::int64_t channels) {
+    const std::int64_t lanes = plan_.lanes;
+    T* bias = weights_ + plan_.taps * lanes;
+    std::fill(weights_, bias + lanes, T(0));
+    device::gemm_target<T>().transpose(w_ + channel * plan_.taps, plan_.taps, weights_, lanes,
+                                       channels, plan_.taps);
+    if (bias_ != nullptr) std::copy_n(bias_ + channel, channels, bias);
+    T* to = bias + lanes;
+    for (const Phase& phase : plan_.phases) {
+      for (const std::int64_t tap : phase.taps) to = std::copy_n(weights_ + tap * lanes, lanes, to);
+    }
+  }
+
+  const Plan& plan_;
+  const T* from_;
+  T* to_;
+  const T* w_;
+  const T* bias_;
+  T* weights_;
+  Band<T> source_;
+  Band<T> result_;
+  T* result_pixels_;
+};
+
+/// w from x and y.
+template <class T>
+class Sums {
+ public:
+  Sums(const Plan& plan, std::byte* const* args, T* own)
+      : plan_(plan),
+        x_(reinterpret_cast<const T*>(args[plan.task.x])),
+        y_(reinterpret_cast<const T*>(args[plan.task.y])),
+        w_(reinterpret_cast<T*>(args[plan.task.w])),
+        sums_(reinterpret_cast<T*>(args[plan.task.scratch])),
+        own_(own),
+        x_pixels_(plan, plan.source, own),
+        y_pixels_(plan, plan.result, own + plan.result_at) {}
+
+  /// Units [first, last) of parts of the batch and vectors of channels.
+  void run(std::int64_t first, std::int64_t last) {
+    const Phase& phase = plan_.phases.front();
+    for (std::int64_t unit = first; unit < last; ++unit) {
+      const std::int64_t part = unit / plan_.blocks();
+      const std::int64_t block = unit % plan_.blocks();
+      const std::int64_t channel = block * plan_.lanes;
+      const std::int64_t channels = plan_.width(block);
+      T* sums = sums_ + unit * plan_.taps * plan_.lanes;
+      std::fill_n(sums, plan_.taps * plan_.lanes, T(0));
+      const std::int64_t end = plan_.batch * (part + 1) / plan_.parts;
+      for (std::int64_t n = plan_.batch * part / plan_.parts; n < end; ++n) {
+        for (std::int64_t band = 0; band < plan_.bands; ++band) {
+          x_pixels_.read(x_ + n * plan_.channels * plan_.source.plane(), channel, channels, band);
+          y_pixels_.read(y_ + n * plan_.channels * plan_.result.plane(), channel, channels, band);
+          add_sums(DepthSums<T>{.source = x_pixels_.pixels(),
+                                .places = phase.places.data(),
+                                .offsets = phase.offsets.data(),
+                                .y = y_pixels_.pixels(),
+                                .count = positions(plan_, phase, band),
+                                .taps = plan_.taps,
+                                .sums = sums});
+        }
+      }
+    }
+  }
+
+  /// Weights of the vectors of channels [first, last), parts added in order.
+  void write(std::int64_t first, std::int64_t last) {
+    const std::int64_t count = plan_.taps * plan_.lanes;
+    for (std::int64_t block = first; block < last; ++block) {
+      T* sums = sums_ + block * count;
+      for (std::int64_t part = 1; part < plan_.parts; ++part) {
+        const T* more = sums + part * plan_.blocks() * count;
+        for (std::int64_t i = 0; i < count; ++i) sums[i] += more[i];
+      }
+      device::gemm_target<T>().transpose(sums, plan_.lanes, w_ + block * plan_.lanes * plan_.taps,
+                                         plan_.taps, plan_.taps, plan_.width(block));
+    }
+  }
+
+ private:
+  const Plan& plan_;
+  const T* x_;
+  const T* y_;
+  T* w_;
+  T* sums_;
+  T* own_;
+  Band<T> x_pixels_;
+  Band<T> y_pixels_;
+};
+
+template <class T>
+void run_part(const Plan& plan, std::byte* const* args, std::int64_t thread, std::int64_t threads,
+              void (*wait)()) {
+  T* own = reinterpret_cast<T*>(args[plan.task.scratch]) + plan.threads_at +
+           thread * plan.thread_elements;
+  const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
+  if (plan.is_sum()) {
+    Sums<T> sums(plan, args, own);
+    const std::int64_t units = plan.parts * plan.blocks();
+    sums.run(share(units, thread), share(units, thread + 1));
+    wait();
+    sums.write(share(plan.blocks(), thread), share(plan.blocks(), thread + 1));
+    return;
+  }
+  const std::int64_t units = plan.blocks() * plan.batch * plan.bands;
+  Results<T>(plan, args, own).run(share(units, thread), share(units, thread + 1));
+}
+
+template <class T>
+void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const Plan*>(data);
+  if (plan.threads == 1) {
+    run_part<T>(plan, args, 0, 1, [] {});
+    return;
+  }
+#pragma omp parallel num_threads(plan.threads)
+  {
+    run_part<T>(plan, args, omp_get_thread_num(), omp_get_num_threads(), [] {
+#pragma omp barrier
+    });
+  }
+}
+
+using Axes = std::array<AxisPhase, 3>;
+
+/// nullopt-like empty: too many kinds of results.
+std::vector<Axes> phases_of(const ConvTask& task) {
+  std::array<std::vector<AxisPhase>, 3> axes;
+  std::int64_t count = 1;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const WindowAxis& axis = task.shape.axes[i];
+    const bool backward = task.pass == ConvTask::Pass::kBackwardData;
+    if (backward) count *= std::min({axis.stride, axis.input, kMostPhases + 1});
+    if (count > kMostPhases) return {};
+    axes[i] = backward ? backward_phases(axis) : std::vector{forward_phase(axis)};
+  }
+  std::vector<Axes> phases;
+  for (const AxisPhase& d : axes[0]) {
+    for (const AxisPhase& h : axes[1]) {
+      for (const AxisPhase& w : axes[2]) phases.push_back({d, h, w});
+    }
+  }
+  return phases;
+}
+
+/// The positions that a band of `block` positions reads and writes.
+void set_extents(Plan& plan, const std::vector<Axes>& phases, std::int64_t block) {
+  const std::size_t axis = plan.axis;
+  std::array<SourceAxis, 3> covered;
+  for (const Axes& axes : phases) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      AxisPhase phase = axes[i];
+      if (i == axis) phase.count = block;
+      covered[i].cover(phase);
+    }
+  }
+  const AxisPhase& along = phases.front()[axis];
+  plan.block = block;
+  plan.bands = (along.count + block - 1) / block;
+  for (std::size_t i = 0; i < 3; ++i) {
+    plan.source.low[i] = covered[i].low;
+    plan.source.count[i] = covered[i].padded();
+    plan.result.low[i] = 0;
+    plan.result.count[i] = plan.result.size[i];
+  }
+  plan.source.band_step = along.source_step * block;
+  plan.result.count[axis] = std::min(along.step * block, plan.result.size[axis]);
+  plan.result.band_step = along.step * block;
+}
+
+void set_tables(Plan& plan, const std::vector<Axes>& phases) {
+  const auto place = [&](const Extent& extent, std::int64_t d, std::int64_t h, std::int64_t w) {
+    return static_cast<std::int32_t>(((d * extent.count[1] + h) * extent.count[2] + w) *
+                                     plan.lanes);
+  };
+  const auto& kernel = plan.task.shape.axes;
+  for (const Axes& axes : phases) {
+    Phase phase;
+    for (const AxisTap& d : axes[0].taps) {
+      for (const AxisTap& h : axes[1].taps) {
+        for (const AxisTap& w : axes[2].taps) {
+          phase.taps.push_back((d.tap * kernel[1].kernel + h.tap) * kernel[2].kernel + w.tap);
+          phase.offsets.push_back(place(plan.source, d.offset - plan.source.low[0],
+                                        h.offset - plan.source.low[1],
+                                        w.offset - plan.source.low[2]));
+        }
+      }
+    }
+    std::array<std::int64_t, 3> count = {axes[0].count, axes[1].count, axes[2].count};
+    phase.axis_count = count[plan.axis];
+    count[plan.axis] = std::min(plan.block, phase.axis_count);
+    phase.inner = count[0] * count[1] * count[2] / std::max<std::int64_t>(count[plan.axis], 1);
+    const auto source = [&](std::size_t i, std::int64_t q) { return q * axes[i].source_step; };
+    const auto result = [&](std::size_t i, std::int64_t q) {
+      return axes[i].first + q * axes[i].step;
+    };
+    for (std::int64_t d = 0; d < count[0]; ++d) {
+      for (std::int64_t h = 0; h < count[1]; ++h) {
+        for (std::int64_t w = 0; w < count[2]; ++w) {
+          phase.places.push_back(place(plan.source, source(0, d), source(1, h), source(2, w)));
+          phase.results.push_back(place(plan.result, result(0, d), result(1, h), result(2, w)));
+        }
+      }
+    }
+    plan.phases.push_back(std::move(phase));
+  }
+}
+
+/// nullptr: padding would outweigh everything else.
+std::shared_ptr<Plan> make_plan(const ConvTask& task, int threads, std::int64_t lanes,
+                                std::int64_t element_bytes) {
+  auto plan = std::make_shared<Plan>();
+  const ConvShape& shape = task.shape;
+  const std::vector<Axes> phases = phases_of(task);
+  if (phases.empty()) return nullptr;
+  plan->task = task;
+  plan->threads = threads;
+  plan->batch = shape.batch;
+  plan->channels = shape.groups;
+  plan->lanes = lanes;
+  plan->taps = shape.kernel_size();
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto& [input, output] = std::pair(shape.axes[i].input, shape.axes[i].output);
+    plan->source.size[i] = plan->is_forward() ? input : output;
+    plan->result.size[i] = plan->is_forward() ? output : input;
+  }
+  while (plan->axis < 2 && plan->result.size[plan->axis] == 1) ++plan->axis;
+  const std::int64_t all = phases.front()[plan->axis].count;
+  set_extents(*plan, phases, all);
+  const auto bytes = [&] {
+    return (plan->source.pixels() + plan->result.pixels()) * lanes * element_bytes;
+  };
+  if (plan->source.pixels() >
+      kLargestPadding * (plan->source.plane() + plan->result.plane()) + kPaddingAllowance) {
+    return nullptr;
+  }
+  for (std::int64_t bands = 2; bytes() > kBandBytes && plan->block > 1; ++bands) {
+    set_extents(*plan, phases, (all + bands - 1) / bands);
+  }
+  if (plan->source.pixels() * lanes > std::numeric_limits<std::int32_t>::max()) return nullptr;
+  set_tables(*plan, phases);
+  if (plan->is_sum()) {
+    plan->parts =
+        std::clamp<std::int64_t>((threads + plan->blocks() - 1) / plan->blocks(), 1, plan->batch);
+    plan->threads_at = plan->parts * plan->blocks() * plan->taps * lanes;
+  }
+  plan->result_at = plan->source.pixels() * lanes;
+  plan->weights_at = plan->result_at + plan->result.pixels() * lanes;
+  // All taps, the bias, the taps of all phases; and a line of distance between threads.
+  plan->thread_elements = plan->weights_at + (2 * plan->taps + 2) * lanes;
+  return plan;
+}
+
+template <class T>
+KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
+  auto plan = make_plan(task, request.threads, depth_lanes<T>(), sizeof(T));
+  if (plan == nullptr) return KernelOffer::decline("mostly padding");
+  opdef::PreparedKernel kernel;
+  kernel.fn = run<T>;
+  kernel.scratch_bytes = (plan->threads_at + plan->thread_elements * plan->threads) *
+                         static_cast<std::int64_t>(sizeof(T));
+  kernel.label = "depthwise";
+  kernel.flops = task.shape.flops();
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace
+}  // namespace onnxgrad::ops::depth
+
+namespace onnxgrad::ops {
+
+opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task) {
+  const ConvShape& shape = task.shape;
+  if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
+    return opdef::KernelOffer::decline("channels share results");
+  }
+  if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
+  return request.outputs[0].dtype == DataType::kFloat32 ? depth::offer<float>(request, task)
+                                                        : depth::offer<double>(request, task);
+}
+
+}  // namespace onnxgrad::ops

@@ -1,0 +1,48 @@
+#ifndef ONNXGRAD_OPS_NN_DEPTH_TILES_H_
+#define ONNXGRAD_OPS_NN_DEPTH_TILES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+// The sums of depthwise convolutions, with SIMD over channels: a pixel is one vector of channels
+// side by side (depth_lanes of them), and every channel has a kernel of its own.
+
+namespace onnxgrad::ops::depth {
+
+/// result[result_places[i]] = start + sum over t of source[places[i] + offsets[t]] * weights[t].
+template <class T>
+struct DepthResults {
+  const T* source = nullptr;
+  const std::int32_t* places = nullptr;   ///< [count], of pixels, in elements
+  const std::int32_t* offsets = nullptr;  ///< [taps], of pixels from there
+  const T* weights = nullptr;             ///< [taps] pixels
+  std::int64_t taps = 0;
+  const T* start = nullptr;  ///< a pixel
+  T* result = nullptr;
+  const std::int32_t* result_places = nullptr;  ///< [count]
+  std::int64_t count = 0;
+};
+
+/// sums[t] += sum over i of y[i] * source[places[i] + offsets[t]].
+template <class T>
+struct DepthSums {
+  const T* source = nullptr;
+  const std::int32_t* places = nullptr;   ///< [count]
+  const std::int32_t* offsets = nullptr;  ///< [taps]
+  const T* y = nullptr;                   ///< [count] pixels
+  std::int64_t count = 0;
+  std::int64_t taps = 0;
+  T* sums = nullptr;  ///< [taps] pixels
+};
+
+/// Channels of a pixel.
+template <class T>
+std::int64_t depth_lanes();
+template <class T>
+void add_results(const DepthResults<T>& results);
+template <class T>
+void add_sums(const DepthSums<T>& sums);
+
+}  // namespace onnxgrad::ops::depth
+
+#endif  // ONNXGRAD_OPS_NN_DEPTH_TILES_H_
