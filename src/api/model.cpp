@@ -137,7 +137,7 @@ const std::vector<WeightInfo>& Model::Impl::weight_list() const {
 std::string Model::Impl::bytes() const {
   if (file.bytes == nullptr) return onnx_io::to_bytes(*file.model);
   const bool has_changed = !changed_.empty();
-  if (!has_changed && !onnx_io::has_external_data(file)) return std::string(*file.bytes);
+  if (!has_changed && !onnx_io::has_external_data(file)) return std::string(*file.bytes->whole());
   return onnx_io::with_weights(file, has_changed ? places() : *file.model, changed_, note());
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <new>
@@ -70,11 +71,13 @@ MemoryBudgetScope::~MemoryBudgetScope() { slot() = std::move(previous_); }
 
 namespace {
 
+constexpr std::int64_t kAlignment = 64;
+constexpr std::size_t kLargePage = std::size_t{2} << 20;
+
 // Large blocks may have large pages: a page is cleared when it is first touched, and the kernel
 // takes longer for many small ones than for a few of 2 MiB.
 void* allocate(std::size_t bytes, std::size_t alignment) {
 #ifdef MADV_HUGEPAGE
-  constexpr std::size_t kLargePage = std::size_t{2} << 20;
   if (bytes >= 2 * kLargePage) {
     void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
     if (data != nullptr) (void)::madvise(data, bytes, MADV_HUGEPAGE);  // only a wish
@@ -84,24 +87,51 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
   return std::aligned_alloc(alignment, bytes);
 }
 
-}  // namespace
-
-std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
-  constexpr std::int64_t kAlignment = 64;
+// Memory from `take`, charged to the budget until `give_back`.
+template <class Take, class GiveBack>
+std::shared_ptr<std::byte> charged(std::int64_t bytes, const Take& take, const GiveBack& give_back) {
   const std::int64_t rounded =
       (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   std::shared_ptr<MemoryBudget> budget = current_budget();
   budget->reserve(rounded);
-  void* data = allocate(static_cast<std::size_t>(rounded), kAlignment);
+  void* data = take(static_cast<std::size_t>(rounded));
   if (data == nullptr) {
     budget->release(rounded);
     throw DeviceError({.what = "the system has no memory for " + std::to_string(bytes) + " bytes",
                        .hint = "Use a smaller batch or model, or close other programs."});
   }
-  return {static_cast<std::byte*>(data), [budget = std::move(budget), rounded](std::byte* p) {
-            std::free(p);
+  return {static_cast<std::byte*>(data),
+          [budget = std::move(budget), rounded, give_back](std::byte* p) {
+            give_back(p, static_cast<std::size_t>(rounded));
             budget->release(rounded);
           }};
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes) {
+  return charged(
+      bytes, [](std::size_t size) { return allocate(size, kAlignment); },
+      [](std::byte* data, std::size_t /*size*/) { std::free(data); });
+}
+
+std::shared_ptr<std::byte> allocate_zeros(std::int64_t bytes) {
+  if (bytes < static_cast<std::int64_t>(2 * kLargePage)) {
+    std::shared_ptr<std::byte> memory = allocate_aligned(bytes);
+    std::memset(memory.get(), 0, static_cast<std::size_t>(bytes));
+    return memory;
+  }
+  // The kernel's pages are zero; one that is only read is the same one for all.
+  const auto map = [](std::size_t size) -> void* {
+    void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return nullptr;
+#ifdef MADV_HUGEPAGE
+    (void)::madvise(data, size, MADV_HUGEPAGE);  // only a wish
+#endif
+    return data;
+  };
+  return charged(bytes, map,
+                 [](std::byte* data, std::size_t size) { (void)::munmap(data, size); });
 }
 
 }  // namespace onnxgrad::base

@@ -129,10 +129,13 @@ Tensor Tensor::empty(DataType dtype, Dims dims) {
 }
 
 Tensor Tensor::zeros(DataType dtype, Dims dims) {
-  Tensor tensor = empty(dtype, std::move(dims));
-  if (dtype != DataType::kString && tensor.size_bytes() > 0) {
-    std::memset(tensor.data_, 0, static_cast<std::size_t>(tensor.size_bytes()));
-  }
+  if (dtype == DataType::kString) return empty(dtype, std::move(dims));
+  Tensor tensor;
+  tensor.dtype_ = dtype;
+  tensor.dims_ = std::move(dims);
+  std::shared_ptr<std::byte> memory = base::allocate_zeros(tensor.dims_.size_bytes(dtype));
+  tensor.data_ = memory.get();
+  tensor.owner_ = std::move(memory);
   return tensor;
 }
 

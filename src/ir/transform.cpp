@@ -32,18 +32,16 @@ void visit_outputs(Graph& graph, const std::function<void(Value*&)>& visit) {
   }
 }
 
-// Inputs of `node` and values captured by its subgraphs, restricted to those that `graph` owns.
-std::vector<Value*> dependencies(const Node& node, const Graph& graph) {
-  std::vector<Value*> result;
+// Visits inputs of `node` and values captured by its subgraphs, those that `graph` owns.
+template <class Visit>
+void visit_dependencies(const Node& node, const Graph& graph, const Visit& visit) {
   for (Value* input : node.inputs) {
-    if (input != nullptr && input->graph == &graph) result.push_back(input);
+    if (input != nullptr && input->graph == &graph) visit(input);
   }
-  if (!node.subgraphs().empty()) {
-    for (Value* value : captured_values(node)) {
-      if (value->graph == &graph) result.push_back(value);
-    }
+  if (node.subgraphs().empty()) return;
+  for (Value* value : captured_values(node)) {
+    if (value->graph == &graph) visit(value);
   }
-  return result;
 }
 
 // Sorts the nodes of `graph`, or returns one that depends on itself and changes nothing.
@@ -53,12 +51,12 @@ const Node* sort_nodes(Graph& graph) {
   std::vector<std::vector<std::size_t>> readers(graph.nodes.size());
   std::vector<std::size_t> missing(graph.nodes.size(), 0);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-    for (const Value* value : dependencies(*graph.nodes[i], graph)) {
+    visit_dependencies(*graph.nodes[i], graph, [&](const Value* value) {
       const auto producer = position.find(value->producer);
-      if (value->producer == nullptr || producer == position.end()) continue;
+      if (value->producer == nullptr || producer == position.end()) return;
       readers[producer->second].push_back(i);
       ++missing[i];
-    }
+    });
   }
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
   for (std::size_t i = 0; i < missing.size(); ++i) {
@@ -143,6 +141,8 @@ std::vector<Value*> captured_values(const Node& node) { return captured_by(node.
 std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep) {
   std::unordered_set<const Node*> live;
   std::unordered_set<const Value*> read;
+  live.reserve(graph.nodes.size());
+  read.reserve(2 * graph.nodes.size());
   std::vector<const Node*> work;
   const auto need = [&](const Value* value) {
     read.insert(value);
@@ -158,7 +158,7 @@ std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep) {
   while (!work.empty()) {
     const Node* node = work.back();
     work.pop_back();
-    for (const Value* value : dependencies(*node, graph)) need(value);
+    visit_dependencies(*node, graph, need);
   }
   const std::size_t before = graph.nodes.size();
   std::erase_if(graph.nodes, [&](const Node* node) { return !live.contains(node); });

@@ -25,6 +25,7 @@ void collect_outputs(const Graph& graph, UseMap& uses) {
 }  // namespace
 
 Uses::Uses(const Graph& graph) {
+  uses_.reserve(2 * graph.nodes.size());
   collect_reads(graph, uses_);
   collect_outputs(graph, uses_);
 }

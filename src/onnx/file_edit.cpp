@@ -150,9 +150,9 @@ void FileEdit::replace_by_view(const PlacePath& path, std::size_t offset, std::s
   changes_[offset] = {.size = size, .replacement = replacement};
 }
 
-std::string FileEdit::apply() const {
+std::map<std::size_t, FileEdit::Change> FileEdit::all_changes(
+    std::deque<std::string>& lengths) const {
   std::map<std::size_t, Change> all = changes_;
-  std::deque<std::string> lengths;
   // Innermost messages first: their new lengths change the sizes of enclosing ones.
   std::vector<std::pair<MessagePlace, std::size_t>> messages;
   for (const auto& [offset, message] : around_) messages.push_back(message);
@@ -170,21 +170,34 @@ std::string FileEdit::apply() const {
     all[place.prefix_offset] = {.size = place.offset - place.prefix_offset,
                                 .replacement = lengths.back()};
   }
-  std::ptrdiff_t growth = 0;
-  for (const auto& [offset, change] : all) {
-    growth += static_cast<std::ptrdiff_t>(change.replacement.size()) -
-              static_cast<std::ptrdiff_t>(change.size);
+  return all;
+}
+
+std::int64_t FileEdit::result_size() const {
+  std::deque<std::string> lengths;
+  auto size = std::ssize(bytes_);
+  for (const auto& [offset, change] : all_changes(lengths)) {
+    size += std::ssize(change.replacement) - static_cast<std::ptrdiff_t>(change.size);
   }
-  std::string result;
-  result.reserve(static_cast<std::size_t>(static_cast<std::ptrdiff_t>(bytes_.size()) + growth));
+  return size;
+}
+
+void FileEdit::write(const std::function<void(std::string_view)>& sink) const {
+  std::deque<std::string> lengths;
   std::size_t position = 0;
-  for (const auto& [offset, change] : all) {
+  for (const auto& [offset, change] : all_changes(lengths)) {
     ONNXGRAD_ASSERT(offset >= position);
-    result.append(bytes_, position, offset - position);
-    result += change.replacement;
+    sink(bytes_.substr(position, offset - position));
+    sink(change.replacement);
     position = offset + change.size;
   }
-  result.append(bytes_, position);
+  sink(bytes_.substr(position));
+}
+
+std::string FileEdit::apply() const {
+  std::string result;
+  result.reserve(static_cast<std::size_t>(result_size()));
+  write([&result](std::string_view piece) { result += piece; });
   return result;
 }
 

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -90,12 +92,18 @@ class FileEdit {
                        std::string_view replacement);
   /// Allocates only the result.
   std::string apply() const;
+  std::int64_t result_size() const;
+  /// Passes the result piece by piece to `sink`.
+  void write(const std::function<void(std::string_view)>& sink) const;
 
  private:
   struct Change {
     std::size_t size = 0;
     std::string_view replacement = {};
   };
+  /// changes_ and the new lengths, which `lengths` holds.
+  std::map<std::size_t, Change> all_changes(std::deque<std::string>& lengths) const;
+
   std::string_view bytes_;
   std::deque<std::string> owned_;          // what changes refer to; addresses are stable
   std::map<std::size_t, Change> changes_;  // by offset

@@ -43,13 +43,12 @@ auto in_file(const std::string& path, const Body& body) {
   }
 }
 
-using Bytes = std::shared_ptr<const std::string_view>;
+using Bytes = std::shared_ptr<FileBytes>;
 
 // The bytes of a file, charged to the memory budget as long as they are held.
 Bytes keep(std::string bytes) {
   struct Kept {
     std::string bytes;
-    std::string_view view;
     std::shared_ptr<base::MemoryBudget> budget;
     std::int64_t size;
     ~Kept() { budget->release(size); }
@@ -57,23 +56,19 @@ Bytes keep(std::string bytes) {
   auto budget = base::current_budget();
   const auto size = static_cast<std::int64_t>(bytes.size());
   budget->reserve(size);
-  auto kept = std::make_shared<Kept>(std::move(bytes), std::string_view(), std::move(budget), size);
-  kept->view = kept->bytes;
-  return {kept, &kept->view};
+  auto kept = std::make_shared<Kept>(std::move(bytes), std::move(budget), size);
+  const std::shared_ptr<char> memory(kept, kept->bytes.data());
+  return std::make_shared<FileBytes>(memory, kept->bytes.size());
 }
 
 // Read once, into memory that nothing has written to. A mapped file would change, or end, when
 // another program writes to it.
 Bytes read(const base::ReadableFile& file) {
-  struct Kept {
-    std::shared_ptr<std::byte> memory;
-    std::string_view view;
-  };
   const auto size = static_cast<std::size_t>(file.size_bytes());
-  auto kept = std::make_shared<Kept>(base::allocate_aligned(file.size_bytes()));
-  file.read(0, {kept->memory.get(), size});
-  kept->view = {reinterpret_cast<const char*>(kept->memory.get()), size};
-  return {kept, &kept->view};
+  const std::shared_ptr<std::byte> read = base::allocate_aligned(file.size_bytes());
+  file.read(0, {read.get(), size});
+  const std::shared_ptr<char> memory(read, reinterpret_cast<char*>(read.get()));
+  return std::make_shared<FileBytes>(memory, size);
 }
 
 ir::Model parse(Importer& importer, std::string_view bytes) {
@@ -89,8 +84,8 @@ ir::Model parse(Importer& importer, std::string_view bytes) {
 FileModel import_bytes(Bytes bytes, const LoadOptions& options, const std::string& path) {
   std::string root = options.external_root;
   if (root.empty() && !path.empty()) root = base::real_folder(path);
-  Importer importer(TensorDecoder(bytes, root));
-  ir::Model model = parse(importer, *bytes);
+  Importer importer(TensorDecoder(bytes, root, bytes.get()));
+  ir::Model model = parse(importer, bytes->memory());
   check_model(model);
   return {.path = path,
           .bytes = std::move(bytes),

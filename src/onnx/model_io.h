@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "onnx/file_bytes.h"
 #include "opdef/gradient_at.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
@@ -29,9 +30,9 @@ struct LoadOptions {
 
 /// A model as in its file: own opset, names, functions. Immutable, shareable.
 struct FileModel {
-  std::string path;                               ///< empty if it came from bytes
-  std::shared_ptr<const std::string_view> bytes;  ///< the serialized ModelProto; owns it
-  std::shared_ptr<const ir::Model> model;         ///< tensors are views into `bytes` where aligned
+  std::string path;                        ///< empty if it came from bytes
+  std::shared_ptr<const FileBytes> bytes;  ///< the serialized ModelProto
+  std::shared_ptr<const ir::Model> model;  ///< large tensors are views into the memory of `bytes`
   std::string external_root = {};  ///< folder of its external data; empty: it has none
 };
 

@@ -299,11 +299,13 @@ Tensor TensorDecoder::decode_raw(const TensorMessage& message, std::string_view 
                       std::string(dtype_name(message.dtype)) + message.dims.to_string() +
                       ", expected " + std::to_string(expected));
   }
-  const bool is_aligned =
-      reinterpret_cast<std::uintptr_t>(raw.data()) % element_alignment(message.dtype) == 0;
-  if (is_aligned && expected > 0 && (message.dtype != DataType::kBool || has_only_bools(raw))) {
+  const std::size_t alignment = element_alignment(message.dtype);
+  if (expected > 0 && (message.dtype != DataType::kBool || has_only_bools(raw))) {
     auto* data = const_cast<char*>(raw.data());  // NOLINT: views of files are never written
-    return Tensor::view(message.dtype, message.dims, data, owner_);
+    if (reinterpret_cast<std::uintptr_t>(data) % alignment != 0) {
+      data = file_ == nullptr ? nullptr : file_->align(raw, alignment);
+    }
+    if (data != nullptr) return Tensor::view(message.dtype, message.dims, data, owner_);
   }
   Tensor tensor = Tensor::empty(message.dtype, message.dims);
   if (expected > 0) std::memcpy(tensor.mutable_raw(), raw.data(), raw.size());

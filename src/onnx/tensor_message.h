@@ -12,6 +12,7 @@
 
 #include "base/files.h"
 #include "ir/graph.h"
+#include "onnx/file_bytes.h"
 #include "onnxgrad/tensor.h"
 
 // Tensors of a file: where their data is, and the data. The only code that decodes TensorProto.
@@ -58,9 +59,11 @@ std::pair<std::string, std::string> read_entry(std::string_view bytes);
 /// Decodes tensors of one file.
 class TensorDecoder {
  public:
-  /// `owner` keeps the file's bytes; `external_root` empty: external data is refused.
-  TensorDecoder(std::shared_ptr<const void> owner, std::string external_root)
-      : owner_(std::move(owner)), external_root_(std::move(external_root)) {}
+  /// `owner` keeps the file's bytes; `external_root` empty: external data is refused. With `file`,
+  /// the messages are in it, each is decoded once, and large tensors are aligned there.
+  TensorDecoder(std::shared_ptr<const void> owner, std::string external_root,
+                FileBytes* file = nullptr)
+      : owner_(std::move(owner)), external_root_(std::move(external_root)), file_(file) {}
 
   /// The data: a view into the file's bytes if they are aligned and in the in-memory form, else a
   /// copy. Throws: ModelError (wrong number of elements or bytes, external data that is missing,
@@ -75,6 +78,7 @@ class TensorDecoder {
 
   std::shared_ptr<const void> owner_;
   std::string external_root_;
+  FileBytes* file_;
   std::map<std::string, base::ReadableFile> files_;
 };
 

@@ -132,7 +132,7 @@ void open_initializers(TrainingInfo& info, const std::unordered_set<std::string>
 
 class Reader {
  public:
-  explicit Reader(const FileModel& file) : file_(file), graph_(graph_of(*file.bytes)) {
+  explicit Reader(const FileModel& file) : file_(file), bytes_(file.bytes->whole()), graph_(graph_of(*bytes_)) {
     for (const ir::Value* value : file.model->graph->initializers) of_model_.insert(value->name);
   }
 
@@ -153,7 +153,7 @@ class Reader {
 
  private:
   TrainingInfo read(std::size_t index, const Parts& parts) {
-    TrainingInfo info{.step = load_part(file_, with_graph(*file_.bytes, {graph_, parts.algorithm}),
+    TrainingInfo info{.step = load_part(file_, with_graph(*bytes_, {graph_, parts.algorithm}),
                                         place_of(index, "algorithm")),
                       .updates = parts.updates};
     for (const ir::Value* value : info.step.model->graph->initializers) {
@@ -171,7 +171,7 @@ class Reader {
     info.initial_values = parts.initial_values;
     if (parts.initialization.empty() && info.initial_values.empty()) return;
     const std::string place = place_of(index, "initialization");
-    info.initialization = load_part(file_, with_graph(*file_.bytes, {parts.initialization}), place);
+    info.initialization = load_part(file_, with_graph(*bytes_, {parts.initialization}), place);
     const ir::Graph& graph = *info.initialization->model->graph;
     for (const ir::Value* input : graph.inputs) {
       if (input->is_initializer()) continue;
@@ -230,6 +230,7 @@ class Reader {
   }
 
   const FileModel& file_;
+  std::shared_ptr<const std::string_view> bytes_;
   std::string_view graph_;
   std::unordered_set<std::string> of_model_;
   std::map<std::string, std::size_t> changed_;      // bound initializers and where

@@ -72,8 +72,9 @@ class Patcher {
   Patcher(const FileModel& file, const ir::Model& working, ExternalTensors* external)
       : file_(file),
         working_(working),
-        index_(*file.bytes),
-        edit_(*file.bytes),
+        bytes_(file.bytes->whole()),
+        index_(*bytes_),
+        edit_(*bytes_),
         external_(external) {}
 
   void write(const std::string& name, const Tensor& weight);
@@ -81,7 +82,7 @@ class Patcher {
   void move_other_external_data();
   // Size of the file with all external data in it, up to a few bytes.
   std::int64_t size_with_external_data() const;
-  std::string apply() const { return edit_.apply(); }
+  const FileEdit& edit() const { return edit_; }
 
  private:
   void write_tensor(const std::string& name, const Tensor& weight, const ir::WeightOrigin& origin,
@@ -96,6 +97,7 @@ class Patcher {
 
   const FileModel& file_;
   const ir::Model& working_;
+  std::shared_ptr<const std::string_view> bytes_;
   FileIndex index_;
   FileEdit edit_;
   ExternalTensors* external_;
@@ -191,7 +193,7 @@ void Patcher::write_external(const Tensor& tensor, const PlacePath& path) {
 }
 
 void Patcher::move_other_external_data() {
-  TensorDecoder decoder(file_.bytes, file_.external_root);
+  TensorDecoder decoder(nullptr, file_.external_root);
   for (const PlacePath& path : index_.external_tensors()) {
     if (moved_.contains(path.back().offset)) continue;
     write_external(decoder.decode(read_tensor_message(index_.text_at(path.back()))), path);
@@ -267,14 +269,16 @@ std::string with_weights_up_to(const FileModel& file, const ir::Model& working, 
   expect_size(patcher.size_with_external_data(), max_bytes);
   for (const auto& [name, tensor] : weights) patcher.write(name, tensor);
   patcher.move_other_external_data();
-  std::string bytes = patcher.apply();
+  std::string bytes = patcher.edit().apply();
   bytes += note;
   expect_size(std::ssize(bytes), max_bytes);
   return bytes;
 }
 
 bool has_external_data(const FileModel& file) {
-  return file.bytes != nullptr && !FileIndex(*file.bytes).external_tensors().empty();
+  if (file.bytes == nullptr) return false;
+  const auto bytes = file.bytes->whole();
+  return !FileIndex(*bytes).external_tensors().empty();
 }
 
 void save_with_weights(const FileModel& file, const ir::Model& working, Weights weights,
@@ -291,12 +295,13 @@ void save_with_weights(const FileModel& file, const ir::Model& working, Weights 
         !file.external_root.empty() &&
         fs::equivalent(file.external_root, parent.empty() ? fs::path(".") : parent, error);
     if (!is_same_folder) patcher.move_other_external_data();
-    std::string bytes = patcher.apply();
-    bytes += note;
-    expect_size(std::ssize(bytes), kMaxMessageBytes);
+    expect_size(patcher.edit().result_size() + std::ssize(note), kMaxMessageBytes);
     // The data first: once the model's file has its name, the data that it refers to exists.
     if (!external.tensors.empty()) write_external(data_path, external);
-    base::write_atomically(path, bytes);
+    base::write_atomically(path, [&](const base::ByteSink& sink) {
+      patcher.edit().write(sink);
+      sink(note);
+    });
   } catch (const ModelError&) {
     throw;
   } catch (const DeviceError&) {

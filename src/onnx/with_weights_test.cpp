@@ -71,7 +71,7 @@ TEST(WithWeights, EveryFloatOfEveryModelIsWrittenInPlace) {
     }
     const std::string changed = with_weights(file, working, weights);
     EXPECT_EQ(changed.size(), file.bytes->size()) << path;
-    EXPECT_EQ(static_cast<std::int64_t>(differing_bytes(changed, *file.bytes).size()), numbers)
+    EXPECT_EQ(static_cast<std::int64_t>(differing_bytes(changed, *file.bytes->whole()).size()), numbers)
         << path;
     const FileModel again = load_bytes(changed);
     const ir::Model reloaded = to_internal(again, kNoOperators);
@@ -80,7 +80,7 @@ TEST(WithWeights, EveryFloatOfEveryModelIsWrittenInPlace) {
     }
     // The old numbers give the old file.
     for (auto& [name, tensor] : weights) tensor = working.graph->find(name)->initializer;
-    EXPECT_EQ(with_weights(again, reloaded, weights), *file.bytes) << path;
+    EXPECT_EQ(with_weights(again, reloaded, weights), *file.bytes->whole()) << path;
     ++files;
   }
   EXPECT_GE(files, 40);
@@ -135,6 +135,64 @@ TEST(WithWeights, ConstantsOfSubgraphsAndFunctionsGoBackToTheirPlaces) {
     return numbers;
   };
   EXPECT_THAT(tensors(changed), testing::ElementsAre(30, 40, 50, 60, 10, 20));
+}
+
+// Weights at all positions that names of different lengths give them.
+std::string bytes_of_unaligned_weights() {
+  onnx::ModelProto model;
+  model.set_ir_version(8);
+  model.add_opset_import()->set_version(18);
+  model.mutable_graph()->set_name("g");
+  for (int i = 0; i < 16; ++i) {
+    onnx::TensorProto& tensor = *model.mutable_graph()->add_initializer();
+    tensor.set_name("w" + std::string(static_cast<std::size_t>(i % 9), 'x') + std::to_string(i));
+    const bool is_double = i % 2 == 1;
+    tensor.set_data_type(is_double ? onnx::TensorProto::DOUBLE : onnx::TensorProto::FLOAT);
+    tensor.add_dims(i == 5 ? 3 : 2000 + i);  // one is small
+    for (std::int64_t k = 0; k < tensor.dims(0); ++k) {
+      const auto number = static_cast<double>(1000 * i + k);
+      const auto single = static_cast<float>(number);
+      const char* bytes = is_double ? reinterpret_cast<const char*>(&number)
+                                    : reinterpret_cast<const char*>(&single);
+      tensor.mutable_raw_data()->append(bytes, is_double ? sizeof number : sizeof single);
+    }
+    onnx::NodeProto& node = *model.mutable_graph()->add_node();
+    node.set_op_type("Identity");
+    node.add_input(tensor.name());
+    node.add_output("y" + std::to_string(i));
+    onnx::ValueInfoProto& output = *model.mutable_graph()->add_output();
+    output.set_name(node.output(0));
+    output.mutable_type()->mutable_tensor_type()->set_elem_type(tensor.data_type());
+  }
+  return model.SerializeAsString();
+}
+
+TEST(WithWeights, WeightsAreInMemoryOnceWhereverTheFileHasThem) {
+  const std::string bytes = bytes_of_unaligned_weights();
+  const FileModel file = load_bytes(bytes);
+  const std::string_view memory = file.bytes->memory();
+  int views = 0;
+  int moved = 0;
+  for (int i = 0; i < 16; ++i) {
+    const ir::Value* value = file.model->graph->initializers[static_cast<std::size_t>(i)];
+    const std::vector<double> numbers = value->initializer.to_doubles();
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+      ASSERT_EQ(numbers[k], 1000.0 * i + static_cast<double>(k)) << value->name;
+    }
+    const auto* data = reinterpret_cast<const char*>(value->initializer.raw());
+    if (data < memory.data() || data >= memory.data() + memory.size()) continue;
+    ++views;
+    if (bytes.compare(static_cast<std::size_t>(data - memory.data()), 64, data, 64) != 0) ++moved;
+  }
+  EXPECT_GE(views, 10);
+  EXPECT_GE(moved, 5);
+  EXPECT_EQ(*file.bytes->whole(), bytes);
+  const ir::Model working = to_internal(file, kNoOperators);
+  EXPECT_EQ(with_weights(file, working, {}), bytes);
+  const Tensor weight = other_numbers(working.graph->initializers[2]->initializer);
+  const std::string changed =
+      with_weights(file, working, Weights{{working.graph->initializers[2]->name, weight}});
+  EXPECT_EQ(differing_bytes(changed, bytes).size(), 2002u);
 }
 
 onnx::ModelProto model_with(const onnx::TensorProto& tensor) {
@@ -351,7 +409,7 @@ TEST_F(ExternalWeights, GoToANewFileAndNeverOverTheOldOne) {
   std::ofstream(copy, std::ios::binary) << whole;
   check(copy, working, weights);
   try {
-    with_weights_up_to(file, working, weights, std::ssize(*file.bytes) + 1000);
+    with_weights_up_to(file, working, weights, std::ssize(*file.bytes->whole()) + 1000);
     FAIL() << "more bytes than may be";
   } catch (const ModelError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("Trainer(session).save(path)"));

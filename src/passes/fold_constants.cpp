@@ -18,6 +18,13 @@ bool can_be_small(const ir::Value* value) {
   return !dims || dims->size_bytes(value->dtype()) <= kMaxFoldedBytes;
 }
 
+bool is_static(const ir::Node& node) {
+  return node.subgraphs().empty() && std::ranges::all_of(node.outputs, [](const ir::Value* output) {
+           return output == nullptr ||
+                  (output->type.is_tensor() && output->type.static_dims().has_value());
+         });
+}
+
 void make_constant(ir::Graph& graph, ir::Value* value, Tensor tensor) {
   value->type = ir::Type::tensor(tensor.dtype(), tensor.dims());
   value->initializer = std::move(tensor);
@@ -88,7 +95,7 @@ bool fold_constants(ir::Graph& graph, const PassContext& context) {
       continue;
     }
     if (def != nullptr) opdef::complete_attributes(*node, *def);
-    context.inferer.infer(*node);
+    if (!context.is_inferred || !is_static(*node)) context.inferer.infer(*node);
     if (fold_by_types(graph, *node, def) || fold_by_value(graph, *node, def, context.evaluator)) {
       changed = true;
     } else {

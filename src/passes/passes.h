@@ -29,6 +29,8 @@ struct PassContext {
   /// Whether a kernel runs a node, whose shapes are known, on the types that it has. Without it no
   /// node is widened.
   std::function<bool(const ir::Node&)> has_kernel = {};
+  /// Types that are numbers need not be inferred again.
+  bool is_inferred = false;
 };
 
 struct Pass {

@@ -49,6 +49,7 @@ class Compiler {
     context.has_kernel = [this](const ir::Node& node) { return has_kernel(node); };
     lower(*inferer);
     passes::fold_constants(graph(), context);
+    context.is_inferred = true;
     while (expand_calls(*inferer) || lower(*inferer)) {
       lower(*inferer);
       passes::fold_constants(graph(), context);
@@ -60,6 +61,7 @@ class Compiler {
     passes::run_passes(graph(), context, options_.fuse);
     follow_updates();
     region_.plan = make_plan(graph(), binding_, engine_, options_.threads, region_.bodies.get());
+    if (region_.dynamic.empty() && !region_.bodies) region_.model.reset();
     return std::move(region_);
   }
 

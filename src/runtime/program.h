@@ -56,7 +56,7 @@ struct TailFeed {
 
 struct CompiledRegion {
   Plan plan;
-  /// The specialised graph; kept for the dynamic nodes.
+  /// The specialised graph; kept for dynamic nodes and bodies, else nullptr.
   std::shared_ptr<ir::Model> model;
   std::vector<DynamicNode> dynamic;
   std::shared_ptr<const PlannedBodies> bodies;  ///< nullptr if no kernel runs one

@@ -38,15 +38,22 @@ std::optional<TwoValues> find_two_values(std::span<const T> numbers) {
   return found;
 }
 
-// Zeros and one other number, or something infinite: what masks positions.
+// Zeros and one other number, or something infinite: what masks positions. Of a large tensor the
+// first and last rows are enough: a mask has such numbers there, and all layers of a large model
+// would otherwise be read only for this.
 template <class T>
 bool is_mask(std::span<const T> numbers) {
+  constexpr std::size_t kEnd = std::size_t{1} << 17;
   constexpr std::size_t kFewest = 4;
   if (const auto two = find_two_values(numbers); two && two->second) {
     return numbers.size() >= kFewest && (two->first == 0 || *two->second == 0);
   }
-  return std::ranges::any_of(
-      numbers, [](T number) { return std::isinf(number) || static_cast<double>(number) <= -1e9; });
+  const auto hides = [](T number) {
+    return std::isinf(number) || static_cast<double>(number) <= -1e9;
+  };
+  const std::size_t end = std::min(numbers.size(), kEnd);
+  return std::ranges::any_of(numbers.first(end), hides) ||
+         std::ranges::any_of(numbers.last(end), hides);
 }
 
 // v[i, j, ...] = a + b i + c j + ..., with f applied to v.

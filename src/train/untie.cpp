@@ -36,6 +36,12 @@ class TensorIndex {
     }
   }
 
+  /// Whether several nodes read one tensor. (To look at the numbers of all weights takes longer.)
+  bool has_shared_tensors() const {
+    return std::ranges::any_of(tensors_,
+                               [](const auto& entry) { return entry.second.reads.size() > 1; });
+  }
+
   /// nullptr: in a function, in an attribute, or made by the import.
   const TensorReads* find(const Value& weight) const {
     std::string scope;
@@ -229,7 +235,8 @@ std::vector<std::vector<std::size_t>> group_reads(
 
 bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
                const opdef::OpRegistry& registry) {
-  return !find_candidates(TensorIndex(*file.model), working, registry).empty();
+  const TensorIndex index(*file.model);
+  return index.has_shared_tensors() && !find_candidates(index, working, registry).empty();
 }
 
 std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model& working,
@@ -238,7 +245,8 @@ std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model&
   const TensorIndex index(*file.model);
   std::vector<Candidate> candidates = find_candidates(index, working, registry);
   if (candidates.empty()) return std::nullopt;
-  onnx_io::TensorSeparator separator(*file.bytes);
+  const auto bytes = file.bytes->whole();
+  onnx_io::TensorSeparator separator(*bytes);
   std::erase_if(candidates, [&](const Candidate& candidate) {
     return !separator.can_separate(*candidate.tensor);
   });

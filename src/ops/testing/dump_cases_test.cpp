@@ -127,7 +127,7 @@ TEST(DumpCases, WritesTheirModels) {
     const OpCase with_weight = dump::with_weight(op_case);
     const auto file = onnx_io::load_text(model_text(with_weight, {.dtype = DataType::kFloat32}));
     std::ofstream(std::filesystem::path(folder) / (op_case.name + ".onnx"), std::ios::binary)
-        << *file.bytes;
+        << *file.bytes->whole();
   }
 }
 
