@@ -89,7 +89,8 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 
 // Memory from `take`, charged to the budget until `give_back`.
 template <class Take, class GiveBack>
-std::shared_ptr<std::byte> charged(std::int64_t bytes, const Take& take, const GiveBack& give_back) {
+std::shared_ptr<std::byte> charged(std::int64_t bytes, const Take& take,
+                                   const GiveBack& give_back) {
   const std::int64_t rounded =
       (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   std::shared_ptr<MemoryBudget> budget = current_budget();
@@ -130,8 +131,7 @@ std::shared_ptr<std::byte> allocate_zeros(std::int64_t bytes) {
 #endif
     return data;
   };
-  return charged(bytes, map,
-                 [](std::byte* data, std::size_t size) { (void)::munmap(data, size); });
+  return charged(bytes, map, [](std::byte* data, std::size_t size) { (void)::munmap(data, size); });
 }
 
 }  // namespace onnxgrad::base

@@ -9,9 +9,9 @@
 
 namespace onnxgrad::onnx_io {
 
-/// The bytes of a model's file, in memory. The numbers of a tensor are wherever the lengths of names
-/// happen to put them. So that a large model is in memory once, the import moves large tensors that
-/// are not aligned a few bytes to the front; whole() has them where the file has them.
+/// The bytes of a model's file, in memory. The numbers of a tensor are wherever the lengths of
+/// names happen to put them. So that a large model is in memory once, the import moves large
+/// tensors that are not aligned a few bytes to the front; whole() has them where the file has them.
 /// Immutable, shareable once the import is done.
 class FileBytes {
  public:

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>

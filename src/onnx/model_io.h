@@ -33,7 +33,7 @@ struct FileModel {
   std::string path;                        ///< empty if it came from bytes
   std::shared_ptr<const FileBytes> bytes;  ///< the serialized ModelProto
   std::shared_ptr<const ir::Model> model;  ///< large tensors are views into the memory of `bytes`
-  std::string external_root = {};  ///< folder of its external data; empty: it has none
+  std::string external_root = {};          ///< folder of its external data; empty: it has none
 };
 
 /// Reads, checks (own checks: structure, names, cycles, types, attribute forms, tensor sizes) and

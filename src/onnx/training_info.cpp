@@ -132,7 +132,8 @@ void open_initializers(TrainingInfo& info, const std::unordered_set<std::string>
 
 class Reader {
  public:
-  explicit Reader(const FileModel& file) : file_(file), bytes_(file.bytes->whole()), graph_(graph_of(*bytes_)) {
+  explicit Reader(const FileModel& file)
+      : file_(file), bytes_(file.bytes->whole()), graph_(graph_of(*bytes_)) {
     for (const ir::Value* value : file.model->graph->initializers) of_model_.insert(value->name);
   }
 

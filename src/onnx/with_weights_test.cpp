@@ -71,7 +71,8 @@ TEST(WithWeights, EveryFloatOfEveryModelIsWrittenInPlace) {
     }
     const std::string changed = with_weights(file, working, weights);
     EXPECT_EQ(changed.size(), file.bytes->size()) << path;
-    EXPECT_EQ(static_cast<std::int64_t>(differing_bytes(changed, *file.bytes->whole()).size()), numbers)
+    EXPECT_EQ(static_cast<std::int64_t>(differing_bytes(changed, *file.bytes->whole()).size()),
+              numbers)
         << path;
     const FileModel again = load_bytes(changed);
     const ir::Model reloaded = to_internal(again, kNoOperators);

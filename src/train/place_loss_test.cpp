@@ -120,7 +120,8 @@ TEST(PlaceLoss, NodesOfAUserLossTakeTheTypesThatTheyFind) {
   const auto file = onnx_io::load_text(R"(<ir_version: 8, opset_import: ["" : 17]>
     loss (float[N, K] s, float[N, K] t) => (float[N, K] e) { d = Sub(s, t)  e = Abs(d) })");
   Draft draft = linear_model(kWeights, kBias);
-  const Loss loss{.function = UserLoss{.model = std::make_shared<const std::string>(*file.bytes->whole())}};
+  const Loss loss{.function =
+                      UserLoss{.model = std::make_shared<const std::string>(*file.bytes->whole())}};
   EXPECT_THAT(compute(draft, loss), ElementsAre(1.5, 3, 2));
 }
 
