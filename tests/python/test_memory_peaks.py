@@ -77,8 +77,8 @@ def big_model(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return paths
 
 
-# The file's bytes are kept, because they are returned; its tensors are views into them. To save, they
-# are put together once more.
+# The file's bytes are kept, because they are returned; its tensors are views into them. To save,
+# they are put together once more.
 BOUNDS = {
     "inside": {"load": 1.1, "working copy": 1.1, "trained": 2.1, "save": 4.2},
     "external": {"load": 1.1, "working copy": 1.1, "trained": 2.1, "save": 3.1},
