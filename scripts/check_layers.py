@@ -67,6 +67,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "history": {"files", "plotting"},
     "profiles": {"files"},
     "data": {"base"},
+    "distributed": {"base"},
     "metrics": {"data"},
     "families": {"base"},  # losses, optimizers, schedules
     "sessions": {"data", "families", "profiles"},
@@ -74,7 +75,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "gradient_checks": {"graphs", "sessions"},
     "callbacks": {"history", "metrics", "sessions"},
     "run_folder": {"callbacks"},
-    "trainer": {"run_folder"},
+    "trainer": {"distributed", "run_folder"},
     "cli": {"gradient_checks", "graphs", "trainer"},
     "sklearn": {"graphs", "trainer"},
     "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},

@@ -21,6 +21,7 @@ NB_MODULE(_core, module) {
   onnxgrad::python::bind_forward_backward(module);
   onnxgrad::python::bind_arrow(module);
   onnxgrad::python::bind_data(module);
+  onnxgrad::python::bind_workers(module);
   onnxgrad::python::bind_trainer(module);
   onnxgrad::python::bind_report(module);
 }

@@ -135,7 +135,7 @@ _LAZY = {
 }
 
 
-_LAZY_MODULES = ("graph_pictures", "graphs", "plotting", "sklearn")
+_LAZY_MODULES = ("distributed", "graph_pictures", "graphs", "plotting", "sklearn")
 
 
 def __getattr__(name: str) -> object:

@@ -247,6 +247,8 @@ TEST(Ranks, KnowTheirPlaceOnTheirHost) {
     EXPECT_EQ(workers.local_rank(), local_ranks[rank]);
     EXPECT_EQ(workers.local_size(), workers.hosts()[rank] == "a" ? 2 : 3);
     EXPECT_EQ(workers.rank_name(3), "rank 3 on host b");
+    EXPECT_NEAR(workers.local_processors() * workers.local_size(), make_self()->local_processors(),
+                1e-3);
   });
 }
 

@@ -1,9 +1,13 @@
 #include "dist/communicator.h"
 
 #include <fmt/format.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -27,6 +31,36 @@ class SelfTransport final : public Transport {
 
 void check_tag(int tag) { ONNXGRAD_ASSERT(tag >= 0 && tag < kMessageTags); }
 
+// '1' for each processor that this process may use.
+std::string affinity_mask() {
+  std::string mask;
+#ifdef __linux__
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (std::size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) mask += CPU_ISSET(cpu, &set) ? '1' : '0';
+  }
+#endif
+  if (mask.empty()) mask.assign(std::thread::hardware_concurrency(), '1');
+  return mask;
+}
+
+double share_of(int rank, const std::vector<std::string>& hosts,
+                const std::vector<std::string>& masks) {
+  const auto mine = static_cast<std::size_t>(rank);
+  double share = 0;
+  for (std::size_t cpu = 0; cpu < masks[mine].size(); ++cpu) {
+    int users = 0;
+    for (std::size_t other = 0; other < masks.size(); ++other) {
+      const bool may_use = cpu < masks[other].size() && masks[other][cpu] == '1';
+      if (hosts[other] == hosts[mine] && may_use) ++users;
+    }
+    if (masks[mine][cpu] == '1') share += 1.0 / users;
+  }
+  constexpr double kRounding = 1e-6;
+  return share + kRounding;
+}
+
 Waiting describe(std::int64_t sequence, const std::string& name) {
   Waiting waiting{.sequence = sequence};
   name.copy(waiting.name.data(), waiting.name.size() - 1);
@@ -42,6 +76,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, CommunicatorOpt
   const auto mine = hosts_.begin() + rank();
   local_rank_ = static_cast<int>(std::count(hosts_.begin(), mine, *mine));
   local_size_ = static_cast<int>(std::count(hosts_.begin(), hosts_.end(), *mine));
+  local_processors_ = share_of(rank(), hosts_, all_gather_texts(affinity_mask()));
 }
 
 Communicator::~Communicator() = default;

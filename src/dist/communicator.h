@@ -105,6 +105,8 @@ class Communicator {
   /// Among the ranks of the same host, in the order of ranks.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
+  /// Processors for this rank: each that it may use, divided among the local ranks that may use it.
+  double local_processors() const { return local_processors_; }
   /// Host of each rank.
   const std::vector<std::string>& hosts() const { return hosts_; }
   /// "rank 3 on host node-2".
@@ -164,6 +166,7 @@ class Communicator {
   std::vector<std::string> hosts_;
   int local_rank_ = 0;
   int local_size_ = 1;
+  double local_processors_ = 1;
   std::int64_t next_sequence_ = 0;
   std::vector<Collective*> active_;
   std::unique_ptr<RollCall> roll_call_;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -48,8 +49,12 @@ std::string version_of(const MpiLibrary& mpi) {
   int length = 0;
   mpi.Get_library_version(text.data(), &length);
   const std::string version(text.data(), static_cast<std::size_t>(length));
-  std::string line = version.substr(0, version.find_first_of(",\n"));
-  for (char& c : line) c = c == '\t' ? ' ' : c;
+  // "Open MPI v4.1.4, package: ...", "MPICH Version:      5.0.2\n..."
+  std::istringstream words(version.substr(0, version.find_first_of(",\n")));
+  std::string line;
+  for (std::string word; words >> word;) {
+    if (word != "Version:") line += (line.empty() ? "" : " ") + word;
+  }
   return line;
 }
 

