@@ -25,6 +25,7 @@ constexpr Pass kFuse[] = {
     {"eliminate_identities", eliminate_identities},
     {"merge_common_subexpressions", merge_common_subexpressions},
     {"keep_gates", keep_gates, &opdef::FusedSupport::kept_gates},
+    {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},

@@ -78,6 +78,10 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 /// become onnxgrad.fused.LSTM, ...: the results of both nodes, computed once.
 bool keep_gates(ir::Graph& graph, const PassContext& context);
 
+/// MatMul, scale, masks, Softmax, Dropout, MatMul become onnxgrad.fused.Attention, and the nodes of
+/// their gradient onnxgrad.fused.AttentionGradient: no tensor [queries, keys] is stored.
+bool fuse_attention(ir::Graph& graph, const PassContext& context);
+
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
 /// nodes over the same index space, trailing reductions and what follows these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);

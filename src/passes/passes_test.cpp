@@ -67,6 +67,44 @@ TEST_F(PassTest, LinearRegressionStepIsThreeKernels) {
       << ir::to_text(graph());
 }
 
+// Attention of two heads that were split off by Reshape and Transpose, with its gradient: two nodes
+// that read and write the tensors before these; not where something else reads the shares.
+TEST_F(PassTest, AttentionIsOneNodeEachWay) {
+  for (const bool is_read : {false, true}) {
+    SCOPED_TRACE(is_read);
+    testing_support::Workbench bench;
+    ir::GraphBuilder& g = bench.builder();
+    const auto split = [&](const char* name, const std::vector<std::int64_t>& perm) {
+      Value* x = bench.graph().add_input(name, ir::Type::tensor(DataType::kFloat32, Dims{2, 5, 6}));
+      return std::pair{x, g.transpose(g.reshape(x, g.ints({2, 5, 2, 3})), perm)};
+    };
+    const auto [xq, q] = split("q", {0, 2, 1, 3});
+    const auto [xk, kt] = split("k", {0, 2, 3, 1});
+    const auto [xv, v] = split("v", {0, 2, 1, 3});
+    Value* shares = g.op("Softmax", {g.scale(g.matmul(q, kt), 0.5)},
+                         {{.name = "axis", .value = std::int64_t{-1}}});
+    Value* y = g.reshape(g.transpose(g.matmul(shares, v), {0, 2, 1, 3}), g.ints({2, 5, 6}));
+    const std::vector<Value*> weights{xq, xk, xv};
+    const std::vector<Value*> outputs{y};
+    Value* seed =
+        bench.graph().add_input("seed", ir::Type::tensor(DataType::kFloat32, Dims{2, 5, 6}));
+    const std::vector<Value*> seeds{seed};
+    bench.graph().outputs = autodiff::add_vjp(g, registry(), outputs, seeds, weights);
+    bench.graph().outputs.push_back(is_read ? shares : y);
+    for (const Pass& pass : plan_passes(true)) {
+      pass.run(bench.graph(), bench.context());
+      ASSERT_EQ(ir::find_fault(bench.graph()), "") << pass.name;
+    }
+    std::vector<std::string> types;
+    for (const ir::Node* node : bench.graph().nodes) {
+      if (node->op_type != "Reshape") types.push_back(node->op_type);
+    }
+    const std::vector<std::string> expected{"Attention", "AttentionGradient"};
+    EXPECT_EQ(types == expected, !is_read) << ir::to_text(bench.graph());
+    EXPECT_FALSE(fuse_attention(bench.graph(), bench.context()));
+  }
+}
+
 // The gates of a cell are computed once, by the operator, and its gradient reads them; not where
 // another node is the one that they belong to.
 TEST_F(PassTest, CellsKeepTheirGates) {

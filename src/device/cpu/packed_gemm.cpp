@@ -83,18 +83,20 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   const bool adds = operands.start != nullptr;
   const T* packed = operands.packed;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const std::int64_t needed = operands.columns < 0 ? n : operands.columns;
   visit_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
+    if (column >= needed) return;
     GemmTile<T> tile;
     tile.a = operands.a;
     tile.a_row = operands.a_row;
-    tile.a_step = 1;
+    tile.a_step = operands.a_step;
     tile.b = packed;
     tile.b_step = padded;
     tile.c = operands.c + column;
     tile.c_row = operands.c_row;
     tile.start = adds ? operands.start + column : kZeros;
     tile.start_row = adds ? operands.start_row : 0;
-    tile.steps = k;
+    tile.steps = operands.steps < 0 ? k : operands.steps;
     tile.tail = p + 1 == count ? columns.tail : lanes;
     tile.finish = adds ? GemmFinish::kAdd : GemmFinish::kStore;
     run_tiles(tile, p < columns.wide_count ? rows.wide : rows.narrow);

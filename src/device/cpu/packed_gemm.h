@@ -26,15 +26,18 @@ struct PackedGemm {
     RowSplit<T> narrow = {};
   };
 
-  /// All strides are in elements; rows of A and of C are contiguous.
+  /// All strides are in elements; rows of C are contiguous.
   struct Operands {
     const T* a = nullptr;
     std::ptrdiff_t a_row = 0;
+    std::ptrdiff_t a_step = 1;  ///< from one k to the next; 1: rows of A are contiguous
     const T* packed = nullptr;
     T* c = nullptr;
     std::ptrdiff_t c_row = 0;
     const T* start = nullptr;      ///< nullptr: zero; may be `c`
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
+    std::int64_t steps = -1;       ///< of k that are summed, the first ones; -1: all
+    std::int64_t columns = -1;     ///< of C that are needed, the first ones; -1: all
   };
 
   static PackedGemm prepare(std::int64_t k, std::int64_t n);

@@ -27,6 +27,100 @@ void add_masked(std::vector<OpCase>& cases, const std::string& op) {
                               ints({0, 2})}});
 }
 
+// What plans compute in one kernel (opdef/attention.h), as exporters write it.
+void add_attention(std::vector<OpCase>& cases) {
+  const auto add = [&](std::string name, const std::string& model, std::vector<CaseInput> inputs) {
+    cases.push_back({.name = "attention_" + std::move(name),
+                     .model = model,
+                     .inputs = std::move(inputs),
+                     .outputs = {"y"}});
+  };
+  const std::string heads =
+      "qs = Reshape (a, split)\nks = Reshape (b, split)\nvs = Reshape (c, split)\n"
+      "q = Transpose <perm = [0, 2, 1, 3]> (qs)\nkt = Transpose <perm = [0, 2, 3, 1]> (ks)\n"
+      "v = Transpose <perm = [0, 2, 1, 3]> (vs)\ns = MatMul (q, kt)\n";
+  const std::string merged =
+      "o = MatMul (p, v)\nt = Transpose <perm = [0, 2, 1, 3]> (o)\ny = Reshape (t, merge)";
+  // Two sequences of three positions, two heads of four.
+  const auto operands = [&](std::vector<CaseInput> more) {
+    std::vector<CaseInput> inputs;
+    for (const char* name : {"a", "b", "c"})
+      inputs.push_back(uniform({2, 3, 8}, -1, 1).named(name));
+    inputs.push_back(ints({0, 3, 2, 4}).named("split"));
+    for (CaseInput& input : more) inputs.push_back(std::move(input));
+    inputs.push_back(ints({0, 3, 8}).named("merge"));
+    return inputs;
+  };
+  const CaseInput half = values({0.5}, {}).constant().named("half");
+  add("heads", heads + "p = Softmax (s)\n" + merged, operands({}));
+  add("scaled",
+      heads +
+          "x = Mul (half, s)\nz = Div (x, half)\nw = Mul (z, half)\n"
+          "p = Softmax <axis = 3> (w)\n" +
+          merged,
+      operands({half}));
+  const CaseInput triangle =
+      values({0, -1e38, -1e38, 0, 0, -1e38, 0, 0, 0}, {1, 1, 3, 3}).constant().named("mask");
+  add("causal", heads + "x = Mul (s, half)\nm = Add (mask, x)\np = Softmax (m)\n" + merged,
+      operands({half, triangle}));
+  const CaseInput seen = values({1, 1, 0, 1, 1, 1, 1, 1, 1}, {3, 3}, DataType::kBool);
+  add("causal_from_the_second_key", heads + "m = Where (seen, s, low)\np = Softmax (m)\n" + merged,
+      operands({seen.constant().named("seen"), values({-3e38}, {}).constant().named("low")}));
+  add("key_padding", heads + "m = Where (hidden, low, s)\np = Softmax (m)\n" + merged,
+      operands({values({0, 0, 1, 1, 0, 0}, {2, 1, 1, 3}, DataType::kBool).named("hidden"),
+                values({-1e9}, {1}).constant().named("low")}));
+  add("learned_bias",
+      heads + "u = Add (s, bias)\nm = Where (keep, u, low)\np = Softmax (m)\n" + merged,
+      operands({uniform({2, 3, 3}, -1, 1).named("bias"),
+                values({1, 1, 0, 0, 1, 1}, {2, 1, 1, 3}, DataType::kBool).named("keep"),
+                values({-1e9}, {}).constant().named("low")}));
+  add("two_masks", heads + "m = Add (s, rows)\nn = Add (columns, m)\np = Softmax (n)\n" + merged,
+      operands({uniform({2, 1, 3, 1}, -1, 1).named("rows"),
+                uniform({1, 1, 1, 3}, -1, 1).named("columns")}));
+  add("one_tensor_of_operands",
+      "all = Reshape (x, shape)\nm = Transpose <perm = [2, 0, 3, 1, 4]> (all)\n"
+      "q = Gather <axis = 0> (m, i0)\nk = Gather <axis = 0> (m, i1)\nv = Gather <axis = 0> (m, "
+      "i2)\n"
+      "kt = Transpose <perm = [0, 1, 3, 2]> (k)\ns = MatMul (q, kt)\np = Softmax (s)\n"
+      "y = MatMul (p, v)",
+      {uniform({2, 3, 24}, -1, 1), ints({2, 3, 3, 2, 4}).named("shape"), int_scalar(0).named("i0"),
+       int_scalar(1).named("i1"), int_scalar(2).named("i2")});
+  add("split_of_rank_3",
+      "q, k, v = Split <axis = -1, num_outputs = 3> (x)\nkt = Transpose <perm = [0, 2, 1]> (k)\n"
+      "s = MatMul (q, kt)\np = Softmax (s)\ny = MatMul (p, v)",
+      {uniform({2, 5, 12}, -1, 1)});
+  add("shared_keys",
+      "kx = Unsqueeze (k, axis)\nke = Expand (kx, wide)\nkr = Reshape (ke, all)\n"
+      "kt = Transpose <perm = [0, 1, 3, 2]> (kr)\ns = MatMul (q, kt)\np = Softmax (s)\n"
+      "y = MatMul (p, v)",
+      {uniform({2, 2, 3, 4}, -1, 1).named("k"), ints({2}).named("axis"),
+       ints({2, 2, 3, 3, 4}).named("wide"), ints({2, 6, 3, 4}).named("all"),
+       uniform({2, 6, 2, 4}, -1, 1).named("q"), uniform({2, 6, 3, 5}, -1, 1).named("v")});
+  add("grouped_queries",
+      "g = Reshape (q, rows)\nkt = Transpose <perm = [0, 1, 3, 2]> (k)\nx = MatMul (g, kt)\n"
+      "s = Reshape (x, heads)\nm = Add (s, bias)\np = Softmax (m)\nr = Reshape (p, back)\n"
+      "o = MatMul (r, v)\ny = Reshape (o, result)",
+      {uniform({2, 6, 3, 4}, -1, 1).named("q"), ints({2, 2, 9, 4}).named("rows"),
+       uniform({2, 2, 5, 4}, -1, 1).named("k"), ints({2, 6, 3, 5}).named("heads"),
+       uniform({6, 3, 5}, -1, 1).named("bias"), ints({2, 2, 9, 5}).named("back"),
+       uniform({2, 2, 5, 2}, -1, 1).named("v"), ints({2, 6, 3, 2}).named("result")});
+  add("repeated_operands",
+      "kt = Transpose <perm = [0, 1, 3, 2]> (k)\ns = MatMul (q, kt)\np = Softmax (s)\n"
+      "y = MatMul (p, v)",
+      {uniform({1, 2, 4, 3}, -1, 1).named("k"), uniform({3, 1, 2, 3}, -1, 1).named("q"),
+       uniform({3, 2, 4, 1}, -1, 1).named("v")});
+  add("shares_read",
+      "s = MatMul (q, kt)\np = Softmax (s)\no = MatMul (p, v)\ny = Concat <axis = 2> (o, p)",
+      {uniform({2, 3, 4}, -1, 1).named("q"), uniform({2, 4, 3}, -1, 1).named("kt"),
+       uniform({2, 3, 3}, -1, 1).named("v")});
+  add("one_key", "s = MatMul (q, kt)\np = Softmax (s)\ny = MatMul (p, v)",
+      {uniform({2, 3, 1}, -1, 1).named("q"), uniform({2, 1, 1}, -1, 1).named("kt"),
+       uniform({2, 1, 4}, -1, 1).named("v")});
+  add("no_queries", "s = MatMul (q, kt)\np = Softmax (s)\ny = MatMul (p, v)",
+      {uniform({2, 0, 3}, -1, 1).named("q"), uniform({2, 3, 2}, -1, 1).named("kt"),
+       uniform({2, 2, 4}, -1, 1).named("v")});
+}
+
 }  // namespace softmax
 
 std::vector<OpCase> softmax_cases() {
@@ -51,6 +145,7 @@ std::vector<OpCase> softmax_cases() {
     add("wide", "", uniform({3, 77}, -4, 4));
     softmax::add_masked(cases, op);
   }
+  softmax::add_attention(cases);
   cases.push_back(
       {.name = "hardmax", .model = "y = Hardmax (x)", .inputs = {uniform({3, 5}, -2, 2)}});
   cases.push_back({.name = "hardmax_first_axis",

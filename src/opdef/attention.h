@@ -1,0 +1,83 @@
+#ifndef ONNXGRAD_OPDEF_ATTENTION_H_
+#define ONNXGRAD_OPDEF_ATTENTION_H_
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+
+// `Attention` and `AttentionGradient` of domain `onnxgrad.fused`, as typed structs; the pass
+// fuse_attention makes them, ops/fused/attention_cpu.cpp runs them.
+//
+// Letters: N heads of queries in all sequences of the batch, K heads of keys and values (K divides
+// N: N / K adjacent heads of queries share one), S queries, T keys, D size of a head of queries and
+// keys, E size of a head of values.
+
+namespace onnxgrad::opdef {
+
+/// How a logical tensor is part of a dense one: element (i, j, ...) is at offset + i * strides[0] +
+/// j * strides[1] + ... Strides may be 0.
+struct StridedView {
+  std::int64_t offset = 0;
+  std::vector<std::int64_t> dims = {};
+  std::vector<std::int64_t> strides = {};
+  bool operator==(const StridedView&) const = default;
+
+  std::vector<std::int64_t> to_ints() const;
+  static StridedView from_ints(const std::vector<std::int64_t>& ints);
+};
+
+/// What changes the scaled scores before the softmax, one after the other.
+enum class MaskKind : std::int64_t {
+  kAdd,       ///< score + mask
+  kKeep,      ///< mask ? score : fill
+  kOverwrite  ///< mask ? fill : score
+};
+
+struct AttentionMask {
+  MaskKind kind = MaskKind::kAdd;
+  float fill = 0;         ///< of kKeep and kOverwrite
+  StridedView view = {};  ///< [N..., S, T]
+};
+
+/// (q, k, v, masks...) -> (y, stats or shares):
+///   score = scale q k', masked;  y = dropout(softmax(score)) v
+/// shares: softmax(score), [N * S, T], if `stores_shares`. Otherwise
+/// stats: [N * S, 2], of each row of scores the largest, and 1 / sum(exp(score - largest)). Leading
+/// axes of a view are flattened in order: their product is N or K. The last axis of q, v and y has
+/// stride 1; of k, one of the last two axes has. The dropout draws from the node's random stream.
+struct Attention {
+  StridedView q = {};  ///< [N..., S, D]
+  StridedView k = {};  ///< [K..., T, D]
+  StridedView v = {};  ///< [K..., T, E]
+  StridedView y = {};  ///< [N..., S, E]
+  double scale = 1;
+  bool causal = false;
+  std::int64_t causal_offset = 0;  ///< row i sees keys up to i + causal_offset
+  std::vector<AttentionMask> masks = {};
+  double dropout = 0;  ///< fraction that is dropped
+  bool stores_shares = false;
+
+  static Attention read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kAttention = "Attention";
+
+/// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of Attention.
+/// dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed.
+struct AttentionGradient {
+  Attention forward = {};
+  StridedView dy = {};  ///< of the shape of y
+  StridedView dq = {};  ///< of the shapes of q, k and v, dense; empty if absent
+  StridedView dk = {};
+  StridedView dv = {};
+
+  static AttentionGradient read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kAttentionGradient = "AttentionGradient";
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_ATTENTION_H_

@@ -1,0 +1,57 @@
+#ifndef ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_H_
+#define ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_H_
+
+#include <cstdint>
+
+// Rows of attention scores, with SIMD: what attention does between its products. For float and
+// double; `count` elements each, contiguous.
+
+namespace onnxgrad::ops::attention_rows {
+
+/// x[j] = scale * x[j] + mask[j], or + mask[0] if `step` is 0.
+void add_mask(float* x, float scale, const float* mask, std::int64_t step, std::int64_t count);
+void add_mask(double* x, double scale, const double* mask, std::int64_t step, std::int64_t count);
+
+/// Of a row of scores: the largest, and 1 / sum(exp(score - largest)).
+template <class T>
+struct RowStats {
+  T largest = 0;
+  T inverse = 0;
+};
+/// x[j] = exp(scale * x[j] - largest), largest being that of scale * x. A row of minus infinities
+/// becomes NaN.
+RowStats<float> exponentials(float* x, float scale, std::int64_t count);
+RowStats<double> exponentials(double* x, double scale, std::int64_t count);
+
+/// From the gradient dx of the row's shares p, which are given or exp(scale * x - largest) *
+/// inverse:
+///   ds = p * (dx * keep - along),  x = p * keep,  dx = ds * factor
+/// keep may be nullptr, which is 1; so may dscore, which receives ds.
+template <class T>
+struct RowGradient {
+  const T* p = nullptr;  ///< nullptr: from x
+  T* x = nullptr;
+  T* dx = nullptr;
+  const T* keep = nullptr;
+  T* dscore = nullptr;
+  T scale = 1;
+  T factor = 1;
+  RowStats<T> stats = {};
+  T along = 0;
+};
+void gradient(const RowGradient<float>& row, std::int64_t count);
+void gradient(const RowGradient<double>& row, std::int64_t count);
+
+/// x[j] *= keep[j].
+void multiply(float* x, const float* keep, std::int64_t count);
+void multiply(double* x, const double* keep, std::int64_t count);
+/// x[j] *= factor.
+void scale(float* x, float factor, std::int64_t count);
+void scale(double* x, double factor, std::int64_t count);
+
+float dot(const float* a, const float* b, std::int64_t count);
+double dot(const double* a, const double* b, std::int64_t count);
+
+}  // namespace onnxgrad::ops::attention_rows
+
+#endif  // ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_H_

@@ -1,0 +1,192 @@
+#ifndef ONNXGRAD_OPS_FUSED_ATTENTION_WORKER_CPU_H_
+#define ONNXGRAD_OPS_FUSED_ATTENTION_WORKER_CPU_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "device/cpu/packed_gemm.h"
+#include "opdef/attention.h"
+#include "opdef/kernel.h"
+#include "ops/fused/attention_rows.h"
+#include "ops/random/draws.h"
+
+// What the kernels of attention and of its gradient share: the plan, and how a thread masks, drops
+// and packs.
+
+namespace onnxgrad::ops::fused_attention_cpu {
+
+using device::PackedGemm;
+using opdef::StridedView;
+
+/// A view whose leading axes are a list of offsets.
+struct Heads {
+  std::vector<std::int64_t> offsets;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t row = 0;     ///< stride
+  std::int64_t column = 0;  ///< stride
+
+  static Heads of(const StridedView& view) {
+    Heads heads;
+    if (view.dims.size() < 2) return heads;
+    const std::size_t leading = view.dims.size() - 2;
+    heads.offsets = {view.offset};
+    for (std::size_t axis = 0; axis < leading; ++axis) {
+      std::vector<std::int64_t> next;
+      for (const std::int64_t offset : heads.offsets) {
+        for (std::int64_t i = 0; i < view.dims[axis]; ++i) {
+          next.push_back(offset + i * view.strides[axis]);
+        }
+      }
+      heads.offsets = std::move(next);
+    }
+    heads.rows = view.dims[leading];
+    heads.columns = view.dims[leading + 1];
+    heads.row = view.strides[leading];
+    heads.column = view.strides[leading + 1];
+    return heads;
+  }
+  bool is_present() const { return !offsets.empty(); }
+  std::int64_t count() const { return std::ssize(offsets); }
+};
+
+struct Mask {
+  opdef::MaskKind kind = {};
+  double fill = 0;
+  Heads heads = {};
+};
+
+/// Elements of the parts of one thread's scratch, in order.
+struct Scratch {
+  std::int64_t size = 0;  ///< bytes
+
+  template <class T>
+  std::int64_t add(std::int64_t elements) {
+    const std::int64_t at = size;
+    size += (elements * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
+    return at;
+  }
+};
+
+template <class T>
+struct Task {
+  Heads q, k, v, y, dy, dq, dk, dv;
+  std::vector<Mask> masks;
+  T scale = 1;
+  bool causal = false;
+  std::int64_t causal_offset = 0;
+  bool stores_shares = false;
+  std::uint64_t dropped = 0;  ///< words below that drop an element
+  T kept = 1;                 ///< factor of the others
+  DrawStream draws = {};
+  int threads = 1;
+
+  std::int64_t groups = 1;      ///< heads of queries that share keys
+  std::int64_t block_rows = 0;  ///< of queries
+  std::int64_t score_row = 0;   ///< elements from one row of scores to the next
+
+  PackedGemm<T> times_keys, times_values;  ///< q k', dy v': keys are columns
+  PackedGemm<T> sum_keys, sum_values;      ///< p v, ds k: keys are summed
+  PackedGemm<T> sum_q, sum_dy;             ///< ds' q, p' dy: the rows of a block are summed
+  // Offsets in bytes into a thread's scratch.
+  std::int64_t packed_k_columns = 0, packed_v_columns = 0, packed_k_rows = 0, packed_v_rows = 0;
+  std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0;
+  std::int64_t scratch_bytes = 0;
+
+  std::int64_t keys() const { return k.rows; }
+  std::int64_t queries() const { return q.rows; }
+  /// Keys that rows before `end` see.
+  std::int64_t seen(std::int64_t end) const {
+    return causal ? std::clamp<std::int64_t>(end + causal_offset, 0, keys()) : keys();
+  }
+};
+
+/// One thread's part of a call.
+template <class T>
+class Worker {
+ public:
+  Worker(const Task<T>& task, std::byte* const* args, int first_mask, std::byte* scratch,
+         const opdef::Launch& launch)
+      : task_(task), args_(args), first_mask_(first_mask), scratch_(scratch), launch_(launch) {}
+
+ protected:
+  T* scratch(std::int64_t offset) const { return reinterpret_cast<T*>(scratch_ + offset); }
+  const T* input(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
+    return reinterpret_cast<const T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
+           row * heads.row;
+  }
+  T* output(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
+    return reinterpret_cast<T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
+           row * heads.row;
+  }
+
+  /// Masks row `row` of `head`; returns the scale that is left to apply.
+  T mask(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
+    T scale = task_.scale;
+    for (std::size_t i = 0; i < task_.masks.size(); ++i) {
+      const Mask& mask = task_.masks[i];
+      const std::byte* from = args_[first_mask_ + static_cast<int>(i)];
+      const std::int64_t at =
+          mask.heads.offsets[static_cast<std::size_t>(head)] + row * mask.heads.row;
+      if (mask.kind == opdef::MaskKind::kAdd) {
+        attention_rows::add_mask(x, scale, reinterpret_cast<const T*>(from) + at, mask.heads.column,
+                                 count);
+      } else {
+        if (scale != 1) attention_rows::scale(x, scale, count);
+        const bool kept = mask.kind == opdef::MaskKind::kKeep;
+        const auto* flags = reinterpret_cast<const std::uint8_t*>(from) + at;
+        const T fill = static_cast<T>(mask.fill);
+        for (std::int64_t j = 0; j < count; ++j) {
+          x[j] = (flags[j * mask.heads.column] != 0) == kept ? x[j] : fill;
+        }
+      }
+      scale = 1;
+    }
+    return scale;
+  }
+
+  /// Whether a boolean mask hides this score.
+  bool is_hidden(std::int64_t head, std::int64_t row, std::int64_t column) const {
+    for (std::size_t i = 0; i < task_.masks.size(); ++i) {
+      const Mask& mask = task_.masks[i];
+      if (mask.kind == opdef::MaskKind::kAdd) continue;
+      const std::int64_t at = mask.heads.offsets[static_cast<std::size_t>(head)] +
+                              row * mask.heads.row + column * mask.heads.column;
+      const bool flag = args_[first_mask_ + static_cast<int>(i)][at] != std::byte{0};
+      if (flag != (mask.kind == opdef::MaskKind::kKeep)) return true;
+    }
+    return false;
+  }
+
+  /// What each share of a row is multiplied by: the draws of Dropout for the same elements.
+  void draw(T* keep, std::int64_t head, std::int64_t row, std::int64_t count) const {
+    const std::int64_t first = (head * task_.queries() + row) * task_.keys();
+    for (std::int64_t block = first / 4; block * 4 < first + count; ++block) {
+      const auto words = task_.draws.block(launch_, static_cast<std::uint64_t>(block));
+      for (std::int64_t i = 0; i < 4; ++i) {
+        const std::int64_t j = block * 4 + i - first;
+        if (j < 0 || j >= count) continue;
+        keep[j] = words[static_cast<std::size_t>(i)] >= task_.dropped ? task_.kept : T(0);
+      }
+    }
+  }
+
+  static void pack(const PackedGemm<T>& gemm, const T* from, const Heads& heads, bool by_columns,
+                   T* packed) {
+    // op(B) is [size, keys] if the keys are columns; an operand may lie in memory either way.
+    const bool is_transposed = heads.column != 1;
+    gemm.pack(from, is_transposed ? heads.column : heads.row, by_columns != is_transposed, packed);
+  }
+
+  const Task<T>& task_;
+  std::byte* const* args_;
+  int first_mask_;
+  std::byte* scratch_;
+  const opdef::Launch& launch_;
+};
+
+}  // namespace onnxgrad::ops::fused_attention_cpu
+
+#endif  // ONNXGRAD_OPS_FUSED_ATTENTION_WORKER_CPU_H_

@@ -1,0 +1,450 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "opdef/attention.h"
+#include "opdef/kernel.h"
+#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_worker_cpu.h"
+#include "ops/kernel_support.h"
+
+// Attention and its gradient (opdef/attention.h). For each key head, K and V are packed once; then
+// blocks of rows of scores are computed, used and forgotten: they take a part of the L2 cache, not
+// memory. The gradient computes them again from the statistics of each row. (Rabe and Staats, 2021;
+// Dao et al., FlashAttention, 2022, whose D is sum(dy y) of a row, `along` here.)
+
+namespace onnxgrad::ops::fused_attention_cpu {
+namespace {
+
+/// (q, k, v, masks...) -> (y, stats or shares).
+template <class T>
+class Forward : public Worker<T> {
+ public:
+  Forward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
+          const opdef::Launch& launch)
+      : Worker<T>(task, args, 3, scratch, launch),
+        y_(3 + static_cast<int>(task.masks.size())),
+        stats_(reinterpret_cast<T*>(args[y_ + 1])) {}
+
+  /// Blocks [first, last) of the heads that share key head `key_head`.
+  void run(std::int64_t key_head, std::int64_t first, std::int64_t last) const {
+    const Task<T>& task = this->task_;
+    this->pack(task.times_keys, this->input(1, task.k, key_head), task.k, true,
+               this->scratch(task.packed_k_columns));
+    this->pack(task.sum_values, this->input(2, task.v, key_head), task.v, false,
+               this->scratch(task.packed_v_rows));
+    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
+    for (std::int64_t i = first; i < last; ++i) {
+      const std::int64_t row = i % blocks * task.block_rows;
+      run_block(key_head * task.groups + i / blocks, row,
+                std::min(task.block_rows, task.queries() - row));
+    }
+  }
+
+ private:
+  void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
+    const Task<T>& task = this->task_;
+    // Shares that are stored are computed where they are stored.
+    T* scores = task.stores_shares ? stats_ + (head * task.queries() + row) * task.keys()
+                                   : this->scratch(task.scores);
+    const std::int64_t score_row = task.stores_shares ? task.keys() : task.score_row;
+    const std::int64_t seen = task.seen(row + count);
+    task.times_keys.run(task.times_keys.rows(count),
+                        {.a = this->input(0, task.q, head, row),
+                         .a_row = task.q.row,
+                         .packed = this->scratch(task.packed_k_columns),
+                         .c = scores,
+                         .c_row = score_row,
+                         .columns = seen});
+    T* inverse = this->scratch(task.dscores);
+    for (std::int64_t i = 0; i < count; ++i) {
+      T* x = scores + i * score_row;
+      const std::int64_t own = task.seen(row + i + 1);
+      const auto stats = attention_rows::exponentials(x, this->mask(x, head, row + i, own), own);
+      std::fill(x + own, x + seen, T(0));
+      inverse[i] = stats.inverse;
+      if (task.stores_shares) {
+        attention_rows::scale(x, stats.inverse, own);
+      } else if (stats_ != nullptr) {
+        T* to = stats_ + 2 * (head * task.queries() + row + i);
+        to[0] = stats.largest;
+        to[1] = stats.inverse;
+      }
+    }
+    if (task.dropped > 0) {
+      scores = drop(scores, score_row, head, row, count, seen);
+    }
+    T* y = this->output(y_, task.y, head, row);
+    task.sum_values.run(task.sum_values.rows(count),
+                        {.a = scores,
+                         .a_row = task.dropped > 0 ? task.score_row : score_row,
+                         .packed = this->scratch(task.packed_v_rows),
+                         .c = y,
+                         .c_row = task.y.row,
+                         .steps = seen});
+    if (task.stores_shares) return;
+    for (std::int64_t i = 0; i < count; ++i) {
+      attention_rows::scale(y + i * task.y.row, inverse[i], task.y.columns);
+    }
+  }
+
+  /// A block after the dropout, in scratch.
+  T* drop(const T* scores, std::int64_t score_row, std::int64_t head, std::int64_t row,
+          std::int64_t count, std::int64_t seen) const {
+    const Task<T>& task = this->task_;
+    T* dropped = this->scratch(task.scores);
+    T* keep = this->scratch(task.keep);
+    for (std::int64_t i = 0; i < count; ++i) {
+      T* to = dropped + i * task.score_row;
+      if (to != scores + i * score_row) std::copy_n(scores + i * score_row, seen, to);
+      this->draw(keep, head, row + i, seen);
+      attention_rows::multiply(to, keep, seen);
+    }
+    return dropped;
+  }
+
+  int y_;
+  T* stats_;
+};
+
+/// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore).
+template <class T>
+class Backward : public Worker<T> {
+ public:
+  Backward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
+           const opdef::Launch& launch)
+      : Worker<T>(task, args, 6, scratch, launch),
+        dq_(6 + static_cast<int>(task.masks.size())),
+        stats_(reinterpret_cast<const T*>(args[2])),
+        dscore_(reinterpret_cast<T*>(args[dq_ + 3])) {}
+
+  void run(std::int64_t key_head) {
+    const Task<T>& task = this->task_;
+    if (!task.stores_shares) {
+      this->pack(task.times_keys, this->input(4, task.k, key_head), task.k, true,
+                 this->scratch(task.packed_k_columns));
+    }
+    this->pack(task.times_values, this->input(5, task.v, key_head), task.v, true,
+               this->scratch(task.packed_v_columns));
+    if (task.dq.is_present()) {
+      this->pack(task.sum_keys, this->input(4, task.k, key_head), task.k, false,
+                 this->scratch(task.packed_k_rows));
+    }
+    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
+    // Keys that the first block does not see get nothing from it.
+    adds_ = blocks * task.groups > 1 || task.causal;
+    if (adds_) {
+      clear(dq_ + 1, task.dk, key_head);
+      clear(dq_ + 2, task.dv, key_head);
+    }
+    for (std::int64_t i = 0; i < blocks * task.groups; ++i) {
+      const std::int64_t row = i % blocks * task.block_rows;
+      run_block(key_head, key_head * task.groups + i / blocks, row,
+                std::min(task.block_rows, task.queries() - row));
+    }
+  }
+
+ private:
+  void clear(int arg, const Heads& heads, std::int64_t key_head) const {
+    if (!heads.is_present()) return;
+    for (std::int64_t i = 0; i < heads.rows; ++i) {
+      std::fill_n(this->output(arg, heads, key_head, i), heads.columns, T(0));
+    }
+  }
+
+  void run_block(std::int64_t key_head, std::int64_t head, std::int64_t row, std::int64_t count) {
+    const Task<T>& task = this->task_;
+    T* scores = this->scratch(task.scores);
+    T* dscores = this->scratch(task.dscores);
+    const std::int64_t seen = task.seen(row + count);
+    const T* q = this->input(3, task.q, head, row);
+    const T* dy = this->input(0, task.dy, head, row);
+    if (!task.stores_shares) {
+      task.times_keys.run(task.times_keys.rows(count),
+                          {.a = q,
+                           .a_row = task.q.row,
+                           .packed = this->scratch(task.packed_k_columns),
+                           .c = scores,
+                           .c_row = task.score_row,
+                           .columns = seen});
+    }
+    task.times_values.run(task.times_values.rows(count),
+                          {.a = dy,
+                           .a_row = task.dy.row,
+                           .packed = this->scratch(task.packed_v_columns),
+                           .c = dscores,
+                           .c_row = task.score_row,
+                           .columns = seen});
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t own = task.seen(row + i + 1);
+      T* x = scores + i * task.score_row;
+      T* dx = dscores + i * task.score_row;
+      run_row(x, dx, head, row + i, own);
+      std::fill(x + own, x + seen, T(0));
+      std::fill(dx + own, dx + seen, T(0));
+    }
+    if (task.dq.is_present()) {
+      task.sum_keys.run(task.sum_keys.rows(count), {.a = dscores,
+                                                    .a_row = task.score_row,
+                                                    .packed = this->scratch(task.packed_k_rows),
+                                                    .c = this->output(dq_, task.dq, head, row),
+                                                    .c_row = task.dq.row,
+                                                    .steps = seen});
+    }
+    sum_block(task.sum_q, q, task.q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
+              key_head);
+    sum_block(task.sum_dy, dy, task.dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
+              key_head);
+  }
+
+  /// x and dx become the shares of a row and the gradient of its scores times the scale.
+  void run_row(T* x, T* dx, std::int64_t head, std::int64_t row, std::int64_t count) const {
+    const Task<T>& task = this->task_;
+    const T* stats =
+        stats_ + (task.stores_shares ? task.keys() : 2) * (head * task.queries() + row);
+    T* dscore =
+        dscore_ == nullptr ? nullptr : dscore_ + (head * task.queries() + row) * task.keys();
+    if (dscore != nullptr) std::fill(dscore + count, dscore + task.keys(), T(0));
+    attention_rows::RowGradient<T> gradient{
+        .x = x, .dx = dx, .dscore = dscore, .factor = task.scale};
+    if (task.stores_shares) {
+      gradient.p = stats;
+    } else {
+      gradient.stats = {stats[0], stats[1]};
+    }
+    if (task.dropped > 0) {
+      T* keep = this->scratch(task.keep);
+      this->draw(keep, head, row, count);
+      gradient.keep = keep;
+    }
+    // A row that has one such share has no other.
+    const bool is_undefined = std::isnan(task.stores_shares ? stats[0] : stats[1]);
+    if (is_undefined) return run_undefined_row(gradient, head, row, count);
+    gradient.along = attention_rows::dot(this->input(0, task.dy, head, row),
+                                         this->input(1, task.y, head, row), task.y.columns);
+    if (!task.stores_shares) gradient.scale = this->mask(x, head, row, count);
+    attention_rows::gradient(gradient, count);
+  }
+
+  // Shares that are NaN: nothing if the loss does not depend on them, else NaN where no boolean
+  // mask stops it.
+  void run_undefined_row(const attention_rows::RowGradient<T>& gradient, std::int64_t head,
+                         std::int64_t row, std::int64_t count) const {
+    const bool is_unused =
+        std::all_of(gradient.dx, gradient.dx + count, [](T v) { return v == 0; });
+    const T share = is_unused ? T(0) : std::numeric_limits<T>::quiet_NaN();
+    for (std::int64_t j = 0; j < count; ++j) {
+      gradient.x[j] = share;
+      gradient.dx[j] = this->is_hidden(head, row, j) ? T(0) : share;
+      if (gradient.dscore != nullptr) gradient.dscore[j] = gradient.dx[j];
+    }
+  }
+
+  /// result[key head] (+)= (rows of scores)' (rows of `b`).
+  void sum_block(const PackedGemm<T>& gemm, const T* b, std::int64_t b_row, std::int64_t count,
+                 const T* scores, std::int64_t seen, std::int64_t packed_offset, int arg,
+                 const Heads& result, std::int64_t key_head) const {
+    if (!result.is_present() || seen == 0) return;
+    T* packed = this->scratch(packed_offset);
+    PackedGemm<T> part = gemm;
+    part.k = count;
+    part.pack(b, b_row, false, packed);
+    T* c = this->output(arg, result, key_head);
+    part.run(part.rows(seen), {.a = scores,
+                               .a_row = 1,
+                               .a_step = this->task_.score_row,
+                               .packed = packed,
+                               .c = c,
+                               .c_row = result.row,
+                               .start = adds_ ? c : nullptr,
+                               .start_row = result.row});
+  }
+
+  int dq_;
+  const T* stats_;
+  T* dscore_;
+  bool adds_ = false;
+};
+
+template <class T>
+void run_forward(const void* data, std::byte* const* args, const opdef::Launch& launch) {
+  const auto& task = *static_cast<const Task<T>*>(data);
+  std::byte* scratch = args[3 + task.masks.size() + 2];
+  const std::int64_t key_heads = task.k.count();
+  const std::int64_t blocks =
+      task.groups * ((task.queries() + task.block_rows - 1) / task.block_rows);
+  // Few heads: threads share the blocks of each, and all of them pack its keys and values.
+  const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
+                                  ? 1
+                                  : std::min<std::int64_t>(blocks, task.threads);
+  const auto run_part = [&](std::int64_t thread, std::int64_t threads) {
+    const Forward<T> forward(task, args, scratch + thread * task.scratch_bytes, launch);
+    const std::int64_t total = key_heads * pieces;
+    for (std::int64_t i = total * thread / threads; i < total * (thread + 1) / threads; ++i) {
+      const std::int64_t piece = i % pieces;
+      forward.run(i / pieces, blocks * piece / pieces, blocks * (piece + 1) / pieces);
+    }
+  };
+  if (task.threads == 1) return run_part(0, 1);
+#pragma omp parallel num_threads(task.threads)
+  run_part(omp_get_thread_num(), omp_get_num_threads());
+}
+
+template <class T>
+void run_backward(const void* data, std::byte* const* args, const opdef::Launch& launch) {
+  const auto& task = *static_cast<const Task<T>*>(data);
+  std::byte* scratch = args[6 + task.masks.size() + 4];
+  const auto run_part = [&](std::int64_t thread, std::int64_t threads) {
+    Backward<T> backward(task, args, scratch + thread * task.scratch_bytes, launch);
+    const std::int64_t total = task.k.count();
+    for (std::int64_t i = total * thread / threads; i < total * (thread + 1) / threads; ++i) {
+      backward.run(i);
+    }
+  };
+  if (task.threads == 1) return run_part(0, 1);
+#pragma omp parallel num_threads(task.threads)
+  run_part(omp_get_thread_num(), omp_get_num_threads());
+}
+
+/// Rows of a block so that its scores fill a part of the L2 cache.
+std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes) {
+  constexpr std::int64_t kBlockBytes = 128 << 10;
+  constexpr std::int64_t kFewest = 24;
+  const std::int64_t most = std::max(kFewest, kBlockBytes / row_bytes / kFewest * kFewest);
+  const std::int64_t blocks = (queries + most - 1) / most;
+  const std::int64_t rows = (queries + blocks - 1) / blocks;
+  return std::min(queries, (rows + 5) / 6 * 6);
+}
+
+template <class T>
+void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op, Task<T>& task) {
+  task.q = Heads::of(op.q);
+  task.k = Heads::of(op.k);
+  task.v = Heads::of(op.v);
+  task.y = Heads::of(op.y);
+  for (const opdef::AttentionMask& mask : op.masks) {
+    task.masks.push_back({.kind = mask.kind, .fill = mask.fill, .heads = Heads::of(mask.view)});
+  }
+  task.scale = static_cast<T>(op.scale);
+  task.causal = op.causal;
+  task.causal_offset = op.causal_offset;
+  task.stores_shares = op.stores_shares;
+  if (op.dropout > 0) {
+    task.dropped = static_cast<std::uint64_t>(std::ldexp(op.dropout, 32));
+    task.kept = static_cast<T>(1 / (1 - op.dropout));
+    task.draws = DrawStream::of(request.node);
+  }
+  task.groups = task.q.count() / task.k.count();
+  const std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
+  task.score_row = (task.keys() + line - 1) / line * line;
+  task.block_rows =
+      choose_rows(task.queries(), task.score_row * static_cast<std::int64_t>(sizeof(T)));
+}
+
+double product_flops(std::int64_t heads, std::int64_t queries, std::int64_t keys,
+                     std::int64_t size) {
+  return 2.0 * static_cast<double>(heads) * static_cast<double>(queries) *
+         static_cast<double>(keys) * static_cast<double>(size);
+}
+
+template <class T>
+opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratch, double flops,
+                         int threads, bool shares_blocks) {
+  constexpr double kParallelFlops = 2e6;
+  const std::int64_t most = shares_blocks ? threads : task.k.count();
+  task.threads =
+      flops < kParallelFlops ? 1 : static_cast<int>(std::min<std::int64_t>(threads, most));
+  task.scratch_bytes = scratch.size;
+  const std::string label = fmt::format("{} of {}x{}x{}{}", task.q.count(), task.queries(),
+                                        task.keys(), task.q.columns, task.causal ? " causal" : "");
+  const int count = task.threads;
+  opdef::KernelOffer made = prepared(fn, std::move(task), label);
+  made.kernel.scratch_bytes = scratch.size * count;
+  made.kernel.flops = flops;
+  return made;
+}
+
+template <class T>
+opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
+  Task<T> task;
+  plan_common(request, opdef::Attention::read(request.node), task);
+  task.times_keys = PackedGemm<T>::prepare(task.q.columns, task.keys());
+  task.sum_values = PackedGemm<T>::prepare(task.keys(), task.v.columns);
+  Scratch scratch;
+  task.packed_k_columns = scratch.add<T>(task.times_keys.packed_size());
+  task.packed_v_rows = scratch.add<T>(task.sum_values.packed_size());
+  task.scores = scratch.add<T>(task.block_rows * task.score_row);
+  task.dscores = scratch.add<T>(task.block_rows);  // 1 / sum of each row
+  task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
+  const double flops =
+      product_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
+  return offer(std::move(task), run_forward<T>, scratch, flops, request.threads, true);
+}
+
+template <class T>
+opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
+  Task<T> task;
+  const auto op = opdef::AttentionGradient::read(request.node);
+  plan_common(request, op.forward, task);
+  task.dy = Heads::of(op.dy);
+  task.dq = Heads::of(op.dq);
+  task.dk = Heads::of(op.dk);
+  task.dv = Heads::of(op.dv);
+  task.times_keys = PackedGemm<T>::prepare(task.q.columns, task.keys());
+  task.times_values = PackedGemm<T>::prepare(task.v.columns, task.keys());
+  task.sum_keys = PackedGemm<T>::prepare(task.keys(), task.k.columns);
+  task.sum_q = PackedGemm<T>::prepare(task.block_rows, task.q.columns);
+  task.sum_dy = PackedGemm<T>::prepare(task.block_rows, task.v.columns);
+  Scratch scratch;
+  task.packed_k_columns = scratch.add<T>(task.times_keys.packed_size());
+  task.packed_v_columns = scratch.add<T>(task.times_values.packed_size());
+  task.packed_k_rows = scratch.add<T>(task.sum_keys.packed_size());
+  task.packed_q = scratch.add<T>(task.sum_q.packed_size());
+  task.packed_dy = scratch.add<T>(task.sum_dy.packed_size());
+  task.scores = scratch.add<T>(task.block_rows * task.score_row);
+  task.dscores = scratch.add<T>(task.block_rows * task.score_row);
+  task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
+  const double flops =
+      product_flops(task.q.count(), task.queries(), task.keys(),
+                    (task.stores_shares ? 2 : 3) * task.q.columns + 2 * task.v.columns);
+  return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
+}
+
+opdef::KernelOffer offer_attention(const opdef::KernelRequest& request) {
+  switch (request.inputs[0].dtype) {
+    case DataType::kFloat32:
+      return offer_forward<float>(request);
+    case DataType::kFloat64:
+      return offer_forward<double>(request);
+    default:
+      return decline_dtype(request, request.inputs[0].dtype);
+  }
+}
+
+opdef::KernelOffer offer_attention_gradient(const opdef::KernelRequest& request) {
+  switch (request.inputs[0].dtype) {
+    case DataType::kFloat32:
+      return offer_backward<float>(request);
+    case DataType::kFloat64:
+      return offer_backward<double>(request);
+    default:
+      return decline_dtype(request, request.inputs[0].dtype);
+  }
+}
+
+}  // namespace
+
+void register_fused_attention_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, opdef::kAttention, 0, offer_attention);
+  registry.add(ir::kFusedDomain, opdef::kAttentionGradient, 0, offer_attention_gradient);
+}
+
+}  // namespace onnxgrad::ops::fused_attention_cpu
