@@ -445,8 +445,10 @@ def test_command_line_survives_kills(tmp_path, files):
     assert whole.read_bytes() == killed.read_bytes()
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_leave_a_checkpoint_of_the_last_step(tmp_path, files, signal_number):
+@pytest.mark.parametrize(
+    ("signal_number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 75)]
+)
+def test_signals_leave_a_checkpoint_of_the_last_step(tmp_path, files, signal_number, status):
     run, output = tmp_path / "run", tmp_path / "out.onnx"
     command = [sys.executable, "-m", "onnxgrad.cli", "train", *map(str, files), "-o", str(output)]
     command += ["--run-dir", str(run), "--epochs", "1000000", "--checkpoint-every", "1000000"]
@@ -456,10 +458,25 @@ def test_signals_leave_a_checkpoint_of_the_last_step(tmp_path, files, signal_num
         time.sleep(0.05)
     process.send_signal(signal_number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == (143 if signal_number == signal.SIGTERM else 130), errors
+    assert process.returncode == status, errors
     assert f"--resume {run}" in errors
     newest = max((run / "checkpoints").glob("ck-*.safetensors"))
     assert og.set_weights(tmp_path / "model.onnx", newest) == onnx.load(output)
+
+
+def test_resume_auto_begins_the_run_or_continues_it(tmp_path, files):
+    run, output = tmp_path / "run", tmp_path / "o.onnx"
+    same = (*files, "-o", output, "--run-dir", run, "--resume", "auto")
+    assert onnxgrad_train(*same, "--epochs", 2)[0] == 0
+    status, _, errors = onnxgrad_train(*same, "--epochs", 4)
+    assert status == 0, errors
+    epochs = [line.split(",")[0] for line in (run / "metrics.csv").read_text().splitlines()]
+    assert epochs == ["epoch", "1", "2", "3", "4"]
+    whole = tmp_path / "whole.onnx"
+    assert onnxgrad_train(*files, "-o", whole, "--epochs", 4)[0] == 0
+    assert whole.read_bytes() == output.read_bytes()
+    status, _, errors = onnxgrad_train("--resume", "auto")
+    assert (status, "neither MODEL nor --run-dir" in errors) == (2, True)
 
 
 def test_command_line_refuses_invalid_combinations(tmp_path, files):

@@ -18,12 +18,10 @@ from typing import Any, Literal
 
 from onnxgrad.base.checks import positive_int, unknown_name
 from onnxgrad.base.messages import print_stderr
+from onnxgrad.cli.training import EXIT_REQUEUE
 from onnxgrad.errors import DeviceError, OptionError
 
 __all__ = ["EXIT_REQUEUE", "LaunchOptions", "find_mpirun", "launch", "mpirun_command"]
-
-EXIT_REQUEUE = 75
-"""Exit status of a training that SIGTERM or SIGUSR1 ended after a checkpoint: EX_TEMPFAIL."""
 
 # A start with the same options would end in the same way: usage, model, data, divergence; and what
 # the user or the scheduler wants to end.

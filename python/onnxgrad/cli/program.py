@@ -108,7 +108,7 @@ def _with_exit_status(command: CommandFunction) -> CommandFunction:
             raise typer.Exit(141) from None
         except Terminated as ended:
             print_stderr("terminated")
-            raise typer.Exit(128 + ended.signal_number) from None
+            raise typer.Exit(ended.status) from None
         except KeyboardInterrupt:
             print_stderr("interrupted")
             raise typer.Exit(130) from None

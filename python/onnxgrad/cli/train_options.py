@@ -301,8 +301,9 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _RESULTS,
-        "Continue the run in this folder; needs no other option.",
-        "FOLDER",
+        "Continue the run in this folder; needs no other option. auto: the run in --run-dir, or "
+        "begin it.",
+        "FOLDER|auto",
         is_stored=False,
     ),
     TrainOption(

@@ -27,6 +27,7 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
+from onnxgrad.distributed import Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
 from onnxgrad.losses import penalties
 from onnxgrad.optimizers import Optimizer
@@ -35,7 +36,10 @@ from onnxgrad.run_folder.description import to_toml
 from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer
 
-__all__ = ["Terminated", "run"]
+__all__ = ["EXIT_REQUEUE", "Terminated", "run"]
+
+EXIT_REQUEUE = 75
+"""Exit status of a training that a scheduler ended after a checkpoint: EX_TEMPFAIL of Unix."""
 
 
 _VALIDATION_OPTIONS = tuple(
@@ -44,24 +48,35 @@ _VALIDATION_OPTIONS = tuple(
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: like Ctrl-C, they end a training after a step, and the model is saved."""
+    """A signal other than Ctrl-C: it ends a training after a step, and the model is saved.
 
-    def __init__(self, signal_number: int) -> None:
+    Attributes
+    ----------
+    status : int
+        Exit status of the process.
+    """
+
+    def __init__(self, status: int) -> None:
         super().__init__()
-        self.signal_number = signal_number
+        self.status = status
 
 
 def run(context: Any, given: Mapping[str, Any]) -> None:
     """Train with the options `given` on the command line and the files that they name."""
-    options = _resolved(context, given)
+    workers = connect()
+    options = _resolved(context, given, workers)
+    options.workers = workers
+    options.is_first = workers.rank == 0  # the one that writes and prints
+    options.quiet = options.quiet or not options.is_first
     if options.print_config:
-        out(to_toml(stored(vars(options))).rstrip())
+        _say(options, to_toml(stored(vars(options))).rstrip())
         return
     _log_to_stderr(options.log_level)
-    check_outputs(options)
+    if options.is_first:
+        check_outputs(options)
     trainer = _trainer(options)
     _choose_target(trainer, options)
-    _handle_signals()
+    _handle_signals(workers)
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
         print_stderr(f"rows are read in chunks from {options.data}")
@@ -78,9 +93,16 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
     _finish(trainer, data, options, folder, history)
 
 
-def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
+def _say(options: SimpleNamespace, text: str) -> None:
+    if options.is_first:
+        out(text)
+
+
+def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> SimpleNamespace:
     """Return the options, completed from a configuration file or the run to resume."""
     options = dict(given)
+    if options["resume"] == "auto":
+        _choose_run(options, workers)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
     if "resume" in chosen and len(chosen) > 1:
         other = "--" + next(name for name in chosen if name != "resume").replace("_", "-")
@@ -108,6 +130,20 @@ def _resolved(context: Any, given: Mapping[str, Any]) -> SimpleNamespace:
         options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
     _refuse_without_effect(context, options)
     return SimpleNamespace(**options)
+
+
+def _choose_run(options: dict[str, Any], workers: Workers) -> None:
+    """Resume the run in the run folder, or begin it: ``--resume auto``."""
+    if options["run_dir"] is None and options["model"] is None:
+        raise errors.OptionError(
+            what="--resume auto: there is neither MODEL nor --run-dir",
+            value="--resume",
+            hint="Give the options of the training: they are those of its first start, too.",
+        )
+    folder = options["run_dir"] or str(Path("runs") / Path(options["model"]).stem)
+    # The first worker may create it before others look.
+    exists = workers.broadcast(str((Path(folder) / "config.toml").is_file())) == "True"
+    options["resume"], options["run_dir"] = (folder, None) if exists else (None, folder)
 
 
 def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
@@ -146,17 +182,19 @@ def _log_to_stderr(level: str | None) -> None:
     logger.setLevel(level.upper())
 
 
-def _handle_signals() -> None:
-    """Let SIGTERM, and SIGHUP unless it is ignored, end the training and save the model."""
+def _handle_signals(workers: Workers) -> None:
+    """Let signals, except an ignored SIGHUP, end the training and save the model."""
     if threading.current_thread() is not threading.main_thread():
         return
-    signal.signal(signal.SIGTERM, _terminate)
+    requeues = {signal.SIGUSR1} if workers.size == 1 else {signal.SIGUSR1, signal.SIGTERM}
+
+    def terminate(signal_number: int, _frame: object) -> None:
+        raise Terminated(EXIT_REQUEUE if signal_number in requeues else 128 + signal_number)
+
+    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGUSR1, terminate)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
-        signal.signal(signal.SIGHUP, _terminate)
-
-
-def _terminate(signal_number: int, _frame: object) -> None:
-    raise Terminated(signal_number)
+        signal.signal(signal.SIGHUP, terminate)
 
 
 # ------------------------------------------------------------------------------------- the trainer
@@ -282,7 +320,7 @@ def _early_stopping(options: SimpleNamespace) -> bool | EarlyStopping:
 
 
 def _history(options: SimpleNamespace) -> HistoryFile | None:
-    if options.history is None:
+    if options.history is None or not options.is_first:
         return None
     return HistoryFile(options.history, append=options.resume is not None)
 
@@ -308,16 +346,38 @@ def _fit(
             verbose=level,
             resume=options.resume is not None,
         )
-    except KeyboardInterrupt:
-        if options.output is not None:
-            save_output(trainer, options.output)
-            print_stderr(f"wrote {options.output} as it was when interrupted")
-        if folder is not None:
-            print_stderr(f"continue with: onnxgrad train --resume {folder.path}")
+    except KeyboardInterrupt as ended:
+        _keep_interrupted(trainer, options, folder)
+        _end_together(options, ended)
         raise
     except Exception:
-        _keep_unfinished(trainer, options, folder, before)
+        if options.is_first:
+            _keep_unfinished(trainer, options, folder, before)
         raise
+    else:
+        try:
+            _end_together(options, None)
+        except Terminated:
+            _keep_interrupted(trainer, options, folder)
+            raise
+
+
+def _end_together(options: SimpleNamespace, ended: KeyboardInterrupt | None) -> None:
+    """Let all workers end in the way of the one that a signal reached."""
+    own = 0 if ended is None else getattr(ended, "status", 130)
+    status = max(int(text) for text in options.workers.gather(str(own)))
+    if ended is None and status != 0:
+        raise Terminated(status)
+
+
+def _keep_interrupted(trainer: Trainer, options: SimpleNamespace, folder: RunFolder | None) -> None:
+    if not options.is_first:
+        return
+    if options.output is not None:
+        save_output(trainer, options.output)
+        print_stderr(f"wrote {options.output} as it was when interrupted")
+    if folder is not None:
+        print_stderr(f"continue with: onnxgrad train --resume {folder.path}")
 
 
 def _keep_unfinished(
@@ -348,11 +408,15 @@ def _finish(
 ) -> None:
     """Write the model, then print its losses."""
     written = options.output or _last(folder)
+    if not options.is_first:
+        _results(trainer, data, options.allow_nan)
+        return
     if options.output is not None or (folder is not None and folder.problem):
         save_output(trainer, str(written))
     with contextlib.suppress(OutputClosedError):  # the model has been written
         try:
-            _print_results(trainer, data, options.allow_nan)
+            for line in _results(trainer, data, options.allow_nan):
+                out(line)
         finally:
             out(f"wrote {written}")
     if error := history_error(history, options):
@@ -365,16 +429,18 @@ def _finish(
         )
 
 
-def _print_results(trainer: Trainer, data: TrainData, nan: bool) -> None:
+def _results(trainer: Trainer, data: TrainData, nan: bool) -> list[str]:
     is_fraction = isinstance(data.validation, float)  # of the same rows
     result = trainer.evaluate(*data.rows, allow_nan=nan)
-    out(_summary("all rows" if is_fraction else "train", result))
+    lines = [_summary("all rows" if is_fraction else "train", result)]
     if data.validation is not None and not is_fraction:
         held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
-        out(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
+        lines.append(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
     elif is_fraction and trainer.history.get("val_loss"):
         last = {name: values[-1] for name, values in trainer.history.items() if values}
-        out(_summary("validation", Evaluation(last["val_loss"], last.get("val_accuracy"), 0)))
+        evaluation = Evaluation(last["val_loss"], last.get("val_accuracy"), 0)
+        lines.append(_summary("validation", evaluation))
+    return lines
 
 
 def _summary(name: str, result: Evaluation) -> str:
