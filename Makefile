@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest dist test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ test: build lint ctest pytest ## set up, build, lint, then every C++ and Python 
 
 ctest: build ## the C++ tests
 	@ctest --preset $(preset) -j $(jobs)
+
+dist: build ## jobs of several processes: MPI from Debian and wheels, TCP, three hosts as network namespaces
+	@scripts/setup.sh --mpi
+	@preset=$(preset) tests/distributed/run.sh
 
 test-faults: build ## kills and failing file calls, all of them (a sample is part of ctest)
 	@ONNXGRAD_FAULT_TESTS=long ctest --preset $(preset) -R '^faults$$' -V

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Puts everything in place that onnxgrad is built and tested with; run it as often as you like.
 #
-# usage: setup.sh [--package]    --package: without what only tests and linters need
+# usage: setup.sh [--package | --mpi]    --package: without what only tests and linters need
+#                                        --mpi: Open MPI of Debian, for `make dist`, and nothing else
 #
 #   1. Debian packages (only what is missing; as root or through sudo)
 #   2. .venv in the project's root with the pinned Python packages of requirements/
@@ -143,6 +144,12 @@ make_venv() {
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-input --no-compile \
     "${files[@]}" -c requirements/constraints.txt
 }
+
+if [[ ${1:-} == --mpi ]]; then
+  debian_packages=(iproute2 openmpi-bin)
+  install_debian_packages
+  exit 0
+fi
 
 hash=$(inputs_hash)
 installed=$(cat "$stamp" 2>/dev/null || true)

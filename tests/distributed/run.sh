@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Jobs of several processes on every transport that is here: `make dist`. Sums and trained models must
+# have the same bits on all of them; ranks that are missing, killed or failing must be named.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+build=$root/build/${preset:-release}/src/dist
+hosts=$root/tests/distributed/hosts.sh
+rank=$build/onnxgrad_dist_rank
+scratch=$(mktemp -d)
+trap '"$hosts" down 2>/dev/null || true; rm -rf "$scratch"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+say() { printf '%-44s %s\n' "$1" "$2"; }
+fail() { say "$1" "FAILED"; cat "$scratch/log" >&2; exit 1; }
+
+# Of each library: how to start n ranks, by shared memory and by loopback.
+declare -A mpiruns=()
+[[ ! -x /usr/bin/mpirun ]] || mpiruns[debian]=/usr/bin/mpirun
+[[ ! -x $root/.venv/bin/mpirun ]] || mpiruns[wheel]=$root/.venv/bin/mpirun
+if [[ ! -x $root/build/mpich/bin/mpirun ]]; then  # its wheel would take the place of Open MPI's mpirun
+  python -m venv "$root/build/mpich" && "$root/build/mpich/bin/pip" install -q mpich==5.0.2 || true
+fi
+[[ ! -x $root/build/mpich/bin/mpirun ]] || mpiruns[mpich]=$root/build/mpich/bin/mpirun
+
+start() {  # name, ranks, transport, command...
+  local name=$1 ranks=$2 transport=$3
+  shift 3
+  local mpirun=${mpiruns[$name]}
+  if [[ $name == mpich ]]; then
+    "$mpirun" -n "$ranks" "$@"
+  elif [[ $transport == loopback ]]; then
+    "$mpirun" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca pml ob1 \
+      --mca btl self,tcp --mca btl_tcp_if_include lo -n "$ranks" "$@"
+  else
+    "$mpirun" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n "$ranks" "$@"
+  fi
+}
+
+no_hosts=$("$hosts" why-not)
+[[ -n $no_hosts || -n ${mpiruns[debian]:-} ]] || no_hosts="Debian's mpirun is not installed"
+
+# Runs a command on every transport; `on NAME` is called after each with what it is called.
+everywhere() {  # ranks, on, command...
+  local ranks=$1 on=$2 name transport
+  shift 2
+  for name in "${!mpiruns[@]}"; do
+    for transport in shm loopback; do
+      [[ $name != mpich || $transport == shm ]] || continue
+      start "$name" "$ranks" "$transport" "$@" >"$scratch/log" 2>&1 || fail "$name $transport"
+      "$on" "$name, $transport, $ranks ranks"
+    done
+  done
+  onnxgrad launch -n "$ranks" --transport tcp "$@" >"$scratch/log" 2>&1 || fail "own TCP"
+  "$on" "own TCP, $ranks ranks"
+  if [[ -z $no_hosts && $((ranks % 3)) == 0 ]]; then
+    "$hosts" run /usr/bin/mpirun "$ranks" 3 "$@" >"$scratch/log" 2>&1 || fail "3 hosts"
+    "$on" "3 hosts, $ranks ranks"
+  fi
+}
+
+echo "== unit tests"
+"$build/onnxgrad_dist_test" --gtest_brief=1
+
+if [[ -n $no_hosts ]]; then
+  say "3 hosts as network namespaces" "skipped: $no_hosts"
+else
+  "$hosts" up 3
+fi
+
+echo "== sums: the same bits everywhere"
+expected=""
+check_sums() {
+  local hash
+  hash=$(grep -oE 'sums [0-9a-f]{16}' "$scratch/log") || fail "$1"
+  [[ -z $expected || $hash == "$expected" ]] || fail "$1: $hash, not $expected"
+  expected=$hash
+  say "$1" "$hash"
+}
+for ranks in 2 4 6; do
+  expected=""
+  everywhere "$ranks" check_sums "$rank" sums
+done
+
+echo "== faults: rank and host are named"
+for name in "${!mpiruns[@]}"; do
+  for what in "missing 1:rank 1 on host .* did not arrive" "exit 1 7:rank 1 on host .* exited with code 7" \
+    "kill 1:(rank 1 |EXIT CODE: 9)"; do
+    # shellcheck disable=SC2086
+    if start "$name" 3 shm "$rank" ${what%%:*} >"$scratch/log" 2>&1; then fail "$name ${what%%:*}"; fi
+    grep -qE "${what#*:}" "$scratch/log" || fail "$name ${what%%:*}"
+    say "$name, ${what%%:*}" "named"
+  done
+done
+
+echo "== training"
+shopt -s nullglob
+python -m pytest -q -n 0 "$root"/tests/python/test_launch.py "$root"/tests/python/test_distributed*.py
