@@ -1,0 +1,558 @@
+#include "device/cpu/half_gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "base/check.h"
+#include "device/cpu/convert.h"
+#include "device/cpu/gemm_plan.h"
+#include "device/cpu/half_gemm_pairs.h"
+
+// Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
+// of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
+// columns and rows are then smaller where k is large. Threads share rows, and pack B together, or
+// share columns.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kBlockK = 768;
+constexpr std::int64_t kBlockN = 256;
+constexpr std::int64_t kBlockM = 192;
+constexpr std::int64_t kBlockBytes = 640 * 1024;  // of a packed operand: about half of an L2 cache
+constexpr std::int64_t kLanes = kPairLanes;
+constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return ceil_div(value, unit) * unit;
+}
+std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
+
+struct HalfPlan {
+  HalfGemmSpec spec;
+  HalfGemmChoice choice = HalfGemmChoice::kWidened;
+  const GemmTarget<float>* target = nullptr;
+  bool widens = true;  ///< packed operands are float32, else pairs
+  bool packs_a = false;
+  bool is_amx = false;
+  bool keeps_sums = false;  ///< of a block in scratch, float32, which is then converted
+  bool split_m = true;
+  std::int64_t a_row = 0;  ///< elements from row to row of A in memory
+  std::int64_t block_k = 0, block_n = 0, block_m = 0;
+  std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
+  // Offsets in scratch, in bytes.
+  std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
+  std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
+  ConvertFn widen = nullptr, narrow = nullptr;
+};
+
+/// Columns in panels of at most kPairMaxVectors vectors, none much smaller than the others.
+struct Panels {
+  std::int64_t vectors = 0, count = 0;
+  explicit Panels(std::int64_t columns)
+      : vectors(ceil_div(columns, kLanes)), count(ceil_div(vectors, kPairMaxVectors)) {}
+  std::int64_t first(std::int64_t p) const { return vectors * p / count; }
+};
+
+/// What one thread computes.
+class HalfBlocks {
+ public:
+  HalfBlocks(const HalfPlan& plan, const GemmOperands& operands, const Share& share, bool shares_b)
+      : plan_(plan),
+        spec_(plan.spec),
+        share_(share),
+        shares_b_(shares_b),
+        a_(static_cast<const std::uint16_t*>(operands.a)),
+        b_(static_cast<const std::uint16_t*>(operands.b)),
+        wide_b_(static_cast<const float*>(operands.b)),
+        c_(static_cast<std::byte*>(operands.c)),
+        start_(static_cast<const std::byte*>(operands.start)),
+        scale_(static_cast<float>(spec_.alpha * operands.factor)) {
+    std::byte* own = operands.scratch + share.thread * plan.own_bytes;
+    if (shares_b) {
+      packed_b_ = operands.scratch;
+      own += plan.b_bytes;
+    } else {
+      packed_b_ = own;
+      own += plan.b_bytes;
+    }
+    packed_a_ = own;
+    sums_ = reinterpret_cast<float*>(own + plan.a_bytes);
+    line_ = own + plan.a_bytes + plan.sums_bytes;
+  }
+
+  void run(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
+    for (std::int64_t j = column; j < column + columns; j += plan_.block_n) {
+      j_ = j;
+      block_columns_ = std::min(plan_.block_n, column + columns - j);
+      for (k_ = 0; k_ == 0 || k_ < spec_.k; k_ += plan_.block_k) {
+        steps_ = std::min(plan_.block_k, spec_.k - k_);
+        pairs_ = ceil_div(steps_, 2);
+        if (plan_.is_amx) pairs_ = round_up(pairs_, kAmxPairs);
+        pack_panels();
+        for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
+          run_rows(i, std::min(plan_.block_m, row + rows - i));
+        }
+        if (shares_b_) barrier();  // before the next block of B replaces this one
+      }
+    }
+  }
+
+ private:
+  static void barrier() {
+#pragma omp barrier
+  }
+
+  // ---- B ----
+
+  void pack_panels() {
+    const Panels panels(block_columns_);
+    const std::int64_t first = shares_b_ ? share_.first(panels.count) : 0;
+    const std::int64_t last = shares_b_ ? share_.last(panels.count) : panels.count;
+    for (std::int64_t p = first; p < last; ++p) {
+      const std::int64_t at = panels.first(p) * kLanes;
+      const std::int64_t width = (panels.first(p + 1) - panels.first(p)) * kLanes;
+      const std::int64_t count = std::min(width, block_columns_ - at);
+      if (plan_.widens) {
+        widen_panel(j_ + at, count, width, float_panel(at));
+      } else {
+        pair_panel(j_ + at, count, width, pair_panel_at(at));
+      }
+    }
+    if (shares_b_) barrier();
+  }
+
+  float* float_panel(std::int64_t column) const {
+    return reinterpret_cast<float*>(packed_b_) + column * steps_;
+  }
+  std::uint32_t* pair_panel_at(std::int64_t column) const {
+    return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
+  }
+
+  /// `count` numbers of B; those of float32 go through the half.
+  void widen_b(float* to, std::int64_t at, std::int64_t count) const {
+    if (!spec_.rounds_b) return plan_.widen(to, b_ + at, count);
+    constexpr std::int64_t kPart = 256;
+    std::uint16_t halves[kPart];
+    for (std::int64_t i = 0; i < count; i += kPart) {
+      const std::int64_t part = std::min(kPart, count - i);
+      plan_.narrow(halves, wide_b_ + at + i, part);
+      plan_.widen(to + i, halves, part);
+    }
+  }
+
+  void widen_panel(std::int64_t column, std::int64_t count, std::int64_t width, float* to) const {
+    if (!spec_.transpose_b) {
+      for (std::int64_t k = 0; k < steps_; ++k) {
+        widen_b(to + k * width, (k_ + k) * spec_.n + column, count);
+        std::fill(to + k * width + count, to + (k + 1) * width, 0.0F);
+      }
+      return;
+    }
+    auto* lines = reinterpret_cast<float*>(line_);  // 16 rows of B at a time
+    for (std::int64_t j = 0; j < width; j += kLanes) {
+      const std::int64_t rows = std::clamp<std::int64_t>(count - j, 0, kLanes);
+      for (std::int64_t i = 0; i < rows; ++i) {
+        widen_b(lines + i * steps_, (column + j + i) * spec_.k + k_, steps_);
+      }
+      std::fill(lines + rows * steps_, lines + kLanes * steps_, 0.0F);
+      plan_.target->transpose(lines, steps_, to + j, width, kLanes, steps_);
+    }
+  }
+
+  void pair_panel(std::int64_t column, std::int64_t count, std::int64_t width,
+                  std::uint32_t* to) const {
+    const std::int64_t pairs = ceil_div(steps_, 2);
+    std::fill(to + pairs * width, to + pairs_ * width, 0U);
+    if (!spec_.transpose_b) {
+      const std::int64_t at = k_ * spec_.n + column;
+      if (spec_.rounds_b) {
+        pack_pairs(wide_b_ + at, spec_.n, steps_, count, to, width);
+      } else {
+        pack_pairs(b_ + at, spec_.n, steps_, count, to, width);
+      }
+      return;
+    }
+    const std::uint16_t* from = b_ + column * spec_.k + k_;
+    auto* out = reinterpret_cast<float*>(to);  // bits are moved only
+    if (spec_.k % 2 == 0 && !spec_.rounds_b) {
+      plan_.target->transpose(reinterpret_cast<const float*>(from), spec_.k / 2, out, width, count,
+                              pairs);
+    } else {
+      auto* lines = reinterpret_cast<std::uint16_t*>(line_);
+      for (std::int64_t j = 0; j < count; j += kLanes) {
+        const std::int64_t rows = std::min(count - j, kLanes);
+        if (spec_.rounds_b) {
+          round_rows(wide_b_ + (column + j) * spec_.k + k_, rows, pairs, lines);
+        } else {
+          copy_rows(from + j * spec_.k, spec_.k, rows, pairs, lines);
+        }
+        plan_.target->transpose(reinterpret_cast<const float*>(lines), pairs, out + j, width, rows,
+                                pairs);
+      }
+    }
+    if (count == width) return;
+    for (std::int64_t p = 0; p < pairs; ++p) {
+      std::fill(to + p * width + count, to + (p + 1) * width, 0U);
+    }
+  }
+
+  void round_rows(const float* from, std::int64_t rows, std::int64_t pairs,
+                  std::uint16_t* to) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      plan_.narrow(to, from + i * spec_.k, steps_);
+      std::fill(to + steps_, to + 2 * pairs, std::uint16_t{0});
+      to += 2 * pairs;
+    }
+  }
+
+  /// Rows of steps_ numbers, with zeros up to `pairs` pairs.
+  void copy_rows(const std::uint16_t* from, std::int64_t from_row, std::int64_t rows,
+                 std::int64_t pairs, std::uint16_t* to) const {
+    for (std::int64_t i = 0; i < rows; ++i) {
+      std::memcpy(to, from + i * from_row, static_cast<std::size_t>(steps_) * 2);
+      std::fill(to + steps_, to + 2 * pairs, std::uint16_t{0});
+      to += 2 * pairs;
+    }
+  }
+
+  // ---- A ----
+
+  struct PackedA {
+    const std::byte* at;
+    std::ptrdiff_t row, step;  // bytes
+  };
+
+  PackedA take_a(std::int64_t row, std::int64_t rows, int vectors) {
+    const std::uint16_t* from =
+        spec_.transpose_a ? a_ + k_ * plan_.a_row + row : a_ + row * plan_.a_row + k_;
+    if (plan_.widens) return widen_a(from, rows);
+    const std::ptrdiff_t padded_row = pairs_ * 4;
+    if (!plan_.packs_a) {
+      return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
+    }
+    if (!spec_.transpose_a) {
+      copy_rows(from, plan_.a_row, rows, pairs_, reinterpret_cast<std::uint16_t*>(packed_a_));
+      return {packed_a_, padded_row, 4};
+    }
+    if (plan_.choice == HalfGemmChoice::kPairs) return strips_of_a(from, rows, vectors);
+    transpose_a(from, rows);
+    return {packed_a_, padded_row, 4};
+  }
+
+  PackedA widen_a(const std::uint16_t* from, std::int64_t rows) const {
+    auto* to = reinterpret_cast<float*>(packed_a_);
+    const std::int64_t lines = spec_.transpose_a ? steps_ : rows;
+    const std::int64_t length = spec_.transpose_a ? rows : steps_;
+    for (std::int64_t i = 0; i < lines; ++i) {
+      plan_.widen(to + i * length, from + i * plan_.a_row, length);
+    }
+    const std::ptrdiff_t bytes = length * 4;
+    return spec_.transpose_a ? PackedA{packed_a_, 4, bytes} : PackedA{packed_a_, bytes, 4};
+  }
+
+  PackedA strips_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
+    const std::int64_t height = kPairRows[vectors - 1];
+    auto* line = reinterpret_cast<std::uint32_t*>(line_);
+    auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
+    for (std::int64_t p = 0; p < pairs_; ++p) {
+      pack_pairs(from + 2 * p * plan_.a_row, plan_.a_row, std::min<std::int64_t>(2, steps_ - 2 * p),
+                 rows, line, 0);
+      std::uint32_t* at = to + p * height;
+      for (std::int64_t i = 0; i < rows; i += height) {
+        if (height == 6) {
+          std::memcpy(at, line + i, 6 * sizeof(std::uint32_t));
+        } else {
+          std::memcpy(at, line + i, 8 * sizeof(std::uint32_t));
+        }
+        at += height * pairs_;
+      }
+    }
+    return {packed_a_, 4, height * 4};
+  }
+
+  /// [k, m] to rows [m, pairs].
+  void transpose_a(const std::uint16_t* from, std::int64_t rows) const {
+    auto* line = reinterpret_cast<std::uint32_t*>(line_);
+    auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
+    const std::int64_t pairs = ceil_div(steps_, 2);
+    for (std::int64_t p = 0; p < pairs_; ++p) {
+      if (p < pairs) {
+        pack_pairs(from + 2 * p * plan_.a_row, plan_.a_row,
+                   std::min<std::int64_t>(2, steps_ - 2 * p), rows, line, 0);
+      }
+      for (std::int64_t i = 0; i < rows; ++i) to[i * pairs_ + p] = p < pairs ? line[i] : 0U;
+    }
+  }
+
+  // ---- results ----
+
+  HalfEnd end_at(std::int64_t row, std::int64_t column) const {
+    const bool is_first = k_ == 0;
+    const bool is_last = k_ + steps_ >= spec_.k;
+    HalfEnd end{.scale = scale_};
+    const bool writes_half = is_half(spec_.c_dtype);
+    if (plan_.keeps_sums) {
+      end.c = sums_ + (column - j_);
+      end.c_row = plan_.block_n;
+    } else if (writes_half) {
+      end.half = reinterpret_cast<std::uint16_t*>(c_) + row * spec_.n + column;
+      end.c_row = spec_.n;
+    } else {
+      end.c = reinterpret_cast<float*>(c_) + row * spec_.n + column;
+      end.c_row = spec_.n;
+    }
+    if (!is_first) {
+      end.start = end.c;
+      end.start_row = end.c_row;
+    } else if (spec_.start != GemmStart::kZero && !plan_.keeps_sums) {
+      const bool is_row = spec_.start == GemmStart::kRow;
+      const std::int64_t at = (is_row ? 0 : row * spec_.n) + column;
+      if (is_half(spec_.start_dtype)) {
+        end.half_start = reinterpret_cast<const std::uint16_t*>(start_) + at;
+      } else {
+        end.start = reinterpret_cast<const float*>(start_) + at;
+      }
+      end.start_row = is_row ? 0 : spec_.n;
+    }
+    end.relu = spec_.relu && is_last && !plan_.keeps_sums;
+    return end;
+  }
+
+  void run_rows(std::int64_t row, std::int64_t rows) {
+    const Panels panels(block_columns_);
+    PackedA a = {};
+    int packed_for = 0;
+    for (std::int64_t p = 0; p < panels.count; ++p) {
+      const std::int64_t at = panels.first(p) * kLanes;
+      const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
+      if (packed_for == 0 || (plan_.packs_a && kPairRows[vectors - 1] != packed_for)) {
+        a = take_a(row, rows, vectors);
+        packed_for = kPairRows[vectors - 1];
+      }
+      const HalfEnd end = end_at(row, j_ + at);
+      const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
+      if (plan_.widens) {
+        run_float_panel(a, rows, at, vectors, columns, end);
+        continue;
+      }
+      const PairPanel panel{.a = a.at,
+                            .a_row = a.row,
+                            .a_step = a.step,
+                            .b = pair_panel_at(at),
+                            .rows = rows,
+                            .pairs = pairs_,
+                            .vectors = vectors,
+                            .columns = columns,
+                            .end = end};
+      if (plan_.choice == HalfGemmChoice::kPairs) {
+        run_pairs(panel);
+      } else if (plan_.choice == HalfGemmChoice::kAmx) {
+        run_amx(panel);
+      } else {
+        run_amx_emulated(panel);
+      }
+    }
+    if (plan_.keeps_sums) store_sums(row, rows);
+  }
+
+  /// A panel in float32, by tiles as many vectors wide as the instruction set has.
+  void run_float_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
+                       std::int64_t columns, const HalfEnd& end) const {
+    const GemmTarget<float>& target = *plan_.target;
+    const std::int64_t width = vectors * kLanes;
+    const float* b = float_panel(column);
+    const ColumnSplit<float> split = split_columns(columns, target);
+    const std::int64_t count = split.wide_count + split.narrow_count;
+    alignas(64) static constexpr float kZeros[64] = {};
+    std::int64_t at = 0;
+    for (std::int64_t p = 0; p < count; ++p) {
+      const int wide = p < split.wide_count ? split.wide : split.wide - 1;
+      GemmTile<float> tile{.a = reinterpret_cast<const float*>(a.at),
+                           .a_row = a.row / 4,
+                           .a_step = a.step / 4,
+                           .b = b + at,
+                           .b_step = width,
+                           .c = end.c + at,
+                           .c_row = end.c_row,
+                           .start = end.start == nullptr ? kZeros : end.start + at,
+                           .start_row = end.start == nullptr ? 0 : end.start_row,
+                           .steps = steps_,
+                           .tail = p + 1 == count ? split.tail : target.lanes,
+                           .scale = end.scale};
+      const bool is_plain = end.start == nullptr && end.scale == 1 && !end.relu;
+      tile.finish = end.relu ? GemmFinish::kRelu : is_plain ? GemmFinish::kStore : GemmFinish::kAdd;
+      const auto v = static_cast<std::size_t>(wide - 1);
+      const RowSplit<float> split_of_rows = split_rows(rows, target.tile[v], target.max_rows[v]);
+      const auto run_part = [&](GemmTileFn<float> fn, std::int64_t blocks, std::int64_t height) {
+        tile.blocks = blocks;
+        tile.a_block = height * tile.a_row;
+        fn(tile);
+        tile.a += blocks * tile.a_block;
+        tile.c += blocks * height * tile.c_row;
+        tile.start += blocks * height * tile.start_row;
+      };
+      run_part(split_of_rows.big_fn, split_of_rows.big_count, split_of_rows.big);
+      if (split_of_rows.small_count > 0) {
+        run_part(split_of_rows.small_fn, split_of_rows.small_count, split_of_rows.big - 1);
+      }
+      at += static_cast<std::int64_t>(wide) * target.lanes;
+    }
+  }
+
+  /// What is added to the sums of a block, and the conversion.
+  void store_sums(std::int64_t row, std::int64_t rows) {
+    auto* line = reinterpret_cast<float*>(line_);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      float* sums = sums_ + i * plan_.block_n;
+      if (spec_.start != GemmStart::kZero) {
+        const bool is_row = spec_.start == GemmStart::kRow;
+        const std::int64_t at = (is_row ? 0 : (row + i) * spec_.n) + j_;
+        const float* start = reinterpret_cast<const float*>(start_) + at;
+        if (is_half(spec_.start_dtype)) {
+          plan_.widen(line, reinterpret_cast<const std::uint16_t*>(start_) + at, block_columns_);
+          start = line;
+        }
+        for (std::int64_t j = 0; j < block_columns_; ++j) sums[j] += start[j];
+      }
+      if (spec_.relu) {
+        for (std::int64_t j = 0; j < block_columns_; ++j) sums[j] = sums[j] < 0 ? 0 : sums[j];
+      }
+      const std::int64_t at = (row + i) * spec_.n + j_;
+      if (is_half(spec_.c_dtype)) {
+        plan_.narrow(reinterpret_cast<std::uint16_t*>(c_) + at, sums, block_columns_);
+      } else {
+        std::copy(sums, sums + block_columns_, reinterpret_cast<float*>(c_) + at);
+      }
+    }
+  }
+
+  const HalfPlan& plan_;
+  const HalfGemmSpec& spec_;
+  Share share_;
+  bool shares_b_;
+  const std::uint16_t* a_;
+  const std::uint16_t* b_;
+  const float* wide_b_;  // with rounds_b, else `b_`
+  std::byte* c_;
+  const std::byte* start_;
+  float scale_;
+  std::byte* packed_b_;
+  std::byte* packed_a_;
+  float* sums_;
+  std::byte* line_;
+  std::int64_t j_ = 0, k_ = 0, steps_ = 0, pairs_ = 0, block_columns_ = 0;
+};
+
+void run_half(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const HalfPlan*>(data);
+  const HalfGemmSpec& spec = plan.spec;
+  if (spec.threads == 1) {
+    HalfBlocks(plan, operands, Share{0, 1}, false).run(0, spec.m, 0, spec.n);
+    return;
+  }
+#pragma omp parallel num_threads(spec.threads)
+  {
+    const Share share;
+    if (plan.split_m) {
+      const std::int64_t units = ceil_div(spec.m, 8);
+      const std::int64_t first = std::min(share.first(units) * 8, spec.m);
+      const std::int64_t last = std::min(share.last(units) * 8, spec.m);
+      HalfBlocks(plan, operands, share, true).run(first, last - first, 0, spec.n);
+    } else {
+      const std::int64_t units = ceil_div(spec.n, kLanes);
+      const std::int64_t first = std::min(share.first(units) * kLanes, spec.n);
+      const std::int64_t last = std::min(share.last(units) * kLanes, spec.n);
+      HalfBlocks(plan, operands, share, false).run(0, spec.m, first, last - first);
+    }
+  }
+}
+
+void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
+
+HalfGemmChoice choose(const HalfGemmSpec& spec) {
+  if (spec.choice != HalfGemmChoice::kBest) return spec.choice;
+  const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
+  constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
+  if (is_bfloat16 && has_half_gemm(HalfGemmChoice::kAmx) && spec.m >= kAmxRows &&
+      spec.n >= kLanes && spec.k >= 2 * kAmxPairs) {
+    return HalfGemmChoice::kAmx;
+  }
+  return is_bfloat16 && cpu_has_pairs() ? HalfGemmChoice::kPairs : HalfGemmChoice::kWidened;
+}
+
+const char* name_of(HalfGemmChoice choice) {
+  switch (choice) {
+    case HalfGemmChoice::kPairs:
+      return "pairs AVX512-BF16";
+    case HalfGemmChoice::kAmx:
+      return "tiles AMX";
+    case HalfGemmChoice::kAmxEmulated:
+      return "tiles emulated";
+    default:
+      return "widened";
+  }
+}
+
+}  // namespace
+
+bool has_half_gemm(HalfGemmChoice choice) {
+  if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
+  if (choice == HalfGemmChoice::kAmx) return cpu_has_pairs() && cpu_has_amx();
+  return true;
+}
+
+PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
+  ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
+  auto plan = std::make_shared<HalfPlan>();
+  plan->spec = given;
+  HalfGemmSpec& spec = plan->spec;
+  plan->choice = choose(spec);
+  plan->target = &gemm_target<float>();
+  plan->widens = plan->choice == HalfGemmChoice::kWidened;
+  plan->widen = find_conversion(spec.dtype, DataType::kFloat32);
+  plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
+  plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
+  plan->is_amx =
+      plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
+  const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
+  const std::int64_t bytes = plan->widens ? 4 : 2;
+  plan->packs_a = plan->widens || spec.transpose_a || spec.k % unit_k != 0;
+  const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
+  plan->keeps_sums = plan->widens && (is_half(spec.c_dtype) || adds_half);
+  const bool is_whole = is_half(spec.c_dtype) || plan->keeps_sums;
+  const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
+  plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
+  const auto fitting = [&](std::int64_t most, std::int64_t unit) {
+    return std::clamp(kBlockBytes / (plan->block_k * bytes) / unit * unit, unit, most);
+  };
+  plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
+  plan->block_m = std::min(spec.m, fitting(kBlockM, 48));
+  const double flops =
+      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
+  if (flops < kSharedFlops) spec.threads = 1;
+  plan->split_m = spec.m >= spec.n || ceil_div(spec.n, kLanes) < spec.threads;
+  // The last strip of rows is packed in full, and lines are read in full vectors.
+  const std::int64_t row_room = round_up(plan->block_m, 48) + kLanes;
+  const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
+  plan->b_bytes = align64(plan->block_n * k_room * bytes);
+  plan->a_bytes = plan->packs_a ? align64(row_room * k_room * bytes) : 0;
+  plan->sums_bytes = plan->keeps_sums ? align64(plan->block_m * plan->block_n * 4) : 0;
+  plan->line_bytes = align64(std::max({kLanes * k_room * 4, row_room * 4, plan->block_n * 4}));
+  plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
+  if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
+  PreparedGemm prepared;
+  prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype), name_of(plan->choice),
+                               spec.m, spec.n, spec.k);
+  prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : run_half;
+  prepared.scratch_bytes = plan->b_bytes + plan->own_bytes * spec.threads;
+  prepared.data = std::move(plan);
+  return prepared;
+}
+
+}  // namespace onnxgrad::device

@@ -1,0 +1,53 @@
+#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_H_
+#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_H_
+
+#include <cstdint>
+
+#include "device/cpu/gemm.h"
+#include "onnxgrad/dtype.h"
+
+// Products of matrices of bfloat16 or float16 with sums in float32. half_gemm.cpp has the blocks
+// and the choice, half_gemm_pairs.h what the implementations share; the operands of each block are
+// packed for one of them:
+//
+//   pairs    bfloat16, AVX512-BF16: two numbers of k next to each other in 32 bits
+//   tiles    bfloat16, AMX: the same layout, 16 x 16 results at a time
+//   widened  any processor and type: in float32, for the tiles of gemm_tile.h
+
+namespace onnxgrad::device {
+
+enum class HalfGemmChoice : std::uint8_t { kBest, kPairs, kAmx, kAmxEmulated, kWidened };
+
+/// C = max(floor, alpha * op(A) * op(B) + start), shapes as in GemmSpec. A has `dtype`, B too, or
+/// is float32 and rounded to it as it is packed; C and what is added are float32 or `dtype`, C
+/// rounded once at the end. Roundings are to nearest, ties to even. Subnormal bfloat16 numbers may
+/// be treated as zero.
+struct HalfGemmSpec {
+  DataType dtype = DataType::kBfloat16;  ///< or float16
+  bool rounds_b = false;                 ///< B is float32
+  DataType c_dtype = DataType::kFloat32;
+  DataType start_dtype = DataType::kFloat32;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+  /// From one row of A in memory to the next, if A is part of a larger matrix; 0: dense.
+  std::int64_t a_row_length = 0;
+  GemmStart start = GemmStart::kZero;
+  double alpha = 1;  ///< multiplied by GemmOperands::factor
+  bool relu = false;
+  int threads = 1;
+  HalfGemmChoice choice = HalfGemmChoice::kBest;  ///< for tests and benchmarks
+};
+
+/// Sums run over k in an order that depends only on sizes and implementation. Thread-safe.
+/// GemmOperands::c overlaps nothing but, if both have one type, `start`.
+PreparedGemm prepare_half_gemm(const HalfGemmSpec& spec);
+
+/// Whether this processor, and the system, supports an implementation.
+bool has_half_gemm(HalfGemmChoice choice);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_H_

@@ -1,0 +1,67 @@
+#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_
+#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/gemm_tile.h"
+
+// What half_gemm.cpp asks of an implementation: products of a strip of A's rows with a panel of B
+// in pairs, and packing. A pair is two numbers of bfloat16 that are adjacent in k, in 32 bits.
+
+namespace onnxgrad::device {
+
+/// How the sums of a block end; strides are in elements.
+struct HalfEnd {
+  float* c = nullptr;             ///< float32, or
+  std::uint16_t* half = nullptr;  ///< bfloat16: instead of `c`, which is then not written
+  std::ptrdiff_t c_row = 0;
+  const float* start = nullptr;               ///< added; nullptr: nothing
+  const std::uint16_t* half_start = nullptr;  ///< bfloat16, added instead of `start`
+  std::ptrdiff_t start_row = 0;               ///< 0: one row for all
+  float scale = 1;
+  bool relu = false;
+};
+
+/// One panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
+struct PairPanel {
+  const std::byte* a = nullptr;
+  std::ptrdiff_t a_row = 0;          ///< bytes from row to row
+  std::ptrdiff_t a_step = 0;         ///< bytes from pair to pair
+  const std::uint32_t* b = nullptr;  ///< [pairs, 16 vectors], zeros after the last column
+  std::int64_t rows = 0;
+  std::int64_t pairs = 0;
+  int vectors = 1;           ///< of 16 columns
+  std::int64_t columns = 0;  ///< of C: above 16 (vectors - 1)
+  HalfEnd end;
+};
+
+inline constexpr int kPairLanes = 16;
+inline constexpr int kPairMaxVectors = 4;
+/// Rows of a strip, by vectors - 1: A is packed in strips of as many rows.
+inline constexpr int kPairRows[kPairMaxVectors] = {8, 8, 8, 6};
+/// AMX reads 16 pairs at a time: packed operands are padded with zeros to a multiple of them.
+inline constexpr std::int64_t kAmxPairs = 16;
+
+bool cpu_has_pairs();
+/// Computes rows of a that are not packed (a_step: 4), or packed strips of kPairRows.
+void run_pairs(const PairPanel& panel);
+/// to[p, j] = (from[2p, j], from[2p + 1, j]) for `count` columns; zeros beyond `steps` and `count`
+/// up to a multiple of 16. from_row: elements.
+void pack_pairs(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
+                std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row);
+
+/// The same from float32, rounded.
+void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
+                std::uint32_t* to, std::ptrdiff_t to_row);
+
+/// Also asks the system for permission, once.
+bool cpu_has_amx();
+/// Rows of a: not packed, with a multiple of 32 numbers.
+void run_amx(const PairPanel& panel);
+/// The same with the tiles of AMX written out: for tests on other processors.
+void run_amx_emulated(const PairPanel& panel);
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_

@@ -1,0 +1,247 @@
+#include "device/cpu/half_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/half.h"
+#include "base/memory_budget.h"
+
+// Products of halves against sums in double of the same numbers, for each implementation: blocks of
+// all dimensions, odd sizes, what is added and how the result is stored. AMX is emulated, on the
+// packed operands that the instructions would read.
+
+namespace onnxgrad::device::half_gemm_test {
+namespace {
+
+using Bits = std::vector<std::uint16_t>;
+
+double number(DataType dtype, std::uint16_t bits) {
+  return dtype == DataType::kFloat16 ? base::to_float(base::Float16{bits})
+                                     : base::to_float(base::Bfloat16{bits});
+}
+std::uint16_t stored(DataType dtype, double value) {
+  const auto rounded = static_cast<float>(value);
+  return dtype == DataType::kFloat16 ? base::to_float16(rounded).bits
+                                     : base::to_bfloat16(rounded).bits;
+}
+
+Bits random_halves(DataType dtype, std::int64_t count, std::mt19937& random) {
+  std::normal_distribution<double> normal;
+  Bits bits(static_cast<std::size_t>(count));
+  for (auto& one : bits) one = stored(dtype, normal(random));
+  return bits;
+}
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+std::vector<double> numbers(DataType dtype, const Bits& bits) {
+  std::vector<double> all;
+  for (const std::uint16_t one : bits) all.push_back(number(dtype, one));
+  return all;
+}
+
+void check(HalfGemmSpec spec, std::mt19937& random) {
+  const std::string what = ::testing::PrintToString(spec.m) + "x" +
+                           ::testing::PrintToString(spec.n) + "x" +
+                           ::testing::PrintToString(spec.k);
+  SCOPED_TRACE(what + (spec.transpose_a ? " A^T" : "") + (spec.transpose_b ? " B^T" : "") +
+               " start " + std::to_string(static_cast<int>(spec.start)) + " choice " +
+               std::to_string(static_cast<int>(spec.choice)) + " threads " +
+               std::to_string(spec.threads));
+  const Bits a = random_halves(spec.dtype, spec.m * spec.k, random);
+  const Bits b = random_halves(spec.dtype, spec.n * spec.k, random);
+  std::vector<float> wide_b;
+  for (const double one : numbers(spec.dtype, b)) wide_b.push_back(static_cast<float>(one));
+  // Beside a half, in its rounding.
+  for (float& one : wide_b) one *= 1.0F + (spec.dtype == DataType::kFloat16 ? 0x1p-13F : 0x1p-10F);
+  const std::int64_t size = spec.m * spec.n;
+  const Bits start_half = random_halves(spec.dtype, size, random);
+  std::vector<float> start(at(size));
+  for (std::int64_t i = 0; i < size; ++i) {
+    start[at(i)] = static_cast<float>(number(spec.dtype, start_half[at(i)]));
+  }
+  constexpr std::size_t kGuard = 40;
+  const bool is_narrow = is_half(spec.c_dtype);
+  std::vector<float> c(at(size) + kGuard, 77.0F);
+  Bits c_half(at(size) + kGuard, 77);
+  const PreparedGemm gemm = prepare_half_gemm(spec);
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
+  std::memset(scratch.get(), 0xFF, at(gemm.scratch_bytes));  // NaN
+  scratch.get()[gemm.scratch_bytes] = std::byte{91};
+  const bool adds_half = is_half(spec.start_dtype);
+  gemm({.a = a.data(),
+        .b = spec.rounds_b ? static_cast<const void*>(wide_b.data()) : b.data(),
+        .start = adds_half ? static_cast<const void*>(start_half.data()) : start.data(),
+        .c = is_narrow ? static_cast<void*>(c_half.data()) : c.data(),
+        .scratch = scratch.get(),
+        .factor = 0.5});
+  EXPECT_EQ(scratch.get()[gemm.scratch_bytes], std::byte{91}) << "writes past the scratch";
+  for (std::size_t g = 0; g < kGuard; ++g) {
+    ASSERT_EQ(c[at(size) + g], 77.0F);
+    ASSERT_EQ(c_half[at(size) + g], 77);
+  }
+  const std::vector<double> x = numbers(spec.dtype, a);
+  const std::vector<double> y = numbers(spec.dtype, b);
+  for (std::int64_t i = 0; i < spec.m; ++i) {
+    for (std::int64_t j = 0; j < spec.n; ++j) {
+      double sum = 0;
+      double size_of_sum = 0;
+      for (std::int64_t k = 0; k < spec.k; ++k) {
+        const double term = x[at(spec.transpose_a ? k * spec.m + i : i * spec.k + k)] *
+                            y[at(spec.transpose_b ? j * spec.k + k : k * spec.n + j)];
+        sum += term;
+        size_of_sum += std::fabs(term);
+      }
+      double want = 0.5 * spec.alpha * sum;
+      if (spec.start == GemmStart::kRow) want += static_cast<double>(start[at(j)]);
+      if (spec.start == GemmStart::kMatrix) want += static_cast<double>(start[at(i * spec.n + j)]);
+      if (spec.relu) want = std::max(want, 0.0);
+      const double got = is_narrow ? number(spec.dtype, c_half[at(i * spec.n + j)])
+                                   : static_cast<double>(c[at(i * spec.n + j)]);
+      const double last_bit = spec.dtype == DataType::kFloat16 ? 0x1p-11 : 0x1p-8;
+      const double tolerance =
+          1e-6 * (size_of_sum + 1) + (is_narrow ? last_bit * std::fabs(want) : 0);
+      ASSERT_NEAR(got, want, tolerance) << "at " << i << ", " << j;
+    }
+  }
+}
+
+struct Size {
+  std::int64_t m, n, k;
+};
+
+std::vector<HalfGemmChoice> choices(DataType dtype) {
+  std::vector<HalfGemmChoice> all{HalfGemmChoice::kWidened, HalfGemmChoice::kBest};
+  if (dtype == DataType::kFloat16) return all;
+  for (const auto one :
+       {HalfGemmChoice::kPairs, HalfGemmChoice::kAmx, HalfGemmChoice::kAmxEmulated}) {
+    const bool packs_pairs =
+        one != HalfGemmChoice::kAmxEmulated || has_half_gemm(HalfGemmChoice::kPairs);
+    if (has_half_gemm(one) && packs_pairs) all.push_back(one);
+  }
+  return all;
+}
+
+TEST(HalfGemm, AllSizesAndLayouts) {
+  std::mt19937 random(5);
+  constexpr Size kSizes[] = {{1, 1, 1},    {7, 5, 3},     {6, 64, 32},   {13, 65, 31},
+                             {33, 17, 64}, {50, 130, 96}, {200, 40, 33}, {3, 270, 5}};
+  for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
+    for (const HalfGemmChoice choice : choices(dtype)) {
+      for (const Size& size : kSizes) {
+        for (int layout = 0; layout < 4; ++layout) {
+          check({.dtype = dtype,
+                 .c_dtype = layout % 2 == 0 ? DataType::kFloat32 : dtype,
+                 .m = size.m,
+                 .n = size.n,
+                 .k = size.k,
+                 .transpose_a = (layout & 1) != 0,
+                 .transpose_b = (layout & 2) != 0,
+                 .choice = choice},
+                random);
+        }
+      }
+    }
+  }
+}
+
+TEST(HalfGemm, WhatIsAddedAndStored) {
+  std::mt19937 random(6);
+  for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
+    for (const HalfGemmChoice choice : choices(dtype)) {
+      for (const GemmStart start : {GemmStart::kZero, GemmStart::kRow, GemmStart::kMatrix}) {
+        for (int kinds = 0; kinds < 8; ++kinds) {
+          check({.dtype = dtype,
+                 .c_dtype = (kinds & 1) != 0 ? dtype : DataType::kFloat32,
+                 .start_dtype = (kinds & 2) != 0 ? dtype : DataType::kFloat32,
+                 .m = 21,
+                 .n = 70,
+                 .k = 40,
+                 .start = start,
+                 .alpha = -0.75,
+                 .relu = (kinds & 4) != 0,
+                 .choice = choice},
+                random);
+        }
+      }
+    }
+  }
+}
+
+TEST(HalfGemm, SeveralBlocksAndThreads) {
+  std::mt19937 random(7);
+  constexpr Size kSizes[] = {{60, 270, 1600}, {210, 33, 801}, {20, 600, 50}};
+  for (const HalfGemmChoice choice : choices(DataType::kBfloat16)) {
+    for (const Size& size : kSizes) {
+      for (const bool narrow : {false, true}) {
+        check({.c_dtype = narrow ? DataType::kBfloat16 : DataType::kFloat32,
+               .m = size.m,
+               .n = size.n,
+               .k = size.k,
+               .transpose_a = !narrow,
+               .start = GemmStart::kRow,
+               .threads = 3,
+               .choice = choice},
+              random);
+      }
+    }
+  }
+}
+
+TEST(HalfGemm, NothingToAdd) {
+  std::mt19937 random(8);
+  check({.m = 3, .n = 4, .k = 0, .start = GemmStart::kRow}, random);
+  check({.c_dtype = DataType::kBfloat16, .m = 3, .n = 4, .k = 0}, random);
+  check({.m = 0, .n = 4, .k = 2}, random);
+}
+
+TEST(HalfGemm, RoundsB) {
+  std::mt19937 random(9);
+  for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
+    for (const HalfGemmChoice choice : choices(dtype)) {
+      for (const Size& size : {Size{19, 70, 33}, Size{40, 37, 300}}) {
+        for (const bool transpose : {false, true}) {
+          check({.dtype = dtype,
+                 .rounds_b = true,
+                 .m = size.m,
+                 .n = size.n,
+                 .k = size.k,
+                 .transpose_b = transpose,
+                 .choice = choice},
+                random);
+        }
+      }
+    }
+  }
+}
+
+// Numbers beside A in memory do not enter a sum, not even as 0 times infinity.
+TEST(HalfGemm, ReadsNoNeighbours) {
+  constexpr std::int64_t kRows = 9;
+  constexpr std::int64_t kLength = 5;
+  constexpr std::int64_t kStride = 7;
+  const std::uint16_t infinity = 0x7F80;
+  for (const HalfGemmChoice choice : choices(DataType::kBfloat16)) {
+    Bits a(at(kRows * kStride), infinity);
+    const Bits b(at(kLength * 3), stored(DataType::kBfloat16, 1));
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t k = 0; k < kLength; ++k)
+        a[at(i * kStride + k)] = stored(DataType::kBfloat16, 2);
+    }
+    std::vector<float> c(at(kRows * 3));
+    const PreparedGemm gemm = prepare_half_gemm(
+        {.m = kRows, .n = 3, .k = kLength, .a_row_length = kStride, .choice = choice});
+    const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
+    gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
+    for (const float sum : c) EXPECT_EQ(sum, 10.0F);
+  }
+}
+
+}  // namespace
+}  // namespace onnxgrad::device::half_gemm_test
