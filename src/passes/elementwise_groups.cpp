@@ -35,7 +35,7 @@ class Grouper {
     for (ir::Node* node : graph_.nodes) {
       const opdef::OpDef* def = registry_.find(*node);
       if (def != nullptr && def->expression != nullptr) {
-        if (merge_ && can_wait(*node)) {
+        if (merge_ && (can_wait(*node) || is_read_of_half(*node))) {
           waiting_.insert(node);
         } else {
           place_elementwise(node);
@@ -59,6 +59,16 @@ class Grouper {
     return def != nullptr && def->expression != nullptr;
   }
 
+  // A half in float32, for one element-wise node over the same space: it is read where that is
+  // computed. So what makes a half ends there, in the epilogue of a product, say.
+  bool is_read_of_half(const ir::Node& node) const {
+    const ir::Value* output = node.outputs[0];
+    const ir::Node* reader = uses_.only_reader(output);
+    return node.op_type == "Cast" && node.domain.empty() && ir::holds_half(node.inputs[0]) &&
+           output->dtype() == DataType::kFloat32 && is_elementwise(reader) &&
+           reader->outputs[0]->type.static_dims() == output->type.static_dims();
+  }
+
   // A boolean of one stored value, read by one element-wise node over the same space.
   bool can_wait(const ir::Node& node) const {
     const ir::Value* output = node.outputs[0];
@@ -73,7 +83,11 @@ class Grouper {
       if (source != nullptr) return false;
       source = input;
     }
-    // Stored anyway: a node that is not element-wise reads it.
+    // Stored anyway: as a half, or a node that is not element-wise reads it.
+    if (source != nullptr && source->producer != nullptr && is_read_of_half(*source->producer) &&
+        source->type.static_dims() == output->type.static_dims()) {
+      return true;
+    }
     return source != nullptr && source->type.static_dims() == output->type.static_dims() &&
            std::ranges::any_of(uses_.of(source),
                                [this](const ir::Use& use) { return !is_elementwise(use.node); });
@@ -87,6 +101,8 @@ class Grouper {
       if (!type_fits(groups_[g].compute, *producer, compute_type(*producer)) ||
           !join(producer, g, Role::kMain)) {
         place_elementwise(producer);
+      } else {
+        take_waiting(*producer, g);
       }
     }
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -46,7 +47,7 @@ ExprProgram with_first_operand(ExprProgram program, std::int32_t first) {
   return program;
 }
 
-bool fuse(ir::Node& node, const ir::Uses& uses) {
+bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   if (!opdef::is_fused(&node, opdef::kElementwise) || node.outputs.size() != 1) return false;
   const auto elementwise = opdef::Elementwise::read(node);
   if (!elementwise.folds.empty()) return false;
@@ -54,8 +55,10 @@ bool fuse(ir::Node& node, const ir::Uses& uses) {
   if (at == node.inputs.size()) return false;
   ir::Value* product = node.inputs[at];
   ir::Value* result = node.outputs[0];
-  const bool same_type =
-      result->dtype() == product->dtype() && elementwise.compute == result->dtype();
+  // A product of halves may be float32 here, and its result a half.
+  const bool is_narrowed = is_half(result->dtype()) && product->dtype() == DataType::kFloat32;
+  const bool same_type = (result->dtype() == product->dtype() || is_narrowed) &&
+                         elementwise.compute == product->dtype();
   const Dims space = *result->type.static_dims();
   if (!same_type || product->type.static_dims() != space ||
       !std::ranges::all_of(node.inputs, [&](const ir::Value* v) { return collapses(v, space); })) {
@@ -67,18 +70,24 @@ bool fuse(ir::Node& node, const ir::Uses& uses) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     if (i != at) inputs.push_back(node.inputs[i]);
   }
-  node.op_type = opdef::kGemm;
-  node.attributes = gemm.attributes();
-  node.inputs = std::move(inputs);
-  return true;
+  const ir::Node* const producer = product->producer;
+  if (is_narrowed && (!ir::holds_half(producer->inputs[0]) || !context.has_kernel)) return false;
+  std::string op_type = std::exchange(node.op_type, opdef::kGemm);
+  auto attributes = std::exchange(node.attributes, gemm.attributes());
+  node.inputs.swap(inputs);
+  if (!is_narrowed || context.has_kernel(node)) return true;
+  node.op_type = std::move(op_type);
+  node.attributes = std::move(attributes);
+  node.inputs.swap(inputs);
+  return false;
 }
 
 }  // namespace
 
-bool fuse_epilogues(ir::Graph& graph, const PassContext&) {
+bool fuse_epilogues(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   bool changed = false;
-  for (ir::Node* node : graph.nodes) changed = fuse(*node, uses) || changed;
+  for (ir::Node* node : graph.nodes) changed = fuse(*node, uses, context) || changed;
   if (changed) ir::eliminate_dead_nodes(graph);
   return changed;
 }

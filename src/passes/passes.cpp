@@ -26,9 +26,12 @@ constexpr Pass kFuse[] = {
     {"merge_common_subexpressions", merge_common_subexpressions},
     {"keep_gates", keep_gates, &opdef::FusedSupport::kept_gates},
     {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
+    {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
+    {"narrow_products", narrow_products},
+    {"spread_casts", spread_casts, &opdef::FusedSupport::elementwise_groups},
     {"fuse_elementwise", merge_elementwise},
     {"fuse_epilogues", fuse_epilogues, &opdef::FusedSupport::gemm_epilogue},
 };

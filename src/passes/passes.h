@@ -67,6 +67,17 @@ bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 
+/// Casts from halves come before the Transposes of products' operands, not after them.
+bool lift_casts(ir::Graph& graph, const PassContext& context);
+
+/// Products whose operands are Casts of halves read the halves, and write one if a Cast is all that
+/// reads the result, where a kernel does that.
+bool narrow_products(ir::Graph& graph, const PassContext& context);
+
+/// Every element-wise node that reads a Cast of a half gets a Cast of its own, which it can be
+/// fused with: what lives longer is the half. Undone by merge_common_subexpressions.
+bool spread_casts(ir::Graph& graph, const PassContext& context);
+
 /// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate if nothing else reads the product.
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "device/cpu/elementwise.h"
+#include "device/cpu/half_gemm.h"
 
 namespace onnxgrad::ops {
 namespace {
@@ -16,12 +17,16 @@ using opdef::ExprInstruction;
 using opdef::ExprOp;
 using opdef::ExprProgram;
 
+constexpr int kScratch = -1;
+constexpr int kProduct = -2;
+
 struct ProductData {
   device::PreparedGemm gemm;
   int a = 0, b = 0, start = -1, factor = -1, c = 0, scratch = 0;
+  std::int64_t product_offset = -1;  ///< of the product in scratch; -1: it is in the result
   DataType dtype = DataType::kFloat32;
   opdef::PreparedKernel epilogue;
-  /// Arguments of the epilogue; -1: its scratch block.
+  /// Arguments of the epilogue, or kScratch: its scratch block, or kProduct: in scratch too.
   std::vector<int> epilogue_args;
   std::int64_t table_offset = 0;
   std::int64_t epilogue_scratch = 0;
@@ -30,6 +35,7 @@ struct ProductData {
 void run_gemm(const ProductData& data, std::byte* const* args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
+  if (data.product_offset >= 0) operands.c = args[data.scratch] + data.product_offset;
   if (data.start >= 0) operands.start = args[data.start];
   if (data.factor >= 0) {
     operands.factor = data.dtype == DataType::kFloat32
@@ -51,7 +57,9 @@ void run_product_and_epilogue(const void* data, std::byte* const* args,
   auto** table = reinterpret_cast<std::byte**>(scratch + product.table_offset);
   std::byte** next = table;
   for (const int arg : product.epilogue_args) {
-    *next++ = arg < 0 ? scratch + product.epilogue_scratch : args[arg];
+    *next++ = arg == kProduct   ? scratch + product.product_offset
+              : arg == kScratch ? scratch + product.epilogue_scratch
+                                : args[arg];
   }
   product.epilogue.fn(product.epilogue.data.get(), table, launch);
 }
@@ -97,7 +105,8 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   if (simple->addend >= 0) {
     const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->addend) - 1];
     const opdef::TensorDesc& desc = request.inputs[static_cast<std::size_t>(input)];
-    if (desc.dtype != spec.gemm.dtype) return false;
+    const bool is_wide = desc.dtype == DataType::kFloat32;
+    if (desc.dtype != spec.gemm.dtype && !(is_wide && is_half(spec.gemm.dtype))) return false;
     const Dims& dims = desc.dims;
     const std::int64_t last = dims.rank() == 0 ? 1 : dims[dims.rank() - 1];
     const std::int64_t size = dims.num_elements();
@@ -117,23 +126,29 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// The epilogue as an in-place element-wise kernel over the result, or the reason for none.
+DataType sum_dtype(const ProductSpec& spec) {
+  return is_half(spec.gemm.dtype) ? DataType::kFloat32 : spec.gemm.dtype;
+}
+
+/// The epilogue as an element-wise kernel over the result, in place if that has the type of the
+/// sums, or the reason for none.
 std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductSpec& spec,
                              ProductData& data, std::int64_t& scratch_bytes) {
   const opdef::TensorDesc& result = request.outputs[0];
   device::ElementwiseSpec elementwise{.program = *spec.epilogue,
-                                      .compute = spec.gemm.dtype,
-                                      .inputs = {result},
+                                      .compute = sum_dtype(spec),
+                                      .inputs = {{sum_dtype(spec), result.dims}},
                                       .outputs = {result},
                                       .stored = 1,
                                       .threads = request.threads};
-  data.epilogue_args.push_back(data.c);
+  const bool is_apart = result.dtype != sum_dtype(spec);
+  data.epilogue_args.push_back(is_apart ? kProduct : data.c);
   for (const int input : spec.epilogue_inputs) {
     elementwise.inputs.push_back(request.inputs[static_cast<std::size_t>(input)]);
     data.epilogue_args.push_back(input);
   }
   data.epilogue_args.push_back(data.c);
-  data.epilogue_args.push_back(-1);
+  data.epilogue_args.push_back(kScratch);
   opdef::KernelOffer offer = device::prepare_elementwise(elementwise);
   if (offer.kernel.fn == nullptr) return offer.declined;
   data.table_offset = 0;
@@ -141,8 +156,35 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
       align64(static_cast<std::int64_t>(data.epilogue_args.size() * sizeof(void*)));
   // The product no longer needs its scratch when the epilogue starts.
   scratch_bytes = std::max(scratch_bytes, data.epilogue_scratch + offer.kernel.scratch_bytes);
+  if (is_apart) {
+    data.product_offset = align64(scratch_bytes);
+    scratch_bytes = data.product_offset + align64(result.dims.size_bytes(sum_dtype(spec)));
+  }
   data.epilogue = std::move(offer.kernel);
   return "";
+}
+
+device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const ProductSpec& spec) {
+  if (!is_half(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
+  const device::GemmSpec& gemm = spec.gemm;
+  const DataType start = spec.start < 0
+                             ? DataType::kFloat32
+                             : request.inputs[static_cast<std::size_t>(spec.start)].dtype;
+  return device::prepare_half_gemm(
+      {.dtype = gemm.dtype,
+       .rounds_b = !is_half(request.inputs[static_cast<std::size_t>(spec.b)].dtype),
+       .c_dtype = spec.epilogue ? DataType::kFloat32 : request.outputs[0].dtype,
+       .start_dtype = start,
+       .m = gemm.m,
+       .n = gemm.n,
+       .k = gemm.k,
+       .transpose_a = gemm.transpose_a,
+       .transpose_b = gemm.transpose_b,
+       .a_row_length = gemm.a_row_length,
+       .start = gemm.start,
+       .alpha = gemm.alpha,
+       .relu = gemm.relu,
+       .threads = gemm.threads});
 }
 
 }  // namespace
@@ -164,21 +206,27 @@ std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& reques
 }
 
 opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec) {
-  if (spec.gemm.dtype != DataType::kFloat32 && spec.gemm.dtype != DataType::kFloat64) {
+  const DataType result = request.outputs[0].dtype;
+  const DataType b = request.inputs[static_cast<std::size_t>(spec.b)].dtype;
+  const bool is_of_halves =
+      is_half(spec.gemm.dtype) && (b == spec.gemm.dtype || b == DataType::kFloat32) &&
+      (result == DataType::kFloat32 || (result == spec.gemm.dtype && spec.factor < 0));
+  if (!is_of_halves && spec.gemm.dtype != DataType::kFloat32 &&
+      spec.gemm.dtype != DataType::kFloat64) {
     return opdef::KernelOffer::decline(
         fmt::format("no fast product of {}", dtype_name(spec.gemm.dtype)));
   }
   const bool absorbed = spec.epilogue && absorb_epilogue(request, spec);
   spec.gemm.has_run_time_factor = spec.factor >= 0;
   auto data = std::make_shared<ProductData>();
-  data->gemm = device::prepare_gemm(spec.gemm);
+  data->gemm = prepare_product(request, spec);
   data->a = spec.a;
   data->b = spec.b;
   data->start = spec.start;
   data->factor = spec.factor;
   data->c = static_cast<int>(request.inputs.size());
   data->scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
-  data->dtype = spec.gemm.dtype;
+  data->dtype = sum_dtype(spec);
 
   opdef::KernelOffer offer;
   std::int64_t scratch_bytes = data->gemm.scratch_bytes;
@@ -192,7 +240,8 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
     offer.kernel.label += " + " + data->epilogue.label;
   }
   // Each element of the addend is read before the result is written over it.
-  if (spec.start >= 0 && spec.gemm.start == GemmStart::kMatrix && (absorbed || !spec.epilogue)) {
+  if (spec.start >= 0 && spec.gemm.start == GemmStart::kMatrix && (absorbed || !spec.epilogue) &&
+      request.inputs[static_cast<std::size_t>(spec.start)].dtype == result) {
     offer.kernel.in_place = {{spec.start, 0}};
   }
   offer.kernel.scratch_bytes = scratch_bytes;

@@ -24,7 +24,9 @@ struct ProductSpec {
   std::vector<int> epilogue_inputs = {};
 };
 
-/// An epilogue that adds a row or a matrix, or is a Relu, or both, needs no extra pass.
+/// A of float16 or bfloat16: B has its type, or is float32 and is rounded to it; the result is a
+/// float32 sum or rounded once. An epilogue that adds a row or a matrix, or is a Relu, or both,
+/// needs no extra pass.
 opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec);
 
 /// m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have at least rank 2 if

@@ -269,6 +269,9 @@ KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool tran
   if (!can_access(request.inputs)) {
     return KernelOffer::decline("an operand's type is not supported");
   }
+  if (request.inputs[a].dtype != request.outputs[0].dtype) {
+    return KernelOffer::decline("only products of the type of their operands are supported");
+  }
   const Dims& out = request.outputs[0].dims;
   const Dims& left = request.inputs[a].dims;
   GemmData d{.m = out.product(0, out.rank() - 1),

@@ -11,11 +11,13 @@
 #include "base/check.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
+#include "device/cpu/half_gemm.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
+#include "ops/kernel_support.h"
 
 // onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
 // formulas. The product is computed in blocks of rows that stay in the L1 cache until the
@@ -28,8 +30,9 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;           // of a product between updates
-constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: about 20 microseconds
+constexpr std::int64_t kBlockBytes = 8192;            // of a product between updates
+constexpr std::int64_t kHalfBlockBytes = 384 * 1024;  // the same for halves: of an L2 cache
+constexpr std::int64_t kParallelElements = 1 << 16;   // per thread: about 20 microseconds
 
 /// Positions among the arguments of the kernel; -1: absent.
 struct Places {
@@ -51,7 +54,7 @@ struct UpdateData {
   device::PreparedGemm gemm;
   device::PreparedGemm last_gemm;
   std::int64_t rows = 0, columns = 0, block_rows = 0;
-  std::int64_t a_step = 0;         ///< elements of A from block to block
+  std::int64_t a_step = 0;         ///< bytes of A from block to block
   std::int64_t product_bytes = 0;  ///< of a block, in the scratch block before the products' own
 };
 
@@ -105,7 +108,7 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   const UpdateArrays<T> arrays = arrays_of(data, args);
   std::byte* scratch = args[data.at.scratch];
-  const T* a = arrays.gradient;
+  const std::byte* a = args[data.at.gradient];
   for (std::int64_t row = 0; row < data.rows; row += data.block_rows) {
     const bool is_whole = row + data.block_rows <= data.rows;
     (is_whole ? data.gemm : data.last_gemm)(
@@ -140,32 +143,53 @@ Places find_places(const WeightUpdate& update, const opdef::KernelRequest& reque
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+device::PreparedGemm prepare_block(const device::GemmSpec& gemm) {
+  if (!is_half(gemm.dtype)) return device::prepare_gemm(gemm);
+  return device::prepare_half_gemm({.dtype = gemm.dtype,
+                                    .m = gemm.m,
+                                    .n = gemm.n,
+                                    .k = gemm.k,
+                                    .transpose_a = gemm.transpose_a,
+                                    .transpose_b = gemm.transpose_b,
+                                    .a_row_length = gemm.a_row_length,
+                                    .threads = gemm.threads});
+}
+
+/// Bytes of a block of the product; 0: the whole of it. A product of halves packs B for each block,
+/// which therefore has many rows.
+template <class T>
+std::int64_t block_bytes(const device::GemmSpec& gemm) {
+  if (is_half(gemm.dtype)) return kHalfBlockBytes;
+  const bool in_place =
+      device::choose_gemm(gemm, device::gemm_target<T>()) == device::GemmChoice::kTiles;
+  return in_place ? kBlockBytes : 0;
+}
+
 /// Splits the product into blocks of rows; returns the scratch bytes.
 template <class T>
 std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
   data.rows = gemm.m;
   data.columns = gemm.n;
   const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
-  const bool in_blocks =
-      gemm.n > 1 && gemm.m * row_bytes > kBlockBytes &&
-      device::choose_gemm(gemm, device::gemm_target<T>()) == device::GemmChoice::kTiles;
+  const std::int64_t most = block_bytes<T>(gemm);
+  const bool in_blocks = gemm.n > 1 && most > 0 && gemm.m * row_bytes > most;
   std::int64_t blocks = 1;
   if (in_blocks) {
-    blocks = std::min(gemm.m, (gemm.m * row_bytes + kBlockBytes - 1) / kBlockBytes);
+    blocks = std::min(gemm.m, (gemm.m * row_bytes + most - 1) / most);
     gemm.choice = device::GemmChoice::kTiles;
     gemm.a_row_length = gemm.transpose_a ? gemm.m : gemm.k;
   }
   data.block_rows = std::max<std::int64_t>((gemm.m + blocks - 1) / blocks, 1);
-  data.a_step = data.block_rows * (gemm.transpose_a ? 1 : gemm.k);
+  data.a_step = data.block_rows * (gemm.transpose_a ? 1 : gemm.k) * ops::element_bytes(gemm.dtype);
   const std::int64_t rest = gemm.m % data.block_rows;
   std::int64_t scratch = 0;
   if (rest > 0) {
     gemm.m = rest;
-    data.last_gemm = device::prepare_gemm(gemm);
+    data.last_gemm = prepare_block(gemm);
     scratch = data.last_gemm.scratch_bytes;
   }
   gemm.m = data.block_rows;
-  data.gemm = device::prepare_gemm(gemm);
+  data.gemm = prepare_block(gemm);
   data.product_bytes = align64(data.block_rows * row_bytes);
   return data.product_bytes + std::max(scratch, data.gemm.scratch_bytes);
 }
@@ -216,6 +240,11 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
   const auto gemm = product_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
     return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+  }
+  const DataType dtype = request.outputs[0].dtype;
+  const bool is_of_halves = is_half(gemm->dtype) && dtype == DataType::kFloat32;
+  if (request.inputs[1].dtype != gemm->dtype || (gemm->dtype != dtype && !is_of_halves)) {
+    return decline_dtype(request, gemm->dtype);
   }
   return offer_any(request, gemm);
 }

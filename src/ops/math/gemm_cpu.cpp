@@ -24,6 +24,8 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                   node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
+  // With a scaled or added C it is rounded once: see passes/narrow_products.cpp.
+  if (is_half(gemm->dtype)) return decline_dtype(request, gemm->dtype);
   ProductSpec spec{.gemm = *gemm};
   spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
   if (has_addend(request)) {

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "device/cpu/gemm.h"
+#include "device/cpu/half_gemm.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
 // MatMul: [..., m, k] x [..., k, n] with broadcast batch axes; a vector is a row (A) or a column
-// (B) whose axis C lacks. Rank 1: a product for each matrix of the batch, of float32 and float64.
+// (B) whose axis C lacks. Rank 1: a product for each matrix of the batch, of float32 and float64;
+// of float16 and bfloat16, with a result of the same type or float32.
 // Rank 0: loops over all types that MatMul has.
 
 namespace onnxgrad::ops::matmul_cpu {
@@ -75,7 +77,8 @@ std::optional<Batch> find_batch(const Dims& a, const Dims& b) {
 struct BatchData {
   Batch batch = {};
   device::PreparedGemm gemm = {};
-  std::int64_t element_bytes = 0;
+  std::int64_t element_bytes = 0;  ///< of A and B
+  std::int64_t result_bytes = 0;   ///< of an element of C
   std::int64_t scratch_bytes = 0;  ///< of one thread
   int threads = 1;
 };
@@ -85,7 +88,7 @@ void run_range(const BatchData& data, std::byte* const* args, std::byte* scratch
   const Batch& batch = data.batch;
   const std::int64_t a_bytes = batch.m * batch.k * data.element_bytes;
   const std::int64_t b_bytes = batch.k * batch.n * data.element_bytes;
-  const std::int64_t c_bytes = batch.m * batch.n * data.element_bytes;
+  const std::int64_t c_bytes = batch.m * batch.n * data.result_bytes;
   for (std::size_t i = first; i < last; ++i) {
     data.gemm({.a = args[0] + batch.a[i] * a_bytes,
                .b = args[1] + batch.b[i] * b_bytes,
@@ -111,9 +114,34 @@ void run_batch_parallel(const void* data, std::byte* const* args, const opdef::L
   }
 }
 
+// Of matrices fuse_gemm makes products with an epilogue.
+bool multiplies_halves(const opdef::KernelRequest& request) {
+  const opdef::TensorDesc& a = request.inputs[0];
+  const opdef::TensorDesc& b = request.inputs[1];
+  const DataType result = request.outputs[0].dtype;
+  return is_half(a.dtype) && b.dtype == a.dtype &&
+         (result == a.dtype || result == DataType::kFloat32) &&
+         !(a.dims.rank() >= 2 && b.dims.rank() == 2);
+}
+
+device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batch& batch,
+                                 int threads) {
+  const DataType dtype = request.inputs[0].dtype;
+  if (is_half(dtype)) {
+    return device::prepare_half_gemm({.dtype = dtype,
+                                      .c_dtype = request.outputs[0].dtype,
+                                      .m = batch.m,
+                                      .n = batch.n,
+                                      .k = batch.k,
+                                      .threads = threads});
+  }
+  return device::prepare_gemm(
+      {.dtype = dtype, .m = batch.m, .n = batch.n, .k = batch.k, .threads = threads});
+}
+
 opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64 && !multiplies_halves(request)) {
     return opdef::KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
   }
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
@@ -127,11 +155,8 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
                             batch->a.size() >= static_cast<std::size_t>(request.threads);
   BatchData data{.batch = *std::move(batch), .threads = shares_batch ? request.threads : 1};
   data.element_bytes = element_bytes(dtype);
-  data.gemm = device::prepare_gemm({.dtype = dtype,
-                                    .m = data.batch.m,
-                                    .n = data.batch.n,
-                                    .k = data.batch.k,
-                                    .threads = shares_batch ? 1 : request.threads});
+  data.result_bytes = element_bytes(request.outputs[0].dtype);
+  data.gemm = prepare_one(request, data.batch, shares_batch ? 1 : request.threads);
   data.scratch_bytes = (data.gemm.scratch_bytes + 63) / 64 * 64;
   opdef::KernelOffer offer;
   offer.kernel.fn = shares_batch ? run_batch_parallel : run_batch;

@@ -1,0 +1,172 @@
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/uses.h"
+#include "opdef/fused.h"
+#include "passes/passes.h"
+#include "passes/rewriter.h"
+
+// A value that is stored in 16 bits is read through a Cast to float32 (train/precision.h, and what
+// widen_half makes of models in these types). Three passes undo that where kernels read and write
+// halves themselves: products of such values, and element-wise groups, of which each gets a Cast of
+// its own that it takes in.
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+bool is_cast(const Node* node) {
+  return node != nullptr && node->domain.empty() && node->op_type == "Cast";
+}
+
+// The half that `value` is in float32, or nullptr.
+Value* half_behind(const Value* value) {
+  const Node* node = value == nullptr ? nullptr : value->producer;
+  if (!is_cast(node) || value->dtype() != DataType::kFloat32) return nullptr;
+  return ir::holds_half(node->inputs[0]) ? node->inputs[0] : nullptr;
+}
+
+bool is_plain(const Node& node, std::string_view op_type) {
+  return node.domain.empty() && node.op_type == op_type;
+}
+
+bool is_product(const Node& node) {
+  return is_plain(node, "MatMul") || opdef::is_fused(&node, opdef::kGemm) ||
+         opdef::is_fused(&node, opdef::kGemmUpdate) ||
+         opdef::is_fused(&node, opdef::kGemmWeightUpdate);
+}
+
+// The number of A among the inputs; B follows.
+std::size_t first_operand(const Node& node) {
+  return opdef::is_fused(&node, opdef::kGemmUpdate) ? 1 : 0;
+}
+
+bool is_matrix_transpose(const Node* node) {
+  return node != nullptr && is_plain(*node, "Transpose") && node->inputs[0]->type.rank() == 2 &&
+         node->ints_attribute("perm", {1, 0}) == std::vector<std::int64_t>{1, 0};
+}
+
+bool is_static(const Node& node) {
+  const auto has_dims = [](const Value* value) {
+    return value == nullptr || value->type.static_dims().has_value();
+  };
+  return std::ranges::all_of(node.inputs, has_dims) && std::ranges::all_of(node.outputs, has_dims);
+}
+
+// The float32 weight that a half is the rounding of, or nullptr.
+Value* weight_behind(const Value* half) {
+  if (!is_cast(half->producer)) return nullptr;
+  Value* const wide = half->producer->inputs[0];
+  return wide->producer == nullptr && wide->dtype() == DataType::kFloat32 ? wide : nullptr;
+}
+
+bool narrow_operands(Node& node, const PassContext& context) {
+  const std::size_t a = first_operand(node);
+  Value* const halves[2] = {half_behind(node.inputs[a]), half_behind(node.inputs[a + 1])};
+  if (halves[0] == nullptr || halves[1] == nullptr || halves[0]->dtype() != halves[1]->dtype()) {
+    return false;
+  }
+  const std::vector<Value*> before = node.inputs;
+  node.inputs[a] = halves[0];
+  // A B of float32 beside an A of 16 bits is rounded to its type as the kernel packs it.
+  if (Value* const weight = weight_behind(halves[1]);
+      weight != nullptr && opdef::is_fused(&node, opdef::kGemm)) {
+    node.inputs[a + 1] = weight;
+    if (context.has_kernel(node)) return true;
+  }
+  node.inputs[a + 1] = halves[1];
+  if (context.has_kernel(node)) return true;
+  node.inputs = before;
+  return false;
+}
+
+// The product is written as the half that it is rounded to, if nothing else reads it.
+bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context) {
+  if (!is_plain(node, "MatMul") && !opdef::is_plain_product(&node)) return false;
+  Value* const wide = node.outputs[0];
+  const Node* reader = uses.only_reader(wide);
+  if (!is_cast(reader) || !ir::holds_half(reader->outputs[0])) return false;
+  Value* const half = reader->outputs[0];
+  if (half->dtype() != node.inputs[0]->dtype()) return false;
+  node.outputs[0] = half;
+  if (context.has_kernel(node)) {
+    ir::Graph::set_output(&node, 0, half);
+    return true;
+  }
+  node.outputs[0] = wide;
+  return false;
+}
+
+}  // namespace
+
+bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
+  bool changed = false;
+  Rewriter out(graph);
+  for (Node* node : std::vector<Node*>(graph.nodes)) {
+    const bool reads_matrices = is_plain(*node, "MatMul") || is_plain(*node, "Gemm");
+    for (std::size_t i = 0; reads_matrices && i < 2; ++i) {
+      const Value* half = half_behind(node->inputs[i]);
+      if (half == nullptr || !is_matrix_transpose(half->producer)) continue;
+      Value* const source = half->producer->inputs[0];
+      ir::Type type = source->type;
+      type.dtype = DataType::kFloat32;
+      Value* const wide =
+          out.emit("", "Cast", {source}, type, node->inputs[i]->producer->attributes, node->name);
+      node->inputs[i] = out.emit("", "Transpose", {wide}, node->inputs[i]->type,
+                                 half->producer->attributes, node->name);
+      changed = true;
+    }
+    out.keep(node);
+  }
+  out.finish();
+  if (changed) ir::eliminate_dead_nodes(graph);
+  return changed;
+}
+
+bool narrow_products(ir::Graph& graph, const PassContext& context) {
+  if (!context.has_kernel) return false;
+  const ir::Uses uses(graph);
+  std::vector<const Node*> gone;
+  bool changed = false;
+  for (Node* node : graph.nodes) {
+    if (!is_product(*node) || !is_static(*node) || !narrow_operands(*node, context)) continue;
+    changed = true;
+    const Node* reader = uses.only_reader(node->outputs[0]);
+    if (narrow_result(*node, uses, context)) gone.push_back(reader);
+  }
+  std::erase_if(graph.nodes,
+                [&](const Node* node) { return std::ranges::find(gone, node) != gone.end(); });
+  if (changed) ir::eliminate_dead_nodes(graph);
+  return changed;
+}
+
+bool spread_casts(ir::Graph& graph, const PassContext& context) {
+  const ir::Uses uses(graph);
+  bool changed = false;
+  Rewriter out(graph);
+  for (Node* node : std::vector<Node*>(graph.nodes)) {
+    const opdef::OpDef* def = context.ops.find(*node);
+    const bool takes_casts = def != nullptr && def->expression != nullptr;
+    for (std::size_t i = 0; takes_casts && i < node->inputs.size(); ++i) {
+      const Value* wide = node->inputs[i];
+      Value* const half = half_behind(wide);
+      if (half == nullptr || uses.count(wide) < 2 ||
+          wide->type.static_dims() != node->outputs[0]->type.static_dims()) {
+        continue;
+      }
+      node->inputs[i] =
+          out.emit("", "Cast", {half}, wide->type, wide->producer->attributes, wide->name);
+      changed = true;
+    }
+    out.keep(node);
+  }
+  out.finish();
+  if (changed) ir::eliminate_dead_nodes(graph);
+  return changed;
+}
+
+}  // namespace onnxgrad::passes
