@@ -84,6 +84,7 @@ SUBPACKAGES: dict[str, set[str]] = {
 IN_SUBPACKAGE = {
     "losses": "families",
     "optimizers": "families",
+    "precision": "families",
     "schedules": "families",
 }
 # What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes

@@ -11,6 +11,7 @@
 #include "onnxgrad/gradient.h"
 #include "onnxgrad/inference_session.h"
 #include "onnxgrad/model.h"
+#include "onnxgrad/precision.h"
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -28,6 +29,9 @@ struct ForwardBackwardOptions {
   bool input_gradients = true;                       ///< false: gradients of weights only
   std::vector<std::string> stop_gradient = {};       ///< as in TrainingOptions
   TrainingMode training_mode = TrainingMode::kAuto;  ///< for forward passes for training
+  /// Of passes for training; what is saved between them has 16 bits. There is no loss to scale:
+  /// with kFloat16 the caller scales the gradients of the outputs.
+  MixedPrecision precision = {};
   EngineOptions engine = {};
 };
 

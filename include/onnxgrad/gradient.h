@@ -9,6 +9,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/precision.h"
 #include "onnxgrad/schedules.h"
 #include "onnxgrad/training_mode.h"
 
@@ -100,6 +101,7 @@ struct TrainingStepOptions {
   /// As for gradient(); weights are left as they are with `frozen` instead.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
+  MixedPrecision precision = {};  ///< as Casts; with kFloat16 the loss scale is state
   /// The graph computes the rate of each update from `learning_rate` and the number of updates.
   std::optional<Schedule> schedule = {};
   /// Of the whole training, for schedules whose length is a fraction of it or all of it, and for

@@ -20,6 +20,7 @@
 #include "onnxgrad/operators.h"          // IWYU pragma: export
 #include "onnxgrad/optimizers.h"         // IWYU pragma: export
 #include "onnxgrad/option_error.h"       // IWYU pragma: export
+#include "onnxgrad/precision.h"          // IWYU pragma: export
 #include "onnxgrad/profile.h"            // IWYU pragma: export
 #include "onnxgrad/report.h"             // IWYU pragma: export
 #include "onnxgrad/schedules.h"          // IWYU pragma: export

@@ -12,6 +12,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/precision.h"
 #include "onnxgrad/profile.h"
 #include "onnxgrad/training_info.h"
 #include "onnxgrad/training_mode.h"
@@ -34,6 +35,7 @@ struct TrainingOptions {
   /// gradient flows through them. Weights are left as they are with `frozen` instead.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
+  MixedPrecision precision = {};  ///< of steps; not with L-BFGS
   /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
   bool skip_non_finite = false;
   /// No gradient and no update: evaluate() and predict() only, for models without weights to train

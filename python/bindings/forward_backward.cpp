@@ -59,7 +59,7 @@ void bind_forward_backward(nb::module_& module) {
           "__init__",
           [](ForwardBackward* place, const Model& model, Names weights, Names frozen, bool untie,
              Names inputs, bool input_gradients, Names stop_gradient, TrainingMode training_mode,
-             const EngineOptions& engine) {
+             const MixedPrecision& precision, const EngineOptions& engine) {
             new (place) ForwardBackward(model, {.weights = std::move(weights),
                                                 .frozen = std::move(frozen),
                                                 .untie = untie,
@@ -67,10 +67,11 @@ void bind_forward_backward(nb::module_& module) {
                                                 .input_gradients = input_gradients,
                                                 .stop_gradient = std::move(stop_gradient),
                                                 .training_mode = training_mode,
+                                                .precision = precision,
                                                 .engine = engine});
           },
           "model"_a, "weights"_a, "frozen"_a, "untie"_a, "inputs"_a, "input_gradients"_a,
-          "stop_gradient"_a, "training_mode"_a, "engine"_a, Unlocked())
+          "stop_gradient"_a, "training_mode"_a, "precision"_a, "engine"_a, Unlocked())
       .def(
           "forward",
           [](ForwardBackward& runner, const NamedTensors& inputs, bool training) {

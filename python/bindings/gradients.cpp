@@ -52,6 +52,21 @@ void bind_gradients(nb::module_& module) {
       .value("auto", TrainingMode::kAuto)
       .value("on", TrainingMode::kOn)
       .value("off", TrainingMode::kOff);
+  nb::enum_<Precision>(module, "Precision")
+      .value("float32", Precision::kFloat32)
+      .value("bf16", Precision::kBfloat16)
+      .value("fp16", Precision::kFloat16);
+  nb::class_<MixedPrecision>(module, "MixedPrecision")
+      .def(
+          "__init__",
+          [](MixedPrecision* place, Precision type, Names float32_nodes, double loss_scale,
+             std::int64_t growth_interval) {
+            new (place) MixedPrecision{.type = type,
+                                       .float32_nodes = std::move(float32_nodes),
+                                       .loss_scale = loss_scale,
+                                       .growth_interval = growth_interval};
+          },
+          "type"_a, "float32_nodes"_a, "loss_scale"_a, "growth_interval"_a);
   module.def(
       "gradient",
       [](const Model& model, Names wrt, Names outputs, bool fill_grad, bool keep_outputs,
@@ -78,8 +93,9 @@ void bind_gradients(nb::module_& module) {
       "add_training_info",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
          Names frozen, bool untie, const UpdateOptions& update, Names stop_gradient,
-         TrainingMode training_mode, std::optional<Schedule> schedule, std::int64_t updates,
-         std::int64_t epochs, std::int64_t target_opset, bool inline_functions) {
+         TrainingMode training_mode, const MixedPrecision& precision,
+         std::optional<Schedule> schedule, std::int64_t updates, std::int64_t epochs,
+         std::int64_t target_opset, bool inline_functions) {
         return add_training_info(
             model, loss, optimizer,
             {.trainable = std::move(trainable),
@@ -88,20 +104,22 @@ void bind_gradients(nb::module_& module) {
              .update = update,
              .stop_gradient = std::move(stop_gradient),
              .training_mode = training_mode,
+             .precision = precision,
              .schedule = std::move(schedule),
              .updates = updates,
              .epochs = epochs},
             {.target_opset = target_opset, .inline_functions = inline_functions});
       },
       "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
-      "stop_gradient"_a, "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a, "target_opset"_a,
-      "inline_functions"_a, Unlocked());
+      "stop_gradient"_a, "training_mode"_a, "precision"_a, "schedule"_a, "updates"_a, "epochs"_a,
+      "target_opset"_a, "inline_functions"_a, Unlocked());
   module.def(
       "training_step",
       [](const Model& model, const Loss& loss, const Optimizer& optimizer, Names trainable,
          Names frozen, bool untie, const UpdateOptions& update, bool gradients, Names stop_gradient,
-         TrainingMode training_mode, std::optional<Schedule> schedule, std::int64_t updates,
-         std::int64_t epochs, std::int64_t target_opset, bool inline_functions) {
+         TrainingMode training_mode, const MixedPrecision& precision,
+         std::optional<Schedule> schedule, std::int64_t updates, std::int64_t epochs,
+         std::int64_t target_opset, bool inline_functions) {
         return training_step(
             model, loss, optimizer,
             {.trainable = std::move(trainable),
@@ -111,14 +129,15 @@ void bind_gradients(nb::module_& module) {
              .gradients = gradients,
              .stop_gradient = std::move(stop_gradient),
              .training_mode = training_mode,
+             .precision = precision,
              .schedule = std::move(schedule),
              .updates = updates,
              .epochs = epochs,
              .write = {.target_opset = target_opset, .inline_functions = inline_functions}});
       },
       "model"_a, "loss"_a, "optimizer"_a, "trainable"_a, "frozen"_a, "untie"_a, "update"_a,
-      "gradients"_a, "stop_gradient"_a, "training_mode"_a, "schedule"_a, "updates"_a, "epochs"_a,
-      "target_opset"_a, "inline_functions"_a, Unlocked());
+      "gradients"_a, "stop_gradient"_a, "training_mode"_a, "precision"_a, "schedule"_a, "updates"_a,
+      "epochs"_a, "target_opset"_a, "inline_functions"_a, Unlocked());
 }
 
 }  // namespace onnxgrad::python

@@ -93,8 +93,8 @@ void bind_training(nb::module_& module) {
           [](TrainingSession* place, const Model& model, const Loss& loss,
              const std::optional<Optimizer>& optimizer, Names trainable, Names frozen, bool untie,
              Names outputs, const UpdateOptions& update, Names stop_gradient,
-             TrainingMode training_mode, bool skip_non_finite, bool evaluation_only,
-             const EngineOptions& engine) {
+             TrainingMode training_mode, const MixedPrecision& precision, bool skip_non_finite,
+             bool evaluation_only, const EngineOptions& engine) {
             const TrainingOptions options{.trainable = std::move(trainable),
                                           .frozen = std::move(frozen),
                                           .untie = untie,
@@ -102,6 +102,7 @@ void bind_training(nb::module_& module) {
                                           .update = update,
                                           .stop_gradient = std::move(stop_gradient),
                                           .training_mode = training_mode,
+                                          .precision = precision,
                                           .skip_non_finite = skip_non_finite,
                                           .evaluation_only = evaluation_only,
                                           .engine = engine};
@@ -112,8 +113,8 @@ void bind_training(nb::module_& module) {
             }
           },
           "model"_a, "loss"_a, "optimizer"_a.none(), "trainable"_a, "frozen"_a, "untie"_a,
-          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "skip_non_finite"_a,
-          "evaluation_only"_a, "engine"_a, Unlocked())
+          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "precision"_a,
+          "skip_non_finite"_a, "evaluation_only"_a, "engine"_a, Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {

@@ -32,6 +32,7 @@ from onnxgrad.errors import (
     UnsupportedOperatorError,
 )
 from onnxgrad.history import History
+from onnxgrad.precision import Precision
 from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
 from onnxgrad.trainer import Trainer
 
@@ -52,6 +53,7 @@ __all__ = [
     "ModelError",
     "NodeArg",
     "OptionError",
+    "Precision",
     "Registration",
     "Report",
     "ShapeError",

@@ -47,6 +47,7 @@ train::StepGraph build_step_graph(const ir::Model& working, const Loss& loss,
                             .frozen = options.frozen,
                             .training_mode = options.training_mode,
                             .custom_gradients = custom,
+                            .precision = options.precision,
                             .update = options.update,
                             .schedule = std::move(schedule),
                             .all_gradients = options.gradients});

@@ -57,7 +57,8 @@ struct Sweep {
 
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
-                          std::span<Value* const> wrt, ZeroGradients* zeros);
+                          std::span<Value* const> wrt, ZeroGradients* zeros,
+                          Origins* origins = nullptr);
 
 class Context : public opdef::VjpContext {
  public:
@@ -291,9 +292,16 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules
 // they were part of it. Seeds and gradients of halves are float32.
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
-                          std::span<Value* const> wrt, ZeroGradients* zeros) {
+                          std::span<Value* const> wrt, ZeroGradients* zeros, Origins* origins) {
   ONNXGRAD_ASSERT(outputs.size() == seeds.size());
   expand_functions(g, primal, rules, outputs, wrt);
+  std::size_t known = g.graph().nodes.size();
+  const auto note_origin = [&](const Node* origin) {
+    const std::vector<Node*>& written = g.graph().nodes;
+    for (; origins != nullptr && known < written.size(); ++known) {
+      origins->emplace(written[known], origin);
+    }
+  };
   const Activity activity(primal, rules, outputs, wrt);
   const std::vector<MissingGradient> missing = missing_in(primal, activity, rules, outputs, wrt);
   if (!missing.empty()) throw_missing(missing, primal.name);
@@ -306,6 +314,7 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& r
   const std::vector<Node*>& nodes = activity.nodes();
   for (std::size_t n = nodes.size(); n-- > 0;) {
     const bool is_end = apply_rule({g, rules, widening}, activity, *nodes[n], cotangents);
+    note_origin(nodes[n]);
     if (is_end && zeros != nullptr) zeros->ends.push_back(nodes[n]);
   }
 
@@ -316,6 +325,7 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& r
     if (zeros != nullptr) zeros->is_zero.push_back(gradient == nullptr);
     gradients.push_back(gradient == nullptr ? opdef::zero_gradient(g, value) : gradient);
   }
+  note_origin(nullptr);
   widening.drop_unread(gradients);
   if (zeros != nullptr && std::ranges::find(zeros->is_zero, true) != zeros->is_zero.end()) {
     find_ends(primal, rules, outputs, wrt, zeros->ends);
@@ -326,10 +336,11 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& r
 // A sweep whose seeds and gradients have the types of the values.
 std::vector<Value*> stored_sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                                  std::span<Value* const> outputs, std::span<Value* const> seeds,
-                                 std::span<Value* const> wrt, ZeroGradients* zeros) {
+                                 std::span<Value* const> wrt, ZeroGradients* zeros,
+                                 Origins* origins = nullptr) {
   std::vector<Value*> wide_seeds;
   for (Value* seed : seeds) wide_seeds.push_back(as_gradient(g, seed));
-  std::vector<Value*> gradients = sweep(g, primal, rules, outputs, wide_seeds, wrt, zeros);
+  std::vector<Value*> gradients = sweep(g, primal, rules, outputs, wide_seeds, wrt, zeros, origins);
   for (std::size_t i = 0; i < wrt.size(); ++i) gradients[i] = as_stored(g, gradients[i], *wrt[i]);
   return gradients;
 }
@@ -353,8 +364,8 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
 std::vector<Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                             std::span<Value* const> outputs, std::span<Value* const> seeds,
                             std::span<Value* const> wrt, ZeroGradients* zeros,
-                            const opdef::CustomGradients* custom) {
-  return stored_sweep(g, g.graph(), {registry, custom}, outputs, seeds, wrt, zeros);
+                            const opdef::CustomGradients* custom, Origins* origins) {
+  return stored_sweep(g, g.graph(), {registry, custom}, outputs, seeds, wrt, zeros, origins);
 }
 
 std::vector<Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,

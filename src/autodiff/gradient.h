@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/builder.h"
@@ -33,6 +34,9 @@ struct ZeroGradients {
   std::vector<const ir::Node*> ends;  ///< nodes with a zero slope on the path to these
 };
 
+/// The nodes that a sweep appends, each with the node whose rule wrote it; nullptr: none did.
+using Origins = std::unordered_map<const ir::Node*, const ir::Node*>;
+
 /// Appends to g.graph() the vector-Jacobian product of `outputs` with `seeds` (same shapes) and
 /// returns d(sum_i <seeds_i, outputs_i>)/d(wrt_j) for each j, with the shape and dtype of wrt_j;
 /// zeros where nothing depends on it. Reverse-mode accumulation over the nodes between wrt and
@@ -43,7 +47,8 @@ std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& re
                                 std::span<ir::Value* const> outputs,
                                 std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt,
                                 ZeroGradients* zeros = nullptr,
-                                const opdef::CustomGradients* custom = nullptr);
+                                const opdef::CustomGradients* custom = nullptr,
+                                Origins* origins = nullptr);
 
 /// The same, appended to g.graph(), a subgraph of a future node of `primal`: the new nodes capture
 /// values of `primal`, and rules may still add outputs to its nodes.

@@ -64,7 +64,8 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
                           .inputs = options.inputs,
                           .input_gradients = options.input_gradients,
                           .training_mode = options.training_mode,
-                          .custom_gradients = source_.gradients.get()})) {
+                          .custom_gradients = source_.gradients.get(),
+                          .precision = options.precision})) {
   const runtime::Engine& engine = builtin_engine();
   runtime::ExecutorOptions common = executor_options(options.engine);
   const std::size_t num_outputs = split_.outputs.size();

@@ -41,7 +41,8 @@ void check_for_file_training(const TrainingOptions& options) {
       {"clip_norm=", update.clip_norm.has_value()},
       {"accumulate=", update.accumulate != 1},
       {"stop_gradient=", !options.stop_gradient.empty()},
-      {"training_mode=", options.training_mode != TrainingMode::kAuto}};
+      {"training_mode=", options.training_mode != TrainingMode::kAuto},
+      {"precision=", options.precision.type != Precision::kFloat32}};
   for (const auto& [name, is_given] : given) {
     if (!is_given) continue;
     throw OptionError({.what = fmt::format("{} has no effect on the training that the model's file "
@@ -147,6 +148,7 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set) const {
                      .exact = set,
                      .training_mode = options_.training_mode,
                      .custom_gradients = source_.gradients.get(),
+                     .precision = options_.precision,
                      .skip_non_finite = options_.skip_non_finite,
                      .update = options_.update,
                      .outputs = options_.outputs,

@@ -14,6 +14,7 @@
 #include "onnx/known_branches.h"
 #include "opdef/shape_values.h"
 #include "train/engine.h"
+#include "train/precision.h"
 #include "train/training_mode.h"
 
 // The joint graph of outputs and gradients is written first. Nodes that the outputs depend on are
@@ -187,8 +188,10 @@ class Splitter {
                         .hint = "Make the scores an output: labels have no gradient."});
     }
     g_.set_scope("gradient");
+    PrecisionScope scope;
     const auto gradients = autodiff::add_vjp(g_, registry_, differentiated, seeds_, wrt_, nullptr,
-                                             options_.custom_gradients);
+                                             options_.custom_gradients, &scope.backward);
+    lower_precision(g_, registry_, options_.precision, scope);
     for (std::size_t i = 0; i < wrt_.size(); ++i) {
       Value* named = g_.identity(gradients[i]);
       ir::give_name(graph_, named, wrt_[i]->name + "_grad");

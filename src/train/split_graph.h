@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "onnxgrad/precision.h"
 #include "onnxgrad/training_mode.h"
 #include "opdef/custom_gradients.h"
 #include "opdef/registry.h"
@@ -26,6 +27,7 @@ struct SplitOptions {
   bool input_gradients = true;
   TrainingMode training_mode = TrainingMode::kAuto;
   const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
+  MixedPrecision precision = {};
 };
 
 /// Where an input of the backward graph comes from.

@@ -19,6 +19,7 @@
 #include "train/optimizers.h"
 #include "train/outputs.h"
 #include "train/place_loss.h"
+#include "train/precision.h"
 #include "train/schedules/schedules.h"
 #include "train/step_parts.h"
 #include "train/training_mode.h"
@@ -288,7 +289,8 @@ ScheduleRun make_schedule(const ScheduleInGraph& spec) {
 
 // The learning rate, the update and all states.
 void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions& options,
-                UpdateInputs inputs, const StateWeights& weights, StepGraph& step) {
+                UpdateInputs inputs, const StateWeights& weights, LossScaler* scaler,
+                StepGraph& step) {
   ir::Graph& graph = draft.graph();
   inputs.learning_rate =
       graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
@@ -315,6 +317,7 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   step.statistics = bind_statistics(draft, weights.statistics);
   state.insert(state.end(), slots, bindings.end());
   if (options.exact) hold_states(draft, {}, options.exact->held_slots);
+  if (scaler != nullptr) scaler->guard(state);
   if (options.skip_non_finite && !is_host_loop(optimizer)) {
     guard_update(draft.g(), graph.outputs.front(), state);
   }
@@ -341,6 +344,18 @@ void bind_weights(ir::Graph& graph, const std::vector<WeightInfo>& weights) {
   std::erase_if(graph.initializers, [](const Value* value) { return !value->is_initializer(); });
 }
 
+// Scores that a classification loss reads: their products may be stored in 16 bits. Of numbers the
+// rounding would be a limit of the loss.
+std::unordered_set<const Value*> class_scores(const PlacedLoss& placed) {
+  std::unordered_set<const Value*> scores;
+  const auto add = [&](const PlacedLoss& one) {
+    if (one.resolved.info.is_classifier) scores.insert(one.stored_scores);
+  };
+  add(placed);
+  for (const PlacedLoss& other : placed.others) add(other);
+  return scores;
+}
+
 // A step that computes the loss alone.
 StepGraph loss_step(Draft& draft, const PlacedLoss& placed, const Loss& loss) {
   draft.graph().outputs.clear();
@@ -360,6 +375,12 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                      const Optimizer& optimizer, const StepGraphOptions& options) {
   check_optimizer(optimizer);
   check_update_options(options.update);
+  check_precision(options.precision);
+  if (options.precision.type != Precision::kFloat32 && is_host_loop(optimizer)) {
+    throw OptionError({.what = "precision: L-BFGS needs float32: its line search compares losses "
+                               "that differ by less than the rounding to 16 bits",
+                       .hint = "Omit precision=, or use another optimizer."});
+  }
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
   GraphBuilder& g = draft.g();
@@ -379,12 +400,19 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   const auto weight_values = values_of(weights);
 
   g.set_scope("gradient");
-  Value* const seed = g.scalar_like(loss_value, 1);
+  Value* seed = g.scalar_like(loss_value, 1);
+  std::optional<LossScaler> scaler;
+  if (options.precision.type == Precision::kFloat16) {
+    seed = scaler.emplace(g, options.precision).scaled(seed);
+  }
   autodiff::ZeroGradients zeros;
-  const std::vector<Value*> gradients =
+  PrecisionScope scope{.stored_scores = class_scores(placed)};
+  std::vector<Value*> gradients =
       autodiff::add_vjp(g, registry, std::span(&loss_value, 1), std::span(&seed, 1), weight_values,
-                        &zeros, options.custom_gradients);
+                        &zeros, options.custom_gradients, &scope.backward);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
+  lower_precision(g, registry, options.precision, scope);
+  if (scaler) scaler->unscale(gradients, loss_value);
   g.set_scope("");
   graph.outputs.clear();
   StepGraph step{.model = draft.model(),
@@ -419,7 +447,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
              {.weights = weight_values,
               .gradients = gradients,
               .denominator = step.is_mean ? placed.written.denominator : nullptr},
-             state_weights, step);
+             state_weights, scaler ? &*scaler : nullptr, step);
   return step;
 }
 

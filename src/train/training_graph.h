@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
+#include "onnxgrad/precision.h"
 #include "onnxgrad/schedules.h"
 #include "onnxgrad/training_mode.h"
 #include "opdef/custom_gradients.h"
@@ -46,6 +47,7 @@ struct StepGraphOptions {
   std::optional<TrainedSet> exact = {};
   TrainingMode training_mode = TrainingMode::kAuto;
   const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
+  MixedPrecision precision = {};
   /// A step whose loss or new state is not finite changes nothing.
   bool skip_non_finite = false;
   UpdateOptions update = {};

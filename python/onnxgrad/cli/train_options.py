@@ -177,6 +177,24 @@ OPTIONS: tuple[TrainOption, ...] = (
         "MODE",
     ),
     TrainOption(
+        "precision",
+        str,
+        "float32",
+        _MODEL,
+        "What is multiplied and stored in 16 bits: float32 (nothing), bf16 or fp16, or "
+        "fp16:loss_scale=X,growth_interval=N.",
+        "NAME",
+    ),
+    TrainOption(
+        "float32_nodes",
+        list,
+        None,
+        _MODEL,
+        "Node, operator or glob pattern that stays float32 with --precision; may be given several "
+        "times.",
+        "PATTERN",
+    ),
+    TrainOption(
         "optimizer",
         str,
         None,

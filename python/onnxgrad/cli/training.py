@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onnxgrad import errors, losses, optimizers, schedules
+from onnxgrad import errors, losses, optimizers, precision, schedules
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, print_stderr
 from onnxgrad.base.models import to_core_model
@@ -228,8 +229,14 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         accumulate=options.accumulate,
         stop_gradient=options.stop_gradient,
         training_mode=modes[options.training_mode],
+        precision=_precision(options),
         device=options.device,
     )
+
+
+def _precision(options: SimpleNamespace) -> precision.Precision:
+    described = precision.from_text(options.precision)
+    return dataclasses.replace(described, float32_nodes=options.float32_nodes or ())
 
 
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:

@@ -11,6 +11,7 @@ from onnxgrad.base.engine_options import training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
+from onnxgrad.precision import PrecisionLike, as_precision
 from onnxgrad.schedules import ScheduleLike, as_schedule
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def training_step(
     accumulate: int = 1,
     stop_gradient: str | Iterable[str] | None = None,
     training_mode: bool | str = "auto",
+    precision: PrecisionLike = "float32",
     schedule: ScheduleLike | None = None,
     updates: int | None = None,
     epochs: int = 1,
@@ -126,7 +128,7 @@ def training_step(
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident; see
         `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode
+    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, precision
         As for `TrainingSession`.
     schedule : str or Schedule, default=None
         See `onnxgrad.schedules`: the rate of each update is computed from ``learning_rate`` and the
@@ -177,6 +179,7 @@ def training_step(
             bool(gradients),
             patterns("stop_gradient", stop_gradient),
             training_mode_of(training_mode),
+            as_precision(precision)._native(),
             None if schedule is None else as_schedule(schedule)._native(),
             0 if updates is None else positive_int("updates", updates),
             positive_int("epochs", epochs),
@@ -204,6 +207,7 @@ def add_training_info(
     accumulate: int = 1,
     stop_gradient: str | Iterable[str] | None = None,
     training_mode: bool | str = "auto",
+    precision: PrecisionLike = "float32",
     schedule: ScheduleLike | None = None,
     updates: int | None = None,
     epochs: int = 1,
@@ -224,7 +228,7 @@ def add_training_info(
         Any but L-BFGS, which is a loop around loss and gradient.
     target, sample_weight, penalty, trainable, frozen, untie, groups, clip_value, clip_norm
         As for `training_step`.
-    accumulate, stop_gradient, training_mode, schedule, updates, epochs
+    accumulate, stop_gradient, training_mode, precision, schedule, updates, epochs
         As for `training_step`; but no schedule with `schedules.Plateau`, which follows the losses
         of epochs.
     target_opset : int, default=None
@@ -268,6 +272,7 @@ def add_training_info(
         update_options(described.lr, groups, clip_value, clip_norm, accumulate),
         patterns("stop_gradient", stop_gradient),
         training_mode_of(training_mode),
+        as_precision(precision)._native(),
         None if schedule is None else as_schedule(schedule)._native(),
         0 if updates is None else positive_int("updates", updates),
         positive_int("epochs", epochs),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from onnxgrad import losses, optimizers, schedules
+from onnxgrad import losses, optimizers, precision, schedules
 from onnxgrad.base.described import row_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
@@ -49,6 +49,9 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options["penalty"] = [text for text in texts if text is not None]
     modes = {"auto": "auto", True: "on", False: "off"}
     options["training_mode"] = modes[arguments["training_mode"]]
+    described = precision.as_precision(arguments["precision"])
+    options["precision"] = precision.to_text(described)
+    options["float32_nodes"] = list(described.float32_nodes) or None
     options["untie"] = arguments["untie"]
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}

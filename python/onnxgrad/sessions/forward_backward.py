@@ -22,6 +22,7 @@ from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import DataError, OptionError
+from onnxgrad.precision import PrecisionLike, as_precision
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,6 +90,9 @@ class ForwardBackward:
         Whether, in training passes, Dropout drops elements and BatchNormalization uses the
         statistics of the batch (and updates the running ones), even if the model was exported for
         inference. ``"auto"``: Dropout, and each BatchNormalization whose scale or bias is trained.
+    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
+        What training passes multiply in 16 bits, and save between them, see `onnxgrad.Precision`.
+        With ``"fp16"`` scale the gradients of the outputs yourself.
     device : {"cpu"}, default="cpu"
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
@@ -133,6 +137,7 @@ class ForwardBackward:
         input_gradients: bool = True,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
+        precision: PrecisionLike = "float32",
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
@@ -145,6 +150,7 @@ class ForwardBackward:
             "input_gradients": bool(input_gradients),
             "stop_gradient": patterns("stop_gradient", stop_gradient),
             "training_mode": training_mode,
+            "precision": as_precision(precision),
             "device": device,
             "threads": threads,
             "seed": seed,
@@ -162,6 +168,7 @@ class ForwardBackward:
             options["input_gradients"],
             options["stop_gradient"],
             training_mode_of(options["training_mode"]),
+            options["precision"]._native(),
             engine_options(options["device"], options["threads"], options["seed"]),
         )
         self._input_names = [value.name for value in self._core.inputs]

@@ -29,6 +29,7 @@ from onnxgrad.optimizers import (
     as_optimizer,
     update_options,
 )
+from onnxgrad.precision import PrecisionLike, as_precision
 from onnxgrad.profiles import Memory, Profile
 from onnxgrad.sessions.inference import NotPickled, as_declared
 
@@ -89,6 +90,9 @@ class TrainingSession(NotPickled):
         statistics of the batch, even if the model was exported for inference. ``"auto"``: Dropout,
         and each BatchNormalization whose scale or bias is trained. Evaluation, prediction and the
         trained model use inference mode, with the running statistics of the training.
+    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
+        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The
+        weights stay float32.
     skip_non_finite : bool, default=False
         Whether a step whose loss or new weights are NaN or infinite changes nothing.
     evaluation_only : bool, default=False
@@ -143,6 +147,7 @@ class TrainingSession(NotPickled):
         accumulate: int = 1,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
+        precision: PrecisionLike = "float32",
         skip_non_finite: bool = False,
         evaluation_only: bool = False,
         device: str = "cpu",
@@ -185,6 +190,7 @@ class TrainingSession(NotPickled):
             ),
             stops,
             training_mode_of(training_mode),
+            as_precision(precision)._native(),
             bool(skip_non_finite),
             bool(evaluation_only),
             engine_options(device, threads, seed),

@@ -23,6 +23,7 @@ from onnxgrad.files import save_model
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.metrics import MetricLike
 from onnxgrad.optimizers import LBFGS, OptimizerLike, ParameterGroup
+from onnxgrad.precision import PrecisionLike
 from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.training import Training
 
@@ -99,6 +100,8 @@ _PARAMETERS = """
     training_mode : "auto", True or False, default="auto"
         Whether Dropout and BatchNormalization of a given model are in training mode, see
         `TrainingSession`.
+    precision : {{"float32", "bf16", "fp16"}} or onnxgrad.Precision, default="float32"
+        What training steps multiply and store in 16 bits.
     dtype : {{"float32", "float64"}}, default=None
         Dtype of a network built here; None means float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()
@@ -173,6 +176,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         untie: bool = True,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | Literal["auto"] = "auto",
+        precision: PrecisionLike = "float32",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
@@ -205,6 +209,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.untie = untie
         self.stop_gradient = stop_gradient
         self.training_mode = training_mode
+        self.precision = precision
         self.dtype = dtype
         self.callbacks = callbacks
         self.random_state = random_state
@@ -311,6 +316,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "untie": self.untie,
             "stop_gradient": self.stop_gradient,
             "training_mode": self.training_mode,
+            "precision": self.precision,
         }
         self._training = self._settle(Training(_bytes_of(model), options))
         inputs = self._training.inputs()

@@ -19,6 +19,7 @@ from onnxgrad.callbacks import CallbackLike
 from onnxgrad.errors import ModelError
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup
+from onnxgrad.precision import PrecisionLike
 from onnxgrad.schedules import ScheduleLike
 from onnxgrad.sklearn.base import ModelOrFactory, OnnxEstimator
 from onnxgrad.sklearn.networks import Head, multi_layer_perceptron
@@ -134,6 +135,7 @@ class OnnxClassifier(
         untie: bool = True,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | Literal["auto"] = "auto",
+        precision: PrecisionLike = "float32",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
         random_state: int | np.random.RandomState | None = None,
@@ -167,6 +169,7 @@ class OnnxClassifier(
             untie=untie,
             stop_gradient=stop_gradient,
             training_mode=training_mode,
+            precision=precision,
             dtype=dtype,
             callbacks=callbacks,
             random_state=random_state,

@@ -33,6 +33,7 @@ from onnxgrad.history import History
 from onnxgrad.losses import LossLike, PenaltyLike
 from onnxgrad.metrics import MetricLike, native_metrics
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
+from onnxgrad.precision import PrecisionLike
 from onnxgrad.schedules import ScheduleLike, as_schedule
 from onnxgrad.sessions import Evaluation, TrainingSession
 from onnxgrad.sessions.training import describes_training
@@ -84,7 +85,7 @@ class Trainer(FitHooks):
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident; see
         `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode
+    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, precision
         See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
 
@@ -144,6 +145,7 @@ class Trainer(FitHooks):
         accumulate: int = 1,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
+        precision: PrecisionLike = "float32",
         device: str = "cpu",
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
@@ -163,6 +165,7 @@ class Trainer(FitHooks):
                 "accumulate": accumulate != 1,
                 "stop_gradient": stop_gradient is not None,
                 "training_mode": training_mode != "auto",
+                "precision": precision != "float32",
             }
             for option, is_given in given.items():
                 if is_given:
@@ -192,6 +195,7 @@ class Trainer(FitHooks):
                 accumulate=accumulate,
                 stop_gradient=stop_gradient,
                 training_mode=training_mode,
+                precision=precision,
                 device=device,
                 threads=threads,
                 seed=seed,

@@ -1,0 +1,535 @@
+#include "train/precision.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "ir/uses.h"
+#include "onnxgrad/option_error.h"
+#include "train/patterns.h"
+
+// Start reading at Lowering::run. Forward and backward nodes are in one graph; what "a later
+// product" means is computed once, backwards (find_ahead), then one pass in graph order inserts the
+// Casts.
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::GraphBuilder;
+using ir::Node;
+using ir::Value;
+
+constexpr double kMaxScale = 16777216;  // 2^24
+
+// Which operands of an operator are multiplied and added up.
+struct ProductOperator {
+  std::string_view domain;
+  std::string_view op_type;
+  std::size_t operands;  // the first ones
+};
+constexpr std::array kProducts = {
+    ProductOperator{"", "MatMul", 2},
+    ProductOperator{"", "Gemm", 2},
+    ProductOperator{"", "Conv", 2},
+    ProductOperator{"", "ConvTranspose", 2},
+    ProductOperator{"", "Einsum", 64},
+    ProductOperator{ir::kFunctionDomain, "ConvInputGrad", 2},
+    ProductOperator{ir::kFunctionDomain, "ConvWeightGrad", 2},
+};
+
+// What only moves elements of its first operand (Concat: of all), in types of 16 bits too: those
+// that stock onnxruntime runs on bfloat16.
+constexpr std::array<std::string_view, 9> kMovements = {
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
+    "Slice",   "Split",   "Concat",  "Identity",
+};
+
+enum class Kind : std::uint8_t {
+  kProduct,
+  kElementwise,
+  kMovement,
+  kReduction,  // its results are few: never stored in 16 bits
+  kShape,      // reads no elements
+  kWide,       // all else: computed in float32, result 0 stored as others are
+  kExcluded,   // by the user
+};
+
+bool is_wide(const Value* value) {
+  if (value == nullptr || !value->type.is_tensor() || value->dtype() != DataType::kFloat32) {
+    return false;
+  }
+  const auto dims = value->type.static_dims();
+  return !(value->type.has_rank() && value->type.rank() == 0) &&
+         !(dims && dims->num_elements() == 1);
+}
+
+class Lowering {
+ public:
+  Lowering(GraphBuilder& g, const opdef::OpRegistry& registry, const MixedPrecision& precision,
+           const PrecisionScope& scope)
+      : g_(g),
+        registry_(registry),
+        scope_(scope),
+        patterns_(precision.float32_nodes),
+        half_type_(precision.type == Precision::kFloat16 ? DataType::kFloat16
+                                                         : DataType::kBfloat16),
+        suffix_(precision.type == Precision::kFloat16 ? "_fp16" : "_bf16"),
+        uses_(g.graph()) {}
+
+  void run() {
+    check_patterns();
+    run_in(g_.graph(), nullptr);
+    if (num_products_ == 0 && num_doubles_ > 0) {
+      throw OptionError({.what = "precision: the products of this model are of float64",
+                         .hint = "Convert the model to float32, or omit precision=."});
+    }
+  }
+
+ private:
+  // A graph whose nodes are visited; those of enclosing graphs come before it in the list.
+  struct Frame {
+    ir::Graph* graph;
+    std::vector<Node*> first = {};  // read operands that no node computes
+    std::vector<Node*> nodes = {};
+    bool is_backward = false;
+    std::unordered_set<const Value*> ahead = {};   // values that a later product depends on
+    std::unordered_set<const Value*> behind = {};  // of the backward pass: that depend on a product
+  };
+  using Map = std::unordered_map<const Value*, Value*>;
+
+  // ---- what nodes are ----
+
+  const ProductOperator* find_product(const Node& node) const {
+    const std::string_view name = opdef::base_name(node.domain, node.op_type);
+    const auto found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
+      return one.domain == node.domain && one.op_type == name;
+    });
+    return found == kProducts.end() ? nullptr : &*found;
+  }
+
+  bool matches(const Node& node) const {
+    return std::ranges::any_of(patterns_, [&](const std::string& pattern) {
+      return (!node.name.empty() && glob_match(pattern, node.name)) ||
+             glob_match(pattern, node.op_type);
+    });
+  }
+
+  bool is_excluded(const Node& node) const {
+    if (patterns_.empty()) return false;
+    const auto found = scope_.backward.find(&node);
+    if (found == scope_.backward.end()) return matches(node);
+    return found->second != nullptr && matches(*found->second);
+  }
+
+  Kind kind(const Node& node) const {
+    if (is_excluded(node)) return Kind::kExcluded;
+    if (find_product(node) != nullptr) return Kind::kProduct;
+    const opdef::OpDef* def = registry_.find(node);
+    if (def != nullptr && def->fold_types != nullptr) return Kind::kShape;
+    if (node.domain.empty() && std::ranges::find(kMovements, node.op_type) != kMovements.end()) {
+      return Kind::kMovement;
+    }
+    if (def != nullptr && def->expression != nullptr) return Kind::kElementwise;
+    if (node.domain.empty() && node.op_type.starts_with("Reduce")) return Kind::kReduction;
+    return Kind::kWide;
+  }
+
+  bool has_product_inside(const Node& node) const {
+    return std::ranges::any_of(node.subgraphs(), [this](const ir::Graph* body) {
+      return std::ranges::any_of(body->nodes, [this](const Node* inner) {
+        return kind(*inner) == Kind::kProduct || has_product_inside(*inner);
+      });
+    });
+  }
+
+  bool is_backward(const Node& node, const Frame& frame) const {
+    return frame.is_backward || scope_.backward.contains(&node);
+  }
+
+  void check_patterns() const {
+    std::vector<std::string> names;
+    collect_names(g_.graph(), names);
+    for (const std::string& pattern : patterns_) {
+      const auto is_match = [&](const std::string& name) { return glob_match(pattern, name); };
+      if (std::ranges::any_of(names, is_match)) continue;
+      throw OptionError({.what = "float32_nodes: no node or operator matches '" + pattern + "'",
+                         .hint = base::nearest_or(pattern, names)});
+    }
+  }
+
+  void collect_names(const ir::Graph& graph, std::vector<std::string>& names) const {
+    for (const Node* node : graph.nodes) {
+      if (scope_.backward.contains(node)) continue;
+      if (!node->name.empty()) names.push_back(node->name);
+      names.push_back(node->op_type);
+      for (const ir::Graph* body : node->subgraphs()) collect_names(*body, names);
+    }
+  }
+
+  // ---- which values are stored ----
+
+  // Operands and captured values of nodes that are products, or that such nodes read.
+  void find_ahead(Frame& frame, const Frame* outer) {
+    for (const bool backward : {true, false}) {
+      std::unordered_set<const Value*> ahead;
+      if (outer != nullptr) {  // an iteration may follow
+        const bool has_product = std::ranges::any_of(frame.graph->nodes, [this](const Node* node) {
+          return kind(*node) == Kind::kProduct || has_product_inside(*node);
+        });
+        if (has_product) ahead.insert(frame.graph->outputs.begin(), frame.graph->outputs.end());
+      }
+      for (std::size_t i = frame.graph->nodes.size(); i-- > 0;) {
+        const Node& node = *frame.graph->nodes[i];
+        if (is_backward(node, frame) != backward) continue;
+        const bool leads =
+            kind(node) == Kind::kProduct || has_product_inside(node) ||
+            std::ranges::any_of(node.outputs, [&](const Value* v) { return ahead.contains(v); });
+        if (!leads || kind(node) == Kind::kShape) continue;
+        ahead.insert(node.inputs.begin(), node.inputs.end());
+        if (node.subgraphs().empty()) continue;
+        for (const Value* value : ir::captured_values(node)) ahead.insert(value);
+      }
+      // What the backward pass reads of the forward pass is judged in the latter.
+      for (const Value* value : ahead) {
+        if (value != nullptr && value->producer != nullptr &&
+            is_backward(*value->producer, frame) == backward) {
+          frame.ahead.insert(value);
+        }
+      }
+    }
+  }
+
+  void find_behind(Frame& frame) const {
+    for (const Node* node : frame.graph->nodes) {
+      if (!is_backward(*node, frame)) continue;
+      const bool follows = kind(*node) == Kind::kProduct || has_product_inside(*node) ||
+                           std::ranges::any_of(node->inputs, [&](const Value* value) {
+                             return frame.behind.contains(value);
+                           });
+      if (follows) frame.behind.insert(node->outputs.begin(), node->outputs.end());
+    }
+  }
+
+  // A use that ends a group of element-wise nodes.
+  bool ends_group(const Value& value, const ir::Use& use, const Frame& frame) const {
+    if (use.node == nullptr) return false;
+    if (use.node->graph != value.graph) return true;
+    // The gradient of the loss itself is float32 up to the first product.
+    const bool is_of_loss =
+        !frame.is_backward && is_backward(*value.producer, frame) && !frame.behind.contains(&value);
+    switch (kind(*use.node)) {
+      case Kind::kProduct:
+      case Kind::kMovement:
+        return true;
+      case Kind::kWide:
+        return !is_of_loss;
+      case Kind::kExcluded:
+      case Kind::kShape:
+        return false;
+      default:
+        return is_backward(*use.node, frame) != is_backward(*value.producer, frame);
+    }
+  }
+
+  // Through element-wise work only.
+  bool comes_of_product(const Value& value) const {
+    if (value.producer == nullptr) return false;
+    const Kind from = kind(*value.producer);
+    if (from != Kind::kElementwise && from != Kind::kMovement) return from == Kind::kProduct;
+    return std::ranges::any_of(value.producer->inputs, [this](const Value* input) {
+      return input != nullptr && comes_of_product(*input);
+    });
+  }
+
+  bool is_stored(const Value& value, const Frame& frame) const {
+    if (!is_wide(&value) || value.producer == nullptr) return false;
+    const Kind from = kind(*value.producer);
+    if (from == Kind::kReduction || from == Kind::kExcluded || from == Kind::kShape) return false;
+    if (from == Kind::kWide && value.output_index != 0) return false;
+    if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
+    if (!frame.ahead.contains(&value)) return false;
+    const auto uses = uses_.of(&value);
+    return std::ranges::any_of(uses,
+                               [&](const ir::Use& use) { return ends_group(value, use, frame); });
+  }
+
+  // ---- the rewrite ----
+
+  void run_in(ir::Graph& graph, const Frame* outer, bool backward = false) {
+    Frame& frame = *frames_.emplace_back(std::make_unique<Frame>(Frame{.graph = &graph}));
+    frame.is_backward = backward;
+    find_ahead(frame, outer);
+    find_behind(frame);
+    for (Node* node : std::vector<Node*>(graph.nodes)) visit(*node, frame);
+    std::vector<Node*> nodes = std::move(frame.first);
+    nodes.insert(nodes.end(), frame.nodes.begin(), frame.nodes.end());
+    graph.nodes = std::move(nodes);
+    if (outer != nullptr) {
+      for (Value*& output : graph.outputs) output = rounded(output, backward);
+    }
+    frames_.pop_back();
+  }
+
+  void visit(Node& node, Frame& frame) {
+    const bool backward = is_backward(node, frame);
+    const Kind what = kind(node);
+    count_product(node);
+    if (what == Kind::kProduct) {
+      const std::size_t count = std::min(find_product(node)->operands, node.inputs.size());
+      for (std::size_t i = 0; i < count; ++i) {
+        if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
+          half_of(node.inputs[i], frame);
+        }
+      }
+    }
+    if (what == Kind::kMovement && move_half(node, frame)) return;
+    if (what != Kind::kShape) {
+      for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+        const bool is_operand = what == Kind::kProduct && i < find_product(node)->operands;
+        node.inputs[i] =
+            is_operand ? operand(node.inputs[i], backward) : rounded(node.inputs[i], backward);
+      }
+    }
+    if (what != Kind::kExcluded) {
+      for (ir::Graph* body : node.subgraphs()) {
+        run_in(*body, &frame, backward);
+        replace_captured(*body, backward);
+      }
+    }
+    frame.nodes.push_back(&node);
+    for (Value* output : node.outputs) {
+      if (output != nullptr && is_stored(*output, frame)) store(output, frame);
+    }
+  }
+
+  void count_product(const Node& node) {
+    if (find_product(node) == nullptr) return;
+    ++(node.outputs[0]->dtype() == DataType::kFloat64 ? num_doubles_ : num_products_);
+  }
+
+  // What the nodes of a body read of enclosing graphs, as far as run_in has not replaced it.
+  void replace_captured(ir::Graph& body, bool backward) {
+    Map map;
+    for (Value* value : ir::captured_values(body)) {
+      Value* instead = rounded(value, backward);
+      if (instead != value) map.emplace(value, instead);
+    }
+    ir::replace_uses(body, map);
+  }
+
+  // True: the node moves halves now, and its results are as before in float32.
+  bool move_half(Node& node, Frame& frame) {
+    const std::size_t count = node.op_type == "Concat" ? node.inputs.size() : 1;
+    std::vector<Value*> halves;
+    for (std::size_t i = 0; i < count; ++i) {
+      Value* value = node.inputs[i];
+      if (!is_wide(value)) return false;
+      if (const auto found = half_.find(value); found != half_.end() && stored_.contains(value)) {
+        halves.push_back(found->second);
+      } else if (reaches_products_only(node)) {
+        halves.push_back(half_of(value, frame));
+      } else {
+        return false;
+      }
+    }
+    std::ranges::copy(halves, node.inputs.begin());
+    frame.nodes.push_back(&node);
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      Value* wide = node.outputs[i];
+      if (wide == nullptr) continue;
+      ir::Type type = wide->type;
+      type.dtype = half_type_;
+      Value* half = frame.graph->add_output(&node, i, type, wide->name + suffix_);
+      stored_.insert(wide);
+      half_[wide] = half;
+      wide->producer = nullptr;
+      Node* cast = make_cast(half, wide, frame);
+      frame.nodes.push_back(cast);
+      rounded_[0][wide] = wide;
+      rounded_[1][wide] = add_rounded(*wide, half, frame);
+    }
+    return true;
+  }
+
+  // A weight that is transposed and then multiplied.
+  bool reaches_products_only(const Node& node) const {
+    return std::ranges::all_of(node.outputs, [&](const Value* value) {
+      const auto uses = uses_.of(value);
+      return !uses.empty() && std::ranges::all_of(uses, [&](const ir::Use& use) {
+        if (use.node == nullptr || use.node->graph != value->graph) return false;
+        const ProductOperator* product = find_product(*use.node);
+        return product != nullptr && kind(*use.node) == Kind::kProduct &&
+               static_cast<std::size_t>(use.input) < product->operands;
+      });
+    });
+  }
+
+  Node* make_cast(Value* from, Value* to, const Frame& frame) const {
+    return frame.graph->make_node("Cast", {from}, {to}, to->name,
+                                  {{"to", static_cast<std::int64_t>(to->dtype())}});
+  }
+
+  Value* add_half(Value* value, Frame& frame, std::vector<Node*>& nodes) {
+    ir::Type type = value->type;
+    type.dtype = half_type_;
+    Value* half = frame.graph->add_value(frame.graph->names().unique(value->name + suffix_), type);
+    nodes.push_back(make_cast(value, half, frame));
+    half_[value] = half;
+    return half;
+  }
+
+  Value* add_rounded(const Value& value, Value* half, Frame& frame) {
+    return add_rounded(value, half, frame, frame.nodes);
+  }
+  static Value* new_like(const Value& value, Frame& frame) {
+    return frame.graph->add_value(frame.graph->names().unique(value.name + "_rounded"), value.type);
+  }
+  Value* add_rounded(const Value& value, Value* half, Frame& frame, std::vector<Node*>& nodes) {
+    Value* wide = new_like(value, frame);
+    nodes.push_back(make_cast(half, wide, frame));
+    return wide;
+  }
+
+  // From now on readers get the number of 16 bits. Those of the two passes have a Cast each: the
+  // passes may be separated, and then the half is what is saved.
+  void store(Value* value, Frame& frame) {
+    Value* half = add_half(value, frame, frame.nodes);
+    stored_.insert(value);
+    for (Map& map : rounded_) map[value] = add_rounded(*value, half, frame);
+  }
+
+  // The value in 16 bits, for products: of a value that others read in float32, too.
+  Value* half_of(Value* value, Frame& frame) {
+    if (const auto found = half_.find(value); found != half_.end()) return found->second;
+    Frame& home = frame_of(*value, frame);
+    std::vector<Node*>& nodes = value->producer == nullptr ? home.first : home.nodes;
+    Value* half = add_half(value, home, nodes);
+    for (Map& map : operand_) map[value] = add_rounded(*value, half, home, nodes);
+    return half;
+  }
+
+  Frame& frame_of(const Value& value, Frame& frame) {
+    for (const auto& one : frames_) {
+      if (one->graph == value.graph) return *one;
+    }
+    return frame;
+  }
+
+  Value* rounded(Value* value, bool backward) const {
+    const auto found = rounded_[backward ? 1 : 0].find(value);
+    return found == rounded_[backward ? 1 : 0].end() ? value : found->second;
+  }
+  Value* operand(Value* value, bool backward) const {
+    const auto found = operand_[backward ? 1 : 0].find(value);
+    return found == operand_[backward ? 1 : 0].end() ? rounded(value, backward) : found->second;
+  }
+
+  GraphBuilder& g_;
+  const opdef::OpRegistry& registry_;
+  const PrecisionScope& scope_;
+  const std::vector<std::string>& patterns_;
+  DataType half_type_;
+  std::string suffix_;
+  ir::Uses uses_;
+  std::vector<std::unique_ptr<Frame>> frames_;
+  std::unordered_set<const Value*> stored_;  // all readers get the number of 16 bits
+  Map half_;                                 // by float32 value
+  Map rounded_[2];                           // in float32 again, for forward and backward readers
+  Map operand_[2];                           // the same for products only
+  std::size_t num_products_ = 0;
+  std::size_t num_doubles_ = 0;
+};
+
+[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+  throw OptionError({.what = what, .hint = hint});
+}
+
+// Sum of x * 0: 0 if all elements are finite, else NaN.
+Value* sum_of_faults(GraphBuilder& g, std::span<Value* const> values) {
+  Value* total = nullptr;
+  for (Value* value : values) {
+    Value* zeros = g.scale(value, 0);
+    const bool is_scalar = value->type.has_rank() && value->type.rank() == 0;
+    Value* sum = g.cast(is_scalar ? zeros : g.reduce_sum(zeros, {}, false), DataType::kFloat32);
+    total = total == nullptr ? sum : g.add(total, sum);
+  }
+  return total;
+}
+
+}  // namespace
+
+void check_precision(const MixedPrecision& precision) {
+  if (!(precision.loss_scale >= 1 && precision.loss_scale <= kMaxScale)) {
+    refuse(fmt::format("loss_scale: {:g}, expected 1 to 16777216", precision.loss_scale),
+           "Give a power of two, such as 65536: dividing by it is exact.");
+  }
+  if (precision.growth_interval < 1) {
+    refuse(fmt::format("growth_interval: {}, expected at least 1", precision.growth_interval),
+           "Give the number of steps after which the loss scale is doubled.");
+  }
+}
+
+void lower_precision(GraphBuilder& g, const opdef::OpRegistry& registry,
+                     const MixedPrecision& precision, const PrecisionScope& scope) {
+  check_precision(precision);
+  if (precision.type == Precision::kFloat32) return;
+  Lowering(g, registry, precision, scope).run();
+}
+
+LossScaler::LossScaler(GraphBuilder& g, const MixedPrecision& precision)
+    : g_(g), precision_(precision) {
+  const auto add = [&](const char* name, Tensor first) {
+    Value* value = g.graph().add_input(name, ir::Type::tensor(first.dtype(), first.dims()));
+    value->initializer = std::move(first);
+    g.graph().initializers.push_back(value);
+    return value;
+  };
+  scale_ = add("loss_scale", Tensor::scalar(static_cast<float>(precision.loss_scale)));
+  steps_ = add("steps_since_overflow", Tensor::scalar(std::int64_t{0}));
+}
+
+Value* LossScaler::scaled(Value* seed) { return g_.mul(seed, g_.cast(scale_, seed->dtype())); }
+
+void LossScaler::unscale(std::span<Value*> gradients, Value* loss) {
+  g_.set_scope("loss_scale");
+  Value* const inverse = g_.div(g_.scalar_like(scale_, 1), scale_);
+  for (Value*& gradient : gradients) {
+    gradient = g_.mul(gradient, g_.cast(inverse, gradient->dtype()));
+  }
+  Value* const fault = sum_of_faults(g_, gradients);
+  Value* const loss_fault = sum_of_faults(g_, std::span(&loss, 1));
+  Value* const zero = g_.scalar_like(fault, 0);
+  is_finite_ = g_.equal(g_.add(fault, loss_fault), zero);
+  has_overflow_ = g_.op("And", {g_.op("Not", {g_.equal(fault, zero)}), g_.equal(loss_fault, zero)});
+  g_.set_scope("");
+}
+
+void LossScaler::guard(std::vector<ir::StateBinding>& state) {
+  g_.set_scope("loss_scale");
+  Value* const one = g_.scalar_like(scale_, 1);
+  Value* const is_least = g_.op("LessOrEqual", {scale_, one});
+  Value* const is_done = g_.op("Or", {is_finite_, is_least});
+  for (ir::StateBinding& binding : state) {
+    if (binding.input == binding.output) continue;
+    binding.output = g_.where(is_done, binding.output, binding.input);
+  }
+  Value* const steps = g_.add(steps_, g_.int_scalar(1));
+  Value* const grows = g_.op(
+      "And",
+      {is_finite_, g_.op("GreaterOrEqual", {steps, g_.int_scalar(precision_.growth_interval)})});
+  Value* const doubled = g_.op("Min", {g_.scale(scale_, 2), g_.scalar_like(scale_, kMaxScale)});
+  Value* const halved = g_.op("Max", {g_.scale(scale_, 0.5), one});
+  Value* const scale = g_.where(grows, doubled, g_.where(has_overflow_, halved, scale_));
+  Value* const restarts = g_.op("Or", {grows, g_.op("Not", {is_finite_})});
+  state.push_back({.input = scale_, .output = scale});
+  state.push_back({.input = steps_, .output = g_.where(restarts, g_.int_scalar(0), steps)});
+  g_.set_scope("");
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,65 @@
+#ifndef ONNXGRAD_TRAIN_PRECISION_H_
+#define ONNXGRAD_TRAIN_PRECISION_H_
+
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/graph.h"
+#include "onnxgrad/precision.h"
+#include "opdef/registry.h"
+
+// Mixed precision as Casts in the graph of a model and its gradient. A value of 16 bits is a pair
+// of nodes, Cast to the half and Cast back: every operator that computes does so in float32, in any
+// runtime, and a plan finds its products of halves in the pattern (passes/narrow_products.cpp).
+
+namespace onnxgrad::train {
+
+/// Throws: OptionError for an option out of range.
+void check_precision(const MixedPrecision& precision);
+
+/// What the rewrite must know of the graph.
+struct PrecisionScope {
+  /// Nodes of the backward sweep, each with the node whose rule wrote it, or nullptr.
+  std::unordered_map<const ir::Node*, const ir::Node*> backward = {};
+  /// Results of the last products that may be stored in 16 bits too: scores of classes.
+  std::unordered_set<const ir::Value*> stored_scores = {};
+};
+
+/// Inserts the Casts. Which values are stored in 16 bits: those of float32 that a later product of
+/// the same pass (forward or backward) depends on, where a group of element-wise nodes ends: what a
+/// product or another operator that is not element-wise reads, and what the forward pass leaves to
+/// the backward pass. So nothing is rounded within a chain of element-wise nodes, nor after the
+/// last product: the loss, its gradient and the gradients of weights are float32. Values that
+/// callers hold keep their type and name the number before it is rounded.
+/// Throws: OptionError (a pattern without a match; products of float64 only).
+void lower_precision(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
+                     const MixedPrecision& precision, const PrecisionScope& scope);
+
+/// The loss scale as state of a step.
+class LossScaler {
+ public:
+  /// Adds its inputs "loss_scale" (float32) and "steps_since_overflow" (int64).
+  LossScaler(ir::GraphBuilder& g, const MixedPrecision& precision);
+
+  /// `seed` times the scale, in its type.
+  ir::Value* scaled(ir::Value* seed);
+  /// Divides the gradients by the scale and looks for what is not finite in them.
+  void unscale(std::span<ir::Value*> gradients, ir::Value* loss);
+  /// Guards each new state; appends the bindings of the scale itself.
+  void guard(std::vector<ir::StateBinding>& state);
+
+ private:
+  ir::GraphBuilder& g_;
+  MixedPrecision precision_;
+  ir::Value* scale_ = nullptr;
+  ir::Value* steps_ = nullptr;
+  ir::Value* is_finite_ = nullptr;
+  ir::Value* has_overflow_ = nullptr;  ///< not finite, although the loss is
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_PRECISION_H_
