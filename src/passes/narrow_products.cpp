@@ -19,23 +19,23 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-bool is_cast(const Node* node) {
+bool is_cast_node(const Node* node) {
   return node != nullptr && node->domain.empty() && node->op_type == "Cast";
 }
 
 // The half that `value` is in float32, or nullptr.
 Value* half_behind(const Value* value) {
   const Node* node = value == nullptr ? nullptr : value->producer;
-  if (!is_cast(node) || value->dtype() != DataType::kFloat32) return nullptr;
+  if (!is_cast_node(node) || value->dtype() != DataType::kFloat32) return nullptr;
   return ir::holds_half(node->inputs[0]) ? node->inputs[0] : nullptr;
 }
 
-bool is_plain(const Node& node, std::string_view op_type) {
+bool is_standard(const Node& node, std::string_view op_type) {
   return node.domain.empty() && node.op_type == op_type;
 }
 
-bool is_product(const Node& node) {
-  return is_plain(node, "MatMul") || opdef::is_fused(&node, opdef::kGemm) ||
+bool is_narrowable(const Node& node) {
+  return is_standard(node, "MatMul") || opdef::is_fused(&node, opdef::kGemm) ||
          opdef::is_fused(&node, opdef::kGemmUpdate) ||
          opdef::is_fused(&node, opdef::kGemmWeightUpdate);
 }
@@ -45,12 +45,12 @@ std::size_t first_operand(const Node& node) {
   return opdef::is_fused(&node, opdef::kGemmUpdate) ? 1 : 0;
 }
 
-bool is_matrix_transpose(const Node* node) {
-  return node != nullptr && is_plain(*node, "Transpose") && node->inputs[0]->type.rank() == 2 &&
+bool swaps_axes(const Node* node) {
+  return node != nullptr && is_standard(*node, "Transpose") && node->inputs[0]->type.rank() == 2 &&
          node->ints_attribute("perm", {1, 0}) == std::vector<std::int64_t>{1, 0};
 }
 
-bool is_static(const Node& node) {
+bool shapes_are_static(const Node& node) {
   const auto has_dims = [](const Value* value) {
     return value == nullptr || value->type.static_dims().has_value();
   };
@@ -59,7 +59,7 @@ bool is_static(const Node& node) {
 
 // The float32 weight that a half is the rounding of, or nullptr.
 Value* weight_behind(const Value* half) {
-  if (!is_cast(half->producer)) return nullptr;
+  if (!is_cast_node(half->producer)) return nullptr;
   Value* const wide = half->producer->inputs[0];
   return wide->producer == nullptr && wide->dtype() == DataType::kFloat32 ? wide : nullptr;
 }
@@ -86,10 +86,10 @@ bool narrow_operands(Node& node, const PassContext& context) {
 
 // The product is written as the half that it is rounded to, if nothing else reads it.
 bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context) {
-  if (!is_plain(node, "MatMul") && !opdef::is_plain_product(&node)) return false;
+  if (!is_standard(node, "MatMul") && !opdef::is_plain_product(&node)) return false;
   Value* const wide = node.outputs[0];
   const Node* reader = uses.only_reader(wide);
-  if (!is_cast(reader) || !ir::holds_half(reader->outputs[0])) return false;
+  if (!is_cast_node(reader) || !ir::holds_half(reader->outputs[0])) return false;
   Value* const half = reader->outputs[0];
   if (half->dtype() != node.inputs[0]->dtype()) return false;
   node.outputs[0] = half;
@@ -107,10 +107,10 @@ bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
   bool changed = false;
   Rewriter out(graph);
   for (Node* node : std::vector<Node*>(graph.nodes)) {
-    const bool reads_matrices = is_plain(*node, "MatMul") || is_plain(*node, "Gemm");
+    const bool reads_matrices = is_standard(*node, "MatMul") || is_standard(*node, "Gemm");
     for (std::size_t i = 0; reads_matrices && i < 2; ++i) {
       const Value* half = half_behind(node->inputs[i]);
-      if (half == nullptr || !is_matrix_transpose(half->producer)) continue;
+      if (half == nullptr || !swaps_axes(half->producer)) continue;
       Value* const source = half->producer->inputs[0];
       ir::Type type = source->type;
       type.dtype = DataType::kFloat32;
@@ -133,7 +133,8 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
   std::vector<const Node*> gone;
   bool changed = false;
   for (Node* node : graph.nodes) {
-    if (!is_product(*node) || !is_static(*node) || !narrow_operands(*node, context)) continue;
+    if (!is_narrowable(*node) || !shapes_are_static(*node) || !narrow_operands(*node, context))
+      continue;
     changed = true;
     const Node* reader = uses.only_reader(node->outputs[0]);
     if (narrow_result(*node, uses, context)) gone.push_back(reader);

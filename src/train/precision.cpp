@@ -50,7 +50,7 @@ constexpr std::array<std::string_view, 9> kMovements = {
     "Slice",   "Split",   "Concat",  "Identity",
 };
 
-enum class Kind : std::uint8_t {
+enum class NodeKind : std::uint8_t {
   kProduct,
   kElementwise,
   kMovement,
@@ -127,23 +127,23 @@ class Lowering {
     return found->second != nullptr && matches(*found->second);
   }
 
-  Kind kind(const Node& node) const {
-    if (is_excluded(node)) return Kind::kExcluded;
-    if (find_product(node) != nullptr) return Kind::kProduct;
+  NodeKind kind(const Node& node) const {
+    if (is_excluded(node)) return NodeKind::kExcluded;
+    if (find_product(node) != nullptr) return NodeKind::kProduct;
     const opdef::OpDef* def = registry_.find(node);
-    if (def != nullptr && def->fold_types != nullptr) return Kind::kShape;
+    if (def != nullptr && def->fold_types != nullptr) return NodeKind::kShape;
     if (node.domain.empty() && std::ranges::find(kMovements, node.op_type) != kMovements.end()) {
-      return Kind::kMovement;
+      return NodeKind::kMovement;
     }
-    if (def != nullptr && def->expression != nullptr) return Kind::kElementwise;
-    if (node.domain.empty() && node.op_type.starts_with("Reduce")) return Kind::kReduction;
-    return Kind::kWide;
+    if (def != nullptr && def->expression != nullptr) return NodeKind::kElementwise;
+    if (node.domain.empty() && node.op_type.starts_with("Reduce")) return NodeKind::kReduction;
+    return NodeKind::kWide;
   }
 
   bool has_product_inside(const Node& node) const {
     return std::ranges::any_of(node.subgraphs(), [this](const ir::Graph* body) {
       return std::ranges::any_of(body->nodes, [this](const Node* inner) {
-        return kind(*inner) == Kind::kProduct || has_product_inside(*inner);
+        return kind(*inner) == NodeKind::kProduct || has_product_inside(*inner);
       });
     });
   }
@@ -180,7 +180,7 @@ class Lowering {
       std::unordered_set<const Value*> ahead;
       if (outer != nullptr) {  // an iteration may follow
         const bool has_product = std::ranges::any_of(frame.graph->nodes, [this](const Node* node) {
-          return kind(*node) == Kind::kProduct || has_product_inside(*node);
+          return kind(*node) == NodeKind::kProduct || has_product_inside(*node);
         });
         if (has_product) ahead.insert(frame.graph->outputs.begin(), frame.graph->outputs.end());
       }
@@ -188,9 +188,9 @@ class Lowering {
         const Node& node = *frame.graph->nodes[i];
         if (is_backward(node, frame) != backward) continue;
         const bool leads =
-            kind(node) == Kind::kProduct || has_product_inside(node) ||
+            kind(node) == NodeKind::kProduct || has_product_inside(node) ||
             std::ranges::any_of(node.outputs, [&](const Value* v) { return ahead.contains(v); });
-        if (!leads || kind(node) == Kind::kShape) continue;
+        if (!leads || kind(node) == NodeKind::kShape) continue;
         ahead.insert(node.inputs.begin(), node.inputs.end());
         if (node.subgraphs().empty()) continue;
         for (const Value* value : ir::captured_values(node)) ahead.insert(value);
@@ -208,7 +208,7 @@ class Lowering {
   void find_behind(Frame& frame) const {
     for (const Node* node : frame.graph->nodes) {
       if (!is_backward(*node, frame)) continue;
-      const bool follows = kind(*node) == Kind::kProduct || has_product_inside(*node) ||
+      const bool follows = kind(*node) == NodeKind::kProduct || has_product_inside(*node) ||
                            std::ranges::any_of(node->inputs, [&](const Value* value) {
                              return frame.behind.contains(value);
                            });
@@ -224,13 +224,13 @@ class Lowering {
     const bool is_of_loss =
         !frame.is_backward && is_backward(*value.producer, frame) && !frame.behind.contains(&value);
     switch (kind(*use.node)) {
-      case Kind::kProduct:
-      case Kind::kMovement:
+      case NodeKind::kProduct:
+      case NodeKind::kMovement:
         return true;
-      case Kind::kWide:
+      case NodeKind::kWide:
         return !is_of_loss;
-      case Kind::kExcluded:
-      case Kind::kShape:
+      case NodeKind::kExcluded:
+      case NodeKind::kShape:
         return false;
       default:
         return is_backward(*use.node, frame) != is_backward(*value.producer, frame);
@@ -240,8 +240,9 @@ class Lowering {
   // Through element-wise work only.
   bool comes_of_product(const Value& value) const {
     if (value.producer == nullptr) return false;
-    const Kind from = kind(*value.producer);
-    if (from != Kind::kElementwise && from != Kind::kMovement) return from == Kind::kProduct;
+    const NodeKind from = kind(*value.producer);
+    if (from != NodeKind::kElementwise && from != NodeKind::kMovement)
+      return from == NodeKind::kProduct;
     return std::ranges::any_of(value.producer->inputs, [this](const Value* input) {
       return input != nullptr && comes_of_product(*input);
     });
@@ -249,9 +250,10 @@ class Lowering {
 
   bool is_stored(const Value& value, const Frame& frame) const {
     if (!is_wide(&value) || value.producer == nullptr) return false;
-    const Kind from = kind(*value.producer);
-    if (from == Kind::kReduction || from == Kind::kExcluded || from == Kind::kShape) return false;
-    if (from == Kind::kWide && value.output_index != 0) return false;
+    const NodeKind from = kind(*value.producer);
+    if (from == NodeKind::kReduction || from == NodeKind::kExcluded || from == NodeKind::kShape)
+      return false;
+    if (from == NodeKind::kWide && value.output_index != 0) return false;
     if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
     if (!frame.ahead.contains(&value)) return false;
     const auto uses = uses_.of(&value);
@@ -278,9 +280,9 @@ class Lowering {
 
   void visit(Node& node, Frame& frame) {
     const bool backward = is_backward(node, frame);
-    const Kind what = kind(node);
+    const NodeKind what = kind(node);
     count_product(node);
-    if (what == Kind::kProduct) {
+    if (what == NodeKind::kProduct) {
       const std::size_t count = std::min(find_product(node)->operands, node.inputs.size());
       for (std::size_t i = 0; i < count; ++i) {
         if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
@@ -288,15 +290,15 @@ class Lowering {
         }
       }
     }
-    if (what == Kind::kMovement && move_half(node, frame)) return;
-    if (what != Kind::kShape) {
+    if (what == NodeKind::kMovement && move_half(node, frame)) return;
+    if (what != NodeKind::kShape) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-        const bool is_operand = what == Kind::kProduct && i < find_product(node)->operands;
+        const bool is_operand = what == NodeKind::kProduct && i < find_product(node)->operands;
         node.inputs[i] =
             is_operand ? operand(node.inputs[i], backward) : rounded(node.inputs[i], backward);
       }
     }
-    if (what != Kind::kExcluded) {
+    if (what != NodeKind::kExcluded) {
       for (ir::Graph* body : node.subgraphs()) {
         run_in(*body, &frame, backward);
         replace_captured(*body, backward);
@@ -364,7 +366,7 @@ class Lowering {
       return !uses.empty() && std::ranges::all_of(uses, [&](const ir::Use& use) {
         if (use.node == nullptr || use.node->graph != value->graph) return false;
         const ProductOperator* product = find_product(*use.node);
-        return product != nullptr && kind(*use.node) == Kind::kProduct &&
+        return product != nullptr && kind(*use.node) == NodeKind::kProduct &&
                static_cast<std::size_t>(use.input) < product->operands;
       });
     });
@@ -446,7 +448,7 @@ class Lowering {
   std::size_t num_doubles_ = 0;
 };
 
-[[noreturn]] void refuse(const std::string& what, const std::string& hint) {
+[[noreturn]] void refuse_precision(const std::string& what, const std::string& hint) {
   throw OptionError({.what = what, .hint = hint});
 }
 
@@ -466,12 +468,13 @@ Value* sum_of_faults(GraphBuilder& g, std::span<Value* const> values) {
 
 void check_precision(const MixedPrecision& precision) {
   if (!(precision.loss_scale >= 1 && precision.loss_scale <= kMaxScale)) {
-    refuse(fmt::format("loss_scale: {:g}, expected 1 to 16777216", precision.loss_scale),
-           "Give a power of two, such as 65536: dividing by it is exact.");
+    refuse_precision(fmt::format("loss_scale: {:g}, expected 1 to 16777216", precision.loss_scale),
+                     "Give a power of two, such as 65536: dividing by it is exact.");
   }
   if (precision.growth_interval < 1) {
-    refuse(fmt::format("growth_interval: {}, expected at least 1", precision.growth_interval),
-           "Give the number of steps after which the loss scale is doubled.");
+    refuse_precision(
+        fmt::format("growth_interval: {}, expected at least 1", precision.growth_interval),
+        "Give the number of steps after which the loss scale is doubled.");
   }
 }
 

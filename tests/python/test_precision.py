@@ -1,4 +1,4 @@
-"""`precision=`: what a step rounds, by NumPy and ml_dtypes; what it writes, in stock onnxruntime."""
+"""`precision=`: what a step rounds, by NumPy; what it writes, in stock onnxruntime."""
 
 import dataclasses
 import pickle
