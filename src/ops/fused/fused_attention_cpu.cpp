@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/builder.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
 #include "ops/fused/attention_rows.h"
