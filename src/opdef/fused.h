@@ -126,6 +126,7 @@ struct FusedSupport {
   bool gemm_update = true;         ///< `GemmUpdate`
   bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
   bool kept_gates = true;          ///< `LSTM`, `GRU` and `RNN` that return their gates
+  bool activation = true;          ///< `Activation` (opdef/activation.h)
   bool attention = true;           ///< `Attention` and `AttentionGradient` (opdef/attention.h)
 };
 

@@ -26,6 +26,7 @@ constexpr Pass kFuse[] = {
     {"merge_common_subexpressions", merge_common_subexpressions},
     {"keep_gates", keep_gates, &opdef::FusedSupport::kept_gates},
     {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
+    {"fuse_activations", fuse_activations, &opdef::FusedSupport::activation},
     {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},

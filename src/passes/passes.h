@@ -93,6 +93,10 @@ bool keep_gates(ir::Graph& graph, const PassContext& context);
 /// their gradient onnxgrad.fused.AttentionGradient: no tensor [queries, keys] is stored.
 bool fuse_attention(ir::Graph& graph, const PassContext& context);
 
+/// Nodes that compute GELU or SiLU, in whatever form, become onnxgrad.fused.Activation, and those
+/// of its gradient a product with the slope that it returns.
+bool fuse_activations(ir::Graph& graph, const PassContext& context);
+
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
 /// nodes over the same index space, trailing reductions and what follows these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);

@@ -105,6 +105,66 @@ TEST_F(PassTest, AttentionIsOneNodeEachWay) {
   }
 }
 
+// GELU and SiLU in the forms of exporters, each with its gradient: one node, and a product in what
+// follows; not functions that are only similar.
+TEST_F(PassTest, ActivationsAreOneNode) {
+  using Form = Value* (*)(ir::GraphBuilder& g, Value* x);
+  const Form divided = [](ir::GraphBuilder& g, Value* x) {
+    Value* root = g.scalar_like(x, 1.4142135623730951);
+    Value* erf = g.op("Erf", {g.div(x, root)});
+    return g.scale(g.mul(x, g.add(erf, g.scalar_like(x, 1))), 0.5);
+  };
+  const Form halved_first = [](ir::GraphBuilder& g, Value* x) {
+    Value* erf = g.op("Erf", {g.scale(x, 0.70710678118654752)});
+    return g.mul(g.scale(x, 0.5), g.add(g.scalar_like(x, 1), erf));
+  };
+  const Form by_tanh = [](ir::GraphBuilder& g, Value* x) {
+    Value* cube = g.op("Pow", {x, g.scalar_like(x, 3)});
+    Value* inner = g.scale(g.add(x, g.scale(cube, 0.044715)), 0.7978845608028654);
+    return g.mul(g.scale(x, 0.5), g.add(g.op("Tanh", {inner}), g.scalar_like(x, 1)));
+  };
+  const Form gated = [](ir::GraphBuilder& g, Value* x) { return g.mul(x, g.op("Sigmoid", {x})); };
+  const Form standard = [](ir::GraphBuilder& g, Value* x) {
+    return g.op("Gelu", {x}, {{.name = "approximate", .value = std::string("none")}});
+  };
+  const Form standard_tanh = [](ir::GraphBuilder& g, Value* x) {
+    return g.op("Gelu", {x}, {{.name = "approximate", .value = std::string("tanh")}});
+  };
+  const Form quick = [](ir::GraphBuilder& g, Value* x) {
+    return g.mul(x, g.op("Sigmoid", {g.scale(x, 1.702)}));
+  };
+  const std::vector<std::pair<Form, int>> forms = {{divided, 0}, {halved_first, 0},  {standard, 0},
+                                                   {by_tanh, 1}, {standard_tanh, 1}, {gated, 2},
+                                                   {quick, -1}};
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    for (const bool has_gradient : {false, true}) {
+      SCOPED_TRACE(i);
+      testing_support::Workbench bench;
+      ir::GraphBuilder& g = bench.builder();
+      const auto add_input = [&](const char* name) {
+        return bench.graph().add_input(name, ir::Type::tensor(DataType::kFloat32, Dims{64, 64}));
+      };
+      Value* x = add_input("x");
+      Value* y = forms[i].first(g, x);
+      bench.graph().outputs = {y};
+      if (has_gradient) {
+        const std::vector<Value*> weights{x};
+        const std::vector<Value*> outputs{y};
+        const std::vector<Value*> seeds{add_input("seed")};
+        bench.graph().outputs.push_back(
+            autodiff::add_vjp(g, registry(), outputs, seeds, weights)[0]);
+      }
+      fold_constants(bench.graph(), bench.context());
+      EXPECT_EQ(fuse_activations(bench.graph(), bench.context()), forms[i].second >= 0);
+      ASSERT_EQ(ir::find_fault(bench.graph()), "");
+      if (forms[i].second < 0) continue;
+      EXPECT_EQ(bench.graph().nodes.size(), has_gradient ? 2U : 1U) << ir::to_text(bench.graph());
+      EXPECT_EQ(y->producer->int_attribute("function"), forms[i].second);
+      EXPECT_FALSE(fuse_activations(bench.graph(), bench.context()));
+    }
+  }
+}
+
 // The gates of a cell are computed once, by the operator, and its gradient reads them; not where
 // another node is the one that they belong to.
 TEST_F(PassTest, CellsKeepTheirGates) {

@@ -1,0 +1,18 @@
+#ifndef ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_
+#define ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_
+
+#include <cstdint>
+
+#include "opdef/activation.h"
+
+namespace onnxgrad::ops::activation_rows {
+
+/// y = f(x), slope = f'(x) (unless it is nullptr), element by element. Either may be x.
+void apply(opdef::ActivationFunction function, const float* x, float* y, float* slope,
+           std::int64_t count);
+void apply(opdef::ActivationFunction function, const double* x, double* y, double* slope,
+           std::int64_t count);
+
+}  // namespace onnxgrad::ops::activation_rows
+
+#endif  // ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_
