@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ ctest: build ## the C++ tests
 dist: build ## jobs of several processes: MPI from Debian and wheels, TCP, three hosts as network namespaces
 	@scripts/setup.sh --mpi
 	@preset=$(preset) tests/distributed/run.sh
+
+dist-kills: build ## 60 kills of ranks of a training on three hosts, with resume (kills=N)
+	@scripts/setup.sh --mpi
+	@python tests/distributed/kills.py $(or $(kills),60)
 
 test-faults: build ## kills and failing file calls, all of them (a sample is part of ctest)
 	@ONNXGRAD_FAULT_TESTS=long ctest --preset $(preset) -R '^faults$$' -V

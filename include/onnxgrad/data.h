@@ -72,6 +72,10 @@ class DataSource {
   virtual std::optional<Dataset> next() = 0;
   /// False: at most one pass is possible.
   virtual bool can_start_again() const { return true; }
+  /// Limits the passes that begin from now on to the rows [begin, end), counted in the order of the
+  /// pass: those of one of several workers. Others are not read, except those of a chunk that a
+  /// limit divides. False: it cannot, and nothing changes.
+  virtual bool take_rows(std::int64_t /*begin*/, std::int64_t /*end*/) { return false; }
 };
 
 }  // namespace onnxgrad

@@ -2,7 +2,9 @@
 #define ONNXGRAD_DATA_FILES_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +64,20 @@ using NpyFiles = std::vector<std::pair<std::string, std::string>>;
 /// The same for arrays in separate .npy files: `layout` refers to the names in `files`.
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
+
+/// One of several sources that are a data set together: a file, say.
+struct Shard {
+  std::string name = {};  ///< for messages
+  /// Opens it; called when its rows are needed, once in each pass.
+  std::function<std::shared_ptr<DataSource>()> open = {};
+  /// Its number of rows; nullopt: it is opened once to find out.
+  std::optional<std::int64_t> rows = {};
+};
+
+/// The rows of all shards, of any sizes. A pass opens one at a time, in an order that is a function
+/// of (seed, epoch) if it is shuffled; rows are shuffled as the shard itself does. Throws:
+/// DataError (no shard, no rows, a shard that does not know its number of rows).
+std::unique_ptr<DataSource> open_shards(std::vector<Shard> shards);
 
 /// What can be done about a string that is not a number: "Write it with a decimal point: 0.5.".
 /// `column` is one that can be left out; empty: there is none.

@@ -3,12 +3,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -25,18 +27,26 @@ namespace onnxgrad::python {
 namespace {
 
 /// A source that is written in Python: `start(epoch, shuffle, seed)` and `next()`, which gives a
-/// Dataset or None. Both are called by the reading thread, which takes the interpreter lock.
+/// Dataset or None, and, unless None, `take_rows(begin, end)`. They are called by the reading thread,
+/// which takes the interpreter lock.
 class PythonSource final : public DataSource {
  public:
   PythonSource(nb::object start, nb::object next, std::optional<std::int64_t> num_rows,
-               bool can_start_again)
+               bool can_start_again, nb::object take_rows)
       : start_(std::move(start)),
         next_(std::move(next)),
+        take_rows_(std::move(take_rows)),
         num_rows_(num_rows),
         can_start_again_(can_start_again) {}
 
   std::optional<std::int64_t> num_rows() const override { return num_rows_; }
   bool can_start_again() const override { return can_start_again_; }
+  bool take_rows(std::int64_t begin, std::int64_t end) override {
+    const nb::gil_scoped_acquire lock;
+    if (take_rows_.is_none()) return false;
+    take_rows_(begin, end);
+    return true;
+  }
   void start(const Pass& pass) override {
     const nb::gil_scoped_acquire lock;
     start_(pass.epoch, pass.shuffle, pass.seed);
@@ -51,6 +61,7 @@ class PythonSource final : public DataSource {
  private:
   nb::object start_;
   nb::object next_;
+  nb::object take_rows_;  // or None
   std::optional<std::int64_t> num_rows_;
   bool can_start_again_;
 };
@@ -61,6 +72,26 @@ std::shared_ptr<nb::object> shared_object(nb::object object) {
             const nb::gil_scoped_acquire lock;
             delete held;
           }};
+}
+
+/// What Python's `open()` returns; the object lives as long as the source.
+std::shared_ptr<DataSource> call_open(const std::shared_ptr<nb::object>& open) {
+  const nb::gil_scoped_acquire lock;
+  auto held = shared_object((*open)());
+  return {held, nb::cast<DataSource*>(*held)};
+}
+
+/// Name, function that opens it, and number of rows or None, of each shard.
+using ShardTuple = std::tuple<std::string, nb::object, std::optional<std::int64_t>>;
+
+std::unique_ptr<DataSource> shards_of(const std::vector<ShardTuple>& given) {
+  std::vector<Shard> shards;
+  for (const auto& [name, open, rows] : given) {
+    shards.push_back({.name = name,
+                      .open = [held = shared_object(open)] { return call_open(held); },
+                      .rows = rows});
+  }
+  return open_shards(std::move(shards));
 }
 
 Metric metric_of(const std::string& name, nb::object function) {
@@ -138,10 +169,12 @@ void bind_sources(nb::module_& module) {
             source.start({.epoch = epoch, .shuffle = shuffle, .seed = seed});
           },
           "epoch"_a = 0, "shuffle"_a = false, "seed"_a = 0, Unlocked())
-      .def("next", &DataSource::next, Unlocked());
+      .def("next", &DataSource::next, Unlocked())
+      .def("take_rows", &DataSource::take_rows, "begin"_a, "end"_a, Unlocked());
   nb::class_<PythonSource, DataSource>(module, "PythonSource")
-      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>, bool>(), "start"_a,
-           "next"_a, "num_rows"_a.none(), "can_start_again"_a = true);
+      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>, bool, nb::object>(),
+           "start"_a, "next"_a, "num_rows"_a.none(), "can_start_again"_a = true,
+           "take_rows"_a.none() = nb::none());
 }
 
 FileLayout layout_of(const std::vector<ValueInfo>& inputs, const std::string& target,
@@ -186,6 +219,7 @@ void bind_files(nb::module_& module) {
       },
       "path"_a, "layout"_a, "delimiter"_a, "chunk_bytes"_a, Unlocked());
   module.def("open_npz", &open_npz, "path"_a, "layout"_a, "chunk_bytes"_a, Unlocked());
+  module.def("open_shards", &shards_of, "shards"_a);
   module.def("open_npy", &open_npy, "files"_a, "layout"_a, "chunk_bytes"_a, Unlocked());
 }
 

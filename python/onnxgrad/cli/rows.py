@@ -13,6 +13,7 @@ from onnxgrad.data.labels import ClassWeight, class_weight_from_text
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.data.parquet import import_pyarrow
+from onnxgrad.data.shards import Shards, is_pattern
 from onnxgrad.data.sources import Source, one_character
 from onnxgrad.data.tables import Table, read_npy, read_table
 from onnxgrad.errors import OptionError
@@ -82,10 +83,12 @@ def _fraction(text: str | None) -> float | None:
 
 
 def _is_streamed(files: list[str], wanted: bool | None) -> bool:
-    if wanted is not None:
+    if wanted is not None and not any(is_pattern(file) for file in files):
         return wanted
     if any(Path(file).suffix.lower() == ".jsonl" for file in files):
         return False
+    if any(is_pattern(file) for file in files):
+        return True
     return sum(_size_in_memory(file) for file in files) > free_bytes() / 4
 
 
@@ -111,10 +114,11 @@ def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
     if path.endswith(".npy") and path != options.data:
         raise _no_validation_file()
     source: Source = open_file(path, options.target, options.sample_weight)
-    if options.ignored:
-        source.ignored = list(options.ignored)  # type: ignore[attr-defined]
-    if options.delimiter is not None and isinstance(source, CsvFile):
-        source.delimiter = one_character("--delimiter", options.delimiter)
+    for one in source.sources if isinstance(source, Shards) else [source]:
+        if options.ignored:
+            one.ignored = list(options.ignored)  # type: ignore[attr-defined]
+        if options.delimiter is not None and isinstance(one, CsvFile):
+            one.delimiter = one_character("--delimiter", options.delimiter)
     return source, None, None
 
 

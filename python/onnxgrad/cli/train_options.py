@@ -52,7 +52,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _DATA,
-        "Rows to train on: .csv or .tsv with a header line, .npz, .parquet, or .npy.",
+        "Rows to train on: .csv or .tsv with a header line, .npz, .parquet, or .npy; or a pattern "
+        "of several files.",
         "FILE",
         is_path=True,
     ),

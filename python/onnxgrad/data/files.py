@@ -11,6 +11,7 @@ from typing import Any
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text, positive_int
 from onnxgrad.data.parquet import ParquetFile
+from onnxgrad.data.shards import Shards, files_of, is_pattern
 from onnxgrad.data.sources import (
     CHUNK_BYTES,
     ColumnFile,
@@ -168,7 +169,8 @@ def open_file(
     Parameters
     ----------
     path : path
-        A ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file.
+        A ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file, or a pattern of several:
+        ``"train-*.csv"``. For ``.npy``, `target` and `sample_weight` are patterns of as many files.
     target : str, path or dict of str to these, default=None
         Name of the column or array to predict, None means ``"y"``; for ``.npy``, the file. With
         several losses a dictionary by output.
@@ -177,6 +179,8 @@ def open_file(
     """
     text = path_text("path", path)
     suffix = Path(text).suffix.lower()
+    if is_pattern(path):
+        return Shards(_open_all(text, target, sample_weight))
     if suffix == ".npy":
         if target is None:
             raise DataError(
@@ -197,10 +201,43 @@ def open_file(
     return kinds[suffix](path, name, sample_weight=weight)
 
 
+def _open_all(
+    pattern: str,
+    target: PathLike | Mapping[str, PathLike] | None,
+    sample_weight: PathLike | None,
+) -> list[Source]:
+    files = files_of(pattern)
+
+    def for_each(other: Any) -> list[Any]:
+        """One for each file: of `.npy` the files of another pattern, else the same column."""
+        if isinstance(other, Mapping):
+            columns = {name: for_each(one) for name, one in other.items()}
+            return [
+                {name: column[i] for name, column in columns.items()} for i in range(len(files))
+            ]
+        if not is_pattern(other) or Path(pattern).suffix.lower() != ".npy":
+            return [other] * len(files)
+        found = files_of(other)
+        if len(found) != len(files):
+            raise DataError(
+                what=f"'{pattern}' matches {len(files)} files, but '{other}' {len(found)}",
+                file=pattern,
+                hint="Give as many, in the same order of names.",
+            )
+        return found
+
+    both = zip(files, for_each(target), for_each(sample_weight), strict=True)
+    return [open_file(file, one, weight) for file, one, weight in both]
+
+
 def source_like(source: Source | None, validation: Any) -> Any:
     """Return a source like `source` for another path; return other values unchanged."""
     if not isinstance(validation, (str, os.PathLike)):
         return validation
+    if isinstance(source, Shards):
+        source = source.sources[0]
+    if isinstance(source, ColumnFile) and is_pattern(validation):
+        return Shards([source_like(source, path) for path in files_of(validation)])
     if isinstance(source, ColumnFile):
         other = copy.copy(source)
         other.path = path_text("validation", validation)

@@ -46,7 +46,9 @@ class ParquetFile(ColumnFile):
         """Return the extension's reader for the inputs and the target of `session`."""
         self.layout(session._core)  # for its checks
         reader = ParquetReader(self, session._core)
-        return _core.PythonSource(reader.start, reader.next, reader.num_rows)
+        return _core.PythonSource(
+            reader.start, reader.next, reader.num_rows, take_rows=reader.take_rows
+        )
 
 
 class ParquetReader:
@@ -64,6 +66,7 @@ class ParquetReader:
         self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         self._first_rows = np.concatenate([[0], np.cumsum(self._group_rows)]).astype(int)
         self.num_rows = int(metadata.num_rows)
+        self._range = (0, self.num_rows)
         self._chunks: Iterator[_core.Dataset] = iter(())
 
     def _plan(self, names: list[str]) -> None:
@@ -96,6 +99,10 @@ class ParquetReader:
         read += [source.sample_weight] if source.sample_weight else []
         self._columns = list(dict.fromkeys(read))
 
+    def take_rows(self, begin: int, end: int) -> None:
+        """Read these rows alone, in the order of a pass; other row groups are not decoded."""
+        self._range = (begin, end)
+
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:
         """Begin a pass; the order of row groups depends on seed and epoch."""
         groups = np.arange(len(self._group_rows))
@@ -109,15 +116,24 @@ class ParquetReader:
 
     def _read(self, groups: list[int]) -> Iterator[_core.Dataset]:
         rows = max(1, self._source.chunk_bytes // (8 * len(self._columns)))
+        begin, end = self._range
+        done = 0  # rows of the pass
         for group in groups:
             first = int(self._first_rows[group])
+            group_rows = self._group_rows[group]
+            if done >= end or done + group_rows <= begin:
+                done += group_rows
+                continue
             batches = self._file.iter_batches(
                 batch_size=rows, row_groups=[group], columns=self._columns, use_threads=False
             )
             for batch in batches:
-                if batch.num_rows:
-                    yield self._dataset(batch, first)
-                    first += batch.num_rows
+                skipped = min(max(begin - done, 0), batch.num_rows)
+                taken = batch.slice(skipped, max(min(end - done, batch.num_rows) - skipped, 0))
+                if taken.num_rows:
+                    yield self._dataset(taken, first + skipped)
+                first += batch.num_rows
+                done += batch.num_rows
 
     def _dataset(self, batch: Any, first: int) -> _core.Dataset:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))

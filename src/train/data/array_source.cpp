@@ -78,6 +78,8 @@ class ArraySource final : public ChunkedSource {
     }
   }
 
+  std::int64_t first_row_of(std::int64_t chunk) const override { return chunk * chunk_rows_; }
+
   Dataset read_chunk(std::int64_t chunk) override {
     const std::int64_t first = chunk * chunk_rows_;
     const std::int64_t count = std::min(chunk_rows_, rows_ - first);

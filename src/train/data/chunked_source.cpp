@@ -55,8 +55,23 @@ void ChunkedSource::set_size(std::int64_t rows, std::int64_t chunks, bool any_or
   any_order_ = any_order;
 }
 
+bool ChunkedSource::take_rows(std::int64_t begin, std::int64_t end) {
+  begin_ = begin;
+  end_ = end;
+  return true;
+}
+
+std::int64_t ChunkedSource::chunk_at(std::int64_t position) const {
+  return order_.empty() ? position : order_[static_cast<std::size_t>(position)];
+}
+
+std::int64_t ChunkedSource::rows_of(std::int64_t chunk) const {
+  return (chunk + 1 < chunks_ ? first_row_of(chunk + 1) : rows_) - first_row_of(chunk);
+}
+
 void ChunkedSource::start(const Pass& pass) {
   position_ = 0;
+  row_ = 0;
   order_.clear();
   if (!pass.shuffle || !any_order_) return;
   order_.resize(static_cast<std::size_t>(chunks_));
@@ -64,11 +79,53 @@ void ChunkedSource::start(const Pass& pass) {
 }
 
 std::optional<Dataset> ChunkedSource::next() {
-  if (position_ >= chunks_) return std::nullopt;
-  const std::int64_t chunk =
-      order_.empty() ? position_ : order_[static_cast<std::size_t>(position_)];
-  ++position_;
-  return read_chunk(chunk);
+  const std::int64_t end = end_ < 0 ? rows_ : end_;
+  for (; position_ < chunks_ && row_ < end; ++position_) {
+    const std::int64_t chunk = chunk_at(position_);
+    const std::int64_t rows = rows_of(chunk);
+    const std::int64_t first = std::max(begin_ - row_, std::int64_t{0});
+    const std::int64_t last = std::min(end - row_, rows);
+    row_ += rows;
+    if (first >= rows) {
+      if (!any_order_) read_chunk(chunk);  // what comes later can only be read after it
+      continue;
+    }
+    ++position_;
+    Dataset data = read_chunk(chunk);
+    return last - first == rows ? std::move(data) : cut_rows(data, first, last - first);
+  }
+  return std::nullopt;
+}
+
+Dataset cut_rows(const Dataset& chunk, std::int64_t first, std::int64_t count) {
+  const auto cut = [&](const Tensor& all) -> Tensor {
+    if (!all.is_defined()) return {};
+    std::vector<std::int64_t> sizes(all.dims().begin(), all.dims().end());
+    const std::int64_t rows = sizes.at(0);
+    sizes[0] = count;
+    if (all.dtype() == DataType::kString) {
+      const auto texts = all.strings();
+      const auto each = std::ssize(texts) / std::max<std::int64_t>(rows, 1);
+      const auto begin = texts.begin() + first * each;
+      return Tensor::from_strings({begin, begin + count * each}, Dims(sizes));
+    }
+    const auto whole = std::make_shared<Tensor>(all);
+    std::byte* const begin = whole->mutable_raw() + whole->size_bytes() / rows * first;
+    return Tensor::view(all.dtype(), Dims(sizes), begin, whole);
+  };
+  Dataset part = chunk;
+  for (auto& input : part.inputs) input.tensor = cut(input.tensor);
+  for (auto& target : part.targets) target.tensor = cut(target.tensor);
+  part.target = cut(chunk.target);
+  part.sample_weight = cut(chunk.sample_weight);
+  part.first_row += first;
+  return part;
+}
+
+std::int64_t rows_in(const Dataset& chunk) {
+  const auto rows = [](const Tensor& tensor) { return tensor.dims()[0]; };
+  if (!chunk.inputs.empty()) return rows(chunk.inputs.front().tensor);
+  return rows(chunk.target.is_defined() ? chunk.target : chunk.targets.front().tensor);
 }
 
 std::vector<TargetColumn> target_columns(const FileLayout& layout) {

@@ -16,19 +16,33 @@ class ChunkedSource : public DataSource {
   std::optional<std::int64_t> num_rows() const final { return rows_; }
   void start(const Pass& pass) final;
   std::optional<Dataset> next() final;
+  bool take_rows(std::int64_t begin, std::int64_t end) final;
 
  protected:
   /// After construction of the derived class. `any_order`: read_chunk may be called in any order.
   void set_size(std::int64_t rows, std::int64_t chunks, bool any_order);
   virtual Dataset read_chunk(std::int64_t chunk) = 0;
+  /// The number of its first row; rows of chunks are consecutive.
+  virtual std::int64_t first_row_of(std::int64_t chunk) const = 0;
 
  private:
+  std::int64_t chunk_at(std::int64_t position) const;
+  std::int64_t rows_of(std::int64_t chunk) const;
+
   std::int64_t rows_ = 0;
   std::int64_t chunks_ = 0;
   bool any_order_ = true;
   std::vector<std::int64_t> order_;  ///< of the current pass; empty: in order
   std::int64_t position_ = 0;
+  std::int64_t begin_ = 0;  ///< of the rows to take, in the order of a pass
+  std::int64_t end_ = -1;   ///< -1: all
+  std::int64_t row_ = 0;    ///< of the pass: the first one of the chunk at position_
 };
+
+/// `count` rows of a chunk from row `first` on; their memory is shared.
+Dataset cut_rows(const Dataset& chunk, std::int64_t first, std::int64_t count);
+/// Of the target or an input.
+std::int64_t rows_in(const Dataset& chunk);
 
 /// Which column (or array) of a file feeds what; -1: none.
 struct ColumnPlan {

@@ -170,6 +170,9 @@ class CsvSource final : public ChunkedSource {
   std::int64_t make_index();
   std::optional<std::int64_t> read_header(std::string_view text, bool is_last);
   Dataset read_chunk(std::int64_t chunk) override;
+  std::int64_t first_row_of(std::int64_t chunk) const override {
+    return chunks_[static_cast<std::size_t>(chunk)].first_row;
+  }
   void make_origin();
   std::int64_t line_of(std::int64_t row) const;
   std::vector<std::string_view> lines_of(const ChunkPlace& place,

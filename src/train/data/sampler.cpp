@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/philox.h"
@@ -77,6 +78,28 @@ void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_
   ONNXGRAD_ASSERT(order.size() <= std::size_t{1} << 32);
   std::iota(order.begin(), order.end(), std::int64_t{0});
   permute(PhiloxStream(seed, RandomUse::kShuffle, epoch), order);
+}
+
+KeyedPermutation::KeyedPermutation(std::uint64_t size, std::uint64_t seed, std::uint32_t epoch)
+    : size_(size), seed_(seed), epoch_(epoch) {
+  while (half_bits_ < 32 && (std::uint64_t{1} << (2 * half_bits_)) < size) ++half_bits_;
+}
+
+std::uint64_t KeyedPermutation::operator()(std::uint64_t position) const {
+  constexpr std::uint32_t kRounds = 8;
+  constexpr std::uint32_t kUse = 0x100;  // apart from the streams of RandomUse
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
+  do {
+    std::uint64_t left = position >> half_bits_;
+    std::uint64_t right = position & mask;
+    for (std::uint32_t round = 0; round < kRounds; ++round) {
+      const auto word = static_cast<std::uint32_t>(right);
+      const std::uint32_t mixed = base::philox4x32({word, round, epoch_, kUse}, seed_)[0];
+      left = std::exchange(right, left ^ (mixed & mask));
+    }
+    position = left << half_bits_ | right;
+  } while (position >= size_);
+  return position;
 }
 
 std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size) {

@@ -12,6 +12,24 @@ namespace onnxgrad::train {
 /// draws. Fisher-Yates with Philox. Allocates nothing. At most 2^32 rows.
 void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_t> order);
 
+/// A random permutation of {0, ..., size - 1} without an array: a bijection with a key, a function
+/// of (seed, epoch) and the size. A Feistel network over the next power of 4 with Philox as its
+/// round function; numbers that are not below `size` are permuted again until they are (cycle
+/// walking: Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002), on average
+/// less than four times for 64 numbers and more.
+class KeyedPermutation {
+ public:
+  KeyedPermutation(std::uint64_t size, std::uint64_t seed, std::uint32_t epoch);
+  /// The number at `position`, which is below size.
+  std::uint64_t operator()(std::uint64_t position) const;
+
+ private:
+  std::uint64_t size_;
+  std::uint64_t seed_;
+  std::uint32_t epoch_;
+  int half_bits_ = 4;  ///< at least: networks over fewer bits are not uniform
+};
+
 /// Number of full batches that would cover `rows` rows once: ceil(rows / batch_size).
 std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <vector>
 
@@ -41,6 +42,43 @@ TEST(Sampler, EveryRowComesToEveryPlaceEquallyOften) {
   for (const auto& row : counts) {
     for (const int count : row) {
       const double expected = static_cast<double>(kEpochs) / kRows;
+      chi_square += (count - expected) * (count - expected) / expected;
+    }
+  }
+  EXPECT_LT(chi_square, 39.3);  // 16 degrees of freedom: exceeded with probability 0.001
+}
+
+TEST(Sampler, AKeyedPermutationIsOne) {
+  for (const std::uint64_t size : {1U, 2U, 3U, 4U, 5U, 16U, 17U, 1000U, 4097U}) {
+    const KeyedPermutation permutation(size, 7, 3);
+    std::vector<bool> seen(size, false);
+    for (std::uint64_t i = 0; i < size; ++i) {
+      const std::uint64_t number = permutation(i);
+      ASSERT_LT(number, size);
+      EXPECT_FALSE(seen[number]);
+      seen[number] = true;
+      EXPECT_EQ(KeyedPermutation(size, 7, 3)(i), number);
+    }
+  }
+  const std::uint64_t large = std::uint64_t{1} << 50;
+  const KeyedPermutation permutation(large + 12345, 1, 0);
+  EXPECT_LT(permutation(large), large + 12345);
+  EXPECT_NE(permutation(0), KeyedPermutation(large + 12345, 1, 1)(0));
+  EXPECT_NE(permutation(0), KeyedPermutation(large + 12345, 2, 0)(0));
+}
+
+TEST(Sampler, AKeyedPermutationIsUniform) {
+  constexpr std::uint64_t kSize = 5;
+  constexpr int kEpochs = 20000;
+  std::array<std::array<int, kSize>, kSize> counts{};
+  for (std::uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+    const KeyedPermutation permutation(kSize, 1, epoch);
+    for (std::size_t i = 0; i < kSize; ++i) ++counts[i][permutation(i)];
+  }
+  double chi_square = 0;
+  for (const auto& row : counts) {
+    for (const int count : row) {
+      const double expected = static_cast<double>(kEpochs) / kSize;
       chi_square += (count - expected) * (count - expected) / expected;
     }
   }
