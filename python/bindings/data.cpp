@@ -27,8 +27,8 @@ namespace onnxgrad::python {
 namespace {
 
 /// A source that is written in Python: `start(epoch, shuffle, seed)` and `next()`, which gives a
-/// Dataset or None, and, unless None, `take_rows(begin, end)`. They are called by the reading thread,
-/// which takes the interpreter lock.
+/// Dataset or None, and, unless None, `take_rows(begin, end)`. They are called by the reading
+/// thread, which takes the interpreter lock.
 class PythonSource final : public DataSource {
  public:
   PythonSource(nb::object start, nb::object next, std::optional<std::int64_t> num_rows,
