@@ -128,6 +128,7 @@ struct FusedSupport {
   bool kept_gates = true;          ///< `LSTM`, `GRU` and `RNN` that return their gates
   bool activation = true;          ///< `Activation` (opdef/activation.h)
   bool attention = true;           ///< `Attention` and `AttentionGradient` (opdef/attention.h)
+  bool normalization = true;       ///< `BatchNormalization` with what surrounds it
 };
 
 /// `GemmWeightUpdate` of domain `onnxgrad.fused`, (A, B, w, m, ...): WeightUpdate with the product

@@ -28,6 +28,7 @@ constexpr Pass kFuse[] = {
     {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
     {"fuse_activations", fuse_activations, &opdef::FusedSupport::activation},
     {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},
+    {"fuse_normalization", fuse_normalization, &opdef::FusedSupport::normalization},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},

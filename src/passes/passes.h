@@ -64,6 +64,10 @@ bool eliminate_identities(ir::Graph& graph, const PassContext& context);
 /// Merges nodes that compute the same from the same inputs, and small constants of equal value.
 bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 
+/// BatchNormalization in training mode and its gradient take in the sums, Relu and Clip around them
+/// and share the statistics: onnxgrad.fused.BatchNormalization, ...Grad.
+bool fuse_normalization(ir::Graph& graph, const PassContext& context);
+
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 

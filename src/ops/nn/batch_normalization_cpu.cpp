@@ -75,9 +75,10 @@ struct Statistics {
   double variance = 0;
 };
 
-// In double, two passes: the sums of a whole batch lose too much otherwise.
+// In double, two passes: the sums of a whole batch lose too much otherwise. Zeros if it is empty.
 template <std::floating_point T>
 Statistics batch_statistics(const NormTask& task, const T* x, std::int64_t group) {
+  if (task.count() == 0) return {};
   double sum = 0;
   visit_group(task, group, [&](std::int64_t i) { sum += static_cast<double>(x[i]); });
   const auto count = static_cast<double>(task.count());
@@ -92,6 +93,7 @@ Statistics batch_statistics(const NormTask& task, const T* x, std::int64_t group
 
 // Like batch_statistics, with SIMD.
 Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t group) {
+  if (task.count() == 0) return {};
   const auto count = static_cast<double>(task.count());
   double sum = 0;
   visit_stretches(task, group, [&](auto i) { sum += stretches::sum(x + i, task.length); });
