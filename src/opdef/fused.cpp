@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <span>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "ir/builder.h"
@@ -105,6 +107,24 @@ ExprProgram GemmUpdate::program(bool has_rate) const {
   const std::int32_t move = program.emit(ExprOp::kMul, factor, product);
   program.results = {program.emit(ExprOp::kAdd, program.input(1), move)};
   return program;
+}
+
+LinearStep LinearStep::read(const ir::Node& node) {
+  const auto* numbers = node.find_attribute("coefficients");
+  ONNXGRAD_ASSERT(numbers != nullptr && std::holds_alternative<Tensor>(*numbers));
+  const std::vector<double> c = std::get<Tensor>(*numbers).to_doubles();
+  ONNXGRAD_ASSERT(c.size() == 6);
+  return {.bias = c[0],
+          .target = c[1],
+          .shift = c[2],
+          .loss_scale = c[3],
+          .weight_step = c[4],
+          .bias_step = c[5]};
+}
+
+std::vector<ir::Attribute> LinearStep::attributes() const {
+  const std::array numbers{bias, target, shift, loss_scale, weight_step, bias_step};
+  return {{.name = "coefficients", .value = Tensor::from(std::span<const double>(numbers), {6})}};
 }
 
 GemmWeightUpdate GemmWeightUpdate::read(const ir::Node& node) {

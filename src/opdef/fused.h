@@ -62,6 +62,25 @@ struct GemmUpdate {
 };
 inline constexpr std::string_view kGemmUpdate = "GemmUpdate";
 
+/// `LinearStep` of domain `onnxgrad.fused`, (X, w, b?, y, rate?) -> (loss, w', b'?): a step of
+/// gradient descent of a linear model with one column of scores and squared errors. X: [N, K]; w: K
+/// elements; y: N elements; b, rate, loss: one. With z = X w + bias * b + target * y + shift [N] and
+/// rate 1 if absent:
+///   loss = loss_scale * sum(z^2),  w' = w + weight_step * rate * X^T z,
+///   b' = b + bias_step * rate * sum(z)
+struct LinearStep {
+  double bias = 1;
+  double target = -1;
+  double shift = 0;
+  double loss_scale = 1;
+  double weight_step = -1;
+  double bias_step = -1;
+
+  static LinearStep read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kLinearStep = "LinearStep";
+
 /// How a weight is updated; see WeightUpdate for the formulas.
 enum class UpdateRule : std::uint8_t {
   kMomentum,
@@ -124,6 +143,7 @@ struct FusedSupport {
   bool gemm = true;                ///< `Gemm`
   bool gemm_epilogue = true;       ///< element-wise work after a product, in its kernel
   bool gemm_update = true;         ///< `GemmUpdate`
+  bool linear_step = true;         ///< `LinearStep`
   bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
   bool kept_gates = true;          ///< `LSTM`, `GRU` and `RNN` that return their gates
   bool activation = true;          ///< `Activation` (opdef/activation.h)

@@ -31,6 +31,7 @@ constexpr Pass kFuse[] = {
     {"fuse_normalization", fuse_normalization, &opdef::FusedSupport::normalization},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
+    {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
     {"narrow_products", narrow_products},
     {"spread_casts", spread_casts, &opdef::FusedSupport::elementwise_groups},

@@ -85,6 +85,10 @@ bool spread_casts(ir::Graph& graph, const PassContext& context);
 /// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate if nothing else reads the product.
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 
+/// The whole step of a linear model with one column of scores, squared errors and plain gradient
+/// descent becomes onnxgrad.fused.LinearStep.
+bool fuse_linear_steps(ir::Graph& graph, const PassContext& context);
+
 /// onnxgrad.WeightUpdate of a product that nothing else reads becomes
 /// onnxgrad.fused.GemmWeightUpdate.
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);

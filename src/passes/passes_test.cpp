@@ -45,26 +45,77 @@ class PassTest : public testing::Test {
 };
 
 // Linear regression by gradient descent, as the training step's graph has it.
-TEST_F(PassTest, LinearRegressionStepIsThreeKernels) {
-  Value* x = input("X", {10, 2});
-  Value* y = input("y", {10, 1});
-  Value* w = input("W", {2, 1});
-  Value* b = input("b", {1});
-  Value* rate = input("rate", {});
-  Value* prediction = g_.add(g_.matmul(x, w), b);
-  Value* difference = g_.sub(prediction, y);
-  Value* loss = g_.reduce_sum(g_.mul(difference, difference), {}, false);
-  const std::vector<Value*> weights{w, b};
-  const std::vector<Value*> outputs{loss};
-  const std::vector<Value*> seeds{g_.ones_like(loss)};
-  const auto gradients = autodiff::add_vjp(g_, registry(), outputs, seeds, weights);
-  graph().outputs = {loss, g_.sub(w, g_.mul(rate, gradients[0])),
-                     g_.sub(b, g_.mul(rate, gradients[1]))};
-  run();
-  std::vector<std::string> types = op_types();
-  std::ranges::sort(types);
-  EXPECT_EQ(types, (std::vector<std::string>{"Elementwise", "Gemm", "GemmUpdate"}))
-      << ir::to_text(graph());
+class LinearStepTest : public PassTest {
+ protected:
+  Value* x_ = input("X", {10, 2});
+  Value* y_ = input("y", {10, 1});
+  Value* w_ = input("W", {2, 1});
+  Value* b_ = input("b", {1});
+  Value* rate_ = input("rate", {});
+
+  Value* difference() { return g_.sub(g_.add(g_.matmul(x_, w_), b_), y_); }
+
+  // The operators of the plan, sorted, with this loss and these updates.
+  std::vector<std::string> plan_of(Value* loss, bool trains_bias = true) {
+    const std::vector<Value*> weights{w_, b_};
+    const std::vector<Value*> outputs{loss};
+    const std::vector<Value*> seeds{g_.ones_like(loss)};
+    const auto gradients = autodiff::add_vjp(g_, registry(), outputs, seeds, weights);
+    graph().outputs.insert(graph().outputs.begin(), loss);
+    graph().outputs.push_back(g_.sub(w_, g_.mul(rate_, gradients[0])));
+    if (trains_bias) graph().outputs.push_back(g_.sub(b_, g_.mul(rate_, gradients[1])));
+    PassContext with_states = context();
+    with_states.next_states = {graph().outputs.begin() + 1, graph().outputs.end()};
+    for (const Pass& pass : plan_passes(true)) {
+      pass.run(graph(), with_states);
+      EXPECT_EQ(ir::find_fault(graph()), "") << pass.name;
+    }
+    std::vector<std::string> types = op_types();
+    std::ranges::sort(types);
+    return types;
+  }
+};
+
+using Operators = std::vector<std::string>;
+const Operators kOneKernel{"LinearStep"};
+const Operators kThreeKernels{"Elementwise", "Gemm", "GemmUpdate"};
+
+TEST_F(LinearStepTest, IsOneKernel) {
+  Value* d = difference();
+  EXPECT_EQ(plan_of(g_.reduce_sum(g_.mul(d, d), {}, false)), kOneKernel) << ir::to_text(graph());
+}
+
+TEST_F(LinearStepTest, HowTheSquareIsWrittenDoesNotMatter) {
+  Value* square = g_.op("Pow", {g_.sub(y_, g_.add(b_, g_.matmul(x_, w_))), g_.scalar_like(y_, 2)});
+  EXPECT_EQ(plan_of(g_.reduce_sum(square, {}, false)), kOneKernel) << ir::to_text(graph());
+}
+
+TEST_F(LinearStepTest, ABiasThatIsNotTrainedIsReadAlone) {
+  Value* d = difference();
+  EXPECT_EQ(plan_of(g_.reduce_sum(g_.mul(d, d), {}, false), /*trains_bias=*/false), kOneKernel);
+}
+
+TEST_F(LinearStepTest, AnotherLossIsNoLinearStep) {
+  EXPECT_EQ(plan_of(g_.reduce_sum(g_.op("Abs", {difference()}), {}, false)), kThreeKernels);
+}
+
+TEST_F(LinearStepTest, ScoresThatAreReadOtherwiseAreKept) {
+  Value* d = difference();
+  graph().outputs = {d};
+  EXPECT_EQ(plan_of(g_.reduce_sum(g_.mul(d, d), {}, false)), kThreeKernels);
+}
+
+TEST_F(LinearStepTest, APenaltyIsNotLost) {
+  Value* d = difference();
+  Value* penalty = g_.reduce_sum(g_.mul(w_, w_), {}, false);
+  const auto types = plan_of(g_.add(g_.reduce_sum(g_.mul(d, d), {}, false), penalty));
+  EXPECT_EQ(std::ranges::count(types, "LinearStep"), 0);
+}
+
+TEST_F(LinearStepTest, WeightsOfRowsAreNotLost) {
+  Value* d = difference();
+  Value* weighted = g_.mul(input("row_weights", {10, 1}), g_.mul(d, d));
+  EXPECT_EQ(plan_of(g_.reduce_sum(weighted, {}, false)), kThreeKernels);
 }
 
 // Attention of two heads that were split off by Reshape and Transpose, with its gradient: two nodes

@@ -77,6 +77,7 @@ Region::Region(CompiledRegion compiled, RegionContext context)
       ++next;
     }
   }
+  is_plain_ = on_host_ && compiled_.plan.copies.empty() && !compiled_.tail;
   if (!on_host_) upload_constants();
 }
 
@@ -164,6 +165,11 @@ void Region::copy_feeds() {
 }
 
 void Region::run() {
+  if (is_plain_ && !context_.profiler.is_on() && context_.cells.collectives == nullptr) {
+    const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
+    for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);
+    return;
+  }
   if (!on_host_) copy_feeds();
   if (context_.profiler.is_on()) {
     run_profiled();

@@ -100,7 +100,8 @@ class Region final : public Execution {
 
   CompiledRegion compiled_;
   RegionContext context_;
-  bool on_host_;  // the CPU: addresses are pointers, kernels are called here
+  bool on_host_;           // the CPU: addresses are pointers, kernels are called here
+  bool is_plain_ = false;  // a run is the calls of its kernels
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_

@@ -17,7 +17,7 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
                std::byte* to);
 
 /// The plans of a fit's batches, and the binding of their rows: read in place if a batch is
-/// consecutive rows, else gathered into a buffer of one batch.
+/// consecutive rows (one row is), else gathered into a buffer of one batch.
 class BatchBinder {
  public:
   /// `step` outlives this.
@@ -55,7 +55,9 @@ class BatchBinder {
                           std::int64_t rows) {
     const Column& source = block.data->columns[column];
     if (block.order.empty()) return source.row(begin);
-    if (block.has_windows) return source.row(block.order[static_cast<std::size_t>(begin)]);
+    if (block.has_windows || rows == 1) {
+      return source.row(block.order[static_cast<std::size_t>(begin)]);
+    }
     Tensor& batch = staging_[column];
     copy_rows(source.values.raw(), source.row_bytes,
               block.order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)),

@@ -20,10 +20,14 @@ class EpochLoss {
   void add(const StepRunner& step, const runtime::Execution& plan, double loss, std::int64_t rows) {
     const double counted = step.denominator(plan).value_or(static_cast<double>(rows));
     const double share = step.graph().is_mean ? counted : 1;
+    add(loss, counted, share);
+    if (step.has_log_results()) add_log_results(step, plan, share);
+  }
+  /// One whose loss counts `share` times, and `counted` times in the mean.
+  void add(double loss, double counted, double share) {
     sum_ += loss * share;
     weight_ += counted;
     steps_ += 1;
-    if (step.has_log_results()) add_log_results(step, plan, share);
   }
   /// Keeps its memory.
   void clear();

@@ -1,7 +1,9 @@
 #ifndef ONNXGRAD_TRAIN_FIT_FAULT_SEARCH_H_
 #define ONNXGRAD_TRAIN_FIT_FAULT_SEARCH_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,11 @@ class FaultSearch {
   /// (with keep_batch) batches that were kept.
   void take_snapshot(const FitProgress& progress);
   bool is_snapshot_due() const { return interval_ > 0 && num_steps() >= interval_; }
+  /// Steps before the one after which one is due.
+  std::int64_t steps_before_snapshot() const {
+    return interval_ > 0 ? std::max<std::int64_t>(interval_ - 1 - num_steps(), 0)
+                         : std::numeric_limits<std::int64_t>::max();
+  }
   /// Before each step. Allocates nothing after reserve().
   void note_rate() { rates_.push_back(step_.learning_rate()); }
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }

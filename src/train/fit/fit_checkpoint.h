@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,6 +40,10 @@ class FitCheckpoints {
   bool open(const RowBlock*& block, StopFlag& stop);
 
   bool is_due_at_step() const { return steps_ > 0 && fit_.progress.step % steps_ == 0; }
+  /// Steps before the one after which one is due.
+  std::int64_t steps_before_due() const {
+    return steps_ > 0 ? steps_ - 1 - fit_.progress.step % steps_ : kNever;
+  }
   /// At the end of an epoch, after the callbacks, which may have changed the learning rate.
   void end_epoch(const EpochLog& log);
   void save();
@@ -46,6 +51,7 @@ class FitCheckpoints {
   void end_fit();
 
  private:
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::optional<Checkpoint> find();
   bool resume(const Checkpoint& checkpoint, const RowBlock*& block, StopFlag& stop);
   void check_fit(const Checkpoint& checkpoint) const;

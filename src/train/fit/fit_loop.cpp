@@ -248,10 +248,46 @@ bool FitLoop::run_block() {
   const std::int64_t batch_rows = block_->batch_rows;
   const std::int64_t rows = block_->rows;
   std::int64_t begin = progress_.row - progress_.block_first_row;
-  for (; begin + batch_rows <= rows; begin += batch_rows) {
-    if (!run_batch(begin, batch_rows)) return false;
+  while (begin + batch_rows <= rows) {
+    const std::int64_t quiet = num_quiet_steps((rows - begin) / batch_rows);
+    const bool goes_on = quiet > 0 ? run_quiet_steps(begin, quiet) : run_batch(begin, batch_rows);
+    if (!goes_on) return false;
+    begin += std::max<std::int64_t>(quiet, 1) * batch_rows;
   }
   return options_.drop_last || begin >= rows || run_batch(begin, rows - begin);
+}
+
+// How many of the next `most` steps do nothing but update the weights and add to the loss.
+std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
+  const bool is_watched = rates_.may_change() || options_.keep_step_losses || countdown_ > 0 ||
+                          options_.on_non_finite == OnNonFinite::kSkip ||
+                          options_.max_seconds > 0 || step_.has_log_results() ||
+                          step_.graph().ports.denominator.has_value() ||
+                          step_.executor().cells().collectives != nullptr;
+  if (is_watched) return 0;
+  if (options_.max_steps > 0) most = std::min(most, options_.max_steps - progress_.step);
+  most = std::min(most, checkpoints_->steps_before_due());
+  return faults_ ? std::min(most, faults_->steps_before_snapshot()) : most;
+}
+
+// The same as run_batch() for steps that are quiet. Small models notice the difference.
+bool FitLoop::run_quiet_steps(std::int64_t begin, std::int64_t count) {
+  const std::int64_t rows = block_->batch_rows;
+  const double counted = static_cast<double>(rows);
+  const double share = step_.graph().is_mean ? counted : 1;
+  for (; count > 0; --count, begin += rows) {
+    runtime::Execution& plan = binder_.bind(*block_, begin, rows);
+    if (faults_) faults_->note_rate();
+    progress_.is_inside_step = true;
+    const double loss = step_.run(plan);
+    progress_.is_inside_step = false;
+    ++progress_.step;
+    progress_.row += rows;
+    progress_.loss.add(loss, counted, share);
+    if (!std::isfinite(loss) && faults_) return handle_loss(loss);
+    if (stop_.is_set()) return end_with(stop_.reason());
+  }
+  return true;
 }
 
 // False: training ends with this step.
@@ -272,10 +308,7 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   } else {
     progress_.loss.add(step_, plan, loss, rows);
   }
-  if (!is_finite && faults_) {
-    return handle_fault(std::isnan(loss) ? "the training loss is nan"  // without its sign
-                                         : fmt::format("the training loss is {}", loss));
-  }
+  if (!is_finite && faults_) return handle_loss(loss);
   if (stop_.is_set()) return end_with(stop_.reason());
   if (options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0) {
@@ -298,6 +331,11 @@ bool FitLoop::check_state() {
   const bool has_rows = block_ != nullptr || feed_->gives_single_batches();
   if (!faults_ || !has_rows || step_.is_state_finite()) return true;
   return handle_fault("a weight is not finite");
+}
+
+bool FitLoop::handle_loss(double loss) {
+  return handle_fault(std::isnan(loss) ? "the training loss is nan"  // without its sign
+                                       : fmt::format("the training loss is {}", loss));
 }
 
 // After the last step. False, if it does not throw.

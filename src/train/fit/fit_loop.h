@@ -52,7 +52,10 @@ class FitLoop {
   bool begin_block(bool is_first);
   bool run_block();
   bool run_batch(std::int64_t begin, std::int64_t rows);
+  std::int64_t num_quiet_steps(std::int64_t most) const;
+  bool run_quiet_steps(std::int64_t begin, std::int64_t count);
   bool check_state();
+  bool handle_loss(double loss);
   bool handle_fault(const std::string& fault_seen);
   bool call_step_callback(double loss, const runtime::Execution& plan);
   bool is_time_over();

@@ -22,6 +22,8 @@ class RateSchedule {
   /// size of batches used as they come. Throws: DataError (rows that cannot be counted).
   void prepare(BatchFeed& feed, bool has_block, StopFlag& stop);
   bool is_prepared() const { return !options_.schedule || schedule_.has_value(); }
+  /// Whether set_rate() does anything.
+  bool may_change() const { return schedule_.has_value() || options_.learning_rate; }
   /// Before the next step.
   void set_rate(const FitProgress& progress) {
     if (schedule_) {

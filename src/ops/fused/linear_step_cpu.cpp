@@ -1,0 +1,106 @@
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "ir/builder.h"
+#include "opdef/fused.h"
+#include "opdef/kernel.h"
+#include "ops/fused/linear_step.h"
+
+// onnxgrad.fused.LinearStep: all of a linear model's step in one call, since at ten rows of two
+// columns a kernel is mostly its call.
+
+namespace onnxgrad::ops::linear_step_cpu {
+namespace {
+
+constexpr int kInputs = 5;
+
+template <class T>
+struct StepData {
+  LinearStepFn<T> step = nullptr;
+  std::int64_t rows = 0, features = 0;
+  bool has_bias = false, has_rate = false, has_new_bias = false;
+  int scratch_at = 0;
+  T bias, target, shift, loss_scale;
+  double weight_step, bias_step;
+};
+
+template <class T>
+void run_step(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& data = *static_cast<const StepData<T>*>(raw);
+  const auto in = [&](int i) { return reinterpret_cast<const T*>(args[i]); };
+  const auto out = [&](int i) { return reinterpret_cast<T*>(args[i]); };
+  const double rate = data.has_rate ? static_cast<double>(*in(4)) : 1;
+  const T bias = data.has_bias ? *in(2) : T(0);
+  const auto sums = data.step({.x = in(0),
+                               .weight = in(1),
+                               .target = in(3),
+                               .new_weight = out(kInputs + 1),
+                               .sums = out(data.scratch_at),
+                               .rows = data.rows,
+                               .features = data.features,
+                               .offset = data.bias * bias + data.shift,
+                               .target_factor = data.target,
+                               .weight_step = static_cast<T>(data.weight_step * rate)});
+  *out(kInputs) = data.loss_scale * sums.squares;
+  if (data.has_new_bias) {
+    *out(kInputs + 2) = bias + static_cast<T>(data.bias_step * rate) * sums.values;
+  }
+}
+
+template <class T>
+opdef::PreparedKernel prepare(const opdef::KernelRequest& request, LinearStepFn<T> step,
+                              std::int64_t rows, std::int64_t features) {
+  const auto op = opdef::LinearStep::read(request.node);
+  opdef::PreparedKernel kernel;
+  kernel.fn = run_step<T>;
+  kernel.data = std::make_shared<const StepData<T>>(
+      StepData<T>{.step = step,
+                  .rows = rows,
+                  .features = features,
+                  .has_bias = request.inputs[2].is_present(),
+                  .has_rate = request.inputs[4].is_present(),
+                  .has_new_bias = request.outputs.size() > 2 && request.outputs[2].is_present(),
+                  .scratch_at = kInputs + static_cast<int>(request.outputs.size()),
+                  .bias = static_cast<T>(op.bias),
+                  .target = static_cast<T>(op.target),
+                  .shift = static_cast<T>(op.shift),
+                  .loss_scale = static_cast<T>(op.loss_scale),
+                  .weight_step = op.weight_step,
+                  .bias_step = op.bias_step});
+  kernel.scratch_bytes = features * static_cast<std::int64_t>(sizeof(T));
+  kernel.in_place = {{1, 1}, {2, 2}};
+  kernel.label = fmt::format("rows of {}", features);
+  kernel.flops = 4.0 * static_cast<double>(rows * features);
+  return kernel;
+}
+
+opdef::KernelOffer offer_step(const opdef::KernelRequest& request) {
+  if (request.inputs.size() != kInputs || request.outputs.size() < 2) {
+    return opdef::KernelOffer::decline(request.node.describe() + ": operands are missing");
+  }
+  const opdef::TensorDesc& x = request.inputs[0];
+  const opdef::TensorDesc& weight = request.inputs[1];
+  const opdef::TensorDesc& target = request.inputs[3];
+  const bool is_double = x.dtype == DataType::kFloat64;
+  if (!is_double && x.dtype != DataType::kFloat32) {
+    return opdef::KernelOffer::decline("float32 and float64 only");
+  }
+  const std::int64_t rows = target.dims.num_elements();
+  const std::int64_t features = weight.dims.num_elements();
+  if (x.dims.num_elements() != rows * features) {
+    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+  }
+  return {.kernel = is_double ? prepare(request, linear_step_double(features), rows, features)
+                              : prepare(request, linear_step_float(features), rows, features),
+          .declined = {}};
+}
+
+}  // namespace
+
+void register_linear_step_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, opdef::kLinearStep, 1, offer_step);
+}
+
+}  // namespace onnxgrad::ops::linear_step_cpu
