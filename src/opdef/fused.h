@@ -64,8 +64,8 @@ inline constexpr std::string_view kGemmUpdate = "GemmUpdate";
 
 /// `LinearStep` of domain `onnxgrad.fused`, (X, w, b?, y, rate?) -> (loss, w', b'?): a step of
 /// gradient descent of a linear model with one column of scores and squared errors. X: [N, K]; w: K
-/// elements; y: N elements; b, rate, loss: one. With z = X w + bias * b + target * y + shift [N] and
-/// rate 1 if absent:
+/// elements; y: N elements; b, rate, loss: one. With z = X w + bias * b + target * y + shift [N]
+/// and rate 1 if absent:
 ///   loss = loss_scale * sum(z^2),  w' = w + weight_step * rate * X^T z,
 ///   b' = b + bias_step * rate * sum(z)
 struct LinearStep {
