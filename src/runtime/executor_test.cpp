@@ -186,8 +186,7 @@ TEST_P(LinearRegression, RunsFewKernelsInPlace) {
     return;
   }
   EXPECT_EQ(plan.num_kernels(), 1U) << plan.to_text();
-  EXPECT_NE(plan.to_text().find("Sub_1 float64[1, 1] @state 0"), std::string::npos)
-      << plan.to_text();
+  EXPECT_NE(plan.to_text().find("Sub_1 float64[1, 1] @state 0"), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fusion, LinearRegression, testing::Bool());
