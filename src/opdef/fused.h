@@ -146,6 +146,7 @@ struct FusedSupport {
   bool linear_step = true;         ///< `LinearStep`
   bool gemm_weight_update = true;  ///< `GemmWeightUpdate`
   bool kept_gates = true;          ///< `LSTM`, `GRU` and `RNN` that return their gates
+  bool log_sums = true;            ///< `SoftmaxCrossEntropyLoss` that returns them, its gradient
   bool activation = true;          ///< `Activation` (opdef/activation.h)
   bool attention = true;           ///< `Attention` and `AttentionGradient` (opdef/attention.h)
   bool normalization = true;       ///< `BatchNormalization` with what surrounds it

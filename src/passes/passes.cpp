@@ -25,6 +25,7 @@ constexpr Pass kFuse[] = {
     {"eliminate_identities", eliminate_identities},
     {"merge_common_subexpressions", merge_common_subexpressions},
     {"keep_gates", keep_gates, &opdef::FusedSupport::kept_gates},
+    {"keep_log_sums", keep_log_sums, &opdef::FusedSupport::log_sums},
     {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
     {"fuse_activations", fuse_activations, &opdef::FusedSupport::activation},
     {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},

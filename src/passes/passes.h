@@ -97,6 +97,10 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 /// become onnxgrad.fused.LSTM, ...: the results of both nodes, computed once.
 bool keep_gates(ir::Graph& graph, const PassContext& context);
 
+/// SoftmaxCrossEntropyLoss of many scores whose log-probabilities only its gradient reads becomes
+/// onnxgrad.fused.SoftmaxCrossEntropyLoss, which returns log(sum(exp(scores))) of each row instead.
+bool keep_log_sums(ir::Graph& graph, const PassContext& context);
+
 /// MatMul, scale, masks, Softmax, Dropout, MatMul become onnxgrad.fused.Attention, and the nodes of
 /// their gradient onnxgrad.fused.AttentionGradient: no tensor [queries, keys] is stored.
 bool fuse_attention(ir::Graph& graph, const PassContext& context);

@@ -216,6 +216,35 @@ TEST_F(PassTest, ActivationsAreOneNode) {
   }
 }
 
+// The gradient of a cross-entropy reads the scores and one number per row; not where something else
+// reads the log-probabilities, and not for few scores.
+TEST_F(PassTest, CrossEntropyKeepsOneNumberPerRow) {
+  enum class Case : std::uint8_t { kUsual, kAnotherReader, kFewScores };
+  for (const Case one : {Case::kUsual, Case::kAnotherReader, Case::kFewScores}) {
+    SCOPED_TRACE(static_cast<int>(one));
+    testing_support::Workbench bench;
+    ir::GraphBuilder& g = bench.builder();
+    const std::int64_t classes = one == Case::kFewScores ? 10 : 4096;
+    Value* scores =
+        bench.graph().add_input("scores", ir::Type::tensor(DataType::kFloat32, Dims{8, classes}));
+    Value* labels = bench.graph().add_input("labels", ir::Type::tensor(DataType::kInt64, Dims{8}));
+    const std::vector<Value*> both = g.ops("SoftmaxCrossEntropyLoss", {scores, labels}, 2);
+    const std::vector<Value*> weights{scores};
+    const std::vector<Value*> outputs{both[0]};
+    const std::vector<Value*> seeds{g.ones_like(both[0])};
+    bench.graph().outputs = autodiff::add_vjp(g, registry(), outputs, seeds, weights);
+    bench.graph().outputs.push_back(one == Case::kAnotherReader ? both[1] : both[0]);
+    fold_constants(bench.graph(), bench.context());
+    EXPECT_EQ(keep_log_sums(bench.graph(), bench.context()), one == Case::kUsual);
+    ASSERT_EQ(ir::find_fault(bench.graph()), "");
+    EXPECT_FALSE(keep_log_sums(bench.graph(), bench.context()));
+    if (one != Case::kUsual) continue;
+    const ir::Node* loss = both[0]->producer;
+    EXPECT_EQ(loss->outputs[1]->type.static_dims(), Dims{8});
+    EXPECT_EQ(bench.graph().outputs[0]->producer->inputs[4], loss->outputs[1]);
+  }
+}
+
 // The gates of a cell are computed once, by the operator, and its gradient reads them; not where
 // another node is the one that they belong to.
 TEST_F(PassTest, CellsKeepTheirGates) {

@@ -315,11 +315,12 @@ void run_backward(const void* data, std::byte* const* args, const opdef::Launch&
   run_part(omp_get_thread_num(), omp_get_num_threads());
 }
 
-/// Rows of a block so that its scores fill a part of the L2 cache.
-std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes) {
-  constexpr std::int64_t kBlockBytes = 128 << 10;
+/// Rows of a block so that its scores fill a part of the L2 cache; fewer if a triangle is left out,
+/// which blocks follow in steps.
+std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes, bool is_causal) {
   constexpr std::int64_t kFewest = 24;
-  const std::int64_t most = std::max(kFewest, kBlockBytes / row_bytes / kFewest * kFewest);
+  const std::int64_t block_bytes = is_causal ? 32 << 10 : 128 << 10;
+  const std::int64_t most = std::max(kFewest, block_bytes / row_bytes / kFewest * kFewest);
   const std::int64_t blocks = (queries + most - 1) / most;
   const std::int64_t rows = (queries + blocks - 1) / blocks;
   return std::min(queries, (rows + 5) / 6 * 6);
@@ -347,7 +348,7 @@ void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op
   const std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
   task.score_row = (task.keys() + line - 1) / line * line;
   task.block_rows =
-      choose_rows(task.queries(), task.score_row * static_cast<std::int64_t>(sizeof(T)));
+      choose_rows(task.queries(), task.score_row * static_cast<std::int64_t>(sizeof(T)), op.causal);
 }
 
 double product_flops(std::int64_t heads, std::int64_t queries, std::int64_t keys,

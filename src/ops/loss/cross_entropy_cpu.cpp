@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -6,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "ir/builder.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/loss/cross_entropy.h"
@@ -36,7 +38,9 @@ struct LossTask {
   int dloss = -1;
   int result = -1;  ///< the loss, or the gradient
   int log_prob = -1;
+  int log_sums = -1;  ///< of the fused operators: log(sum(exp(scores))) of each row
   int scratch = -1;
+  int threads = 1;
   std::string node;
 
   std::int64_t rows() const { return batch * inner; }
@@ -174,6 +178,19 @@ struct RowScratch {
   }
 };
 
+// Calls f(first row, number of rows) for the share of each thread.
+template <class F>
+void share_rows(const LossTask& task, const F& f) {
+  if (task.threads == 1) return f(std::int64_t{0}, task.rows());
+#pragma omp parallel num_threads(task.threads)
+  {
+    const std::int64_t thread = omp_get_thread_num();
+    const std::int64_t threads = omp_get_num_threads();
+    const std::int64_t first = task.rows() * thread / threads;
+    f(first, task.rows() * (thread + 1) / threads - first);
+  }
+}
+
 // Like run_loss, for softmax over contiguous rows.
 template <std::floating_point T>
 void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
@@ -183,18 +200,24 @@ void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   T* log_prob = task.log_prob < 0 ? nullptr : reinterpret_cast<T*>(args[task.log_prob]);
   const RowScratch<T> scratch(args[task.scratch], task.rows());
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
-  if (log_prob != nullptr) rows::log_softmax(scores, log_prob, task.rows(), task.classes);
+  T* sums = task.log_sums < 0 ? scratch.numbers : reinterpret_cast<T*>(args[task.log_sums]);
+  if (log_prob == nullptr && loss == nullptr && task.log_sums < 0) return;
+  share_rows(task, [&](std::int64_t first, std::int64_t count) {
+    const std::int64_t at = first * task.classes;
+    if (log_prob != nullptr) {
+      rows::log_softmax(scores + at, log_prob + at, count, task.classes);
+    } else {
+      rows::log_sum_exp(scores + at, sums + first, count, task.classes);
+    }
+  });
   if (loss == nullptr) return;
-  if (log_prob == nullptr) {
-    rows::log_sum_exp(scores, scratch.numbers, task.rows(), task.classes);
-  }
   double sum = 0;
   for (std::int64_t row = 0; row < task.rows(); ++row) {
     const std::int64_t label = scratch.labels[row];
     T value = 0;
     if (label >= 0) {
       const std::int64_t i = row * task.classes + label;
-      const T log_p = log_prob != nullptr ? log_prob[i] : scores[i] - scratch.numbers[row];
+      const T log_p = log_prob != nullptr ? log_prob[i] : scores[i] - sums[row];
       value = -scratch.weights[row] * log_p;
     }
     if (task.attrs.reduction == Reduction::kNone) loss[row] = value;
@@ -217,9 +240,15 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   for (std::int64_t row = 0; row < task.rows(); ++row) {
     scratch.weights[row] *= is_per_row ? dloss[row] : common;
   }
-  rows::cross_entropy_grad(reinterpret_cast<const T*>(args[task.scores]), scratch.labels,
-                           scratch.weights, reinterpret_cast<T*>(args[task.result]), task.rows(),
-                           task.classes);
+  const T* scores = reinterpret_cast<const T*>(args[task.scores]);
+  const T* sums = task.log_sums < 0 ? nullptr : reinterpret_cast<const T*>(args[task.log_sums]);
+  T* result = reinterpret_cast<T*>(args[task.result]);
+  share_rows(task, [&](std::int64_t first, std::int64_t count) {
+    const std::int64_t at = first * task.classes;
+    rows::cross_entropy_grad(scores + at, sums == nullptr ? nullptr : sums + first,
+                             scratch.labels + first, scratch.weights + first, result + at, count,
+                             task.classes);
+  });
 }
 
 void check_operand(const LossTask& task, const std::string& name, const Dims& given,
@@ -275,8 +304,11 @@ KernelOffer offer_typed(const KernelRequest& request, LossTask task, opdef::Kern
 }
 
 // With space for RowScratch.
-KernelOffer offer_rows(const KernelRequest& request, const LossTask& task,
-                       opdef::KernelFn for_float, opdef::KernelFn for_double) {
+KernelOffer offer_rows(const KernelRequest& request, LossTask task, opdef::KernelFn for_float,
+                       opdef::KernelFn for_double) {
+  constexpr std::int64_t kParallelScores = 8192;  // per thread: about 10 microseconds
+  task.threads = static_cast<int>(
+      std::clamp<std::int64_t>(task.rows() * task.classes / kParallelScores, 1, request.threads));
   if (!task.is_softmax) return KernelOffer::decline("no softmax to compute");
   if (task.inner != 1) return KernelOffer::decline("rows are not contiguous");
   KernelOffer offer = offer_typed(request, task, for_float, for_double, "simd rows");
@@ -297,6 +329,12 @@ KernelOffer offer_loss(const KernelRequest& request) {
 
 KernelOffer offer_loss_rows(const KernelRequest& request) {
   return offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>);
+}
+
+KernelOffer offer_loss_with_sums(const KernelRequest& request) {
+  LossTask task = make_task(request, 0);
+  task.log_sums = task.result + 1;
+  return offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>);
 }
 
 LossTask grad_task(const KernelRequest& request) {
@@ -323,6 +361,14 @@ KernelOffer offer_grad_rows(const KernelRequest& request) {
   return offer;
 }
 
+KernelOffer offer_grad_from_sums(const KernelRequest& request) {
+  LossTask task = grad_task(request);
+  task.log_sums = 4;
+  KernelOffer offer = offer_rows(request, task, run_grad_rows<float>, run_grad_rows<double>);
+  offer.kernel.in_place = {{1, 0}};
+  return offer;
+}
+
 }  // namespace
 
 void register_cross_entropy_cpu(opdef::KernelRegistry& registry) {
@@ -332,6 +378,9 @@ void register_cross_entropy_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "SoftmaxCrossEntropyLoss", 10, offer_loss_rows);
   registry.add(ir::kFunctionDomain, "SoftmaxCrossEntropyLossGrad", 10, offer_grad_rows);
   registry.add(ir::kFunctionDomain, "NegativeLogLikelihoodLossGrad", 0, offer_grad);
+  // passes/keep_log_sums.cpp
+  registry.add(ir::kFusedDomain, "SoftmaxCrossEntropyLoss", 0, offer_loss_with_sums);
+  registry.add(ir::kFusedDomain, "SoftmaxCrossEntropyLossGrad", 0, offer_grad_from_sums);
 }
 
 }  // namespace onnxgrad::ops::cross_entropy_cpu

@@ -45,6 +45,18 @@ std::vector<OpCase> cross_entropy_cases() {
                            integers({2, 2, 2}, 0, 2)));
       cases.push_back(weighted(cases.back(), 3));
     }
+    // Wide enough that a plan stores one number per row instead of log p
+    // (passes/keep_log_sums.cpp).
+    for (const std::string reduction : {"none", "sum", "mean"}) {
+      const std::string reduce = "<reduction = \"" + reduction + "\", ignore_index = 5> ";
+      OpCase wide = loss(op, reduction + "_wide", reduce, {9, 2048},
+                         values({0, 5, 2047, 1, 1, 2, 3, 5, 9}, {9}, DataType::kInt64));
+      cases.push_back(wide);
+      wide = weighted(std::move(wide), 2048);
+      wide.wrt = {"scores"};
+      cases.push_back(std::move(wide));
+    }
+    cases.push_back(loss(op, "wide_pixel", "", {9, 2048, 1}, integers({9, 1}, 0, 2047)));
     cases.push_back(loss(op, "default", "", {4, 5}, integers({4}, 0, 4)));
     cases.push_back(loss(op, "int32_labels", "", {4, 5}, integers({4}, 0, 4, DataType::kInt32)));
     cases.push_back(loss(op, "sequence", "", {2, 4, 3}, integers({2, 3}, 0, 3)));

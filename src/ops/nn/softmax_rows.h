@@ -21,12 +21,12 @@ void log_softmax(const double* x, double* y, std::int64_t rows, std::int64_t col
 void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t cols);
 void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols);
 
-/// dx[i, :] = (exp(x[i, :]) - onehot(labels[i])) * factors[i], 0 if the label is negative. dx may
-/// be x.
-void cross_entropy_grad(const float* x, const std::int64_t* labels, const float* factors, float* dx,
-                        std::int64_t rows, std::int64_t cols);
-void cross_entropy_grad(const double* x, const std::int64_t* labels, const double* factors,
-                        double* dx, std::int64_t rows, std::int64_t cols);
+/// dx[i, :] = (exp(x[i, :] - sums[i]) - onehot(labels[i])) * factors[i], 0 if the label is
+/// negative. dx may be x; sums may be nullptr, which is zeros.
+void cross_entropy_grad(const float* x, const float* sums, const std::int64_t* labels,
+                        const float* factors, float* dx, std::int64_t rows, std::int64_t cols);
+void cross_entropy_grad(const double* x, const double* sums, const std::int64_t* labels,
+                        const double* factors, double* dx, std::int64_t rows, std::int64_t cols);
 
 }  // namespace onnxgrad::ops::rows
 

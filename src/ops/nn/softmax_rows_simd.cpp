@@ -122,8 +122,9 @@ HWY_INLINE void log_softmax_of(const T* x, T* y, std::int64_t rows, std::int64_t
 }
 
 template <class T>
-HWY_INLINE void cross_entropy_grad_of(const T* x, const std::int64_t* labels, const T* factors,
-                                      T* dx, std::int64_t rows, std::int64_t cols) {
+HWY_INLINE void cross_entropy_grad_of(const T* x, const T* all_sums, const std::int64_t* labels,
+                                      const T* factors, T* dx, std::int64_t rows,
+                                      std::int64_t cols) {
   const Tag<T> d;
   for (std::int64_t row = 0; row < rows; ++row, x += cols, dx += cols) {
     const Vector<T> factor = hn::Set(d, factors[row]);
@@ -132,8 +133,11 @@ HWY_INLINE void cross_entropy_grad_of(const T* x, const std::int64_t* labels, co
       std::fill_n(dx, cols, T(0));
       continue;
     }
-    const Vector<T> at_label = hn::Set(d, x[label]);  // before dx replaces it
-    map_row(x, dx, cols, [&](Vector<T> v) HWY_ATTR { return hn::Mul(dn::exp_of(d, v), factor); });
+    const T sum = all_sums == nullptr ? T(0) : all_sums[row];
+    const Vector<T> sums = hn::Set(d, sum);
+    const Vector<T> at_label = hn::Set(d, x[label] - sum);  // before dx replaces it
+    map_row(x, dx, cols,
+            [&](Vector<T> v) HWY_ATTR { return hn::Mul(dn::exp_of(d, hn::Sub(v, sums)), factor); });
     const auto excess = hn::Sub(dn::exp_of(d, at_label), hn::Set(d, T(1)));
     dx[label] = hn::GetLane(hn::Mul(excess, factor));
   }
@@ -157,13 +161,13 @@ HWY_ATTR void log_sums_float(const float* x, float* sums, std::int64_t rows, std
 HWY_ATTR void log_sums_double(const double* x, double* sums, std::int64_t rows, std::int64_t cols) {
   visit_log_sums(x, rows, cols, [&](std::int64_t row, double sum) HWY_ATTR { sums[row] = sum; });
 }
-HWY_ATTR void grad_float(const float* x, const std::int64_t* labels, const float* factors,
-                         float* dx, std::int64_t rows, std::int64_t cols) {
-  cross_entropy_grad_of(x, labels, factors, dx, rows, cols);
+HWY_ATTR void grad_float(const float* x, const float* sums, const std::int64_t* labels,
+                         const float* factors, float* dx, std::int64_t rows, std::int64_t cols) {
+  cross_entropy_grad_of(x, sums, labels, factors, dx, rows, cols);
 }
-HWY_ATTR void grad_double(const double* x, const std::int64_t* labels, const double* factors,
-                          double* dx, std::int64_t rows, std::int64_t cols) {
-  cross_entropy_grad_of(x, labels, factors, dx, rows, cols);
+HWY_ATTR void grad_double(const double* x, const double* sums, const std::int64_t* labels,
+                          const double* factors, double* dx, std::int64_t rows, std::int64_t cols) {
+  cross_entropy_grad_of(x, sums, labels, factors, dx, rows, cols);
 }
 
 }  // namespace onnxgrad::ops::rows::HWY_NAMESPACE
@@ -199,13 +203,13 @@ void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t co
 void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols) {
   HWY_DYNAMIC_DISPATCH(log_sums_double)(x, sums, rows, cols);
 }
-void cross_entropy_grad(const float* x, const std::int64_t* labels, const float* factors, float* dx,
-                        std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(grad_float)(x, labels, factors, dx, rows, cols);
+void cross_entropy_grad(const float* x, const float* sums, const std::int64_t* labels,
+                        const float* factors, float* dx, std::int64_t rows, std::int64_t cols) {
+  HWY_DYNAMIC_DISPATCH(grad_float)(x, sums, labels, factors, dx, rows, cols);
 }
-void cross_entropy_grad(const double* x, const std::int64_t* labels, const double* factors,
-                        double* dx, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(grad_double)(x, labels, factors, dx, rows, cols);
+void cross_entropy_grad(const double* x, const double* sums, const std::int64_t* labels,
+                        const double* factors, double* dx, std::int64_t rows, std::int64_t cols) {
+  HWY_DYNAMIC_DISPATCH(grad_double)(x, sums, labels, factors, dx, rows, cols);
 }
 
 }  // namespace onnxgrad::ops::rows
