@@ -29,7 +29,9 @@ struct Membership {
 class Grouper {
  public:
   Grouper(const ir::Graph& graph, const opdef::OpRegistry& registry, bool merge)
-      : graph_(graph), registry_(registry), merge_(merge), contraction_(graph), uses_(graph) {}
+      : graph_(graph), registry_(registry), merge_(merge), contraction_(graph), uses_(graph) {
+    for (const ir::Node* node : graph.nodes) order_.emplace(node, order_.size());
+  }
 
   std::vector<ElementwiseGroup> run() {
     for (ir::Node* node : graph_.nodes) {
@@ -67,6 +69,17 @@ class Grouper {
     return node.op_type == "Cast" && node.domain.empty() && ir::holds_half(node.inputs[0]) &&
            output->dtype() == DataType::kFloat32 && is_elementwise(reader) &&
            reader->outputs[0]->type.static_dims() == output->type.static_dims();
+  }
+
+  // A half in float32 for a kernel that runs much later than what makes the half.
+  bool is_far_copy(const ir::Node& node) const {
+    constexpr std::size_t kFar = 24;  // nodes
+    if (node.op_type != "Cast" || !ir::holds_half(node.input(0)) ||
+        node.outputs[0]->dtype() != DataType::kFloat32) {
+      return false;
+    }
+    const auto made = order_.find(node.inputs[0]->producer);
+    return made != order_.end() && order_.at(&node) > made->second + kFar;
   }
 
   // A boolean of one stored value, read by one element-wise node over the same space.
@@ -135,7 +148,9 @@ class Grouper {
     const DataType compute = compute_type(*node);
     if (!dims || compute == DataType::kUndefined) return;
     check_operands(*node, *dims);
-    if (merge_ && (join_post(node, *dims, compute) || join_main(node, *dims, compute))) return;
+    if (merge_ && !is_far_copy(*node) &&
+        (join_post(node, *dims, compute) || join_main(node, *dims, compute)))
+      return;
     add_group({.compute = compute, .space = *dims}, node, Role::kMain);
     take_waiting(*node, groups_.size() - 1);
   }
@@ -335,7 +350,8 @@ class Grouper {
   bool merge_;
   Contraction contraction_;
   ir::Uses uses_;
-  std::unordered_set<const ir::Node*> waiting_;  // for their reader's group
+  std::unordered_map<const ir::Node*, std::size_t> order_;  // positions in the graph
+  std::unordered_set<const ir::Node*> waiting_;             // for their reader's group
   std::vector<ElementwiseGroup> groups_;
   std::unordered_map<const ir::Node*, Membership> home_;
 };

@@ -11,7 +11,7 @@
 // A value that is stored in 16 bits is read through a Cast to float32 (train/precision.h, and what
 // widen_half makes of models in these types). Three passes undo that where kernels read and write
 // halves themselves: products of such values, and element-wise groups, of which each gets a Cast of
-// its own that it takes in.
+// its own that it takes in. What other kernels read in float32 lives as long as they need it.
 
 namespace onnxgrad::passes {
 namespace {
@@ -145,29 +145,71 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
   return changed;
 }
 
-bool spread_casts(ir::Graph& graph, const PassContext& context) {
-  const ir::Uses uses(graph);
-  bool changed = false;
-  Rewriter out(graph);
-  for (Node* node : std::vector<Node*>(graph.nodes)) {
-    const opdef::OpDef* def = context.ops.find(*node);
-    const bool takes_casts = def != nullptr && def->expression != nullptr;
-    for (std::size_t i = 0; takes_casts && i < node->inputs.size(); ++i) {
-      const Value* wide = node->inputs[i];
-      Value* const half = half_behind(wide);
-      if (half == nullptr || uses.count(wide) < 2 ||
-          wide->type.static_dims() != node->outputs[0]->type.static_dims()) {
-        continue;
+namespace {
+
+/// A Cast for each element-wise reader, and one for all others that are not far from each other.
+class CastSpreader {
+ public:
+  CastSpreader(ir::Graph& graph, const PassContext& context)
+      : graph_(graph), context_(context), uses_(graph), out_(graph) {}
+
+  bool run() {
+    for (Node* node : std::vector<Node*>(graph_.nodes)) {
+      if (!is_cast_node(node)) ++position_;
+      const opdef::OpDef* def = context_.ops.find(*node);
+      const bool takes_casts = def != nullptr && def->expression != nullptr;
+      for (Value*& input : node->inputs) {
+        Value* const half = half_behind(input);
+        if (half == nullptr || uses_.count(input) < 2) continue;
+        const bool is_taken =
+            takes_casts && input->type.static_dims() == node->outputs[0]->type.static_dims();
+        input = is_taken ? add_cast(half, *input) : near_cast(half, input);
       }
-      node->inputs[i] =
-          out.emit("", "Cast", {half}, wide->type, wide->producer->attributes, wide->name);
-      changed = true;
+      out_.keep(node);
     }
-    out.keep(node);
+    out_.finish();
+    if (changed_) ir::eliminate_dead_nodes(graph_);
+    return changed_;
   }
-  out.finish();
-  if (changed) ir::eliminate_dead_nodes(graph);
-  return changed;
+
+ private:
+  static constexpr std::size_t kNear = 12;  // nodes that are no Casts
+  struct Latest {
+    Value* wide;
+    std::size_t position;
+  };
+
+  // The first reader keeps the Cast that there is.
+  Value* near_cast(Value* half, Value* wide) {
+    const auto [entry, is_first] = latest_.try_emplace(wide, Latest{wide, position_});
+    Latest& latest = entry->second;
+    if (!is_first && position_ > latest.position + kNear) latest.wide = add_cast(half, *wide);
+    latest.position = position_;
+    return latest.wide;
+  }
+
+  // A weight is rounded again rather than kept as a half.
+  Value* add_cast(Value* half, const Value& wide) {
+    changed_ = true;
+    if (Value* const weight = weight_behind(half); weight != nullptr) {
+      half = out_.emit("", "Cast", {weight}, half->type, half->producer->attributes, half->name);
+    }
+    return out_.emit("", "Cast", {half}, wide.type, wide.producer->attributes, wide.name);
+  }
+
+  ir::Graph& graph_;
+  const PassContext& context_;
+  ir::Uses uses_;
+  Rewriter out_;
+  std::unordered_map<const Value*, Latest> latest_;  // by the Cast that was shared
+  std::size_t position_ = 0;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+bool spread_casts(ir::Graph& graph, const PassContext& context) {
+  return CastSpreader(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

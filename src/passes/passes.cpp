@@ -34,6 +34,7 @@ constexpr Pass kFuse[] = {
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
+    {"fuse_guards", fuse_guards, &opdef::FusedSupport::gemm_weight_update},
     {"narrow_products", narrow_products},
     {"spread_casts", spread_casts, &opdef::FusedSupport::elementwise_groups},
     {"fuse_elementwise", merge_elementwise},

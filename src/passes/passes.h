@@ -79,7 +79,8 @@ bool lift_casts(ir::Graph& graph, const PassContext& context);
 bool narrow_products(ir::Graph& graph, const PassContext& context);
 
 /// Every element-wise node that reads a Cast of a half gets a Cast of its own, which it can be
-/// fused with: what lives longer is the half. Undone by merge_common_subexpressions.
+/// fused with, and so do other nodes that are far from each other: what lives longer is the half.
+/// Undone by merge_common_subexpressions.
 bool spread_casts(ir::Graph& graph, const PassContext& context);
 
 /// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate if nothing else reads the product.
@@ -92,6 +93,10 @@ bool fuse_linear_steps(ir::Graph& graph, const PassContext& context);
 /// onnxgrad.WeightUpdate of a product that nothing else reads becomes
 /// onnxgrad.fused.GemmWeightUpdate.
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
+
+/// onnxgrad.WeightUpdate whose results are all chosen by one condition, each against the value
+/// before, becomes onnxgrad.fused.GuardedWeightUpdate.
+bool fuse_guards(ir::Graph& graph, const PassContext& context);
 
 /// LSTM, GRU and RNN whose gates are computed again for their gradient (onnxgrad.LSTMGates, ...)
 /// become onnxgrad.fused.LSTM, ...: the results of both nodes, computed once.

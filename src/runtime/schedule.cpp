@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <queue>
 #include <unordered_map>
 #include <utility>
@@ -72,10 +73,51 @@ class Scheduler {
     }
     const bool is_acyclic = result.size() == count;
     ONNXGRAD_ASSERT(is_acyclic);
-    return result;
+    return with_late_growth(result, urgent);
   }
 
  private:
+  // A node that makes more bytes than it reads of others (a rounded weight, a half in float32)
+  // waits for the first node that it must precede: its result takes memory no longer than needed.
+  std::vector<ir::Node*> with_late_growth(const std::vector<ir::Node*>& ordered,
+                                          const std::unordered_set<std::size_t>& urgent) const {
+    const std::size_t count = ordered.size();
+    std::vector<std::size_t> rank(count, 0);
+    for (std::size_t r = 0; r < count; ++r) rank[position_.at(ordered[r])] = r;
+    std::vector<std::vector<ir::Node*>> waiting(count);  // by the rank of what they precede
+    std::vector<ir::Node*> result;
+    result.reserve(count);
+    for (std::size_t r = 0; r < count; ++r) {
+      const std::size_t i = position_.at(ordered[r]);
+      std::size_t first = count;
+      for (const std::size_t next : successors_[i]) first = std::min(first, rank[next]);
+      if (!urgent.contains(i) && first < count && first > r + 1 && grows(*ordered[r])) {
+        std::ranges::copy(waiting[r], std::back_inserter(waiting[first]));
+        waiting[first].push_back(ordered[r]);
+        continue;
+      }
+      std::ranges::copy(waiting[r], std::back_inserter(result));
+      result.push_back(ordered[r]);
+    }
+    return result;
+  }
+
+  static bool grows(const ir::Node& node) {
+    constexpr std::int64_t kLeast = 16384;  // bytes
+    const auto size_of = [](const ir::Value* value) -> std::int64_t {
+      if (value == nullptr || value->dtype() == DataType::kString) return 0;
+      const auto dims = value->type.static_dims();
+      return dims ? dims->size_bytes(value->dtype()) : 0;
+    };
+    std::int64_t read = 0;
+    std::int64_t made = 0;
+    for (const ir::Value* input : node.inputs) {
+      if (input != nullptr && input->producer != nullptr) read += size_of(input);
+    }
+    for (const ir::Value* output : node.outputs) made += size_of(output);
+    return made > read && made >= kLeast;
+  }
+
   bool reaches(std::size_t from, std::size_t to) const {
     std::vector<bool> seen(graph_.nodes.size(), false);
     std::vector<std::size_t> work{from};

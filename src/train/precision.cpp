@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
+#include "train/loss_scale.h"
 #include "train/patterns.h"
 
 // Start reading at Lowering::run. Forward and backward nodes are in one graph; what "a later
@@ -24,8 +25,6 @@ namespace {
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
-
-constexpr double kMaxScale = 16777216;  // 2^24
 
 // Which operands of an operator are multiplied and added up.
 struct ProductOperator {
@@ -84,6 +83,7 @@ class Lowering {
 
   void run() {
     check_patterns();
+    find_attention(g_.graph());
     run_in(g_.graph(), nullptr);
     if (num_products_ == 0 && num_doubles_ > 0) {
       throw OptionError({.what = "precision: the products of this model are of float64",
@@ -95,7 +95,6 @@ class Lowering {
   // A graph whose nodes are visited; those of enclosing graphs come before it in the list.
   struct Frame {
     ir::Graph* graph;
-    std::vector<Node*> first = {};  // read operands that no node computes
     std::vector<Node*> nodes = {};
     bool is_backward = false;
     std::unordered_set<const Value*> ahead = {};   // values that a later product depends on
@@ -170,6 +169,86 @@ class Lowering {
       names.push_back(node->op_type);
       for (const ir::Graph* body : node->subgraphs()) collect_names(*body, names);
     }
+  }
+
+  // ---- attention ----
+
+  // From the products of queries and keys to that with the values, with what only moves elements
+  // before and after: computed in float32 from stored halves, since no matrix of scores need be
+  // stored where a kernel computes all of it (passes/fuse_attention.cpp).
+  void find_attention(const ir::Graph& graph) {
+    for (const Node* node : graph.nodes) {
+      if (scope_.backward.contains(node)) continue;
+      for (const ir::Graph* body : node->subgraphs()) find_attention(*body);
+      if (!node->domain.empty() || node->op_type != "Softmax") continue;
+      NodeSet found{node};
+      if (find_scores(node->inputs[0], found) && find_product(node->outputs[0], found)) {
+        attention_.merge(found);
+      }
+    }
+    for (std::size_t i = graph.nodes.size(); i-- > 0;) {
+      const Node* node = graph.nodes[i];
+      if (scope_.backward.contains(node) || kind(*node) != NodeKind::kMovement) continue;
+      const auto uses = uses_.of(node->outputs[0]);
+      const bool leads_in = std::ranges::any_of(uses, [&](const ir::Use& use) {
+        return use.node != nullptr && attention_.contains(use.node) &&
+               !scope_.backward.contains(use.node);
+      });
+      if (leads_in) attention_.insert(node);
+    }
+    for (const Node* node : graph.nodes) {
+      const bool follows = kind(*node) == NodeKind::kMovement && node->inputs[0] != nullptr &&
+                           attention_.contains(node->inputs[0]->producer);
+      const auto backward = scope_.backward.find(node);
+      const bool is_gradient =
+          backward != scope_.backward.end() && attention_.contains(backward->second);
+      if (follows || is_gradient) attention_.insert(node);
+    }
+  }
+
+  using NodeSet = std::unordered_set<const Node*>;
+  static constexpr std::size_t kMostInAttention = 32;
+
+  bool joins(const Node* node, NodeSet& found) const {
+    const NodeKind what = kind(*node);
+    return (what == NodeKind::kElementwise || what == NodeKind::kMovement) &&
+           found.size() < kMostInAttention && found.insert(node).second;
+  }
+
+  // Back through element-wise work to a product of two computed values.
+  bool find_scores(const Value* value, NodeSet& found) const {
+    const Node* node = value == nullptr ? nullptr : value->producer;
+    if (node == nullptr || !is_wide(value)) return false;
+    if (node->op_type == "MatMul" && kind(*node) == NodeKind::kProduct) {
+      const bool of_values =
+          node->inputs[0]->producer != nullptr && node->inputs[1]->producer != nullptr;
+      if (of_values) found.insert(node);
+      return of_values;
+    }
+    if (!joins(node, found)) return false;
+    bool has_scores = false;
+    for (const Value* input : node->inputs) has_scores = find_scores(input, found) || has_scores;
+    return has_scores;
+  }
+
+  bool find_product(const Value* value, NodeSet& found) const {
+    bool has_product = false;
+    for (const ir::Use& use : uses_.of(value)) {
+      const Node* node = use.node;
+      if (node == nullptr || scope_.backward.contains(node)) continue;
+      if (node->op_type == "MatMul" && kind(*node) == NodeKind::kProduct && use.input == 0) {
+        found.insert(node);
+        has_product = true;
+      } else if (node->op_type == "Dropout" || kind(*node) == NodeKind::kMovement) {
+        if (!found.insert(node).second) continue;
+        has_product = find_product(node->outputs[0], found) || has_product;
+      }
+    }
+    return has_product;
+  }
+
+  bool is_in_attention(const Value* value) const {
+    return value != nullptr && attention_.contains(value->producer);
   }
 
   // ---- which values are stored ----
@@ -257,6 +336,11 @@ class Lowering {
     if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
     if (!frame.ahead.contains(&value)) return false;
     const auto uses = uses_.of(&value);
+    if (is_in_attention(&value) && std::ranges::all_of(uses, [this](const ir::Use& use) {
+          return attention_.contains(use.node);
+        })) {
+      return false;
+    }
     return std::ranges::any_of(uses,
                                [&](const ir::Use& use) { return ends_group(value, use, frame); });
   }
@@ -269,9 +353,7 @@ class Lowering {
     find_ahead(frame, outer);
     find_behind(frame);
     for (Node* node : std::vector<Node*>(graph.nodes)) visit(*node, frame);
-    std::vector<Node*> nodes = std::move(frame.first);
-    nodes.insert(nodes.end(), frame.nodes.begin(), frame.nodes.end());
-    graph.nodes = std::move(nodes);
+    graph.nodes = std::move(frame.nodes);
     if (outer != nullptr) {
       for (Value*& output : graph.outputs) output = rounded(output, backward);
     }
@@ -285,15 +367,19 @@ class Lowering {
     if (what == NodeKind::kProduct) {
       const std::size_t count = std::min(find_product(node)->operands, node.inputs.size());
       for (std::size_t i = 0; i < count; ++i) {
+        if (attention_.contains(&node) && is_in_attention(node.inputs[i])) continue;
         if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
           half_of(node.inputs[i], frame);
         }
       }
     }
-    if (what == NodeKind::kMovement && move_half(node, frame)) return;
+    const bool moves_half = what == NodeKind::kMovement && !attention_.contains(&node);
+    if (moves_half && move_half(node, frame)) return;
     if (what != NodeKind::kShape) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-        const bool is_operand = what == NodeKind::kProduct && i < find_product(node)->operands;
+        const bool is_inside = attention_.contains(&node) && is_in_attention(node.inputs[i]);
+        const bool is_operand =
+            !is_inside && what == NodeKind::kProduct && i < find_product(node)->operands;
         node.inputs[i] =
             is_operand ? operand(node.inputs[i], backward) : rounded(node.inputs[i], backward);
       }
@@ -377,31 +463,26 @@ class Lowering {
                                   {{"to", static_cast<std::int64_t>(to->dtype())}});
   }
 
-  Value* add_half(Value* value, Frame& frame, std::vector<Node*>& nodes) {
+  Value* add_half(Value* value, Frame& frame) {
     ir::Type type = value->type;
     type.dtype = half_type_;
     Value* half = frame.graph->add_value(frame.graph->names().unique(value->name + suffix_), type);
-    nodes.push_back(make_cast(value, half, frame));
+    frame.nodes.push_back(make_cast(value, half, frame));
     half_[value] = half;
     return half;
   }
 
-  Value* add_rounded(const Value& value, Value* half, Frame& frame) {
-    return add_rounded(value, half, frame, frame.nodes);
-  }
-  static Value* new_like(const Value& value, Frame& frame) {
-    return frame.graph->add_value(frame.graph->names().unique(value.name + "_rounded"), value.type);
-  }
-  Value* add_rounded(const Value& value, Value* half, Frame& frame, std::vector<Node*>& nodes) {
-    Value* wide = new_like(value, frame);
-    nodes.push_back(make_cast(half, wide, frame));
+  Value* add_rounded(const Value& value, Value* half, Frame& frame) const {
+    Value* wide =
+        frame.graph->add_value(frame.graph->names().unique(value.name + "_rounded"), value.type);
+    frame.nodes.push_back(make_cast(half, wide, frame));
     return wide;
   }
 
   // From now on readers get the number of 16 bits. Those of the two passes have a Cast each: the
   // passes may be separated, and then the half is what is saved.
   void store(Value* value, Frame& frame) {
-    Value* half = add_half(value, frame, frame.nodes);
+    Value* half = add_half(value, frame);
     stored_.insert(value);
     for (Map& map : rounded_) map[value] = add_rounded(*value, half, frame);
   }
@@ -410,9 +491,8 @@ class Lowering {
   Value* half_of(Value* value, Frame& frame) {
     if (const auto found = half_.find(value); found != half_.end()) return found->second;
     Frame& home = frame_of(*value, frame);
-    std::vector<Node*>& nodes = value->producer == nullptr ? home.first : home.nodes;
-    Value* half = add_half(value, home, nodes);
-    for (Map& map : operand_) map[value] = add_rounded(*value, half, home, nodes);
+    Value* half = add_half(value, home);
+    for (Map& map : operand_) map[value] = add_rounded(*value, half, home);
     return half;
   }
 
@@ -439,6 +519,7 @@ class Lowering {
   DataType half_type_;
   std::string suffix_;
   ir::Uses uses_;
+  NodeSet attention_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::unordered_set<const Value*> stored_;  // all readers get the number of 16 bits
   Map half_;                                 // by float32 value
@@ -452,22 +533,10 @@ class Lowering {
   throw OptionError({.what = what, .hint = hint});
 }
 
-// Sum of x * 0: 0 if all elements are finite, else NaN.
-Value* sum_of_faults(GraphBuilder& g, std::span<Value* const> values) {
-  Value* total = nullptr;
-  for (Value* value : values) {
-    Value* zeros = g.scale(value, 0);
-    const bool is_scalar = value->type.has_rank() && value->type.rank() == 0;
-    Value* sum = g.cast(is_scalar ? zeros : g.reduce_sum(zeros, {}, false), DataType::kFloat32);
-    total = total == nullptr ? sum : g.add(total, sum);
-  }
-  return total;
-}
-
 }  // namespace
 
 void check_precision(const MixedPrecision& precision) {
-  if (!(precision.loss_scale >= 1 && precision.loss_scale <= kMaxScale)) {
+  if (!(precision.loss_scale >= 1 && precision.loss_scale <= kMaxLossScale)) {
     refuse_precision(fmt::format("loss_scale: {:g}, expected 1 to 16777216", precision.loss_scale),
                      "Give a power of two, such as 65536: dividing by it is exact.");
   }
@@ -483,56 +552,6 @@ void lower_precision(GraphBuilder& g, const opdef::OpRegistry& registry,
   check_precision(precision);
   if (precision.type == Precision::kFloat32) return;
   Lowering(g, registry, precision, scope).run();
-}
-
-LossScaler::LossScaler(GraphBuilder& g, const MixedPrecision& precision)
-    : g_(g), precision_(precision) {
-  const auto add = [&](const char* name, Tensor first) {
-    Value* value = g.graph().add_input(name, ir::Type::tensor(first.dtype(), first.dims()));
-    value->initializer = std::move(first);
-    g.graph().initializers.push_back(value);
-    return value;
-  };
-  scale_ = add("loss_scale", Tensor::scalar(static_cast<float>(precision.loss_scale)));
-  steps_ = add("steps_since_overflow", Tensor::scalar(std::int64_t{0}));
-}
-
-Value* LossScaler::scaled(Value* seed) { return g_.mul(seed, g_.cast(scale_, seed->dtype())); }
-
-void LossScaler::unscale(std::span<Value*> gradients, Value* loss) {
-  g_.set_scope("loss_scale");
-  Value* const inverse = g_.div(g_.scalar_like(scale_, 1), scale_);
-  for (Value*& gradient : gradients) {
-    gradient = g_.mul(gradient, g_.cast(inverse, gradient->dtype()));
-  }
-  Value* const fault = sum_of_faults(g_, gradients);
-  Value* const loss_fault = sum_of_faults(g_, std::span(&loss, 1));
-  Value* const zero = g_.scalar_like(fault, 0);
-  is_finite_ = g_.equal(g_.add(fault, loss_fault), zero);
-  has_overflow_ = g_.op("And", {g_.op("Not", {g_.equal(fault, zero)}), g_.equal(loss_fault, zero)});
-  g_.set_scope("");
-}
-
-void LossScaler::guard(std::vector<ir::StateBinding>& state) {
-  g_.set_scope("loss_scale");
-  Value* const one = g_.scalar_like(scale_, 1);
-  Value* const is_least = g_.op("LessOrEqual", {scale_, one});
-  Value* const is_done = g_.op("Or", {is_finite_, is_least});
-  for (ir::StateBinding& binding : state) {
-    if (binding.input == binding.output) continue;
-    binding.output = g_.where(is_done, binding.output, binding.input);
-  }
-  Value* const steps = g_.add(steps_, g_.int_scalar(1));
-  Value* const grows = g_.op(
-      "And",
-      {is_finite_, g_.op("GreaterOrEqual", {steps, g_.int_scalar(precision_.growth_interval)})});
-  Value* const doubled = g_.op("Min", {g_.scale(scale_, 2), g_.scalar_like(scale_, kMaxScale)});
-  Value* const halved = g_.op("Max", {g_.scale(scale_, 0.5), one});
-  Value* const scale = g_.where(grows, doubled, g_.where(has_overflow_, halved, scale_));
-  Value* const restarts = g_.op("Or", {grows, g_.op("Not", {is_finite_})});
-  state.push_back({.input = scale_, .output = scale});
-  state.push_back({.input = steps_, .output = g_.where(restarts, g_.int_scalar(0), steps)});
-  g_.set_scope("");
 }
 
 }  // namespace onnxgrad::train

@@ -1,10 +1,8 @@
 #ifndef ONNXGRAD_TRAIN_PRECISION_H_
 #define ONNXGRAD_TRAIN_PRECISION_H_
 
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
 #include "ir/builder.h"
 #include "ir/graph.h"
@@ -37,28 +35,6 @@ struct PrecisionScope {
 /// Throws: OptionError (a pattern without a match; products of float64 only).
 void lower_precision(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                      const MixedPrecision& precision, const PrecisionScope& scope);
-
-/// The loss scale as state of a step.
-class LossScaler {
- public:
-  /// Adds its inputs "loss_scale" (float32) and "steps_since_overflow" (int64).
-  LossScaler(ir::GraphBuilder& g, const MixedPrecision& precision);
-
-  /// `seed` times the scale, in its type.
-  ir::Value* scaled(ir::Value* seed);
-  /// Divides the gradients by the scale and looks for what is not finite in them.
-  void unscale(std::span<ir::Value*> gradients, ir::Value* loss);
-  /// Guards each new state; appends the bindings of the scale itself.
-  void guard(std::vector<ir::StateBinding>& state);
-
- private:
-  ir::GraphBuilder& g_;
-  MixedPrecision precision_;
-  ir::Value* scale_ = nullptr;
-  ir::Value* steps_ = nullptr;
-  ir::Value* is_finite_ = nullptr;
-  ir::Value* has_overflow_ = nullptr;  ///< not finite, although the loss is
-};
 
 }  // namespace onnxgrad::train
 

@@ -14,6 +14,7 @@
 #include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
+#include "train/loss_scale.h"
 #include "train/losses.h"
 #include "train/master_weights.h"
 #include "train/optimizers.h"

@@ -536,7 +536,9 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   const double flops =
       2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
   if (flops < kSharedFlops) spec.threads = 1;
-  plan->split_m = spec.m >= spec.n || ceil_div(spec.n, kLanes) < spec.threads;
+  // Rows: B is then packed once for all threads.
+  plan->split_m = spec.m >= spec.n || spec.m >= std::int64_t{32} * spec.threads ||
+                  ceil_div(spec.n, kLanes) < spec.threads;
   // The last strip of rows is packed in full, and lines are read in full vectors.
   const std::int64_t row_room = round_up(plan->block_m, 48) + kLanes;
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);

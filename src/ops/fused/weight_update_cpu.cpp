@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
+#include "opdef/guarded_update.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
@@ -39,6 +41,7 @@ struct Places {
   int gradient = 0;  ///< A, if there is a product
   int b = -1;
   int w = 0, m = 0, v = -1, rate = 0, epsilon = -1, shrink = -1;
+  int is_done = -1;
   int new_w = 0, new_m = 0, new_v = -1;
   int scratch = 0;
 };
@@ -103,6 +106,20 @@ void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*
 }
 
 template <class T>
+void run_guarded_update(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
+  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+  const Places& at = data.at;
+  if (*reinterpret_cast<const bool*>(args[at.is_done])) return run_update<T>(raw, args, launch);
+  const auto keep = [&](int from, int to) {
+    if (from < 0 || args[from] == args[to]) return;
+    std::memcpy(args[to], args[from], static_cast<std::size_t>(data.count) * sizeof(T));
+  };
+  keep(at.w, at.new_w);
+  keep(at.m, at.new_m);
+  keep(at.v, at.new_v);
+}
+
+template <class T>
 void run_product_and_update(const void* raw, std::byte* const* args,
                             const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
@@ -122,7 +139,7 @@ void run_product_and_update(const void* raw, std::byte* const* args,
 }
 
 Places find_places(const WeightUpdate& update, const opdef::KernelRequest& request,
-                   bool has_product) {
+                   bool has_product, bool is_guarded) {
   int next = 0;
   Places at;
   at.gradient = next++;
@@ -133,6 +150,7 @@ Places find_places(const WeightUpdate& update, const opdef::KernelRequest& reque
   at.rate = next++;
   if (update.has_epsilon()) at.epsilon = next++;
   if (update.shrinks) at.shrink = next++;
+  if (is_guarded) at.is_done = next++;
   ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
   at.new_w = next++;
   at.new_m = next++;
@@ -199,7 +217,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
                                const std::optional<device::GemmSpec>& gemm) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
-  data->at = find_places(data->spec, request, gemm.has_value());
+  const bool is_guarded = request.node.op_type == opdef::kGuardedWeightUpdate;
+  data->at = find_places(data->spec, request, gemm.has_value(), is_guarded);
   data->update = device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
@@ -207,7 +226,9 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   opdef::KernelOffer offer;
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
-  offer.kernel.fn = gemm ? run_product_and_update<T> : run_update<T>;
+  offer.kernel.fn = gemm         ? run_product_and_update<T>
+                    : is_guarded ? run_guarded_update<T>
+                                 : run_update<T>;
   if (gemm) {
     offer.kernel.scratch_bytes = plan_product(*gemm, *data);
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
@@ -253,6 +274,7 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
 
 void register_weight_update_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update);
+  registry.add(ir::kFusedDomain, opdef::kGuardedWeightUpdate, 1, offer_update);
   registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
 }
 

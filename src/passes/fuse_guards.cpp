@@ -1,0 +1,73 @@
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/uses.h"
+#include "opdef/fused.h"
+#include "opdef/guarded_update.h"
+#include "opdef/registry.h"
+#include "passes/passes.h"
+
+// Pattern: Where(is_done, result, operand) for every result of an onnxgrad.WeightUpdate, as a loss
+// scale guards it. One kernel then updates in place, or leaves weight and slots as they are.
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+bool is_update_call(const Node& node) {
+  return node.domain == ir::kFunctionDomain &&
+         opdef::base_name(node.domain, node.op_type) == opdef::kWeightUpdate;
+}
+
+// The guards of the results, in their order; empty: they are not all guarded, or not alike.
+std::vector<Node*> guards_of(const Node& update, const ir::Uses& uses) {
+  std::vector<Node*> guards;
+  for (std::size_t i = 0; i < update.outputs.size(); ++i) {
+    const Value* result = update.outputs[i];
+    Node* where = result == nullptr ? nullptr : uses.only_reader(result);
+    if (where == nullptr || where->op_type != "Where" || !where->domain.empty()) return {};
+    const bool keeps = where->inputs[1] == result && where->inputs[2] == update.inputs[i + 1];
+    const Value* is_done = where->inputs[0];
+    if (!keeps || is_done->type.static_dims() != Dims{}) return {};
+    if (!guards.empty() && guards.front()->inputs[0] != is_done) return {};
+    guards.push_back(where);
+  }
+  return guards;
+}
+
+}  // namespace
+
+bool fuse_guards(ir::Graph& graph, const PassContext& context) {
+  if (!context.has_kernel) return false;
+  const ir::Uses uses(graph);
+  std::unordered_set<const Node*> gone;
+  for (Node* node : graph.nodes) {
+    if (!is_update_call(*node) || !node->outputs[0]->type.static_dims()) continue;
+    const std::vector<Node*> guards = guards_of(*node, uses);
+    if (guards.empty()) continue;
+    const Node before = *node;
+    node->domain = ir::kFusedDomain;
+    node->op_type = opdef::kGuardedWeightUpdate;
+    node->inputs.push_back(guards.front()->inputs[0]);
+    if (!context.has_kernel(*node)) {
+      node->domain = before.domain;
+      node->op_type = before.op_type;
+      node->inputs = before.inputs;
+      continue;
+    }
+    for (std::size_t i = 0; i < guards.size(); ++i) {
+      ir::Graph::set_output(node, i, guards[i]->outputs[0]);
+      gone.insert(guards[i]);
+    }
+  }
+  if (gone.empty()) return false;
+  std::erase_if(graph.nodes, [&](const Node* node) { return gone.contains(node); });
+  ir::sort_topologically(graph);  // an update now follows its condition
+  return true;
+}
+
+}  // namespace onnxgrad::passes
