@@ -79,7 +79,8 @@ def transformer_text():
             perm = "[0, 2, 3, 1]" if name == "k" else "[0, 2, 1, 3]"
             text += f"""
             {name}m{i} = MatMul({x}, {name}{i})  {name}a{i} = Add({name}m{i}, {name}b{i})
-            {name}r{i} = Reshape({name}a{i}, split)  {name}t{i} = Transpose<perm = {perm}>({name}r{i})
+            {name}r{i} = Reshape({name}a{i}, split)
+            {name}t{i} = Transpose<perm = {perm}>({name}r{i})
             """
         text += f"""
         s{i} = MatMul(qt{i}, kt{i})  z{i} = Mul(s{i}, root)  p{i} = Softmax(z{i})
