@@ -30,12 +30,12 @@ Value* half_behind(const Value* value) {
   return ir::holds_half(node->inputs[0]) ? node->inputs[0] : nullptr;
 }
 
-bool is_standard(const Node& node, std::string_view op_type) {
+bool is_onnx_operator(const Node& node, std::string_view op_type) {
   return node.domain.empty() && node.op_type == op_type;
 }
 
 bool is_narrowable(const Node& node) {
-  return is_standard(node, "MatMul") || opdef::is_fused(&node, opdef::kGemm) ||
+  return is_onnx_operator(node, "MatMul") || opdef::is_fused(&node, opdef::kGemm) ||
          opdef::is_fused(&node, opdef::kGemmUpdate) ||
          opdef::is_fused(&node, opdef::kGemmWeightUpdate);
 }
@@ -46,7 +46,8 @@ std::size_t first_operand(const Node& node) {
 }
 
 bool swaps_axes(const Node* node) {
-  return node != nullptr && is_standard(*node, "Transpose") && node->inputs[0]->type.rank() == 2 &&
+  return node != nullptr && is_onnx_operator(*node, "Transpose") &&
+         node->inputs[0]->type.rank() == 2 &&
          node->ints_attribute("perm", {1, 0}) == std::vector<std::int64_t>{1, 0};
 }
 
@@ -86,7 +87,7 @@ bool narrow_operands(Node& node, const PassContext& context) {
 
 // The product is written as the half that it is rounded to, if nothing else reads it.
 bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context) {
-  if (!is_standard(node, "MatMul") && !opdef::is_plain_product(&node)) return false;
+  if (!is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node)) return false;
   Value* const wide = node.outputs[0];
   const Node* reader = uses.only_reader(wide);
   if (!is_cast_node(reader) || !ir::holds_half(reader->outputs[0])) return false;
@@ -107,7 +108,8 @@ bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
   bool changed = false;
   Rewriter out(graph);
   for (Node* node : std::vector<Node*>(graph.nodes)) {
-    const bool reads_matrices = is_standard(*node, "MatMul") || is_standard(*node, "Gemm");
+    const bool reads_matrices =
+        is_onnx_operator(*node, "MatMul") || is_onnx_operator(*node, "Gemm");
     for (std::size_t i = 0; reads_matrices && i < 2; ++i) {
       const Value* half = half_behind(node->inputs[i]);
       if (half == nullptr || !swaps_axes(half->producer)) continue;
