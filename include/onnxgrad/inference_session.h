@@ -15,10 +15,13 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// How the engine runs; common to all sessions.
 struct EngineOptions {
   std::string device = "cpu";
-  int threads = 0;                      ///< 0: the cores that this process may use
-  std::uint64_t seed = 0;               ///< for Dropout and other random operators
-  std::int64_t memory_limit_bytes = 0;  ///< 0: three quarters of the machine's (or cgroup's) memory
-  bool fuse = true;                     ///< false: one kernel per node, for debugging
+  int threads = 0;         ///< 0: the cores that this process may use
+  std::uint64_t seed = 0;  ///< for Dropout and other random operators
+  /// What a session may use: weights, optimizer state, values of a step and the model's file, but
+  /// not the rest of the process. Training steps compute values again where they would need more.
+  /// 0: three quarters of the machine's (or cgroup's) memory.
+  std::int64_t memory_limit_bytes = 0;
+  bool fuse = true;  ///< false: one kernel per node, for debugging
 };
 
 /// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,

@@ -37,9 +37,15 @@ struct MemoryReport {
   std::int64_t dynamic = 0;          ///< plans of branches and of data-dependent shapes
   std::int64_t evaluation = 0;       ///< the same for evaluate() and predict()
   std::int64_t snapshots = 0;        ///< copies of the state during fit(), to roll back to
+  std::int64_t file = 0;             ///< the model's file with the first values of its weights
+  /// What a step computes again to fit EngineOptions::memory_limit_bytes: values that are not kept,
+  /// their bytes, and the operations of the products and convolutions that run twice.
+  std::int64_t recomputed_values = 0;
+  std::int64_t recomputed_bytes = 0;
+  double recomputed_flops = 0;
   std::int64_t total() const {
     return weights + optimizer_state + activations + scratch + constants + dynamic + evaluation +
-           snapshots;
+           snapshots + file;
   }
   /// One line per purpose.
   std::string to_text() const;

@@ -78,7 +78,11 @@ void bind_measures(nb::module_& module) {
       .def_ro("constants", &MemoryReport::constants)
       .def_ro("dynamic", &MemoryReport::dynamic)
       .def_ro("evaluation", &MemoryReport::evaluation)
-      .def_ro("snapshots", &MemoryReport::snapshots);
+      .def_ro("snapshots", &MemoryReport::snapshots)
+      .def_ro("file", &MemoryReport::file)
+      .def_ro("recomputed_values", &MemoryReport::recomputed_values)
+      .def_ro("recomputed_bytes", &MemoryReport::recomputed_bytes)
+      .def_ro("recomputed_flops", &MemoryReport::recomputed_flops);
 }
 
 void bind_training(nb::module_& module) {

@@ -32,6 +32,12 @@ class Memory(NamedTuple):
         Memory for `evaluate` and `predict`.
     snapshots : int
         Copies of the state during `Trainer.fit`, to go back to.
+    file : int
+        The model's file, with the first values of its weights.
+    recomputed_values, recomputed_bytes : int
+        Values that a step computes again to fit `memory_limit`, and their size; not in `total`.
+    recomputed_flops : float
+        Operations of the products and convolutions that run twice for that.
     """
 
     weights: int
@@ -42,6 +48,10 @@ class Memory(NamedTuple):
     dynamic: int
     evaluation: int
     snapshots: int
+    file: int
+    recomputed_values: int
+    recomputed_bytes: int
+    recomputed_flops: float
 
     @classmethod
     def _of(cls, report: _core.MemoryReport) -> Memory:
@@ -50,7 +60,8 @@ class Memory(NamedTuple):
     @property
     def total(self) -> int:
         """Sum of all purposes."""
-        return sum(self)
+        purposes = self._fields[: self._fields.index("recomputed_values")]
+        return sum(getattr(self, purpose) for purpose in purposes)
 
 
 class KernelTime(NamedTuple):

@@ -32,10 +32,15 @@ std::string MemoryReport::to_text() const {
                                                        {"dynamic", dynamic},
                                                        {"evaluation", evaluation},
                                                        {"snapshots", snapshots},
+                                                       {"file", file},
                                                        {"total", total()}};
   std::string text;
   for (const auto& [purpose, bytes] : rows) {
     text += fmt::format("{:<16}{:>16} bytes\n", purpose, bytes);
+  }
+  if (recomputed_values > 0) {
+    text += fmt::format("{} values of {} bytes are computed again, {:.4g} FLOPs\n",
+                        recomputed_values, recomputed_bytes, recomputed_flops);
   }
   return text;
 }

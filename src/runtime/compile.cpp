@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
@@ -14,6 +15,7 @@
 #include "runtime/evaluator.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/program.h"
+#include "runtime/recompute.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -37,8 +39,13 @@ std::vector<ir::Value*> reads(const ir::Node& node) {
 class Compiler {
  public:
   Compiler(const Program& program, const std::vector<FeedInfo>& feeds, const Engine& engine,
-           const ExecutorOptions& options)
-      : program_(program), feeds_(feeds), engine_(engine), options_(options), evaluator_(engine) {}
+           const ExecutorOptions& options, std::function<std::int64_t()> max_arena_bytes)
+      : program_(program),
+        feeds_(feeds),
+        engine_(engine),
+        options_(options),
+        max_arena_bytes_(std::move(max_arena_bytes)),
+        evaluator_(engine) {}
 
   CompiledRegion run() {
     specialise();
@@ -60,7 +67,11 @@ class Compiler {
     if (!is_whole) make_tail();
     passes::run_passes(graph(), context, options_.fuse);
     follow_updates();
-    region_.plan = make_plan(graph(), binding_, engine_, options_.threads, region_.bodies.get());
+    const int threads = options_.threads;
+    const opdef::BodyCompiler* bodies = region_.bodies.get();
+    region_.plan = max_arena_bytes_ ? make_plan_within(graph(), binding_, engine_, threads, bodies,
+                                                       max_arena_bytes_)
+                                    : make_plan(graph(), binding_, engine_, threads, bodies);
     if (region_.dynamic.empty() && !region_.bodies) region_.model.reset();
     return std::move(region_);
   }
@@ -348,6 +359,7 @@ class Compiler {
   const std::vector<FeedInfo>& feeds_;
   const Engine& engine_;
   const ExecutorOptions& options_;
+  std::function<std::int64_t()> max_arena_bytes_;
   KernelEvaluator evaluator_;
   CompiledRegion region_;
   GraphBinding binding_;
@@ -364,8 +376,9 @@ bool gives_shape(const opdef::TensorDesc& desc) {
 }
 
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
-                       const Engine& engine, const ExecutorOptions& options) {
-  return Compiler(program, feeds, engine, options).run();
+                       const Engine& engine, const ExecutorOptions& options,
+                       std::function<std::int64_t()> max_arena_bytes) {
+  return Compiler(program, feeds, engine, options, std::move(max_arena_bytes)).run();
 }
 
 }  // namespace onnxgrad::runtime

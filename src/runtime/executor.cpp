@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <list>
 
@@ -12,6 +13,7 @@
 #include "runtime/input_sizes.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/packed_graph.h"
+#include "runtime/recompute.h"
 #include "runtime/region.h"
 #include "runtime/tail_cache.h"
 
@@ -93,18 +95,35 @@ struct Executor::Impl {
   }
 
   void make_state() {
+    if (const Executor* other = std::exchange(options.state_of, nullptr); other != nullptr) {
+      if (take_over_state(*other->impl_)) return;
+    }
+    slab = std::make_shared<StateSlab>();
     ArenaLayout layout(engine.device.alignment());
     std::vector<std::int64_t> offsets;
     for (const Tensor& value : initial_state)
       offsets.push_back(layout.allocate(value.size_bytes()));
-    slab.memory = engine.device.allocate(layout.size_bytes());
+    slab->memory = engine.device.allocate(layout.size_bytes());
     for (std::size_t i = 0; i < initial_state.size(); ++i) {
       const Tensor& value = initial_state[i];
-      slab.addresses.push_back(slab.memory.address + offsets[i]);
-      slab.descs.push_back({.dtype = value.dtype(), .dims = value.dims()});
-      options.stream->copy_in(slab.addresses[i], value.raw(), value.size_bytes());
+      slab->addresses.push_back(slab->memory.address + offsets[i]);
+      slab->descs.push_back({.dtype = value.dtype(), .dims = value.dims()});
+      options.stream->copy_in(slab->addresses[i], value.raw(), value.size_bytes());
     }
     initial_state.clear();
+  }
+
+  // False: the states of the other are not the same ones.
+  bool take_over_state(Impl& other) {
+    const auto is_same = [](const Port& a, const Port& b) {
+      return a.name == b.name && a.type.dtype == b.type.dtype &&
+             a.type.static_dims() == b.type.static_dims();
+    };
+    if (!std::ranges::equal(state_ports, other.state_ports, is_same)) return false;
+    other.options.stream->synchronize();
+    slab = other.slab;
+    initial_state.clear();
+    return true;
   }
 
   Region& prepare(const std::vector<Dims>& dims, std::span<const Tensor> inputs = {}) {
@@ -141,7 +160,7 @@ struct Executor::Impl {
     ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
         compile_for(dims, feeds),
-        RegionContext{engine, options, slab, cells, profiler, *options.tails});
+        RegionContext{engine, options, *slab, cells, profiler, *options.tails});
     if (entries.size() >= max_plans) drop_oldest();
     fit_arena(*region);
     entries.push_front({.dims = dims, .values = std::move(values), .region = std::move(region)});
@@ -150,11 +169,28 @@ struct Executor::Impl {
 
   CompiledRegion compile_for(const std::vector<Dims>& dims, const std::vector<FeedInfo>& feeds) {
     try {
-      return compile(program, feeds, engine, options);
+      std::function<std::int64_t()> max_bytes;
+      if (options.fits_budget) max_bytes = [this] { return max_arena_bytes(); };
+      return compile(program, feeds, engine, options, std::move(max_bytes));
+    } catch (const ArenaTooSmall& error) {
+      const std::int64_t limit = options.budget->limit_bytes();
+      throw DeviceError(
+          {.what = fmt::format("a step does not fit into the memory limit of {} bytes", limit),
+           .detail = fmt::format("{} bytes are left for its values, which take {} on these shapes "
+                                 "if as many as possible are computed again.",
+                                 error.max_bytes, error.least_bytes),
+           .hint = fmt::format("The least limit that works is {} bytes; or use a smaller batch.",
+                               limit - error.max_bytes + error.least_bytes)});
     } catch (const ShapeError& error) {
       check_sizes(input_ports, dims, error);
       throw;
     }
+  }
+
+  // What is left of the budget, the present arena included: a larger one replaces it.
+  std::int64_t max_arena_bytes() const {
+    const std::int64_t left = options.budget->limit_bytes() - options.budget->used_bytes();
+    return std::max<std::int64_t>(left + arena.bytes, 0);
   }
 
   void drop_oldest() {
@@ -215,7 +251,7 @@ struct Executor::Impl {
   std::vector<Port> output_ports;
   std::vector<Port> state_ports;
   std::vector<Tensor> initial_state;
-  StateSlab slab;
+  std::shared_ptr<StateSlab> slab;
   opdef::StepCells cells;
   Profiler profiler;
   std::list<Entry> entries;  // most recently prepared first
@@ -236,23 +272,25 @@ Execution& Executor::prepare(const std::vector<Dims>& input_dims) {
   return impl_->prepare(input_dims);
 }
 
-device::Address Executor::state_address(std::size_t i) const { return impl_->slab.addresses.at(i); }
+device::Address Executor::state_address(std::size_t i) const {
+  return impl_->slab->addresses.at(i);
+}
 
 Tensor Executor::read_state(std::size_t i) const {
-  const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
-  const device::Address address = impl_->slab.addresses[i];
+  const opdef::TensorDesc& desc = impl_->slab->descs.at(i);
+  const device::Address address = impl_->slab->addresses[i];
   if (!impl_->engine.device.is_host()) return stream()->read(address, desc.dtype, desc.dims);
   return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address),
-                      impl_->slab.memory.owner);
+                      impl_->slab->memory.owner);
 }
 
 void Executor::copy_state(std::size_t i, std::byte* to) const {
-  const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
-  stream()->copy_out(to, impl_->slab.addresses[i], desc.dims.size_bytes(desc.dtype));
+  const opdef::TensorDesc& desc = impl_->slab->descs.at(i);
+  stream()->copy_out(to, impl_->slab->addresses[i], desc.dims.size_bytes(desc.dtype));
 }
 
 void Executor::set_state(std::size_t i, const Tensor& value) {
-  const opdef::TensorDesc& desc = impl_->slab.descs.at(i);
+  const opdef::TensorDesc& desc = impl_->slab->descs.at(i);
   if (value.dtype() != desc.dtype || value.dims() != desc.dims) {
     throw ShapeError({.what = fmt::format("{}{} given, expected {}{}", dtype_name(value.dtype()),
                                           value.dims().to_string(), dtype_name(desc.dtype),
@@ -260,13 +298,13 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
                       .where = {.value = impl_->state_ports[i].name},
                       .hint = "Give the state of a session of this model."});
   }
-  stream()->copy_in(impl_->slab.addresses[i], value.raw(), value.size_bytes());
+  stream()->copy_in(impl_->slab->addresses[i], value.raw(), value.size_bytes());
 }
 
 bool Executor::is_state_finite() const {
-  for (std::size_t i = 0; i < impl_->slab.descs.size(); ++i) {
-    const auto& [dtype, dims] = impl_->slab.descs[i];
-    const device::Address address = impl_->slab.addresses[i];
+  for (std::size_t i = 0; i < impl_->slab->descs.size(); ++i) {
+    const auto& [dtype, dims] = impl_->slab->descs[i];
+    const device::Address address = impl_->slab->addresses[i];
     const bool is_finite =
         impl_->engine.device.is_host()
             ? all_finite(dtype, device::kernel_argument(address), dims.num_elements())
@@ -274,6 +312,10 @@ bool Executor::is_state_finite() const {
     if (!is_finite) return false;
   }
   return true;
+}
+
+bool Executor::shares_state_with(const Executor& other) const {
+  return impl_->slab == other.impl_->slab;
 }
 
 const std::shared_ptr<device::Stream>& Executor::stream() const { return impl_->options.stream; }
@@ -329,12 +371,17 @@ std::vector<KernelProfile> Executor::profile() const { return impl_->profiler.ta
 std::string Executor::trace_json() const { return impl_->profiler.trace_json(); }
 
 MemoryUse Executor::memory() const {
-  MemoryUse use{.state = impl_->slab.memory.bytes, .arena = impl_->arena.bytes};
+  MemoryUse use{.state = impl_->slab->memory.bytes, .arena = impl_->arena.bytes};
   for (const Impl::Entry& entry : impl_->entries) {
     use.scratch = std::max(use.scratch, entry.region->scratch_bytes());
     use.constants += entry.region->constant_bytes();
     use.blocks += entry.region->block_bytes();
     use.dynamic += entry.region->body_bytes();
+    const Recomputed& again = entry.region->recomputed();
+    if (again.bytes <= use.recomputed_bytes) continue;
+    use.recomputed_values = again.values;
+    use.recomputed_bytes = again.bytes;
+    use.recomputed_flops = again.flops;
   }
   if (!impl_->owns_tails) return use;
   impl_->options.tails->for_each([&use](const Region& tail) {

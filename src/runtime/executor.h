@@ -24,6 +24,7 @@
 
 namespace onnxgrad::runtime {
 
+class Executor;
 class TailCache;
 
 /// The parts of the engine; outlives every Executor.
@@ -43,6 +44,8 @@ struct ExecutorOptions {
   int threads = 1;
   std::uint64_t seed = 0;
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
+  /// Plans are made to fit into what is left of the budget, by computing values again.
+  bool fits_budget = false;
   /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
   /// recently used ones.
   std::size_t max_cached_plans = 64;
@@ -57,6 +60,9 @@ struct ExecutorOptions {
   /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state
   /// share one.
   std::shared_ptr<device::Stream> stream = nullptr;
+  /// Its state, memory and values, becomes this executor's if it has the same names and types, and
+  /// that one is not run anymore. Used while the executor is made.
+  const Executor* state_of = nullptr;
 };
 
 /// One input or output value.
@@ -83,6 +89,10 @@ struct MemoryUse {
   std::int64_t constants = 0;  ///< folded constants of all plans
   std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
+  /// What the largest plan computes again to fit the budget.
+  std::int64_t recomputed_values = 0;
+  std::int64_t recomputed_bytes = 0;
+  double recomputed_flops = 0;
 };
 
 /// The first value that is NaN or infinite, in plan order.
@@ -171,6 +181,8 @@ class Executor {
   /// Copies it to host memory, which has the bytes after stream()->synchronize().
   void copy_state(std::size_t i, std::byte* to) const;
   void set_state(std::size_t i, const Tensor& value);
+  /// See ExecutorOptions::state_of.
+  bool shares_state_with(const Executor& other) const;
   /// True if no floating-point state has an infinite or NaN element.
   bool is_state_finite() const;
   /// Where its work goes.

@@ -342,6 +342,11 @@ class Planner {
 
 std::string Plan::to_text() const {
   std::string text = fmt::format("plan of {} kernels, arena {} bytes\n", steps.size(), arena_bytes);
+  if (recomputed.kernels > 0) {
+    text += fmt::format(
+        "     {} kernels run again (names end in /again): {} values, {} bytes, {:.4g} FLOPs\n",
+        recomputed.kernels, recomputed.values, recomputed.bytes, recomputed.flops);
+  }
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const PlanStep& step = steps[i];
     text += fmt::format("{:4} {} [{}] {}: {}\n", i, step.op_type, step.kernel.label, step.node,

@@ -56,6 +56,14 @@ struct PlanOutput {
   opdef::TensorDesc desc;
 };
 
+/// What a plan computes a second time instead of keeping it.
+struct Recomputed {
+  std::int64_t kernels = 0;  ///< that run again
+  std::int64_t values = 0;   ///< that need not be kept
+  std::int64_t bytes = 0;    ///< of these
+  double flops = 0;          ///< of products and convolutions that run again
+};
+
 struct Plan {
   std::vector<PlanStep> steps;
   std::vector<Tensor> constants;
@@ -63,6 +71,7 @@ struct Plan {
   std::vector<PlanOutput> outputs;       ///< one per output of the graph
   std::vector<Copy> copies;  ///< in order; those that read state come before those that write it
   std::int64_t arena_bytes = 0;
+  Recomputed recomputed;
   std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to
 
   std::string to_text() const;

@@ -2,6 +2,7 @@
 #define ONNXGRAD_RUNTIME_PROGRAM_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -71,10 +72,13 @@ inline constexpr std::int64_t kMaxShapeElements = 64;
 /// True for feeds that a region can be compiled for by value.
 bool gives_shape(const opdef::TensorDesc& desc);
 
-/// Specialises `program` to the feeds' shapes (and values) and plans it.
-/// Throws: ShapeError, ModelError (shapes that do not match), UnsupportedOperatorError.
+/// Specialises `program` to the feeds' shapes (and values) and plans it. `max_arena_bytes`, called
+/// when the plan is made: the most bytes that its arena may have; none: any number.
+/// Throws: ShapeError, ModelError (shapes that do not match), UnsupportedOperatorError;
+/// ArenaTooSmall (recompute.h).
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
-                       const Engine& engine, const ExecutorOptions& options);
+                       const Engine& engine, const ExecutorOptions& options,
+                       std::function<std::int64_t()> max_arena_bytes = nullptr);
 
 }  // namespace onnxgrad::runtime
 

@@ -55,7 +55,8 @@ class Region final : public Execution {
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
-  std::int64_t block_bytes() const;     ///< of the blocks that it holds
+  std::int64_t block_bytes() const;  ///< of the blocks that it holds
+  const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
   std::int64_t scratch_bytes() const;   ///< of the largest scratch block
   std::int64_t constant_bytes() const;  ///< of its folded constants
   /// What the executors of its subgraphs hold, and their plans, without tails.

@@ -58,6 +58,7 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   result.threads = options.threads > 0 ? options.threads : device::available_threads();
   if (options.memory_limit_bytes > 0) {
     result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
+    result.fits_budget = true;
   }
   return result;
 }

@@ -75,6 +75,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       optimizer_(optimizer),
       options_(options),
       executor_options_(executor_options(options.engine)) {
+  charge_file();
   source_.working =
       with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
   const std::shared_ptr<const ir::Model> given = source_.working;
@@ -90,6 +91,16 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
                                                 : training_->learning_rate());
   find_inputs(*given);
   find_outputs(*given);
+}
+
+// The file was read before there was a limit.
+void Session::charge_file() {
+  if (!executor_options_.fits_budget || source_.file.bytes == nullptr) return;
+  const auto bytes = std::ssize(source_.file.bytes->memory());
+  executor_options_.budget->reserve(bytes);
+  file_charge_ = {nullptr, [budget = executor_options_.budget, bytes](const void* /*nothing*/) {
+                    budget->release(bytes);
+                  }};
 }
 
 // With a loss in the model, its targets and weights are inputs of the model.
@@ -158,13 +169,16 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set) const {
 }
 
 // The step with initial values, all or nothing. Returns the previous one.
-std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set) {
+// With `keeps_state`, its memory becomes the new one's where that has the same states.
+std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set, bool keeps_state) {
   if (is_fitting_) {
     throw Error({.what = "the trained weights cannot be changed while fit() runs",
                  .hint = "Freeze and unfreeze between two fits."});
   }
-  auto step = std::make_unique<StepRunner>(write_step(set), std::get_if<Lbfgs>(&optimizer_),
-                                           executor_options_);
+  runtime::ExecutorOptions options = executor_options_;
+  if (keeps_state && step_ != nullptr) options.state_of = &step_->executor();
+  auto step =
+      std::make_unique<StepRunner>(write_step(set), std::get_if<Lbfgs>(&optimizer_), options);
   if (step_ != nullptr) {
     step->set_learning_rate(step_->learning_rate());
     step->set_steps(step_->steps());
@@ -200,7 +214,7 @@ void Session::expect_learning_rate() const {
 
 void Session::change_trained(TrainedSet set) {
   hold_slots(set, *step_);
-  const auto before = build(set);
+  const auto before = build(set, /*keeps_state=*/true);
   step_->take_state(*before);
 }
 
@@ -366,11 +380,16 @@ NamedTensors Session::weights() const {
 
 MemoryReport Session::memory() const {
   const runtime::MemoryUse use = step_->executor().memory();
-  MemoryReport report{.activations = use.arena - use.scratch,
-                      .scratch = use.scratch,
-                      .constants = use.constants,
-                      .dynamic = use.dynamic,
-                      .snapshots = step_->snapshot_bytes()};
+  MemoryReport report{
+      .activations = use.arena - use.scratch,
+      .scratch = use.scratch,
+      .constants = use.constants,
+      .dynamic = use.dynamic,
+      .snapshots = step_->snapshot_bytes(),
+      .file = source_.file.bytes == nullptr ? 0 : std::ssize(source_.file.bytes->memory()),
+      .recomputed_values = use.recomputed_values,
+      .recomputed_bytes = use.recomputed_bytes,
+      .recomputed_flops = use.recomputed_flops};
   for (const WeightInfo& weight : graph().state_weights()) {
     report.weights += weight_value(weight.name).size_bytes();
   }

@@ -121,13 +121,14 @@ class Session {
   Session(Source source, const Loss& loss, const Optimizer& optimizer,
           const TrainingOptions& options, std::shared_ptr<const FileTraining> training);
 
+  void charge_file();
   void find_inputs(const ir::Model& given);
   void find_outputs(const ir::Model& given);
   bool is_own_input(const ir::Value* value) const;
   StepGraph write_step(const std::optional<TrainedSet>& set) const;
   /// Throws: OptionError if the file describes its training.
   void expect_own_step(const std::string& what) const;
-  std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set);
+  std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set, bool keeps_state = false);
   void change_trained(TrainedSet set);
   template <class T>
   void change(T& option, T value);
@@ -148,6 +149,7 @@ class Session {
   Optimizer optimizer_;
   TrainingOptions options_;
   runtime::ExecutorOptions executor_options_;
+  std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
   bool logs_gradient_norm_ = false;
   bool is_fitting_ = false;
   std::vector<ValueInfo> inputs_;

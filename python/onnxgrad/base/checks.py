@@ -8,6 +8,7 @@ import math
 import numbers
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -212,6 +213,28 @@ def device_name(device: Any) -> str:
 def thread_count(threads: int | None) -> int:
     """Return the number of threads for the engine; 0 lets it choose."""
     return 0 if threads is None else positive_int("threads", threads)
+
+
+_BYTE_UNITS = {"": 1, "b": 1}
+_BYTE_UNITS |= {f"{p}b": 1000**i for i, p in enumerate("kmgt", 1)}
+_BYTE_UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
+
+
+def byte_count(option: str, size: int | str | None) -> int:
+    """Return a size given as a number of bytes or as text, "2GB" or "500 MiB"; 0 for None."""
+    if size is None:
+        return 0
+    if isinstance(size, str):
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size)
+        unit = None if found is None else _BYTE_UNITS.get(found[2].lower())
+        if found is None or unit is None or int(float(found[1]) * unit) < 1:
+            raise OptionError(
+                what=f"{option}: '{size}' is not a size",
+                value=option,
+                hint='Give a number of bytes, or text as in "2GB" or "500 MiB".',
+            )
+        return int(float(found[1]) * unit)
+    return positive_int(option, size)
 
 
 def path_text(option: str, path: Any) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from onnxgrad import _core
-from onnxgrad.base.checks import device_name, positive_int, thread_count
+from onnxgrad.base.checks import byte_count, device_name, positive_int, thread_count
 from onnxgrad.errors import OptionError
 
 __all__ = ["engine_options", "training_mode_of"]
 
 
-def engine_options(device: str, threads: int | None, seed: int = 0) -> _core.EngineOptions:
+def engine_options(
+    device: str, threads: int | None, seed: int = 0, memory_limit: int | str | None = None
+) -> _core.EngineOptions:
     """Return checked options of the engine."""
     return _core.EngineOptions(
         device=device_name(device),
         threads=thread_count(threads),
         seed=positive_int("seed", seed, 0),
+        memory_limit_bytes=byte_count("memory_limit", memory_limit),
     )
 
 

@@ -376,6 +376,14 @@ OPTIONS: tuple[TrainOption, ...] = (
     ),
     TrainOption("device", str, "cpu", _PROCESS, "Device to train on: cpu or auto."),
     TrainOption(
+        "memory_limit",
+        str,
+        None,
+        _PROCESS,
+        "What the training may use, as in 2GB: values of a step are computed again to fit.",
+        "SIZE",
+    ),
+    TrainOption(
         "log_level",
         str,
         None,

@@ -231,6 +231,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         training_mode=modes[options.training_mode],
         precision=_precision(options),
         device=options.device,
+        memory_limit=options.memory_limit,
     )
 
 

@@ -12,6 +12,7 @@ from onnxgrad.data.files import CsvFile, NpyFiles, NpzFile, open_file
 from onnxgrad.data.notes import DataWarning
 from onnxgrad.data.parquet import ParquetFile
 from onnxgrad.data.rows import window_starts
+from onnxgrad.data.sequences import Sequences
 from onnxgrad.data.shards import Shards
 from onnxgrad.data.sources import Source
 
@@ -22,6 +23,7 @@ __all__ = [
     "NpyFiles",
     "NpzFile",
     "ParquetFile",
+    "Sequences",
     "Shards",
     "Source",
     "open_file",

@@ -52,6 +52,8 @@ class Batches(Source):
     True
     """
 
+    has_own_batches = True
+
     def __init__(
         self,
         batches: Iterable[Any] | Callable[[], Iterable[Any]],

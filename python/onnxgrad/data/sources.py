@@ -41,6 +41,8 @@ class Source:
     """Base class of sources that read rows in chunks."""
 
     has_sample_weight = False
+    has_own_batches = False
+    """Whether its chunks are the batches to train on, unless another size is requested."""
 
     def native(self, session: Session) -> _core.DataSource:
         """Return the extension's reader for the inputs and the target of `session`."""

@@ -104,6 +104,11 @@ class TrainingSession(NotPickled):
         ``OMP_NUM_THREADS``.
     seed : int, default=0
         Seed of Dropout and other random operators.
+    memory_limit : int or str, default=None
+        Bytes that the session may use, or text as in ``"2GB"`` or ``"500 MiB"``: weights, optimizer
+        state, values of a step, and the model's file. Where a step would need more, it computes
+        values again instead of keeping them for the gradient; results have the same bits.
+        `memory` returns what that costs. An error lists the least limit that works.
 
     Raises
     ------
@@ -153,6 +158,7 @@ class TrainingSession(NotPickled):
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
+        memory_limit: int | str | None = None,
     ) -> None:
         arguments = dict(locals())
         del arguments["self"], arguments["model"]
@@ -193,7 +199,7 @@ class TrainingSession(NotPickled):
             as_precision(precision)._native(),
             bool(skip_non_finite),
             bool(evaluation_only),
-            engine_options(device, threads, seed),
+            engine_options(device, threads, seed, memory_limit),
         )
 
     def _use_sample_weight(self, *, per_position: bool = False) -> None:

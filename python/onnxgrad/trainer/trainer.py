@@ -16,7 +16,7 @@ from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.callbacks.log import messages
 from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
-from onnxgrad.data import Batches, Source
+from onnxgrad.data import Source
 from onnxgrad.data.arrays import ArrayLike, to_native
 from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
 from onnxgrad.data.notes import report_notes
@@ -88,6 +88,8 @@ class Trainer(FitHooks):
     groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, precision
         See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
+    memory_limit : int or str, default=None
+        Bytes that the session may use, or text as in ``"2GB"``; see `TrainingSession`.
 
     Attributes
     ----------
@@ -147,6 +149,7 @@ class Trainer(FitHooks):
         training_mode: bool | str = "auto",
         precision: PrecisionLike = "float32",
         device: str = "cpu",
+        memory_limit: int | str | None = None,
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
         self.schedule = None if schedule is None else as_schedule(schedule)
@@ -166,6 +169,7 @@ class Trainer(FitHooks):
                 "stop_gradient": stop_gradient is not None,
                 "training_mode": training_mode != "auto",
                 "precision": precision != "float32",
+                "memory_limit": memory_limit is not None,
             }
             for option, is_given in given.items():
                 if is_given:
@@ -199,6 +203,7 @@ class Trainer(FitHooks):
                 device=device,
                 threads=threads,
                 seed=seed,
+                memory_limit=memory_limit,
             )
             if is_of_file and lr is not None:
                 self.session.lr = lr
@@ -320,7 +325,8 @@ class Trainer(FitHooks):
             native.schedule = self.schedule._native()
         self.epochs = chosen["epochs"]
         source, y, sample_weight = as_source(X, y, sample_weight)
-        if chosen["batch_size"] is None and isinstance(source, Batches):
+        has_batches = isinstance(source, Source) and source.has_own_batches
+        if chosen["batch_size"] is None and has_batches:
             native.batch_size = _core.FitOptions.as_they_come
         native.metrics = native_metrics(metrics, has_rows=validation is not None)
         added: list[CallbackLike] = [] if self._is_trial else [*messages()]

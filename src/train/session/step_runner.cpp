@@ -51,6 +51,7 @@ void write_numbers(std::span<const double> from, Tensor& tensor) {
 
 StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options)
     : Runner(graph.model, options), graph_(std::move(graph)), options_(options) {
+  options_.state_of = nullptr;
   if (!graph_.learning_rate.empty()) {
     const std::size_t last = executor().inputs().size() - 1;
     ONNXGRAD_ASSERT(executor().inputs()[last].name == graph_.learning_rate);
@@ -208,6 +209,7 @@ void StepRunner::load_state(const NamedTensors& state) {
 }
 
 void StepRunner::take_state(const StepRunner& other) {
+  if (executor().shares_state_with(other.executor())) return;
   for (std::size_t i = 0; i < num_states(); ++i) {
     const auto known = other.find_state(executor().state()[i].name);
     if (known) executor().set_state(i, other.executor().read_state(*known));
