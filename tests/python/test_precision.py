@@ -168,6 +168,35 @@ class TestWrittenSteps:
             og.TrainingSession(written, precision="bf16")
 
 
+class TestPlans:
+    @staticmethod
+    def plan_of(precision, name="mlp"):
+        session = og.TrainingSession(
+            half_models.build(name), LOSS, "adam", precision=precision, threads=1
+        )
+        session.step(feeds_of(name))
+        return session._core.plan_summary().splitlines()
+
+    def test_products_read_and_write_halves(self):
+        plan = self.plan_of("bf16")
+        products = [line for line in plan if " Gemm [" in line or " GemmWeightUpdate [" in line]
+        assert len(products) == 5
+        assert all("[bfloat16 " in line or " + bfloat16 " in line for line in products)
+        # Weights are rounded as they are packed, and gradients of weights are never stored.
+        assert not any(f"{w}_bf16" in line for line in plan for w in ("w0", "w1"))
+
+    def test_a_guarded_update_is_one_kernel(self):
+        plan = self.plan_of("fp16")
+        updates = [line for line in plan if "GuardedWeightUpdate [" in line]
+        assert len(updates) == 4
+        assert not any("Where" in line for line in plan if "select" in line and "w0" in line)
+
+    def test_attention_is_one_kernel(self):
+        plan = self.plan_of("bf16", "transformer")
+        assert sum(" Attention [" in line for line in plan) == 1
+        assert sum(" AttentionGradient [" in line for line in plan) == 1
+
+
 class TestEntryPoints:
     @pytest.mark.parametrize("name", ["float16", "bfloat16"])
     def test_names(self, name):
