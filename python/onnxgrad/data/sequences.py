@@ -16,7 +16,9 @@ from onnxgrad.errors import DataError, OptionError
 
 __all__ = ["Sequences"]
 
-_MOST_AUTOMATIC = 8  # lengths; each is a plan, and more lengths than this save little padding
+# Lengths. Each is one or two plans, of the 64 that are kept; more lengths save little padding
+# (docs/benchmarks.md).
+_MOST_AUTOMATIC = 16
 _MOST_CANDIDATES = 512
 
 
@@ -40,7 +42,7 @@ class Sequences(Source):
         Sequences per batch.
     bucket_by_length : "auto", int, list of int or False, default="auto"
         The lengths to pad to: given, or as many as this number, chosen to pad least; ``"auto"``
-        means at most 8. False pads each batch to its longest sequence: a plan for each length.
+        means at most 16. False pads each batch to its longest sequence: a plan for each length.
     mask : str, default=None
         Name of the input that is 1 at elements of sequences and 0 at padding. None means
         ``attention_mask`` if the model has this input and `X` does not.
