@@ -88,8 +88,10 @@ def _work_lines(
     if steps is not None:
         lines.append(("steps", f"{steps} per epoch, {steps * options.epochs} in total"))
     memory = trainer.session.memory()
-    total = sum(value for value in memory if isinstance(value, int))
-    lines.append(("memory", f"{size_text(total)} for weights, state and inner values"))
+    what = f"{size_text(memory.total)} for the model's file, weights, state and inner values"
+    if memory.recomputed_values:
+        what += f"; {size_text(memory.recomputed_bytes)} of these are computed again"
+    lines.append(("memory", what))
     paths = [options.output, options.history, options.run_dir or options.resume]
     lines.append(("would write", ", ".join(str(path) for path in paths if path)))
     return lines
