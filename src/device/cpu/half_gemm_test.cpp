@@ -11,6 +11,7 @@
 
 #include "base/half.h"
 #include "base/memory_budget.h"
+#include "device/testing/instruction_sets.h"
 
 // Products of halves against sums in double of the same numbers, for each implementation: blocks of
 // all dimensions, odd sizes, what is added and how the result is stored. AMX is emulated, on the
@@ -172,6 +173,30 @@ TEST(HalfGemm, WhatIsAddedAndStored) {
       }
     }
   }
+}
+
+TEST(HalfGemm, WidenedOnEveryInstructionSet) {
+  for_each_instruction_set([] {
+    std::mt19937 random(10);
+    for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
+      for (const Size& size : {Size{13, 65, 31}, Size{50, 21, 96}}) {
+        for (int layout = 0; layout < 4; ++layout) {
+          check({.dtype = dtype,
+                 .rounds_b = layout == 3,
+                 .c_dtype = layout % 2 == 0 ? DataType::kFloat32 : dtype,
+                 .start_dtype = layout < 2 ? DataType::kFloat32 : dtype,
+                 .m = size.m,
+                 .n = size.n,
+                 .k = size.k,
+                 .transpose_a = (layout & 1) != 0,
+                 .transpose_b = (layout & 2) != 0,
+                 .start = GemmStart::kRow,
+                 .choice = HalfGemmChoice::kWidened},
+                random);
+        }
+      }
+    }
+  });
 }
 
 TEST(HalfGemm, SeveralBlocksAndThreads) {
