@@ -26,8 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"opdef"},
     "autodiff": {"opdef"},
     "passes": {"opdef"},
-    "runtime": {"opdef", "device", "passes", "dist"},
-    "train": {"onnx", "device", "ops", "autodiff", "passes", "runtime"},
+    "runtime": {"opdef", "device", "passes"},
+    "train": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "dist"},
     "api": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train"},
 }
 # Folder of src/train -> folders of it that it may include besides itself, directly. A file beside
@@ -45,7 +45,17 @@ TRAIN: dict[str, set[str]] = {
     "session": {"graphs", "data", "checkpoints"},
     "fit": {"session"},
 }
-TRAIN_TOOLS = {"descriptions", "engine", "feeds", "mean", "patterns", "text_codes", "user_graph"}
+TRAIN_TOOLS = {
+    "collectives",
+    "descriptions",
+    "engine",
+    "feeds",
+    "mean",
+    "patterns",
+    "text_codes",
+    "user_graph",
+    "workers",
+}
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
 
 # Pattern of a library's headers -> layers that may include them ("kernels": kernel files of ops).
@@ -70,7 +80,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "distributed": {"base"},
     "metrics": {"data"},
     "families": {"base"},  # losses, optimizers, schedules
-    "sessions": {"data", "families", "profiles"},
+    "sessions": {"data", "distributed", "families", "profiles"},
     "graphs": {"data", "families"},
     "gradient_checks": {"graphs", "sessions"},
     "callbacks": {"history", "metrics", "sessions"},

@@ -16,6 +16,7 @@
 #include "onnxgrad/profile.h"
 #include "onnxgrad/training_info.h"
 #include "onnxgrad/training_mode.h"
+#include "onnxgrad/workers.h"
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -41,6 +42,8 @@ struct TrainingOptions {
   /// No gradient and no update: evaluate() and predict() only, for models without weights to train
   /// too. Options of the update are ignored.
   bool evaluation_only = false;
+  /// The feeds of step() are then this worker's rows of a batch, at least one.
+  WorkerOptions workers = {};
   EngineOptions engine = {};
 };
 

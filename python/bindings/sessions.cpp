@@ -98,7 +98,8 @@ void bind_training(nb::module_& module) {
              const std::optional<Optimizer>& optimizer, Names trainable, Names frozen, bool untie,
              Names outputs, const UpdateOptions& update, Names stop_gradient,
              TrainingMode training_mode, const MixedPrecision& precision, bool skip_non_finite,
-             bool evaluation_only, const EngineOptions& engine) {
+             bool evaluation_only, const EngineOptions& engine,
+             const std::optional<WorkerOptions>& workers) {
             const TrainingOptions options{.trainable = std::move(trainable),
                                           .frozen = std::move(frozen),
                                           .untie = untie,
@@ -109,6 +110,7 @@ void bind_training(nb::module_& module) {
                                           .precision = precision,
                                           .skip_non_finite = skip_non_finite,
                                           .evaluation_only = evaluation_only,
+                                          .workers = workers.value_or(WorkerOptions{}),
                                           .engine = engine};
             if (optimizer) {
               new (place) TrainingSession(model, loss, *optimizer, options);
@@ -118,7 +120,7 @@ void bind_training(nb::module_& module) {
           },
           "model"_a, "loss"_a, "optimizer"_a.none(), "trainable"_a, "frozen"_a, "untie"_a,
           "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "precision"_a,
-          "skip_non_finite"_a, "evaluation_only"_a, "engine"_a, Unlocked())
+          "skip_non_finite"_a, "evaluation_only"_a, "engine"_a, "workers"_a.none(), Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {

@@ -150,7 +150,7 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
   check_batch_size(batch_size);
   session.settle_by_labels(data);
   const auto evaluation = session.evaluation(!metrics.empty());
-  train::Evaluator evaluator(evaluation, session.loss(), metrics);
+  train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
   return evaluator.run(
       train::prepare_data(session.schema(), evaluation->data_ports(), data, allow_nan), batch_size);
 }
@@ -168,7 +168,7 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   }
   DataSource& rows = peeked ? *peeked : source;
   const auto evaluation = session.evaluation(!metrics.empty());
-  train::Evaluator evaluator(evaluation, session.loss(), metrics);
+  train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
   train::BlockReader reader(rows,
                             [&](const Dataset& chunk) {
                               return train::prepare_data(session.schema(), evaluation->data_ports(),

@@ -1,6 +1,7 @@
 #include "opdef/random_stream.h"
 
 #include <algorithm>
+#include <charconv>
 #include <string>
 #include <utility>
 
@@ -8,9 +9,10 @@ namespace onnxgrad::opdef {
 namespace {
 
 constexpr std::string_view kKey = "onnxgrad.draws_like";
+constexpr std::string_view kRowAxis = "onnxgrad.row_axis";
 
-auto find_note(const ir::Metadata& metadata) {
-  return std::ranges::find(metadata, kKey, &ir::Metadata::value_type::first);
+auto find_note(const ir::Metadata& metadata, std::string_view key = kKey) {
+  return std::ranges::find(metadata, key, &ir::Metadata::value_type::first);
 }
 
 }  // namespace
@@ -35,6 +37,22 @@ bool draws_like_another(const ir::Node& node) {
 
 void draw_like(const ir::Node& node, ir::Node& copy) {
   set_random_stream(copy, std::string(random_stream(node)));
+  if (const std::int64_t axis = row_axis(node); axis >= 0) set_row_axis(copy, axis);
+}
+
+void set_row_axis(ir::Node& node, std::int64_t axis) {
+  if (find_note(node.metadata, kRowAxis) == node.metadata.end()) {
+    node.metadata.emplace_back(kRowAxis, std::to_string(axis));
+  }
+}
+
+std::int64_t row_axis(const ir::Node& node) {
+  const auto note = find_note(node.metadata, kRowAxis);
+  if (note == node.metadata.end()) return -1;
+  std::int64_t axis = -1;  // as in a file without it, if somebody has changed the note
+  const char* const end = note->second.data() + note->second.size();
+  const auto [last, error] = std::from_chars(note->second.data(), end, axis);
+  return error == std::errc() && last == end ? axis : -1;
 }
 
 }  // namespace onnxgrad::opdef

@@ -13,6 +13,7 @@
 #include "passes/widen_half.h"
 #include "runtime/bodies.h"
 #include "runtime/evaluator.h"
+#include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
 #include "runtime/program.h"
 #include "runtime/recompute.h"
@@ -65,6 +66,7 @@ class Compiler {
     follow_updates();
     const bool is_whole = split();
     if (!is_whole) make_tail();
+    if (options_.collectives != nullptr) begin_exchanges(graph(), engine_.device.alignment());
     passes::run_passes(graph(), context, options_.fuse);
     follow_updates();
     const int threads = options_.threads;
@@ -123,7 +125,7 @@ class Compiler {
     bool changed = false;
     for (ir::Node* node : std::vector<ir::Node*>(graph().nodes)) {
       const ir::Function* function = region_.model->find_function(node->domain, node->op_type);
-      if (function == nullptr || runs_natively(*node, *function)) continue;
+      if (function == nullptr || is_exchanged(*node) || runs_natively(*node, *function)) continue;
       ir::inline_call(*node, *function, inferer);
       changed = true;
     }
@@ -153,6 +155,11 @@ class Compiler {
     graph().nodes = std::move(nodes);
     if (!replaced.empty()) ir::replace_uses(graph(), replaced);
     return !replaced.empty();
+  }
+
+  // A collective with other workers.
+  bool is_exchanged(const ir::Node& node) const {
+    return options_.collectives != nullptr && is_collective(node);
   }
 
   bool has_kernel(const ir::Node& node) const {
@@ -217,6 +224,7 @@ class Compiler {
         now.push_back(closed);
         available.insert(closed->outputs.begin(), closed->outputs.end());
       } else if (has_inputs && !is_dynamic && has_planned_values(*node) &&
+                 !(is_exchanged(*node) && leaves_exchange_) &&
                  std::ranges::all_of(node->outputs, is_static)) {
         now.push_back(node);
         available.insert(node->outputs.begin(), node->outputs.end());
@@ -225,6 +233,7 @@ class Compiler {
             {.node = node, .closed = closed, .inputs = {inputs.begin(), inputs.end()}});
       } else {
         rest_.push_back(node);
+        leaves_exchange_ = leaves_exchange_ || is_exchanged(*node);
       }
     }
     if (rest_.empty() && region_.dynamic.empty()) {
@@ -364,6 +373,7 @@ class Compiler {
   CompiledRegion region_;
   GraphBinding binding_;
   std::vector<ir::Node*> rest_;
+  bool leaves_exchange_ = false;                   // a collective is in rest_
   std::unordered_map<std::string, bool> genuine_;  // functions by name
 };
 

@@ -40,6 +40,7 @@ struct Executor::Impl {
     if (!options.stream) options.stream = engine.device.make_stream();
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
+    cells.collectives = options.collectives;
     make_program();
     make_state();
   }

@@ -63,6 +63,9 @@ struct ExecutorOptions {
   /// Its state, memory and values, becomes this executor's if it has the same names and types, and
   /// that one is not run anymore. Used while the executor is made.
   const Executor* state_of = nullptr;
+  /// The other workers of a training, for collective operators; they outlive the executor. nullptr:
+  /// one worker, for which these operators are their bodies.
+  opdef::Collectives* collectives = nullptr;
 };
 
 /// One input or output value.
@@ -100,6 +103,7 @@ struct NonFinite {
   std::string node;
   std::string op_type;
   std::string value;
+  std::size_t position = 0;  ///< of the kernel in the plan
 };
 
 class Execution {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
+#include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
 
 namespace onnxgrad::runtime {
@@ -32,6 +33,7 @@ class Planner {
     Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates);
     select_kernels(schedule.order);
     find_last_uses();
+    parts_.emplace(graph_, nodes_, engine_.ops);
     find_updated_states();
     alias_state_updates(schedule);
     place_in_blocks();
@@ -209,6 +211,7 @@ class Planner {
     const ir::Node& node = *nodes_[i];
     PlanStep& step = plan_.steps[i];
     for (const ir::Value* input : node.inputs) step.args.push_back(locate(input));
+    divide_buffer(i);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ir::Value* output = node.outputs[o];
       if (output != nullptr && !locations_.contains(output)) place_output(i, o);
@@ -231,10 +234,47 @@ class Planner {
     release_dead(i);
   }
 
+  // The buffer of an exchange, from the first value on that is computed in it.
+  const Location& buffer_at(const ir::Value* buffer) {
+    const auto [at, is_new] = locations_.try_emplace(buffer);
+    if (is_new) {
+      at->second = {Location::Kind::kArena, arena_.allocate(bytes_of(buffer))};
+      sizes_[buffer] = bytes_of(buffer);
+    }
+    return at->second;
+  }
+
+  // What an exchange gives takes the place of its buffer, part by part.
+  void divide_buffer(std::size_t i) {
+    const ir::Node& node = *nodes_[i];
+    const auto parts = BufferParts::received(node);
+    if (parts.empty()) return;
+    const ir::Value* buffer = parts.front().buffer;
+    const std::int64_t bytes = sizes_.at(buffer);
+    sizes_.erase(buffer);
+    for (std::size_t o = 0; o < parts.size(); ++o) {
+      const std::int64_t end = o + 1 < parts.size() ? parts[o + 1].offset : bytes;
+      const Location at{Location::Kind::kArena, locations_.at(buffer).at + parts[o].offset};
+      if (end == parts[o].offset) continue;
+      const ir::Value* output = node.output(o);
+      if (output == nullptr || locations_.contains(output)) {
+        arena_.release(at.at, end - parts[o].offset);
+        continue;
+      }
+      locations_[output] = at;
+      sizes_[output] = end - parts[o].offset;
+    }
+  }
+
   void place_output(std::size_t i, std::size_t o) {
     const ir::Node& node = *nodes_[i];
     const ir::Value* output = node.outputs[o];
     const std::int64_t bytes = bytes_of(output);
+    if (const BufferParts::Part* part = parts_->find_sent(output)) {
+      const Location& buffer = buffer_at(part->buffer);
+      locations_[output] = {Location::Kind::kArena, buffer.at + part->offset};
+      return;
+    }
     for (const auto& [from, to] : plan_.steps[i].kernel.in_place) {
       if (static_cast<std::size_t>(to) != o) continue;
       const ir::Value* input = node.input(static_cast<std::size_t>(from));
@@ -330,7 +370,8 @@ class Planner {
   const opdef::BodyCompiler* bodies_;
   Plan plan_;
   ArenaLayout arena_;
-  std::vector<const ir::Node*> nodes_;                          // one per step
+  std::vector<const ir::Node*> nodes_;  // one per step
+  std::optional<BufferParts> parts_;
   std::unordered_map<const ir::Value*, std::size_t> last_use_;  // of roots, by step
   std::unordered_map<const ir::Value*, Location> locations_;    // of roots
   std::unordered_map<const ir::Value*, std::int64_t> sizes_;    // live arena buffers by owner

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "opdef/fused.h"
 #include "opdef/random_stream.h"
+#include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
 
 namespace onnxgrad::runtime {
@@ -122,7 +123,8 @@ class Recompute {
     for (const Value* value : node.outputs) bytes += value == nullptr ? 0 : size_of(value);
     facts.seconds =
         (kernel->flops / kFlopsPerSecond) + (static_cast<double>(bytes) / kBytesPerSecond);
-    facts.repeats_left = node.subgraphs().empty() ? kMostRepeats : 0;
+    const bool is_exchange = exchange_role(node).kind != ExchangeRole::Kind::kNone;
+    facts.repeats_left = node.subgraphs().empty() && !is_exchange ? kMostRepeats : 0;
     return facts;
   }
 

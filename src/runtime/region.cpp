@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <span>
 
 #include "base/check.h"
+#include "opdef/collectives.h"
 #include "runtime/finite.h"
 #include "runtime/plan_key.h"
 
@@ -175,7 +177,11 @@ void Region::run() {
     run_profiled();
   } else if (on_host_) {
     const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
-    for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);
+    if (context_.cells.collectives != nullptr) {
+      run_with_workers(launch);
+    } else {
+      for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);
+    }
   } else {
     stream().run(calls_, context_.cells);
   }
@@ -184,6 +190,21 @@ void Region::run() {
     const Running running(is_running_);
     run_dynamic();
     prepare_tail().run();
+  }
+}
+
+// Libraries for messages do nothing by themselves: what has been sent moves on between kernels.
+void Region::run_with_workers(const opdef::Launch& launch) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kBetween{200};
+  opdef::Collectives& workers = *context_.cells.collectives;
+  Clock::time_point last = Clock::now();
+  for (const device::KernelCall& call : calls_) {
+    call.fn(call.data, call.args, launch);
+    const Clock::time_point now = Clock::now();
+    if (now - last < kBetween) continue;
+    workers.progress();
+    last = now;
   }
 }
 
@@ -285,23 +306,37 @@ void Region::run_call(std::size_t i) {
   stream().synchronize();
 }
 
+// Among the results of a kernel that has run.
+std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
+  const PlanStep& step = compiled_.plan.steps[call];
+  for (const PlanResult& result : step.results) {
+    const Tensor values = host_tensor(device::address_of(calls_[call].args[result.arg]),
+                                      {.dtype = result.dtype, .dims = {result.num_elements}});
+    if (all_finite({&values, 1})) continue;
+    return NonFinite{
+        .node = step.node, .op_type = step.op_type, .value = result.name, .position = call};
+  }
+  return std::nullopt;
+}
+
 std::optional<NonFinite> Region::run_until_non_finite() {
   if (!on_host_) copy_feeds();
+  // With other workers the step is completed: they wait for what this one sends.
+  const bool is_alone = context_.cells.collectives == nullptr;
+  std::optional<NonFinite> first;
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     run_call(i);
-    const PlanStep& step = compiled_.plan.steps[i];
-    for (const PlanResult& result : step.results) {
-      const Tensor values = host_tensor(device::address_of(calls_[i].args[result.arg]),
-                                        {.dtype = result.dtype, .dims = {result.num_elements}});
-      if (all_finite({&values, 1})) continue;
-      return NonFinite{.node = step.node, .op_type = step.op_type, .value = result.name};
-    }
+    if (first) continue;
+    first = find_non_finite(i);
+    if (first && is_alone) return first;
   }
   copy_results();
-  if (!compiled_.tail) return std::nullopt;
+  if (!compiled_.tail) return first;
   const Running running(is_running_);
   run_dynamic();
-  return prepare_tail().run_until_non_finite();
+  auto in_tail = prepare_tail().run_until_non_finite();
+  if (in_tail) in_tail->position += calls_.size();
+  return first ? first : in_tail;
 }
 
 void Region::copy_results() {

@@ -85,6 +85,8 @@ class Region final : public Execution {
   void set_feed(std::size_t i, device::Address address);
   void copy_feeds();
   void run_call(std::size_t i);
+  void run_with_workers(const opdef::Launch& launch);
+  std::optional<NonFinite> find_non_finite(std::size_t call) const;
   void upload_constants();
   device::Buffer take_block(std::size_t block);
   std::size_t num_outputs() const;

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <queue>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
+#include "runtime/exchanges.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -50,16 +52,35 @@ class Scheduler {
     return true;
   }
 
+  // Puts the exchanges of a kind in the order of their numbers.
+  void order_exchanges(ExchangeRole::Kind kind) {
+    std::map<std::int64_t, std::size_t> by_number;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const ExchangeRole role = exchange_role(*graph_.nodes[i]);
+      if (role.kind == kind) by_number.emplace(role.number, i);
+    }
+    const std::size_t* before = nullptr;
+    for (const auto& [number, at] : by_number) {
+      if (before != nullptr) successors_[*before].push_back(at);
+      before = &at;
+    }
+  }
+
   std::vector<ir::Node*> order(const std::unordered_set<std::size_t>& urgent) const {
     const std::size_t count = graph_.nodes.size();
     std::vector<std::size_t> missing(count, 0);
     for (const auto& list : successors_) {
       for (const std::size_t to : list) ++missing[to];
     }
-    using Entry = std::pair<bool, std::size_t>;  // (not urgent, position)
+    using Entry = std::pair<int, std::size_t>;  // (0: urgent, 2: as late as possible; position)
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+    const auto add_ready = [&](std::size_t i) {
+      const ExchangeRole::Kind kind = exchange_role(*graph_.nodes[i]).kind;
+      const bool is_first = kind == ExchangeRole::Kind::kStart || urgent.contains(i);
+      ready.emplace(kind == ExchangeRole::Kind::kFinish ? 2 : is_first ? 0 : 1, i);
+    };
     for (std::size_t i = 0; i < count; ++i) {
-      if (missing[i] == 0) ready.emplace(!urgent.contains(i), i);
+      if (missing[i] == 0) add_ready(i);
     }
     std::vector<ir::Node*> result;
     result.reserve(count);
@@ -68,7 +89,7 @@ class Scheduler {
       ready.pop();
       result.push_back(graph_.nodes[i]);
       for (const std::size_t next : successors_[i]) {
-        if (--missing[next] == 0) ready.emplace(!urgent.contains(next), next);
+        if (--missing[next] == 0) add_ready(next);
       }
     }
     const bool is_acyclic = result.size() == count;
@@ -158,6 +179,8 @@ Schedule make_schedule(const ir::Graph& graph, const opdef::OpRegistry& registry
                        std::span<const StateUpdate> updates) {
   Scheduler scheduler(graph, registry);
   Schedule schedule;
+  scheduler.order_exchanges(ExchangeRole::Kind::kStart);
+  scheduler.order_exchanges(ExchangeRole::Kind::kFinish);
   std::unordered_set<std::size_t> urgent;
   std::unordered_set<const ir::Value*> taken;  // one buffer holds one state
   for (const ir::Value* output : graph.outputs) {

@@ -1,5 +1,7 @@
 #include "train/loss_scale.h"
 
+#include "train/collectives.h"
+
 #include <utility>
 
 namespace onnxgrad::train {
@@ -36,14 +38,19 @@ LossScaler::LossScaler(GraphBuilder& g, const MixedPrecision& precision)
 
 Value* LossScaler::scaled(Value* seed) { return g_.mul(seed, g_.cast(scale_, seed->dtype())); }
 
-void LossScaler::unscale(std::span<Value*> gradients, Value* loss) {
+void LossScaler::unscale(std::span<Value*> gradients, Value* loss, bool has_workers) {
   g_.set_scope("loss_scale");
   Value* const inverse = g_.div(g_.scalar_like(scale_, 1), scale_);
   for (Value*& gradient : gradients) {
     gradient = g_.mul(gradient, g_.cast(inverse, gradient->dtype()));
   }
-  Value* const fault = sum_of_faults(g_, gradients);
-  Value* const loss_fault = sum_of_faults(g_, std::span(&loss, 1));
+  Value* fault = sum_of_faults(g_, gradients);
+  Value* loss_fault = sum_of_faults(g_, std::span(&loss, 1));
+  if (has_workers) {  // they decide alike
+    const auto sums = add_up(g_, {fault, loss_fault});
+    fault = sums[0];
+    loss_fault = sums[1];
+  }
   Value* const zero = g_.scalar_like(fault, 0);
   is_finite_ = g_.equal(g_.add(fault, loss_fault), zero);
   has_overflow_ = g_.op("And", {g_.op("Not", {g_.equal(fault, zero)}), g_.equal(loss_fault, zero)});

@@ -23,8 +23,9 @@ class LossScaler {
 
   /// `seed` times the scale, in its type.
   ir::Value* scaled(ir::Value* seed);
-  /// Divides the gradients by the scale and looks for what is not finite in them.
-  void unscale(std::span<ir::Value*> gradients, ir::Value* loss);
+  /// Divides the gradients by the scale and looks for what is not finite in them; of several
+  /// workers, in those of all.
+  void unscale(std::span<ir::Value*> gradients, ir::Value* loss, bool has_workers = false);
   /// Guards each new state; appends the bindings of the scale itself.
   void guard(std::vector<ir::StateBinding>& state);
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "train/collectives.h"
 #include "train/losses/class_axis.h"
 #include "train/losses/table.h"
 
@@ -46,6 +47,18 @@ Value* sum_of(GraphBuilder& g, Value* x) { return g.reduce_sum(x, {}, /*keepdims
 // There are batches in which no row counts; their loss is 0 and changes nothing.
 Value* positive_or_one(GraphBuilder& g, Value* x) {
   return g.where(g.greater(x, g.scalar_like(x, 0)), x, g.scalar_like(x, 1));
+}
+
+// The loss that this worker's rows contribute: numerator / sum of the workers' denominators.
+void share_among_workers(GraphBuilder& g, Reduction reduction, const LossPlace& place,
+                         WrittenLoss& written) {
+  Value* weight = g.cast_like(place.worker_weight, written.numerator);
+  written.numerator = g.mul(written.numerator, weight);
+  written.denominator = g.mul(written.denominator, weight);
+  if (!place.updates_alone) written.denominator = add_up(g, written.denominator);
+  written.loss = reduction == Reduction::kMean
+                     ? g.div(written.numerator, positive_or_one(g, written.denominator))
+                     : g.identity(written.numerator);
 }
 
 // A loss for the batch as a whole: the mean of its rows.
@@ -251,7 +264,13 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
       kind_of(function).rule(g, function, with_classes_second(g, in, place.class_axis));
   elements.values = with_rows_first(g, elements.values, in, place.class_axis);
   elements.counts = with_rows_first(g, elements.counts, in, place.class_axis);
-  if (elements.is_total) return put_total_together(g, function, elements, reduction, in);
+  if (elements.is_total) {
+    WrittenLoss total = put_total_together(g, function, elements, reduction, in);
+    if (place.worker_weight != nullptr) {
+      share_among_workers(g, reduction, place, total);
+    }
+    return total;
+  }
   WrittenLoss written{.has_counts = sample_weight != nullptr || elements.counts != nullptr};
   Value* divisor = nullptr;
   if (written.has_counts) {
@@ -270,8 +289,12 @@ WrittenLoss write_loss(GraphBuilder& g, const LossFunction& function, Reduction 
     written.denominator = row_count(g, elements.values);
   }
   if (reduction != Reduction::kNone) written.rows = nullptr;
-  written.loss = reduction == Reduction::kMean ? g.div(written.numerator, divisor)
-                                               : g.identity(written.numerator);
+  if (place.worker_weight != nullptr) {
+    share_among_workers(g, reduction, place, written);
+  } else {
+    written.loss = reduction == Reduction::kMean ? g.div(written.numerator, divisor)
+                                                 : g.identity(written.numerator);
+  }
   return written;
 }
 

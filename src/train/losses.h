@@ -35,6 +35,10 @@ struct LossPlace {
   ir::Value* target = nullptr;
   ir::Value* sample_weight = nullptr;
   std::int64_t class_axis = 1;  ///< of the scores
+  /// Of one of several workers: WorkerInputs::weight. The denominator is then that of all workers,
+  /// and the loss what this one's rows contribute to it.
+  ir::Value* worker_weight = nullptr;
+  bool updates_alone = false;  ///< the denominator is that of this worker's rows alone
 };
 
 /// Appends the nodes of `function` (formulas: onnxgrad/losses.h).

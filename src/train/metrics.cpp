@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -432,6 +433,32 @@ void MetricRows::add(const Tensor& scores, const Tensor& target, std::span<const
     }
     ++row;
   }
+}
+
+namespace {
+
+template <class T>
+void gather_numbers(const Workers& workers, std::vector<T>& numbers) {
+  const auto parts = workers.gather(std::as_bytes(std::span(numbers)));
+  numbers.clear();
+  for (const std::vector<std::byte>& part : parts) {
+    const std::size_t before = numbers.size();
+    numbers.resize(before + part.size() / sizeof(T));
+    if (!part.empty()) std::memcpy(numbers.data() + before, part.data(), part.size());
+  }
+}
+
+}  // namespace
+
+void MetricRows::gather(const Workers& workers) {
+  gather_numbers(workers, scores_);
+  gather_numbers(workers, classes_);
+  gather_numbers(workers, numbers_);
+  gather_numbers(workers, weights_);
+  // A worker without rows has not seen how many columns there are.
+  std::vector<std::int64_t> columns{columns_};
+  gather_numbers(workers, columns);
+  columns_ = std::ranges::max(columns);
 }
 
 Predictions MetricRows::predictions() const {

@@ -6,6 +6,7 @@
 
 #include "onnxgrad/losses.h"
 #include "onnxgrad/metrics.h"
+#include "train/workers.h"
 
 namespace onnxgrad::train {
 
@@ -21,6 +22,8 @@ class MetricRows {
   /// position is then a row; target: as the loss reads it; weights: n numbers, or
   /// empty. Throws: DataError (scores of another rank).
   void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
+  /// Adds the rows of the other workers, in order of ranks; they call it too.
+  void gather(const Workers& workers);
   /// One value for each metric. Throws: what the user's functions throw.
   std::vector<double> values() const;
   const std::vector<Metric>& metrics() const { return metrics_; }

@@ -19,6 +19,8 @@ using ir::GraphBuilder;
 using ir::StateBinding;
 using ir::Value;
 
+constexpr std::string_view kAccumulated = "accumulated/";
+
 // The decay of the formula; 0 for those without one.
 double decay_of(const Optimizer& optimizer) {
   return std::get<double>(optimizer_rows().get(optimizer, "weight_decay", 0.0));
@@ -95,7 +97,7 @@ class Accumulator {
     for (auto& [step, optimizer] : steps) {
       Value* gradient = step.gradient;
       if (denominator != nullptr) gradient = g.mul(gradient, writer.scalar(denominator, gradient));
-      Value* sum = add_to_sum(writer, "accumulated/" + step.weight->name,
+      Value* sum = add_to_sum(writer, std::string(kAccumulated) + step.weight->name,
                               Tensor::zeros(step.weight->dtype(), step.weight->initializer.dims()),
                               gradient);
       step.gradient = divisor == nullptr ? sum : g.div(sum, writer.scalar(divisor, sum));
@@ -121,7 +123,20 @@ class Accumulator {
   Value* is_update_ = nullptr;
 };
 
-void clip(StepWriter& writer, const UpdateOptions& options, std::vector<Step>& steps) {
+// Over the workers, once for all accumulated batches.
+void add_up(const UpdateOfWorkers& workers, Value* when, std::vector<Step>& steps) {
+  std::vector<Value*> gradients;
+  std::vector<Value*> weights;
+  for (const Step& one : steps) {
+    gradients.push_back(one.step.gradient);
+    weights.push_back(one.step.weight);
+  }
+  const auto sums = workers.add_up(gradients, weights, when);
+  for (std::size_t i = 0; i < steps.size(); ++i) steps[i].step.gradient = sums[i];
+}
+
+void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorkers* workers,
+          std::vector<Step>& steps) {
   GraphBuilder& g = writer.g();
   if (options.clip_value) {
     for (auto& [step, optimizer] : steps) {
@@ -132,8 +147,12 @@ void clip(StepWriter& writer, const UpdateOptions& options, std::vector<Step>& s
   }
   if (!options.clip_norm) return;
   std::vector<Value*> gradients;
-  for (const Step& one : steps) gradients.push_back(one.step.gradient);
-  Value* norm = write_global_norm(g, gradients);
+  std::vector<std::string> names;
+  for (const Step& one : steps) {
+    gradients.push_back(one.step.gradient);
+    names.push_back(one.step.weight->name);
+  }
+  Value* norm = write_global_norm(g, gradients, names, workers);
   Value* ratio =
       g.div(g.scalar_like(norm, *options.clip_norm), g.add(norm, g.scalar_like(norm, 1e-6)));
   Value* factor = g.op("Min", {ratio, g.scalar_like(ratio, 1)});
@@ -159,16 +178,23 @@ std::vector<StateBinding> hold(std::span<Value* const> weights) {
 
 }  // namespace
 
-Value* write_global_norm(GraphBuilder& g, std::span<Value* const> gradients) {
+bool is_accumulated(std::string_view state) { return state.starts_with(kAccumulated); }
+
+Value* write_global_norm(GraphBuilder& g, std::span<Value* const> gradients,
+                         std::span<const std::string> weights, const UpdateOfWorkers* workers) {
   const bool wide = std::ranges::all_of(
       gradients, [](const Value* value) { return value->dtype() == DataType::kFloat64; });
   Value* total = nullptr;
-  for (Value* gradient : gradients) {
-    Value* x = g.cast(gradient, wide ? DataType::kFloat64 : DataType::kFloat32);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (workers != nullptr && !workers->owns(weights[i])) continue;
+    Value* x = g.cast(gradients[i], wide ? DataType::kFloat64 : DataType::kFloat32);
     Value* squares = g.reduce_sum(g.mul(x, x), {}, false);
     total = total == nullptr ? squares : g.add(total, squares);
   }
-  return g.sqrt(total);
+  if (total == nullptr) {  // another worker owns all
+    total = g.constant(wide ? Tensor::scalar(0.0) : Tensor::scalar(0.0F));
+  }
+  return g.sqrt(workers == nullptr ? total : workers->sum_over_owners(total));
 }
 
 std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& optimizer,
@@ -189,16 +215,31 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   if (options.accumulate > 1) accumulator.emplace(g, options.accumulate);
   StepWriter writer(g, inputs.learning_rate, accumulator ? accumulator->is_update() : nullptr);
   if (inputs.schedule != nullptr) write_schedule(writer, inputs);
-  if (accumulator) accumulator->accumulate(writer, steps, inputs.denominator);
-  clip(writer, options, steps);
+  if (accumulator) {
+    accumulator->accumulate(writer, steps, inputs.denominator);
+    if (inputs.workers != nullptr) add_up(*inputs.workers, accumulator->is_update(), steps);
+  }
+  clip(writer, options, inputs.workers, steps);
   std::map<const Optimizer*, std::unique_ptr<UpdateRule>> rules;
-  std::vector<StateBinding> bindings;
+  std::vector<Value*> updates;
+  std::vector<std::string> names;
   for (const auto& [step, described] : steps) {
+    names.push_back(step.weight->name);
+    if (inputs.workers != nullptr && !inputs.workers->owns(names.back())) {
+      updates.push_back(step.weight);
+      continue;
+    }
     std::unique_ptr<UpdateRule>& rule = rules[described];
     if (rule == nullptr) rule = optimizer_rows().make_rule(writer, *described);
-    Value* updated = rule->update(step);
-    bindings.push_back(
-        {.input = step.weight, .output = writer.where_updating(updated, step.weight)});
+    updates.push_back(writer.where_updating(rule->update(step), step.weight));
+  }
+  if (inputs.workers != nullptr) {
+    updates =
+        inputs.workers->gather(updates, names, accumulator ? accumulator->is_update() : nullptr);
+  }
+  std::vector<StateBinding> bindings;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    bindings.push_back({.input = steps[i].step.weight, .output = updates[i]});
   }
   const auto slots = writer.take_slots();
   bindings.insert(bindings.end(), slots.begin(), slots.end());

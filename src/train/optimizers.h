@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -18,6 +19,30 @@ namespace onnxgrad::train {
 /// Name of the state that counts updates: the number done so far, int64, rank 0.
 inline constexpr const char* kStepCount = "step_count";
 
+/// Whether a state of this name is a sum over the batches of an accumulated update: of gradients,
+/// by the rows of one worker.
+bool is_accumulated(std::string_view state);
+
+/// The parts of an update that several workers do together.
+class UpdateOfWorkers {
+ public:
+  virtual ~UpdateOfWorkers() = default;
+  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true. Those
+  /// that are not accumulated are sums already.
+  virtual std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
+                                         std::span<ir::Value* const> weights,
+                                         ir::Value* when) const = 0;
+  /// Whether this worker updates the weight; if not, its gradient has no meaning.
+  virtual bool owns(const std::string& weight) const = 0;
+  /// From what each worker has of a number, of the weights that it owns. Unchanged if it owns all.
+  virtual ir::Value* sum_over_owners(ir::Value* number) const = 0;
+  /// The new weights, of all weights in their order: from their owners. `when`: as above, or
+  /// nullptr.
+  virtual std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
+                                         std::span<const std::string> names,
+                                         ir::Value* when) const = 0;
+};
+
 /// The inputs of an update.
 struct UpdateInputs {
   /// Inputs of the graph with an initializer.
@@ -30,6 +55,7 @@ struct UpdateInputs {
   /// The divisor of the loss, rank 0: the weight of this batch among those that are
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;
+  const UpdateOfWorkers* workers = nullptr;  ///< nullptr: there is one
   /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};
@@ -45,8 +71,11 @@ std::vector<ir::StateBinding> write_optimizer(ir::GraphBuilder& g, const Optimiz
                                               const UpdateInputs& inputs,
                                               const UpdateOptions& options = {});
 
-/// The Euclidean norm of all gradients together, rank 0, in float32 or, if all are, in float64.
-ir::Value* write_global_norm(ir::GraphBuilder& g, std::span<ir::Value* const> gradients);
+/// The Euclidean norm of all gradients together, rank 0, in float32 or, if all are, in float64. Of
+/// several workers, each has those of the weights that it owns.
+ir::Value* write_global_norm(ir::GraphBuilder& g, std::span<ir::Value* const> gradients,
+                             std::span<const std::string> weights = {},
+                             const UpdateOfWorkers* workers = nullptr);
 
 /// True if steps are a loop around the graph and not a subgraph.
 inline bool is_host_loop(const Optimizer& optimizer) {

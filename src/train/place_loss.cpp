@@ -80,9 +80,10 @@ Value* in_float32(GraphBuilder& g, Value* value) {
 }
 
 // The model's own loss, with target and weights among its own inputs.
-PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
+PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction,
+                     const LossOfWorker& worker) {
   const ir::Graph& graph = g.graph();
-  PlacedLoss placed{.resolved = resolve_loss(graph, loss)};
+  PlacedLoss placed{.resolved = resolve_loss(graph, loss), .worker = worker};
   placed.target = find_data_input(graph, loss.target);
   if (placed.target == nullptr && !loss.target.empty() && loss.target != Loss{}.target) {
     no_such_input(graph, "targets", loss.target);
@@ -103,16 +104,20 @@ PlacedLoss place_own(GraphBuilder& g, const Loss& loss, Reduction reduction) {
     rows = inputs.empty() ? g.reshape(placed.resolved.scores, std::vector<std::int64_t>{-1})
                           : inputs.front();
   }
-  placed.written =
-      write_loss(g, loss.function, reduction, {.scores = placed.resolved.scores, .target = rows});
+  placed.written = write_loss(g, loss.function, reduction,
+                              {.scores = placed.resolved.scores,
+                               .target = rows,
+                               .worker_weight = worker.weight,
+                               .updates_alone = worker.updates_alone});
   return placed;
 }
 
 // The loss on one output. `sample_weight` is shared by several.
 PlacedLoss place_one(GraphBuilder& g, const Loss& loss, ResolvedLoss resolved, Reduction reduction,
-                     Value* sample_weight) {
+                     Value* sample_weight, const LossOfWorker& worker) {
   ir::Graph& graph = g.graph();
-  PlacedLoss placed{.resolved = std::move(resolved), .sample_weight = sample_weight};
+  PlacedLoss placed{
+      .resolved = std::move(resolved), .sample_weight = sample_weight, .worker = worker};
   placed.stored_scores = placed.resolved.scores;
   Value* scores = in_float32(g, placed.resolved.scores);
   placed.resolved.scores = scores;
@@ -224,9 +229,10 @@ Value* scaled(GraphBuilder& g, Value* x, double factor, Value* like) {
   return factor == 1 ? x : g.scale(x, factor);
 }
 
-// The sum of all losses and penalties replaces the first loss.
+// The sum of all losses and penalties replaces the first loss. Each worker adds its share of the
+// penalties.
 void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized>& penalties,
-                  PlacedLoss& placed) {
+                  int workers, PlacedLoss& placed) {
   WrittenLoss& whole = placed.written;
   Value* like = whole.loss;
   Value* total = scaled(g, whole.loss, loss.factor, like);
@@ -240,7 +246,7 @@ void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized
     }
   }
   for (const Penalized& penalized : penalties) {
-    total = g.add(total, scaled(g, write_penalty(g, penalized), 1, like));
+    total = g.add(total, scaled(g, write_penalty(g, penalized), 1.0 / workers, like));
   }
   whole.loss = total;
   // Means of batches are combined by the divisor of the first loss.
@@ -265,7 +271,7 @@ std::string describe_all(const Loss& loss, const PlacedLoss& placed) {
 
 // The whole loss: penalties, factors, the sum of several.
 PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& weights,
-                  PlacedLoss placed) {
+                  int workers, PlacedLoss placed) {
   std::vector<Penalized> penalties;
   if (!loss.penalties.empty()) {
     auto ancestors = ancestors_of(placed.written.loss);
@@ -278,7 +284,7 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
     info.penalized.push_back(penalized.weight->name);
   }
   const bool is_plain = placed.others.empty() && penalties.empty() && loss.factor == 1;
-  if (!is_plain) put_together(g, loss, penalties, placed);
+  if (!is_plain) put_together(g, loss, penalties, workers, placed);
   info.line = describe_all(loss, placed);
   for (const PlacedLoss& other : placed.others) info.others.push_back(other.resolved.info);
   g.set_scope("");
@@ -304,29 +310,31 @@ LossPlace PlacedLoss::place() const {
   return {.scores = resolved.scores,
           .target = target,
           .sample_weight = sample_weight,
-          .class_axis = resolved.class_axis};
+          .class_axis = resolved.class_axis,
+          .worker_weight = worker.weight,
+          .updates_alone = worker.updates_alone};
 }
 
 PlacedLoss place_loss(GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
-                      const std::vector<std::string>* trained) {
+                      const std::vector<std::string>* trained, const LossOfWorker& worker) {
   check_combination(loss);
   // Before the loss adds its own constants, which no pattern should match.
   std::vector<Weight> weights;
   if (!loss.penalties.empty()) weights = find_floating_weights(g.model(), registry, trained);
   g.set_scope("loss");
   if (std::holds_alternative<OutputLoss>(loss.function)) {
-    PlacedLoss placed = place_own(g, loss, loss.reduction);
-    return finish(g, loss, weights, std::move(placed));
+    PlacedLoss placed = place_own(g, loss, loss.reduction, worker);
+    return finish(g, loss, weights, worker.workers, std::move(placed));
   }
   // All before new inputs take the names of inner values.
   std::vector<ResolvedLoss> resolved{resolve_loss(g.graph(), loss)};
   for (const Loss& other : loss.others) resolved.push_back(resolve_loss(g.graph(), other));
-  PlacedLoss placed = place_one(g, loss, std::move(resolved[0]), loss.reduction, nullptr);
+  PlacedLoss placed = place_one(g, loss, std::move(resolved[0]), loss.reduction, nullptr, worker);
   for (std::size_t i = 0; i < loss.others.size(); ++i) {
     placed.others.push_back(place_one(g, loss.others[i], std::move(resolved[i + 1]), loss.reduction,
-                                      placed.sample_weight));
+                                      placed.sample_weight, worker));
   }
-  return finish(g, loss, weights, std::move(placed));
+  return finish(g, loss, weights, worker.workers, std::move(placed));
 }
 
 }  // namespace onnxgrad::train

@@ -12,6 +12,13 @@
 
 namespace onnxgrad::train {
 
+/// Where the loss is that of the rows of one of several workers.
+struct LossOfWorker {
+  ir::Value* weight = nullptr;  ///< see LossPlace; nullptr: there is one worker
+  int workers = 1;              ///< that add up their losses
+  bool updates_alone = false;   ///< see LossPlace
+};
+
 /// A loss with its inputs, in a graph.
 struct PlacedLoss {
   ResolvedLoss resolved = {};  ///< its scores are float32 where those of the model are halves
@@ -23,6 +30,7 @@ struct PlacedLoss {
   ir::Value* own_loss = nullptr;           ///< of this one only, without its factor
   std::vector<ir::Value*> penalized = {};  ///< weights
   std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
+  LossOfWorker worker = {};
 
   LossPlace place() const;
 };
@@ -33,7 +41,8 @@ struct PlacedLoss {
 /// factor that is not a number of at least 0; a pattern that matches no weight; others with their
 /// own penalties, weights or others).
 PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
-                      const std::vector<std::string>* trained = nullptr);
+                      const std::vector<std::string>* trained = nullptr,
+                      const LossOfWorker& worker = {});
 
 /// All values that `value` is computed from, including itself.
 std::unordered_set<const ir::Value*> ancestors_of(const ir::Value* value);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -11,8 +12,10 @@
 #include "train/data/targets.h"
 #include "train/feeds.h"
 #include "train/file_training.h"
+#include "train/graph_description.h"
 #include "train/losses.h"
 #include "train/mean.h"
+#include "train/optimizers.h"
 #include "train/place_loss.h"
 #include "train/session/trained_set.h"
 #include "train/stop_gradient.h"
@@ -52,6 +55,25 @@ void check_for_file_training(const TrainingOptions& options) {
   }
 }
 
+void check_workers(const WorkerOptions& options, const Optimizer& optimizer) {
+  const bool updates_alone = options.sync_every > 1;
+  if (options.sync_every < 1) {
+    throw OptionError(
+        {.what = fmt::format("sync_every is {}, expected 1 or more", options.sync_every),
+         .hint = "1: workers add up their gradients in every step."});
+  }
+  if (is_host_loop(optimizer) && (options.shares_update || updates_alone)) {
+    throw OptionError({.what = "L-BFGS takes neither zero= nor sync_every=",
+                       .hint = "Leave them out, or use another optimizer."});
+  }
+  if (!updates_alone) return;
+  if (options.shares_update || options.sync_normalization) {
+    throw OptionError({.what = "sync_every= is for workers that update their own weights: without "
+                               "zero= and sync_batch_norm=",
+                       .hint = "Leave these out, or use sync_every=1."});
+  }
+}
+
 double first_rate(const Optimizer& optimizer) {
   return std::visit([](const auto& spec) { return spec.learning_rate; }, optimizer);
 }
@@ -75,6 +97,19 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       optimizer_(optimizer),
       options_(options),
       executor_options_(executor_options(options.engine)) {
+  if (options.workers.communicator != nullptr && options.workers.communicator->size() > 1) {
+    if (training_ != nullptr) {
+      throw OptionError({.what = "the training that the model's file describes cannot be shared "
+                                 "among workers",
+                         .hint = kFileTrainingHint});
+    }
+    check_workers(options.workers, optimizer);
+    if (!builtin_engine().device.is_host()) {
+      throw DeviceError({.what = "several workers need the device 'cpu'",
+                         .hint = "Train on the CPU, or with one worker."});
+    }
+    workers_ = std::make_unique<Workers>(options.workers.communicator);
+  }
   charge_file();
   source_.working =
       with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
@@ -151,8 +186,17 @@ void Session::find_outputs(const ir::Model& given) {
   }
 }
 
-StepGraph Session::write_step(const std::optional<TrainedSet>& set) const {
+StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_worker) const {
   if (training_ != nullptr) return training_->build(options_.skip_non_finite);
+  std::optional<WorkerGraphOptions> workers;
+  if (of_worker && workers_ != nullptr && !options_.evaluation_only) {
+    workers = {.size = workers_->size(),
+               .as_bfloat16 = options_.workers.as_bfloat16,
+               .syncs_normalization = options_.workers.sync_normalization,
+               .updates_alone = updates_alone(),
+               .rank = workers_->rank(),
+               .shares_update = options_.workers.shares_update};
+  }
   return build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
                     {.trainable = options_.trainable,
                      .frozen = options_.frozen,
@@ -165,7 +209,31 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set) const {
                      .outputs = options_.outputs,
                      .target_losses = true,
                      .gradient_norm = logs_gradient_norm_,
-                     .evaluation_only = options_.evaluation_only});
+                     .evaluation_only = options_.evaluation_only,
+                     .workers = workers});
+}
+
+std::string Session::checksum() const {
+  if (workers_ == nullptr) return training_checksum(graph());
+  if (checksum_.empty()) {
+    checksum_ = training_checksum(write_step(built_with_, /*of_worker=*/false));
+  }
+  return checksum_;
+}
+
+bool Session::has_own_state() const {
+  if (workers_ == nullptr) return false;
+  const bool has_statistics = !graph().statistics.empty() && !options_.workers.sync_normalization;
+  return !graph().owners.empty() || step_->outer() != nullptr || has_statistics ||
+         graph().steps_per_update > 1;
+}
+
+bool Session::is_elsewhere(std::string_view state) const {
+  return std::ranges::any_of(graph().owners, [&](const auto& owner) {
+    const auto& [weight, rank] = owner;
+    return rank != workers_->rank() && state.size() > weight.size() + 1 &&
+           state.ends_with(weight) && state[state.size() - weight.size() - 1] == '/';
+  });
 }
 
 // The step with initial values, all or nothing. Returns the previous one.
@@ -177,8 +245,18 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   }
   runtime::ExecutorOptions options = executor_options_;
   if (keeps_state && step_ != nullptr) options.state_of = &step_->executor();
-  auto step =
-      std::make_unique<StepRunner>(write_step(set), std::get_if<Lbfgs>(&optimizer_), options);
+  options.collectives = workers_.get();
+  std::optional<OuterStep::Options> outer;
+  if (updates_alone()) {
+    outer = {.every = options_.workers.sync_every,
+             .rate = options_.workers.outer_learning_rate,
+             .momentum = options_.workers.outer_momentum};
+  }
+  auto step = std::make_unique<StepRunner>(write_step(set), std::get_if<Lbfgs>(&optimizer_),
+                                           options, workers_.get(), outer);
+  if (workers_ != nullptr) workers_->forget();
+  built_with_ = set;
+  checksum_.clear();
   if (step_ != nullptr) {
     step->set_learning_rate(step_->learning_rate());
     step->set_steps(step_->steps());
@@ -294,12 +372,23 @@ StepResult Session::step(const NamedTensors& feeds) {
   return step_on(feeds);
 }
 
+// Which rows of the batch of all workers are this one's.
+void Session::share_rows(std::int64_t rows) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(workers_->size()), 0);
+  const auto mine = all.begin() + workers_->rank();
+  *mine = rows;
+  workers_->add_up(std::span(all));
+  step_->set_rows({.first = std::accumulate(all.begin(), mine, std::int64_t{0}), .rows = rows},
+                  std::accumulate(all.begin(), all.end(), std::int64_t{0}));
+}
+
 StepResult Session::step_on(const NamedTensors& feeds) {
   const auto ports = step_->data_ports();
   const auto ordered = order_feeds(feeds, ports, unused_inputs_);
   for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
   check_rows(ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
+  if (workers_ != nullptr) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
   StepResult result;
   result.loss = step_->run(plan);
   result.row_losses = step_->row_losses(plan);

@@ -15,6 +15,7 @@
 #include "train/session/label_form.h"
 #include "train/session/step_runner.h"
 #include "train/text_codes.h"
+#include "train/workers.h"
 
 namespace onnxgrad::train {
 
@@ -109,6 +110,16 @@ class Session {
   MemoryReport memory() const;
 
   StepRunner& runner() { return *step_; }
+  const OuterStep* outer() const { return step_->outer(); }
+  /// The others of a data-parallel training; nullptr: there are none.
+  Workers* workers() const { return workers_.get(); }
+  /// Whether another worker alone has this state: a slot of a weight that it updates.
+  bool is_elsewhere(std::string_view state) const;
+  /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
+  /// gradients within an accumulated update.
+  bool has_own_state() const;
+  /// See training_checksum(); the same for any number of workers.
+  std::string checksum() const;
   /// Compiled at the first call. Shared, since one with scores replaces one without.
   std::shared_ptr<Evaluation> evaluation(bool with_scores = false);
 
@@ -125,7 +136,9 @@ class Session {
   void find_inputs(const ir::Model& given);
   void find_outputs(const ir::Model& given);
   bool is_own_input(const ir::Value* value) const;
-  StepGraph write_step(const std::optional<TrainedSet>& set) const;
+  StepGraph write_step(const std::optional<TrainedSet>& set, bool of_worker = true) const;
+  void share_rows(std::int64_t rows);
+  bool updates_alone() const { return workers_ != nullptr && options_.workers.sync_every > 1; }
   /// Throws: OptionError if the file describes its training.
   void expect_own_step(const std::string& what) const;
   std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set, bool keeps_state = false);
@@ -150,6 +163,9 @@ class Session {
   TrainingOptions options_;
   runtime::ExecutorOptions executor_options_;
   std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
+  std::unique_ptr<Workers> workers_;
+  std::optional<TrainedSet> built_with_;  ///< the step
+  mutable std::string checksum_;          ///< of it, of several workers; empty: not known yet
   bool logs_gradient_norm_ = false;
   bool is_fitting_ = false;
   std::vector<ValueInfo> inputs_;
@@ -177,8 +193,10 @@ class FitSession {
     return session_.evaluation(with_scores);
   }
   DataSchema schema() const { return session_.schema(); }
+  const Session& session() const { return session_; }
+  Workers* workers() const { return session_.workers(); }
   /// Only of the session: see session/session_checkpoint.h.
-  Checkpoint checkpoint() const;
+  Checkpoint checkpoint(bool of_worker = false) const;
   void restore(const Checkpoint& checkpoint) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include "ir/naming.h"
 #include "ir/uses.h"
+#include "train/collectives.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -41,13 +42,15 @@ void cut_around_state(ir::Model& model) {
   graph.outputs = outputs;
 }
 
-void guard_update(GraphBuilder& g, Value* loss, std::vector<ir::StateBinding>& state) {
+void guard_update(GraphBuilder& g, Value* loss, std::vector<ir::StateBinding>& state,
+                  bool has_workers) {
   g.set_scope("guard");
   Value* fault = write_fault(g, loss);
   for (const auto& [input, output] : state) {
     if (input == output || !is_floating(input->dtype())) continue;
     fault = g.add(fault, write_fault(g, output));
   }
+  if (has_workers) fault = add_up(g, fault);  // they decide alike
   Value* is_finite = g.equal(fault, g.scalar_like(fault, 0));
   for (ir::StateBinding& binding : state) {
     if (binding.input == binding.output) continue;

@@ -38,8 +38,10 @@ void cut_to_outputs(ir::Graph& graph);
 /// The same, but keeps all states.
 void cut_around_state(ir::Model& model);
 
-/// Every state keeps its value if the loss or a new value of the state is not finite.
-void guard_update(ir::GraphBuilder& g, ir::Value* loss, std::vector<ir::StateBinding>& state);
+/// Every state keeps its value if the loss or a new value of the state is not finite, on any of
+/// several workers.
+void guard_update(ir::GraphBuilder& g, ir::Value* loss, std::vector<ir::StateBinding>& state,
+                  bool has_workers = false);
 
 /// The new states become outputs "next/<state>".
 void append_state_outputs(ir::Model& model);

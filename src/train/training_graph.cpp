@@ -22,6 +22,7 @@
 #include "train/place_loss.h"
 #include "train/precision.h"
 #include "train/schedules/schedules.h"
+#include "train/step_of_worker.h"
 #include "train/step_parts.h"
 #include "train/training_mode.h"
 
@@ -257,12 +258,13 @@ std::size_t add_output(ir::Graph& graph, Value* value) {
 
 // Each is a separate value, in the type of the loss.
 void add_log_outputs(Draft& draft, const PlacedLoss& placed, const std::vector<Value*>& gradients,
-                     const StepGraphOptions& options, StepGraph& step) {
+                     const StepGraphOptions& options, const StepOfWorker& worker, StepGraph& step) {
   GraphBuilder& g = draft.g();
   const auto add_loss = [&](const PlacedLoss& one) {
     Value* const like = placed.written.loss;
     const bool is_same = one.own_loss->dtype() == like->dtype();
-    Value* const loss = is_same ? g.identity(one.own_loss) : g.cast_like(one.own_loss, like);
+    Value* const loss =
+        worker.sum_of(is_same ? g.identity(one.own_loss) : g.cast_like(one.own_loss, like));
     step.ports.target_losses.push_back(add_output(draft.graph(), loss));
     step.target_losses.push_back(one.resolved.info.output);
   };
@@ -272,7 +274,7 @@ void add_log_outputs(Draft& draft, const PlacedLoss& placed, const std::vector<V
     for (const PlacedLoss& other : placed.others) add_loss(other);
   }
   if (options.gradient_norm) {
-    Value* const norm = g.identity(write_global_norm(g, gradients));
+    Value* const norm = worker.mean_of(g.identity(write_global_norm(g, gradients)));
     step.ports.gradient_norm = add_output(draft.graph(), norm);
   }
   g.set_scope("");
@@ -291,11 +293,12 @@ ScheduleRun make_schedule(const ScheduleInGraph& spec) {
 // The learning rate, the update and all states.
 void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions& options,
                 UpdateInputs inputs, const StateWeights& weights, LossScaler* scaler,
-                StepGraph& step) {
+                const StepOfWorker& worker, StepGraph& step) {
   ir::Graph& graph = draft.graph();
   inputs.learning_rate =
       graph.add_input("learning_rate", ir::Type::tensor(step.learning_rate_dtype, Dims{}));
   if (!is_host_loop(optimizer)) step.learning_rate = inputs.learning_rate->name;
+  worker.bind_inputs();
   std::optional<ScheduleRun> schedule;
   std::vector<Value*> plateau_factors;
   if (options.schedule) {
@@ -320,7 +323,7 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   if (options.exact) hold_states(draft, {}, options.exact->held_slots);
   if (scaler != nullptr) scaler->guard(state);
   if (options.skip_non_finite && !is_host_loop(optimizer)) {
-    guard_update(draft.g(), graph.outputs.front(), state);
+    guard_update(draft.g(), graph.outputs.front(), state, options.workers.has_value());
   }
   append_state_outputs(*draft.model());
   cut_around_state(*draft.model());
@@ -392,10 +395,12 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   std::vector<std::string> penalized = names_of(chosen.trained);
   std::ranges::copy(names_of(chosen.held), std::back_inserter(penalized));
-  const PlacedLoss placed = place_loss(g, registry, loss, &penalized);
+  StepOfWorker worker(draft, registry, options);
+  PlacedLoss placed = place_loss(g, registry, loss, &penalized, worker.of_loss());
   Value* loss_value = placed.written.loss;
   StateWeights state_weights =
       enter_training(draft, registry, std::move(chosen), loss_value, options);
+  worker.treat_statistics(state_weights.statistics);
   widen(draft, state_weights);
   const std::vector<Weight>& weights = state_weights.trained;
   const auto weight_values = values_of(weights);
@@ -413,9 +418,13 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                         &zeros, options.custom_gradients, &scope.backward);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   lower_precision(g, registry, options.precision, scope);
-  if (scaler) scaler->unscale(gradients, loss_value);
+  if (scaler) scaler->unscale(gradients, loss_value, options.workers.has_value());
   g.set_scope("");
   graph.outputs.clear();
+  Value* const own_denominator = placed.written.denominator;
+  loss_value = worker.sum_of_loss(placed, loss.reduction == Reduction::kMean);
+  const std::vector<Value*> for_update = worker.sums_for_update(gradients, weight_values);
+  gradients = worker.sums_to_report(gradients, for_update);
   StepGraph step{.model = draft.model(),
                  .loss = placed.resolved.info,
                  .class_symbol = class_symbol(placed.resolved),
@@ -439,16 +448,19 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   for (const std::string& name : extra_names) {
     ports.extras.push_back(add_output(graph, extra.find(name)));
   }
-  add_log_outputs(draft, placed, gradients, options, step);
+  add_log_outputs(draft, placed, gradients, options, worker, step);
+  worker.add_ports(step);
   if (is_host_loop(optimizer)) {
     for (Value* gradient : gradients) ports.gradients.push_back(add_output(graph, gradient));
   }
   if (placed.sample_weight != nullptr) step.sample_weight = placed.sample_weight->name;
   add_update(draft, optimizer, options,
              {.weights = weight_values,
-              .gradients = gradients,
-              .denominator = step.is_mean ? placed.written.denominator : nullptr},
-             state_weights, scaler ? &*scaler : nullptr, step);
+              .gradients = for_update,
+              .denominator = step.is_mean ? own_denominator : nullptr,
+              .workers = worker.update()},
+             state_weights, scaler ? &*scaler : nullptr, worker, step);
+  number_collectives(graph);
   return step;
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "onnxgrad/training_mode.h"
 #include "opdef/custom_gradients.h"
 #include "opdef/registry.h"
+#include "train/collectives.h"
 #include "train/weights.h"
 
 // From a model to the graphs that training runs. Each function takes a working copy (internal
@@ -60,6 +62,8 @@ struct StepGraphOptions {
   bool target_losses = false;
   bool gradient_norm = false;
   bool evaluation_only = false;  ///< the loss alone: no gradient, no update, no state
+  /// The step of one of several workers: they add up losses, gradients and counts.
+  std::optional<WorkerGraphOptions> workers = {};
 };
 
 /// The positions of a step's results among its outputs. Numbers are rank 0, except the row losses.
@@ -72,6 +76,7 @@ struct StepPorts {
   std::vector<std::size_t> target_losses = {};    ///< of StepGraph::target_losses
   std::optional<std::size_t> gradient_norm = {};  ///< of all gradients together
   std::vector<std::size_t> gradients = {};        ///< of the trained weights, with L-BFGS
+  std::optional<std::size_t> signal = {};         ///< the sum of StepGraph::worker_signal
 };
 
 /// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
@@ -87,6 +92,10 @@ struct StepGraph {
   StepPorts ports = {};
   std::string sample_weight = {};  ///< name of that input; empty: none
   std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
+  std::string worker_weight = {};  ///< names of the inputs of WorkerInputs; empty: one worker
+  std::string worker_signal = {};
+  /// The worker that updates each weight, and alone has its slots; empty: all do.
+  std::unordered_map<std::string, int> owners = {};
   DataType learning_rate_dtype = DataType::kFloat32;
   std::vector<WeightInfo> weights = {};     ///< that are trained: the first state bindings
   std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones

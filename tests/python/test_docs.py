@@ -173,6 +173,7 @@ DOCUMENTS = {
     "docs/command-line.md": command_line,
     "docs/data.md": data_files,
     "docs/derivatives.md": lambda names: None,
+    "docs/distributed.md": regression,
     "docs/python.md": regression,
     "docs/scikit-learn.md": lambda names: None,
     "docs/sessions.md": sessions,

@@ -31,6 +31,8 @@ class CSVLogger(Callback):
     >>> logger = og.callbacks.CSVLogger("metrics.csv")
     """
 
+    on_first_worker_only = True
+
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         self._path = path_text("path", path)
         self._append = append
@@ -76,6 +78,8 @@ class TensorBoard(Callback):
     Tags are ``loss/train``, ``loss/val``, ``lr``, ``rows_per_s`` and ``metric/<name>``, over the
     epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` installs the writer.
     """
+
+    on_first_worker_only = True
 
     _TAGS: ClassVar = {"train_loss": "loss/train", "val_loss": "loss/val"}
 

@@ -35,6 +35,8 @@ class Progress(Callback):
     than a second. The environment variable ``NO_COLOR`` is respected.
     """
 
+    on_first_worker_only = True
+
     def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self.wants_bar = bar if bar is not None else is_terminal(self._stream)

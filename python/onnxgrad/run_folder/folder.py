@@ -64,6 +64,8 @@ class RunFolder(Callback):
         Why ``last.onnx`` is missing after a training (also a warning); empty if it is there.
     """
 
+    on_first_worker_only = True
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -89,6 +91,11 @@ class RunFolder(Callback):
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
+
+    def move_to(self, path: Path) -> None:
+        """Write to another folder: that of the first of several workers."""
+        self.path = path
+        self.checkpoint.path = str(path / "checkpoints")
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Create the folder and the files that do not change."""

@@ -19,6 +19,7 @@ from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
+from onnxgrad.distributed.data_parallel import DataParallelLike, as_data_parallel
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.losses.described import Auto
@@ -109,6 +110,9 @@ class TrainingSession(NotPickled):
         state, values of a step, and the model's file. Where a step would need more, it computes
         values again instead of keeping them for the gradient; results have the same bits.
         `memory` returns what that costs. An error lists the least limit that works.
+    dist : "auto", Workers, distributed.DataParallel or None, default=None
+        The other workers of a data-parallel training; the feeds of `step` are then the rows of this
+        worker. ``"auto"``: those that the launcher of this process started.
 
     Raises
     ------
@@ -159,9 +163,13 @@ class TrainingSession(NotPickled):
         threads: int | None = None,
         seed: int = 0,
         memory_limit: int | str | None = None,
+        dist: DataParallelLike | None = None,
     ) -> None:
         arguments = dict(locals())
-        del arguments["self"], arguments["model"]
+        del arguments["self"], arguments["model"], arguments["dist"]
+        self._data_parallel = as_data_parallel(dist)
+        if threads is None and self._data_parallel is not None:
+            threads = self._data_parallel.workers.threads
         self._model = to_core_model(model)
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
@@ -200,6 +208,7 @@ class TrainingSession(NotPickled):
             bool(skip_non_finite),
             bool(evaluation_only),
             engine_options(device, threads, seed, memory_limit),
+            None if self._data_parallel is None else self._data_parallel._native(),
         )
 
     def _use_sample_weight(self, *, per_position: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import numpy as np
@@ -28,6 +29,7 @@ from onnxgrad.data.rows import (
     unpack_table,
     validation_names,
 )
+from onnxgrad.distributed.data_parallel import DataParallelLike
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
 from onnxgrad.losses import LossLike, PenaltyLike
@@ -44,8 +46,6 @@ from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_opt
 from onnxgrad.trainer.rows import dataset, validation_rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from onnxgrad.run_folder import RunFolder
     from onnxgrad.trainer.lr_finder import LrFinder
 
@@ -90,6 +90,11 @@ class Trainer(FitHooks):
     device : {"cpu", "auto"}, default="cpu"
     memory_limit : int or str, default=None
         Bytes that the session may use, or text as in ``"2GB"``; see `TrainingSession`.
+    dist : "auto", Workers, distributed.DataParallel or None, default="auto"
+        The workers of a data-parallel training, which all make the same calls. ``"auto"``: those
+        that the launcher of this process started (mpirun, srun, torchrun), if it did. `batch_size`
+        is then that of all workers together, and results are those of one worker; see
+        docs/distributed.md. None: this process is alone.
 
     Attributes
     ----------
@@ -150,6 +155,7 @@ class Trainer(FitHooks):
         precision: PrecisionLike = "float32",
         device: str = "cpu",
         memory_limit: int | str | None = None,
+        dist: DataParallelLike | None = "auto",
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
         self.schedule = None if schedule is None else as_schedule(schedule)
@@ -170,6 +176,7 @@ class Trainer(FitHooks):
                 "training_mode": training_mode != "auto",
                 "precision": precision != "float32",
                 "memory_limit": memory_limit is not None,
+                "dist": dist is not None and dist != "auto",
             }
             for option, is_given in given.items():
                 if is_given:
@@ -204,6 +211,7 @@ class Trainer(FitHooks):
                 threads=threads,
                 seed=seed,
                 memory_limit=memory_limit,
+                dist=dist,
             )
             if is_of_file and lr is not None:
                 self.session.lr = lr
@@ -316,6 +324,9 @@ class Trainer(FitHooks):
         """
         chosen = complete(options)
         given = {**locals(), **chosen}
+        parallel = self.session._data_parallel
+        is_first = parallel is None or parallel.is_first
+        verbose = verbose if is_first else 0
         if self._is_trial:
             chosen["non_finite"] = "ignore"
         native = native_fit_options(chosen)
@@ -336,9 +347,15 @@ class Trainer(FitHooks):
             from onnxgrad.run_folder.folder import as_run_folder
 
             folder = as_run_folder(self, run_dir, given)
+            if parallel is not None:
+                self.run_dir = Path(parallel.workers.broadcast(str(folder.path)))
+                folder.move_to(self.run_dir)
             added += [folder, folder.checkpoint]
         added += stopping_of(early_stopping)
-        self._callbacks = CallbackList([*added, *CallbackList(callbacks).callbacks])
+        several = CallbackList([*added, *CallbackList(callbacks).callbacks]).callbacks
+        self._callbacks = CallbackList(
+            [one for one in several if is_first or not one.on_first_worker_only]
+        )
         native.early_stopping = self._callbacks.early_stopping()
         if source is not None:
             check_alone(source, y=y, sample_weight=sample_weight)

@@ -10,8 +10,8 @@
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
-// Plain kernels of the random generators. Elements 2 b and 2 b + 1 come from block b, as two
-// uniform numbers of 53 bits or, by Box and Muller (1958), two normal ones.
+// Plain kernels of the random generators. Elements 2 b and 2 b + 1 of the batch come from block b,
+// as two uniform numbers of 53 bits or, by Box and Muller (1958), two normal ones.
 
 namespace onnxgrad::ops::draw_cpu {
 
@@ -23,7 +23,7 @@ namespace {
 
 struct DrawTask {
   DrawStream draws = {};
-  std::int64_t count = 0;
+  RowStretches rows = {};
   double first = 0;   ///< mean or low
   double second = 1;  ///< scale or high
   int output = 0;
@@ -54,11 +54,13 @@ Pair normal_pair(const DrawTask& task, const Launch& launch, std::int64_t block)
 // f(element, uniform or normal number of it).
 template <auto kPair, class F>
 void visit_draws(const DrawTask& task, const Launch& launch, F&& f) {
-  for (std::int64_t i = 0; i < task.count; i += 2) {
-    const Pair pair = kPair(task, launch, i / 2);
-    f(i, pair.a);
-    if (i + 1 < task.count) f(i + 1, pair.b);
-  }
+  task.rows.visit(launch, [&](std::int64_t begin, std::int64_t number, std::int64_t count) {
+    for (std::int64_t i = -(number % 2); i < count; i += 2) {
+      const Pair pair = kPair(task, launch, (number + i) / 2);
+      if (i >= 0) f(begin + i, pair.a);
+      if (i + 1 < count) f(begin + i + 1, pair.b);
+    }
+  });
 }
 
 template <std::floating_point T>
@@ -101,7 +103,7 @@ void run_bernoulli(const void* data, std::byte* const* args, const Launch& launc
 
 DrawTask make_task(const KernelRequest& request) {
   return {.draws = DrawStream::of(request.node),
-          .count = request.outputs[0].dims.num_elements(),
+          .rows = RowStretches::of(request.node, request.outputs[0].dims),
           .output = static_cast<int>(request.inputs.size()),
           .node = request.node.name};
 }

@@ -31,4 +31,16 @@ DrawStream DrawStream::of(const ir::Node& node) {
   return draws;
 }
 
+RowStretches RowStretches::of(const ir::Node& node, const Dims& dims) {
+  RowStretches result{.length = dims.num_elements()};
+  const std::int64_t axis = opdef::row_axis(node);
+  if (axis < 0 || static_cast<std::size_t>(axis) >= dims.rank() || result.length == 0) {
+    return result;
+  }
+  result.has_rows = true;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(axis); ++i) result.stretches *= dims[i];
+  result.length /= result.stretches;
+  return result;
+}
+
 }  // namespace onnxgrad::ops

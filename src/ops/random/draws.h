@@ -33,6 +33,30 @@ struct DrawStream {
   }
 };
 
+/// Which draws of a batch are those of this worker's rows: each stretch of consecutive elements
+/// of a tensor, and the number of its first element in the tensor of the whole batch.
+struct RowStretches {
+  std::int64_t stretches = 1;  ///< products of the axes before that of the rows
+  std::int64_t length = 0;     ///< elements of each
+  bool has_rows = false;
+
+  static RowStretches of(const ir::Node& node, const Dims& dims);
+
+  /// f(first element here, its number in the whole batch, elements) for each stretch.
+  template <class F>
+  void visit(const opdef::Launch& launch, F&& f) const {
+    const opdef::StepCells* cells = launch.cells;
+    if (!has_rows || cells == nullptr || cells->batch_rows == 0) {
+      f(std::int64_t{0}, std::int64_t{0}, stretches * length);
+      return;
+    }
+    const std::int64_t per_row = length / cells->rows;
+    for (std::int64_t i = 0; i < stretches; ++i) {
+      f(i * length, (i * cells->batch_rows + cells->first_row) * per_row, length);
+    }
+  }
+};
+
 }  // namespace onnxgrad::ops
 
 #endif  // ONNXGRAD_OPS_RANDOM_DRAWS_H_

@@ -10,8 +10,8 @@
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
-// The plain kernel of Dropout. Element i uses word i % 4 of block i / 4 and is dropped if that is
-// below ratio * 2^32.
+// The plain kernel of Dropout. Element i (of the whole batch) uses word i % 4 of block i / 4 and is
+// dropped if that is below ratio * 2^32.
 
 namespace onnxgrad::ops::dropout_cpu {
 
@@ -24,6 +24,7 @@ namespace {
 struct DropoutTask {
   std::int64_t count = 0;
   DrawStream draws = {};
+  RowStretches rows = {};
   int ratio = -1;  ///< argument; -1: 0.5
   DataType ratio_dtype = DataType::kUndefined;
   int training_mode = -1;  ///< argument; -1: false
@@ -59,15 +60,19 @@ void run_dropout(const void* data, std::byte* const* args, const Launch& launch)
   }
   const auto threshold = static_cast<std::uint64_t>(std::ldexp(ratio, 32));
   const auto scale = static_cast<T>(1 / (1 - ratio));
-  for (std::int64_t first = 0; first < task.count; first += 4) {
-    const auto words = task.draws.block(launch, static_cast<std::uint64_t>(first) / 4);
-    const std::int64_t end = std::min<std::int64_t>(task.count - first, 4);
-    for (std::int64_t k = 0; k < end; ++k) {
-      const bool keep = words[static_cast<std::size_t>(k)] >= threshold;
-      if (y != nullptr) y[first + k] = keep ? x[first + k] * scale : T{0};
-      if (mask != nullptr) mask[first + k] = keep ? 1 : 0;
+  task.rows.visit(launch, [&](std::int64_t begin, std::int64_t number, std::int64_t count) {
+    // The first block may have begun before this stretch.
+    for (std::int64_t i = -(number % 4); i < count; i += 4) {
+      const auto words = task.draws.block(launch, static_cast<std::uint64_t>(number + i) / 4);
+      const std::int64_t end = std::min<std::int64_t>(count - i, 4);
+      for (std::int64_t k = std::max<std::int64_t>(-i, 0); k < end; ++k) {
+        const bool keep = words[static_cast<std::size_t>(k)] >= threshold;
+        const std::int64_t at = begin + i + k;
+        if (y != nullptr) y[at] = keep ? x[at] * scale : T{0};
+        if (mask != nullptr) mask[at] = keep ? 1 : 0;
+      }
     }
-  }
+  });
 }
 
 void check_scalar(const KernelRequest& request, std::size_t input) {
@@ -82,6 +87,7 @@ KernelOffer offer_dropout(const KernelRequest& request) {
   const auto& in = request.inputs;
   DropoutTask task{.count = in[0].dims.num_elements(),
                    .draws = DrawStream::of(request.node),
+                   .rows = RowStretches::of(request.node, in[0].dims),
                    .output = static_cast<int>(in.size()),
                    .has_mask = request.outputs.size() > 1 && request.outputs[1].is_present(),
                    .node = request.node.name};

@@ -8,9 +8,11 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/checksum.h"
+#include "base/folder.h"
 #include "onnxgrad/version.h"
 
 namespace onnxgrad::train {
@@ -163,7 +165,16 @@ void write_checkpoint(const std::string& path, Checkpoint& checkpoint) {
   write_safetensors(path, head, checkpoint.tensors);
 }
 
-Checkpoint read_checkpoint(const std::string& path) {
+namespace {
+
+constexpr const char* kWorkers = "workers";
+constexpr const char* kStep = "step";
+constexpr std::string_view kPartMark = ".worker-";
+constexpr std::string_view kFileSuffix = ".safetensors";
+constexpr int kMostWorkers = 1 << 20;
+
+// One file.
+Checkpoint read_file(const std::string& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   check_format(file);
   check_head(file);
@@ -182,6 +193,89 @@ Checkpoint read_checkpoint(const std::string& path) {
     checkpoint.set(entry.name, std::move(tensor));
   }
   return checkpoint;
+}
+
+// Of an optimizer, also in the copy of the best epoch.
+bool is_slot(const std::string& name) {
+  return name.starts_with(fmt::format("{}state/", kReservedPrefix)) ||
+         name.starts_with(fmt::format("{}best/", kReservedPrefix));
+}
+
+std::string stem_of(const std::string& path) {
+  return path.ends_with(kFileSuffix) ? path.substr(0, path.size() - kFileSuffix.size()) : path;
+}
+
+// How many workers wrote it.
+int workers_of(const Checkpoint& checkpoint) {
+  const auto found = checkpoint.metadata.find(kWorkers);
+  if (found == checkpoint.metadata.end()) return 1;
+  int workers = 0;
+  const char* const end = found->second.data() + found->second.size();
+  const auto [last, error] = std::from_chars(found->second.data(), end, workers);
+  if (error != std::errc() || last != end || workers < 1 || workers > kMostWorkers) {
+    refuse_checkpoint(checkpoint.path,
+                      fmt::format("the checkpoint is of '{}' workers", found->second));
+  }
+  return workers;
+}
+
+Checkpoint read_part(const Checkpoint& whole, int worker, int workers) {
+  Checkpoint part = read_file(part_path(whole.path, worker, workers));
+  const auto step = whole.metadata.find(kStep);
+  const auto of_part = part.metadata.find(kStep);
+  const bool is_same = step != whole.metadata.end() && of_part != part.metadata.end() &&
+                       step->second == of_part->second;
+  if (!is_same) refuse_checkpoint(part.path, "the part is of another step than its checkpoint");
+  return part;
+}
+
+}  // namespace
+
+std::string part_path(const std::string& path, int worker, int workers) {
+  return fmt::format("{}{}{}-of-{}{}", stem_of(path), kPartMark, worker, workers, kFileSuffix);
+}
+
+void set_workers(Checkpoint& checkpoint, int workers) {
+  checkpoint.metadata[kWorkers] = std::to_string(workers);
+}
+
+std::vector<std::string> part_names(const std::string& folder, const std::string& name) {
+  std::vector<std::string> names = base::list_files(folder);
+  const std::string start = stem_of(name) + std::string(kPartMark);
+  std::erase_if(names, [&](const std::string& other) { return !other.starts_with(start); });
+  return names;
+}
+
+Checkpoint read_checkpoint(const std::string& path) {
+  Checkpoint checkpoint = read_file(path);
+  const int workers = workers_of(checkpoint);
+  if (workers == 1) return checkpoint;
+  std::unordered_set<std::string> known;
+  for (const NamedTensor& entry : checkpoint.tensors) known.insert(entry.name);
+  for (int worker = 0; worker < workers; ++worker) {
+    for (NamedTensor& entry : read_part(checkpoint, worker, workers).tensors) {
+      if (!is_slot(entry.name) || !known.insert(entry.name).second) continue;
+      checkpoint.tensors.push_back(std::move(entry));
+    }
+  }
+  return checkpoint;
+}
+
+bool take_part(Checkpoint& checkpoint, int worker, int workers) {
+  if (!checkpoint.metadata.contains(kWorkers) || workers_of(checkpoint) != workers) return false;
+  std::unordered_map<std::string, std::size_t> numbers;
+  for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {
+    numbers.emplace(checkpoint.tensors[i].name, i);
+  }
+  for (NamedTensor& entry : read_part(checkpoint, worker, workers).tensors) {
+    const auto found = numbers.find(entry.name);
+    if (found == numbers.end()) {
+      checkpoint.tensors.push_back(std::move(entry));
+    } else {
+      checkpoint.tensors[found->second] = std::move(entry);
+    }
+  }
+  return true;
 }
 
 namespace {

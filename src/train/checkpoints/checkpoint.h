@@ -49,6 +49,17 @@ std::int64_t checkpoint_bytes(const Checkpoint& checkpoint);
 /// a checkpoint, a newer format, a checksum that differs; names the first tensor).
 Checkpoint read_checkpoint(const std::string& path);
 
+/// Of several workers, the first one writes the checkpoint, which names how many there were, and
+/// before it each of them a part: a checkpoint with the states that differ between them.
+std::string part_path(const std::string& path, int worker, int workers);
+void set_workers(Checkpoint& checkpoint, int workers);
+/// The files of all parts that belong to a checkpoint of this name.
+std::vector<std::string> part_names(const std::string& folder, const std::string& name);
+/// Worker `worker` of as many as wrote it has its own states again; false: they were others, or
+/// there are no parts. What read_checkpoint() returns are the states of all together, with the
+/// slots that only some workers had. Throws: CheckpointError.
+bool take_part(Checkpoint& checkpoint, int worker, int workers);
+
 /// The weights in a checkpoint or in any other safetensors file, by their own names.
 /// Throws: CheckpointError.
 NamedTensors read_weights(const std::string& path);

@@ -171,6 +171,7 @@ bool CheckpointFolder::try_remove(const std::string& name) {
   try {
     base::remove_file(path_of(name));
     whole_.erase(name);
+    for (const std::string& part : part_names(folder_, name)) base::remove_file(path_of(part));
     return true;
   } catch (const Error& error) {
     if (report_) report_(path_of(name), error.problem().what);

@@ -1,5 +1,6 @@
 #include "train/fit/batch_binder.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -46,6 +47,27 @@ void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const st
   }
 }
 
+RowSlice BatchBinder::take_slice(StepRunner& step, std::int64_t rows) {
+  RowSlice slice{.rows = rows};
+  if (step.workers() == nullptr) return slice;
+  slice = step.workers()->slice_of(rows);
+  step.set_rows(slice, rows);
+  return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = 1};
+}
+
+std::int64_t BatchBinder::own_rows(std::int64_t rows) const {
+  if (step_.workers() == nullptr) return rows;
+  return std::max<std::int64_t>(step_.workers()->slice_of(rows).rows, 1);
+}
+
+runtime::Execution& BatchBinder::bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
+                                      std::int64_t rows) {
+  const RowSlice slice = take_slice(step, rows);
+  runtime::Execution& plan = step.prepare(block.data->batch_dims(slice.rows));
+  bind_to(plan, block, begin + slice.first, slice.rows);
+  return plan;
+}
+
 bool BatchBinder::fits(const Plan& plan, const PreparedData& data, std::int64_t rows) {
   if (plan.execution == nullptr || plan.rows != rows) return false;
   for (std::size_t c = 0; c < data.columns.size(); ++c) {
@@ -65,22 +87,23 @@ void BatchBinder::prepare(Plan& plan, const PreparedData& data, std::int64_t row
 
 void BatchBinder::prepare(const RowBlock& block, bool drop_last) {
   const std::int64_t rest = block.rows % block.batch_rows;
-  if (rest > 0 && !drop_last) prepare(tail_, *block.data, rest);
-  if (block.rows >= block.batch_rows) prepare(full_, *block.data, block.batch_rows);
+  if (rest > 0 && !drop_last) prepare(tail_, *block.data, own_rows(rest));
+  if (block.rows >= block.batch_rows) prepare(full_, *block.data, own_rows(block.batch_rows));
   if (!block.order.empty() && !block.has_windows) prepare_staging(block);
 }
 
 void BatchBinder::prepare_staging(const RowBlock& block) {
   const auto& columns = block.data->columns;
+  const std::int64_t rows = own_rows(block.batch_rows);
   const auto is_large_enough = [&](std::size_t c) {
-    return staging_[c].size_bytes() >= block.batch_rows * columns[c].row_bytes;
+    return staging_[c].size_bytes() >= rows * columns[c].row_bytes;
   };
   bool fits = staging_.size() == columns.size();
   for (std::size_t c = 0; fits && c < columns.size(); ++c) fits = is_large_enough(c);
   if (fits) return;
   staging_.clear();
   for (const Column& column : columns) {
-    staging_.push_back(Tensor::empty(column.values.dtype(), column.batch_dims(block.batch_rows)));
+    staging_.push_back(Tensor::empty(column.values.dtype(), column.batch_dims(rows)));
   }
 }
 

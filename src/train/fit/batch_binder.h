@@ -27,12 +27,21 @@ class BatchBinder {
   /// for batch_rows rows, and for the rest unless that is skipped. Then bind() allocates nothing.
   void prepare(const RowBlock& block, bool drop_last);
   /// The plan for this many rows from this position on, with the rows bound. Call prepare() first.
+  /// Of one of several workers: with its slice of them.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
     runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
-    bind_to(execution, block, begin, rows);
+    if (step_.workers() == nullptr) {
+      bind_to(execution, block, begin, rows);
+    } else {
+      const RowSlice slice = take_slice(step_, rows);
+      bind_to(execution, block, begin + slice.first, slice.rows);
+    }
     return execution;
   }
-  /// The same with the caller's plan.
+  /// The same with another step, whose plan is compiled.
+  runtime::Execution& bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
+                           std::int64_t rows);
+  /// The rows with the caller's plan.
   void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
                std::int64_t rows) {
     for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
@@ -47,6 +56,9 @@ class BatchBinder {
     runtime::Execution* execution = nullptr;
     std::optional<runtime::Pin> pin = {};
   };
+  /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
+  static RowSlice take_slice(StepRunner& step, std::int64_t rows);
+  std::int64_t own_rows(std::int64_t rows) const;
   static bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare_staging(const RowBlock& block);

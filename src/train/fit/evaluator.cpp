@@ -1,6 +1,7 @@
 #include "train/fit/evaluator.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,7 +21,8 @@ std::int64_t evaluation_batch(std::int64_t batch_size) {
 }
 
 Evaluator evaluator_of(const FitSession& session, const FitOptions& options) {
-  return {session.evaluation(!options.metrics.empty()), session.schema().loss, options.metrics};
+  return {session.evaluation(!options.metrics.empty()), session.schema().loss, options.metrics,
+          session.workers()};
 }
 
 }  // namespace
@@ -28,8 +30,8 @@ Evaluator evaluator_of(const FitSession& session, const FitOptions& options) {
 using runtime::Execution;
 
 Evaluator::Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
-                     const std::vector<Metric>& metrics)
-    : evaluation_(std::move(evaluation)) {
+                     const std::vector<Metric>& metrics, const Workers* workers)
+    : evaluation_(std::move(evaluation)), workers_(workers) {
   if (metrics.empty()) return;
   if (std::holds_alternative<OutputLoss>(loss.function)) {
     throw OptionError(
@@ -53,9 +55,10 @@ void Evaluator::prepare(const PreparedData& data, std::int64_t batch_size) {
     Execution& execution = plan(data, rows);
     plans_.push_back({rows, &execution, runtime::Pin(execution)});
   };
-  const std::int64_t rows = std::min(batch_size, data.rows);
-  if (data.rows % rows > 0) add_plan(data.rows % rows);
-  add_plan(rows);
+  const std::int64_t all = own_rows(data).rows;
+  const std::int64_t rows = std::min(batch_size, all);
+  if (rows > 0 && all % rows > 0) add_plan(all % rows);
+  if (rows > 0) add_plan(rows);
   prepared_ = &data;
 }
 
@@ -66,8 +69,10 @@ void Evaluator::begin() {
 }
 
 void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
-  for (std::int64_t begin = 0; begin < data.rows; begin += batch_size) {
-    add_batch(data, begin, std::min(batch_size, data.rows - begin));
+  const RowSlice own = own_rows(data);
+  const std::int64_t end = own.first + own.rows;
+  for (std::int64_t begin = own.first; begin < end; begin += batch_size) {
+    add_batch(data, begin, std::min(batch_size, end - begin));
   }
 }
 
@@ -93,7 +98,17 @@ void Evaluator::add_metric_rows(const Execution& execution, const PreparedData& 
   metrics_->add(evaluation_->scores(execution), view(data.columns[data.target]), weights);
 }
 
-EvaluationResult Evaluator::result() const {
+// The sums and rows of all workers.
+void Evaluator::put_together() {
+  std::array<double, 4> sums{sums_.numerator, sums_.denominator, sums_.correct, sums_.counted};
+  workers_->add_up(std::span<double>(sums));
+  sums_ = {.numerator = sums[0], .denominator = sums[1], .correct = sums[2], .counted = sums[3]};
+  workers_->add_up(std::span(&rows_, 1));
+  if (metrics_) metrics_->gather(*workers_);
+}
+
+EvaluationResult Evaluator::result() {
+  if (workers_ != nullptr) put_together();
   EvaluationResult result;
   result.loss = mean_of(sums_.numerator, sums_.denominator);
   result.rows = rows_;
@@ -114,12 +129,13 @@ std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t
     add(block->data, batch_size);
   }
   if (stop.is_set()) return std::nullopt;
-  if (rows_ == 0) {
+  EvaluationResult all = result();
+  if (all.rows == 0) {
     throw DataError({.what = "the validation has no rows",
                      .hint = "Give it separate rows, or a larger fraction; an exhausted iterator "
                              "yields none a second time."});
   }
-  return result();
+  return all;
 }
 
 Validation::Validation(const FitSession& session, const FitOptions& options, PreparedData rows)

@@ -21,8 +21,10 @@ class Evaluator {
  public:
   /// `evaluation` has scores if there are metrics; `loss` is what it evaluates.
   /// Throws: OptionError (metrics of a model's own loss).
+  /// `workers`: the others, each of which evaluates a slice of the rows of each add(); nullptr:
+  /// there are none. The result is that of all rows.
   Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
-            const std::vector<Metric>& metrics = {});
+            const std::vector<Metric>& metrics = {}, const Workers* workers = nullptr);
 
   /// Compiles the plans that add() will need for these rows, which outlive this and are not
   /// moved: add() then allocates nothing.
@@ -31,7 +33,7 @@ class Evaluator {
   /// Batches of `batch_size` rows, the last one smaller. The columns are those of
   /// Evaluation::data_ports().
   void add(const PreparedData& data, std::int64_t batch_size);
-  EvaluationResult result() const;
+  EvaluationResult result();
 
   EvaluationResult run(const PreparedData& data, std::int64_t batch_size) {
     begin();
@@ -54,7 +56,13 @@ class Evaluator {
     runtime::Pin pin;
   };
 
+  RowSlice own_rows(const PreparedData& data) const {
+    return workers_ == nullptr ? RowSlice{.rows = data.rows} : workers_->slice_of(data.rows);
+  }
+  void put_together();
+
   std::shared_ptr<Evaluation> evaluation_;
+  const Workers* workers_;
   std::optional<MetricRows> metrics_;
   const PreparedData* prepared_ = nullptr;
   std::vector<Plan> plans_;  ///< for batches of prepared_

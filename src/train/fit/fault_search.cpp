@@ -87,19 +87,40 @@ std::string FaultSearch::find_value(const RowBlock* block, std::int64_t good_ste
   const auto unfused = step_.unfused();
   for (std::int64_t step = good_steps; step < num_steps(); ++step) {
     const Batch now = batch(block, step);
-    runtime::Execution& plan = unfused->prepare(now.block.data->batch_dims(now.rows));
-    binder_.bind_to(plan, now.block, now.begin, now.rows);
+    runtime::Execution& plan = binder_.bind(*unfused, now.block, now.begin, now.rows);
     unfused->set_learning_rate(rates_[static_cast<std::size_t>(step)]);
     const auto found = unfused->run_until_non_finite(plan);
-    if (!found) continue;
-    // Plans have their own nodes; values keep their names.
-    const ir::Value* value = step_.graph().model->graph->find(found->value);
-    const bool is_known = value != nullptr && value->producer != nullptr;
-    return fmt::format("; the first value that is not finite is '{}', of {} in step {}",
-                       found->value, is_known ? value->producer->describe() : found->op_type,
-                       place_.step + step + 1);
+    const std::string text =
+        first_of_workers(found ? describe_value(*found, step) : "", found ? found->position : 0);
+    if (!text.empty()) return text;
   }
   return "";
+}
+
+std::string FaultSearch::describe_value(const runtime::NonFinite& found, std::int64_t step) const {
+  // Plans have their own nodes; values keep their names.
+  const ir::Value* value = step_.graph().model->graph->find(found.value);
+  const bool is_known = value != nullptr && value->producer != nullptr;
+  return fmt::format("; the first value that is not finite is '{}', of {} in step {}", found.value,
+                     is_known ? value->producer->describe() : found.op_type,
+                     place_.step + step + 1);
+}
+
+// What the worker says that found something first in its plan, with its name: others find what it
+// has sent.
+std::string FaultSearch::first_of_workers(const std::string& text, std::size_t position) const {
+  if (step_.workers() == nullptr) return text;
+  dist::Communicator& all = step_.workers()->communicator();
+  const std::string mine = text.empty() ? "" : fmt::format("{:012}{}", position, text);
+  const auto texts = all.all_gather_texts(mine);
+  const std::string* first = nullptr;
+  for (const std::string& one : texts) {
+    if (!one.empty() && (first == nullptr || one.substr(0, 12) < first->substr(0, 12))) {
+      first = &one;
+    }
+  }
+  if (first == nullptr) return "";
+  return first->substr(12) + ", on " + all.rank_name(static_cast<int>(first - texts.data()));
 }
 
 std::string FaultSearch::describe_rows(const RowBlock* block, std::int64_t step) const {

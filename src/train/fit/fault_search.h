@@ -67,6 +67,8 @@ class FaultSearch {
   template <class F>
   EpochLoss replay(const RowBlock* block, F&& is_wanted);
   std::string find_value(const RowBlock* block, std::int64_t good_steps);
+  std::string describe_value(const runtime::NonFinite& found, std::int64_t step) const;
+  std::string first_of_workers(const std::string& text, std::size_t position) const;
   std::string describe_rows(const RowBlock* block, std::int64_t step) const;
 
   StepRunner& step_;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <utility>
@@ -86,6 +87,28 @@ Texts FitCheckpoints::fixed_options() const {
   return texts;
 }
 
+// What only the first worker does; if it fails, that is an error on all of them.
+template <class Action>
+void FitCheckpoints::on_first_worker(Action&& action) {
+  std::exception_ptr failure;
+  std::string problem;
+  if (is_first_worker()) {
+    try {
+      action();
+    } catch (const CheckpointError& error) {
+      failure = std::current_exception();
+      problem = error.problem().what;
+    }
+  }
+  if (fit_.session.workers() != nullptr) {
+    problem = fit_.session.workers()->communicator().broadcast_text(problem, 0);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+  if (problem.empty()) return;
+  throw CheckpointError(
+      {.what = problem, .hint = "See the message of the first worker, which has the details."});
+}
+
 bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {
   if (fit_.options.checkpoint) {
     const CheckpointOptions& wanted = *fit_.options.checkpoint;
@@ -100,17 +123,39 @@ bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {
                          .hint = "Keep one or more; 0 steps means the end of each epoch."});
     }
     steps_ = wanted.every_steps;
-    folder_.emplace(wanted.folder,
-                    CheckpointFolder::Options{.keep = wanted.keep, .keep_best = wanted.keep_best},
-                    [this](const std::string& path, const std::string& problem) {
-                      if (!fit_.options.on_checkpoint) return;
-                      fit_.options.on_checkpoint({.path = path, .problem = problem});
-                    });
+    writes_ = true;
+    on_first_worker([&] {
+      folder_.emplace(wanted.folder,
+                      CheckpointFolder::Options{.keep = wanted.keep, .keep_best = wanted.keep_best},
+                      [this](const std::string& path, const std::string& problem) {
+                        if (!fit_.options.on_checkpoint) return;
+                        fit_.options.on_checkpoint({.path = path, .problem = problem});
+                      });
+    });
   }
-  const auto found = find();
+  const auto found = find_for_all();
   const std::int64_t steps = found ? found->get_int("session/steps") : fit_.session.step().steps();
-  if (folder_) folder_->begin(steps, found ? &*found : nullptr);
+  on_first_worker([&] {
+    if (folder_) folder_->begin(steps, found ? &*found : nullptr);
+  });
   return !found || resume(*found, block, stop);
+}
+
+// The first worker looks for it; the others read the same file.
+std::optional<Checkpoint> FitCheckpoints::find_for_all() {
+  Workers* const workers = fit_.session.workers();
+  if (workers == nullptr || fit_.options.resume.empty()) return find();
+  std::optional<Checkpoint> found;
+  on_first_worker([&] { found = find(); });
+  const std::string path =
+      workers->communicator().broadcast_text(found ? found->path : std::string(), 0);
+  if (!is_first_worker() && !path.empty()) found = read_checkpoint(path);
+  has_part_ = found && take_part(*found, workers->rank(), workers->size());
+  return found;
+}
+
+bool FitCheckpoints::is_first_worker() const {
+  return fit_.session.workers() == nullptr || fit_.session.workers()->rank() == 0;
 }
 
 std::optional<Checkpoint> FitCheckpoints::find() {
@@ -212,6 +257,7 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   if (fit_.options.schedule) fit_.rates.resume(checkpoint.get_doubles("fit/schedule_state"));
   fit_.best.take_numbers(checkpoint);
   fit_.session.restore(checkpoint);
+  if (!has_part_) fit_.session.step().keep_own_part();
   History& own = fit_.history;
   own.epochs.insert(own.epochs.end(), history.epochs.begin(), history.epochs.end());
   own.epoch_stride = history.epoch_stride;
@@ -228,10 +274,10 @@ std::array<std::int64_t, 3> FitCheckpoints::here() const {
   return {fit_.session.step().steps(), fit_.progress.epoch, fit_.progress.row};
 }
 
-Checkpoint FitCheckpoints::make() const {
+Checkpoint FitCheckpoints::make(bool of_worker) const {
   const FitProgress& now = fit_.progress;
   const bool is_within = now.row > 0;  // an epoch
-  Checkpoint checkpoint = fit_.session.checkpoint();
+  Checkpoint checkpoint = fit_.session.checkpoint(of_worker);
   for (const auto& [name, value] : fixed_options()) {
     checkpoint.metadata[fmt::format("{}{}", kOption, name)] = value;
   }
@@ -253,36 +299,100 @@ Checkpoint FitCheckpoints::make() const {
 }
 
 void FitCheckpoints::end_epoch(const EpochLog& log) {
-  if (!folder_) return;
+  if (!writes_) return;
   const CheckpointOptions& wanted = *fit_.options.checkpoint;
-  if (saved_time_ && seconds_since(*saved_time_) < wanted.min_seconds) return;
+  bool is_early = saved_time_ && seconds_since(*saved_time_) < wanted.min_seconds;
+  if (fit_.session.workers() != nullptr) {
+    is_early = fit_.session.workers()->any(is_first_worker() && is_early);
+  }
+  if (is_early) return;
   if (wanted.every_steps == 0 || (log.is_best && wanted.keep_best)) save();
 }
 
 void FitCheckpoints::save() {
   const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
-  const StepRunner& step = fit_.session.step();
+  StepRunner& step = fit_.session.step();
   saved_time_ = Clock::now();
   CheckpointLog log;
+  log.problem = write_parts();
+  // What it has is what one worker would have; then each goes on with its own states.
+  std::vector<Tensor> own;
+  if (fit_.session.session().has_own_state()) {
+    own = step.make_copies();
+    step.save_to(own);
+  }
+  step.unify_state();
+  const bool is_finite = !goes_back(fit_.options.on_non_finite) || step.is_state_finite();
+  if (is_first_worker() && log.problem.empty()) log = write(is_finite, is_best);
+  if (!own.empty()) step.restore_from(own);
+  if (fit_.session.workers() != nullptr) {  // the same history everywhere
+    dist::Communicator& all = fit_.session.workers()->communicator();
+    log.path = all.broadcast_text(log.path, 0);
+    log.problem = all.broadcast_text(log.problem, 0);
+  }
+  if (log.problem.empty()) {
+    saved_at_ = here();
+    if (is_best) fit_.best.mark_saved();
+  }
+  fit_.history.checkpoint_problem = log.problem;
+  if (is_first_worker() && fit_.options.on_checkpoint) fit_.options.on_checkpoint(log);
+}
+
+// Whether a tensor of this name belongs to a worker's part.
+bool FitCheckpoints::is_own(const std::string& name) const {
+  const StepRunner& step = fit_.session.step();
+  const auto begins = [&](std::string_view section) {
+    return name.starts_with(fmt::format("{}{}", kReservedPrefix, section));
+  };
+  if (step.outer() != nullptr)
+    return begins("state/") || begins("best/") || begins("outer/") || state_of(name).has_value();
+  if (begins("state/") || begins("best/")) return true;
+  const auto state = state_of(name);
+  return state && std::ranges::find(step.graph().statistics, *state, &WeightInfo::name) !=
+                      step.graph().statistics.end();
+}
+
+// The states that differ between workers, before the checkpoint that they belong to. Returns
+// why that failed, the same on all workers.
+std::string FitCheckpoints::write_parts() {
+  const Workers* const workers = fit_.session.workers();
+  if (workers == nullptr || !fit_.session.session().has_own_state()) return "";
+  std::string problem;
   try {
-    if (goes_back(fit_.options.on_non_finite) && !step.is_state_finite()) {
+    Checkpoint part = make(/*of_worker=*/true);
+    std::erase_if(part.tensors, [&](const NamedTensor& entry) { return !is_own(entry.name); });
+    const std::string name = checkpoint_name(fit_.session.step().steps());
+    write_checkpoint(part_path(fmt::format("{}/{}", fit_.options.checkpoint->folder, name),
+                               workers->rank(), workers->size()),
+                     part);
+  } catch (const CheckpointError& error) {
+    problem = error.what();
+  }
+  for (const std::string& text : workers->communicator().all_gather_texts(problem)) {
+    if (!text.empty()) return text;
+  }
+  return "";
+}
+
+CheckpointLog FitCheckpoints::write(bool is_finite, bool is_best) {
+  try {
+    if (!is_finite) {
       throw CheckpointError({.what = "the weights are not finite",
                              .where = {.file = folder_->path()},
                              .hint = "Resume from the previous checkpoint, with a smaller rate."});
     }
     Checkpoint checkpoint = make();
-    log.path = folder_->save(checkpoint, step.steps(), is_best);
-    saved_at_ = here();
-    if (is_best) fit_.best.mark_saved();
+    if (fit_.session.workers() != nullptr && fit_.session.session().has_own_state()) {
+      set_workers(checkpoint, fit_.session.workers()->size());
+    }
+    return {.path = folder_->save(checkpoint, fit_.session.step().steps(), is_best)};
   } catch (const CheckpointError& error) {
-    log = {.path = folder_->path(), .problem = error.what()};
+    return {.path = folder_->path(), .problem = error.what()};
   }
-  fit_.history.checkpoint_problem = log.problem;
-  if (fit_.options.on_checkpoint) fit_.options.on_checkpoint(log);
 }
 
 void FitCheckpoints::end_fit() {
-  if (folder_ && !fit_.progress.is_inside_step && saved_at_ != here()) save();
+  if (writes_ && !fit_.progress.is_inside_step && saved_at_ != here()) save();
 }
 
 }  // namespace onnxgrad::train

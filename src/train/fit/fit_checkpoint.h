@@ -53,17 +53,26 @@ class FitCheckpoints {
  private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::optional<Checkpoint> find();
+  std::optional<Checkpoint> find_for_all();
+  template <class Action>
+  void on_first_worker(Action&& action);
+  bool is_first_worker() const;
+  std::string write_parts();
+  bool is_own(const std::string& name) const;
+  CheckpointLog write(bool is_finite, bool is_best);
   bool resume(const Checkpoint& checkpoint, const RowBlock*& block, StopFlag& stop);
   void check_fit(const Checkpoint& checkpoint) const;
   bool seek_rows(const Checkpoint& checkpoint, const FitProgress& place, const RowBlock*& block,
                  StopFlag& stop);
   std::array<std::int64_t, 3> here() const;
-  Checkpoint make() const;
+  Checkpoint make(bool of_worker = false) const;
   std::vector<std::pair<std::string, std::string>> fixed_options() const;
 
   FitParts fit_;
-  std::optional<CheckpointFolder> folder_;
-  std::int64_t steps_ = 0;  ///< from one checkpoint to the next; 0: by epochs
+  bool has_part_ = false;  ///< of the checkpoint to resume from: this worker's own states
+  bool writes_ = false;    ///< there are checkpoints
+  std::optional<CheckpointFolder> folder_;  ///< of the first worker, which writes them
+  std::int64_t steps_ = 0;                  ///< from one checkpoint to the next; 0: by epochs
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};
   std::optional<Clock::time_point> saved_time_;
 };

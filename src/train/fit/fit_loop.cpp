@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <exception>
 
 #include "base/check.h"
 #include "train/fit/array_feed.h"
 #include "train/fit/chunk_feed.h"
 #include "train/fit/fit_history.h"
 #include "train/fit/options.h"
+#include "train/fit/worker_check.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -49,6 +52,7 @@ FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options
 }
 
 void FitLoop::prepare() {
+  if (step_.workers() != nullptr) check_workers();
   if (has_stopped()) return;
   feed_->open_validation(validation_);
   if (const RowBlock* block = feed_->known_block()) binder_.prepare(*block, options_.drop_last);
@@ -70,7 +74,7 @@ void FitLoop::prepare() {
                                 .rates = rates_,
                                 .best = best_,
                                 .history = history_});
-  is_stopped_ = !checkpoints_->open(block_, stop_);
+  is_stopped_ = any_worker(!checkpoints_->open(block_, stop_));
   if (options_.every_n_steps > 0) {
     countdown_ = options_.every_n_steps - progress_.step % options_.every_n_steps;
   }
@@ -104,13 +108,20 @@ struct FitLoop::RunEnder {
 
 // Before the first step: while rows were counted, or read to resume.
 bool FitLoop::has_stopped() {
-  is_stopped_ = is_stopped_ || stop_.is_set();
+  is_stopped_ = any_worker(is_stopped_ || wants_stop());
   return is_stopped_;
+}
+
+// They are about to do the same: the first line that differs from the first worker's is an error on
+// all of them.
+void FitLoop::check_workers() const {
+  check_same(fingerprint_of(session_.session(), options_, *feed_), *step_.workers());
 }
 
 void FitLoop::run() {
   if (is_stopped_) {
-    end_with(stop_.reason());
+    if (interruption_ != nullptr) std::rethrow_exception(interruption_);
+    end_with(reason_to_stop());
     return;
   }
   const RunEnder ender{*this};
@@ -119,10 +130,13 @@ void FitLoop::run() {
   try {
     run_epochs();
   } catch (...) {
-    checkpoints_->end_fit();
+    // The other workers may be elsewhere: what is written together is the last whole checkpoint.
+    if (step_.workers() == nullptr) checkpoints_->end_fit();
     throw;
   }
   checkpoints_->end_fit();
+  step_.unify_state();
+  if (interruption_ != nullptr) std::rethrow_exception(interruption_);
   best_.restore();
 }
 
@@ -136,8 +150,10 @@ void FitLoop::run_epochs() {
     progress_.row = 0;
     notice_early_stop();
     if (progress_.epoch <= options_.epochs) has_done_steps();
-    if (options_.on_epoch_end && options_.on_epoch_end(log)) end_with("a callback asked to stop");
-    if (stop_.is_set()) end_with(stop_.reason());
+    if (any_worker(options_.on_epoch_end && options_.on_epoch_end(log))) {
+      end_with("a callback asked to stop");
+    }
+    if (any_worker(wants_stop())) end_with(reason_to_stop());
     if (!history_.stop_reason.empty()) return;
     checkpoints_->end_epoch(log);
   }
@@ -155,11 +171,72 @@ bool FitLoop::run_epoch(EpochLog& log) {
   if (!train_epoch()) return false;
   if (progress_.epoch == 1) note_unchanged_weights();
   fill_log(log);
-  if (validation_ && log.epoch % options_.validation_every == 0) validation_->run(stop_, log);
+  step_.average_statistics();
+  if (validation_ && log.epoch % options_.validation_every == 0)
+    validation_->run(reading_stop(), log);
   rates_.end_epoch(log.val_loss.value_or(log.train_loss), progress_);
   if (!validation_ || log.val_loss) best_.add(log);
   log.seconds = progress_.clock.seconds();
+  if (step_.workers() != nullptr) share_times(log);
   return true;
+}
+
+// Those of the first worker, so that all have the same history.
+void FitLoop::share_times(EpochLog& log) const {
+  std::array<double, 3> times{log.seconds, log.rows_per_s, log.data_wait_s};
+  if (step_.workers()->rank() != 0) times.fill(0);
+  step_.workers()->add_up(std::span<double>(times));
+  log.seconds = times[0];
+  log.rows_per_s = times[1];
+  log.data_wait_s = times[2];
+}
+
+namespace {
+
+// Why a worker wants to end, as numbers whose sums over many workers show each reason.
+constexpr double kStopped = 1;
+constexpr double kTimeOver = 1 << 10;
+constexpr double kCallback = 1 << 20;
+
+}  // namespace
+
+// All workers end with the same step: each tells the others its wish in the next one.
+double FitLoop::wish_to_stop() {
+  double wish = 0;
+  if (wants_stop()) wish += kStopped;
+  if (options_.max_seconds > 0 && Clock::now() >= deadline_) wish += kTimeOver;
+  if (callback_stops_) wish += kCallback;
+  return wish;
+}
+
+bool FitLoop::ends_by_wish(const runtime::Execution& plan) {
+  const double wish = step_.signal(plan);
+  if (!(wish > 0)) return false;
+  if (wish >= kCallback) {
+    end_with("a callback asked to stop");
+  } else if (wish >= kTimeOver) {
+    end_with(fmt::format("the time limit of {:g} s was reached", options_.max_seconds));
+  } else {
+    end_with(reason_to_stop());
+  }
+  return true;
+}
+
+// What an interrupt throws waits until all workers have ended.
+bool FitLoop::wants_stop() {
+  if (step_.workers() == nullptr) return stop_.is_set();
+  if (interruption_ != nullptr) return true;
+  try {
+    return stop_.is_set();
+  } catch (...) {
+    interruption_ = std::current_exception();
+    return true;
+  }
+}
+
+// Of one of several workers: the same on all of them.
+std::string FitLoop::reason_to_stop() const {
+  return step_.workers() == nullptr ? stop_.reason() : "a worker was stopped";
 }
 
 // Weights whose gradient is zero in all steps: training continues, but that is worth a warning.
@@ -208,14 +285,15 @@ bool FitLoop::train_epoch() {
 // False: stopped before the epoch's end.
 bool FitLoop::run_blocks() {
   bool is_first = true;
-  while (block_ != nullptr || (block_ = feed_->next(stop_)) != nullptr) {
+  while (block_ != nullptr || (block_ = feed_->next(reading_stop())) != nullptr) {
     if (!begin_block(std::exchange(is_first, false)) || !run_block()) return false;
     // Its rows are needed to roll back, so this is checked before they are gone.
     if (!feed_->gives_single_batches() && !check_state()) return false;
     progress_.block_first_row += block_->rows;
     block_ = nullptr;
   }
-  if (stop_.is_set()) return end_with(stop_.reason());
+  if (any_worker(wants_stop())) return end_with(reason_to_stop());
+  if (any_worker(callback_stops_)) return end_with("a callback asked to stop");
   if (progress_.row > 0) return true;
   throw DataError({.what = fmt::format("epoch {} has no rows", progress_.epoch),
                    .hint = options_.drop_last
@@ -296,6 +374,8 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   runtime::Execution& plan = binder_.bind(*block_, begin, rows);
   rates_.set_rate(progress_);
   if (faults_) faults_->note_rate();
+  const bool has_workers = step_.workers() != nullptr;
+  if (has_workers) step_.set_signal(wish_to_stop());
   progress_.is_inside_step = true;
   const double loss = step_.run(plan);
   progress_.is_inside_step = false;
@@ -309,11 +389,14 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
     progress_.loss.add(step_, plan, loss, rows);
   }
   if (!is_finite && faults_) return handle_loss(loss);
-  if (stop_.is_set()) return end_with(stop_.reason());
-  if (options_.max_seconds > 0 && is_time_over()) return false;
+  if (has_workers ? ends_by_wish(plan) : stop_.is_set()) return end_with(reason_to_stop());
+  if (!has_workers && options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0) {
     --countdown_;
-    if (countdown_ == 0 && !call_step_callback(loss, plan)) return false;
+    if (countdown_ == 0 && !call_step_callback(loss, plan)) {
+      if (!has_workers) return false;
+      callback_stops_ = true;
+    }
   }
   if (checkpoints_->is_due_at_step()) {
     if (!check_state()) return false;
@@ -360,6 +443,7 @@ bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
                     .loss = loss,
                     .grad_norm = step_.gradient_norm(plan)};
   if (!options_.on_step_end(log)) return true;
+  if (step_.workers() != nullptr) return false;  // see wish_to_stop()
   return end_with("a callback asked to stop");
 }
 

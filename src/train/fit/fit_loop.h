@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_FIT_FIT_LOOP_H_
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,17 @@ class FitLoop {
   bool is_time_over();
   bool has_done_steps();
   bool end_with(std::string reason);
+  bool wants_stop();
+  std::string reason_to_stop() const;
+  double wish_to_stop();
+  bool ends_by_wish(const runtime::Execution& plan);
+  bool any_worker(bool flag) const {
+    return step_.workers() == nullptr ? flag : step_.workers()->any(flag);
+  }
+  void share_times(EpochLog& log) const;
+  void check_workers() const;
+  /// One of several workers does not end alone while rows are read.
+  StopFlag& reading_stop() { return step_.workers() == nullptr ? stop_ : never_; }
   void fill_log(EpochLog& log) const;
   void note_unchanged_weights();
   bool notice_early_stop();
@@ -84,6 +96,9 @@ class FitLoop {
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
 
   std::int64_t countdown_ = 0;  ///< steps until the step callback
+  StopFlag never_;
+  std::exception_ptr interruption_;  ///< of one of several workers
+  bool callback_stops_ = false;      ///< of one of several workers: all end with the next step
   Clock::time_point deadline_ = {};
   bool is_stopped_ = false;  ///< before the first step: nothing has changed
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -32,7 +33,7 @@ void StateSnapshot::restore() const {
 
 void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) const {
   const auto& state = step_.executor().state();
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
+  for (std::size_t i = 0; i < state.size(); ++i) {
     checkpoint.set(copy_name(purpose, state[i].name), copies_[i]);
   }
   checkpoint.set_int(fmt::format("fit/{}_steps", purpose), steps_);
@@ -41,14 +42,25 @@ void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) con
 bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view purpose) {
   const auto& state = step_.executor().state();
   std::vector<Tensor> stored;
-  for (std::size_t i = 0; i < copies_.size(); ++i) {
+  for (std::size_t i = 0; i < state.size(); ++i) {
     const Tensor* tensor = checkpoint.find(copy_name(purpose, state[i].name));
     if (tensor == nullptr) return false;
     if (tensor->dtype() != copies_[i].dtype() || tensor->dims() != copies_[i].dims()) return false;
     stored.push_back(tensor->clone());
   }
   steps_ = checkpoint.get_int(fmt::format("fit/{}_steps", purpose));
-  copies_ = std::move(stored);
+  std::ranges::move(stored, copies_.begin());
+  // What a checkpoint lacks: of workers that update alone, which then begin at these weights.
+  if (const OuterStep* outer = step_.outer()) {
+    const std::size_t momenta = state.size();
+    const std::size_t starts = momenta + outer->num_weights();
+    for (std::size_t i = 0; i < outer->num_weights(); ++i) {
+      const Tensor& weight = copies_[i];
+      copies_[momenta + i] = Tensor::zeros(weight.dtype(), weight.dims());
+      copies_[starts + i] = weight.clone();
+    }
+    copies_.back() = Tensor::scalar(std::int64_t{0});
+  }
   return true;
 }
 

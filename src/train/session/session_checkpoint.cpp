@@ -80,7 +80,7 @@ std::string take_line(std::string_view& text) {
 }
 
 // Names, types and shapes of all state, before the graph: the most informative difference.
-std::vector<const Tensor*> ordered_state(const NamedTensors& state,
+std::vector<const Tensor*> ordered_state(const Session& session, const NamedTensors& state,
                                          const std::unordered_set<std::string>& weights,
                                          const Checkpoint& checkpoint) {
   std::unordered_map<std::string, const Tensor*> stored;
@@ -110,7 +110,8 @@ std::vector<const Tensor*> ordered_state(const NamedTensors& state,
   std::set<std::string> unknown;
   for (const NamedTensor& entry : checkpoint.tensors) {
     const auto state_name = state_of(entry.name);
-    if (state_name && !expected.contains(entry.name)) unknown.insert(*state_name);
+    if (!state_name || expected.contains(entry.name) || session.is_elsewhere(*state_name)) continue;
+    unknown.insert(*state_name);
   }
   if (!unknown.empty()) {
     const std::string& first = *unknown.begin();
@@ -128,7 +129,7 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
   if (metadata_text(checkpoint, "graph_hash") != base::checksum_hex(graph)) {
     refuse_graph(checkpoint, graph);
   }
-  if (metadata_text(checkpoint, "optimizer_hash") == training_checksum(session.graph())) {
+  if (metadata_text(checkpoint, "optimizer_hash") == session.checksum()) {
     return;
   }
   const std::string loss = metadata_text(checkpoint, "loss");
@@ -168,9 +169,27 @@ LabelForms stored_label_forms(const Checkpoint& checkpoint) {
   return forms;
 }
 
+// What OuterStep keeps, by number; the values that differ between workers are only in their parts.
+std::string outer_name(std::size_t number) {
+  return fmt::format("{}outer/{}", kReservedPrefix, number);
+}
+
+void restore_outer(OuterStep& outer, const Checkpoint& checkpoint) {
+  std::vector<Tensor> state = outer.state();
+  outer.restart();
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    const Tensor* stored = checkpoint.find(outer_name(i));
+    const bool is_momentum = i < outer.num_weights();
+    if (stored == nullptr && is_momentum) return;
+    // Of another number of workers: they begin at the weights, with the momenta.
+    state[i] = stored == nullptr ? outer.state()[i] : *stored;
+  }
+  outer.set_state(state);
+}
+
 void restore_settled(Session& session, const Checkpoint& checkpoint) {
   const NamedTensors state = session.read_state();
-  const auto ordered = ordered_state(state, weight_names(session), checkpoint);
+  const auto ordered = ordered_state(session, state, weight_names(session), checkpoint);
   check_graphs(session, checkpoint);
   const std::int64_t steps = checkpoint.get_int("session/steps");
   const std::int64_t seed = checkpoint.get_int("session/seed");
@@ -182,6 +201,7 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
     loaded.push_back({.name = state[i].name, .tensor = *ordered[i]});
   }
   session.load_state(loaded);
+  if (OuterStep* outer = session.runner().outer()) restore_outer(*outer, checkpoint);
   session.set_steps(steps);
   session.set_seed(static_cast<std::uint64_t>(seed));
   session.runner().set_learning_rate(learning_rate);
@@ -189,12 +209,18 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
 
 }  // namespace
 
-Checkpoint checkpoint_of(const Session& session) {
+Checkpoint checkpoint_of(const Session& session, bool of_worker) {
   const auto weights = weight_names(session);
   const std::string graph = describe_model(*session.source().working, weights);
   Checkpoint checkpoint;
   for (NamedTensor& entry : session.read_state()) {
     checkpoint.set(stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
+  }
+  if (const OuterStep* outer = session.outer()) {
+    const std::vector<Tensor> state = outer->state();
+    // A checkpoint is made when the workers have met.
+    const std::size_t count = of_worker ? state.size() : outer->num_weights();
+    for (std::size_t i = 0; i < count; ++i) checkpoint.set(outer_name(i), state[i]);
   }
   checkpoint.set(fmt::format("{}graph", kReservedPrefix), text_tensor(graph));
   checkpoint.set(fmt::format("{}{}", kReservedPrefix, kLabelForms),
@@ -203,7 +229,7 @@ Checkpoint checkpoint_of(const Session& session) {
   checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
   checkpoint.set_double("session/learning_rate", session.learning_rate());
   checkpoint.metadata = {{"graph_hash", base::checksum_hex(graph)},
-                         {"optimizer_hash", training_checksum(session.graph())},
+                         {"optimizer_hash", session.checksum()},
                          {"loss", session.loss().line},
                          {"step", std::to_string(session.steps())}};
   return checkpoint;
@@ -221,7 +247,9 @@ void restore_session(Session& session, const Checkpoint& checkpoint) {
   }
 }
 
-Checkpoint FitSession::checkpoint() const { return checkpoint_of(session_); }
+Checkpoint FitSession::checkpoint(bool of_worker) const {
+  return checkpoint_of(session_, of_worker);
+}
 
 void FitSession::restore(const Checkpoint& checkpoint) const {
   restore_session(session_, checkpoint);

@@ -7,7 +7,8 @@
 namespace onnxgrad::train {
 
 /// State, number of steps, learning rate, seed, and what they belong to. The tensors are views.
-Checkpoint checkpoint_of(const Session& session);
+/// `of_worker`: with what one of several workers alone knows, for its part of a checkpoint.
+Checkpoint checkpoint_of(const Session& session, bool of_worker = false);
 
 /// Checks that the checkpoint belongs to such a session and then loads it: all or nothing.
 /// Throws: CheckpointError naming the first difference.

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "train/losses.h"
+#include "train/optimizers.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -49,14 +51,19 @@ void write_numbers(std::span<const double> from, Tensor& tensor) {
 
 }  // namespace
 
-StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options)
-    : Runner(graph.model, options), graph_(std::move(graph)), options_(options) {
+StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
+                       Workers* workers, const std::optional<OuterStep::Options>& outer)
+    : Runner(graph.model, options), graph_(std::move(graph)), options_(options), workers_(workers) {
   options_.state_of = nullptr;
-  if (!graph_.learning_rate.empty()) {
-    const std::size_t last = executor().inputs().size() - 1;
-    ONNXGRAD_ASSERT(executor().inputs()[last].name == graph_.learning_rate);
-    end_data_at(last);
+  const std::string& first =
+      graph_.learning_rate.empty() ? graph_.worker_weight : graph_.learning_rate;
+  if (!first.empty()) {
+    const auto& inputs = executor().inputs();
+    const auto at = std::ranges::find(inputs, first, &runtime::Port::name);
+    ONNXGRAD_ASSERT(static_cast<std::size_t>(inputs.end() - at) == controls().size());
+    end_data_at(static_cast<std::size_t>(at - inputs.begin()));
   }
+  if (outer) outer_.emplace(executor(), graph_.weights.size(), *workers, *outer);
   if (lbfgs == nullptr) return;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
@@ -87,16 +94,87 @@ void StepRunner::check_class_columns(const std::vector<Dims>& dims) const {
 Execution& StepRunner::prepare(const std::vector<Dims>& dims) {
   check_class_columns(dims);
   std::vector<Dims> all = dims;
-  all.resize(executor().inputs().size());  // the learning rate is a scalar
+  all.resize(executor().inputs().size());  // the others are scalars
   Execution& plan = prepare_plan(all, graph_.loss);
-  if (!graph_.learning_rate.empty()) {
-    const bool is_double = graph_.learning_rate_dtype == DataType::kFloat64;
-    bind(plan, data_ports().size(),
-         is_double ? reinterpret_cast<const std::byte*>(&rate_double_)
-                   : reinterpret_cast<const std::byte*>(&rate_float_));
-  }
+  std::size_t port = data_ports().size();
+  for (const std::byte* control : controls()) bind(plan, port++, control);
   last_plan_ = &plan;
   return plan;
+}
+
+// Where the inputs after the data are.
+std::vector<const std::byte*> StepRunner::controls() const {
+  std::vector<const std::byte*> all;
+  const auto add = [&](const auto& number) {
+    all.push_back(reinterpret_cast<const std::byte*>(&number));
+  };
+  if (!graph_.learning_rate.empty()) {
+    graph_.learning_rate_dtype == DataType::kFloat64 ? add(rate_double_) : add(rate_float_);
+  }
+  if (!graph_.worker_weight.empty()) {
+    add(worker_weight_);
+    add(worker_signal_);
+  }
+  return all;
+}
+
+void StepRunner::set_rows(const RowSlice& slice, std::int64_t batch_rows) {
+  worker_weight_ = slice.rows > 0 ? 1 : 0;
+  opdef::StepCells& cells = executor().cells();
+  cells.first_row = slice.first;
+  cells.rows = std::max<std::int64_t>(slice.rows, 1);
+  cells.batch_rows = batch_rows;
+}
+
+// Replaces each wanted state by change(sum over the workers).
+template <class IsWanted, class Change>
+void StepRunner::exchange_states(IsWanted&& is_wanted, Change&& change) {
+  std::vector<std::size_t> numbers;
+  std::vector<double> sums;
+  for (std::size_t i = 0; i < num_states(); ++i) {
+    const runtime::Port& state = executor().state()[i];
+    if (!is_wanted(state.name) || !is_floating(state.type.dtype)) continue;
+    numbers.push_back(i);
+    std::ranges::copy(executor().read_state(i).to_doubles(), std::back_inserter(sums));
+  }
+  if (numbers.empty()) return;
+  workers_->add_up(std::span(sums));
+  auto next = sums.begin();
+  for (const std::size_t i : numbers) {
+    const runtime::Port& state = executor().state()[i];
+    const Dims dims = *state.type.static_dims();
+    std::vector<double> values(next, next + dims.num_elements());
+    next += dims.num_elements();
+    for (double& x : values) x = change(x);
+    executor().set_state(i, Tensor::from(values, dims).cast(state.type.dtype));
+  }
+}
+
+void StepRunner::average_statistics() {
+  if (workers_ == nullptr) return;
+  finish_outer_step();
+  exchange_states(
+      [&](const std::string& name) {
+        return std::ranges::find(graph_.statistics, name, &WeightInfo::name) !=
+               graph_.statistics.end();
+      },
+      [&](double sum) { return sum / workers_->size(); });
+}
+
+void StepRunner::unify_state() {
+  if (workers_ == nullptr) return;
+  average_statistics();
+  exchange_states([](const std::string& name) { return is_accumulated(name); },
+                  [&](double sum) { return workers_->rank() == 0 ? sum : 0; });
+}
+
+void StepRunner::keep_own_part() {
+  if (workers_ == nullptr || workers_->rank() == 0) return;
+  for (std::size_t i = 0; i < num_states(); ++i) {
+    const runtime::Port& state = executor().state()[i];
+    if (!is_accumulated(state.name)) continue;
+    executor().set_state(i, Tensor::zeros(state.type.dtype, *state.type.static_dims()));
+  }
 }
 
 double StepRunner::run_lbfgs(Execution& plan) {
@@ -140,7 +218,7 @@ std::optional<runtime::NonFinite> StepRunner::run_until_non_finite(Execution& pl
 std::unique_ptr<StepRunner> StepRunner::unfused() const {
   runtime::ExecutorOptions options = options_;
   options.fuse = false;
-  auto other = std::make_unique<StepRunner>(graph_, nullptr, options);
+  auto other = std::make_unique<StepRunner>(graph_, nullptr, options, workers_);
   other->take_state(*this);
   other->set_steps(steps_);
   return other;
@@ -206,6 +284,7 @@ void StepRunner::load_state(const NamedTensors& state) {
   for (std::size_t i = num_states(); i < places.size(); ++i) {
     copy_bytes(*ordered[i], places[i].tensor);
   }
+  if (outer_) outer_->begin_at_weights();
 }
 
 void StepRunner::take_state(const StepRunner& other) {
@@ -214,6 +293,7 @@ void StepRunner::take_state(const StepRunner& other) {
     const auto known = other.find_state(executor().state()[i].name);
     if (known) executor().set_state(i, other.executor().read_state(*known));
   }
+  if (outer_) outer_->begin_at_weights();
 }
 
 void StepRunner::reset_state() {
@@ -223,6 +303,7 @@ void StepRunner::reset_state() {
     executor().set_state(i, first.initializer);
   }
   if (lbfgs_) lbfgs_->clear();
+  if (outer_) outer_->restart();
 }
 
 std::int64_t StepRunner::state_bytes() const {
@@ -238,6 +319,9 @@ std::vector<Tensor> StepRunner::make_copies() const {
   for (const runtime::Port& state : executor().state()) {
     copies.push_back(Tensor::empty(state.type.dtype, *state.type.static_dims()));
   }
+  if (outer_) {
+    for (const Tensor& one : outer_->state()) copies.push_back(one.clone());
+  }
   return copies;
 }
 
@@ -245,12 +329,17 @@ void StepRunner::save_to(std::vector<Tensor>& copies) const {
   for (std::size_t i = 0; i < num_states(); ++i) {
     executor().copy_state(i, copies[i].mutable_raw());
   }
+  if (outer_) {
+    const std::vector<Tensor> state = outer_->state();
+    for (std::size_t i = 0; i < state.size(); ++i) copy_bytes(state[i], copies[num_states() + i]);
+  }
   executor().stream()->synchronize();
 }
 
 void StepRunner::restore_from(const std::vector<Tensor>& copies) {
   for (std::size_t i = 0; i < num_states(); ++i) executor().set_state(i, copies[i]);
   if (lbfgs_) lbfgs_->clear();
+  if (outer_) outer_->set_state(std::span(copies).subspan(num_states()));
 }
 
 std::vector<std::string> StepRunner::unchanged_weights(const std::vector<Tensor>& copies) const {

@@ -11,8 +11,10 @@
 
 #include "onnxgrad/weights.h"
 #include "train/optimizers/lbfgs.h"
+#include "train/session/outer_step.h"
 #include "train/session/runner.h"
 #include "train/training_graph.h"
+#include "train/workers.h"
 
 namespace onnxgrad::train {
 
@@ -21,7 +23,20 @@ namespace onnxgrad::train {
 class StepRunner : public Runner {
  public:
   /// `lbfgs`: a step is its loop around loss and gradient; nullptr: one run of the graph.
-  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options);
+  /// `options` have the same `workers`, or nullptr for one worker.
+  /// `outer`: of workers that update their own weights.
+  StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
+             Workers* workers = nullptr, const std::optional<OuterStep::Options>& outer = {});
+
+  /// nullptr: there is one.
+  Workers* workers() const { return workers_; }
+  /// The rows of this worker in the next steps, of a batch of so many. Without any it
+  /// computes with another's row, which does not count.
+  void set_rows(const RowSlice& slice, std::int64_t batch_rows);
+  /// What the next steps add up over the workers (see signal()).
+  void set_signal(double signal) { worker_signal_ = signal; }
+  /// The sum of the workers' signals in the last run of a plan.
+  double signal(const runtime::Execution& plan) const { return scalar(plan, *graph_.ports.signal); }
 
   const StepGraph& graph() const { return graph_; }
   bool takes_whole_batch() const { return lbfgs_.has_value(); }
@@ -47,6 +62,7 @@ class StepRunner : public Runner {
   /// One step on the bound data; returns the loss before it.
   double run(runtime::Execution& plan) {
     const double loss = lbfgs_ ? run_lbfgs(plan) : run_graph(plan);
+    if (outer_) outer_->count_step();
     set_steps(steps_ + 1);
     return loss;
   }
@@ -87,7 +103,25 @@ class StepRunner : public Runner {
   void take_state(const StepRunner& other);
   /// Restores the initial values.
   void reset_state();
-  bool is_state_finite() const { return executor().is_state_finite(); }
+  /// Of all workers, which all ask.
+  bool is_state_finite() const {
+    const bool is_finite = executor().is_state_finite();
+    return workers_ == nullptr ? is_finite : !workers_->any(!is_finite);
+  }
+  /// nullptr: none.
+  OuterStep* outer() { return outer_ ? &*outer_ : nullptr; }
+  const OuterStep* outer() const { return outer_ ? &*outer_ : nullptr; }
+  /// Weights that workers have updated alone are brought together.
+  void finish_outer_step() {
+    if (outer_) outer_->finish();
+  }
+  /// All workers have the same weights; their running statistics become their means.
+  void average_statistics();
+  /// The same; and sums of gradients within an accumulated update become those of the first worker:
+  /// its state is then what one worker would have.
+  void unify_state();
+  /// Of a state that unify_state() made, and that all workers have loaded.
+  void keep_own_part();
   std::int64_t state_bytes() const;
   /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
   /// allocates nothing.
@@ -107,6 +141,9 @@ class StepRunner : public Runner {
     return scalar(plan, graph_.ports.loss);
   }
   double run_lbfgs(runtime::Execution& plan);
+  std::vector<const std::byte*> controls() const;
+  template <class IsWanted, class Change>
+  void exchange_states(IsWanted&& is_wanted, Change&& change);
   std::size_t num_states() const { return executor().state().size(); }
   void check_class_columns(const std::vector<Dims>& dims) const;
 
@@ -117,6 +154,10 @@ class StepRunner : public Runner {
   std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, to be copied to the state
   float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
+  Workers* workers_ = nullptr;
+  std::optional<OuterStep> outer_;
+  double worker_weight_ = 1;
+  double worker_signal_ = 0;
   std::int64_t steps_ = 0;
   std::int64_t snapshot_bytes_ = 0;
   runtime::Execution* last_plan_ = nullptr;

@@ -1,0 +1,82 @@
+#ifndef ONNXGRAD_OPDEF_COLLECTIVES_H_
+#define ONNXGRAD_OPDEF_COLLECTIVES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "ir/graph.h"
+#include "onnxgrad/dtype.h"
+
+// Collective operators: functions of domain `onnxgrad` whose body is the meaning for one worker,
+// and what they become in the plan of one of several workers, a start and a finish.
+
+namespace onnxgrad::opdef {
+
+/// A collective, (when?, x...) -> a result for each x:
+///   `AllReduce`      the sum of the x of all workers;
+///   `ReduceScatter`  the same on the worker that owns it; elsewhere the numbers have no meaning;
+///   `AllGather`      the x of the worker that owns it.
+struct Collective {
+  enum class Kind : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
+  Kind kind = Kind::kAllReduce;
+  /// Its position among the collectives of a graph, which all workers start in this order.
+  std::int64_t number = 0;
+  /// The first input, bool of rank 0, decides; false: the results are the x, and nothing is sent.
+  /// It has the same value on every worker.
+  bool is_conditional = false;
+  bool as_bfloat16 = false;  ///< float32 travels as bfloat16; sums are taken in float32
+  std::int64_t workers = 1;
+  std::vector<std::int64_t> owners = {};  ///< of each x, increasing; of AllReduce: empty
+
+  std::string_view op_type() const;
+  static Collective read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+/// By Kind.
+inline constexpr std::string_view kCollectives[] = {"AllReduce", "ReduceScatter", "AllGather"};
+
+/// In plans, `StartExchange` (when?, x...) -> uint8 [size], a buffer with a copy of each x at its
+/// offset, all of one type, of which the collective is begun; `FinishExchange` (when?, buffer) ->
+/// the results.
+struct Exchange {
+  Collective collective = {};
+  std::vector<std::int64_t> offsets = {};  ///< in bytes, increasing
+
+  static Exchange read(const ir::Node& node);
+  std::vector<ir::Attribute> attributes() const;
+};
+inline constexpr std::string_view kStartExchange = "StartExchange";
+inline constexpr std::string_view kFinishExchange = "FinishExchange";
+
+/// What these kernels see of the other workers. All call the same functions with the same numbers;
+/// calls of start() are in the same order. Sums have the same bits on every worker, and for
+/// every transport.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+  virtual int rank() const = 0;
+
+  struct Elements {
+    Collective::Kind kind = Collective::Kind::kAllReduce;
+    std::byte* data = nullptr;  ///< belongs to the operation until wait() returns
+    std::int64_t count = 0;
+    DataType dtype = DataType::kFloat32;
+    bool as_bfloat16 = false;
+    /// How many elements each worker owns, one after another; of AllReduce: empty.
+    std::span<const std::int64_t> owned = {};
+  };
+  /// Begins to replace the elements by the results. `number` is that of the collective, with the
+  /// same counts and types each time. Throws: DeviceError.
+  virtual void start(std::size_t number, const Elements& elements) = 0;
+  /// Throws: DeviceError (a worker is missing; names it).
+  virtual void wait(std::size_t number) = 0;
+  /// Moves everything that has been started forward, without waiting. Throws: DeviceError.
+  virtual void progress() = 0;
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_COLLECTIVES_H_

@@ -1,0 +1,58 @@
+#ifndef ONNXGRAD_RUNTIME_EXCHANGES_H_
+#define ONNXGRAD_RUNTIME_EXCHANGES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "ir/graph.h"
+#include "opdef/registry.h"
+
+// Collectives in the plan of one of several workers: each is started as soon as what it sends is
+// computed, waited for as late as possible, and sends from a buffer that kernels write into.
+
+namespace onnxgrad::runtime {
+
+/// Whether a node is a collective that begin_exchanges() replaces.
+bool is_collective(const ir::Node& node);
+
+/// Replaces the collectives of a graph, whose shapes are known, by a start and a finish each.
+/// Offsets in buffers are multiples of `alignment`.
+void begin_exchanges(ir::Graph& graph, std::int64_t alignment);
+
+/// When a node is run among those that can be: starts first, one after another by number;
+/// finishes last, in the same order.
+struct ExchangeRole {
+  enum class Kind : std::uint8_t { kNone, kStart, kFinish };
+  Kind kind = Kind::kNone;
+  std::int64_t number = 0;
+};
+ExchangeRole exchange_role(const ir::Node& node);
+
+/// Values that lie in the buffer of an exchange.
+class BufferParts {
+ public:
+  struct Part {
+    const ir::Value* buffer = nullptr;
+    std::int64_t offset = 0;
+  };
+  /// `order`: the nodes that kernels run. What is sent is computed in its place if nothing else
+  /// reads it.
+  BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
+              const opdef::OpRegistry& registry);
+
+  /// Of what is sent: the root of a value.
+  const Part* find_sent(const ir::Value* root) const;
+  /// What a finish gives of its buffer, by output; empty for any other node.
+  static std::vector<Part> received(const ir::Node& node);
+
+ private:
+  std::unordered_map<const ir::Value*, Part> sent_;
+};
+
+}  // namespace onnxgrad::runtime
+
+#endif  // ONNXGRAD_RUNTIME_EXCHANGES_H_

@@ -1,0 +1,81 @@
+#ifndef ONNXGRAD_TRAIN_COLLECTIVES_H_
+#define ONNXGRAD_TRAIN_COLLECTIVES_H_
+
+#include <cstdint>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/builder.h"
+#include "opdef/registry.h"
+
+// What several workers exchange, in the graph of a training step: each worker computes its rows'
+// part of the loss and of the gradient, and these are added up.
+
+namespace onnxgrad::train {
+
+struct WorkerGraphOptions {
+  int size = 1;
+  std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  ///< also of the last one
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  bool as_bfloat16 = false;          ///< how gradients travel
+  bool syncs_normalization = false;  ///< BatchNormalization takes its statistics over all workers
+  /// Each worker updates its own weights from the loss of its rows; only reports are added up.
+  bool updates_alone = false;
+  /// This worker; only for `shares_update`.
+  int rank = 0;
+  /// Each weight is updated by the worker that owns it, which has its slots alone.
+  bool shares_update = false;
+};
+
+/// Inputs of a step that say what is special about this worker's part of a batch.
+struct WorkerInputs {
+  ir::Value* weight = nullptr;  ///< float64: 1; 0 if it has no row, and computes with another's
+  ir::Value* signal = nullptr;  ///< float64: its sum over the workers is an output
+};
+WorkerInputs add_worker_inputs(ir::Graph& graph);
+
+/// The sums of values of one type over all workers.
+std::vector<ir::Value*> add_up(ir::GraphBuilder& g, std::vector<ir::Value*> values);
+ir::Value* add_up(ir::GraphBuilder& g, ir::Value* value);
+
+/// Sums of gradients, in their order: a collective for each bucket of gradients that are computed
+/// one after another, placed where the last of them is. `when`: bool, rank 0, or nullptr: always.
+std::vector<ir::Value*> add_up_gradients(ir::GraphBuilder& g, std::span<ir::Value* const> gradients,
+                                         const WorkerGraphOptions& options,
+                                         ir::Value* when = nullptr);
+
+/// The owner of each weight: sizes are about the same for all workers. `bytes`: of all weights of a
+/// model, trained or not, so that a weight keeps its owner.
+std::vector<int> choose_owners(std::span<const std::int64_t> bytes, int workers);
+/// The same sums, but each only on its owner; elsewhere the numbers have no meaning.
+std::vector<ir::Value*> send_gradients_to_owners(ir::GraphBuilder& g,
+                                                 std::span<ir::Value* const> gradients,
+                                                 std::span<const int> owners,
+                                                 const WorkerGraphOptions& options,
+                                                 ir::Value* when = nullptr);
+/// The values of the owners, on all workers.
+std::vector<ir::Value*> gather_from_owners(ir::GraphBuilder& g, std::span<ir::Value* const> values,
+                                           std::span<const int> owners,
+                                           const WorkerGraphOptions& options,
+                                           ir::Value* when = nullptr);
+
+/// Replaces BatchNormalization nodes in training mode among `needed` by standard operators whose
+/// sums go over all workers: the statistics are those of the whole batch, forward and backward.
+/// `statistics`: their running ones, which are followed.
+void sync_normalizations(ir::GraphBuilder& g, const WorkerInputs& inputs,
+                         std::vector<ir::StateBinding>& statistics);
+/// A worker without rows keeps its running statistics.
+void keep_statistics_without_rows(ir::GraphBuilder& g, const WorkerInputs& inputs,
+                                  std::vector<ir::StateBinding>& statistics);
+
+/// Tells random operators which axis of what they draw has the rows of a batch, whose symbol is the
+/// first dimension of the inputs: draws are then those of the row in the whole batch.
+void mark_rows_of_draws(ir::Graph& graph, const opdef::OpRegistry& registry);
+
+/// Numbers the collectives of a finished graph in its order.
+void number_collectives(ir::Graph& graph);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_COLLECTIVES_H_

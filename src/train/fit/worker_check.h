@@ -1,0 +1,26 @@
+#ifndef ONNXGRAD_TRAIN_FIT_WORKER_CHECK_H_
+#define ONNXGRAD_TRAIN_FIT_WORKER_CHECK_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "onnxgrad/trainer.h"
+#include "train/fit/batch_feed.h"
+#include "train/session.h"
+
+namespace onnxgrad::train {
+
+/// What all workers of a fit must have the same, by names that users know; the first one that
+/// differs is reported, so what explains the others comes first.
+using Fingerprint = std::vector<std::pair<std::string, std::string>>;
+Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
+                           const BatchFeed& feed);
+
+/// Compares with the others, which call it too. Throws on all of them: OptionError naming what
+/// differs, and on which worker.
+void check_same(const Fingerprint& fingerprint, const Workers& workers);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_FIT_WORKER_CHECK_H_

@@ -1,0 +1,63 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_OUTER_STEP_H_
+#define ONNXGRAD_TRAIN_SESSION_OUTER_STEP_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "train/workers.h"
+
+namespace onnxgrad::train {
+
+/// Workers that update their own weights for a while: what brings these together. With w the
+/// weights at the last time, g the mean over the workers of w - (their weights now):
+///   m = momentum m + g,  w = w - rate (g + momentum m).
+/// Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023.
+class OuterStep {
+ public:
+  struct Options {
+    std::int64_t every = 1;  ///< steps
+    double rate = 0.7;
+    double momentum = 0.9;
+  };
+  /// The weights are the first `num_weights` states of `executor`; all outlive this.
+  OuterStep(runtime::Executor& executor, std::size_t num_weights, Workers& workers,
+            const Options& options);
+
+  /// After each step.
+  void count_step() {
+    if (++steps_ == options_.every) take();
+  }
+  /// Also before its turn: all workers have the same weights then. Nothing if no step was done.
+  void finish() {
+    if (steps_ > 0) take();
+  }
+  /// The weights are given from elsewhere, the same on all workers.
+  void begin_at_weights();
+  /// The same, without momenta.
+  void restart();
+
+  /// What it keeps, in this order: for each weight a momentum, the same on all workers; for each
+  /// weight its value at the last time; the steps since then, int64 []. Views, for checkpoints.
+  std::vector<Tensor> state() const;
+  /// Copies. Of the shapes and types of state(), else nothing changes and it returns false.
+  bool set_state(std::span<const Tensor> state);
+  std::size_t num_weights() const { return start_.size(); }
+
+ private:
+  void take();
+  template <class T>
+  void step_weights(std::span<const std::size_t> weights, dist::Element element);
+
+  runtime::Executor& executor_;
+  Workers& workers_;
+  Options options_;
+  std::int64_t steps_ = 0;  ///< since the last time
+  std::vector<Tensor> start_;
+  std::vector<Tensor> momenta_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_OUTER_STEP_H_

@@ -1,0 +1,80 @@
+#ifndef ONNXGRAD_TRAIN_WORKERS_H_
+#define ONNXGRAD_TRAIN_WORKERS_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "opdef/collectives.h"
+
+namespace onnxgrad::train {
+
+/// The rows of a batch that one of several workers has.
+struct RowSlice {
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+};
+
+/// `rows` rows divided into consecutive slices that differ by at most one row; the sum of all is
+/// the whole for any number of workers.
+inline RowSlice slice_of(std::int64_t rows, int rank, int size) {
+  const std::int64_t whole = rows / size;
+  const std::int64_t rest = rows % size;
+  return {.first = whole * rank + std::min<std::int64_t>(rest, rank),
+          .rows = whole + (rank < rest ? 1 : 0)};
+}
+
+/// The workers of a training, for its plans and for decisions. What is exchanged in a step is a
+/// list of collectives by number; it is prepared when a step first starts them.
+class Workers final : public opdef::Collectives {
+ public:
+  explicit Workers(std::shared_ptr<dist::Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+
+  int rank() const override { return communicator_->rank(); }
+  int size() const { return communicator_->size(); }
+  dist::Communicator& communicator() const { return *communicator_; }
+  const std::shared_ptr<dist::Communicator>& shared() const { return communicator_; }
+  RowSlice slice_of(std::int64_t rows) const { return train::slice_of(rows, rank(), size()); }
+
+  void start(std::size_t number, const Elements& elements) override;
+  void wait(std::size_t number) override;
+  void progress() override { communicator_->progress(); }
+  /// Forgets what steps have prepared: their collectives are others from now on.
+  void forget() { prepared_.clear(); }
+
+  /// Adds the numbers up over all workers.
+  void add_up(std::span<double> numbers) const { communicator_->all_reduce_now(numbers); }
+  void add_up(std::span<std::int64_t> numbers) const { communicator_->all_reduce_now(numbers); }
+  /// Whether it is true on any worker.
+  bool any(bool flag) const;
+  /// The bytes of all workers, in order of ranks.
+  std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine) const;
+
+  /// Bytes that this worker sends for the collectives of a step, and seconds that it has waited
+  /// for them so far.
+  std::int64_t bytes_sent() const;
+  double seconds_waited() const;
+
+ private:
+  /// A large sum is several collectives, of a size that fits into caches.
+  struct Piece {
+    std::unique_ptr<dist::Collective> collective;
+    std::int64_t input = 0;  ///< where it begins, in bytes
+    std::int64_t output = 0;
+  };
+  struct Prepared {
+    std::int64_t count = -1;
+    std::vector<Piece> pieces = {};
+  };
+  void prepare(Prepared& prepared, const Elements& elements) const;
+
+  std::shared_ptr<dist::Communicator> communicator_;
+  std::vector<Prepared> prepared_;  ///< by number
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_WORKERS_H_

@@ -1,0 +1,279 @@
+#include "train/workers.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+#include "train/testing/worker_runs.h"
+
+// n workers do what one does: every part of a training is run by 1, 2, 3 and 4 of them.
+
+namespace onnxgrad::train::workers_test {
+
+using train_test::difference;
+using train_test::expect_as_one;
+using train_test::expect_near;
+using train_test::train_by;
+using Case = train_test::WorkerCase;
+using Outcome = train_test::WorkerOutcome;
+class Workers : public train_test::WorkersTest {};
+
+FitOptions two_epochs(std::int64_t batch = 8) {
+  return {.epochs = 2, .batch_size = batch, .seed = 3};
+}
+
+constexpr double kDouble = 1e-12;
+constexpr double kFloat = 2e-5;
+
+TEST_F(Workers, GiveWhatOneGives) {
+  for (const std::int64_t batch : {4, 8, 29, 40}) {
+    expect_as_one({.name = fmt::format("batch {}", batch), .fit = two_epochs(batch)}, kDouble);
+  }
+  expect_as_one({.name = "float32", .dtype = DataType::kFloat32, .fit = two_epochs()}, kFloat);
+}
+
+// 29 rows in batches of 14: the last one has a row, so that other workers have none.
+TEST_F(Workers, SomeHaveNoRows) {
+  for (const bool drop_last : {false, true}) {
+    Case with{.name = "empty slices", .fit = two_epochs(14)};
+    with.fit.drop_last = drop_last;
+    expect_as_one(with, kDouble);
+    with.normalizes = true;
+    with.training.workers.sync_normalization = true;
+    expect_as_one(with, kDouble);
+  }
+}
+
+TEST_F(Workers, EveryOptimizer) {
+  const std::vector<Optimizer> optimizers{
+      Sgd{.learning_rate = 0.05, .momentum = 0.9, .weight_decay = 0.01},
+      Adam{.learning_rate = 0.01},
+      AdamW{.learning_rate = 0.01},
+      RmsProp{.learning_rate = 0.01},
+      Adagrad{.learning_rate = 0.1},
+      Lion{.learning_rate = 0.003},
+      Lamb{.learning_rate = 0.01},
+      Muon{.learning_rate = 0.01}};
+  for (const Optimizer& optimizer : optimizers) {
+    const std::string name = fmt::format("optimizer {}", optimizer.index());
+    expect_as_one({.name = name, .optimizer = optimizer, .fit = two_epochs()}, 1e-11, {3});
+  }
+}
+
+TEST_F(Workers, LbfgsTakesTheSameSteps) {
+  // Its line search divides by small differences of losses.
+  expect_as_one({.name = "L-BFGS", .optimizer = Lbfgs{}, .fit = {.epochs = 2}}, 1e-4);
+}
+
+TEST_F(Workers, EveryKindOfUpdate) {
+  const auto with = [](const std::string& name, const UpdateOptions& update) {
+    return Case{.name = name,
+                .optimizer = Adam{.learning_rate = 0.02},
+                .training = {.update = update},
+                .fit = two_epochs(6)};
+  };
+  expect_as_one(with("accumulated", {.accumulate = 3}), kDouble);
+  expect_as_one(with("clipped", {.clip_norm = 0.05}), kDouble);
+  expect_as_one(with("clipped values", {.clip_value = 0.01}), kDouble);
+  Case all = with("accumulated and clipped", {.clip_norm = 0.1, .accumulate = 2});
+  all.fit.grad_norm = true;
+  expect_as_one(all, kDouble);
+  all.fit.on_non_finite = OnNonFinite::kSkip;
+  expect_as_one(all, kDouble);
+}
+
+// Slots of a weight are on one worker only; weights and results are those of one worker.
+void expect_shared(Case with, double tolerance) {
+  with.training.workers.shares_update = true;
+  Case alone = with;
+  const Outcome one = train_by(alone, 1).front();
+  for (const int workers : {2, 3, 4}) {
+    const std::string what = fmt::format("{} with {} workers", with.name, workers);
+    const auto all = train_by(with, workers);
+    expect_near(one.history, all.front().history, tolerance, what);
+    std::size_t num_slots = 0;
+    for (const NamedTensor& entry : one.state) {
+      std::size_t holders = 0;
+      for (const Outcome& other : all) {
+        const auto found = std::ranges::find(other.state, entry.name, &NamedTensor::name);
+        if (found == other.state.end()) continue;
+        ++holders;
+        if (entry.name.starts_with("accumulated/")) continue;
+        EXPECT_LE(difference(entry.tensor, found->tensor), tolerance) << what << entry.name;
+      }
+      const bool is_slot =
+          entry.name.find('/') != std::string::npos && !entry.name.starts_with("accumulated/");
+      num_slots += is_slot ? 1 : 0;
+      EXPECT_TRUE(is_slot ? holders == 1 : holders > 0) << what << " " << entry.name;
+    }
+    EXPECT_GT(num_slots, 0U);
+  }
+}
+
+TEST_F(Workers, ShareTheUpdate) {
+  Case with{.name = "zero", .optimizer = Adam{.learning_rate = 0.02}, .fit = two_epochs()};
+  expect_shared(with, kDouble);
+  with.training.update = {.clip_norm = 0.05};
+  with.fit.grad_norm = true;
+  expect_shared(with, kDouble);
+  with.training.update.accumulate = 3;
+  expect_shared(with, kDouble);
+  with.fit.on_non_finite = OnNonFinite::kSkip;
+  with.optimizer = Lamb{.learning_rate = 0.01};
+  expect_shared(with, kDouble);
+  with.training.workers.as_bfloat16 = true;
+  with.dtype = DataType::kFloat32;
+  with.optimizer = AdamW{.learning_rate = 0.01};
+  expect_shared(with, 2e-2);
+}
+
+TEST_F(Workers, MeansCountWeightsAndIgnoredRows) {
+  Case with{.name = "weights", .fit = two_epochs(), .has_weights = true};
+  with.loss.sample_weight = "w";
+  expect_as_one(with, kDouble);
+  Case ignored{.name = "ignored", .fit = two_epochs(5), .classes = 4};
+  ignored.loss.function = SoftmaxCrossEntropy{.ignore_index = -1, .label_smoothing = 0.1};
+  ignored.fit.metrics = {{.name = "accuracy"}, {.name = "log_loss"}};
+  expect_as_one(ignored, kDouble);
+  ignored.has_weights = true;
+  ignored.loss.sample_weight = "w";
+  ignored.training.update.accumulate = 2;
+  expect_as_one(ignored, kDouble);
+  Case classes{.name = "class weights", .fit = two_epochs(5), .classes = 3};
+  classes.loss.function = SoftmaxCrossEntropy{.class_weights = {1, 0.2, 3}};
+  expect_as_one(classes, kDouble);
+}
+
+TEST_F(Workers, PenaltiesCountOnce) {
+  Case with{.name = "penalties", .fit = two_epochs()};
+  with.loss.penalties = {{.l1 = 0.01, .l2 = 0.1, .weights = {"W*"}}};
+  expect_as_one(with, kDouble);
+  with.loss.reduction = Reduction::kSum;
+  with.optimizer = Sgd{.learning_rate = 0.005};
+  with.fit.validation_every = 5;  // each batch of it adds the penalty to a sum
+  expect_as_one(with, kDouble);
+}
+
+TEST_F(Workers, DrawWhatOneDraws) {
+  Case with{.name = "dropout", .fit = two_epochs(7), .dropout = 0.4};
+  expect_as_one(with, kDouble);
+  with.dtype = DataType::kFloat32;
+  expect_as_one(with, kFloat);
+}
+
+TEST_F(Workers, SyncNormalizationIsThatOfTheBatch) {
+  Case with{.name = "sync", .fit = two_epochs(), .normalizes = true};
+  with.training.workers.sync_normalization = true;
+  expect_as_one(with, 1e-11);
+}
+
+// Statistics of each worker's rows: not what one worker computes, but the same on all.
+TEST_F(Workers, LocalNormalizationHasMeansOfTheStatistics) {
+  const Case with{.name = "local", .fit = two_epochs(14), .normalizes = true};
+  const auto all = train_by(with, 3);
+  for (const Outcome& other : all) {
+    for (std::size_t i = 0; i < other.state.size(); ++i) {
+      EXPECT_TRUE(other.state[i].tensor.equals(all[0].state[i].tensor)) << other.state[i].name;
+    }
+    EXPECT_EQ(other.history.epochs[1].val_loss, all[0].history.epochs[1].val_loss);
+  }
+}
+
+TEST_F(Workers, DecideAlike) {
+  Case with{.name = "early stopping", .optimizer = Sgd{.learning_rate = 0.3}};
+  with.fit = {.epochs = 30, .batch_size = 8, .early_stopping = EarlyStopping{.patience = 2}};
+  with.fit.schedule = Plateau{.factor = 0.5, .patience = 1};
+  expect_as_one(with, 1e-10);
+}
+
+// Gradients of several buckets, each with several parts.
+TEST_F(Workers, RepeatTheirBits) {
+  const Case with{.name = "bits",
+                  .dtype = DataType::kFloat32,
+                  .optimizer = Adam{.learning_rate = 0.01},
+                  .fit = two_epochs()};
+  const auto first = train_by(with, 3);
+  const auto second = train_by(with, 3);
+  for (std::size_t i = 0; i < first[0].state.size(); ++i) {
+    EXPECT_TRUE(first[0].state[i].tensor.equals(second[2].state[i].tensor));
+  }
+  EXPECT_EQ(first[0].history.step_losses, second[1].history.step_losses);
+}
+
+TEST_F(Workers, Bfloat16TravelsWithLittleLoss) {
+  Case with{.name = "bfloat16", .dtype = DataType::kFloat32, .fit = two_epochs()};
+  with.training.workers.as_bfloat16 = true;
+  expect_as_one(with, 2e-2);
+}
+
+/// A kernel of a plan as text: its line, and the offsets in the arena of what it reads and writes.
+struct PlanLine {
+  std::string text;
+  std::vector<std::int64_t> offsets;
+};
+
+std::vector<PlanLine> lines_of(const std::string& plan) {
+  std::vector<PlanLine> lines;
+  std::size_t begin = 0;
+  while (begin < plan.size()) {
+    const std::size_t end = std::min(plan.find('\n', begin), plan.size());
+    PlanLine line{.text = plan.substr(begin, end - begin), .offsets = {}};
+    constexpr std::string_view kMark = "@arena ";
+    for (std::size_t at = line.text.find(kMark); at != std::string::npos;
+         at = line.text.find(kMark, at + 1)) {
+      line.offsets.push_back(std::stoll(line.text.substr(at + kMark.size())));
+    }
+    lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// Gradients are computed in the buffer that is sent, which starts after the last of them and is
+// waited for before the updates alone.
+TEST_F(Workers, WriteIntoTheBufferThatIsSent) {
+  std::string plan;
+  dist::ThreadGroup group(2);
+  group.run([&](dist::Communicator& communicator) {
+    const Case with{.name = "plan", .dtype = DataType::kFloat32, .optimizer = Adam{}};
+    TrainingOptions options = with.training;
+    options.engine.threads = 1;
+    options.workers.communicator = {std::shared_ptr<void>(), &communicator};
+    Session session({.file = {}, .working = train_test::network(with)}, with.loss, with.optimizer,
+                    options);
+    const Dataset data = train_test::data_of(with, 8);
+    session.step(
+        {{.name = "x", .tensor = data.inputs[0].tensor}, {.name = "label", .tensor = data.target}});
+    if (communicator.rank() == 0) plan = session.plan_summary();
+  });
+  const auto lines = lines_of(plan);
+  const auto is = [](std::string_view op_type) {
+    return [op_type](const PlanLine& line) {
+      return line.text.find(op_type) != std::string::npos && line.offsets.size() > 3;
+    };
+  };
+  const auto start = std::ranges::find_if(lines, is(" StartExchange "));
+  const auto finish = std::ranges::find_if(lines, is(" FinishExchange "));
+  ASSERT_NE(start, lines.end()) << plan;
+  ASSERT_NE(finish, lines.end()) << plan;
+  // Four gradients side by side, then the buffer; its sums are in the same places.
+  ASSERT_EQ(start->offsets.size(), 5U) << plan;
+  std::vector<std::int64_t> parts(start->offsets.begin(), start->offsets.end() - 1);
+  EXPECT_EQ(parts.front(), start->offsets.back());
+  EXPECT_TRUE(std::ranges::is_sorted(parts)) << plan;
+  EXPECT_EQ(finish->offsets.front(), start->offsets.back());
+  EXPECT_TRUE(std::ranges::equal(parts, std::span(finish->offsets).subspan(1))) << plan;
+  for (auto line = start + 1; line != finish; ++line) {
+    EXPECT_EQ(line->text.find("WeightUpdate"), std::string::npos) << plan;
+  }
+  EXPECT_EQ(std::count_if(finish, lines.end(),
+                          [](const PlanLine& line) {
+                            return line.text.find(" WeightUpdate") != std::string::npos;
+                          }),
+            4)
+      << plan;
+}
+
+}  // namespace onnxgrad::train::workers_test
