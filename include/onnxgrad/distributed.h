@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DISTRIBUTED_H_
 #define ONNXGRAD_DISTRIBUTED_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,13 @@ struct WorkersInfo {
   int threads = 1;
 };
 WorkersInfo workers_info(const dist::Communicator& workers);
+
+/// Of this process since it was connected.
+struct Traffic {
+  std::int64_t bytes_sent = 0;  ///< to other workers
+  double seconds_waited = 0;    ///< for their messages
+};
+Traffic traffic_of(const dist::Communicator& workers);
 
 /// Waits until all workers call it. Throws: DeviceError.
 void wait_for_all(dist::Communicator& workers);

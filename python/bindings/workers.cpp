@@ -31,6 +31,9 @@ Workers connect(const std::string& transport, double timeout_s,
 }  // namespace
 
 void bind_workers(nb::module_& module) {
+  nb::class_<Traffic>(module, "Traffic", "Of this process since it was connected.")
+      .def_ro("bytes_sent", &Traffic::bytes_sent)
+      .def_ro("seconds_waited", &Traffic::seconds_waited);
   nb::class_<Workers>(module, "Workers", "The connection to the other workers of a job.")
       .def_prop_ro("rank", [](const Workers& self) { return self.info.rank; })
       .def_prop_ro("size", [](const Workers& self) { return self.info.size; })
@@ -39,6 +42,7 @@ void bind_workers(nb::module_& module) {
       .def_prop_ro("hosts", [](const Workers& self) { return self.info.hosts; })
       .def_prop_ro("transport", [](const Workers& self) { return self.info.transport; })
       .def_prop_ro("threads", [](const Workers& self) { return self.info.threads; })
+      .def_prop_ro("traffic", [](const Workers& self) { return traffic_of(*self.communicator); })
       .def(
           "wait_for_all", [](const Workers& self) { wait_for_all(*self.communicator); }, Unlocked())
       .def(

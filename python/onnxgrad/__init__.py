@@ -137,7 +137,7 @@ _LAZY = {
 }
 
 
-_LAZY_MODULES = ("distributed", "graph_pictures", "graphs", "plotting", "sklearn")
+_LAZY_MODULES = ("distributed", "graph_pictures", "graphs", "plotting", "ray", "sklearn")
 
 
 def __getattr__(name: str) -> object:

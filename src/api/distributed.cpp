@@ -22,6 +22,10 @@ WorkersInfo workers_info(const dist::Communicator& workers) {
               {.processors = workers.local_processors(), .processes = workers.local_size()})};
 }
 
+Traffic traffic_of(const dist::Communicator& workers) {
+  return {.bytes_sent = workers.bytes_sent(), .seconds_waited = workers.seconds_waited()};
+}
+
 void wait_for_all(dist::Communicator& workers) { workers.barrier_now(); }
 
 std::string broadcast_text(dist::Communicator& workers, const std::string& text, int root) {

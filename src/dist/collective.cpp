@@ -81,6 +81,7 @@ void Collective::start(const void* input, void* output) {
   }
   phase_ = 0;
   active_ = true;
+  workers_.bytes_sent_ += schedule_.bytes_sent;
   workers_.active_.push_back(this);
   start_phase();
   advance();
@@ -175,11 +176,12 @@ void Collective::wait() {
       }
     }
   } catch (...) {
-    seconds_waited_ += seconds_since(begin);
     give_up();
     throw;
   }
-  seconds_waited_ += seconds_since(begin);
+  const double seconds = seconds_since(begin);
+  seconds_waited_ += seconds;
+  workers_.seconds_waited_ += seconds;
 }
 
 void Collective::run(const void* input, void* output) {

@@ -148,6 +148,9 @@ class Communicator {
   /// Moves all started collectives on: the back ends do nothing by themselves. A call that finds
   /// none costs nothing. Throws: as Collective::test.
   void progress();
+  /// Of all collectives so far: bytes that this rank has sent, and seconds in Collective::wait().
+  std::int64_t bytes_sent() const { return bytes_sent_; }
+  double seconds_waited() const { return seconds_waited_; }
   bool is_idle() const { return active_.empty(); }
   /// Ends the job on all ranks; with processes it does not return. The others' next call throws.
   void abort(int exit_code, std::string_view reason) noexcept;
@@ -171,6 +174,8 @@ class Communicator {
   std::vector<Collective*> active_;
   std::unique_ptr<RollCall> roll_call_;
   bool broken_ = false;
+  std::int64_t bytes_sent_ = 0;
+  double seconds_waited_ = 0;
 };
 
 /// The one worker of a job without others.

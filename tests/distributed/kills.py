@@ -93,14 +93,15 @@ def kill_once(arguments: list[str], run: Path, rng: random.Random) -> str:
     environment = {**os.environ, "ONNXGRAD_KILLS": token, "OMPI_MCA_orte_abort_timeout": "10"}
     checkpoints = run / "checkpoints"
     before = newest(checkpoints)
+    started = time.time()
     process = subprocess.Popen(
         arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 60
-    while len(ranks_of(token)) < RANKS and time.monotonic() < deadline:
+    # Until the training has begun: Open MPI 4.1 itself may hang if a rank dies in MPI_Init.
+    deadline = time.monotonic() + 120
+    while not has_begun(run, started) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
-    # Some die while they start, most of them while they train or write.
-    wait = rng.uniform(0.0, 1.5) if rng.random() < 0.25 else rng.uniform(1.5, 4.0)
+    wait = rng.uniform(0.0, 2.0)
     time.sleep(wait)
     victims = ranks_of(token)
     if not victims:
@@ -123,6 +124,12 @@ def kill_once(arguments: list[str], run: Path, rng: random.Random) -> str:
         flush=True,
     )
     return "" if named else "the message names no rank: " + errors[-2000:]
+
+
+def has_begun(run: Path, started: float) -> bool:
+    """Whether the training that started then has written to its log."""
+    log = run / "train.log"
+    return log.exists() and log.stat().st_mtime >= started
 
 
 def newest(checkpoints: Path) -> str | None:

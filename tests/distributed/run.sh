@@ -93,6 +93,23 @@ for name in "${!mpiruns[@]}"; do
   done
 done
 
-echo "== training"
-shopt -s nullglob
-python -m pytest -q -n 0 "$root"/tests/python/test_launch.py "$root"/tests/python/test_distributed*.py
+echo "== training: the same weights everywhere"
+PYTHONPATH=$root/tests/distributed python -c \
+  'import pathlib, sys, kills; kills.write_inputs(pathlib.Path(sys.argv[1]))' "$scratch"
+check_weights() {
+  local hash
+  hash=$(sha256sum <"$scratch/out.onnx" | cut -c1-16)
+  rm "$scratch/out.onnx"
+  [[ -z $expected || $hash == "$expected" ]] || fail "$1: $hash, not $expected"
+  expected=$hash
+  say "$1" "weights $hash"
+}
+for ranks in 2 3; do
+  expected=""
+  everywhere "$ranks" check_weights "$root/.venv/bin/onnxgrad" train "$scratch/model.onnx" \
+    --data "$scratch/rows.npz" --target y --batch-size 24 --epochs 2 --threads 1 -q \
+    -o "$scratch/out.onnx"
+done
+
+echo "== tests"
+python -m pytest -q -n 0 "$root"/tests/python/test_{launch,data_parallel,data_shards,ray}.py

@@ -1,5 +1,8 @@
 """Rows in several files."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -126,3 +129,42 @@ def test_the_command_line_takes_patterns(tmp_path, linear_model, rows):
         "train", tmp_path / "model.onnx", "--data", data, *common, "--validation", data
     )
     assert "validation: loss" in printed
+
+
+WORKER = """
+import sys
+import numpy as np
+import onnxgrad as og
+model, pattern, batch, out = sys.argv[1:]
+workers = og.distributed.connect(timeout=60)
+trainer = og.Trainer(model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
+trainer.fit(pattern, "y", epochs=3, batch_size=int(batch), verbose=0)
+evaluation = trainer.evaluate(pattern, "y")
+if workers.rank == 0:
+    np.savez(out, **trainer.session.state(), loss=evaluation.loss)
+"""
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_train_on_all_rows_once(tmp_path, linear_file, linear_model, rows, workers):
+    """A batch of all rows is the same for any number of workers, whoever reads which of them."""
+    files = write(tmp_path, "csv", *rows)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+
+    def state(batch):
+        out = tmp_path / "out.npz"
+        command = [sys.executable, "-m", "onnxgrad", "launch", "-n", str(workers)]
+        command += ["--transport", "tcp", str(script), str(linear_file), files[0], str(batch)]
+        done = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return dict(np.load(out))
+
+    found = state(ROWS)
+    alone = og.Trainer(linear_model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
+    alone.fit(*rows, epochs=3, batch_size=ROWS, verbose=0)
+    for name, value in alone.session.state().items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5)
+    np.testing.assert_allclose(found["loss"], alone.evaluate(*rows).loss, rtol=1e-5)
+    # Uneven slices and a last batch that is smaller than the number of workers (201 = 25 * 8 + 1).
+    assert state(8)["loss"] < 0.01

@@ -32,7 +32,7 @@ def _names(names: Sequence[str]) -> str:
 
 _DATA, _MODEL, _OPTIMIZER = "Data", "Model and loss", "Optimizer"
 _END, _VALIDATION, _RESULTS = "When training ends", "Validation", "Results"
-_PROCESS = "This process"
+_PROCESS, _WORKERS = "This process", "Several workers"
 
 FIT_OPTIONS = {
     field.option: TrainOption.of_field(field)
@@ -340,6 +340,30 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _RESULTS,
         "Write a TensorBoard event file to the run folder.",
+    ),
+    TrainOption(
+        "zero",
+        int,
+        0,
+        _WORKERS,
+        "1: divide the optimizer's state among the workers.",
+        "0|1",
+    ),
+    TrainOption("bfloat16_gradients", bool, False, _WORKERS, "Send gradients as bfloat16."),
+    TrainOption(
+        "sync_batch_norm",
+        bool,
+        False,
+        _WORKERS,
+        "BatchNormalization takes its statistics over the rows of all workers.",
+    ),
+    TrainOption(
+        "sync_every",
+        int,
+        1,
+        _WORKERS,
+        "More than 1: exchange what the weights have changed after so many steps, not gradients.",
+        "STEPS",
     ),
     TrainOption(
         "config",

@@ -28,7 +28,7 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
-from onnxgrad.distributed import Workers, connect
+from onnxgrad.distributed import DataParallel, Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
 from onnxgrad.losses import penalties
 from onnxgrad.optimizers import Optimizer
@@ -232,6 +232,13 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         precision=_precision(options),
         device=options.device,
         memory_limit=options.memory_limit,
+        dist=DataParallel(
+            options.workers,
+            bfloat16=options.bfloat16_gradients,
+            sync_batch_norm=options.sync_batch_norm,
+            zero=options.zero,
+            sync_every=options.sync_every,
+        ),
     )
 
 

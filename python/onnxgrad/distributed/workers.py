@@ -48,6 +48,11 @@ class Workers:
         host = self.hosts[self.rank]
         return f"Workers(rank={self.rank}, size={self.size}, host={host!r}, {self.transport})"
 
+    @property
+    def traffic(self) -> _core.Traffic:
+        """What this process has sent so far (`bytes_sent`), and waited for (`seconds_waited`)."""
+        return self._core.traffic
+
     def barrier(self) -> None:
         """Wait until all workers have called this."""
         self._core.wait_for_all()

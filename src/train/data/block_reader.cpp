@@ -164,7 +164,8 @@ void BlockReader::make_room(const PreparedData& sample) {
     const std::int64_t rows = options_.block_bytes / std::max<std::int64_t>(row_bytes, 1);
     const std::int64_t known = source_.num_rows().value_or(rows);
     const std::int64_t batches =
-        std::min(rows / options_.batch_size, known / options_.batch_size + 1);
+        std::min(rows / std::max(options_.batch_size, options_.largest_batch),
+                 known / options_.batch_size + 1);
     capacity_ = std::max<std::int64_t>(batches, 1) * options_.batch_size;
   }
   PreparedData& data = filling_->data;

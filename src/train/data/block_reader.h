@@ -38,6 +38,9 @@ struct BlockOptions {
   /// Rows of a batch: blocks contain full batches, except the last one of a pass. 0: each chunk is
   /// one batch, and a block.
   std::int64_t batch_size = 0;
+  /// That of the worker with the most rows: blocks have as many batches on all workers. 0: there is
+  /// one.
+  std::int64_t largest_batch = 0;
   std::int64_t block_bytes = std::int64_t{32} << 20;  ///< of each of the two blocks, at most
   bool shuffle = false;  ///< chunks as far as the source can, then the rows of each block
   std::uint64_t seed = 0;

@@ -56,8 +56,13 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
   if (options.batch_size == 0) options.batch_size = kDefaultBatchSize;
   block_.batch_rows = as_they_come_ ? 0 : options.batch_size;
   if (options_.class_weights) prepare_class_weights(stop);
+  const Workers* workers = session_.step().workers();
+  if (workers != nullptr && !as_they_come_ && fraction == 0) {
+    own_ = WorkerRows::divide(source_, *workers, options.batch_size);
+    if (own_) own_source_.emplace(source_, own_->begin(), own_->end());
+  }
   reader_.emplace(
-      source_,
+      own_ ? static_cast<DataSource&>(*own_source_) : source_,
       [this](const Dataset& chunk) {
         PreparedData rows = prepare_data(session_.schema(), session_.step().data_ports(), chunk,
                                          options_.allow_nan);
@@ -65,7 +70,8 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
         return rows;
       },
       drawn_rows(fraction, options_.seed, false),
-      BlockOptions{.batch_size = block_.batch_rows,
+      BlockOptions{.batch_size = own_ ? own_->batch_rows() : block_.batch_rows,
+                   .largest_batch = own_ ? own_->largest_batch() : 0,
                    .block_bytes = options_.buffer_bytes / 2,
                    .shuffle = options_.shuffle,
                    .seed = options_.seed});
@@ -116,6 +122,7 @@ void ChunkFeed::begin_epoch(std::int64_t epoch) {
   first_rows_ = 0;
   marks_.clear();
   if (has_checksum_) checksum_.emplace();
+  if (own_) own_->begin_epoch();
   reader_->start(static_cast<std::uint32_t>(epoch - 1));
 }
 
@@ -125,6 +132,14 @@ bool ChunkFeed::is_left_out(const Block& block) const {
 }
 
 const RowBlock* ChunkFeed::next(StopFlag& stop) {
+  if (own_) {
+    const auto part = own_->next([&] { return reader_->next(stop); });
+    if (!part) return nullptr;
+    block_.data = &part->block->data;
+    block_.order = part->order;
+    block_.rows = part->rows;
+    return &block_;
+  }
   do {
     present_ = reader_->next(stop);
     if (present_ == nullptr) return nullptr;
@@ -152,6 +167,12 @@ void ChunkFeed::add_to_checksum(const Block& block) {
 
 std::string ChunkFeed::checksum(std::int64_t row) const {
   if (row == 0) return validation_checksum_;
+  // Each worker has read other rows, and the order of an epoch is divided by their number.
+  if (own_) {
+    return fmt::format("{} rows by {} workers ", *source_.num_rows(),
+                       session_.step().workers()->size()) +
+           validation_checksum_;
+  }
   for (const Mark& mark : marks_) {
     if (mark.rows_done >= row) return mark.checksum + validation_checksum_;
   }

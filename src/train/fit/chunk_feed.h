@@ -11,6 +11,7 @@
 #include "train/data/source_count.h"
 #include "train/fit/batch_feed.h"
 #include "train/fit/class_weigher.h"
+#include "train/fit/worker_rows.h"
 
 namespace onnxgrad::train {
 
@@ -47,6 +48,8 @@ class ChunkFeed final : public BatchFeed {
   bool has_checksum_ = false;
   std::optional<ClassWeigher> weigher_;
   std::optional<SourceCount> count_;
+  std::optional<WorkerRows> own_;  ///< of one of several workers; nullopt: it reads all rows
+  std::optional<WorkerRows::Range> own_source_;
   std::optional<BlockReader> reader_;
   const Block* present_ = nullptr;
   RowBlock block_;

@@ -1,0 +1,187 @@
+"""Training on a Ray cluster: Ray places the workers and starts them again; gradients go past it.
+
+``pip install onnxgrad[ray]``.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from onnxgrad.base.checks import positive_int
+from onnxgrad.errors import DeviceError, OptionError
+
+__all__ = ["fit"]
+
+Result = TypeVar("Result")
+
+
+def fit(
+    train: Callable[..., Result],
+    *args: Any,
+    num_workers: int | tuple[int, int] = 2,
+    cpus_per_worker: float = 1,
+    restarts: int = 3,
+    spread: bool = True,
+    timeout: float = 600,
+    ray_options: Mapping[str, Any] | None = None,
+) -> Result:
+    """Run a function in several workers on a Ray cluster; return what the first one returns.
+
+    Parameters
+    ----------
+    train : function
+        Called as ``train(*args)`` in each worker; it makes a `Trainer` (whose ``dist="auto"`` finds
+        the others) and fits it. With ``run_dir=`` on storage that all nodes see and ``resume=True``
+        it continues after a restart.
+    num_workers : int or (int, int)
+        Number of workers, or the least and the most: as many as the cluster has room for. After a
+        restart there may be another number of them.
+    cpus_per_worker : float
+        Processors for each worker; its number of threads.
+    restarts : int
+        How often to start again after a worker or its node is lost.
+    spread : bool
+        Whether workers are placed on different nodes as far as possible.
+    timeout : float
+        Seconds to wait for workers, and for a message.
+    ray_options : dict, optional
+        Further options of the actors, such as ``{"runtime_env": ...}``.
+
+    Notes
+    -----
+    Workers exchange gradients by TCP (docs/distributed.md), not through Ray's object store.
+
+    Raises
+    ------
+    DeviceError
+        Ray is not installed, the cluster has no room for the least number of workers, or workers
+        were lost more often than `restarts`.
+    """
+    least, most = _limits(num_workers)
+    positive_int("restarts", restarts, 0)
+    ray = _import_ray()
+    if not ray.is_initialized():
+        ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True)
+    lost: Exception | None = None
+    for _ in range(restarts + 1):
+        count = min(most, int(_free_cpus(ray) // cpus_per_worker))
+        if count < least:
+            raise DeviceError(
+                what=f"the Ray cluster has room for {count} workers, {least} were asked for",
+                value="num_workers",
+                hint="Start more nodes, or ask for fewer workers or cpus_per_worker.",
+            )
+        try:
+            return _run(ray, train, args, count, cpus_per_worker, spread, timeout, ray_options)
+        except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError) as error:
+            cause = getattr(error, "cause", None)
+            if isinstance(error, ray.exceptions.RayTaskError) and not _is_loss(cause):
+                raise  # the function's own error would come again
+            lost = error
+    raise DeviceError(
+        what=f"workers were lost {restarts + 1} times",
+        detail=str(lost).partition("\n")[0],
+        hint="Look at the nodes of the cluster and at their logs, then start again.",
+    ) from lost
+
+
+def _limits(num_workers: int | tuple[int, int]) -> tuple[int, int]:
+    least, most = (num_workers,) * 2 if isinstance(num_workers, int) else num_workers
+    positive_int("num_workers", least)
+    if most < least:
+        raise OptionError(
+            what=f"num_workers: ({least}, {most}), expected the least number and then the most",
+            value="num_workers",
+            hint=f"Give ({most}, {least}).",
+        )
+    return least, most
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise DeviceError(
+            what="Ray is not installed",
+            value="ray",
+            hint="Install it: pip install 'onnxgrad[ray]'.",
+        ) from error
+    return ray
+
+
+def _free_cpus(ray: Any) -> float:
+    return float(ray.available_resources().get("CPU", 0))
+
+
+def _is_loss(cause: Exception | None) -> bool:
+    """Return whether an exception of a worker says that another one is lost."""
+    return isinstance(cause, DeviceError)
+
+
+class _Worker:
+    """An actor of Ray: one process."""
+
+    def address(self) -> str:
+        """Return where the others can reach this one, with a free port."""
+        import ray
+
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as listener:
+            listener.bind(("", 0))
+            return f"{host}:{listener.getsockname()[1]}"
+
+    def run(
+        self, variables: Mapping[str, str], train: Callable[..., Any], args: tuple[Any, ...]
+    ) -> Any:
+        """Train with the environment of a rank; only the first one returns what came out."""
+        os.environ.update(variables)
+        result = train(*args)
+        return result if variables["RANK"] == "0" else None
+
+
+def _run(
+    ray: Any,
+    train: Callable[..., Result],
+    args: tuple[Any, ...],
+    count: int,
+    cpus: float,
+    spread: bool,
+    timeout: float,
+    options: Mapping[str, Any] | None,
+) -> Result:
+    strategy = "SPREAD" if spread else "PACK"
+    group = ray.util.placement_group([{"CPU": cpus}] * count, strategy=strategy)
+    actors: list[Any] = []
+    try:
+        ray.get(group.ready(), timeout=timeout)
+        placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+        actor = ray.remote(_Worker).options(
+            num_cpus=cpus, scheduling_strategy=placed, **(options or {})
+        )
+        actors = [actor.remote() for _ in range(count)]
+        host, _, port = ray.get(actors[0].address.remote(), timeout=timeout).rpartition(":")
+        common = {
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+            "OMP_NUM_THREADS": str(max(1, int(cpus))),
+            "ONNXGRAD_JOB_TOKEN": secrets.token_hex(16),
+        }
+        running = [
+            one.run.remote({**common, "RANK": str(rank)}, train, args)
+            for rank, one in enumerate(actors)
+        ]
+        waiting = list(running)
+        while waiting:  # the first that fails is the cause
+            done, waiting = ray.wait(waiting)
+            ray.get(done)
+        result: Result = ray.get(running[0])
+        return result
+    finally:
+        for one in actors:
+            ray.kill(one)
+        ray.util.remove_placement_group(group)
