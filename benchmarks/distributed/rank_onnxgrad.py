@@ -84,7 +84,7 @@ def main() -> None:
             best = seconds
             sent = (after.bytes_sent - before.bytes_sent) / steps
             waited = (after.seconds_waited - before.seconds_waited) / steps
-    size = sum(weight.size for weight in trainer.session.trained_weights)
+    size = sum(int(np.prod(weight.shape)) for weight in trainer.session.trained_weights)
     if workers.rank == 0:
         line = {
             "step_ms": best * 1e3,
