@@ -30,6 +30,7 @@ constexpr Pass kFuse[] = {
     {"fuse_activations", fuse_activations, &opdef::FusedSupport::activation},
     {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},
     {"fuse_normalization", fuse_normalization, &opdef::FusedSupport::normalization},
+    {"fuse_convolutions", fuse_convolutions, &opdef::FusedSupport::gemm_epilogue},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},

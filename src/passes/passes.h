@@ -68,6 +68,9 @@ bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 /// and share the statistics: onnxgrad.fused.BatchNormalization, ...Grad.
 bool fuse_normalization(ir::Graph& graph, const PassContext& context);
 
+/// Conv takes in the sum with a residual, Relu and Clip after it: onnxgrad.fused.Conv.
+bool fuse_convolutions(ir::Graph& graph, const PassContext& context);
+
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 

@@ -4,6 +4,7 @@ the same networks in float64, which are computed operator by operator."""
 import numpy as np
 import onnx
 import onnx.helper
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -15,7 +16,8 @@ CHANNELS = 24
 class Network:
     """Residual blocks with every kind of surroundings of a normalisation, as a graph of ONNX."""
 
-    def __init__(self, dtype, size):
+    def __init__(self, dtype, size, normalised=True):
+        self.normalised = normalised
         self.dtype = np.dtype(dtype)
         self.generator = np.random.default_rng(5)
         self.nodes, self.initializers = [], {}
@@ -39,6 +41,8 @@ class Network:
         )  # fmt: skip
 
     def normalise(self, value, name, channels=CHANNELS):
+        if not self.normalised:
+            return value
         draw = self.generator.uniform
         inputs = [
             self.constant(f"{name}_{part}", numbers)
@@ -124,6 +128,29 @@ def test_training_in_float32_follows_float64(threads, size):
     assert "[relu(" not in plan  # in a normalisation
     assert "select(" not in plan  # masks in its gradient
     assert_close(weights(fused), weights(train(np.float64, threads, optimizer, size=size)))
+
+
+def test_convolutions_take_in_what_follows():
+    trained = {}
+    x, y = data(np.float32, 12)
+    for dtype in (np.float32, np.float64):
+        trainer = og.Trainer(
+            Network(dtype, 12, normalised=False).build(), loss="softmax_cross_entropy",
+            optimizer=og.optimizers.SGD(0.02), threads=2,
+        )  # fmt: skip
+        trainer.fit(x.astype(dtype), y, epochs=2, batch_size=6, shuffle=False, verbose=0)
+        assert "[relu(" not in trainer.session.plan_summary()
+        trained[dtype] = weights(trainer)
+    assert_close(trained[np.float32], trained[np.float64])
+
+
+def test_inference_agrees_with_onnxruntime():
+    x, _ = data(np.float32, 13)
+    for normalised in (True, False):
+        model = Network(np.float32, 13, normalised).build()
+        expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"X": x})[0]
+        given = og.InferenceSession(model).run(None, {"X": x})[0]
+        np.testing.assert_allclose(given, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_same_bits_for_the_same_number_of_threads():

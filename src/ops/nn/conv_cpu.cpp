@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
+#include <type_traits>
 
 #include "opdef/registry.h"
 #include "ops/nn/conv_task.h"
 #include "ops/nn/conv_winograd_cpu.h"
+#include "ops/nn/norm_channels.h"
 
 // The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
 // offers. Start reading at visit_products: all three computations use it with a different
@@ -47,6 +50,10 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
         spatial(shape, &WindowAxis::output));
   check(task.w, shape.groups * shape.out_channels, shape.in_channels,
         spatial(shape, &WindowAxis::kernel));
+  if (task.residual >= 0) {
+    check(task.residual, shape.batch, shape.groups * shape.out_channels,
+          spatial(shape, &WindowAxis::output));
+  }
   if (task.bias < 0) return;
   const std::int64_t channels =
       shape.groups *
@@ -105,9 +112,46 @@ std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   }
   const bool takes_bias = op_type == "Conv" || op_type == "ConvTranspose";
   if (takes_bias && in.size() > 2 && in[2].is_present()) task.bias = 2;
+  if (node.domain == ir::kFusedDomain) {
+    if (in.size() > 3 && in[3].is_present()) task.residual = 3;
+    task.low = node.float_attribute("low");
+    task.high = node.float_attribute("high");
+  }
   conv_cpu::check_operands(task, request);
   return task;
 }
+
+bool ConvTask::finishes() const {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  return residual >= 0 || low > -kInfinity || high < kInfinity;
+}
+
+template <class T>
+void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t first,
+                    std::int64_t channels, std::int64_t plane, std::int64_t count) {
+  if (!task.finishes() || count <= 0) return;
+  T* y = reinterpret_cast<T*>(args[task.y]) + first;
+  const T* residual =
+      task.residual < 0 ? nullptr : reinterpret_cast<const T*>(args[task.residual]) + first;
+  if constexpr (std::is_same_v<T, float>) {
+    channels::normalize(y, residual, {.segments = channels, .stride = plane, .length = count},
+                        {.low = task.low, .high = task.high}, y);
+  } else {
+    const auto low = static_cast<T>(task.low);
+    const auto high = static_cast<T>(task.high);
+    for (std::int64_t c = 0; c < channels; ++c) {
+      for (std::int64_t i = c * plane; i < c * plane + count; ++i) {
+        const T v = residual == nullptr ? y[i] : y[i] + residual[i];
+        y[i] = v < low ? low : v > high ? high : v;  // NaN stays NaN
+      }
+    }
+  }
+}
+
+template void finish_results<float>(const ConvTask&, std::byte* const*, std::int64_t, std::int64_t,
+                                    std::int64_t, std::int64_t);
+template void finish_results<double>(const ConvTask&, std::byte* const*, std::int64_t, std::int64_t,
+                                     std::int64_t, std::int64_t);
 
 }  // namespace onnxgrad::ops
 
@@ -175,6 +219,8 @@ void run_reference(const void* data, std::byte* const* args, const Launch&) {
     case ConvTask::Pass::kForward:
       fill_bias(y, bias, shape.batch, shape.groups * shape.out_channels, shape.output_size());
       visit_products(shape, [=](auto i, auto j, auto o) { y[o] += w[j] * x[i]; });
+      finish_results<T>(task, args, 0, 1, 0,
+                        shape.batch * shape.groups * shape.out_channels * shape.output_size());
       break;
     case ConvTask::Pass::kBackwardData:
       fill_bias(x, bias, shape.batch, shape.groups * shape.in_channels, shape.input_size());
@@ -238,7 +284,8 @@ KernelOffer offer_of_channels(const KernelRequest& request) {
 
 void register_conv_cpu(opdef::KernelRegistry& registry) {
   for (const auto& [domain, op_type] :
-       {std::pair{std::string_view(), "Conv"}, std::pair{std::string_view(), "ConvTranspose"},
+       {std::pair{std::string_view(), "Conv"}, std::pair{ir::kFusedDomain, "Conv"},
+        std::pair{std::string_view(), "ConvTranspose"},
         std::pair{ir::kFunctionDomain, "ConvInputGrad"},
         std::pair{ir::kFunctionDomain, "ConvWeightGrad"}}) {
     registry.add(domain, op_type, 0, offer_reference);

@@ -147,6 +147,7 @@ class Results {
  public:
   Results(const Plan& plan, std::byte* const* args, T* own)
       : plan_(plan),
+        args_(args),
         from_(reinterpret_cast<const T*>(args[plan.is_forward() ? plan.task.x : plan.task.y])),
         to_(reinterpret_cast<T*>(args[plan.is_forward() ? plan.task.y : plan.task.x])),
         w_(reinterpret_cast<const T*>(args[plan.task.w])),
@@ -181,6 +182,13 @@ class Results {
         weights += taps * plan_.lanes;
       }
       result_.write(to_ + image * plan_.channels * plan_.result.plane(), channel, channels, band);
+      const Extent& extent = plan_.result;
+      const std::int64_t inner = extent.plane() / extent.size[plan_.axis];
+      const std::int64_t begin = band * extent.band_step;
+      finish_results<T>(
+          plan_.task, args_, (image * plan_.channels + channel) * extent.plane() + begin * inner,
+          channels, extent.plane(),
+          std::min(extent.count[plan_.axis], extent.size[plan_.axis] - begin) * inner);
     }
   }
 
@@ -200,6 +208,7 @@ class Results {
   }
 
   const Plan& plan_;
+  std::byte* const* args_;
   const T* from_;
   T* to_;
   const T* w_;

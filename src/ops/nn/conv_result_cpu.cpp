@@ -99,6 +99,7 @@ class Unit {
  public:
   Unit(const ResultPlan<T>& plan, std::byte* const* args, T* shared, T* own)
       : plan_(plan),
+        args_(args),
         from_(argument<const T>(
             args, plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y)),
         to_(argument<T>(args,
@@ -125,6 +126,7 @@ class Unit {
       first_result_ = before * (plan_.result_size / plan_.result[plan_.block_axis]);
       for (const ResultPhase& phase : plan_.phases) run_phase(phase);
       if (!plan_.in_planes) write_results();
+      if (plan_.task.finishes()) finish();
     }
   }
 
@@ -257,6 +259,14 @@ class Unit {
     }
   }
 
+  void finish() {
+    const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
+    for (std::int64_t i = 0; i < images_; ++i) {
+      finish_results<T>(plan_.task, args_, result_image(i) - to_ + first_result_,
+                        plan_.result_channels, plan_.result_size, count);
+    }
+  }
+
   void write_results() {
     const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
     for (std::int64_t i = 0; i < images_; ++i) {
@@ -267,6 +277,7 @@ class Unit {
   }
 
   const ResultPlan<T>& plan_;
+  std::byte* const* args_;
   const T* from_;
   T* to_;
   const T* weights_;

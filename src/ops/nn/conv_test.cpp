@@ -5,6 +5,7 @@
 
 #include "base/philox.h"
 #include "device/testing/instruction_sets.h"
+#include "ir/builder.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -302,6 +303,46 @@ TEST(ConvKernels, DepthwiseAgrees) {
   for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
     for (const conv::Layer& layer : layers) {
       for (const int threads : {1, 3}) conv::compare_all(layer, dtype, threads);
+    }
+  }
+}
+
+TEST(ConvKernels, FinishAgrees) {
+  // Residuals and bounds after every way to compute the sums.
+  const std::vector<conv::Layer> layers = {
+      {{3, 32, 16, 16}, {48, 32, 3, 3}, {3, 48, 16, 16}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{9, 96, 4, 4}, {130, 96, 3, 3}, {9, 130, 4, 4}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{2, 33, 13, 11}, {33, 1, 3, 3}, {2, 33, 7, 6}, {2, 2}, {1, 1, 1, 1}, {1, 1}, 33},
+      {{1, 7, 61, 66}, {7, 1, 3, 3}, {1, 7, 61, 66}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 7},
+      {{2, 3, 30, 40}, {70, 3, 3, 3}, {2, 70, 30, 40}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{2, 12, 7, 7}, {18, 4, 3, 3}, {2, 18, 5, 5}, {1, 1}, {0, 0, 0, 0}, {1, 1}, 3},
+      {{2, 5, 40}, {7, 5, 4}, {2, 7, 20}, {2}, {1, 1}, {1}},
+  };
+  for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+    const double tolerance = dtype == DataType::kFloat32 ? 1e-5 : 1e-13;
+    for (const conv::Layer& layer : layers) {
+      const Tensor x = random_tensor(dtype, layer.x, 1);
+      // Results of about 1: bounds would hide how large the sums are, of which errors are parts.
+      const Tensor w = random_tensor(dtype, layer.w, 2, -0.1, 0.1);
+      const Tensor b = random_tensor(dtype, {layer.w[0]}, 4);
+      const Tensor residual = random_tensor(dtype, layer.y, 5);
+      for (const bool has_residual : {false, true}) {
+        KernelCall call = conv::call_of(layer, "Conv", {x, w, b}, layer.y, ir::kFusedDomain);
+        if (has_residual) call.inputs.push_back(residual);
+        call.attributes.push_back({.name = "low", .value = -0.25F});
+        call.attributes.push_back({.name = "high", .value = 1.5F});
+        call.threads = has_residual ? 3 : 1;
+        EXPECT_GE(compare_offers(call, tolerance), 1U) << layer.x.to_string();
+        // The plain kernel against the operators one after another.
+        const std::vector<double> given = run_plain(call)[0].to_doubles();
+        const std::vector<double> sums =
+            run_plain(conv::call_of(layer, "Conv", {x, w, b}, layer.y, ""))[0].to_doubles();
+        const std::vector<double> added = residual.to_doubles();
+        for (std::size_t i = 0; i < given.size(); ++i) {
+          const double sum = sums[i] + (has_residual ? added[i] : 0);
+          ASSERT_NEAR(given[i], std::clamp(sum, -0.25, 1.5), tolerance);
+        }
+      }
     }
   }
 }

@@ -58,6 +58,7 @@ class Worker {
  public:
   Worker(const ResultPlan& plan, std::byte* const* args, std::int64_t thread)
       : plan_(plan),
+        args_(args),
         source_(pointer(args, plan.is_forward() ? plan.task.x : plan.task.y)),
         weights_(pointer(args, plan.task.w)),
         result_(pointer(args, plan.is_forward() ? plan.task.y : plan.task.x)),
@@ -235,14 +236,17 @@ class Worker {
         sums += panel.width;
       }
     }
-    device::gemm_target<float>().transpose(
-        pixels, panel.width,
-        result_ + (rows.image * images.channels + panel.first) * images.size() + top * images.width,
-        images.size(), (bottom - top) * images.width,
-        std::min(panel.width, images.channels - panel.first));
+    const std::int64_t start =
+        (rows.image * images.channels + panel.first) * images.size() + top * images.width;
+    const std::int64_t count = (bottom - top) * images.width;
+    const std::int64_t channels = std::min(panel.width, images.channels - panel.first);
+    device::gemm_target<float>().transpose(pixels, panel.width, result_ + start, images.size(),
+                                           count, channels);
+    finish_results<float>(plan_.task, args_, start, channels, images.size(), count);
   }
 
   const ResultPlan& plan_;
+  std::byte* const* args_;
   const float* source_;
   const float* weights_;
   float* result_;
@@ -367,6 +371,16 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
   return geometry;
 }
 
+bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape) {
+  constexpr std::int64_t kAllowance = std::int64_t{16} << 20;
+  constexpr std::int64_t kLargestPart = 4;
+  const std::int64_t operands = shape.batch * (shape.in_channels * shape.input_size() +
+                                               shape.out_channels * shape.output_size()) +
+                                shape.in_channels * shape.out_channels * shape.kernel_size();
+  return scratch_bytes <=
+         kAllowance + kLargestPart * operands * static_cast<std::int64_t>(sizeof(float));
+}
+
 void Products::run() const {
   const std::int64_t vectors = width / target->lanes;
   const auto* functions = target->offset_tile[vectors - 1];
@@ -474,6 +488,9 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   plan->offsets.resize(static_cast<std::size_t>(source.channels));
   std::iota(plan->offsets.begin(), plan->offsets.end(), 0);
   place_scratch(*plan);
+  if (!is_affordable(plan->scratch_bytes(), task.shape)) {
+    return opdef::KernelOffer::decline("takes too much memory");
+  }
   opdef::PreparedKernel kernel;
   kernel.fn = run_result;
   kernel.scratch_bytes = plan->scratch_bytes();

@@ -148,6 +148,9 @@ struct Products {
   void run() const;
 };
 
+/// Whether scratch of this size is in proportion to the operands.
+bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape);
+
 /// Columns of tiles of this many vectors.
 std::vector<ChannelPanel> panels_of(const Images& images, std::int64_t vectors, std::int64_t lanes);
 

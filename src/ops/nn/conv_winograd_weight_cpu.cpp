@@ -326,6 +326,9 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
     plan->offsets.push_back(static_cast<std::int32_t>(i * x.padded));
   }
   place_scratch(*plan);
+  if (!is_affordable(plan->scratch_bytes(), task.shape)) {
+    return opdef::KernelOffer::decline("takes too much memory");
+  }
   opdef::PreparedKernel kernel;
   kernel.fn = run_weight;
   kernel.scratch_bytes = plan->scratch_bytes();
