@@ -33,11 +33,11 @@ struct MemoryReport {
   std::int64_t optimizer_state = 0;  ///< slots and counters
   std::int64_t activations = 0;      ///< values and gradients of the largest step so far
   std::int64_t scratch = 0;          ///< work space of kernels during a step
-  std::int64_t constants = 0;        ///< weights that are not trained, folded values; of all plans
-  std::int64_t dynamic = 0;          ///< plans of branches and of data-dependent shapes
-  std::int64_t evaluation = 0;       ///< the same for evaluate() and predict()
-  std::int64_t snapshots = 0;        ///< copies of the state during fit(), to roll back to
-  std::int64_t file = 0;             ///< the model's file with the first values of its weights
+  std::int64_t constants = 0;   ///< folded values, weights not read in the file's bytes; all plans
+  std::int64_t dynamic = 0;     ///< plans of branches and of data-dependent shapes
+  std::int64_t evaluation = 0;  ///< the same for evaluate() and predict()
+  std::int64_t snapshots = 0;   ///< copies of the state during fit(), to roll back to
+  std::int64_t file = 0;        ///< the model's file with the first values of its weights
   /// What a step computes again to fit EngineOptions::memory_limit_bytes: values that are not kept,
   /// their bytes, and the operations of the products and convolutions that run twice.
   std::int64_t recomputed_values = 0;

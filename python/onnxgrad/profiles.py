@@ -25,7 +25,8 @@ class Memory(NamedTuple):
     scratch : int
         Workspace of kernels during a step.
     constants : int
-        Weights that are not trained, and folded values, of all plans.
+        Folded values, and weights that are not trained where these are not read in the file's
+        bytes, of all plans.
     dynamic : int
         Plans for data-dependent shapes and branches of If, with their values.
     evaluation : int

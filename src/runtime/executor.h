@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,8 @@ struct ExecutorOptions {
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
   /// Plans are made to fit into what is left of the budget, by computing values again.
   bool fits_budget = false;
+  /// Memory that its owner counts: constants in it are not in memory().
+  std::string_view counted_elsewhere = {};
   /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
   /// recently used ones.
   std::size_t max_cached_plans = 64;

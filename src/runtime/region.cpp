@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <span>
 
 #include "base/check.h"
@@ -485,8 +486,15 @@ std::int64_t Region::scratch_bytes() const {
 }
 
 std::int64_t Region::constant_bytes() const {
+  const std::string_view known = context_.options.counted_elsewhere;
+  const auto* const first = reinterpret_cast<const std::byte*>(known.data());
+  const std::less<> less;
   std::int64_t total = 0;
-  for (const Tensor& constant : compiled_.plan.constants) total += constant.size_bytes();
+  for (const Tensor& constant : compiled_.plan.constants) {
+    const std::byte* at = constant.raw();
+    const bool is_known = !less(at, first) && less(at, first + known.size());
+    if (!is_known || !on_host_) total += constant.size_bytes();
+  }
   return total;
 }
 

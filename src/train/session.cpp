@@ -128,9 +128,11 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   find_outputs(*given);
 }
 
-// The file was read before there was a limit.
+// The file was read before there was a limit. Plans read weights that are not trained in it.
 void Session::charge_file() {
-  if (!executor_options_.fits_budget || source_.file.bytes == nullptr) return;
+  if (source_.file.bytes == nullptr) return;
+  executor_options_.counted_elsewhere = source_.file.bytes->memory();
+  if (!executor_options_.fits_budget) return;
   const auto bytes = std::ssize(source_.file.bytes->memory());
   executor_options_.budget->reserve(bytes);
   file_charge_ = {nullptr, [budget = executor_options_.budget, bytes](const void* /*nothing*/) {

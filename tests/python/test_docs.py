@@ -86,6 +86,20 @@ def data_files(names):
     write_csv("train.csv", X, y, "price")
     write_csv("held_out.csv", X[:30], y[:30], "price")
     two_heads(names)
+    encoder = """<ir_version: 8, opset_import: ["" : 17]>
+    encoder (int64[N,T] ids) => (float[N,2] y) <float[8,2] table> {
+      words = Gather (table, ids)
+      y = ReduceMean <axes = [1], keepdims = 0> (words)
+    }"""
+    model = onnx.parser.parse_model(
+        encoder.replace(
+            " <float[8,2] table>", "<float[8,2] table = {" + ", ".join(["0.1"] * 16) + "}>"
+        )
+    )
+    onnx.save(model, "encoder.onnx")
+    lengths = np.random.default_rng(2).integers(3, 40, 60)
+    names["ids"] = [np.arange(length) % 8 for length in lengths]
+    names["labels"] = lengths % 2
 
 
 def two_heads(names):

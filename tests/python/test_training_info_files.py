@@ -228,7 +228,9 @@ def test_batch_statistics_and_dropout():
     onnx.checker.check_model(written)
     direct, loaded = og.TrainingSession(model, "squared_error", "adam"), og.TrainingSession(written)
     for _ in range(5):
-        assert direct.step({"x": x, "label": y}) == loaded.step({"x": x, "label": y})
+        # The two plans need not have the same kernels.
+        expected = pytest.approx(loaded.step({"x": x, "label": y}), rel=1e-6)
+        assert direct.step({"x": x, "label": y}) == expected
     assert_same_state(loaded.state(), direct.state())  # the same draws, the same statistics
     assert np.all(loaded.state()["mean"] != 0)
     expected = direct.predict({"x": x})[0]

@@ -51,7 +51,7 @@ class Callback:
     ----------
     every_n_steps : int or None
         Number of steps between calls of `on_step_end`; None means no calls.
-    on_first_worker_only : bool
+    first_worker_only : bool
         Of several workers (``Trainer(dist=...)``), whether only the first one calls it: for what
         writes, logs or shows progress. What changes the training is called on all of them.
 
@@ -64,7 +64,7 @@ class Callback:
     """
 
     every_n_steps: int | None = None
-    on_first_worker_only = False
+    first_worker_only = False
 
     def on_train_begin(self, trainer: Any) -> bool | None:
         """Before the first epoch."""

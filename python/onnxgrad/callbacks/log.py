@@ -15,7 +15,7 @@ class LogMessages(Callback):
     models that were written. ``WARNING``: an exception that ended the training.
     """
 
-    on_first_worker_only = True
+    first_worker_only = True
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Log the loss and the trained weights."""

@@ -31,7 +31,7 @@ class CSVLogger(Callback):
     >>> logger = og.callbacks.CSVLogger("metrics.csv")
     """
 
-    on_first_worker_only = True
+    first_worker_only = True
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         self._path = path_text("path", path)
@@ -79,7 +79,7 @@ class TensorBoard(Callback):
     epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` installs the writer.
     """
 
-    on_first_worker_only = True
+    first_worker_only = True
 
     _TAGS: ClassVar = {"train_loss": "loss/train", "val_loss": "loss/val"}
 

@@ -35,7 +35,7 @@ class Progress(Callback):
     than a second. The environment variable ``NO_COLOR`` is respected.
     """
 
-    on_first_worker_only = True
+    first_worker_only = True
 
     def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr

@@ -64,7 +64,7 @@ class RunFolder(Callback):
         Why ``last.onnx`` is missing after a training (also a warning); empty if it is there.
     """
 
-    on_first_worker_only = True
+    first_worker_only = True
 
     def __init__(
         self,

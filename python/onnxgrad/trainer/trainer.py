@@ -354,7 +354,7 @@ class Trainer(FitHooks):
         added += stopping_of(early_stopping)
         several = CallbackList([*added, *CallbackList(callbacks).callbacks]).callbacks
         self._callbacks = CallbackList(
-            [one for one in several if is_first or not one.on_first_worker_only]
+            [one for one in several if is_first or not one.first_worker_only]
         )
         native.early_stopping = self._callbacks.early_stopping()
         if source is not None:
