@@ -126,7 +126,7 @@ def onnxgrad_runs(threads: int) -> Callable[[list], list[Run]]:
         feeds = {"x": x, "w": w}
         if name == "forward":
             return [session([node], feeds)]
-        return [session([node], {**feeds, "y_grad": g}, name[0])]
+        return [session([node], {**feeds, "y_grad": g}, {"input": "x", "weight": "w"}[name])]
 
     return runs
 
