@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/kept_nodes.h"
 #include "onnxgrad/error.h"
 
 // Queries and rewrites over whole graphs. Subgraph nesting is bounded on import, so recursion over
@@ -153,7 +154,8 @@ std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep) {
   };
   for (const Value* output : graph.outputs) need(output);
   for (const Node* node : graph.nodes) {
-    if (keep && keep(*node) && live.insert(node).second) work.push_back(node);
+    const bool is_kept = runs_for_others(*node) || (keep && keep(*node));
+    if (is_kept && live.insert(node).second) work.push_back(node);
   }
   while (!work.empty()) {
     const Node* node = work.back();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "ir/kept_nodes.h"
 #include "opdef/registry.h"
 
 namespace onnxgrad::opdef {
@@ -18,6 +19,7 @@ Collective Collective::read(const ir::Node& node) {
   return {.kind = static_cast<Kind>(node.int_attribute("kind", of_operator)),
           .number = node.int_attribute("number", 0),
           .is_conditional = node.int_attribute("conditional", 0) != 0,
+          .is_for_others = ir::runs_for_others(node),
           .as_bfloat16 = node.int_attribute("bfloat16", 0) != 0,
           .workers = node.int_attribute("workers", 1),
           .owners = node.ints_attribute("owners")};
@@ -26,6 +28,7 @@ Collective Collective::read(const ir::Node& node) {
 std::vector<ir::Attribute> Collective::attributes() const {
   return {{.name = "number", .value = number},
           {.name = "conditional", .value = std::int64_t{is_conditional}},
+          {.name = std::string(ir::kForOthers), .value = std::int64_t{is_for_others}},
           {.name = "bfloat16", .value = std::int64_t{as_bfloat16}},
           {.name = "workers", .value = workers},
           {.name = "owners", .value = owners}};

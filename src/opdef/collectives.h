@@ -27,6 +27,9 @@ struct Collective {
   /// The first input, bool of rank 0, decides; false: the results are the x, and nothing is sent.
   /// It has the same value on every worker.
   bool is_conditional = false;
+  /// Whether it takes place though nothing here reads the results: other workers do. Graphs of
+  /// workers differ in what they update.
+  bool is_for_others = false;
   bool as_bfloat16 = false;  ///< float32 travels as bfloat16; sums are taken in float32
   std::int64_t workers = 1;
   std::vector<std::int64_t> owners = {};  ///< of each x, increasing; of AllReduce: empty

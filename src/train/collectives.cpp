@@ -147,6 +147,10 @@ std::vector<Value*> add_up(GraphBuilder& g, std::vector<Value*> values) {
 
 Value* add_up(GraphBuilder& g, Value* value) { return add_up(g, std::vector{value}).front(); }
 
+Value* add_up_for_owners(GraphBuilder& g, Value* value) {
+  return call_collective(g, {.is_for_others = true}, {value}, nullptr).front();
+}
+
 namespace {
 
 // A collective for each bucket, placed where the last of its values is computed.
@@ -213,6 +217,7 @@ std::vector<Value*> send_gradients_to_owners(GraphBuilder& g, std::span<Value* c
                                              const WorkerGraphOptions& options, Value* when) {
   return exchange_in_buckets(g,
                              {.kind = Collective::Kind::kReduceScatter,
+                              .is_for_others = true,
                               .as_bfloat16 = options.as_bfloat16,
                               .workers = options.size},
                              gradients, owners, options, when);

@@ -38,6 +38,8 @@ WorkerInputs add_worker_inputs(ir::Graph& graph);
 /// The sums of values of one type over all workers.
 std::vector<ir::Value*> add_up(ir::GraphBuilder& g, std::vector<ir::Value*> values);
 ir::Value* add_up(ir::GraphBuilder& g, ir::Value* value);
+/// The same, of what workers need that own weights; the others take part too.
+ir::Value* add_up_for_owners(ir::GraphBuilder& g, ir::Value* value);
 
 /// Sums of gradients, in their order: a collective for each bucket of gradients that are computed
 /// one after another, placed where the last of them is. `when`: bool, rank 0, or nullptr: always.

@@ -105,7 +105,7 @@ class StepOfWorker final : public UpdateOfWorkers {
     return !workers_->shares_update || owners_.at(weight) == workers_->rank;
   }
   ir::Value* sum_over_owners(ir::Value* number) const override {
-    return workers_->shares_update ? train::add_up(draft_.g(), number) : number;
+    return workers_->shares_update ? add_up_for_owners(draft_.g(), number) : number;
   }
   std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
                                  std::span<const std::string> names,

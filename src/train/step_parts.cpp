@@ -31,13 +31,14 @@ void cut_to_outputs(ir::Graph& graph) {
   std::erase_if(graph.initializers, [&](const Value* value) { return uses.count(value) == 0; });
 }
 
-void cut_around_state(ir::Model& model) {
+void cut_around_state(ir::Model& model, std::span<Value* const> kept_inputs) {
   ir::Graph& graph = *model.graph;
   const std::vector<Value*> outputs = graph.outputs;
   for (const auto& [input, output] : model.state) {
     graph.outputs.push_back(output);
     graph.outputs.push_back(input);  // a state that is only written stays an input
   }
+  graph.outputs.insert(graph.outputs.end(), kept_inputs.begin(), kept_inputs.end());
   cut_to_outputs(graph);
   graph.outputs = outputs;
 }

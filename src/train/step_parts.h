@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_STEP_PARTS_H_
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "ir/builder.h"
@@ -35,8 +36,8 @@ void close_defaults(ir::Graph& graph);
 
 /// Removes everything that `graph.outputs` do not need, including inputs.
 void cut_to_outputs(ir::Graph& graph);
-/// The same, but keeps all states.
-void cut_around_state(ir::Model& model);
+/// The same, but keeps all states, and `kept_inputs`.
+void cut_around_state(ir::Model& model, std::span<ir::Value* const> kept_inputs = {});
 
 /// Every state keeps its value if the loss or a new value of the state is not finite, on any of
 /// several workers.

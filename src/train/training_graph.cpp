@@ -326,7 +326,13 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
     guard_update(draft.g(), graph.outputs.front(), state, options.workers.has_value());
   }
   append_state_outputs(*draft.model());
-  cut_around_state(*draft.model());
+  // The update of a worker that owns no weight reads none of them.
+  std::vector<Value*> controls;
+  if (options.workers && !is_host_loop(optimizer)) {
+    controls = plateau_factors;
+    controls.push_back(inputs.learning_rate);
+  }
+  cut_around_state(*draft.model(), controls);
 }
 
 // Halves become float32 in the state.

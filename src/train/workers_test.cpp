@@ -112,6 +112,21 @@ void expect_shared(Case with, double tolerance) {
   }
 }
 
+// Every weight of every worker.
+void expect_as_one_in_weights(const Case& with, int workers) {
+  const std::string what = fmt::format("{} with {} workers", with.name, workers);
+  const Outcome one = train_by(with, 1).front();
+  for (const Outcome& other : train_by(with, workers)) {
+    expect_near(one.history, other.history, kDouble, what);
+    for (const NamedTensor& entry : one.state) {
+      if (entry.name.find('/') != std::string::npos) continue;  // of its owner
+      const auto found = std::ranges::find(other.state, entry.name, &NamedTensor::name);
+      ASSERT_NE(found, other.state.end()) << what << " " << entry.name;
+      EXPECT_LE(difference(entry.tensor, found->tensor), kDouble) << what << " " << entry.name;
+    }
+  }
+}
+
 TEST_F(Workers, ShareTheUpdate) {
   Case with{.name = "zero", .optimizer = Adam{.learning_rate = 0.02}, .fit = two_epochs()};
   expect_shared(with, kDouble);
@@ -127,6 +142,20 @@ TEST_F(Workers, ShareTheUpdate) {
   with.dtype = DataType::kFloat32;
   with.optimizer = AdamW{.learning_rate = 0.01};
   expect_shared(with, 2e-2);
+}
+
+// A worker of them reads nothing of some sums, and takes part.
+TEST_F(Workers, ShareTheUpdateOfFewOrLargeWeights) {
+  Case with{.name = "few", .optimizer = Adam{.learning_rate = 0.02}, .fit = two_epochs()};
+  with.training.workers.shares_update = true;
+  with.training.update = {.clip_norm = 0.05};
+  expect_as_one_in_weights(with, 6);  // of four weights
+  with.name = "large";
+  with.hidden = 50'000;  // b1 and W2 have a sum of their own
+  with.rows = 8;
+  with.fit.epochs = 1;
+  expect_as_one_in_weights(with, 2);
+  expect_as_one_in_weights(with, 3);
 }
 
 TEST_F(Workers, MeansCountWeightsAndIgnoredRows) {

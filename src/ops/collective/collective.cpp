@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "ir/kept_nodes.h"
 #include "opdef/collectives.h"
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
@@ -61,6 +62,7 @@ void register_collective(opdef::OpRegistry& registry) {
                      .op_type = op_type,
                      .attributes = {{.name = "number", .min = 0, .default_value = std::int64_t{0}},
                                     flag_attribute("conditional", false),
+                                    flag_attribute(ir::kForOthers, false),
                                     flag_attribute("bfloat16", false),
                                     {.name = "workers", .min = 1, .default_value = std::int64_t{1}},
                                     {.name = "owners",

@@ -42,6 +42,7 @@ struct WorkerCase {
   double dropout = 0;
   bool normalizes = false;
   std::int64_t classes = 0;  ///< 0: a regression
+  std::int64_t hidden = 5;
   std::int64_t rows = 29;
   bool has_weights = false;
   std::uint64_t weight_seed = 1;
@@ -54,7 +55,7 @@ inline Tensor numbers(std::uint64_t seed, const Dims& dims, DataType dtype, doub
   return Tensor::from(values, dims).cast(dtype);
 }
 
-// x [N, 3] -> 5 hidden units -> outputs; all weights but those of normalisation begin random.
+// x [N, 3] -> hidden units -> outputs; all weights but those of normalisation begin random.
 inline std::shared_ptr<const ir::Model> network(const WorkerCase& with) {
   Draft draft;
   ir::GraphBuilder& g = draft.g;
@@ -64,10 +65,14 @@ inline std::shared_ptr<const ir::Model> network(const WorkerCase& with) {
     return draft.weight(name, numbers(with.weight_seed + seed, dims, type, 0.5));
   };
   ir::Value* x = draft.input("x", type, {ir::Dim::named("N"), 3});
-  ir::Value* hidden = g.add(g.matmul(x, weight("W1", 1, Dims{3, 5})), weight("b1", 2, Dims{5}));
+  ir::Value* hidden =
+      g.add(g.matmul(x, weight("W1", 1, Dims{3, with.hidden})), weight("b1", 2, Dims{with.hidden}));
   if (with.normalizes) {
     const auto ones = [&](const char* name, double value) {
-      return draft.weight(name, Tensor::from(std::vector<double>(5, value), Dims{5}).cast(type));
+      return draft.weight(
+          name, Tensor::from(std::vector<double>(static_cast<std::size_t>(with.hidden), value),
+                             Dims{with.hidden})
+                    .cast(type));
     };
     hidden = g.op("BatchNormalization",
                   {hidden, ones("scale", 1), ones("bias", 0), ones("mean", 0), ones("var", 1)});
@@ -76,8 +81,8 @@ inline std::shared_ptr<const ir::Model> network(const WorkerCase& with) {
   if (with.dropout > 0) {
     hidden = g.op("Dropout", {hidden, g.scalar_like(hidden, with.dropout)});
   }
-  hidden =
-      g.add(g.matmul(hidden, weight("W2", 3, Dims{5, outputs})), weight("b2", 4, Dims{outputs}));
+  hidden = g.add(g.matmul(hidden, weight("W2", 3, Dims{with.hidden, outputs})),
+                 weight("b2", 4, Dims{outputs}));
   draft.output(hidden, "y");
   return draft.model;
 }
