@@ -1,5 +1,7 @@
 #include <fmt/format.h>
-#include <sched.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -20,19 +22,24 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// A rank that waits leaves the core to others: first it only yields, which costs no latency, then
-// it sleeps for a few percent of what it has waited.
-void pause(double waited_s) {
-  constexpr double kYieldFor = 200e-6;
-  if (waited_s < kYieldFor) {
-    sched_yield();
-    return;
-  }
-  const double seconds = std::clamp(waited_s / 32, 10e-6, 1e-3);
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
+// How long a rank that waits looks for news before it leaves the core to others. It does not yield:
+// a process that yields is taken to need nothing, and others get whole time slices.
+constexpr double kLookFor = 100e-6;
 
 }  // namespace
+
+// By default Linux lets a thread sleep 50 microseconds longer than it asked for.
+void Transport::idle(double seconds) {
+#ifdef __linux__
+  constexpr unsigned long kSlack = 1000;  // nanoseconds
+  const int before = prctl(PR_GET_TIMERSLACK);
+  prctl(PR_SET_TIMERSLACK, kSlack);
+#endif
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+#ifdef __linux__
+  if (before > 0) prctl(PR_SET_TIMERSLACK, static_cast<unsigned long>(before));
+#endif
+}
 
 Collective::Collective(Communicator& workers, Schedule schedule, int fixed_tag)
     : workers_(workers),
@@ -160,6 +167,8 @@ void Collective::wait() {
   Clock::time_point last_event = begin;
   Clock::time_point next_answer = begin + std::chrono::milliseconds(500);
   std::int64_t events = num_events_;
+  // Ranks that share a processor leave it at once.
+  const double look_for = workers_.local_processors() < 1 ? 0 : kLookFor;
   try {
     while (!test()) {
       base::poll_interrupt();
@@ -168,7 +177,7 @@ void Collective::wait() {
         last_event = Clock::now();
       }
       const double waited = seconds_since(last_event);
-      pause(waited);
+      if (waited > look_for) workers_.transport_->idle(std::clamp(waited / 32, 10e-6, 1e-3));
       if (waited > workers_.options_.timeout_s) workers_.report_missing(*this);
       if (waited > kPolite && Clock::now() > next_answer) {
         workers_.answer_roll_call(*this);

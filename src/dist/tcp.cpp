@@ -1,6 +1,7 @@
 #include "dist/tcp.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -110,6 +111,22 @@ class TcpTransport final : public Transport {
     free_.push_back(message);
     request = nullptr;
     return true;
+  }
+
+  // Woken by what this rank waits for; while that takes long, it only sleeps.
+  void idle(double seconds) override {
+    constexpr double kLong = 1e-3;
+    if (seconds >= kLong) return Transport::idle(seconds);
+    polled_.clear();
+    for (const Peer& peer : peers_) {
+      if (!peer.socket.is_open() || !peer.lost.empty()) continue;
+      int events = peer.receives.empty() && peer.target == nullptr ? 0 : POLLIN;
+      if (!peer.sends.empty()) events |= POLLOUT;
+      if (events == 0) continue;
+      polled_.push_back(
+          {.fd = peer.socket.descriptor(), .events = static_cast<short>(events), .revents = 0});
+    }
+    poll(polled_.data(), polled_.size(), 1);
   }
 
   void cancel(Request& request) noexcept override {
@@ -285,6 +302,7 @@ class TcpTransport final : public Transport {
   std::vector<Peer> peers_;
   std::vector<std::unique_ptr<TcpMessage>> messages_;
   std::vector<TcpMessage*> free_;
+  std::vector<pollfd> polled_;
 };
 
 }  // namespace

@@ -41,6 +41,9 @@ class Transport {
   /// Moves messages on without blocking; returns whether this one is done, and then sets it to
   /// null.
   virtual bool test(Request& request) = 0;
+  /// Returns after this time, or before if the system has news: nothing moves meanwhile, and the
+  /// core is free for others.
+  virtual void idle(double seconds);
   /// Gives up a message whose bytes are about to go; sets it to null. Never throws.
   virtual void cancel(Request& request) noexcept = 0;
   /// Ends the job on all ranks, as far as the back end can: with processes this does not return.
