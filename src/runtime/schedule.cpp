@@ -112,7 +112,15 @@ class Scheduler {
       const std::size_t i = position_.at(ordered[r]);
       std::size_t first = count;
       for (const std::size_t next : successors_[i]) first = std::min(first, rank[next]);
-      if (!urgent.contains(i) && first < count && first > r + 1 && grows(*ordered[r])) {
+      // What waits for this node may have other successors.
+      const bool all_can_wait = std::ranges::all_of(waiting[r], [&](const ir::Node* node) {
+        return std::ranges::all_of(successors_[position_.at(node)], [&](std::size_t next) {
+          return next == i || rank[next] >= first;
+        });
+      });
+      const bool is_exchange = exchange_role(*ordered[r]).kind != ExchangeRole::Kind::kNone;
+      if (!urgent.contains(i) && !is_exchange && first < count && first > r + 1 && all_can_wait &&
+          grows(*ordered[r])) {
         std::ranges::copy(waiting[r], std::back_inserter(waiting[first]));
         waiting[first].push_back(ordered[r]);
         continue;

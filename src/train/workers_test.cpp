@@ -157,6 +157,8 @@ TEST_F(Workers, ShareTheUpdateOfFewOrLargeWeights) {
   with.fit.epochs = 1;
   expect_as_one_in_weights(with, 2);
   expect_as_one_in_weights(with, 3);
+  with.training.update.accumulate = 2;
+  expect_as_one_in_weights(with, 2);
 }
 
 TEST_F(Workers, MeansCountWeightsAndIgnoredRows) {

@@ -172,22 +172,29 @@ inline double difference(const Tensor& a, const Tensor& b) {
   return most;
 }
 
+/// Relative to `a` where that is large.
+inline double share_of(double a, double tolerance) {
+  return tolerance * std::max(1.0, std::abs(a));
+}
+
 inline void expect_near(const History& a, const History& b, double tolerance,
                         const std::string& what) {
   ASSERT_EQ(a.step_losses.size(), b.step_losses.size()) << what;
   for (std::size_t i = 0; i < a.step_losses.size(); ++i) {
-    EXPECT_NEAR(a.step_losses[i], b.step_losses[i], tolerance) << what << " step " << i;
+    EXPECT_NEAR(a.step_losses[i], b.step_losses[i], share_of(a.step_losses[i], tolerance))
+        << what << " step " << i;
   }
   ASSERT_EQ(a.epochs.size(), b.epochs.size()) << what;
   for (std::size_t i = 0; i < a.epochs.size(); ++i) {
     const EpochLog& x = a.epochs[i];
     const EpochLog& y = b.epochs[i];
-    EXPECT_NEAR(x.train_loss, y.train_loss, tolerance) << what;
+    EXPECT_NEAR(x.train_loss, y.train_loss, share_of(x.train_loss, tolerance)) << what;
     EXPECT_EQ(x.learning_rate, y.learning_rate) << what;
     EXPECT_EQ(x.rows, y.rows) << what;
     EXPECT_EQ(x.is_best, y.is_best) << what;
     ASSERT_EQ(x.val_loss.has_value(), y.val_loss.has_value()) << what;
-    EXPECT_NEAR(x.val_loss.value_or(0), y.val_loss.value_or(0), tolerance) << what;
+    const double val_loss = x.val_loss.value_or(0);
+    EXPECT_NEAR(val_loss, y.val_loss.value_or(0), share_of(val_loss, tolerance)) << what;
     EXPECT_NEAR(x.val_accuracy.value_or(0), y.val_accuracy.value_or(0), tolerance) << what;
     EXPECT_NEAR(x.grad_norm.value_or(0), y.grad_norm.value_or(0), 10 * tolerance) << what;
     ASSERT_EQ(x.val_metrics.size(), y.val_metrics.size()) << what;
