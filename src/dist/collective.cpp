@@ -23,7 +23,7 @@ double seconds_since(Clock::time_point begin) {
 }
 
 // How long a rank that waits looks for news before it leaves the core to others. It does not yield:
-// a process that yields is taken to need nothing, and others get whole time slices.
+// beside busy processes, steps of ranks that yielded took longer.
 constexpr double kLookFor = 100e-6;
 
 }  // namespace
