@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;
 constexpr std::int64_t kBlockM = 192;
-constexpr std::int64_t kBlockBytes = 640 * 1024;  // of a packed operand: about half of an L2 cache
+constexpr std::int64_t kBlockBytes = 640LL * 1024;  // of a packed operand: about half of an L2 cache
 constexpr std::int64_t kLanes = kPairLanes;
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
 
@@ -505,6 +505,20 @@ bool has_half_gemm(HalfGemmChoice choice) {
   if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
   if (choice == HalfGemmChoice::kAmx) return cpu_has_pairs() && cpu_has_amx();
   return true;
+}
+
+HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
+  return {.dtype = gemm.dtype,
+          .m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .transpose_a = gemm.transpose_a,
+          .transpose_b = gemm.transpose_b,
+          .a_row_length = gemm.a_row_length,
+          .start = gemm.start,
+          .alpha = gemm.alpha,
+          .relu = gemm.relu,
+          .threads = gemm.threads};
 }
 
 PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {

@@ -41,9 +41,12 @@ struct HalfGemmSpec {
   HalfGemmChoice choice = HalfGemmChoice::kBest;  ///< for tests and benchmarks
 };
 
+/// The same product with float32 results: sizes, transposes, start, factor and threads of `gemm`.
+HalfGemmSpec half_gemm_spec(const GemmSpec& gemm);
+
 /// Sums run over k in an order that depends only on sizes and implementation. Thread-safe.
 /// GemmOperands::c overlaps nothing but, if both have one type, `start`.
-PreparedGemm prepare_half_gemm(const HalfGemmSpec& spec);
+PreparedGemm prepare_half_gemm(const HalfGemmSpec& given);
 
 /// Whether this processor, and the system, supports an implementation.
 bool has_half_gemm(HalfGemmChoice choice);

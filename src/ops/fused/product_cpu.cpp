@@ -166,25 +166,13 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
 
 device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const ProductSpec& spec) {
   if (!is_half(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
-  const device::GemmSpec& gemm = spec.gemm;
-  const DataType start = spec.start < 0
-                             ? DataType::kFloat32
-                             : request.inputs[static_cast<std::size_t>(spec.start)].dtype;
-  return device::prepare_half_gemm(
-      {.dtype = gemm.dtype,
-       .rounds_b = !is_half(request.inputs[static_cast<std::size_t>(spec.b)].dtype),
-       .c_dtype = spec.epilogue ? DataType::kFloat32 : request.outputs[0].dtype,
-       .start_dtype = start,
-       .m = gemm.m,
-       .n = gemm.n,
-       .k = gemm.k,
-       .transpose_a = gemm.transpose_a,
-       .transpose_b = gemm.transpose_b,
-       .a_row_length = gemm.a_row_length,
-       .start = gemm.start,
-       .alpha = gemm.alpha,
-       .relu = gemm.relu,
-       .threads = gemm.threads});
+  device::HalfGemmSpec half = device::half_gemm_spec(spec.gemm);
+  half.rounds_b = !is_half(request.inputs[static_cast<std::size_t>(spec.b)].dtype);
+  if (!spec.epilogue) half.c_dtype = request.outputs[0].dtype;
+  if (spec.start >= 0) {
+    half.start_dtype = request.inputs[static_cast<std::size_t>(spec.start)].dtype;
+  }
+  return device::prepare_half_gemm(half);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ using device::UpdateFn;
 using opdef::WeightUpdate;
 
 constexpr std::int64_t kBlockBytes = 8192;            // of a product between updates
-constexpr std::int64_t kHalfBlockBytes = 384 * 1024;  // the same for halves: of an L2 cache
+constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
 constexpr std::int64_t kParallelElements = 1 << 16;   // per thread: about 20 microseconds
 
 /// Positions among the arguments of the kernel; -1: absent.
@@ -163,14 +163,7 @@ std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 device::PreparedGemm prepare_block(const device::GemmSpec& gemm) {
   if (!is_half(gemm.dtype)) return device::prepare_gemm(gemm);
-  return device::prepare_half_gemm({.dtype = gemm.dtype,
-                                    .m = gemm.m,
-                                    .n = gemm.n,
-                                    .k = gemm.k,
-                                    .transpose_a = gemm.transpose_a,
-                                    .transpose_b = gemm.transpose_b,
-                                    .a_row_length = gemm.a_row_length,
-                                    .threads = gemm.threads});
+  return device::prepare_half_gemm(device::half_gemm_spec(gemm));
 }
 
 /// Bytes of a block of the product; 0: the whole of it. A product of halves packs B for each block,

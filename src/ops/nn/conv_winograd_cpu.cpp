@@ -1,7 +1,6 @@
 #include "ops/nn/conv_winograd_cpu.h"
 
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <numeric>
 
@@ -275,16 +274,7 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
       worker.run_units(share(units, thread), share(units, thread + 1));
     }
   };
-  if (plan.threads == 1) {
-    run_part(0, 1, [] {});
-    return;
-  }
-#pragma omp parallel num_threads(plan.threads)
-  {
-    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
-#pragma omp barrier
-    });
-  }
+  run_on_threads(plan.threads, run_part);
 }
 
 void place_scratch(ResultPlan& plan) {
@@ -316,11 +306,11 @@ double result_cycles(const ResultPlan& plan, std::int64_t vectors) {
   const std::int64_t lanes = plan.target->lanes;
   const auto tiles = static_cast<double>(geometry.tiles());
   const std::int64_t rows = std::min<std::int64_t>(geometry.all_tiles(), 24);
-  const double products =
-      product_cycles(*plan.target, rows, geometry.result.padded / lanes, vectors) /
-      static_cast<double>(rows) * static_cast<double>(geometry.source.channels);
+  const std::int64_t result_vectors = geometry.result.padded / lanes;
+  const double products = product_cycles(*plan.target, rows, result_vectors, vectors) /
+                          static_cast<double>(rows) * static_cast<double>(geometry.source.channels);
   const double weights = kWeightCycles * static_cast<double>(geometry.source.channels) *
-                         static_cast<double>(geometry.result.padded / lanes) /
+                         static_cast<double>(result_vectors) /
                          static_cast<double>(geometry.units.batch);
   return tiles * products + image_cycles(geometry, lanes) + weights;
 }
@@ -442,9 +432,9 @@ double product_cycles(const device::OffsetTarget<float>& target, std::int64_t ro
 double image_cycles(const Geometry& geometry, std::int64_t lanes) {
   const Images& source = geometry.source;
   const Images& result = geometry.result;
+  const std::int64_t vectors = (source.padded + result.padded) / lanes;
   return kTransposedCycles * static_cast<double>(source.elements() + result.elements()) +
-         kTileCycles * static_cast<double>(geometry.tiles()) *
-             static_cast<double>((source.padded + result.padded) / lanes);
+         kTileCycles * static_cast<double>(geometry.tiles()) * static_cast<double>(vectors);
 }
 
 }  // namespace onnxgrad::ops::winograd

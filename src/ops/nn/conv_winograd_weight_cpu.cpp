@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <numeric>
 
@@ -170,7 +169,9 @@ class WeightWorker {
   }
 
   void multiply(std::int64_t p, const float* tiles, const float* gradients, std::int64_t count,
-                std::int64_t c, std::int64_t rows, float* sums, bool adds) {
+                std::int64_t c, std::int64_t rows,
+                float* sums,  // NOLINT(readability-non-const-parameter): Products::c
+                bool adds) {
     const std::int64_t width = panel(p).width;
     const float* of_panel = gradients + p * kPoints * plan_.gradient_plane;
     for (std::int64_t k = 0; k < count; k += kProductTiles) {
@@ -235,16 +236,7 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
       worker.write_sums(share(blocks, thread), share(blocks, thread + 1), threads);
     }
   };
-  if (plan.threads == 1) {
-    run_part(0, 1, [] {});
-    return;
-  }
-#pragma omp parallel num_threads(plan.threads)
-  {
-    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
-#pragma omp barrier
-    });
-  }
+  run_on_threads(plan.threads, run_part);
 }
 
 void place_scratch(WeightPlan& plan) {
