@@ -35,9 +35,9 @@ std::pair<NamedTensors, NamedTensors> backward(ForwardBackward& runner,
 
 using GraphOf = Model (ForwardBackward::*)(const WriteOptions&) const;
 
-template <GraphOf graph>
+template <GraphOf kGraph>
 Model write_graph(const ForwardBackward& runner, std::int64_t target_opset, bool inline_functions) {
-  return (runner.*graph)({.target_opset = target_opset, .inline_functions = inline_functions});
+  return (runner.*kGraph)({.target_opset = target_opset, .inline_functions = inline_functions});
 }
 
 }  // namespace

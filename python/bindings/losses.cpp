@@ -59,7 +59,7 @@ void bind_loss(nb::module_& module) {
       .value("mean", Reduction::kMean)
       .value("sum", Reduction::kSum)
       .value("none", Reduction::kNone);
-  nb::class_<Penalty>(module, "Penalty");
+  nb::class_<Penalty>(module, "Penalty");  // NOLINT(bugprone-unused-raii)
   nb::class_<Loss>(module, "Loss")
       .def(
           "__init__",

@@ -131,6 +131,7 @@ void count_readers(const ir::Graph& graph,
                    std::unordered_map<const ir::Value*, std::int64_t>& readers) {
   for (const Node* node : graph.nodes) {
     const std::unordered_set<const ir::Value*> read(node->inputs.begin(), node->inputs.end());
+    // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): counts have no order
     for (const ir::Value* value : read) ++readers[value];
     for (const ir::Graph* subgraph : node->subgraphs()) count_readers(*subgraph, readers);
   }

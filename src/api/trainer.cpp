@@ -191,7 +191,8 @@ void Trainer::interrupt() noexcept { impl_->stop.interrupt(); }
 
 void Trainer::reset() {
   const api::CallGuard guard(impl_->fitting);
-  impl_->session->reset();
+  TrainingSession& session = *impl_->session;
+  session.reset();
   impl_->history = {};
 }
 

@@ -46,7 +46,7 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
 }
 
 Model TrainingSession::with_training_info(const TrainingInfoOptions& options) const {
-  const Model trained = trained_model();
+  Model trained = trained_model();
   if (is_of_file()) return trained;
   const api::CallGuard guard(impl_->busy, api::CallGuard::Kind::kFromCallback);
   expect_one_graph(optimizer());

@@ -10,7 +10,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kInterval{20};
 
 thread_local InterruptScope::WantsStop wants_stop_now = nullptr;
-thread_local Clock::time_point next_question{};
+constinit thread_local Clock::time_point next_question{};
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void base::poll_interrupt() {
   if (now < next_question) return;
   const bool wants_stop = wants_stop_now();
   next_question = Clock::now() + kInterval;
-  if (wants_stop) throw Interrupted();
+  if (wants_stop) throw Interrupted();  // NOLINT(bugprone-std-exception-baseclass): no error
 }
 
 }  // namespace onnxgrad

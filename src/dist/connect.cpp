@@ -42,7 +42,7 @@ std::shared_ptr<Communicator> connect(const ConnectOptions& options) {
   // may run before or after destructors.
   static std::mutex mutex;
   static auto& of_process = *new std::shared_ptr<Communicator>;
-  const std::lock_guard lock(mutex);
+  const std::scoped_lock lock(mutex);
   if (!of_process) {
     of_process = std::make_shared<Communicator>(
         connect_job(job, options), CommunicatorOptions{.timeout_s = options.timeout_s});

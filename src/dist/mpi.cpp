@@ -72,7 +72,7 @@ bool all_end(const MpiProcess& process, double seconds) {
     const int to = (process.rank + step) % process.size;
     const int from = (process.rank - step + process.size) % process.size;
     const int tag = kExitTag + sequence;
-    if (mpi.Irecv(&received, 1, mpi.byte, from, tag, process.workers, &requests[0]) != 0 ||
+    if (mpi.Irecv(&received, 1, mpi.byte, from, tag, process.workers, requests.data()) != 0 ||
         mpi.Isend(&sent, 1, mpi.byte, to, tag, process.workers, &requests[1]) != 0) {
       return false;
     }

@@ -42,7 +42,7 @@ std::vector<Candidate> candidates(const Job& job, const std::vector<std::string>
                              : std::vector<std::string>{"libmpi_abi.so.1", "libmpi_abi.so.0"};
     for (const std::string& folder : folders) {
       for (const std::string& name : names) {
-        std::string path = folder.empty() ? name : folder + "/" + name;
+        std::string path = folder.empty() ? name : std::string(folder).append("/").append(name);
         const auto is_same = [&](const Candidate& other) { return other.path == path; };
         if (std::none_of(found.begin(), found.end(), is_same)) {
           found.push_back({abi, std::move(path)});
@@ -102,7 +102,9 @@ std::string read_symbols(void* library, Abi abi, MpiLibrary& mpi) {
     mpi.thread_serialized = 2;
   } else {
     // MPI 5.0, appendix A.1.
-    const auto handle = [](std::uintptr_t number) { return reinterpret_cast<Handle>(number); };
+    const auto handle = [](std::uintptr_t number) {
+      return reinterpret_cast<Handle>(number);  // NOLINT(performance-no-int-to-ptr): the standard's
+    };
     mpi.comm_world = handle(0x101);
     mpi.byte = handle(0x247);
     mpi.errors_return = handle(0x143);

@@ -37,7 +37,7 @@ class ThreadGroup::ThreadTransport final : public Transport {
   std::string host() const override { return shared_->hosts[static_cast<std::size_t>(rank_)]; }
 
   Request send(int peer, int tag, std::span<const std::byte> bytes) override {
-    const std::lock_guard lock(shared_->mutex);
+    const std::scoped_lock lock(shared_->mutex);
     check(peer);
     if (!shared_->is_silent[static_cast<std::size_t>(rank_)]) {
       shared_->messages[{rank_, peer, tag}].emplace_back(bytes.begin(), bytes.end());
@@ -52,7 +52,7 @@ class ThreadGroup::ThreadTransport final : public Transport {
   bool test(Request& request) override {
     if (request == nullptr) return true;
     const auto& expected = *static_cast<Expected*>(request);
-    const std::lock_guard lock(shared_->mutex);
+    const std::scoped_lock lock(shared_->mutex);
     const auto found = shared_->messages.find({expected.peer, rank_, expected.tag});
     if (found == shared_->messages.end()) {
       check(expected.peer);
@@ -79,7 +79,7 @@ class ThreadGroup::ThreadTransport final : public Transport {
   }
 
   void abort(int /*exit_code*/, std::string_view reason) noexcept override {
-    const std::lock_guard lock(shared_->mutex);
+    const std::scoped_lock lock(shared_->mutex);
     if (!shared_->stopped.empty()) return;
     shared_->stopped = fmt::format("rank {} on host {} stopped the job: {}", rank_, host(), reason);
   }
@@ -134,7 +134,7 @@ void ThreadGroup::run(const std::function<void(Communicator&)>& worker,
         worker(workers);
       } catch (const std::exception& error) {
         {
-          const std::lock_guard lock(shared_->mutex);
+          const std::scoped_lock lock(shared_->mutex);
           if (shared_->error == nullptr) shared_->error = std::current_exception();
         }
         transport(rank)->abort(1, error.what());
@@ -146,12 +146,12 @@ void ThreadGroup::run(const std::function<void(Communicator&)>& worker,
 }
 
 void ThreadGroup::silence(int rank) {
-  const std::lock_guard lock(shared_->mutex);
+  const std::scoped_lock lock(shared_->mutex);
   shared_->is_silent[static_cast<std::size_t>(rank)] = true;
 }
 
 void ThreadGroup::disconnect(int rank) {
-  const std::lock_guard lock(shared_->mutex);
+  const std::scoped_lock lock(shared_->mutex);
   shared_->is_gone[static_cast<std::size_t>(rank)] = true;
 }
 

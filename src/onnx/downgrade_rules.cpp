@@ -391,8 +391,7 @@ void remove_new_defaults(Node& node, std::int64_t opset) {
 
 std::optional<std::vector<Value*>> downgrade_node(Node& node, std::int64_t opset, GraphBuilder& g) {
   // A rule may change the node's operator; the rules of the old one have been applied by then.
-  for (std::size_t i = 0; i < std::size(kDowngradeRules); ++i) {
-    const RewriteRule& rule = kDowngradeRules[i];
+  for (const RewriteRule& rule : kDowngradeRules) {
     if (node.op_type != rule.op_type || opset > rule.opset) continue;
     for (const ir::Attribute& a : node.attributes) {
       if (std::holds_alternative<ir::AttributeRef>(a.value)) {

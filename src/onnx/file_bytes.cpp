@@ -39,6 +39,7 @@ std::shared_ptr<const std::string_view> FileBytes::whole() const {
     const std::size_t shift = move.overwritten.size();
     const std::size_t start = move.offset - shift;
     std::memcpy(bytes + done, memory_.get() + done, start - done);
+    // NOLINTNEXTLINE(bugprone-not-null-terminated-result): bytes, no text
     std::memcpy(bytes + start, move.overwritten.data(), shift);
     std::memcpy(bytes + move.offset, memory_.get() + start, move.size);
     done = move.offset + move.size;

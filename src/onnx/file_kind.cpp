@@ -15,8 +15,6 @@ struct Signature {
 };
 
 constexpr const char* kGiveModel = "Give an .onnx file; data files go into the arguments for data.";
-constexpr const char* kExportTorch =
-    "Export the model with torch.onnx.export, and give the .onnx file.";
 constexpr const char* kUnpack = "Unpack it, and give the .onnx file in it.";
 
 constexpr Signature kSignatures[] = {

@@ -77,7 +77,7 @@ const onnx::TensorShapeProto* KnownValues::elements(const ir::Value& value) {
   std::optional<onnx::TensorShapeProto> computed;
   try {
     computed = compute(value);
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
     // Nothing is known; a faulty node is reported by its own inference.
   }
   --depth_;

@@ -87,7 +87,7 @@ class Catalogue {
     if (versions == nullptr) return nullptr;
     const std::size_t i = index_at(*versions, opset);
     if (i == 0) return nullptr;
-    const std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(mutex_);
     std::unique_ptr<const Schema>& schema = versions->schemas[i - 1];
     if (schema == nullptr) schema = std::make_unique<Schema>(versions->rows[i - 1]->make());
     return schema->op().deprecated() ? nullptr : schema.get();

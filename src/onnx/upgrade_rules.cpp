@@ -243,8 +243,9 @@ std::vector<Value*> scan_example(GraphBuilder& g, const Node& node, const ir::Gr
   });
   std::vector<Value*> inputs = rows;
   if (length != nullptr) inputs.insert(inputs.begin(), g.int_scalar(0));
-  std::vector<ir::Attribute> attributes = {attribute("body", step),
-                                           attribute("num_scan_inputs", std::int64_t(num_scanned))};
+  std::vector<ir::Attribute> attributes = {
+      attribute("body", step),
+      attribute("num_scan_inputs", static_cast<std::int64_t>(num_scanned))};
   std::vector<std::int64_t> directions = node.ints_attribute("directions");
   for (std::size_t k = 0; length != nullptr && k < directions.size(); ++k) {
     if (directions[k] == 0) continue;

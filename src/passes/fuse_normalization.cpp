@@ -227,6 +227,7 @@ class NormalizationFusion {
       return nullptr;
     }
     Value* kept = where->inputs[drops ? 2 : 1];
+    // NOLINTNEXTLINE(readability-suspicious-call-argument)
     return has_shape_of(kept, value) && !is_expanded(kept) ? kept : nullptr;
   }
 

@@ -96,9 +96,8 @@ struct Executor::Impl {
   }
 
   void make_state() {
-    if (const Executor* other = std::exchange(options.state_of, nullptr); other != nullptr) {
-      if (take_over_state(*other->impl_)) return;
-    }
+    const Executor* other = std::exchange(options.state_of, nullptr);
+    if (other != nullptr && take_over_state(*other->impl_)) return;
     slab = std::make_shared<StateSlab>();
     ArenaLayout layout(engine.device.alignment());
     std::vector<std::int64_t> offsets;

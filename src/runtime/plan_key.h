@@ -12,7 +12,7 @@ namespace onnxgrad::runtime {
 
 template <class T>
 void append_bytes(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof value);
+  key.append(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
 /// Element type, rank and dimensions.

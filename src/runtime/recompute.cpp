@@ -447,6 +447,7 @@ Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engin
     // Buffers leave gaps: the next try is for as much less as this one was too large.
     target = recompute.peak_bytes() - std::max(plan.arena_bytes - most, plan.arena_bytes / 100);
   }
+  // NOLINTNEXTLINE(bugprone-std-exception-baseclass): the caller adds what it was to hold
   throw ArenaTooSmall{.max_bytes = most, .least_bytes = least};
 }
 

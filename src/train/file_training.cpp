@@ -291,7 +291,7 @@ void FileTraining::find_classes() {
   try {
     const ResolvedLoss resolved = resolve_loss(graph, loss);
     if (resolved.info.is_classifier) classes_ = resolved.info;
-  } catch (const ModelError&) {  // the targets are then class numbers
+  } catch (const ModelError&) {  // NOLINT(bugprone-empty-catch): targets are class numbers then
   }
   graph.outputs = all;
 }

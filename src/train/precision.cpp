@@ -106,7 +106,7 @@ class Lowering {
 
   const ProductOperator* find_product(const Node& node) const {
     const std::string_view name = opdef::base_name(node.domain, node.op_type);
-    const auto found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
+    const auto* const found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
       return one.domain == node.domain && one.op_type == name;
     });
     return found == kProducts.end() ? nullptr : &*found;
@@ -275,6 +275,7 @@ class Lowering {
         for (const Value* value : ir::captured_values(node)) ahead.insert(value);
       }
       // What the backward pass reads of the forward pass is judged in the latter.
+      // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): fills a set
       for (const Value* value : ahead) {
         if (value != nullptr && value->producer != nullptr &&
             is_backward(*value->producer, frame) == backward) {

@@ -135,7 +135,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
     const T* a[kGroups];
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) {
-      a[g] = block_a + 4 * g * a_row;
+      a[g] = block_a + static_cast<std::ptrdiff_t>(4 * g) * a_row;
       keep_in_register(a[g]);
     }
     for (std::int64_t k = steps; k > 0; --k) {

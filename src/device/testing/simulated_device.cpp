@@ -50,7 +50,7 @@ class Memory {
     if (static_cast<std::int64_t>(at - range->first) + bytes > range->second) {
       die("an address outside the device's buffers");
     }
-    return reinterpret_cast<std::byte*>(at & ~kTag);
+    return reinterpret_cast<std::byte*>(at & ~kTag);  // NOLINT(performance-no-int-to-ptr)
   }
 
  private:
@@ -196,7 +196,7 @@ Device& simulated_device() {
 
 namespace {
 
-[[maybe_unused]] const bool is_default = [] {
+[[maybe_unused]] const bool kIsDefault = [] {
   const char* wanted = std::getenv("ONNXGRAD_TEST_DEVICE");
   const bool is_wanted = wanted != nullptr && std::string_view(wanted) == "simulated";
   if (is_wanted) set_default_device(simulated_device());

@@ -46,6 +46,7 @@ T ordered_sum(int size, int block_size, std::int64_t i, const auto& element) {
 
 template <class T>
 bool same_bits(const T& a, const T& b) {
+  // NOLINTNEXTLINE(bugprone-suspicious-memory-comparison): bits are what is compared
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 

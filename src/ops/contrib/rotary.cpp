@@ -150,7 +150,7 @@ Value* window_bias(const GroupQuery& o, Value* k) {
 }
 
 void refuse_unusual(const Node& node) {
-  for (const std::size_t i : {12, 13, 14, 15}) {
+  for (const std::size_t i : {12U, 13U, 14U, 15U}) {
     refuse_input(node, i, "k_scale, v_scale, q_norm_weight or k_norm_weight");
   }
   refuse_attribute(node, "kv_cache_bit_width");

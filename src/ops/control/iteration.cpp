@@ -402,7 +402,7 @@ class IterationGradient {
   }
 
   bool needs_loop() const {
-    const auto is_other = [this](const Value* value) { return !value->type.is_tensor(); };
+    const auto is_other = [](const Value* value) { return !value->type.is_tensor(); };
     return roles_.may_be_empty || std::ranges::any_of(initial_, is_other) ||
            std::ranges::any_of(sequences_, is_other) ||
            std::ranges::any_of(states_, [this](std::size_t s) { return changes(s); });

@@ -289,6 +289,7 @@ T load(const std::byte* base, DataType dtype, std::int64_t index) {
     return static_cast<T>(base::to_float(reinterpret_cast<const base::Bfloat16*>(base)[index]));
   }
   visit_dtype(dtype, [&](auto example) {
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number
     value = static_cast<T>(reinterpret_cast<const decltype(example)*>(base)[index]);
   });
   return value;

@@ -23,7 +23,7 @@ Installed& installed() {
 }
 
 std::shared_ptr<const ImageDecoder> installed_decoder() {
-  const std::lock_guard lock(installed().mutex);
+  const std::scoped_lock lock(installed().mutex);
   return installed().decoder;
 }
 
@@ -31,7 +31,7 @@ std::shared_ptr<const ImageDecoder> installed_decoder() {
 
 void set_image_decoder(ImageDecoder decoder) {
   auto next = decoder ? std::make_shared<const ImageDecoder>(std::move(decoder)) : nullptr;
-  const std::lock_guard lock(installed().mutex);
+  const std::scoped_lock lock(installed().mutex);
   std::swap(installed().decoder, next);
 }
 

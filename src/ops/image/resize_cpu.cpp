@@ -396,7 +396,7 @@ ResizePlan<T> make_plan(const std::vector<ResizeTable>& tables, bool is_selectio
   }
   std::int64_t in = 1;
   std::int64_t out = 1;
-  double work = static_cast<double>(plan.planes);
+  auto work = static_cast<double>(plan.planes);
   for (std::size_t axis = tables.size(); axis-- > first;) {
     const ResizeTable& table = tables[axis];
     if (axis > first && table.is_identity()) {

@@ -91,8 +91,10 @@ class TableBuilder {
     };
     const auto counts = [&](double i) { return !attrs_.exclude_outside || (i >= 0 && i <= last); };
     double total = 0;
+    // NOLINTNEXTLINE(bugprone-float-loop-counter): whole numbers
     for (double i = first; i < end; ++i) total += counts(i) ? weight(i) : 0;
     const bool is_scaled = (attrs_.antialias || attrs_.exclude_outside) && total != 0;
+    // NOLINTNEXTLINE(bugprone-float-loop-counter)
     for (double i = first; i < end; ++i) {
       if (counts(i)) push(i, is_scaled ? weight(i) / total : weight(i));
     }

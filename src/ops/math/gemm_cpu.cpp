@@ -29,7 +29,7 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   ProductSpec spec{.gemm = *gemm};
   spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
   if (has_addend(request)) {
-    const double beta = static_cast<double>(node.float_attribute("beta"));
+    const auto beta = static_cast<double>(node.float_attribute("beta"));
     opdef::ExprProgram epilogue{.num_inputs = 2};
     const std::int32_t product = epilogue.input(0);
     std::int32_t addend = epilogue.input(1);

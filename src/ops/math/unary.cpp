@@ -115,13 +115,13 @@ Value* relu_rule(const Unary& u, GraphBuilder& g) {
 }
 // y = x < 0 ? alpha x : x;  dx = x > 0 ? dy : alpha dy.
 Value* leaky_relu_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
+  const auto alpha = static_cast<double>(u.node.float_attribute("alpha"));
   return g.where(is_positive(g, u.x), u.dy, g.scale(u.dy, alpha));
 }
 // y = x < 0 ? alpha (e^x - 1) : x;  dx = x > 0 ? dy : dy (y + alpha): no exponential that
 // overflows.
 Value* elu_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
+  const auto alpha = static_cast<double>(u.node.float_attribute("alpha"));
   Value* slope = g.add(u.y, g.scalar_like(u.y, alpha));
   return g.where(is_positive(g, u.x), u.dy, g.mul(u.dy, slope));
 }
@@ -131,14 +131,14 @@ constexpr float kSeluGamma = 1.05070102214813232421875f;
 
 // y = gamma (x > 0 ? x : alpha (e^x - 1));  dx = x > 0 ? gamma dy : dy (y + gamma alpha).
 Value* selu_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
-  const double gamma = static_cast<double>(u.node.float_attribute("gamma"));
+  const auto alpha = static_cast<double>(u.node.float_attribute("alpha"));
+  const auto gamma = static_cast<double>(u.node.float_attribute("gamma"));
   Value* slope = g.add(u.y, g.scalar_like(u.y, gamma * alpha));
   return g.where(is_positive(g, u.x), g.scale(u.dy, gamma), g.mul(u.dy, slope));
 }
 // y = max(0, min(1, alpha x + beta));  dx = 0 < y < 1 ? alpha dy : 0.
 Value* hard_sigmoid_rule(const Unary& u, GraphBuilder& g) {
-  const double alpha = static_cast<double>(u.node.float_attribute("alpha"));
+  const auto alpha = static_cast<double>(u.node.float_attribute("alpha"));
   Value* inside = g.op("And", {is_positive(g, u.y), g.less(u.y, g.scalar_like(u.y, 1))});
   return keep_where(g, inside, g.scale(u.dy, alpha));
 }
@@ -219,8 +219,8 @@ std::int32_t elu_expression(const Node& node, const std::vector<std::int32_t>& o
 
 std::int32_t selu_expression(const Node& node, const std::vector<std::int32_t>& operands,
                              ExprProgram& program) {
-  const double alpha = static_cast<double>(node.float_attribute("alpha"));
-  const double gamma = static_cast<double>(node.float_attribute("gamma"));
+  const auto alpha = static_cast<double>(node.float_attribute("alpha"));
+  const auto gamma = static_cast<double>(node.float_attribute("gamma"));
   const std::int32_t elu = emit_elu(operands[0], alpha, program);
   return program.emit(ExprOp::kMul, program.constant(gamma), elu);
 }

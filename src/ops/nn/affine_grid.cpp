@@ -14,7 +14,7 @@ namespace {
 // [N, axes, axes + 1].
 std::optional<std::int64_t> axes_of_space(const Node& node) {
   if (const auto sizes = known_dim(node.input(1), 0)) return *sizes - 2;
-  if (const auto rows = known_dim(node.input(0), 1)) return *rows;
+  if (const auto rows = known_dim(node.input(0), 1)) return rows;
   if (const auto columns = known_dim(node.input(0), 2)) return *columns - 1;
   return std::nullopt;
 }

@@ -240,7 +240,7 @@ Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value*
     ends.push_back(pad.end);
   }
   begins.insert(begins.end(), ends.begin(), ends.end());
-  return f.op("Pad", {padded, f.concat(std::move(begins), 0)});
+  return f.op("Pad", {padded, f.concat(begins, 0)});
 }
 
 // dw: [M, C / G, k...] from (dy, x) or (dy, x, w); of w only the shape is read. With batch and

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ir/builder.h"
 #include "opdef/fused_normalization.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_channels.h"

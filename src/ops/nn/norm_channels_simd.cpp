@@ -224,22 +224,22 @@ HWY_INLINE auto with_kind(const Cotangent& c, F f) {
   const bool adds = c.more != nullptr;
   switch (c.mask) {
     case Mask::kPositive: {
-      constexpr std::integral_constant<Mask, Mask::kPositive> mask;
-      return adds ? f(Adds(), mask) : f(One(), mask);
+      constexpr std::integral_constant<Mask, Mask::kPositive> kMask;
+      return adds ? f(Adds(), kMask) : f(One(), kMask);
     }
     case Mask::kInside: {
-      constexpr std::integral_constant<Mask, Mask::kInside> mask;
-      return adds ? f(Adds(), mask) : f(One(), mask);
+      constexpr std::integral_constant<Mask, Mask::kInside> kMask;
+      return adds ? f(Adds(), kMask) : f(One(), kMask);
     }
     case Mask::kResult: {
-      constexpr std::integral_constant<Mask, Mask::kResult> mask;
-      return adds ? f(Adds(), mask) : f(One(), mask);
+      constexpr std::integral_constant<Mask, Mask::kResult> kMask;
+      return adds ? f(Adds(), kMask) : f(One(), kMask);
     }
     case Mask::kNone:
       break;
   }
-  constexpr std::integral_constant<Mask, Mask::kNone> mask;
-  return adds ? f(Adds(), mask) : f(One(), mask);
+  constexpr std::integral_constant<Mask, Mask::kNone> kMask;
+  return adds ? f(Adds(), kMask) : f(One(), kMask);
 }
 
 HWY_ATTR GradSums sums_of(const Cotangent& cotangent, const Stretches& stretches, float* stored) {

@@ -236,7 +236,7 @@ Value* transposed_windows(FunctionBody& f, const WindowAttrs& attrs, std::int64_
                       {.name = "group", .value = group}});
   std::vector<Value*> begins;
   for (const PadValues& pad : pad_values(f, attrs, x, y, w)) begins.push_back(pad.begin);
-  Value* starts = f.concat(std::move(begins), 0);
+  Value* starts = f.concat(begins, 0);
   Value* ends = f.add(starts, f.dims_of(x, 2, static_cast<std::int64_t>(attrs.rank()) + 2));
   return f.op("Slice", {full, starts, ends, f.ints(axes)});
 }

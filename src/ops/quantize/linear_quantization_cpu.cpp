@@ -219,7 +219,7 @@ void run_dequantize_any(const void* data, std::byte* const* args, const opdef::L
 
 KernelOffer make_offer(opdef::KernelFn fn, Task task) {
   const std::int64_t scales = std::max<std::int64_t>(task.layout.num_scales, 1);
-  KernelOffer offer = prepared(fn, std::move(task), "runs of one scale");
+  KernelOffer offer = prepared(fn, task, "runs of one scale");
   offer.kernel.scratch_bytes = 2 * scales * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
@@ -253,7 +253,7 @@ KernelOffer offer_quantize(const KernelRequest& request) {
     if (task.y == DataType::kInt16) fn = run_quantize<std::int16_t>;
     if (task.y == DataType::kUint16) fn = run_quantize<std::uint16_t>;
   }
-  return make_offer(fn, std::move(task));
+  return make_offer(fn, task);
 }
 
 KernelOffer offer_dequantize(const KernelRequest& request) {
@@ -267,7 +267,7 @@ KernelOffer offer_dequantize(const KernelRequest& request) {
     if (task.x == DataType::kUint16) fn = run_dequantize<std::uint16_t>;
     if (task.x == DataType::kInt32) fn = run_dequantize<std::int32_t>;
   }
-  return make_offer(fn, std::move(task));
+  return make_offer(fn, task);
 }
 
 }  // namespace

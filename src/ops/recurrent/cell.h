@@ -87,7 +87,7 @@ std::optional<std::vector<Value*>> lower_layout(const ir::Node& node, GraphBuild
 class CellBody {
  public:
   CellBody(std::string_view base_name, Cell cell, const std::vector<Value*>& given,
-           const std::vector<ir::Attribute>& attributes, const std::vector<std::string>& names);
+           const std::vector<ir::Attribute>& call, const std::vector<std::string>& names);
 
   CellAttributes attributes;
   opdef::FunctionBody f;

@@ -333,7 +333,7 @@ void WeightProducts<T>::run(const CellArgs& args) const {
   T* dx = args.at<T>(Operand::kDX);
   T* dw = args.at<T>(Operand::kDW);
   T* dr = args.at<T>(Operand::kDR);
-  std::byte* own_scratch = args.scratch<std::byte>(scratch);
+  auto* own_scratch = args.scratch<std::byte>(scratch);
   if (inputs >= 0 && dw != nullptr) {
     T* valid = args.scratch<T>(inputs);
     for (std::int64_t row = 0; row < s.rows(); ++row) {

@@ -48,10 +48,10 @@ HWY_INLINE Vector<float> exp_of_negative(Vector<float> x) {
   const Tag<float> d;
   const hn::RebindToSigned<Tag<float>> di;
   const auto shift = hn::Set(d, 12582912.0F);  // 1.5 * 2^23: n is in the lowest bits of the sum
-  const auto sum = hn::NegMulAdd(x, hn::Set(d, 1.44269504F), shift);
+  const auto sum = hn::NegMulAdd(x, hn::Set(d, 1.44269504F), shift);  // NOLINT
   const auto n = hn::Sub(sum, shift);
   auto r = hn::MulAdd(n, hn::Set(d, 0.693359375F), x);
-  r = hn::MulAdd(n, hn::Set(d, -2.12194440e-4F), r);
+  r = hn::MulAdd(n, hn::Set(d, -2.12194440e-4F), r);  // NOLINT: ln 2 in two parts
   const auto square = hn::Mul(r, r);
   auto p = hn::MulAdd(hn::Set(d, 1.38146e-3F), r, hn::Set(d, -8.36871e-3F));
   p = hn::MulAdd(p, r, hn::Set(d, 4.166839e-2F));

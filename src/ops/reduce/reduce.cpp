@@ -57,7 +57,8 @@ Value* reduced_count(VjpContext& ctx, GraphBuilder& g) {
   const auto y = ctx.output(0)->type.static_dims();
   if (x && y) {
     const std::int64_t groups = std::max<std::int64_t>(y->num_elements(), 1);
-    return g.scalar_like(ctx.input(0), static_cast<double>(x->num_elements() / groups));
+    const std::int64_t count = x->num_elements() / groups;
+    return g.scalar_like(ctx.input(0), static_cast<double>(count));
   }
   Value* groups = g.op("Max", {g.size_of(ctx.output(0)), g.int_scalar(1)});
   return g.cast_like(g.div(g.size_of(ctx.input(0)), groups), ctx.input(0));

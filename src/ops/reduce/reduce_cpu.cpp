@@ -107,10 +107,13 @@ struct Sum {
 template <class T>
 struct Mean : Sum<T> {
   static T finish(Wide<T> a, double count) {
-    if constexpr (std::is_floating_point_v<T>) return static_cast<T>(a / count);
-    using Quotient = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
-    const auto n = static_cast<Quotient>(count);
-    return n == 0 ? T{0} : static_cast<T>(static_cast<Quotient>(a) / n);
+    if constexpr (std::is_floating_point_v<T>) {
+      return static_cast<T>(a / count);
+    } else {
+      using Quotient = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+      const auto n = static_cast<Quotient>(count);
+      return n == 0 ? T{0} : static_cast<T>(static_cast<Quotient>(a) / n);
+    }
   }
 };
 template <class T>

@@ -37,7 +37,7 @@ Results elements_of(const Value* sequence) {
 // A position in [0, size), or [0, size] for a place to insert at; `absent` if it is not given.
 std::optional<std::size_t> position_in(const Node& node, const Value* position, std::size_t size,
                                        bool insert, std::size_t absent) {
-  std::int64_t place = static_cast<std::int64_t>(absent);
+  auto place = static_cast<std::int64_t>(absent);
   if (position != nullptr) {
     const auto given = constant_ints(position);
     if (!given || given->size() != 1) return std::nullopt;
@@ -280,7 +280,7 @@ Results lower_concat(const Node& node, GraphBuilder& g) {
 // The sizes of the parts along `axis`; nullopt if they, or their number, are not known.
 std::optional<std::vector<std::int64_t>> split_sizes(const Node& node, std::int64_t axis) {
   const Value* split = node.input(1);
-  const auto given = split == nullptr ? std::vector<std::int64_t>{1} : constant_ints(split);
+  auto given = split == nullptr ? std::vector<std::int64_t>{1} : constant_ints(split);
   if (!given) return std::nullopt;
   if (split != nullptr && split->initializer.dims().rank() == 1) return given;
   const std::int64_t part = given->front();

@@ -151,7 +151,7 @@ Tensors run_concat(const DynamicCall& call) {
 
 // The sizes of the parts of `size` rows.
 std::vector<std::int64_t> split_sizes(const DynamicCall& call, std::int64_t size) {
-  const std::vector<std::int64_t> given =
+  std::vector<std::int64_t> given =
       has_input(call, 1) ? call.inputs[1].to_int64s() : std::vector<std::int64_t>{1};
   if (has_input(call, 1) && call.inputs[1].dims().rank() == 1) {
     const bool fits = std::ranges::none_of(given, [](std::int64_t part) { return part < 0; }) &&
@@ -228,7 +228,7 @@ Tensors run_map(const DynamicCall& call) {
 Tensors run_optional(const DynamicCall& call) {
   if (!has_input(call, 0)) return {base::pack_nothing()};
   if (kind_at(call, 0) != PackedKind::kTensor) return {call.inputs[0]};
-  return {base::pack({&call.inputs[0], 1})};
+  return {base::pack({call.inputs.data(), 1})};
 }
 
 Tensors run_get_element(const DynamicCall& call) {

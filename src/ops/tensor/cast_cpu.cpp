@@ -166,7 +166,7 @@ KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
       .count = request.inputs[0].dims.num_elements(),
       .to_integer = to_integer};
   if (data.convert == nullptr) return decline_dtype(request, to);
-  return prepared(run_text_cast, std::move(data), "texts");
+  return prepared(run_text_cast, data, "texts");
 }
 
 KernelOffer offer_cast(const KernelRequest& request) {
@@ -185,7 +185,7 @@ KernelOffer offer_cast(const KernelRequest& request) {
                 .saturate = node.int_attribute("saturate") != 0,
                 .rounding = scale_rounding(node.string_attribute("round_mode")),
                 .count = request.inputs[0].dims.num_elements()};
-  return prepared(run_cast, std::move(data), "one element at a time");
+  return prepared(run_cast, data, "one element at a time");
 }
 
 }  // namespace

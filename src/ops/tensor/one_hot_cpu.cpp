@@ -27,7 +27,7 @@ std::int64_t hot_place(Index index, std::int64_t depth) {
   if constexpr (std::is_same_v<Index, std::uint64_t>) {
     if (index >= static_cast<std::uint64_t>(depth)) return -1;
   }
-  const auto place = static_cast<std::int64_t>(index);
+  const auto place = static_cast<std::int64_t>(index);  // NOLINT(bugprone-signed-char-misuse)
   if (place < -depth || place >= depth) return -1;
   return place < 0 ? place + depth : place;
 }

@@ -70,7 +70,7 @@ std::string text_dtype(DataType dtype) {
 std::string type_text(const CaseInput& input, const std::string& name, const CaseVariant& variant) {
   std::string text = text_dtype(input_dtype(input, variant.dtype));
   if (input.dims.rank() == 0) return text;
-  text += "[";
+  text += '[';
   for (std::size_t axis = 0; axis < input.dims.rank(); ++axis) {
     if (axis > 0) text += ", ";
     text += variant.symbolic && !input.is_constant ? fmt::format("{}_{}", name, axis)

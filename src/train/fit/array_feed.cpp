@@ -31,12 +31,11 @@ void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& op
     options.sampling = Sampling::kRows;
   }
   if (options.batch_size == 0) options.batch_size = kDefaultBatchSize;
-  if (const Workers* workers = step.workers(); workers != nullptr && !step.takes_whole_batch()) {
-    if (options.batch_size < workers->size()) {
-      throw OptionError({.what = fmt::format("batch_size is {}, but there are {} workers",
-                                             options.batch_size, workers->size()),
-                         .hint = "Give the number of rows of all workers together."});
-    }
+  const Workers* workers = step.takes_whole_batch() ? nullptr : step.workers();
+  if (workers != nullptr && options.batch_size < workers->size()) {
+    throw OptionError({.what = fmt::format("batch_size is {}, but there are {} workers",
+                                           options.batch_size, workers->size()),
+                       .hint = "Give the number of rows of all workers together."});
   }
   if (options.drop_last && rows < options.batch_size) {
     throw DataError({.what = fmt::format("{} rows are fewer than a batch of {}, and drop_last "

@@ -351,7 +351,7 @@ std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
 // The same as run_batch() for steps that are quiet. Small models notice the difference.
 bool FitLoop::run_quiet_steps(std::int64_t begin, std::int64_t count) {
   const std::int64_t rows = block_->batch_rows;
-  const double counted = static_cast<double>(rows);
+  const auto counted = static_cast<double>(rows);
   const double share = step_.graph().is_mean ? counted : 1;
   for (; count > 0; --count, begin += rows) {
     runtime::Execution& plan = binder_.bind(*block_, begin, rows);

@@ -39,7 +39,7 @@ struct FirstRows {
 
 /// Throws: ShapeError if labels of several axes differ in size from the dimensions of the scores
 /// according to the inputs.
-void check_places(const LossInfo& loss, std::span<const runtime::Port> ports,
+void check_places(const LossInfo& whole, std::span<const runtime::Port> ports,
                   const std::vector<Dims>& dims);
 
 }  // namespace onnxgrad::train
