@@ -23,7 +23,8 @@ namespace {
 constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;
 constexpr std::int64_t kBlockM = 192;
-constexpr std::int64_t kBlockBytes = 640LL * 1024;  // of a packed operand: about half of an L2 cache
+constexpr std::int64_t kBlockBytes =
+    640LL * 1024;  // of a packed operand: about half of an L2 cache
 constexpr std::int64_t kLanes = kPairLanes;
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
 

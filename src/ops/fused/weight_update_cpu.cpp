@@ -32,9 +32,9 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;            // of a product between updates
+constexpr std::int64_t kBlockBytes = 8192;              // of a product between updates
 constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
-constexpr std::int64_t kParallelElements = 1 << 16;   // per thread: about 20 microseconds
+constexpr std::int64_t kParallelElements = 1 << 16;     // per thread: about 20 microseconds
 
 /// Positions among the arguments of the kernel; -1: absent.
 struct Places {
