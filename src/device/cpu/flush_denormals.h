@@ -15,8 +15,12 @@ namespace onnxgrad::device {
 class FlushDenormals {
  public:
 #ifdef __SSE2__
-  FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(static_cast<unsigned>(before_) | kFlags); }
-  ~FlushDenormals() { _mm_setcsr(static_cast<unsigned>(before_)); }
+  FlushDenormals() : before_(_mm_getcsr()) {
+    if (!was_set()) _mm_setcsr(static_cast<unsigned>(before_) | kFlags);
+  }
+  ~FlushDenormals() {
+    if (!was_set()) _mm_setcsr(static_cast<unsigned>(before_));
+  }
 #elif defined(__aarch64__) && (defined(__GNUC__) || defined(__clang__))
   FlushDenormals() {
     __asm__ volatile("mrs %0, fpcr" : "=r"(before_));
@@ -32,6 +36,8 @@ class FlushDenormals {
  private:
 #ifdef __SSE2__
   static constexpr unsigned kFlags = 0x8040;  // flush to zero, denormals are zero
+  // Within another one's lifetime: changing the flags takes longer than reading them.
+  bool was_set() const { return (static_cast<unsigned>(before_) & kFlags) == kFlags; }
 #else
   static constexpr std::uint64_t kFlags = std::uint64_t{1} << 24;  // FZ
 #endif

@@ -29,17 +29,22 @@ struct UpdateArrays {
   std::int64_t count = 0;
 
   /// The same arrays from element `first` on.
-  UpdateArrays from(std::int64_t first, std::int64_t number) const {
+  UpdateArrays<T> from(std::int64_t first, std::int64_t number) const {
     UpdateArrays part = *this;
     part.gradient += first;
-    part.w += first;
-    part.m += first;
-    part.new_w += first;
-    part.new_m += first;
-    if (v != nullptr) part.v += first;
-    if (new_v != nullptr) part.new_v += first;
+    part.skip(first);
     part.count = number;
     return part;
+  }
+
+  /// Moves to a later element; the gradient stays.
+  void skip(std::int64_t elements) {
+    w += elements;
+    m += elements;
+    new_w += elements;
+    new_m += elements;
+    if (v != nullptr) v += elements;
+    if (new_v != nullptr) new_v += elements;
   }
 };
 
@@ -47,8 +52,9 @@ template <class T>
 using UpdateFn = void (*)(const WeightUpdate& spec, const UpdateArrays<T>& arrays);
 
 /// The loop for `spec`, for float or double. float: roots and quotients use estimates
-/// with one Newton step each if the processor has them: within 4 units in the last place with
-/// AVX-512, 8 with the estimates of other processors. Denormal numbers count as zero.
+/// with one Newton step each if the processor has them, or exact quotients where these are faster:
+/// within 4 units in the last place with AVX-512, 8 with the estimates of other processors.
+/// Denormal numbers count as zero.
 template <class T>
 UpdateFn<T> find_update(const WeightUpdate& spec);
 

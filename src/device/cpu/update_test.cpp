@@ -31,6 +31,15 @@ const std::vector<WeightUpdate>& specs() {
         }
       }
     }
+    // Not averages, and one in which the gradient counts more than the slot.
+    all.push_back(
+        {.rule = UpdateRule::kAdam, .beta1 = 0.9, .share1 = 1, .beta2 = 0.99, .share2 = 0.5});
+    all.push_back({.rule = UpdateRule::kAdam,
+                   .beta1 = 0,
+                   .share1 = 1,
+                   .beta2 = 0.25,
+                   .share2 = 0.75,
+                   .shrinks = true});
     return all;
   }();
   return table;

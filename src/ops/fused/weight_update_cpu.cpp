@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "device/cpu/flush_denormals.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/half_gemm.h"
@@ -34,7 +36,8 @@ using opdef::WeightUpdate;
 
 constexpr std::int64_t kBlockBytes = 8192;              // of a product between updates
 constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
-constexpr std::int64_t kParallelElements = 1 << 16;     // per thread: about 20 microseconds
+constexpr std::int64_t kLineBytes = 64;                 // of a cache line
+constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
 
 /// Positions among the arguments of the kernel; -1: absent.
 struct Places {
@@ -123,17 +126,18 @@ template <class T>
 void run_product_and_update(const void* raw, std::byte* const* args,
                             const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
-  const UpdateArrays<T> arrays = arrays_of(data, args);
+  UpdateArrays<T> block = arrays_of(data, args);
   std::byte* scratch = args[data.at.scratch];
   const std::byte* a = args[data.at.gradient];
+  block.gradient = reinterpret_cast<const T*>(scratch);
+  const device::FlushDenormals flush;  // once, not by each update
   for (std::int64_t row = 0; row < data.rows; row += data.block_rows) {
     const bool is_whole = row + data.block_rows <= data.rows;
     (is_whole ? data.gemm : data.last_gemm)(
         {.a = a, .b = args[data.at.b], .c = scratch, .scratch = scratch + data.product_bytes});
-    const std::int64_t rows = is_whole ? data.block_rows : data.rows - row;
-    UpdateArrays<T> block = arrays.from(row * data.columns, rows * data.columns);
-    block.gradient = reinterpret_cast<const T*>(scratch);
+    block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
     update_range(data, block);
+    block.skip(block.count);
     a += data.a_step;
   }
 }
@@ -176,6 +180,15 @@ std::int64_t block_bytes(const device::GemmSpec& gemm) {
   return in_place ? kBlockBytes : 0;
 }
 
+/// Nearly as many rows, so that each block begins at a cache line of the weight and its slots.
+std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int64_t most_bytes) {
+  const std::int64_t unit = kLineBytes / std::gcd(kLineBytes, row_bytes);
+  const std::int64_t above = (rows + unit - 1) / unit * unit;
+  if (above * row_bytes <= most_bytes) return above;
+  const std::int64_t below = rows / unit * unit;
+  return below > 0 ? below : rows;
+}
+
 /// Splits the product into blocks of rows; returns the scratch bytes.
 template <class T>
 std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
@@ -191,6 +204,7 @@ std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
     gemm.a_row_length = gemm.transpose_a ? gemm.m : gemm.k;
   }
   data.block_rows = std::max<std::int64_t>((gemm.m + blocks - 1) / blocks, 1);
+  if (blocks > 1) data.block_rows = in_whole_lines(data.block_rows, row_bytes, most);
   data.a_step = data.block_rows * (gemm.transpose_a ? 1 : gemm.k) * ops::element_bytes(gemm.dtype);
   const std::int64_t rest = gemm.m % data.block_rows;
   std::int64_t scratch = 0;
