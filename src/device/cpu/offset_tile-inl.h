@@ -91,6 +91,20 @@ void offset_tile(const OffsetTile<T>& tile) {
   }
 }
 
+/// What follows the sums of a vector of results, the first `count` of which are needed.
+template <class T, class D = hn::ScalableTag<T>, class V = hn::Vec<D>, class M>
+HWY_INLINE V finish_sum(const PlaneTile<T>& tile, V value, M mask, const T* c, std::int64_t count) {
+  const D d;
+  if (tile.residual != nullptr) {
+    const T* more = tile.residual + (c - tile.c);
+    value = hn::Add(value, count == static_cast<std::int64_t>(hn::MaxLanes(d))
+                               ? hn::LoadU(d, more)
+                               : load_first(d, mask, more, count));
+  }
+  value = max_or_nan(hn::Set(d, tile.low), value);
+  return hn::IfThenElse(hn::Gt(value, hn::Set(d, tile.high)), hn::Set(d, tile.high), value);
+}
+
 template <class T, int kRows, int kVectors>
 void plane_tile(const PlaneTile<T>& tile) {
   const hn::ScalableTag<T> d;
@@ -128,10 +142,15 @@ void plane_tile(const PlaneTile<T>& tile) {
     for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        if (v + 1 < kVectors || kLanes == 1 || whole) {
-          hn::StoreU(sum[i][v], d, c + v * kLanes);
+        const bool is_whole = v + 1 < kVectors || kLanes == 1 || whole;
+        T* to = c + v * kLanes;
+        if (tile.finishes) {
+          sum[i][v] = finish_sum(tile, sum[i][v], mask, to, is_whole ? kLanes : tile.tail);
+        }
+        if (is_whole) {
+          hn::StoreU(sum[i][v], d, to);
         } else {
-          store_first(sum[i][v], d, mask, c + v * kLanes, tile.tail);
+          store_first(sum[i][v], d, mask, to, tile.tail);
         }
       }
       c += tile.c_row;

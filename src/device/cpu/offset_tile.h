@@ -34,7 +34,8 @@ struct OffsetTile {
 template <class T>
 using OffsetTileFn = void (*)(const OffsetTile<T>& tile);
 
-/// Blocks of C: c[i, j] = start[i] + sum over k of a[k, i] * b[offsets[k] + j].
+/// Blocks of C: c[i, j] = start[i] + sum over k of a[k, i] * b[offsets[k] + j], and what follows it
+/// if `finishes`.
 template <class T>
 struct PlaneTile {
   const T* a = nullptr;                   ///< [steps, rows]
@@ -48,6 +49,11 @@ struct PlaneTile {
   std::int64_t blocks = 1;  ///< with the same a
   std::ptrdiff_t b_block = 0;
   std::ptrdiff_t c_block = 0;
+  bool finishes =
+      false;  ///< adds `residual` and restricts the result to [low, high]; NaN stays NaN
+  const T* residual = nullptr;  ///< with the strides of c; nullptr: zero
+  T low = 0;
+  T high = 0;
 };
 
 template <class T>

@@ -130,6 +130,11 @@ template <class T>
 void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t first,
                     std::int64_t channels, std::int64_t plane, std::int64_t count) {
   if (!task.finishes() || count <= 0) return;
+  if (plane == count) {  // planes without anything between them
+    count *= channels;
+    plane = count;
+    channels = 1;
+  }
   T* y = reinterpret_cast<T*>(args[task.y]) + first;
   const T* residual =
       task.residual < 0 ? nullptr : reinterpret_cast<const T*>(args[task.residual]) + first;
@@ -280,6 +285,16 @@ KernelOffer offer_of_channels(const KernelRequest& request) {
   return offer_depthwise(request, *task);
 }
 
+KernelOffer offer_of_planes(const KernelRequest& request) {
+  const DataType dtype = request.outputs[0].dtype;
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
+    return KernelOffer::decline("supports only float32 and float64");
+  }
+  const auto task = ConvTask::of(request);
+  if (!task) return KernelOffer::decline("more than three spatial axes");
+  return offer_depth_rows(request, *task);
+}
+
 }  // namespace
 
 void register_conv_cpu(opdef::KernelRegistry& registry) {
@@ -292,6 +307,7 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
     registry.add(domain, op_type, 20, offer_tiles);
     registry.add(domain, op_type, 30, offer_winograd);
     registry.add(domain, op_type, 40, offer_of_channels);
+    registry.add(domain, op_type, 50, offer_of_planes);
   }
 }
 

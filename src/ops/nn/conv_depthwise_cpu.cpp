@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -306,16 +304,9 @@ void run_part(const Plan& plan, std::byte* const* args, std::int64_t thread, std
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
-  if (plan.threads == 1) {
-    run_part<T>(plan, args, 0, 1, [] {});
-    return;
-  }
-#pragma omp parallel num_threads(plan.threads)
-  {
-    run_part<T>(plan, args, omp_get_thread_num(), omp_get_num_threads(), [] {
-#pragma omp barrier
-    });
-  }
+  run_on_threads(plan.threads, [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
+    run_part<T>(plan, args, thread, threads, wait);
+  });
 }
 
 using Axes = std::array<AxisPhase, 3>;

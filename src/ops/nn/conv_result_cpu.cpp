@@ -1,7 +1,7 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "ops/nn/conv_tiles_cpu.h"
 
@@ -61,28 +61,43 @@ void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T
   }
 }
 
+/// Panels [first, last) of all groups. `bias` may be nullptr.
 template <class T>
-void pack_weights(const ResultPlan<T>& plan, std::byte* const* args, std::int64_t first,
-                  std::int64_t last, T* shared, T* spare) {
-  const T* w = argument<const T>(args, plan.task.w);
+void pack_weights(const ResultPlan<T>& plan, const T* w, const T* bias, std::int64_t first,
+                  std::int64_t last, T* packed, T* spare) {
   const auto panels = static_cast<std::int64_t>(plan.panels.size());
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t group = i / panels;
     const ChannelPanel& panel = plan.panels[static_cast<std::size_t>(i % panels)];
     const T* from = w + group * plan.source_channels * plan.result_channels * plan.kernel_size;
-    T* to = shared + group * plan.group_weights() + panel.first * plan.panel_steps;
+    T* to = packed + group * plan.group_weights() + panel.first * plan.panel_steps;
     if (plan.task.pass == ConvTask::Pass::kForward) {
       pack_forward(plan, panel, from, to);
     } else {
       pack_backward(plan, panel, from, spare, to);
     }
-    T* bias = shared + plan.bias_at + group * plan.padded_channels + panel.first;
+    T* padded = packed + plan.bias_at + group * plan.padded_channels + panel.first;
     const std::int64_t channels = std::min(panel.width, plan.result_channels - panel.first);
-    std::fill_n(bias, panel.width, T(0));
-    if (plan.task.bias < 0) continue;
-    const T* given = argument<const T>(args, plan.task.bias);
-    std::copy_n(given + group * plan.result_channels + panel.first, channels, bias);
+    std::fill_n(padded, panel.width, T(0));
+    if (bias != nullptr) {
+      std::copy_n(bias + group * plan.result_channels + panel.first, channels, padded);
+    }
   }
+}
+
+/// Constant weights and biases are packed once.
+template <class T>
+void pack_constants(const KernelRequest& request, ResultPlan<T>& plan) {
+  const auto constant = [&](int arg) { return request.constants[static_cast<std::size_t>(arg)]; };
+  const Tensor* w = constant(plan.task.w);
+  const Tensor* bias = plan.task.bias < 0 ? nullptr : constant(plan.task.bias);
+  if (w == nullptr || (plan.task.bias >= 0 && bias == nullptr)) return;
+  plan.packed = Tensor::empty(request.outputs[0].dtype, {plan.packed_elements});
+  std::vector<T> spare(static_cast<std::size_t>(plan.thread_elements - plan.spare_at));
+  pack_weights(plan, w->data<T>().data(), bias == nullptr ? nullptr : bias->data<T>().data(), 0,
+               plan.groups * static_cast<std::int64_t>(plan.panels.size()),
+               plan.packed.template mutable_data<T>().data(), spare.data());
+  plan.threads_at = 0;
 }
 
 /// Positions of one phase that a unit computes, along each axis.
@@ -97,13 +112,14 @@ struct Range {
 template <class T>
 class Unit {
  public:
-  Unit(const ResultPlan<T>& plan, std::byte* const* args, T* shared, T* own)
+  Unit(const ResultPlan<T>& plan, std::byte* const* args, const T* shared, T* own)
       : plan_(plan),
         args_(args),
         from_(argument<const T>(
             args, plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y)),
         to_(argument<T>(args,
                         plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x)),
+        residual_(plan.task.residual < 0 ? nullptr : argument<const T>(args, plan.task.residual)),
         weights_(shared),
         bias_(shared + plan.bias_at),
         copy_(own),
@@ -113,20 +129,21 @@ class Unit {
     }
   }
 
-  /// Units [first, last) of images, groups and blocks, the last one fastest.
+  /// Units [first, last) of images, groups, blocks and parts, the last one fastest.
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t whole = unit / plan_.blocks;
-      block_ = unit % plan_.blocks;
+      const std::int64_t part = unit % plan_.parts;
+      const std::int64_t whole = unit / plan_.parts / plan_.blocks;
+      std::tie(first_panel_, last_panel_) = plan_.panels_of(part);
+      block_ = unit / plan_.parts % plan_.blocks;
       group_ = whole % plan_.groups;
       image_ = whole / plan_.groups * plan_.images;
       images_ = std::min(plan_.images, plan_.batch - image_);
-      if (unit == first || block_ == 0) read_images();
+      if (unit == first || (block_ == 0 && part == 0)) read_images();
       const std::int64_t before = block_ * plan_.block * plan_.block_step;
       first_result_ = before * (plan_.result_size / plan_.result[plan_.block_axis]);
       for (const ResultPhase& phase : plan_.phases) run_phase(phase);
       if (!plan_.in_planes) write_results();
-      if (plan_.task.finishes()) finish();
     }
   }
 
@@ -177,7 +194,8 @@ class Unit {
     for (std::size_t i = 0; i < 3; ++i) {
       if (range.count(i) <= 0) return;
     }
-    for (const ChannelPanel& panel : plan_.panels) {
+    for (std::int64_t p = first_panel_; p < last_panel_; ++p) {
+      const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
       const T* weights = weights_ + group_ * plan_.group_weights() +
                          panel.first * plan_.panel_steps + phase.weights * panel.width;
       if (plan_.in_planes) {
@@ -221,15 +239,24 @@ class Unit {
     std::array<std::int64_t, 3> q = range.begin;
     for (; q[0] < range.end[0]; ++q[0]) {
       q[2] = range.begin[2];
-      for (std::int64_t i = 0; i < rows.count(); ++i) {
+      for (std::int64_t i = 0; i < rows.count(); i += is_row(range) ? tile.blocks : 1) {
+        const std::int64_t size = rows.size(i);
+        if (is_row(range)) {
+          tile.blocks = i == 0 ? rows.big_count : rows.small_count;
+          tile.a_block = size * tile.a_row;
+          tile.c_block = size * tile.c_row;
+          if (first > 0) tile.start_block = tile.c_block;
+        }
         tile.a = source_image(image) + source_index(phase, q);
         tile.c = image_sums(image) + (result_index(phase, q) - first_result_) * width + panel.first;
         tile.start = first > 0 ? tile.c : bias_ + group_ * plan_.padded_channels + panel.first;
-        functions[rows.size(i) - 1](tile);
-        q[2] += rows.size(i);
+        functions[size - 1](tile);
+        q[2] += is_row(range) ? size * tile.blocks : size;
       }
     }
   }
+  /// Tiles of the same size follow each other along a row, not from row to row.
+  static bool is_row(const Range& range) { return range.count(0) == 1 && range.count(1) == 1; }
 
   /// Results of some channels, vectors of positions along a row.
   void run_planes(const ResultPhase& phase, const Range& range, const ChannelPanel& panel,
@@ -244,35 +271,48 @@ class Unit {
                               .steps = phase.steps(),
                               .blocks = range.count(1),
                               .b_block = height.source_step * plan_.source.stride(1),
-                              .c_block = height.step * plan_.result[2]};
+                              .c_block = height.step * plan_.result[2],
+                              .finishes = plan_.task.finishes(),
+                              .low = static_cast<T>(plan_.task.low),
+                              .high = static_cast<T>(plan_.task.high)};
     std::array<std::int64_t, 3> q = range.begin;
     for (; q[0] < range.end[0]; ++q[0]) {
       q[2] = range.begin[2];
       for (std::int64_t i = 0; i < columns.count(); ++i) {
-        const std::int64_t width = std::min(columns.size(i) * lanes, range.end[2] - q[2]);
+        const std::int64_t whole = columns.size(i) * lanes;
+        if (is_row(range)) {  // tiles of the same size but for the last one, which may have a tail
+          const std::int64_t count = i < columns.big_count ? columns.big_count : columns.count();
+          const bool has_tail = range.count(2) % lanes != 0 && count == columns.count();
+          tile.blocks = std::max<std::int64_t>(count - i - (has_tail ? 1 : 0), 1);
+          tile.b_block = whole;
+          tile.c_block = whole;
+        }
+        const std::int64_t width = std::min(whole, range.end[2] - q[2]);
         tile.b = source_image(image) + source_index(phase, q);
         tile.c = result_image(image) + panel.first * plan_.result_size + result_index(phase, q);
         tile.tail = width - (columns.size(i) - 1) * lanes;
+        if (residual_ != nullptr) tile.residual = residual_ + (tile.c - to_);
         plan_.target->plane_tile[columns.size(i) - 1][panel.width - 1](tile);
+        if (is_row(range)) {
+          q[2] += whole * (tile.blocks - 1);
+          i += tile.blocks - 1;
+        }
         q[2] += width;
       }
     }
   }
 
-  void finish() {
-    const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
-    for (std::int64_t i = 0; i < images_; ++i) {
-      finish_results<T>(plan_.task, args_, result_image(i) - to_ + first_result_,
-                        plan_.result_channels, plan_.result_size, count);
-    }
-  }
-
   void write_results() {
+    const ChannelPanel& first = plan_.panels[static_cast<std::size_t>(first_panel_)];
+    const ChannelPanel& last = plan_.panels[static_cast<std::size_t>(last_panel_ - 1)];
+    const std::int64_t channels =
+        std::min(last.first + last.width, plan_.result_channels) - first.first;
     const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
     for (std::int64_t i = 0; i < images_; ++i) {
-      device::gemm_target<T>().transpose(image_sums(i), plan_.padded_channels,
-                                         result_image(i) + first_result_, plan_.result_size, count,
-                                         plan_.result_channels);
+      T* results = result_image(i) + first.first * plan_.result_size + first_result_;
+      device::gemm_target<T>().transpose(image_sums(i) + first.first, plan_.padded_channels,
+                                         results, plan_.result_size, count, channels);
+      finish_results<T>(plan_.task, args_, results - to_, channels, plan_.result_size, count);
     }
   }
 
@@ -280,44 +320,43 @@ class Unit {
   std::byte* const* args_;
   const T* from_;
   T* to_;
+  const T* residual_;
   const T* weights_;
   const T* bias_;
   T* copy_;
   T* sums_;
   std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0, first_result_ = 0;
+  std::int64_t first_panel_ = 0, last_panel_ = 0;
 };
 
 template <class T>
 void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const ResultPlan<T>*>(data);
-  T* shared = argument<T>(args, plan.task.scratch);
+  T* scratch = argument<T>(args, plan.task.scratch);
+  const bool is_packed = plan.packed.is_defined();
+  const T* weights = is_packed ? plan.packed.template data<T>().data() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   const std::int64_t units =
-      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
-  const auto own = [&](std::int64_t thread) {
-    return shared + plan.threads_at + thread * plan.thread_elements;
+      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks * plan.parts;
+  const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
+    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
+    T* own = scratch + plan.threads_at + thread * plan.thread_elements;
+    if (!is_packed) {
+      const T* bias = plan.task.bias < 0 ? nullptr : argument<const T>(args, plan.task.bias);
+      pack_weights(plan, argument<const T>(args, plan.task.w), bias, share(items, thread),
+                   share(items, thread + 1), scratch, own + plan.spare_at);
+      wait();
+    }
+    Unit<T>(plan, args, weights, own).run(share(units, thread), share(units, thread + 1));
   };
-  if (plan.threads == 1) {
-    pack_weights(plan, args, 0, items, shared, own(0) + plan.spare_at);
-    Unit<T>(plan, args, shared, own(0)).run(0, units);
-    return;
-  }
-#pragma omp parallel num_threads(plan.threads)
-  {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
-    pack_weights(plan, args, items * thread / threads, items * (thread + 1) / threads, shared,
-                 own(thread) + plan.spare_at);
-#pragma omp barrier
-    Unit<T>(plan, args, shared, own(thread))
-        .run(units * thread / threads, units * (thread + 1) / threads);
-  }
+  run_on_threads(plan.threads, run_part);
 }
 
 template <class T>
-KernelOffer offer(const ConvTask& task, int threads) {
-  auto plan = plan_conv_result<T>(task, threads);
+KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
+  auto plan = plan_conv_result<T>(task, request.threads);
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
+  pack_constants(request, *plan);
   opdef::PreparedKernel kernel;
   kernel.fn = run_result<T>;
   kernel.scratch_bytes = plan->scratch_bytes();
@@ -331,8 +370,8 @@ KernelOffer offer(const ConvTask& task, int threads) {
 }  // namespace
 
 KernelOffer offer_conv_result(const KernelRequest& request, const ConvTask& task) {
-  return request.outputs[0].dtype == DataType::kFloat32 ? offer<float>(task, request.threads)
-                                                        : offer<double>(task, request.threads);
+  return request.outputs[0].dtype == DataType::kFloat32 ? offer<float>(request, task)
+                                                        : offer<double>(request, task);
 }
 
 }  // namespace onnxgrad::ops

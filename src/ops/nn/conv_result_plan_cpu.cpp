@@ -45,6 +45,20 @@ bool is_mostly_padding(const ConvTask& task) {
   return done > kLargestWaste * (needed + kWasteAllowance);
 }
 
+/// A product of matrices has no rows of pixels: an image is one row.
+ConvTask in_one_row(ConvTask task) {
+  const auto& axes = task.shape.axes;
+  const bool is_product = std::ranges::all_of(axes, [](const WindowAxis& axis) {
+    return axis.kernel == 1 && axis.stride == 1 && !axis.is_padded() && axis.input == axis.output;
+  });
+  if (!is_product) return task;
+  const std::int64_t pixels = task.shape.input_size();
+  task.shape.axes = {};
+  task.shape.axes[2].input = pixels;
+  task.shape.axes[2].output = pixels;
+  return task;
+}
+
 std::vector<std::array<AxisPhase, 3>> all_phases(const ConvTask& task) {
   std::array<std::vector<AxisPhase>, 3> axes;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -157,12 +171,35 @@ void choose_tiles(ResultPlan<T>& plan) {
   }
 }
 
+/// Whether planes can be read where they are: no vector ends behind an image, and not many planes
+/// share the same few sets of the cache.
+template <class T>
+bool has_whole_vectors(const ResultPlan<T>& plan) {
+  constexpr std::int64_t kMostAliases = 32;
+  return plan.kernel_size == 1 && plan.result[2] == plan.result_size &&
+         plan.result_size == plan.source_size && plan.result_size % plan.target->lanes == 0 &&
+         (plan.source_size % kAliasingElements != 0 || plan.source_channels <= kMostAliases);
+}
+
+/// Panels, and which of them are units of their own: if there are fewer images than threads and
+/// more weights than pixels, every thread reads its own weights.
 template <class T>
 void split_channels(ResultPlan<T>& plan) {
   const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
-  const std::int64_t largest =
-      plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
-  const EvenSplit split((plan.result_channels + lanes - 1) / lanes, largest);
+  const std::int64_t total = (plan.result_channels + lanes - 1) / lanes;
+  std::int64_t largest = plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
+  const std::int64_t weights = plan.result_channels * plan.source_channels * plan.kernel_size;
+  const std::int64_t pixels =
+      plan.source_channels * plan.source_size + plan.result_channels * plan.result_size;
+  const std::int64_t whole_units = plan.batch * plan.groups;
+  if (whole_units < plan.threads && weights > pixels) {
+    plan.parts = std::min((plan.threads + whole_units - 1) / whole_units, total);
+    const std::int64_t panels = (total + largest - 1) / largest;
+    const std::int64_t rounded = (panels + plan.parts - 1) / plan.parts * plan.parts;
+    largest = even_part(total, (total + rounded - 1) / rounded);
+  }
+  const EvenSplit split(total, largest);
+  plan.parts = std::min(plan.parts, split.count());
   for (std::int64_t i = 0; i < split.count(); ++i) {
     plan.panels.push_back({.first = plan.padded_channels, .width = split.size(i) * lanes});
     plan.padded_channels += plan.panels.back().width;
@@ -184,10 +221,14 @@ void split_work(ResultPlan<T>& plan) {
     const std::int64_t one = plan.block_step * inner * plan.padded_channels * bytes;
     plan.block = std::clamp<std::int64_t>(kSumBytes / one, 1, plan.block);
   }
-  const std::int64_t whole_units = plan.batch * plan.groups;
+  const std::int64_t whole_units = plan.batch * plan.groups * plan.parts;
   if (whole_units < plan.threads) {
     const std::int64_t wanted = (plan.threads + whole_units - 1) / whole_units;
     plan.block = std::min(plan.block, (axis.count + wanted - 1) / wanted);
+  }
+  if (plan.in_planes && plan.block_axis == 2) {
+    const std::int64_t lanes = plan.target->lanes;
+    plan.block = (plan.block + lanes - 1) / lanes * lanes;
   }
   plan.blocks = (axis.count + plan.block - 1) / plan.block;
   plan.block_results = std::min(plan.block * plan.block_step, plan.result[plan.block_axis]) * inner;
@@ -203,7 +244,8 @@ void place_scratch(ResultPlan<T>& plan) {
   std::int64_t widest = 0;
   for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
   plan.bias_at = whole_lines<T>(plan.groups * plan.group_weights());
-  plan.threads_at = plan.bias_at + whole_lines<T>(plan.groups * plan.padded_channels);
+  plan.packed_elements = plan.bias_at + whole_lines<T>(plan.groups * plan.padded_channels);
+  plan.threads_at = plan.packed_elements;
   plan.sums_at = whole_lines<T>(plan.images * plan.source.copy_elements(plan.source_channels));
   const std::int64_t sums =
       plan.in_planes ? 0 : plan.images * plan.block_results * plan.padded_channels;
@@ -233,14 +275,15 @@ double tile_cycles(std::int64_t rows, std::int64_t vectors) {
 }
 
 template <class T>
-std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& task, int threads) {
+std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threads) {
+  const ConvTask task = in_one_row(given);
   if (!has_few_phases(task) || is_mostly_padding(task)) return nullptr;
   auto plan = std::make_shared<ResultPlan<T>>();
   plan->target = &device::offset_target<T>();
   plan->threads = threads;
   const std::array<SourceAxis, 3> axes = describe(task, *plan);
   choose_tiles(*plan);
-  plan->source = ConvSource(axes, plan->in_planes);
+  plan->source = ConvSource(axes, plan->in_planes && !has_whole_vectors(*plan));
   const std::int64_t padded = plan->source.plane();
   if (padded > kLargestPadding * (plan->source_size + plan->result_size) + kPaddingAllowance ||
       padded * plan->source_channels > std::numeric_limits<std::int32_t>::max()) {

@@ -170,6 +170,10 @@ void compare_all(const Layer& layer, DataType dtype, int threads) {
         call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad")}) {
     call.threads = threads;
     EXPECT_GE(compare_offers(call, tolerance), 1U) << call.op_type;
+    // Constant weights are packed when the kernel is prepared.
+    if (call.op_type == "ConvWeightGrad") continue;
+    for (std::size_t i = 1; i < call.inputs.size(); ++i) call.constants.push_back(i);
+    EXPECT_GE(compare_offers(call, tolerance), 1U) << call.op_type << " of constants";
   }
 }
 
@@ -299,6 +303,13 @@ TEST(ConvKernels, DepthwiseAgrees) {
        {1, 1, 1, 1, 1, 1},
        {1, 1, 1},
        9},
+      {{2, 6, 3, 3}, {6, 1, 3, 3}, {2, 6, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 6},
+      {{1, 5, 12, 21}, {5, 1, 5, 5}, {1, 5, 11, 22}, {1, 1}, {2, 3, 1, 2}, {1, 1}, 5},
+      {{1, 4, 24, 25}, {4, 1, 5, 5}, {1, 4, 12, 13}, {2, 2}, {2, 2, 1, 2}, {1, 1}, 4},
+      {{2, 4, 10, 41}, {4, 1, 3, 3}, {2, 4, 10, 20}, {1, 2}, {1, 0, 1, 0}, {1, 1}, 4},
+      {{2, 4, 19, 40}, {4, 1, 3, 3}, {2, 4, 9, 38}, {2, 1}, {0, 0, 0, 0}, {1, 1}, 4},
+      {{1, 4, 9, 30}, {4, 1, 3, 3}, {1, 4, 9, 14}, {1, 2}, {1, 0, 1, 2}, {1, 2}, 4},
+      {{1, 3, 8, 9}, {3, 1, 3, 3}, {1, 3, 12, 13}, {1, 1}, {3, 3, 3, 3}, {1, 1}, 3},
   };
   for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
     for (const conv::Layer& layer : layers) {

@@ -1,12 +1,16 @@
 #ifndef ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_
 #define ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_
 
+#include <omp.h>
+
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/offset_tile.h"
+#include "onnxgrad/tensor.h"
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
 
@@ -42,6 +46,21 @@ template <class T>
 std::int64_t whole_lines(std::int64_t elements) {
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
   return (elements + kLine - 1) / kLine * kLine;
+}
+
+/// Calls run_part(thread, threads, wait) on each thread; wait() returns when all have called it.
+template <class F>
+void run_on_threads(int threads, const F& run_part) {
+  if (threads == 1) {
+    run_part(0, 1, [] {});
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
+#pragma omp barrier
+    });
+  }
 }
 
 /// Cycles of one k of an offset tile: multiply-adds, loads, or the latency of the last sum.
@@ -85,6 +104,8 @@ struct ResultPlan {
   std::int64_t padded_channels = 0;  ///< of all panels
   std::int64_t panel_steps = 0;      ///< of all phases
   double image_cycles = 0;           ///< estimate
+  /// Weights and biases that are constant, packed at plan time; undefined: every call packs them.
+  Tensor packed = {};
 
   std::int64_t images = 1;      ///< that one unit of work computes together
   std::size_t block_axis = 0;   ///< units are split along it,
@@ -92,12 +113,19 @@ struct ResultPlan {
   std::int64_t block_step = 1;  ///< results per such position
   std::int64_t blocks = 1;
   std::int64_t block_results = 0;  ///< results of the largest block
+  std::int64_t parts = 1;          ///< of the panels, each a unit of its own
 
-  // Scratch, in elements: the packed weights and biases of all groups, then the threads' parts.
-  std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
+  // Scratch, in elements: the packed weights and biases of all groups unless they are constant,
+  // then the threads' parts.
+  std::int64_t bias_at = 0, packed_elements = 0, threads_at = 0, thread_elements = 0;
   std::int64_t sums_at = 0, spare_at = 0;  ///< in a thread's part
 
   std::int64_t group_weights() const { return padded_channels * panel_steps; }
+  /// The panels of a part.
+  std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t part) const {
+    const auto count = static_cast<std::int64_t>(panels.size());
+    return {count * part / parts, count * (part + 1) / parts};
+  }
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(T));
   }
@@ -116,6 +144,8 @@ opdef::KernelOffer offer_conv_result(const opdef::KernelRequest& request, const 
 opdef::KernelOffer offer_conv_weight(const opdef::KernelRequest& request, const ConvTask& task);
 /// All three where every channel is a group of its own, float32 and float64.
 opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task);
+/// Forward and, without strides, backward data of these, with vectors along rows of pixels.
+opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

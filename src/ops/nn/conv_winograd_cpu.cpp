@@ -21,10 +21,13 @@ using opdef::Launch;
 constexpr std::int64_t kUnitBytes = std::int64_t{900} * 1024;
 // Channels of the source whose products are taken at once.
 constexpr std::int64_t kBlockChannels = 64;
+// Transformed constant weights that are kept in memory.
+constexpr std::int64_t kPackedBytes = std::int64_t{4} << 20;
 // Winograd's algorithm must take at most this part of the time of the direct one.
 constexpr double kWorthwhile = 0.9;
 // Cycles per vector of transformed weights and per element of a tensor that is transposed.
 constexpr double kWeightCycles = 200;
+constexpr double kPackedCycles = 60;  // for reading them
 constexpr double kTransposedCycles = 0.6;
 constexpr double kTileCycles = 140;
 
@@ -36,9 +39,11 @@ struct ResultPlan {
   std::vector<ChannelPanel> panels;
   std::vector<std::int32_t> offsets;  ///< 0, 1, 2, ..
   bool stores_images = false;
+  bool is_constant = false;     ///< weights will be `packed`
   std::int64_t tile_plane = 0;  ///< of transformed tiles: of a unit, or of all images
   std::int64_t sum_plane = 0;
   std::int64_t weight_plane = 0;  ///< of all channels' weights, or of a block's
+  Tensor packed = {};  ///< transformed weights of all panels if these are constant and small
 
   // Scratch, in elements: what all threads read, then the threads' parts.
   std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
@@ -49,6 +54,10 @@ struct ResultPlan {
   }
   std::int64_t widest() const { return panels.front().width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
+  /// Transformed weights of all panels.
+  std::int64_t all_weights() const {
+    return kPoints * weight_plane * static_cast<std::int64_t>(panels.size());
+  }
   bool is_forward() const { return task.pass == ConvTask::Pass::kForward; }
 };
 
@@ -75,13 +84,13 @@ class Worker {
     if (given_bias_ != nullptr) std::copy_n(given_bias_, images.channels, bias + plan_.widest());
   }
 
-  /// Blocks [first, last) of source channels, panel by panel.
-  void prepare_weights(std::int64_t first, std::int64_t last) {
+  /// Blocks [first, last) of source channels, panel by panel; `to`: of the first panel.
+  void prepare_weights(std::int64_t first, std::int64_t last, float* to) {
     const std::int64_t blocks = channel_blocks();
     for (std::int64_t i = first; i < last; ++i) {
       const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(i / blocks)];
       const std::int64_t c = i % blocks * kBlockChannels;
-      transform_block(panel, c, panel_weights(i / blocks) + c * panel.width);
+      transform_block(panel, c, to + i / blocks * kPoints * plan_.weight_plane + c * panel.width);
     }
   }
   std::int64_t channel_blocks() const {
@@ -118,6 +127,8 @@ class Worker {
     }
   }
 
+  float* shared() const { return shared_; }
+
   void run_panels(std::int64_t first, std::int64_t last) {
     const Geometry& geometry = plan_.geometry;
     const std::int64_t channels = geometry.source.channels;
@@ -125,9 +136,11 @@ class Worker {
     for (std::int64_t p = first; p < last; ++p) {
       const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
       for (std::int64_t c = 0; c < channels; c += kBlockChannels) {
-        transform_block(panel, c, block);
+        if (!plan_.packed.is_defined()) transform_block(panel, c, block);
+        const float* weights =
+            plan_.packed.is_defined() ? panel_weights(p) + c * panel.width : block;
         multiply(panel, shared_, geometry.all_tiles(), c, std::min(kBlockChannels, channels - c),
-                 block);
+                 weights);
       }
       for (std::int64_t i = 0; i < geometry.units.batch; ++i) {
         write(panel, {.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles());
@@ -142,8 +155,9 @@ class Worker {
   static float* pointer(std::byte* const* args, int index) {
     return reinterpret_cast<float*>(args[index]);
   }
-  float* panel_weights(std::int64_t panel) const {
-    return shared_ + panel * kPoints * plan_.weight_plane;
+  const float* panel_weights(std::int64_t panel) const {
+    const float* first = plan_.packed.is_defined() ? plan_.packed.data<float>().data() : shared_;
+    return first + panel * kPoints * plan_.weight_plane;
   }
 
   void read_tiles(const TileRows& rows, std::int64_t first, float* to) {
@@ -268,7 +282,9 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
       worker.run_panels(share(panels, thread), share(panels, thread + 1));
     } else {
       const std::int64_t blocks = panels * worker.channel_blocks();
-      worker.prepare_weights(share(blocks, thread), share(blocks, thread + 1));
+      if (!plan.packed.is_defined()) {
+        worker.prepare_weights(share(blocks, thread), share(blocks, thread + 1), worker.shared());
+      }
       wait();
       const std::int64_t units = plan.geometry.units.count();
       worker.run_units(share(units, thread), share(units, thread + 1));
@@ -286,18 +302,44 @@ void place_scratch(ResultPlan& plan) {
       plan.stores_images ? geometry.all_tiles() : geometry.units.most_tiles();
   plan.tile_plane = plane_of(tiles * source.padded);
   plan.sum_plane = plane_of(tiles * width);
-  plan.weight_plane = plane_of((plan.stores_images ? kBlockChannels : source.channels) * width);
-  const std::int64_t shared_weights =
-      kPoints * plan.weight_plane * static_cast<std::int64_t>(plan.panels.size());
-  plan.bias_at = plan.stores_images ? kPoints * plan.tile_plane : shared_weights;
+  const bool is_packed = plan.packed.is_defined();
+  const bool has_blocks = plan.stores_images && !is_packed;
+  plan.weight_plane = plane_of((has_blocks ? kBlockChannels : source.channels) * width);
+  plan.bias_at = plan.stores_images ? kPoints * plan.tile_plane
+                 : is_packed        ? 0
+                                    : plan.all_weights();
   plan.threads_at = plan.bias_at + whole_lines<float>(width + geometry.result.padded);
   plan.tiles_at = whole_lines<float>((geometry.source_pixels(rows) + 1) * source.padded);
   plan.sums_at = plan.tiles_at + (plan.stores_images ? 0 : kPoints * plan.tile_plane);
   plan.weights_at = plan.sums_at + kPoints * plan.sum_plane;
-  plan.spare_at = plan.weights_at + (plan.stores_images ? kPoints * plan.weight_plane : 0);
+  plan.spare_at = plan.weights_at + (has_blocks ? kPoints * plan.weight_plane : 0);
   const std::int64_t spare =
       std::max(plan.taps() * kBlockChannels, geometry.result_pixels(rows)) * width;
   plan.thread_elements = plan.spare_at + whole_lines<float>(spare);
+}
+
+/// Whether transformed weights are small enough to be kept beside the constant ones.
+bool are_small(const Geometry& geometry) {
+  return kPoints * geometry.source.channels * geometry.result.padded *
+             static_cast<std::int64_t>(sizeof(float)) <=
+         kPackedBytes;
+}
+
+/// Transforms constant weights.
+void pack_weights(const Tensor& weights, ResultPlan& plan) {
+  const std::int64_t width = plan.widest();
+  plan.weight_plane = plane_of(plan.geometry.source.channels * width);
+  plan.packed = Tensor::zeros(DataType::kFloat32, {plan.all_weights()});
+  place_scratch(plan);
+  std::vector<float> scratch(static_cast<std::size_t>(plan.scratch_bytes()) / sizeof(float));
+  std::vector<std::byte*> args(static_cast<std::size_t>(plan.task.scratch) + 1, nullptr);
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): kernels only read their inputs
+  auto* values = const_cast<float*>(weights.data<float>().data());
+  args[static_cast<std::size_t>(plan.task.w)] = reinterpret_cast<std::byte*>(values);
+  args.back() = reinterpret_cast<std::byte*>(scratch.data());
+  Worker worker(plan, args.data(), 0);
+  worker.prepare_weights(0, worker.channel_blocks() * static_cast<std::int64_t>(plan.panels.size()),
+                         plan.packed.mutable_data<float>().data());
 }
 
 /// Cycles of one image with panels of this many vectors.
@@ -309,7 +351,8 @@ double result_cycles(const ResultPlan& plan, std::int64_t vectors) {
   const std::int64_t result_vectors = geometry.result.padded / lanes;
   const double products = product_cycles(*plan.target, rows, result_vectors, vectors) /
                           static_cast<double>(rows) * static_cast<double>(geometry.source.channels);
-  const double weights = kWeightCycles * static_cast<double>(geometry.source.channels) *
+  const double weights = (plan.is_constant ? kPackedCycles : kWeightCycles) *
+                         static_cast<double>(geometry.source.channels) *
                          static_cast<double>(result_vectors) /
                          static_cast<double>(geometry.units.batch);
   return tiles * products + image_cycles(geometry, lanes) + weights;
@@ -453,6 +496,8 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   plan->geometry = *geometry;
   plan->target = &target;
   plan->threads = request.threads;
+  const Tensor* constant = request.constants[static_cast<std::size_t>(task.w)];
+  plan->is_constant = constant != nullptr && winograd::are_small(*geometry);
   std::int64_t vectors = 1;
   double least = 0;
   for (std::int64_t v = 1; v <= target.max_vectors; ++v) {
@@ -478,6 +523,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   plan->offsets.resize(static_cast<std::size_t>(source.channels));
   std::iota(plan->offsets.begin(), plan->offsets.end(), 0);
   place_scratch(*plan);
+  if (plan->is_constant) pack_weights(*constant, *plan);
   if (!is_affordable(plan->scratch_bytes(), task.shape)) {
     return opdef::KernelOffer::decline("takes too much memory");
   }

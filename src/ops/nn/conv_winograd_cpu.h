@@ -1,8 +1,6 @@
 #ifndef ONNXGRAD_OPS_NN_CONV_WINOGRAD_CPU_H_
 #define ONNXGRAD_OPS_NN_CONV_WINOGRAD_CPU_H_
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -161,21 +159,6 @@ double product_cycles(const device::OffsetTarget<float>& target, std::int64_t ro
                       std::int64_t columns, std::int64_t vectors);
 /// Cycles of reading an image of the source and of the result, with their transforms.
 double image_cycles(const Geometry& geometry, std::int64_t lanes);
-
-/// Calls run_part(thread, threads, wait) on each thread; wait() returns when all have called it.
-template <class F>
-void run_on_threads(int threads, const F& run_part) {
-  if (threads == 1) {
-    run_part(0, 1, [] {});
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
-#pragma omp barrier
-    });
-  }
-}
 
 }  // namespace onnxgrad::ops::winograd
 
