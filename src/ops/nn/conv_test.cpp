@@ -316,6 +316,12 @@ TEST(ConvKernels, DepthwiseAgrees) {
       for (const int threads : {1, 3}) conv::compare_all(layer, dtype, threads);
     }
   }
+  const conv::Layer& layer = layers.front();
+  const KernelCall call = conv::call_of(layer, "Conv",
+                                        {random_tensor(DataType::kFloat32, layer.x, 1),
+                                         random_tensor(DataType::kFloat32, layer.w, 2)},
+                                        layer.y, "");
+  EXPECT_EQ(run_offers(call).front().label.substr(0, 9), "depthwise");
 }
 
 TEST(ConvKernels, FinishAgrees) {

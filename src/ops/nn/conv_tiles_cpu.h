@@ -133,7 +133,7 @@ struct ResultPlan {
 
 /// nullptr: padding would outweigh everything else.
 template <class T>
-std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& task, int threads);
+std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threads);
 
 /// An estimate for the direct computation of the weights from one image, of float32.
 double weight_image_cycles(const ConvTask& task, int threads);
@@ -144,7 +144,8 @@ opdef::KernelOffer offer_conv_result(const opdef::KernelRequest& request, const 
 opdef::KernelOffer offer_conv_weight(const opdef::KernelRequest& request, const ConvTask& task);
 /// All three where every channel is a group of its own, float32 and float64.
 opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task);
-/// Forward and, without strides, backward data of these, with vectors along rows of pixels.
+/// Forward and, without strides, backward data of those of 3 x 3 and 5 x 5, with vectors along
+/// rows.
 opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
