@@ -50,6 +50,17 @@ void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T
   const std::int64_t width = panel.width;
   const std::int64_t taps = plan.kernel_size;
   const std::int64_t channels = std::min(width, plan.result_channels - panel.first);
+  if (taps == 1) {  // rows of w are rows of the panel
+    for (const ResultPhase& phase : plan.phases) {
+      if (phase.taps.empty()) continue;
+      T* row = to + phase.weights * width;
+      for (std::int64_t m = 0; m < plan.source_channels; ++m, row += width) {
+        std::copy_n(w + m * plan.result_channels + panel.first, channels, row);
+        std::fill(row + channels, row + width, T(0));
+      }
+    }
+    return;
+  }
   std::fill_n(spare, taps * width, T(0));
   for (std::int64_t m = 0; m < plan.source_channels; ++m) {
     device::gemm_target<T>().transpose(w + (m * plan.result_channels + panel.first) * taps, taps,

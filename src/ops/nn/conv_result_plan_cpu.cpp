@@ -45,20 +45,6 @@ bool is_mostly_padding(const ConvTask& task) {
   return done > kLargestWaste * (needed + kWasteAllowance);
 }
 
-/// A product of matrices has no rows of pixels: an image is one row.
-ConvTask in_one_row(ConvTask task) {
-  const auto& axes = task.shape.axes;
-  const bool is_product = std::ranges::all_of(axes, [](const WindowAxis& axis) {
-    return axis.kernel == 1 && axis.stride == 1 && !axis.is_padded() && axis.input == axis.output;
-  });
-  if (!is_product) return task;
-  const std::int64_t pixels = task.shape.input_size();
-  task.shape.axes = {};
-  task.shape.axes[2].input = pixels;
-  task.shape.axes[2].output = pixels;
-  return task;
-}
-
 std::vector<std::array<AxisPhase, 3>> all_phases(const ConvTask& task) {
   std::array<std::vector<AxisPhase>, 3> axes;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -254,6 +240,19 @@ void place_scratch(ResultPlan<T>& plan) {
 }
 
 }  // namespace
+
+ConvTask in_one_row(ConvTask task) {
+  const auto& axes = task.shape.axes;
+  const bool is_product = std::ranges::all_of(axes, [](const WindowAxis& axis) {
+    return axis.kernel == 1 && axis.stride == 1 && !axis.is_padded() && axis.input == axis.output;
+  });
+  if (!is_product) return task;
+  const std::int64_t pixels = task.shape.input_size();
+  task.shape.axes = {};
+  task.shape.axes[2].input = pixels;
+  task.shape.axes[2].output = pixels;
+  return task;
+}
 
 EvenSplit::EvenSplit(std::int64_t total, std::int64_t largest) {
   const std::int64_t parts = (total + largest - 1) / largest;

@@ -131,6 +131,10 @@ struct ResultPlan {
   }
 };
 
+/// A convolution that is a product of matrices, 1 x 1 without strides, has no rows of pixels: each
+/// image as one row. Others as they are.
+ConvTask in_one_row(ConvTask task);
+
 /// nullptr: padding would outweigh everything else.
 template <class T>
 std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threads);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <limits>
@@ -235,7 +234,7 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan
 template <class T>
 std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int threads) {
   auto plan = std::make_shared<WeightPlan<T>>();
-  const std::array<SourceAxis, 3> source = describe(task, threads, plan.get());
+  const std::array<SourceAxis, 3> source = describe(in_one_row(task), threads, plan.get());
   choose_tiles(*plan);
   plan->source = ConvSource(
       source, plan->mode == WeightMode::kChannels && plan->input % kAliasingElements == 0);
@@ -490,25 +489,18 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
       (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
   T* sums = scratch + plan.sums_at;
   T* w = reinterpret_cast<T*>(args[plan.task.w]);
-  if (plan.threads == 1) {
-    Unit<T>(plan, args, scratch).run(0, units);
-    write_weights(plan, sums, w);
-    return;
-  }
-#pragma omp parallel num_threads(plan.threads)
-  {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
+  run_on_threads(plan.threads, [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
+    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
     Unit<T>(plan, args, scratch + thread * plan.thread_elements)
-        .run(units * thread / threads, units * (thread + 1) / threads);
-#pragma omp barrier
-    const std::int64_t first = plan.sums() * thread / threads;
-    const std::int64_t last = plan.sums() * (thread + 1) / threads;
+        .run(share(units, thread), share(units, thread + 1));
+    wait();
     for (std::int64_t other = 1; other < threads; ++other) {
       const T* from = sums + other * plan.thread_elements;
-      for (std::int64_t i = first; i < last; ++i) sums[i] += from[i];
+      for (std::int64_t i = share(plan.sums(), thread); i < share(plan.sums(), thread + 1); ++i) {
+        sums[i] += from[i];
+      }
     }
-  }
+  });
   write_weights(plan, sums, w);
 }
 

@@ -38,9 +38,9 @@ struct Column {
   static constexpr int kLoads = kStride == 1 ? kKernel : kKernel + 1;
 
   HWY_INLINE Column(const PlaneShape& shape, std::int64_t column, std::int64_t results)
-      : first(column * kStride - shape.left), count(results) {
+      : first((column * kStride) - shape.left), count(results) {
     for (int i = 0; i < kLoads; ++i) {
-      const std::int64_t offset = kStride == 1 ? i : (i / 2 * 2) + (i % 2 * kLanes);
+      const std::int64_t offset = kStride == 1 ? i : (i - i % 2) + (i % 2 * kLanes);
       mask[i] = inside(D(), first + offset, shape.columns);
     }
     stored = hn::FirstN(D(), static_cast<std::size_t>(count));
@@ -134,7 +134,7 @@ HWY_INLINE void column_results(D d, const PlaneShape& shape,
   std::int64_t top = -shape.top;
   std::int64_t rest = shape.result_rows;
   constexpr std::int64_t kSpan = ((kMostRows - std::int64_t{1}) * kStride) + kKernel;
-  for (; rest >= kMostRows; rest -= kMostRows, top += kMostRows * kStride) {
+  for (; rest >= kMostRows; rest -= kMostRows, top += std::int64_t{kMostRows} * kStride) {
     if (top >= 0 && top + kSpan <= shape.rows) {
       row_block<kKernel, kStride, kMostRows, false>(d, shape, column, plane, top, weights, start,
                                                     results);
@@ -157,7 +157,7 @@ HWY_INLINE void column_results(D d, const PlaneShape& shape,
 template <int kKernel, int kStride, class D, class T>
 HWY_INLINE void plane_columns(D d, const PlaneShape& shape, const Planes<T>& planes,
                               std::int64_t first, std::int64_t last, std::int64_t at) {
-  constexpr std::int64_t kTaps = kKernel * kKernel;
+  constexpr std::int64_t kTaps = std::int64_t{kKernel} * kKernel;
   constexpr std::int64_t kLanes = hn::MaxLanes(D());
   const Column<kKernel, kStride, D> column(shape, at, std::min(shape.result_columns - at, kLanes));
   for (std::int64_t i = first; i < last; ++i) {
