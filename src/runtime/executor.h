@@ -109,6 +109,18 @@ struct NonFinite {
   std::size_t position = 0;  ///< of the kernel in the plan
 };
 
+/// Consecutive steps that differ only in the rows that inputs are bound to.
+struct StepSeries {
+  struct Input {
+    std::size_t number = 0;  ///< of Executor::inputs
+    const std::byte* data = nullptr;
+    std::int64_t row_bytes = 0;
+  };
+  std::span<const Input> inputs;
+  std::span<const std::int64_t> first_rows;  ///< per step: the row that each input begins at
+  std::size_t result = 0;                    ///< the output to keep, a floating-point number
+};
+
 class Execution {
  public:
   virtual ~Execution() = default;
@@ -123,6 +135,9 @@ class Execution {
   /// asynchronous device possibly when a result is read; the state is then unchanged or that of a
   /// complete step.
   virtual void run() = 0;
+  /// run() for each step, with its rows bound and StepCells::step counted up after it; writes the
+  /// result of each. Stops after the first one that is not finite; returns the number of steps.
+  virtual std::size_t run_series(const StepSeries& series, std::span<double> results) = 0;
   /// Output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;
   /// Its type and shape; if shapes depend on values, those of the last run, known after one.

@@ -42,6 +42,7 @@ class Region final : public Execution {
   void bind(std::size_t i, const std::byte* data) override;
   void bind(std::size_t i, device::Address data) override;
   void run() override;
+  std::size_t run_series(const StepSeries& series, std::span<double> results) override;
   double read_scalar(std::size_t i) const override;
   Tensor output_tensor(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;

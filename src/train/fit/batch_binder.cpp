@@ -90,6 +90,8 @@ void BatchBinder::prepare(const RowBlock& block, bool drop_last) {
   if (rest > 0 && !drop_last) prepare(tail_, *block.data, own_rows(rest));
   if (block.rows >= block.batch_rows) prepare(full_, *block.data, own_rows(block.batch_rows));
   if (!block.order.empty() && !block.has_windows) prepare_staging(block);
+  series_inputs_.reserve(block.data->columns.size());
+  series_rows_.reserve(kLongestSeries);
 }
 
 void BatchBinder::prepare_staging(const RowBlock& block) {
@@ -105,6 +107,28 @@ void BatchBinder::prepare_staging(const RowBlock& block) {
   for (const Column& column : columns) {
     staging_.push_back(Tensor::empty(column.values.dtype(), column.batch_dims(rows)));
   }
+}
+
+runtime::StepSeries BatchBinder::series(const RowBlock& block, std::int64_t begin,
+                                        std::int64_t count) {
+  const auto first = static_cast<std::size_t>(begin);
+  const auto size = static_cast<std::size_t>(count);
+  series_inputs_.clear();
+  for (const Column& column : block.data->columns) {
+    series_inputs_.push_back({.number = series_inputs_.size(),
+                              .data = column.values.raw(),
+                              .row_bytes = column.row_bytes});
+  }
+  if (block.batch_rows == 1 && !block.order.empty()) {
+    return {.inputs = series_inputs_, .first_rows = block.order.subspan(first, size)};
+  }
+  series_rows_.clear();
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::int64_t place = begin + k * block.batch_rows;
+    series_rows_.push_back(block.order.empty() ? place
+                                               : block.order[static_cast<std::size_t>(place)]);
+  }
+  return {.inputs = series_inputs_, .first_rows = series_rows_};
 }
 
 }  // namespace onnxgrad::train

@@ -16,6 +16,9 @@ namespace onnxgrad::train {
 void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
                std::byte* to);
 
+/// Batches of which a series is made at most.
+inline constexpr std::size_t kLongestSeries = 256;
+
 /// The plans of a fit's batches, and the binding of their rows: read in place if a batch is
 /// consecutive rows (one row is), else gathered into a buffer of one batch.
 class BatchBinder {
@@ -41,6 +44,14 @@ class BatchBinder {
   /// The same with another step, whose plan is compiled.
   runtime::Execution& bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
                            std::int64_t rows);
+  /// Whether the rows of whole batches are read in place by one worker.
+  bool is_in_place(const RowBlock& block) const {
+    return (block.order.empty() || block.has_windows || block.batch_rows == 1) &&
+           step_.workers() == nullptr;
+  }
+  runtime::Execution& full_plan() const { return *full_.execution; }
+  /// `count` such batches from this position on; valid until the next call.
+  runtime::StepSeries series(const RowBlock& block, std::int64_t begin, std::int64_t count);
   /// The rows with the caller's plan.
   void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
                std::int64_t rows) {
@@ -79,6 +90,8 @@ class BatchBinder {
 
   StepRunner& step_;
   std::vector<Tensor> staging_;  ///< per column, one batch
+  std::vector<runtime::StepSeries::Input> series_inputs_;
+  std::vector<std::int64_t> series_rows_;
   Plan full_;
   Plan tail_;
 };

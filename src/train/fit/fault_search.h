@@ -38,8 +38,8 @@ class FaultSearch {
     return interval_ > 0 ? std::max<std::int64_t>(interval_ - 1 - num_steps(), 0)
                          : std::numeric_limits<std::int64_t>::max();
   }
-  /// Before each step. Allocates nothing after reserve().
-  void note_rate() { rates_.push_back(step_.learning_rate()); }
+  /// After steps with the present rate. Allocates nothing after reserve().
+  void note_steps(std::size_t steps) { rates_.insert(rates_.end(), steps, step_.learning_rate()); }
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }
   /// Names of the trained weights that no step since the snapshot has changed.
   std::vector<std::string> unchanged_weights() const { return snapshot_.unchanged_weights(); }

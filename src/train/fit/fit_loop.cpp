@@ -348,24 +348,61 @@ std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
   return faults_ ? std::min(most, faults_->steps_before_snapshot()) : most;
 }
 
-// The same as run_batch() for steps that are quiet. Small models notice the difference.
+// The same as run_batch() for steps that are quiet, in series as long as they are short.
 bool FitLoop::run_quiet_steps(std::int64_t begin, std::int64_t count) {
   const std::int64_t rows = block_->batch_rows;
   const auto counted = static_cast<double>(rows);
   const double share = step_.graph().is_mean ? counted : 1;
-  for (; count > 0; --count, begin += rows) {
-    runtime::Execution& plan = binder_.bind(*block_, begin, rows);
-    if (faults_) faults_->note_rate();
-    progress_.is_inside_step = true;
-    const double loss = step_.run(plan);
-    progress_.is_inside_step = false;
-    ++progress_.step;
-    progress_.row += rows;
-    progress_.loss.add(loss, counted, share);
-    if (!std::isfinite(loss) && faults_) return handle_loss(loss);
+  const bool in_series = step_.runs_series() && binder_.is_in_place(*block_);
+  while (count > 0) {
+    const std::int64_t most = std::min(count, in_series ? series_.steps : 1);
+    const std::span<const double> losses =
+        in_series ? run_series(begin, most) : run_step(binder_.bind(*block_, begin, rows), rows);
+    for (const double loss : losses) progress_.loss.add(loss, counted, share);
+    const double last = losses.back();
+    if (!std::isfinite(last) && faults_) return handle_loss(last);
     if (stop_.is_set()) return end_with(stop_.reason());
+    const auto done = static_cast<std::int64_t>(losses.size());
+    count -= done;
+    begin += done * rows;
   }
   return true;
+}
+
+// A series of batches takes some ten microseconds: then the stop flag is read.
+std::span<const double> FitLoop::run_series(std::int64_t begin, std::int64_t steps) {
+  const Clock::time_point start = Clock::now();
+  const runtime::StepSeries series = binder_.series(*block_, begin, steps);
+  const auto losses = count_steps(block_->batch_rows, [&] {
+    return step_.run_series(binder_.full_plan(), series, series_.losses);
+  });
+  const double seconds = seconds_since(start);
+  constexpr double kShort = 5e-5;
+  if (seconds > 2 * kShort) {
+    series_.steps = std::max<std::int64_t>(steps / 2, 1);
+  } else if (seconds < kShort && steps == series_.steps) {
+    series_.steps = std::min(2 * steps, static_cast<std::int64_t>(kLongestSeries));
+  }
+  return losses;
+}
+
+std::span<const double> FitLoop::run_step(runtime::Execution& plan, std::int64_t rows) {
+  return count_steps(rows, [&]() -> std::size_t {
+    series_.losses[0] = step_.run(plan);
+    return 1;
+  });
+}
+
+// Runs steps of so many rows each; returns their losses.
+template <class F>
+std::span<const double> FitLoop::count_steps(std::int64_t rows, F&& run) {
+  progress_.is_inside_step = true;
+  const std::size_t done = run();
+  progress_.is_inside_step = false;
+  progress_.step += static_cast<std::int64_t>(done);
+  progress_.row += static_cast<std::int64_t>(done) * rows;
+  if (faults_) faults_->note_steps(done);
+  return std::span(series_.losses).first(done);
 }
 
 // False: training ends with this step.
@@ -373,14 +410,9 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   if (has_done_steps()) return false;
   runtime::Execution& plan = binder_.bind(*block_, begin, rows);
   rates_.set_rate(progress_);
-  if (faults_) faults_->note_rate();
   const bool has_workers = step_.workers() != nullptr;
   if (has_workers) step_.set_signal(wish_to_stop());
-  progress_.is_inside_step = true;
-  const double loss = step_.run(plan);
-  progress_.is_inside_step = false;
-  ++progress_.step;
-  progress_.row += rows;
+  const double loss = run_step(plan, rows).front();
   if (options_.keep_step_losses) history_.step_losses.push_back(loss);
   const bool is_finite = std::isfinite(loss);
   if (options_.on_non_finite == OnNonFinite::kSkip && !is_finite) {

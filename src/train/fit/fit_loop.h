@@ -1,10 +1,12 @@
 #ifndef ONNXGRAD_TRAIN_FIT_FIT_LOOP_H_
 #define ONNXGRAD_TRAIN_FIT_FIT_LOOP_H_
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "onnxgrad/trainer.h"
@@ -30,7 +32,8 @@ namespace onnxgrad::train {
 
 class FitLoop {
  public:
-  /// `history` is cleared. `stop` is checked after every step, and while waiting for rows.
+  /// `history` is cleared. `stop` is checked after every step (short ones: after some ten
+  /// microseconds), and while waiting for rows.
   /// `source` outlives this.
   FitLoop(Session& session, const Dataset& data, const FitOptions& options, StopFlag& stop,
           History& history);
@@ -55,6 +58,10 @@ class FitLoop {
   bool run_batch(std::int64_t begin, std::int64_t rows);
   std::int64_t num_quiet_steps(std::int64_t most) const;
   bool run_quiet_steps(std::int64_t begin, std::int64_t count);
+  std::span<const double> run_series(std::int64_t begin, std::int64_t steps);
+  std::span<const double> run_step(runtime::Execution& plan, std::int64_t rows);
+  template <class F>
+  std::span<const double> count_steps(std::int64_t rows, F&& run);
   bool check_state();
   bool handle_loss(double loss);
   bool handle_fault(const std::string& fault_seen);
@@ -95,6 +102,11 @@ class FitLoop {
   std::optional<FitCheckpoints> checkpoints_;
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
 
+  struct Series {
+    std::int64_t steps = 1;  ///< of the next one
+    std::array<double, kLongestSeries> losses = {};
+  };
+  Series series_;
   std::int64_t countdown_ = 0;  ///< steps until the step callback
   StopFlag never_;
   std::exception_ptr interruption_;  ///< of one of several workers

@@ -209,6 +209,21 @@ double StepRunner::run_lbfgs(Execution& plan) {
   return first_loss;
 }
 
+std::size_t StepRunner::run_series(Execution& plan, runtime::StepSeries series,
+                                   std::span<double> losses) {
+  ONNXGRAD_ASSERT(runs_series());
+  struct StepCount {
+    explicit StepCount(StepRunner& counted) : runner(counted) {}
+    ~StepCount() { runner.steps_ = static_cast<std::int64_t>(runner.executor().cells().step); }
+    StepCount(const StepCount&) = delete;
+    StepCount& operator=(const StepCount&) = delete;
+    StepRunner& runner;
+  };
+  const StepCount count{*this};  // also if a step throws
+  series.result = graph_.ports.loss;
+  return plan.run_series(series, losses);
+}
+
 std::optional<runtime::NonFinite> StepRunner::run_until_non_finite(Execution& plan) {
   auto found = plan.run_until_non_finite();
   set_steps(steps_ + 1);

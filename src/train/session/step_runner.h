@@ -66,6 +66,11 @@ class StepRunner : public Runner {
     set_steps(steps_ + 1);
     return loss;
   }
+  /// Whether steps are nothing but runs of the graph, which can be a series.
+  bool runs_series() const { return !lbfgs_ && !outer_ && workers_ == nullptr; }
+  /// Such steps with the loss of each; see Execution::run_series.
+  std::size_t run_series(runtime::Execution& plan, runtime::StepSeries series,
+                         std::span<double> losses);
   /// See Execution::run_until_non_finite.
   std::optional<runtime::NonFinite> run_until_non_finite(runtime::Execution& plan);
   /// The same step with one kernel per node, and a copy of the state: to find where a fault
