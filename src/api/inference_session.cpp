@@ -90,6 +90,7 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
     runnable.push_back(std::move(all[i]));
   }
   passes::fold_batch_norms(graph);
+  passes::transpose_weights(graph);
   ir::eliminate_dead_nodes(graph);
   runtime::ExecutorOptions own = train::executor_options(options);
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) own.output_blocks.push_back(i);

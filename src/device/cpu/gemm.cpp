@@ -15,6 +15,8 @@ namespace {
 constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any instruction set
 // Multiply-adds from which threads share a product: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
+// To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
+constexpr std::int64_t kRowsOfRead = 4;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -212,13 +214,21 @@ void run_dots(const void* data, const GemmOperands& operands) {
 #pragma omp parallel num_threads(plan.threads) firstprivate(dots)
   {
     const Share share;
-    const std::int64_t units = (plan.m + kGemmMaxRows - 1) / kGemmMaxRows;
-    const std::int64_t first = share.first(units) * kGemmMaxRows;
-    dots.rows = std::min(share.last(units) * kGemmMaxRows, plan.m) - first;
-    dots.a += first * plan.k;
-    dots.c += first * plan.n;
-    dots.start += first * dots.start_row;
-    if (dots.rows > 0) plan.target->dots(dots);
+    if (plan.m == 1) {
+      const std::int64_t first = share.first(plan.n);
+      dots.columns = share.last(plan.n) - first;
+      dots.b += first * plan.k;
+      dots.c += first;
+      dots.start += first * dots.start_column;
+    } else {
+      const std::int64_t units = (plan.m + kGemmMaxRows - 1) / kGemmMaxRows;
+      const std::int64_t first = share.first(units) * kGemmMaxRows;
+      dots.rows = std::min(share.last(units) * kGemmMaxRows, plan.m) - first;
+      dots.a += first * plan.k;
+      dots.c += first * plan.n;
+      dots.start += first * dots.start_row;
+    }
+    if (dots.rows > 0 && dots.columns > 0) plan.target->dots(dots);
   }
 }
 
@@ -272,7 +282,7 @@ PreparedGemm prepare(const GemmSpec& spec) {
     return prepared;
   };
   if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
-  const bool is_large = spec.m * spec.n * spec.k >= kSharedProduct;
+  const bool is_large = std::max(spec.m, kRowsOfRead) * spec.n * spec.k >= kSharedProduct;
   switch (choose_gemm(spec, *plan->target)) {
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);

@@ -428,6 +428,47 @@ TEST(FitLoop, NonFiniteLossesCanStopOrPass) {
   EXPECT_EQ(fixture.fit(linear_data(), options).epochs.size(), 3U);
 }
 
+// Steps that nobody watches run in series.
+TEST(FitLoop, SeriesAreTheirSteps) {
+  const Dataset data = linear_data(1203);
+  for (const std::int64_t batch : {1, 5}) {
+    for (const bool shuffle : {false, true}) {
+      for (const auto sampling : {Sampling::kRows, Sampling::kWindows}) {
+        if (sampling == Sampling::kWindows && !shuffle) continue;
+        FitOptions options{
+            .epochs = 2, .batch_size = batch, .shuffle = shuffle, .sampling = sampling};
+        Fixture watched(Sgd{.learning_rate = 0.01});
+        watched.fit(data, options);
+        options.keep_step_losses = false;
+        Fixture fixture(Sgd{.learning_rate = 0.01});
+        fixture.fit(data, options);
+        EXPECT_EQ(fixture.weights(), watched.weights());
+        EXPECT_EQ(fixture.session.steps(), watched.session.steps());
+        for (std::size_t epoch = 0; epoch < 2; ++epoch) {
+          EXPECT_EQ(fixture.history.epochs[epoch].train_loss,
+                    watched.history.epochs[epoch].train_loss);
+          EXPECT_EQ(fixture.history.epochs[epoch].steps, watched.history.epochs[epoch].steps);
+        }
+      }
+    }
+  }
+}
+
+TEST(FitLoop, ASeriesEndsWithItsFirstFault) {
+  Dataset data = linear_data(900);
+  auto x = data.inputs[0].tensor.mutable_data<float>();
+  x[2 * 700] = 1e30F;  // the loss of this row is infinite
+  FitOptions options{.epochs = 1, .batch_size = 1, .shuffle = false};
+  Fixture watched(Sgd{.learning_rate = 0.01});
+  const std::string message = convergence_error(watched, data, options);
+  EXPECT_THAT(message, HasSubstr("at epoch 1, step 701 (batch 701, row 700)"));
+  options.keep_step_losses = false;
+  Fixture fixture(Sgd{.learning_rate = 0.01});
+  EXPECT_EQ(convergence_error(fixture, data, options), message);
+  EXPECT_EQ(fixture.weights(), watched.weights());
+  EXPECT_EQ(fixture.session.steps(), 700);
+}
+
 TEST(FitLoop, TheScheduleSetsEveryStepsRate) {
   const Dataset data = linear_data();
   Fixture scheduled(Sgd{.learning_rate = 99});
