@@ -140,17 +140,17 @@ class Unit {
     }
   }
 
-  /// Units [first, last) of images, groups, blocks and parts, the last one fastest.
+  /// Units [first, last) of parts, images, groups and blocks, the last one fastest.
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
-      const std::int64_t part = unit % plan_.parts;
-      const std::int64_t whole = unit / plan_.parts / plan_.blocks;
+      const std::int64_t part = unit / plan_.part_units();
+      const std::int64_t whole = unit % plan_.part_units() / plan_.blocks;
       std::tie(first_panel_, last_panel_) = plan_.panels_of(part);
-      block_ = unit / plan_.parts % plan_.blocks;
+      block_ = unit % plan_.part_units() % plan_.blocks;
       group_ = whole % plan_.groups;
       image_ = whole / plan_.groups * plan_.images;
       images_ = std::min(plan_.images, plan_.batch - image_);
-      if (unit == first || (block_ == 0 && part == 0)) read_images();
+      if (unit == first || block_ == 0) read_images();
       const std::int64_t before = block_ * plan_.block * plan_.block_step;
       first_result_ = before * (plan_.result_size / plan_.result[plan_.block_axis]);
       for (const ResultPhase& phase : plan_.phases) run_phase(phase);
@@ -185,7 +185,7 @@ class Unit {
   std::int64_t source_index(const ResultPhase& phase, const std::array<std::int64_t, 3>& q) const {
     std::int64_t index = 0;
     for (std::size_t i = 0; i < 3; ++i) {
-      index += q[i] * phase.axes[i].source_step * plan_.source.stride(i);
+      index += q[i] * plan_.source.step(i, phase.axes[i].source_step);
     }
     return index;
   }
@@ -347,8 +347,7 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
   const bool is_packed = plan.packed.is_defined();
   const T* weights = is_packed ? plan.packed.template data<T>().data() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
-  const std::int64_t units =
-      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks * plan.parts;
+  const std::int64_t units = plan.part_units() * plan.parts;
   const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
     const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
     T* own = scratch + plan.threads_at + thread * plan.thread_elements;

@@ -18,6 +18,9 @@ constexpr double kWasteAllowance = 1 << 20;
 constexpr std::int64_t kMostPhases = 64;
 // Cycles per result: for gathering as [position, channel] and transposing.
 constexpr double kTransposed = 0.6;
+// Cycles per source position whose column is sorted, and the largest stride for which they are.
+constexpr double kSorted = 1.5;
+constexpr std::int64_t kMostColumnSteps = 4;
 
 bool has_few_phases(const ConvTask& task) {
   if (task.pass == ConvTask::Pass::kForward) return true;
@@ -116,9 +119,11 @@ double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vec
   const auto& target = *plan.target;
   const std::int64_t largest_rows = target.max_rows[vectors - 1];
   const auto to_vectors = [&](std::int64_t n) { return (n + target.lanes - 1) / target.lanes; };
-  double cycles = in_planes ? 0
-                            : kTransposed * static_cast<double>(plan.result_size) *
-                                  static_cast<double>(plan.result_channels);
+  double cycles = kTransposed * static_cast<double>(plan.result_size * plan.result_channels);
+  if (in_planes) {
+    const bool sorts = plan.phases.front().axes[2].source_step > 1;
+    cycles = sorts ? kSorted * static_cast<double>(plan.source_size * plan.source_channels) : 0;
+  }
   for (const ResultPhase& phase : plan.phases) {
     std::int64_t taps = 1;
     for (const AxisPhase& axis : phase.axes) taps *= static_cast<std::int64_t>(axis.taps.size());
@@ -141,7 +146,7 @@ double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vec
 template <class T>
 void choose_tiles(ResultPlan<T>& plan) {
   const bool can_be_planes = std::ranges::all_of(plan.phases, [](const ResultPhase& phase) {
-    return phase.axes[2].step == 1 && phase.axes[2].source_step == 1;
+    return phase.axes[2].step == 1 && phase.axes[2].source_step <= kMostColumnSteps;
   });
   double least = std::numeric_limits<double>::infinity();
   for (const bool in_planes : {false, true}) {
@@ -167,19 +172,18 @@ bool has_whole_vectors(const ResultPlan<T>& plan) {
          (plan.source_size % kAliasingElements != 0 || plan.source_channels <= kMostAliases);
 }
 
-/// Panels, and which of them are units of their own: if there are fewer images than threads and
-/// more weights than pixels, every thread reads its own weights.
+/// Panels, and which of them are units of their own: if there are more weights than pixels, every
+/// thread reads its own weights.
 template <class T>
 void split_channels(ResultPlan<T>& plan) {
   const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
   const std::int64_t total = (plan.result_channels + lanes - 1) / lanes;
   std::int64_t largest = plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
   const std::int64_t weights = plan.result_channels * plan.source_channels * plan.kernel_size;
-  const std::int64_t pixels =
-      plan.source_channels * plan.source_size + plan.result_channels * plan.result_size;
-  const std::int64_t whole_units = plan.batch * plan.groups;
-  if (whole_units < plan.threads && weights > pixels) {
-    plan.parts = std::min((plan.threads + whole_units - 1) / whole_units, total);
+  const std::int64_t pixels = plan.batch * (plan.source_channels * plan.source_size +
+                                            plan.result_channels * plan.result_size);
+  if (weights > pixels && plan.groups < plan.threads) {
+    plan.parts = std::min<std::int64_t>(plan.threads, total);
     const std::int64_t panels = (total + largest - 1) / largest;
     const std::int64_t rounded = (panels + plan.parts - 1) / plan.parts * plan.parts;
     largest = even_part(total, (total + rounded - 1) / rounded);
@@ -220,7 +224,7 @@ void split_work(ResultPlan<T>& plan) {
   plan.block_results = std::min(plan.block * plan.block_step, plan.result[plan.block_axis]) * inner;
   if (plan.in_planes || plan.blocks > 1) return;
   const std::int64_t copy = plan.source.copy_elements(plan.source_channels) * bytes;
-  plan.images = std::min({kSharedResults / plan.result_size, plan.batch / plan.threads,
+  plan.images = std::min({kSharedResults / plan.result_size, plan.batch * plan.parts / plan.threads,
                           kCopyBytes / std::max<std::int64_t>(copy, 1)});
   plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
 }
@@ -282,7 +286,8 @@ std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threa
   plan->threads = threads;
   const std::array<SourceAxis, 3> axes = describe(task, *plan);
   choose_tiles(*plan);
-  plan->source = ConvSource(axes, plan->in_planes && !has_whole_vectors(*plan));
+  plan->source = ConvSource(axes, plan->in_planes && !has_whole_vectors(*plan),
+                            plan->in_planes ? plan->phases.front().axes[2].source_step : 1);
   const std::int64_t padded = plan->source.plane();
   if (padded > kLargestPadding * (plan->source_size + plan->result_size) + kPaddingAllowance ||
       padded * plan->source_channels > std::numeric_limits<std::int32_t>::max()) {

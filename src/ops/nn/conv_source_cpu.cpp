@@ -49,15 +49,19 @@ void SourceAxis::cover(const AxisPhase& phase) {
   }
 }
 
-ConvSource::ConvSource(const std::array<SourceAxis, 3>& axes, bool must_copy) : axes_(axes) {
-  copies_ = must_copy;
+ConvSource::ConvSource(const std::array<SourceAxis, 3>& axes, bool must_copy,
+                       std::int64_t column_step)
+    : axes_(axes), column_step_(column_step) {
+  copies_ = must_copy || column_step > 1;
   for (const SourceAxis& axis : axes) copies_ = copies_ || !axis.is_inside();
   const auto extent = [&](std::size_t i) { return copies_ ? axes[i].padded() : axes[i].size; };
-  strides_ = {extent(1) * extent(2), extent(2), 1};
+  columns_ = (extent(2) + column_step - 1) / column_step;
+  strides_ = {extent(1) * columns_ * column_step, columns_ * column_step, 1};
   plane_ = extent(0) * strides_[0];
   if (!copies_) return;
   if (plane_ % kAliasingElements == 0) plane_ += kLineElements;
-  for (std::size_t i = 0; i < 3; ++i) origin_ -= axes[i].low * strides_[i];
+  const std::size_t linear = column_step > 1 ? 2 : 3;  // axes whose positions are not sorted
+  for (std::size_t i = 0; i < linear; ++i) origin_ -= axes[i].low * strides_[i];
 }
 
 std::int64_t ConvSource::copy_elements(std::int64_t channels) const {
@@ -81,9 +85,21 @@ void ConvSource::copy(const T* from, std::int64_t channels, T* to) const {
   // Rows are written up to a full vector, with zeros: what follows a row is padding or is
   // written next.
   const auto copy_rows = device::gemm_target<T>().copy;
+  const auto copy_sorted = [&](const T* source, std::int64_t d, T* plane) {
+    for (std::int64_t h = begin(1); h < begin(1) + rows; ++h, source += axes_[2].size) {
+      for (std::int64_t i = 0; i < std::min(column_step_, columns); ++i) {
+        T* next = plane + offset(d, h, begin(2) + i);
+        for (std::int64_t w = i; w < columns; w += column_step_) *next++ = source[w];
+      }
+    }
+  };
   for (std::int64_t c = 0; c < channels; ++c) {
     for (std::int64_t d = begin(0); d < begin(0) + count(0); ++d) {
       const T* source = from + ((c * axes_[0].size + d) * axes_[1].size + begin(1)) * axes_[2].size;
+      if (column_step_ > 1) {
+        copy_sorted(source + begin(2), d, to + c * plane_);
+        continue;
+      }
       copy_rows(source + begin(2), axes_[2].size, to + c * plane_ + offset(d, begin(1), begin(2)),
                 strides_[1], rows, columns);
     }

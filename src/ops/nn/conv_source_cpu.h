@@ -54,16 +54,25 @@ struct SourceAxis {
 /// Channels [.., depth, height, width] as the taps read them.
 class ConvSource {
  public:
-  /// Every phase of every axis must have been covered.
-  ConvSource(const std::array<SourceAxis, 3>& axes, bool must_copy);
+  /// Every phase of every axis must have been covered. With `column_step` > 1 a copy has the
+  /// columns of a row sorted by their remainder modulo that: those of results that far apart are
+  /// adjacent.
+  ConvSource(const std::array<SourceAxis, 3>& axes, bool must_copy, std::int64_t column_step = 1);
 
   /// Elements from one channel to the next.
   std::int64_t plane() const { return plane_; }
   /// Of source position (depth, height, width) relative to the result of copy().
   std::int64_t offset(std::int64_t depth, std::int64_t height, std::int64_t width) const {
-    return (depth * strides_[0]) + (height * strides_[1]) + width + origin_;
+    const std::int64_t row = (depth * strides_[0]) + (height * strides_[1]) + origin_;
+    if (column_step_ == 1) return row + width;
+    const std::int64_t column = width - axes_[2].low;
+    return row + (column % column_step_ * columns_) + (column / column_step_);
   }
   std::int64_t stride(std::size_t axis) const { return strides_[axis]; }
+  /// From one result to the next, where these are `source_step` source positions apart.
+  std::int64_t step(std::size_t axis, std::int64_t source_step) const {
+    return axis == 2 ? source_step / column_step_ : source_step * strides_[axis];
+  }
   /// False: the tensor is read in place.
   bool copies() const { return copies_; }
   /// Elements of a padded copy of `channels` channels; vectors may be read at any position in it.
@@ -81,6 +90,8 @@ class ConvSource {
   std::array<std::int64_t, 3> strides_ = {};
   std::int64_t plane_ = 0;
   std::int64_t origin_ = 0;
+  std::int64_t column_step_ = 1;
+  std::int64_t columns_ = 0;  ///< of a row with the same remainder
   bool copies_ = false;
 };
 

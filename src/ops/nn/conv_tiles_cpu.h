@@ -121,6 +121,8 @@ struct ResultPlan {
   std::int64_t sums_at = 0, spare_at = 0;  ///< in a thread's part
 
   std::int64_t group_weights() const { return padded_channels * panel_steps; }
+  /// Units of a part: images, groups and blocks.
+  std::int64_t part_units() const { return (batch + images - 1) / images * groups * blocks; }
   /// The panels of a part.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t part) const {
     const auto count = static_cast<std::int64_t>(panels.size());
