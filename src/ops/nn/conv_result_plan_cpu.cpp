@@ -173,7 +173,7 @@ bool has_whole_vectors(const ResultPlan<T>& plan) {
 }
 
 /// Panels, and which of them are units of their own: if there are more weights than pixels, every
-/// thread reads its own weights.
+/// thread reads its own weights. What is read in place costs little more if all threads read it.
 template <class T>
 void split_channels(ResultPlan<T>& plan) {
   const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
@@ -182,11 +182,10 @@ void split_channels(ResultPlan<T>& plan) {
   const std::int64_t weights = plan.result_channels * plan.source_channels * plan.kernel_size;
   const std::int64_t pixels = plan.batch * (plan.source_channels * plan.source_size +
                                             plan.result_channels * plan.result_size);
-  if (weights > pixels && plan.groups < plan.threads) {
+  const std::int64_t copies = plan.source.copies() ? 1 : plan.threads;
+  if (weights * copies > pixels && plan.groups < plan.threads) {
     plan.parts = std::min<std::int64_t>(plan.threads, total);
-    const std::int64_t panels = (total + largest - 1) / largest;
-    const std::int64_t rounded = (panels + plan.parts - 1) / plan.parts * plan.parts;
-    largest = even_part(total, (total + rounded - 1) / rounded);
+    largest = even_part_of(total, largest, plan.parts);
   }
   const EvenSplit split(total, largest);
   plan.parts = std::min(plan.parts, split.count());
@@ -267,6 +266,12 @@ EvenSplit::EvenSplit(std::int64_t total, std::int64_t largest) {
 
 std::int64_t even_part(std::int64_t total, std::int64_t largest) {
   return EvenSplit(total, largest).big;
+}
+
+std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t parts) {
+  const std::int64_t count = EvenSplit(total, largest).count();
+  const std::int64_t rounded = (count + parts - 1) / parts * parts;
+  return (total + rounded - 1) / rounded;
 }
 
 double tile_cycles(std::int64_t rows, std::int64_t vectors) {

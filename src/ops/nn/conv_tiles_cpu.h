@@ -40,6 +40,8 @@ struct EvenSplit {
 
 /// The larger parts of an even split.
 std::int64_t even_part(std::int64_t total, std::int64_t largest);
+/// The same where the count should be a multiple of `parts`.
+std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t parts);
 
 /// Elements that fill whole cache lines.
 template <class T>

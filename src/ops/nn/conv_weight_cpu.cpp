@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "ops/nn/conv_tiles_cpu.h"
 
@@ -56,10 +57,22 @@ struct WeightPlan {
   std::int64_t block = 0;      ///< into this many of its windows
   std::int64_t blocks = 1;
   std::int64_t unit_windows = 0;  ///< of the largest unit
+  /// Threads compute panels of all images instead of images: if there are more weights than pixels.
+  bool shares_panels = false;
   std::int64_t columns_at = 0, matrix_at = 0, sums_at = 0, thread_elements = 0;
 
   std::int64_t rows() const { return channels * taps; }
   std::int64_t sums() const { return groups * rows() * padded_channels; }
+  std::int64_t thread_sums() const { return shares_panels ? 0 : thread_elements; }
+  std::int64_t scratch_elements() const {
+    return thread_elements * threads + (shares_panels ? sums() : 0);
+  }
+  /// The panels that a thread computes.
+  std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t thread) const {
+    const auto count = static_cast<std::int64_t>(panels.size());
+    if (!shares_panels) return {0, count};
+    return {count * thread / threads, count * (thread + 1) / threads};
+  }
   /// Where a panel's sums start, [channels, taps, width].
   std::int64_t panel_sums(std::int64_t group, const ChannelPanel& panel) const {
     return rows() * (group * padded_channels + panel.first);
@@ -136,7 +149,16 @@ void choose_tiles(WeightPlan<T>& plan) {
     return;
   }
   const std::int64_t lanes = plan.target->lanes;
-  const EvenSplit split((plan.y_channels + lanes - 1) / lanes, vectors);
+  const std::int64_t total = (plan.y_channels + lanes - 1) / lanes;
+  const std::int64_t weights = plan.groups * plan.rows() * plan.y_channels;
+  const std::int64_t pixels =
+      plan.batch * plan.groups * (plan.channels * plan.input + plan.y_channels * plan.windows);
+  plan.shares_panels = plan.mode == WeightMode::kChannels && plan.threads > 1 &&
+                       total >= plan.threads &&
+                       weights * (plan.taps == 1 ? plan.threads : 1) > pixels;
+  if (plan.shares_panels) vectors = even_part_of(total, vectors, plan.threads);
+  const EvenSplit split(total, vectors);
+  plan.shares_panels = plan.shares_panels && split.count() >= plan.threads;
   for (std::int64_t i = 0; i < split.count(); ++i) {
     plan.panels.push_back({.first = plan.padded_channels, .width = split.size(i) * lanes});
     plan.padded_channels += plan.panels.back().width;
@@ -167,7 +189,8 @@ void split_work(WeightPlan<T>& plan) {
   plan.block = (count + plan.blocks - 1) / plan.blocks;
   plan.blocks = (count + plan.block - 1) / plan.block;
   if (plan.blocks == 1) {
-    plan.images = std::min({largest / plan.windows, plan.batch / plan.threads, fitting});
+    const std::int64_t of_thread = plan.shares_panels ? plan.batch : plan.batch / plan.threads;
+    plan.images = std::min({largest / plan.windows, of_thread, fitting});
     plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
   }
   plan.unit_windows = plan.images * plan.block * inner;
@@ -255,7 +278,12 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
     matrix = plan->rows() * plan->matrix_row + whole_lines<T>(1);
   }
   plan->sums_at = plan->matrix_at + matrix;
-  plan->thread_elements = plan->sums_at + whole_lines<T>(plan->sums());
+  plan->thread_elements = plan->sums_at;
+  if (plan->shares_panels) {
+    plan->sums_at = plan->thread_elements * threads;  // behind the threads' parts
+  } else {
+    plan->thread_elements += whole_lines<T>(plan->sums());
+  }
   return plan;
 }
 
@@ -263,19 +291,29 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
 template <class T>
 class Unit {
  public:
-  Unit(const WeightPlan<T>& plan, std::byte* const* args, T* own)
+  Unit(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t thread, T* own, T* sums)
       : plan_(plan),
         x_(reinterpret_cast<const T*>(args[plan.task.x])),
         y_(reinterpret_cast<const T*>(args[plan.task.y])),
         copy_(own),
         columns_(own + plan.columns_at),
         matrix_(own + plan.matrix_at),
-        sums_(own + plan.sums_at) {
+        sums_(sums) {
+    std::tie(first_panel_, last_panel_) = plan.panels_of(thread);
     for (std::int64_t i = 0; i < plan.images; ++i) {
       plan.source.clear(plan.channels, copy_ + i * plan.image_stride());
     }
     std::fill_n(columns_, plan.unit_windows * plan.padded_channels, T(0));
-    std::fill_n(sums_, plan.sums(), T(0));
+    if (!plan.shares_panels) {
+      std::fill_n(sums_, plan.sums(), T(0));
+      return;
+    }
+    for (std::int64_t g = 0; g < plan.groups; ++g) {
+      for (std::int64_t p = first_panel_; p < last_panel_; ++p) {
+        const ChannelPanel& panel = plan.panels[static_cast<std::size_t>(p)];
+        std::fill_n(sums_ + plan.panel_sums(g, panel), plan.rows() * panel.width, T(0));
+      }
+    }
   }
 
   /// Units [first, last) of images, groups and blocks, the last one fastest.
@@ -298,7 +336,8 @@ class Unit {
         continue;
       }
       if (plan_.mode == WeightMode::kMatrix) fill_matrix();
-      for (const ChannelPanel& panel : plan_.panels) {
+      for (std::int64_t p = first_panel_; p < last_panel_; ++p) {
+        const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
         fill_columns(panel);
         if (plan_.mode == WeightMode::kMatrix) {
           add_matrix(panel);
@@ -462,22 +501,30 @@ class Unit {
   std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0;
   std::int64_t begin_ = 0, end_ = 0;  ///< of the block, along its axis
   std::int64_t first_window_ = 0, windows_ = 0;
+  std::int64_t first_panel_ = 0, last_panel_ = 0;
 };
 
-/// w[m, c, tap] = sums[c, tap, m], panel by panel of each group.
+/// w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, one group after another.
 template <class T>
-void write_weights(const WeightPlan<T>& plan, const T* sums, T* w) {
+void write_weights(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last, const T* sums,
+                   T* w) {
   const std::int64_t rows = plan.rows();
-  if (plan.mode == WeightMode::kDots) {
-    std::copy_n(sums, plan.sums(), w);
-    return;
+  const auto count = static_cast<std::int64_t>(plan.panels.size());
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::int64_t group = i / count;
+    const ChannelPanel& panel = plan.panels[static_cast<std::size_t>(i % count)];
+    device::gemm_target<T>().transpose(sums + plan.panel_sums(group, panel), panel.width,
+                                       w + (group * plan.y_channels + panel.first) * rows, rows,
+                                       rows, std::min(panel.width, plan.y_channels - panel.first));
   }
-  for (std::int64_t g = 0; g < plan.groups; ++g) {
-    for (const ChannelPanel& panel : plan.panels) {
-      device::gemm_target<T>().transpose(sums + plan.panel_sums(g, panel), panel.width,
-                                         w + (g * plan.y_channels + panel.first) * rows, rows, rows,
-                                         std::min(panel.width, plan.y_channels - panel.first));
-    }
+}
+
+/// Adds the sums of other threads to those of the first one, elements [first, last).
+template <class T>
+void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last, T* sums) {
+  for (std::int64_t other = 1; other < plan.threads; ++other) {
+    const T* from = sums + other * plan.thread_sums();
+    for (std::int64_t i = first; i < last; ++i) sums[i] += from[i];
   }
 }
 
@@ -489,19 +536,26 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
       (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
   T* sums = scratch + plan.sums_at;
   T* w = reinterpret_cast<T*>(args[plan.task.w]);
+  const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   run_on_threads(plan.threads, [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
     const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
-    Unit<T>(plan, args, scratch + thread * plan.thread_elements)
-        .run(share(units, thread), share(units, thread + 1));
+    Unit<T> unit(plan, args, thread, scratch + thread * plan.thread_elements,
+                 sums + thread * plan.thread_sums());
+    if (plan.shares_panels) {
+      unit.run(0, units);
+    } else {
+      unit.run(share(units, thread), share(units, thread + 1));
+      wait();
+      add_sums(plan, share(plan.sums(), thread), share(plan.sums(), thread + 1), sums);
+    }
     wait();
-    for (std::int64_t other = 1; other < threads; ++other) {
-      const T* from = sums + other * plan.thread_elements;
-      for (std::int64_t i = share(plan.sums(), thread); i < share(plan.sums(), thread + 1); ++i) {
-        sums[i] += from[i];
-      }
+    if (plan.mode == WeightMode::kDots) {
+      const std::int64_t first = share(plan.sums(), thread);
+      std::copy_n(sums + first, share(plan.sums(), thread + 1) - first, w + first);
+    } else {
+      write_weights(plan, share(panels, thread), share(panels, thread + 1), sums, w);
     }
   });
-  write_weights(plan, sums, w);
 }
 
 template <class T>
@@ -510,7 +564,7 @@ KernelOffer offer(const ConvTask& task, int threads) {
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
   kernel.fn = run_weight<T>;
-  kernel.scratch_bytes = plan->thread_elements * threads * static_cast<std::int64_t>(sizeof(T));
+  kernel.scratch_bytes = plan->scratch_elements() * static_cast<std::int64_t>(sizeof(T));
   kernel.label =
       plan->mode == WeightMode::kDots
           ? "dots"
