@@ -34,6 +34,11 @@ struct EpochLog {
   std::int64_t rows = 0;                 ///< trained on
   double data_wait_s = 0;                ///< with a DataSource: how long training waited for rows
   bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
+  // With several workers (those of the epoch since it was resumed):
+  double network_wait_s = 0;       ///< how long training waited for the others, mean of all workers
+  std::int64_t slowest_rank = -1;  ///< the worker that waited least: others wait for it
+  std::string slowest_host = {};
+  double slowest_lag_s = 0;  ///< how much longer it computed than the mean of the others
 };
 
 struct StepLog {

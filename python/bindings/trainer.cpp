@@ -86,7 +86,11 @@ void bind_logs(nb::module_& module) {
       .def_ro("steps", &EpochLog::steps)
       .def_ro("rows", &EpochLog::rows)
       .def_ro("data_wait_s", &EpochLog::data_wait_s)
-      .def_ro("is_best", &EpochLog::is_best);
+      .def_ro("is_best", &EpochLog::is_best)
+      .def_ro("network_wait_s", &EpochLog::network_wait_s)
+      .def_ro("slowest_rank", &EpochLog::slowest_rank)
+      .def_ro("slowest_host", &EpochLog::slowest_host)
+      .def_ro("slowest_lag_s", &EpochLog::slowest_lag_s);
   nb::class_<StepLog>(module, "StepLog")
       .def_ro("epoch", &StepLog::epoch)
       .def_ro("step", &StepLog::step)

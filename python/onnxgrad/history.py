@@ -27,6 +27,9 @@ class History(dict[str, list[float]]):
     in chunks ``data_wait_s``, the time that training waited for rows; with several targets
     ``train_loss_<output>``, the loss of each without its factor; and with ``fit(grad_norm=True)``
     ``grad_norm``, the total norm of all gradients before clipping, averaged over the steps.
+    With several workers ``network_wait_s``, the seconds in which training waited for other workers
+    (the mean of all), ``slowest_rank``, the worker that waited least, and ``slowest_lag_s``, how
+    much longer it computed than the mean of the others; ``rows_per_s`` is that of all workers.
 
     Examples
     --------
@@ -110,6 +113,10 @@ def log_of(epoch: _core.EpochLog) -> dict[str, float]:
     logs["rows_per_s"] = epoch.rows_per_s
     if epoch.data_wait_s > 0:
         logs["data_wait_s"] = epoch.data_wait_s
+    if epoch.slowest_rank >= 0:
+        logs["network_wait_s"] = epoch.network_wait_s
+        logs["slowest_rank"] = float(epoch.slowest_rank)
+        logs["slowest_lag_s"] = epoch.slowest_lag_s
     return logs
 
 

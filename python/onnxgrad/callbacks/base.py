@@ -35,6 +35,11 @@ class RunningTrainer(Protocol):
     stop_reason: str
     run_dir: Path | None
 
+    @property
+    def worker_hosts(self) -> list[str]:
+        """Hosts of the workers of a job, by rank; empty: there is one worker."""
+        ...
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with the current weights."""
         ...

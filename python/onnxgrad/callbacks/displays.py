@@ -10,7 +10,7 @@ from typing import TextIO
 from onnxgrad.base.messages import BROKEN
 from onnxgrad.callbacks.base import Logs, RunningTrainer
 
-__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal"]
+__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal", "straggler"]
 
 MIN_UPDATE_S = 0.1  # a terminal is updated at most ten times a second
 
@@ -28,6 +28,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "grad_norm": ("   grad_norm", _number(12)),
     "lr": ("       lr", _number(9, 3)),
     "rows_per_s": ("   rows/s", lambda value: f"{value:9.0f}"),
+    "network_wait_s": (" waiting", lambda value: _duration(value)),
     "seconds": ("    time", lambda value: _duration(value)),
 }
 
@@ -51,6 +52,17 @@ def _duration(seconds: float) -> str:
     if seconds < 1e-3:
         return f"{seconds * 1e6:6.0f}us"
     return f"{seconds:7.2f}s" if seconds >= 1 else f"{seconds * 1e3:6.1f}ms"
+
+
+def straggler(trainer: RunningTrainer, logs: Logs) -> str:
+    """Return who the other workers of a job wait for, if that is a tenth of the epoch; else ""."""
+    lag = logs.get("slowest_lag_s", 0.0)
+    if lag < 0.1 * logs.get("seconds", 0.0) or not lag > 0:
+        return ""
+    rank = int(logs["slowest_rank"])
+    hosts = trainer.worker_hosts
+    where = f" on host {hosts[rank]}" if rank < len(hosts) else ""
+    return f"rank {rank}{where} is {_duration(lag).strip()} slower than the others"
 
 
 def is_terminal(stream: TextIO | None) -> bool:

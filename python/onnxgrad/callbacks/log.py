@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnxgrad.base.messages import log, logger
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
+from onnxgrad.callbacks.displays import straggler
 
 __all__ = ["LogMessages", "messages"]
 
@@ -29,6 +30,8 @@ class LogMessages(Callback):
             f"{name} {value:.6g}" for name, value in logs.items() if name != "epoch"
         )
         log("info", f"epoch {int(logs['epoch'])} of {trainer.epochs}: {numbers}")
+        if who := straggler(trainer, logs):
+            log("info", who)
 
     def on_checkpoint(self, trainer: RunningTrainer, path: str) -> None:  # noqa: ARG002 (interface)
         """Log what was written."""

@@ -10,7 +10,14 @@ from typing import TextIO
 
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
-from onnxgrad.callbacks.displays import PlainDisplay, RichDisplay, column, columns_of, is_terminal
+from onnxgrad.callbacks.displays import (
+    PlainDisplay,
+    RichDisplay,
+    column,
+    columns_of,
+    is_terminal,
+    straggler,
+)
 from onnxgrad.errors import OptionError
 
 __all__ = ["Progress", "progress_for"]
@@ -31,7 +38,8 @@ class Progress(Callback):
     Notes
     -----
     The best row so far (lowest validation loss, or training loss without validation) is marked
-    with ``*``. For more than 100 epochs only every n-th row is printed, unless epochs take longer
+    with ``*``. Of several workers, the one that others wait for is named if it takes a tenth of the
+    epoch longer. For more than 100 epochs only every n-th row is printed, unless epochs take longer
     than a second. The environment variable ``NO_COLOR`` is respected.
     """
 
@@ -71,7 +79,9 @@ class Progress(Callback):
                 column(name)[1](logs[name]) if name in logs else " " * len(column(name)[0])
                 for name in self._columns
             ]
-            self._display.line("  ".join(cells) + (" *" if is_best else ""), is_best)
+            who = straggler(trainer, logs)
+            row = "  ".join(cells) + (" *" if is_best else "") + (f"  {who}" if who else "")
+            self._display.line(row, is_best)
         self._display.advance(epoch, logs, trainer.session.steps - self._first_step)
 
     def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)

@@ -56,6 +56,12 @@ class TrainedModel:
     _callbacks: CallbackList
     _is_trial: bool
 
+    @property
+    def worker_hosts(self) -> list[str]:
+        """Hosts of the workers that train together, by rank; empty: there is one worker."""
+        parallel = self.session._data_parallel
+        return [] if parallel is None else parallel.workers.hosts
+
     def predict(self, X: ArrayLike | Mapping[str, ArrayLike], output: str | None = None) -> Any:
         """Return an output of the model with the current weights.
 

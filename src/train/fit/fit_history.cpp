@@ -31,6 +31,13 @@ constexpr std::pair<const char*, std::int64_t EpochLog::*> kCountColumns[] = {
     {"steps", &EpochLog::steps},
     {"rows", &EpochLog::rows},
 };
+// Those of several workers; a training by one worker does not store them.
+constexpr std::pair<const char*, double EpochLog::*> kWorkerColumns[] = {
+    {"network_wait_s", &EpochLog::network_wait_s},
+    {"slowest_lag_s", &EpochLog::slowest_lag_s},
+};
+constexpr const char* kSlowestRank = "slowest_rank";
+
 // Those that an epoch may not have: 0 then, without the flag.
 struct OptionalColumn {
   const char* name;
@@ -88,6 +95,17 @@ std::vector<std::int64_t> read_epochs(const Checkpoint& checkpoint, std::size_t 
   throw CheckpointError({.what = "the epochs of the checkpoint's history are not consecutive",
                          .where = {.file = checkpoint.path},
                          .hint = "Use another checkpoint: this file was not written by onnxgrad."});
+}
+
+void read_workers(const Checkpoint& checkpoint, std::span<EpochLog> logs) {
+  if (checkpoint.find(fmt::format("{}history/{}", kReservedPrefix, kSlowestRank)) == nullptr)
+    return;
+  for (const auto& [name, member] : kWorkerColumns) {
+    const auto values = column_of<double>(checkpoint, name, logs.size());
+    for (std::size_t i = 0; i < logs.size(); ++i) logs[i].*member = values[i];
+  }
+  const auto ranks = column_of<std::int64_t>(checkpoint, kSlowestRank, logs.size());
+  for (std::size_t i = 0; i < logs.size(); ++i) logs[i].slowest_rank = ranks[i];
 }
 
 void read_targets(const Checkpoint& checkpoint, std::span<const std::string> targets,
@@ -156,6 +174,11 @@ void write_history(Checkpoint& checkpoint, const FitOptions& options, const Hist
     add_doubles(column.name,
                 [&column](const EpochLog& log) { return (log.*column.member).value_or(0); });
   }
+  if (std::ranges::any_of(history.epochs,
+                          [](const EpochLog& log) { return log.slowest_rank >= 0; })) {
+    for (const auto& [name, member] : kWorkerColumns) add_doubles(name, member);
+    add_ints(kSlowestRank, &EpochLog::slowest_rank);
+  }
   const std::size_t targets = history.epochs.empty() ? 0 : history.epochs[0].target_losses.size();
   for (std::size_t t = 0; t < targets; ++t) {
     add_doubles("target/" + history.epochs[0].target_losses[t].first,
@@ -196,6 +219,7 @@ void read_history(const Checkpoint& checkpoint, const FitOptions& options,
       if ((flags[i] & flag) != 0) logs[i].*member = values[i];
     }
   }
+  read_workers(checkpoint, logs);
   read_metrics(checkpoint, options.metrics, flags, logs);
   if (num_epochs > 0) read_targets(checkpoint, targets, logs);
   for (const EpochLog& log : logs) {

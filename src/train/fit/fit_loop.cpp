@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <numeric>
 
 #include "base/check.h"
 #include "train/fit/array_feed.h"
@@ -168,7 +169,11 @@ bool FitLoop::end_with(std::string reason) {
 // False: stopped early.
 bool FitLoop::run_epoch(EpochLog& log) {
   progress_.clock.begin(feed_->waited_s());
+  const Clock::time_point began = Clock::now();
+  const double waited_before = network_wait();
   if (!train_epoch()) return false;
+  const double waited = network_wait() - waited_before;
+  const double computed = seconds_since(began) - waited;
   if (progress_.epoch == 1) note_unchanged_weights();
   fill_log(log);
   step_.average_statistics();
@@ -177,18 +182,35 @@ bool FitLoop::run_epoch(EpochLog& log) {
   rates_.end_epoch(log.val_loss.value_or(log.train_loss), progress_);
   if (!validation_ || log.val_loss) best_.add(log);
   log.seconds = progress_.clock.seconds();
-  if (step_.workers() != nullptr) share_times(log);
+  if (step_.workers() != nullptr) share_times(computed, waited, log);
   return true;
 }
 
-// Those of the first worker, so that all have the same history.
-void FitLoop::share_times(EpochLog& log) const {
-  std::array<double, 3> times{log.seconds, log.rows_per_s, log.data_wait_s};
-  if (step_.workers()->rank() != 0) times.fill(0);
-  step_.workers()->add_up(std::span<double>(times));
+double FitLoop::network_wait() const {
+  return step_.workers() == nullptr ? 0 : step_.workers()->communicator().seconds_waited();
+}
+
+// Those of the first worker, so that all have the same history; and what each has computed and
+// waited, in seconds, for who is slow.
+void FitLoop::share_times(double computed, double waited, EpochLog& log) const {
+  const Workers& workers = *step_.workers();
+  const auto size = static_cast<std::size_t>(workers.size());
+  std::vector<double> times(4 + size, 0);
+  if (workers.rank() == 0)
+    std::ranges::copy(std::array{log.seconds, log.rows_per_s, log.data_wait_s}, times.begin());
+  times[3] = waited;
+  times[4 + static_cast<std::size_t>(workers.rank())] = computed;
+  workers.add_up(std::span(times));
   log.seconds = times[0];
   log.rows_per_s = times[1];
   log.data_wait_s = times[2];
+  log.network_wait_s = times[3] / workers.size();
+  const std::span<const double> of_ranks = std::span(times).subspan(4);
+  const auto slowest = std::ranges::max_element(of_ranks);
+  log.slowest_rank = slowest - of_ranks.begin();
+  log.slowest_host = workers.communicator().hosts()[static_cast<std::size_t>(log.slowest_rank)];
+  const double others = std::accumulate(of_ranks.begin(), of_ranks.end(), 0.0) - *slowest;
+  log.slowest_lag_s = *slowest - others / (workers.size() - 1);
 }
 
 namespace {

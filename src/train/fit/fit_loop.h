@@ -76,7 +76,9 @@ class FitLoop {
   bool any_worker(bool flag) const {
     return step_.workers() == nullptr ? flag : step_.workers()->any(flag);
   }
-  void share_times(EpochLog& log) const;
+  /// Seconds that this worker has waited for others so far.
+  double network_wait() const;
+  void share_times(double computed, double waited, EpochLog& log) const;
   void check_workers() const;
   /// One of several workers does not end alone while rows are read.
   StopFlag& reading_stop() { return step_.workers() == nullptr ? stop_ : never_; }
