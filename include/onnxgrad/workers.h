@@ -21,7 +21,7 @@ struct WorkerOptions {
   /// BatchNormalization takes its statistics over the rows of all workers; false: over each
   /// worker's, and the running ones are averaged at the end of an epoch.
   bool sync_normalization = false;
-  /// Each worker keeps the optimizer's state of some of the weights, updates these and sends them
+  /// Each worker keeps the optimizer's state of a slice of the weights, updates that and sends it
   /// to the others (ZeRO's first stage). Results are the same.
   bool shares_update = false;
   /// More than 1: each worker updates its own weights from its rows alone. After so many steps, and

@@ -15,38 +15,56 @@
 
 namespace onnxgrad::opdef {
 
-/// A collective, (when?, x...) -> a result for each x:
-///   `AllReduce`      the sum of the x of all workers;
-///   `ReduceScatter`  the same on the worker that owns it; elsewhere the numbers have no meaning;
-///   `AllGather`      the x of the worker that owns it.
+/// A collective. Of workers that share what they do, each owns some of the elements of the x.
+///   `AllReduce`      (when?, x...) -> of each x the sum over all workers;
+///   `ReduceScatter`  (when?, x...) -> of each x the sum of the elements that this worker owns;
+///   `AllGather`      (when?, w..., part...) -> each w with the parts of all owners in place of its
+///                    elements. Parts: of each w of which this worker owns some, in order.
+/// Part of an x: in its shape if that is all of it, else of rank 1.
 struct Collective {
   enum class Kind : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
   Kind kind = Kind::kAllReduce;
   /// Its position among the collectives of a graph, which all workers start in this order.
   std::int64_t number = 0;
-  /// The first input, bool of rank 0, decides; false: the results are the x, and nothing is sent.
-  /// It has the same value on every worker.
+  /// The first input, bool of rank 0, decides; false: the results are the x (or parts of them), and
+  /// nothing is sent. It has the same value on every worker.
   bool is_conditional = false;
   /// Whether it takes place though nothing here reads the results: other workers do. Graphs of
   /// workers differ in what they update.
   bool is_for_others = false;
   bool as_bfloat16 = false;  ///< float32 travels as bfloat16; sums are taken in float32
-  std::int64_t workers = 1;
-  std::vector<std::int64_t> owners = {};  ///< of each x, increasing; of AllReduce: empty
+  std::int64_t rank = 0;     ///< this worker
+  /// Not of AllReduce: how many elements each x has, and which of them, one after another, each
+  /// worker owns: [bounds[r], bounds[r + 1]).
+  std::vector<std::int64_t> sizes = {};
+  std::vector<std::int64_t> bounds = {};
 
   std::string_view op_type() const;
+  /// What this worker owns of each x.
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t count() const { return end - begin; }
+  };
+  std::vector<Range> own_ranges() const;
   static Collective read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
 };
 /// By Kind.
 inline constexpr std::string_view kCollectives[] = {"AllReduce", "ReduceScatter", "AllGather"};
 
-/// In plans, `StartExchange` (when?, x...) -> uint8 [size], a buffer with a copy of each x at its
-/// offset, all of one type, of which the collective is begun; `FinishExchange` (when?, buffer) ->
-/// the results.
+/// In plans, `StartExchange` (when?, x...) -> uint8 [size], a buffer of values of one type, of
+/// which the collective is begun; of AllGather (when?, part..., w... if there is a `when`).
+/// `FinishExchange` (when?, buffer) -> the results.
 struct Exchange {
   Collective collective = {};
-  std::vector<std::int64_t> offsets = {};  ///< in bytes, increasing
+  /// Where the inputs are in the buffer and the results, in bytes; -1: nothing of it is. Increasing
+  /// for the x, the parts and the results.
+  std::vector<std::int64_t> sent = {};
+  std::vector<std::int64_t> received = {};
+  /// Elements of the buffer that each worker owns, one after another; of AllReduce: empty.
+  std::vector<std::int64_t> owned = {};
+  DataType dtype = DataType::kFloat32;
 
   static Exchange read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "ir/uses.h"
 #include "opdef/collectives.h"
 #include "runtime/schedule.h"
@@ -18,28 +19,88 @@ bool is_fused(const ir::Node& node, std::string_view op_type) {
   return node.domain == ir::kFusedDomain && node.op_type == op_type;
 }
 
-std::int64_t sent_bytes(const ir::Value* value) {
-  return value->type.static_dims()->size_bytes(value->dtype());
+// Where the x of a collective are in its buffer.
+struct BufferLayout {
+  std::vector<std::int64_t> offsets = {};
+  std::int64_t end = 0;
+};
+
+BufferLayout lay_out(std::span<ir::Value* const> values, std::int64_t alignment) {
+  BufferLayout layout;
+  for (const ir::Value* value : values) {
+    layout.end = (layout.end + alignment - 1) / alignment * alignment;
+    layout.offsets.push_back(layout.end);
+    layout.end += value->type.static_dims()->size_bytes(value->dtype());
+  }
+  return layout;
+}
+
+// Bounds between x are where the next one begins.
+std::vector<std::int64_t> owned_elements(const Collective& spec, const BufferLayout& layout,
+                                         std::int64_t size) {
+  std::vector<std::int64_t> owned;
+  std::size_t i = 0;
+  std::int64_t before = 0;  // elements of the x before i
+  std::int64_t begin = 0;
+  for (std::size_t worker = 1; worker < spec.bounds.size(); ++worker) {
+    const std::int64_t bound = spec.bounds[worker];
+    while (i < spec.sizes.size() && bound >= before + spec.sizes[i]) before += spec.sizes[i++];
+    const std::int64_t end =
+        i == spec.sizes.size() ? layout.end / size : layout.offsets[i] / size + bound - before;
+    owned.push_back(end - begin);
+    begin = end;
+  }
+  return owned;
+}
+
+// Where parts of x are: -1 if this worker owns nothing of one.
+std::vector<std::int64_t> part_offsets(const Collective& spec, const BufferLayout& layout,
+                                       std::int64_t size) {
+  const auto ranges = spec.own_ranges();
+  std::vector<std::int64_t> offsets;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    offsets.push_back(ranges[i].count() > 0 ? layout.offsets[i] + ranges[i].begin * size : -1);
+  }
+  return offsets;
 }
 
 // The start and the finish of one collective; the finish takes over its outputs.
 std::pair<ir::Node*, ir::Node*> split(ir::Graph& graph, ir::Node& node, std::int64_t alignment) {
   Exchange spec{.collective = Collective::read(node)};
-  const std::size_t first = spec.collective.is_conditional ? 1 : 0;
-  std::int64_t end = 0;
-  for (std::size_t i = first; i < node.inputs.size(); ++i) {
-    const std::int64_t offset = (end + alignment - 1) / alignment * alignment;
-    spec.offsets.push_back(offset);
-    end = offset + sent_bytes(node.inputs[i]);
+  const Collective& collective = spec.collective;
+  const std::size_t first = collective.is_conditional ? 1 : 0;
+  std::span<ir::Value* const> values(node.inputs);
+  values = values.subspan(first);
+  const bool is_gather = collective.kind == Collective::Kind::kAllGather;
+  const auto parts = is_gather ? values.subspan(collective.sizes.size()) : values.subspan(0, 0);
+  if (is_gather) values = values.first(collective.sizes.size());
+  const BufferLayout layout = lay_out(values, alignment);
+  spec.dtype = values.front()->dtype();
+  const std::int64_t size = Dims{}.size_bytes(spec.dtype);
+  std::vector<ir::Value*> sent(node.inputs.begin(), node.inputs.begin() + first);
+  std::vector<ir::Value*> read(sent);
+  spec.sent = spec.received = layout.offsets;
+  if (collective.kind != Collective::Kind::kAllReduce) {
+    spec.owned = owned_elements(collective, layout, size);
+    const auto offsets = part_offsets(collective, layout, size);
+    for (const std::int64_t offset : offsets) ONNXGRAD_ASSERT(offset < 0 || offset % alignment == 0);
+    (is_gather ? spec.sent : spec.received) = offsets;
   }
-  const ir::Type buffer_type = ir::Type::tensor(DataType::kUint8, Dims{end});
+  if (is_gather) {
+    std::erase(spec.sent, -1);
+    sent.insert(sent.end(), parts.begin(), parts.end());
+    if (first == 1) spec.sent.insert(spec.sent.end(), layout.offsets.begin(), layout.offsets.end());
+  }
+  if (!is_gather || first == 1) sent.insert(sent.end(), values.begin(), values.end());
+  const ir::Type buffer_type = ir::Type::tensor(DataType::kUint8, Dims{layout.end});
   ir::Value* buffer = graph.add_value(graph.names().unique(node.name + "/buffer"), buffer_type);
-  ir::Node* start = graph.make_node(opdef::kStartExchange, node.inputs, {buffer}, node.name,
+  ir::Node* start = graph.make_node(opdef::kStartExchange, std::move(sent), {buffer}, node.name,
                                     spec.attributes(), ir::kFusedDomain);
-  std::vector<ir::Value*> read{buffer};
-  if (first == 1) read.insert(read.begin(), node.inputs[0]);
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    if (node.outputs[i] != nullptr) node.outputs[i]->type = node.inputs[first + i]->type;
+  read.push_back(buffer);
+  if (collective.kind != Collective::Kind::kReduceScatter) {
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] != nullptr) node.outputs[i]->type = values[i]->type;
+    }
   }
   ir::Node* finish = graph.make_node(opdef::kFinishExchange, std::move(read), node.outputs,
                                      node.name, spec.attributes(), ir::kFusedDomain);
@@ -93,7 +154,7 @@ BufferParts::BufferParts(const ir::Graph& graph, std::span<const ir::Node* const
       const ir::Value* root = view_root(node->inputs[i], registry);
       const bool is_computed = root->producer != nullptr && !root->is_input;
       if (!is_computed || readers[root] != 1) continue;
-      sent_[root] = {.buffer = node->outputs[0], .offset = spec.offsets[i - first]};
+      sent_[root] = {.buffer = node->outputs[0], .offset = spec.sent[i - first]};
     }
   }
 }
@@ -106,7 +167,7 @@ const BufferParts::Part* BufferParts::find_sent(const ir::Value* root) const {
 std::vector<BufferParts::Part> BufferParts::received(const ir::Node& node) {
   std::vector<Part> parts;
   if (exchange_role(node).kind != ExchangeRole::Kind::kFinish) return parts;
-  for (const std::int64_t offset : Exchange::read(node).offsets) {
+  for (const std::int64_t offset : Exchange::read(node).received) {
     parts.push_back({.buffer = node.inputs.back(), .offset = offset});
   }
   return parts;

@@ -46,7 +46,8 @@ class BufferParts {
 
   /// Of what is sent: the root of a value.
   const Part* find_sent(const ir::Value* root) const;
-  /// What a finish gives of its buffer, by output; empty for any other node.
+  /// What a finish gives of its buffer, by output, in order; the offset is -1 for one that is not
+  /// in it. Empty for any other node.
   static std::vector<Part> received(const ir::Node& node);
 
  private:

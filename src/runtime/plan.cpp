@@ -250,20 +250,25 @@ class Planner {
     const auto parts = BufferParts::received(node);
     if (parts.empty()) return;
     const ir::Value* buffer = parts.front().buffer;
+    const std::int64_t start = locations_.at(buffer).at;
     const std::int64_t bytes = sizes_.at(buffer);
     sizes_.erase(buffer);
+    const auto release = [&](std::int64_t begin, std::int64_t end) {
+      if (end > begin) arena_.release(start + begin, end - begin);
+    };
+    const std::int64_t unit = engine_.device.alignment();
+    std::int64_t done = 0;  // what has an owner, or none, up to there
     for (std::size_t o = 0; o < parts.size(); ++o) {
-      const std::int64_t end = o + 1 < parts.size() ? parts[o + 1].offset : bytes;
-      const Location at{Location::Kind::kArena, locations_.at(buffer).at + parts[o].offset};
-      if (end == parts[o].offset) continue;
       const ir::Value* output = node.output(o);
-      if (output == nullptr || locations_.contains(output)) {
-        arena_.release(at.at, end - parts[o].offset);
-        continue;
-      }
-      locations_[output] = at;
-      sizes_[output] = end - parts[o].offset;
+      if (parts[o].offset < 0 || output == nullptr || locations_.contains(output)) continue;
+      release(done, parts[o].offset);
+      const std::int64_t end = parts[o].offset + bytes_of(output);
+      done = std::min((end + unit - 1) / unit * unit, bytes);
+      if (done == parts[o].offset) continue;
+      locations_[output] = {Location::Kind::kArena, start + parts[o].offset};
+      sizes_[output] = done - parts[o].offset;
     }
+    release(done, bytes);
   }
 
   void place_output(std::size_t i, std::size_t o) {

@@ -24,8 +24,7 @@ using ir::Value;
 using opdef::Collective;
 
 std::vector<Value*> call_collective(GraphBuilder& g, const Collective& collective,
-                                    std::vector<Value*> values, Value* when) {
-  const std::size_t count = values.size();
+                                    std::vector<Value*> values, std::size_t count, Value* when) {
   if (when != nullptr) values.insert(values.begin(), when);
   Collective called = collective;
   called.is_conditional = when != nullptr;
@@ -44,15 +43,16 @@ struct Bucket {
   std::int64_t bytes = 0;
 };
 
-// In the order in which they are computed; one type each.
+// In the order in which they are computed; one type each, and all divisible or none.
 std::vector<Bucket> make_buckets(std::span<Value* const> gradients,
                                  const std::vector<std::size_t>& order,
+                                 const std::vector<bool>& is_divisible,
                                  const WorkerGraphOptions& options) {
   std::vector<Bucket> full;
-  std::map<DataType, Bucket> open;
+  std::map<std::pair<DataType, bool>, Bucket> open;
   for (const std::size_t i : order) {
     const std::int64_t bytes = gradient_bytes(gradients[i]);
-    Bucket& bucket = open[gradients[i]->dtype()];
+    Bucket& bucket = open[{gradients[i]->dtype(), is_divisible[i]}];
     const std::int64_t most = full.empty() ? options.first_bucket_bytes : options.bucket_bytes;
     if (!bucket.members.empty() && bucket.bytes + bytes > most) {
       full.push_back(std::exchange(bucket, {}));
@@ -60,7 +60,7 @@ std::vector<Bucket> make_buckets(std::span<Value* const> gradients,
     bucket.members.push_back(i);
     bucket.bytes += bytes;
   }
-  for (auto& [dtype, bucket] : open) {
+  for (auto& [kind, bucket] : open) {
     // What is ready last cannot be hidden: it should be little.
     Bucket last;
     while (bucket.bytes > options.first_bucket_bytes && bucket.members.size() > 1) {
@@ -142,106 +142,209 @@ WorkerInputs add_worker_inputs(ir::Graph& graph) {
 }
 
 std::vector<Value*> add_up(GraphBuilder& g, std::vector<Value*> values) {
-  return call_collective(g, {}, std::move(values), nullptr);
+  const std::size_t count = values.size();
+  return call_collective(g, {}, std::move(values), count, nullptr);
 }
 
 Value* add_up(GraphBuilder& g, Value* value) { return add_up(g, std::vector{value}).front(); }
 
 Value* add_up_for_owners(GraphBuilder& g, Value* value) {
-  return call_collective(g, {.is_for_others = true}, {value}, nullptr).front();
+  return call_collective(g, {.is_for_others = true}, {value}, 1, nullptr).front();
 }
 
 namespace {
 
-// A collective for each bucket, placed where the last of its values is computed.
-std::vector<Value*> exchange_in_buckets(GraphBuilder& g, Collective collective,
-                                        std::span<Value* const> values, std::span<const int> owners,
-                                        const WorkerGraphOptions& options, Value* when) {
-  ir::Graph& graph = g.graph();
+/// A bucket, and where its collective is to be.
+struct PlacedBucket {
+  Bucket bucket;
+  std::size_t place = 0;  ///< after this node
+};
+
+// From the last place on: a collective moved to one leaves the places before it what they are.
+std::vector<PlacedBucket> place_buckets(const ir::Graph& graph, std::span<Value* const> gradients,
+                                        const std::vector<bool>& is_divisible,
+                                        const WorkerGraphOptions& options, const Value* when) {
   std::unordered_map<const Node*, std::size_t> positions;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) positions.emplace(graph.nodes[i], i);
   const auto position = [&](const Value* value) -> std::size_t {
     return value->producer == nullptr ? 0 : positions.at(value->producer);
   };
-  std::vector<std::size_t> order(values.size());
+  std::vector<std::size_t> order(gradients.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  // Workers have the same buckets, though what an owner computes comes elsewhere in its graph.
-  if (collective.kind != Collective::Kind::kAllGather) {
-    std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
-      return position(values[a]) < position(values[b]);
-    });
-  }
-  auto buckets = make_buckets(values, order, options);
-  const auto last_of = [&](const Bucket& bucket) {
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) {
+    return position(gradients[a]) < position(gradients[b]);
+  });
+  std::vector<PlacedBucket> placed;
+  for (Bucket& bucket : make_buckets(gradients, order, is_divisible, options)) {
     std::size_t last = when == nullptr ? 0 : position(when);
-    for (const std::size_t i : bucket.members) last = std::max(last, position(values[i]));
-    return last;
-  };
-  if (collective.kind != Collective::Kind::kAllGather) {
-    // From the last one on, so that positions before remain true.
-    std::ranges::stable_sort(
-        buckets, [&](const Bucket& a, const Bucket& b) { return last_of(a) > last_of(b); });
+    for (const std::size_t i : bucket.members) last = std::max(last, position(gradients[i]));
+    placed.push_back({.bucket = std::move(bucket), .place = last});
   }
-  std::vector<Value*> results(values.size(), nullptr);
-  for (Bucket& bucket : buckets) {
-    if (!owners.empty()) {
-      std::ranges::stable_sort(bucket.members, std::less<>(),
-                               [&](std::size_t i) { return owners[i]; });
+  std::ranges::stable_sort(placed, std::greater<>(), &PlacedBucket::place);
+  return placed;
+}
+
+std::vector<Value*> select(std::span<Value* const> values, const Bucket& bucket) {
+  std::vector<Value*> selected;
+  for (const std::size_t i : bucket.members) selected.push_back(values[i]);
+  return selected;
+}
+
+std::int64_t num_elements(const Value* value) { return value->type.static_dims()->num_elements(); }
+
+// The end of `elements` of a bucket, at a place that kernels can begin at: the nearest multiple of
+// 16 in its weight, or the weight's end.
+std::int64_t rounded_bound(std::int64_t elements, std::span<const std::int64_t> sizes) {
+  constexpr std::int64_t kUnit = 16;
+  std::int64_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    if (elements >= begin + size) {
+      begin += size;
+      continue;
     }
-    std::vector<Value*> sent;
-    collective.owners.clear();
-    for (const std::size_t i : bucket.members) {
-      sent.push_back(values[i]);
-      if (!owners.empty()) collective.owners.push_back(owners[i]);
-    }
-    const std::size_t first_new = graph.nodes.size();
-    const auto got = call_collective(g, collective, std::move(sent), when);
-    if (collective.kind != Collective::Kind::kAllGather) {
-      move_nodes(graph, first_new, last_of(bucket));
-    }
-    for (std::size_t k = 0; k < got.size(); ++k) results[bucket.members[k]] = got[k];
+    const std::int64_t below = (elements - begin) / kUnit * kUnit;
+    const std::int64_t above = std::min(below + kUnit, size);
+    const bool is_nearer_below = elements - begin - below <= above - (elements - begin);
+    return begin + (is_nearer_below ? below : above);
   }
-  return results;
+  return begin;
+}
+
+// Each worker owns as many elements of a bucket, or, of weights that cannot be divided, as many of
+// all: those of a bucket are sorted by owner.
+class Divider {
+ public:
+  Divider(std::span<Value* const> weights, const std::vector<bool>& is_divisible, int workers)
+      : weights_(weights), is_divisible_(is_divisible), workers_(workers) {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (!is_divisible[i]) order.push_back(i);
+    }
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](std::size_t i) { return num_elements(weights[i]); });
+    std::vector<std::int64_t> loads(static_cast<std::size_t>(workers), 0);
+    owners_.resize(weights.size());
+    for (const std::size_t i : order) {
+      const auto least = std::ranges::min_element(loads);
+      *least += num_elements(weights[i]);
+      owners_[i] = least - loads.begin();
+    }
+  }
+
+  SharedBucket divide(Bucket bucket) const {
+    SharedBucket shared{.members = std::move(bucket.members), .bounds = {0}};
+    const bool is_divisible = is_divisible_[shared.members.front()];
+    if (!is_divisible) {
+      std::ranges::stable_sort(shared.members, std::less<>(),
+                               [&](std::size_t i) { return owners_[i]; });
+    }
+    std::vector<std::int64_t> sizes;
+    for (const std::size_t i : shared.members) sizes.push_back(num_elements(weights_[i]));
+    const std::int64_t total = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+    for (std::int64_t worker = 1; worker <= workers_; ++worker) {
+      if (is_divisible) {
+        const std::int64_t even = total / workers_ * worker + total % workers_ * worker / workers_;
+        shared.bounds.push_back(worker == workers_ ? total : rounded_bound(even, sizes));
+        continue;
+      }
+      std::int64_t end = 0;
+      for (std::size_t k = 0; k < sizes.size(); ++k) {
+        if (owners_[shared.members[k]] < worker) end += sizes[k];
+      }
+      shared.bounds.push_back(end);
+    }
+    return shared;
+  }
+
+ private:
+  std::span<Value* const> weights_;
+  const std::vector<bool>& is_divisible_;
+  std::int64_t workers_;
+  std::vector<std::int64_t> owners_;  // of those that are not divisible
+};
+
+// The collective of a bucket of `weights`, without its kind.
+Collective collective_of(const SharedBucket& bucket, std::span<Value* const> weights,
+                         const WorkerGraphOptions& options) {
+  Collective collective{
+      .is_for_others = true, .rank = options.rank, .sizes = {}, .bounds = bucket.bounds};
+  for (const std::size_t i : bucket.members) collective.sizes.push_back(num_elements(weights[i]));
+  return collective;
+}
+
+ir::Type part_type(const Value* whole, const Collective::Range& range) {
+  const bool is_whole = range.count() == num_elements(whole);
+  return is_whole ? whole->type : ir::Type::tensor(whole->dtype(), Dims{range.count()});
 }
 
 }  // namespace
 
 std::vector<Value*> add_up_gradients(GraphBuilder& g, std::span<Value* const> gradients,
                                      const WorkerGraphOptions& options, Value* when) {
-  return exchange_in_buckets(g, {.as_bfloat16 = options.as_bfloat16, .workers = options.size},
-                             gradients, {}, options, when);
+  const std::vector<bool> is_divisible(gradients.size(), true);
+  std::vector<Value*> sums(gradients.size(), nullptr);
+  for (const auto& [bucket, place] :
+       place_buckets(g.graph(), gradients, is_divisible, options, when)) {
+    const std::size_t first_new = g.graph().nodes.size();
+    const auto got = call_collective(g, {.as_bfloat16 = options.as_bfloat16},
+                                     select(gradients, bucket), bucket.members.size(), when);
+    move_nodes(g.graph(), first_new, place);
+    for (std::size_t k = 0; k < got.size(); ++k) sums[bucket.members[k]] = got[k];
+  }
+  return sums;
 }
 
 std::vector<Value*> send_gradients_to_owners(GraphBuilder& g, std::span<Value* const> gradients,
-                                             std::span<const int> owners,
-                                             const WorkerGraphOptions& options, Value* when) {
-  return exchange_in_buckets(g,
-                             {.kind = Collective::Kind::kReduceScatter,
-                              .is_for_others = true,
-                              .as_bfloat16 = options.as_bfloat16,
-                              .workers = options.size},
-                             gradients, owners, options, when);
-}
-
-std::vector<Value*> gather_from_owners(GraphBuilder& g, std::span<Value* const> values,
-                                       std::span<const int> owners,
-                                       const WorkerGraphOptions& options, Value* when) {
-  return exchange_in_buckets(g, {.kind = Collective::Kind::kAllGather, .workers = options.size},
-                             values, owners, options, when);
-}
-
-std::vector<int> choose_owners(std::span<const std::int64_t> bytes, int workers) {
-  std::vector<std::size_t> order(bytes.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return bytes[i]; });
-  std::vector<std::int64_t> loads(static_cast<std::size_t>(workers), 0);
-  std::vector<int> owners(bytes.size(), 0);
-  for (const std::size_t i : order) {
-    const auto least = std::ranges::min_element(loads);
-    *least += bytes[i];
-    owners[i] = static_cast<int>(least - loads.begin());
+                                             std::span<Value* const> weights,
+                                             const std::vector<bool>& is_divisible,
+                                             const WorkerGraphOptions& options,
+                                             SharedWeights& shared, Value* when) {
+  const Divider divider(weights, is_divisible, options.size);
+  std::vector<Value*> parts(gradients.size(), nullptr);
+  shared.bounds.assign(gradients.size(), {});
+  for (auto& [bucket, place] : place_buckets(g.graph(), gradients, is_divisible, options, when)) {
+    const SharedBucket one = divider.divide(std::move(bucket));
+    Collective collective = collective_of(one, weights, options);
+    collective.kind = Collective::Kind::kReduceScatter;
+    collective.as_bfloat16 = options.as_bfloat16;
+    const std::size_t first_new = g.graph().nodes.size();
+    const auto got = call_collective(g, collective, select(gradients, {.members = one.members}),
+                                     one.members.size(), when);
+    move_nodes(g.graph(), first_new, place);
+    const auto ranges = collective.own_ranges();
+    std::int64_t begin = 0;
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      const std::size_t i = one.members[k];
+      got[k]->type = part_type(weights[i], ranges[k]);
+      if (ranges[k].count() > 0) parts[i] = got[k];
+      for (const std::int64_t bound : one.bounds) {
+        shared.bounds[i].push_back(std::clamp<std::int64_t>(bound - begin, 0, collective.sizes[k]));
+      }
+      begin += collective.sizes[k];
+    }
+    shared.buckets.push_back(one);
   }
-  return owners;
+  return parts;
+}
+
+std::vector<Value*> gather_from_owners(GraphBuilder& g, std::span<Value* const> weights,
+                                       std::span<Value* const> parts, const SharedWeights& shared,
+                                       const WorkerGraphOptions& options, Value* when) {
+  std::vector<Value*> results(weights.size(), nullptr);
+  for (const SharedBucket& bucket : shared.buckets) {
+    Collective collective = collective_of(bucket, weights, options);
+    collective.kind = Collective::Kind::kAllGather;
+    auto values = select(weights, {.members = bucket.members});
+    for (const std::size_t i : bucket.members) {
+      if (parts[i] != nullptr) values.push_back(parts[i]);
+    }
+    const auto got = call_collective(g, collective, std::move(values), bucket.members.size(), when);
+    for (std::size_t k = 0; k < got.size(); ++k) {
+      got[k]->type = weights[bucket.members[k]]->type;
+      results[bucket.members[k]] = got[k];
+    }
+  }
+  return results;
 }
 
 void sync_normalizations(GraphBuilder& g, const WorkerInputs& inputs,

@@ -24,7 +24,7 @@ struct WorkerGraphOptions {
   bool updates_alone = false;
   /// This worker; only for `shares_update`.
   int rank = 0;
-  /// Each weight is updated by the worker that owns it, which has its slots alone.
+  /// Each worker updates the elements of weights that it owns, and alone has their slots.
   bool shares_update = false;
 };
 
@@ -47,18 +47,32 @@ std::vector<ir::Value*> add_up_gradients(ir::GraphBuilder& g, std::span<ir::Valu
                                          const WorkerGraphOptions& options,
                                          ir::Value* when = nullptr);
 
-/// The owner of each weight: sizes are about the same for all workers. `bytes`: of all weights of a
-/// model, trained or not, so that a weight keeps its owner.
-std::vector<int> choose_owners(std::span<const std::int64_t> bytes, int workers);
-/// The same sums, but each only on its owner; elsewhere the numbers have no meaning.
+/// Weights, by number, whose gradients are sent together, and who owns which of their elements.
+struct SharedBucket {
+  std::vector<std::size_t> members = {};
+  /// Elements of the members, one after another, of each worker: [bounds[r], bounds[r + 1]).
+  std::vector<std::int64_t> bounds = {};
+};
+/// What of some weights each worker owns: about the same number of elements of each bucket.
+struct SharedWeights {
+  std::vector<SharedBucket> buckets = {};
+  /// By weight: worker r owns its elements from [r] to [r + 1]; workers + 1 numbers.
+  std::vector<std::vector<std::int64_t>> bounds = {};
+};
+/// The same sums, each worker's part of them: of a weight's shape if it is whole, of rank 1 if
+/// not, nullptr if the worker owns nothing. `is_divisible`: by weight, whether several workers may
+/// own parts of it; these begin at multiples of 16 elements.
 std::vector<ir::Value*> send_gradients_to_owners(ir::GraphBuilder& g,
                                                  std::span<ir::Value* const> gradients,
-                                                 std::span<const int> owners,
+                                                 std::span<ir::Value* const> weights,
+                                                 const std::vector<bool>& is_divisible,
                                                  const WorkerGraphOptions& options,
-                                                 ir::Value* when = nullptr);
-/// The values of the owners, on all workers.
-std::vector<ir::Value*> gather_from_owners(ir::GraphBuilder& g, std::span<ir::Value* const> values,
-                                           std::span<const int> owners,
+                                                 SharedWeights& shared, ir::Value* when = nullptr);
+/// The weights with the new values that their owners have of them, on all workers. `parts`: by
+/// weight, as from send_gradients_to_owners().
+std::vector<ir::Value*> gather_from_owners(ir::GraphBuilder& g, std::span<ir::Value* const> weights,
+                                           std::span<ir::Value* const> parts,
+                                           const SharedWeights& shared,
                                            const WorkerGraphOptions& options,
                                            ir::Value* when = nullptr);
 

@@ -41,7 +41,8 @@ std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inp
     const std::string& name = inputs.weights[i]->name;
     const bool own = inputs.with_own_count.contains(name);
     names.push_back(name);
-    steps.push_back({.step = {.weight = inputs.weights[i],
+    steps.push_back({.step = {.name = name,
+                              .weight = inputs.weights[i],
                               .gradient = inputs.gradients[i],
                               .weight_decay = decay_of(optimizer),
                               .count = own ? kStepCount + ("/" + name) : kStepCount},
@@ -124,7 +125,7 @@ class Accumulator {
 };
 
 // Over the workers, once for all accumulated batches.
-void add_up(const UpdateOfWorkers& workers, Value* when, std::vector<Step>& steps) {
+void add_up(UpdateOfWorkers& workers, Value* when, std::vector<Step>& steps) {
   std::vector<Value*> gradients;
   std::vector<Value*> weights;
   for (const Step& one : steps) {
@@ -140,6 +141,7 @@ void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorker
   GraphBuilder& g = writer.g();
   if (options.clip_value) {
     for (auto& [step, optimizer] : steps) {
+      if (step.gradient == nullptr) continue;
       step.gradient =
           g.op("Clip", {step.gradient, g.scalar_like(step.gradient, -*options.clip_value),
                         g.scalar_like(step.gradient, *options.clip_value)});
@@ -147,16 +149,17 @@ void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorker
   }
   if (!options.clip_norm) return;
   std::vector<Value*> gradients;
-  std::vector<std::string> names;
+  std::vector<Value*> weights;
   for (const Step& one : steps) {
     gradients.push_back(one.step.gradient);
-    names.push_back(one.step.weight->name);
+    weights.push_back(one.step.weight);
   }
-  Value* norm = write_global_norm(g, gradients, names, workers);
+  Value* norm = write_global_norm(g, gradients, weights, workers);
   Value* ratio =
       g.div(g.scalar_like(norm, *options.clip_norm), g.add(norm, g.scalar_like(norm, 1e-6)));
   Value* factor = g.op("Min", {ratio, g.scalar_like(ratio, 1)});
   for (auto& [step, optimizer] : steps) {
+    if (step.gradient == nullptr) continue;
     step.gradient = g.mul(step.gradient, writer.scalar(factor, step.gradient));
   }
 }
@@ -180,14 +183,32 @@ std::vector<StateBinding> hold(std::span<Value* const> weights) {
 
 bool is_accumulated(std::string_view state) { return state.starts_with(kAccumulated); }
 
+std::string_view weight_of_slot(std::string_view state) {
+  const std::size_t slash = state.find('/');
+  return slash == std::string_view::npos ? std::string_view() : state.substr(slash + 1);
+}
+
+std::vector<bool> updates_by_element(const Optimizer& optimizer, const UpdateOptions& options,
+                                     std::span<Value* const> weights) {
+  const std::vector<Value*> gradients(weights.size(), nullptr);
+  std::vector<bool> result;
+  for (const Step& one :
+       make_steps(optimizer, {.weights = weights, .gradients = gradients}, options)) {
+    result.push_back(
+        optimizer_rows().updates_by_element(*one.optimizer, one.step.weight->initializer.dims()));
+  }
+  return result;
+}
+
 Value* write_global_norm(GraphBuilder& g, std::span<Value* const> gradients,
-                         std::span<const std::string> weights, const UpdateOfWorkers* workers) {
-  const bool wide = std::ranges::all_of(
-      gradients, [](const Value* value) { return value->dtype() == DataType::kFloat64; });
+                         std::span<Value* const> weights, const UpdateOfWorkers* workers) {
+  const bool wide =
+      std::ranges::all_of(weights.empty() ? gradients : weights,
+                          [](const Value* value) { return value->dtype() == DataType::kFloat64; });
   Value* total = nullptr;
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (workers != nullptr && !workers->owns(weights[i])) continue;
-    Value* x = g.cast(gradients[i], wide ? DataType::kFloat64 : DataType::kFloat32);
+  for (Value* gradient : gradients) {
+    if (gradient == nullptr) continue;
+    Value* x = g.cast(gradient, wide ? DataType::kFloat64 : DataType::kFloat32);
     Value* squares = g.reduce_sum(g.mul(x, x), {}, false);
     total = total == nullptr ? squares : g.add(total, squares);
   }
@@ -222,11 +243,11 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   clip(writer, options, inputs.workers, steps);
   std::map<const Optimizer*, std::unique_ptr<UpdateRule>> rules;
   std::vector<Value*> updates;
-  std::vector<std::string> names;
-  for (const auto& [step, described] : steps) {
-    names.push_back(step.weight->name);
-    if (inputs.workers != nullptr && !inputs.workers->owns(names.back())) {
-      updates.push_back(step.weight);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    auto& [step, described] = steps[i];
+    if (inputs.workers != nullptr) step.weight = inputs.workers->own_part(step.weight, i);
+    if (step.weight == nullptr) {
+      updates.push_back(nullptr);
       continue;
     }
     std::unique_ptr<UpdateRule>& rule = rules[described];
@@ -234,12 +255,12 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
     updates.push_back(writer.where_updating(rule->update(step), step.weight));
   }
   if (inputs.workers != nullptr) {
-    updates =
-        inputs.workers->gather(updates, names, accumulator ? accumulator->is_update() : nullptr);
+    updates = inputs.workers->gather(inputs.weights, updates,
+                                     accumulator ? accumulator->is_update() : nullptr);
   }
   std::vector<StateBinding> bindings;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    bindings.push_back({.input = steps[i].step.weight, .output = updates[i]});
+    bindings.push_back({.input = inputs.weights[i], .output = updates[i]});
   }
   const auto slots = writer.take_slots();
   bindings.insert(bindings.end(), slots.begin(), slots.end());

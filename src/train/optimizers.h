@@ -22,24 +22,24 @@ inline constexpr const char* kStepCount = "step_count";
 /// Whether a state of this name is a sum over the batches of an accumulated update: of gradients,
 /// by the rows of one worker.
 bool is_accumulated(std::string_view state);
+/// "<slot>/<weight>" without "<slot>/"; names of slots contain no slash.
+std::string_view weight_of_slot(std::string_view state);
 
 /// The parts of an update that several workers do together.
 class UpdateOfWorkers {
  public:
   virtual ~UpdateOfWorkers() = default;
-  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true. Those
-  /// that are not accumulated are sums already.
+  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true: what
+  /// UpdateInputs says of `gradients`. Those that are not accumulated are sums already.
   virtual std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
-                                         std::span<ir::Value* const> weights,
-                                         ir::Value* when) const = 0;
-  /// Whether this worker updates the weight; if not, its gradient has no meaning.
-  virtual bool owns(const std::string& weight) const = 0;
+                                         std::span<ir::Value* const> weights, ir::Value* when) = 0;
+  /// What this worker updates of the i-th of these weights; nullptr: nothing.
+  virtual ir::Value* own_part(ir::Value* weight, std::size_t i) const = 0;
   /// From what each worker has of a number, of the weights that it owns. Unchanged if it owns all.
   virtual ir::Value* sum_over_owners(ir::Value* number) const = 0;
-  /// The new weights, of all weights in their order: from their owners. `when`: as above, or
-  /// nullptr.
+  /// The new weights from what their owners have: `parts`, by weight. `when`: as above, or nullptr.
   virtual std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
-                                         std::span<const std::string> names,
+                                         std::span<ir::Value* const> parts,
                                          ir::Value* when) const = 0;
 };
 
@@ -47,15 +47,16 @@ class UpdateOfWorkers {
 struct UpdateInputs {
   /// Inputs of the graph with an initializer.
   std::span<ir::Value* const> weights = {};
-  std::span<ir::Value* const> gradients = {};  ///< of the same shapes and dtypes
-  ir::Value* learning_rate = nullptr;          ///< rank 0, floating
+  /// Of the same shapes and dtypes; with several workers, of what this one updates.
+  std::span<ir::Value* const> gradients = {};
+  ir::Value* learning_rate = nullptr;  ///< rank 0, floating
   /// Its schedule in the graph, by the number of updates; nullptr: the fed rate is used.
   const ScheduleRun* schedule = nullptr;
   std::span<ir::Value* const> plateau_factors = {};  ///< see ScheduleRun::write
   /// The divisor of the loss, rank 0: the weight of this batch among those that are
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;
-  const UpdateOfWorkers* workers = nullptr;  ///< nullptr: there is one
+  UpdateOfWorkers* workers = nullptr;  ///< nullptr: there is one
   /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};
@@ -71,10 +72,15 @@ std::vector<ir::StateBinding> write_optimizer(ir::GraphBuilder& g, const Optimiz
                                               const UpdateInputs& inputs,
                                               const UpdateOptions& options = {});
 
+/// By weight: whether each element is updated by itself, so that parts of the weight can be updated
+/// apart. Not if a norm of the weight, or a product with it, is needed.
+std::vector<bool> updates_by_element(const Optimizer& optimizer, const UpdateOptions& options,
+                                     std::span<ir::Value* const> weights);
+
 /// The Euclidean norm of all gradients together, rank 0, in float32 or, if all are, in float64. Of
-/// several workers, each has those of the weights that it owns.
+/// several workers that share the update of `weights`, each has its parts of gradients, or nullptr.
 ir::Value* write_global_norm(ir::GraphBuilder& g, std::span<ir::Value* const> gradients,
-                             std::span<const std::string> weights = {},
+                             std::span<ir::Value* const> weights = {},
                              const UpdateOfWorkers* workers = nullptr);
 
 /// True if steps are a loop around the graph and not a subgraph.

@@ -17,6 +17,7 @@
 #include "train/mean.h"
 #include "train/optimizers.h"
 #include "train/place_loss.h"
+#include "train/session/shared_slots.h"
 #include "train/session/trained_set.h"
 #include "train/stop_gradient.h"
 
@@ -230,14 +231,6 @@ bool Session::has_own_state() const {
          graph().steps_per_update > 1;
 }
 
-bool Session::is_elsewhere(std::string_view state) const {
-  return std::ranges::any_of(graph().owners, [&](const auto& owner) {
-    const auto& [weight, rank] = owner;
-    return rank != workers_->rank() && state.size() > weight.size() + 1 &&
-           state.ends_with(weight) && state[state.size() - weight.size() - 1] == '/';
-  });
-}
-
 // The step with initial values, all or nothing. Returns the previous one.
 // With `keeps_state`, its memory becomes the new one's where that has the same states.
 std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set, bool keeps_state) {
@@ -254,7 +247,10 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
              .rate = options_.workers.outer_learning_rate,
              .momentum = options_.workers.outer_momentum};
   }
-  auto step = std::make_unique<StepRunner>(write_step(set), std::get_if<Lbfgs>(&optimizer_),
+  StepGraph graph = write_step(set);
+  // Slots that are now shared in another way are other states, if only on some of the workers.
+  if (step_ != nullptr && graph.owners != step_->graph().owners) options.state_of = nullptr;
+  auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
                                            options, workers_.get(), outer);
   if (workers_ != nullptr) workers_->forget();
   built_with_ = set;
@@ -296,6 +292,7 @@ void Session::change_trained(TrainedSet set) {
   hold_slots(set, *step_);
   const auto before = build(set, /*keeps_state=*/true);
   step_->take_state(*before);
+  if (graph().owners != before->graph().owners) move_slots(*step_, *before);
 }
 
 template <class T>

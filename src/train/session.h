@@ -113,8 +113,6 @@ class Session {
   const OuterStep* outer() const { return step_->outer(); }
   /// The others of a data-parallel training; nullptr: there are none.
   Workers* workers() const { return workers_.get(); }
-  /// Whether another worker alone has this state: a slot of a weight that it updates.
-  bool is_elsewhere(std::string_view state) const;
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
   /// gradients within an accumulated update.
   bool has_own_state() const;

@@ -21,8 +21,9 @@ namespace onnxgrad::train {
 /// What is special about the step of one of several workers; nothing if there is one.
 class StepOfWorker final : public UpdateOfWorkers {
  public:
-  StepOfWorker(Draft& draft, const opdef::OpRegistry& registry, const StepGraphOptions& options)
-      : draft_(draft), options_(options), workers_(options.workers) {
+  StepOfWorker(Draft& draft, const opdef::OpRegistry& registry, const Optimizer& optimizer,
+               const StepGraphOptions& options)
+      : draft_(draft), optimizer_(optimizer), options_(options), workers_(options.workers) {
     if (!workers_) return;
     mark_rows_of_draws(draft.graph(), registry);
     inputs_ = add_worker_inputs(draft.graph());
@@ -30,7 +31,6 @@ class StepOfWorker final : public UpdateOfWorkers {
     for (const ir::Value* input : {inputs_.weight, inputs_.signal}) {
       std::erase(draft.graph().inputs, input);
     }
-    if (workers_->shares_update) find_owners(registry);
   }
 
   LossOfWorker of_loss() const {
@@ -78,11 +78,9 @@ class StepOfWorker final : public UpdateOfWorkers {
   /// For the update, of what this worker's rows contribute; those that are accumulated first are
   /// added up later.
   std::vector<ir::Value*> sums_for_update(const std::vector<ir::Value*>& gradients,
-                                          std::span<ir::Value* const> weights) const {
+                                          std::span<ir::Value* const> weights) {
     if (!workers_ || workers_->updates_alone || options_.update.accumulate > 1) return gradients;
-    return workers_->shares_update
-               ? send_gradients_to_owners(draft_.g(), gradients, owners_of(weights), *workers_)
-               : add_up_gradients(draft_.g(), gradients, *workers_);
+    return add_up(gradients, weights, nullptr);
   }
   /// For further outputs. `for_update`: what sums_for_update() has returned.
   std::vector<ir::Value*> sums_to_report(const std::vector<ir::Value*>& gradients,
@@ -95,39 +93,46 @@ class StepOfWorker final : public UpdateOfWorkers {
   }
 
   std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
-                                 std::span<ir::Value* const> weights,
-                                 ir::Value* when) const override {
-    return workers_->shares_update ? send_gradients_to_owners(draft_.g(), gradients,
-                                                              owners_of(weights), *workers_, when)
-                                   : add_up_gradients(draft_.g(), gradients, *workers_, when);
+                                 std::span<ir::Value* const> weights, ir::Value* when) override {
+    if (!workers_->shares_update) return add_up_gradients(draft_.g(), gradients, *workers_, when);
+    for (const ir::Value* weight : weights) names_.push_back(weight->name);
+    return send_gradients_to_owners(draft_.g(), gradients, weights,
+                                    updates_by_element(optimizer_, options_.update, weights),
+                                    *workers_, shared_, when);
   }
-  bool owns(const std::string& weight) const override {
-    return !workers_->shares_update || owners_.at(weight) == workers_->rank;
+  ir::Value* own_part(ir::Value* weight, std::size_t i) const override {
+    if (!workers_->shares_update) return weight;
+    const auto rank = static_cast<std::size_t>(workers_->rank);
+    const std::int64_t begin = shared_.bounds[i][rank];
+    const std::int64_t end = shared_.bounds[i][rank + 1];
+    if (begin == end) return nullptr;
+    if (end - begin == weight->initializer.num_elements()) return weight;
+    ir::GraphBuilder& g = draft_.g();
+    ir::Value* flat = g.reshape(weight, std::vector<std::int64_t>{-1});
+    return g.slice(flat, {begin}, {end}, {0});
   }
   ir::Value* sum_over_owners(ir::Value* number) const override {
     return workers_->shares_update ? add_up_for_owners(draft_.g(), number) : number;
   }
   std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
-                                 std::span<const std::string> names,
+                                 std::span<ir::Value* const> parts,
                                  ir::Value* when) const override {
-    if (!workers_->shares_update) return {weights.begin(), weights.end()};
-    std::vector<int> owners;
-    for (const std::string& name : names) owners.push_back(owners_.at(name));
-    return gather_from_owners(draft_.g(), weights, owners, *workers_, when);
+    if (!workers_->shares_update) return {parts.begin(), parts.end()};
+    return gather_from_owners(draft_.g(), weights, parts, shared_, *workers_, when);
   }
   /// For UpdateInputs.
-  const UpdateOfWorkers* update() const {
-    return workers_ && !workers_->updates_alone ? this : nullptr;
-  }
-  /// Owners by name; empty: each worker owns all weights.
-  const std::unordered_map<std::string, int>& owners() const { return owners_; }
+  UpdateOfWorkers* update() { return workers_ && !workers_->updates_alone ? this : nullptr; }
   void add_ports(StepGraph& step) const {
     if (!workers_) return;
     step.worker_weight = inputs_.weight->name;
     step.worker_signal = inputs_.signal->name;
-    step.owners = owners_;
     draft_.graph().outputs.push_back(signal_sum_);
     step.ports.signal = draft_.graph().outputs.size() - 1;
+  }
+  /// Which worker updates what, after the update is written.
+  void describe_owners(StepGraph& step) const {
+    if (workers_) step.rank = workers_->rank;
+    for (std::size_t i = 0; i < names_.size(); ++i) step.owners[names_[i]] = shared_.bounds[i];
   }
   void bind_inputs() const {
     if (!workers_) return;
@@ -136,28 +141,14 @@ class StepOfWorker final : public UpdateOfWorkers {
   }
 
  private:
-  void find_owners(const opdef::OpRegistry& registry) {
-    std::vector<std::string> names;
-    std::vector<std::int64_t> bytes;
-    for (const Weight& weight : find_weights(*draft_.model(), registry)) {
-      names.push_back(weight.value->name);
-      bytes.push_back(weight.value->initializer.size_bytes());
-    }
-    const auto owners = choose_owners(bytes, workers_->size);
-    for (std::size_t i = 0; i < names.size(); ++i) owners_[names[i]] = owners[i];
-  }
-  std::vector<int> owners_of(std::span<ir::Value* const> weights) const {
-    std::vector<int> owners;
-    for (const ir::Value* weight : weights) owners.push_back(owners_.at(weight->name));
-    return owners;
-  }
-
   Draft& draft_;
+  const Optimizer& optimizer_;
   const StepGraphOptions& options_;
   const std::optional<WorkerGraphOptions>& workers_;
   WorkerInputs inputs_ = {};
   ir::Value* signal_sum_ = nullptr;
-  std::unordered_map<std::string, int> owners_;
+  std::vector<std::string> names_;  // of the weights in shared_
+  SharedWeights shared_;
 };
 
 }  // namespace onnxgrad::train

@@ -401,7 +401,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   std::vector<std::string> penalized = names_of(chosen.trained);
   std::ranges::copy(names_of(chosen.held), std::back_inserter(penalized));
-  StepOfWorker worker(draft, registry, options);
+  StepOfWorker worker(draft, registry, optimizer, options);
   PlacedLoss placed = place_loss(g, registry, loss, &penalized, worker.of_loss());
   Value* loss_value = placed.written.loss;
   StateWeights state_weights =
@@ -467,6 +467,8 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
               .workers = worker.update()},
              state_weights, scaler ? &*scaler : nullptr, worker, step);
   number_collectives(graph);
+  if (options.exact) step.owners = options.exact->held_owners;
+  worker.describe_owners(step);
   return step;
 }
 

@@ -1,10 +1,10 @@
 #ifndef ONNXGRAD_TRAIN_TRAINING_GRAPH_H_
 #define ONNXGRAD_TRAIN_TRAINING_GRAPH_H_
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -31,6 +31,8 @@ struct TrainedSet {
   std::vector<std::string> held = {};  ///< weights that remain in the state, without updates
   /// Slots of held weights: states by name with their initial values, without updates.
   std::vector<NamedTensor> held_slots = {};
+  /// Of several workers: whose they are; see StepGraph::owners.
+  std::map<std::string, std::vector<std::int64_t>> held_owners = {};
   std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
   std::vector<std::string> statistics = {};             ///< that are state in any case
 };
@@ -94,8 +96,10 @@ struct StepGraph {
   std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
   std::string worker_weight = {};  ///< names of the inputs of WorkerInputs; empty: one worker
   std::string worker_signal = {};
-  /// The worker that updates each weight, and alone has its slots; empty: all do.
-  std::unordered_map<std::string, int> owners = {};
+  /// Of each weight, also of those held: worker r updates its elements from [r] to [r + 1], and
+  /// alone has their slots. Empty: all do.
+  std::map<std::string, std::vector<std::int64_t>> owners = {};
+  int rank = 0;  ///< this worker among them
   DataType learning_rate_dtype = DataType::kFloat32;
   std::vector<WeightInfo> weights = {};     ///< that are trained: the first state bindings
   std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <span>
 #include <string_view>
 
@@ -46,17 +47,19 @@ TEST_F(Workers, SomeHaveNoRows) {
   }
 }
 
+std::vector<Optimizer> all_optimizers() {
+  return {Sgd{.learning_rate = 0.05, .momentum = 0.9, .weight_decay = 0.01},
+          Adam{.learning_rate = 0.01},
+          AdamW{.learning_rate = 0.01},
+          RmsProp{.learning_rate = 0.01},
+          Adagrad{.learning_rate = 0.1},
+          Lion{.learning_rate = 0.003},
+          Lamb{.learning_rate = 0.01},
+          Muon{.learning_rate = 0.01}};
+}
+
 TEST_F(Workers, EveryOptimizer) {
-  const std::vector<Optimizer> optimizers{
-      Sgd{.learning_rate = 0.05, .momentum = 0.9, .weight_decay = 0.01},
-      Adam{.learning_rate = 0.01},
-      AdamW{.learning_rate = 0.01},
-      RmsProp{.learning_rate = 0.01},
-      Adagrad{.learning_rate = 0.1},
-      Lion{.learning_rate = 0.003},
-      Lamb{.learning_rate = 0.01},
-      Muon{.learning_rate = 0.01}};
-  for (const Optimizer& optimizer : optimizers) {
+  for (const Optimizer& optimizer : all_optimizers()) {
     const std::string name = fmt::format("optimizer {}", optimizer.index());
     expect_as_one({.name = name, .optimizer = optimizer, .fit = two_epochs()}, 1e-11, {3});
   }
@@ -84,29 +87,44 @@ TEST_F(Workers, EveryKindOfUpdate) {
   expect_as_one(all, kDouble);
 }
 
-// Slots of a weight are on one worker only; weights and results are those of one worker.
-void expect_shared(Case with, double tolerance) {
+// What all workers have of a state, one after another.
+std::vector<double> joined(const std::vector<Outcome>& all, const std::string& name) {
+  std::vector<double> numbers;
+  for (const Outcome& one : all) {
+    const auto found = std::ranges::find(one.state, name, &NamedTensor::name);
+    if (found == one.state.end()) continue;
+    const auto own = found->tensor.to_doubles();
+    numbers.insert(numbers.end(), own.begin(), own.end());
+  }
+  return numbers;
+}
+
+// Each element of a slot is on one worker; weights and results are those of one worker.
+void expect_shared(Case with, double tolerance, const std::vector<int>& counts = {2, 3, 4}) {
   with.training.workers.shares_update = true;
-  Case alone = with;
-  const Outcome one = train_by(alone, 1).front();
-  for (const int workers : {2, 3, 4}) {
+  const Outcome one = train_by(with, 1).front();
+  for (const int workers : counts) {
     const std::string what = fmt::format("{} with {} workers", with.name, workers);
     const auto all = train_by(with, workers);
     expect_near(one.history, all.front().history, tolerance, what);
     std::size_t num_slots = 0;
     for (const NamedTensor& entry : one.state) {
-      std::size_t holders = 0;
+      if (entry.name.starts_with("accumulated/")) continue;
+      const bool is_slot = entry.name.find('/') != std::string::npos;
+      if (is_slot) {
+        ++num_slots;
+        const auto numbers = joined(all, entry.name);
+        ASSERT_EQ(std::ssize(numbers), entry.tensor.num_elements()) << what << " " << entry.name;
+        EXPECT_LE(difference(entry.tensor, Tensor::from(numbers, entry.tensor.dims())), tolerance)
+            << what << " " << entry.name;
+        continue;
+      }
       for (const Outcome& other : all) {
         const auto found = std::ranges::find(other.state, entry.name, &NamedTensor::name);
-        if (found == other.state.end()) continue;
-        ++holders;
-        if (entry.name.starts_with("accumulated/")) continue;
-        EXPECT_LE(difference(entry.tensor, found->tensor), tolerance) << what << entry.name;
+        if (found == other.state.end() && entry.name == "step_count") continue;
+        ASSERT_NE(found, other.state.end()) << what << " " << entry.name;
+        EXPECT_LE(difference(entry.tensor, found->tensor), tolerance) << what << " " << entry.name;
       }
-      const bool is_slot =
-          entry.name.find('/') != std::string::npos && !entry.name.starts_with("accumulated/");
-      num_slots += is_slot ? 1 : 0;
-      EXPECT_TRUE(is_slot ? holders == 1 : holders > 0) << what << " " << entry.name;
     }
     EXPECT_GT(num_slots, 0U);
   }
@@ -129,7 +147,8 @@ void expect_as_one_in_weights(const Case& with, int workers) {
 }
 
 TEST_F(Workers, ShareTheUpdate) {
-  Case with{.name = "zero", .optimizer = Adam{.learning_rate = 0.02}, .fit = two_epochs()};
+  Case with{
+      .name = "zero", .optimizer = Adam{.learning_rate = 0.02}, .fit = two_epochs(), .hidden = 50};
   expect_shared(with, kDouble);
   with.training.update = {.clip_norm = 0.05};
   with.fit.grad_norm = true;
@@ -143,6 +162,138 @@ TEST_F(Workers, ShareTheUpdate) {
   with.dtype = DataType::kFloat32;
   with.optimizer = AdamW{.learning_rate = 0.01};
   expect_shared(with, 2e-2);
+}
+
+TEST_F(Workers, ShareTheUpdateOfEveryOptimizer) {
+  for (const Optimizer& optimizer : all_optimizers()) {
+    const std::string name = fmt::format("optimizer {}", optimizer.index());
+    Case with{.name = name, .optimizer = optimizer, .fit = two_epochs(), .hidden = 50};
+    with.fit.epochs = 1;
+    expect_shared(with, 1e-11, {3});
+    with.training.update = {
+        .groups = {{.patterns = {"b*"}, .rate_factor = 0.5, .weight_decay = 0.1},
+                   {.patterns = {"W2"}, .optimizer = Lamb{.learning_rate = 0.01}}},
+        .accumulate = 2};
+    expect_shared(with, 1e-11, {3});
+  }
+}
+
+// The update of an element is the same, whoever does it.
+TEST_F(Workers, ShareTheUpdateWithTheSameBits) {
+  for (const Optimizer& optimizer : all_optimizers()) {
+    Case with{.name = fmt::format("optimizer {}", optimizer.index()),
+              .dtype = DataType::kFloat32,
+              .optimizer = optimizer,
+              .fit = two_epochs(),
+              .hidden = 77};
+    with.training.frozen = {"b2"};
+    const auto alone = train_by(with, 3);
+    with.training.workers.shares_update = true;
+    const auto shared = train_by(with, 3);
+    EXPECT_EQ(alone[0].history.step_losses, shared[2].history.step_losses) << with.name;
+    for (const NamedTensor& entry : alone[0].state) {
+      const auto numbers = joined(shared, entry.name);
+      const bool is_slot = entry.name.find('/') != std::string::npos;
+      const std::size_t own = numbers.size() / (is_slot ? 1 : shared.size());
+      ASSERT_EQ(static_cast<std::int64_t>(own), entry.tensor.num_elements()) << entry.name;
+      EXPECT_TRUE(std::ranges::equal(entry.tensor.to_doubles(), std::span(numbers).first(own)))
+          << with.name << " " << entry.name;
+    }
+  }
+}
+
+// Of two slots a worker has 1/n of the bytes, and of each bucket 16 elements more or less.
+TEST_F(Workers, ShareTheMemoryOfSlots) {
+  for (const std::int64_t hidden : {std::int64_t{300}, std::int64_t{100'000}}) {
+    Case with{.name = "memory",
+              .dtype = DataType::kFloat32,
+              .optimizer = Adam{.learning_rate = 0.02},
+              .hidden = hidden,
+              .rows = 8};
+    with.fit = {.epochs = 1, .batch_size = 8};
+    with.training.workers.shares_update = true;
+    const auto bytes_of = [&](int workers) {
+      std::vector<std::int64_t> bytes(static_cast<std::size_t>(workers), 0);
+      train_by(with, workers, [&](const Case& one, std::shared_ptr<dist::Communicator> link) {
+        const int rank = link == nullptr ? 0 : link->rank();
+        TrainingOptions options = one.training;
+        options.engine.threads = 1;
+        options.workers.communicator = std::move(link);
+        const Session session({.file = {}, .working = train_test::network(one)}, one.loss,
+                              one.optimizer, options);
+        bytes[static_cast<std::size_t>(rank)] = session.memory().optimizer_state;
+        return Outcome();
+      });
+      return bytes;
+    };
+    const std::int64_t whole = bytes_of(1).front();
+    EXPECT_EQ(whole, 2 * 4 * (5 * hidden + 1) + 8);
+    for (const int workers : {2, 3, 4}) {
+      for (const std::int64_t bytes : bytes_of(workers)) {
+        constexpr std::int64_t kPadding = 2 * 4 * 16 * 3;  // slots, float32, elements, buckets
+        EXPECT_LE(std::abs(bytes - whole / workers), kPadding) << workers;
+      }
+    }
+  }
+}
+
+// Slots move to other workers when other weights are trained.
+TEST_F(Workers, ShareTheUpdateWhileWeightsAreFrozen) {
+  Case with{.name = "frozen", .optimizer = Adam{.learning_rate = 0.02}, .hidden = 50, .rows = 12};
+  with.training.workers.shares_update = true;
+  const auto run = [](const Case& one, std::shared_ptr<dist::Communicator> link) {
+    const RowSlice rows = link == nullptr ? RowSlice{.first = 0, .rows = 12}
+                                          : slice_of(12, link->rank(), link->size());
+    TrainingOptions options = one.training;
+    options.engine.threads = 1;
+    options.workers.communicator = std::move(link);
+    Session session({.file = {}, .working = train_test::network(one)}, one.loss, one.optimizer,
+                    options);
+    const Dataset data = train_test::data_of(one, one.rows);
+    const auto x = data.inputs[0].tensor.to_doubles();
+    const auto y = data.target.to_doubles();
+    Outcome outcome;
+    const auto steps = [&] {
+      for (int i = 0; i < 2; ++i) {
+        const auto first = static_cast<std::size_t>(rows.first);
+        const auto count = static_cast<std::size_t>(rows.rows);
+        outcome.history.step_losses.push_back(
+            session
+                .step({{.name = "x",
+                        .tensor = Tensor::from(std::span(x).subspan(3 * first, 3 * count),
+                                               Dims{rows.rows, 3})},
+                       {.name = "label",
+                        .tensor =
+                            Tensor::from(std::span(y).subspan(first, count), Dims{rows.rows, 1})}})
+                .loss);
+      }
+    };
+    steps();
+    session.freeze(std::vector<std::string>{"W2"});
+    steps();
+    session.freeze(std::vector<std::string>{"b1"});
+    session.unfreeze(std::vector<std::string>{"W2"});
+    steps();
+    session.unfreeze(std::vector<std::string>{"b1"});
+    steps();
+    outcome.state = session.state();
+    return outcome;
+  };
+  const Outcome one = train_by(with, 1, run).front();
+  for (const int workers : {2, 3}) {
+    const auto all = train_by(with, workers, run);
+    for (std::size_t i = 0; i < one.history.step_losses.size(); ++i) {
+      EXPECT_NEAR(one.history.step_losses[i], all[0].history.step_losses[i], kDouble) << i;
+    }
+    for (const NamedTensor& entry : one.state) {
+      const auto numbers = joined(all, entry.name);
+      ASSERT_FALSE(numbers.empty()) << entry.name;
+      const std::span<const double> own =
+          std::span(numbers).first(static_cast<std::size_t>(entry.tensor.num_elements()));
+      EXPECT_LE(difference(entry.tensor, Tensor::from(own, entry.tensor.dims())), kDouble)
+          << workers << " " << entry.name;
+    }
+  }
 }
 
 // A worker of them reads nothing of some sums, and takes part.

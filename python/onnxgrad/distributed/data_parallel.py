@@ -26,8 +26,8 @@ class DataParallel:
         Whether BatchNormalization takes its statistics over the rows of all workers. False: over
         each worker's rows; the running statistics are averaged at the end of each epoch.
     zero : {0, 1}, default=0
-        1: each worker keeps the optimizer state of some of the weights, and updates these; it sends
-        them to the others. The results are the same, with 1/n of the state in each process.
+        1: each worker keeps the optimizer state of a slice of the weights, and updates that; it
+        sends it to the others. The results are the same, with 1/n of the state in each process.
     sync_every : int, default=1
         More than 1: each worker updates its own weights, from its rows alone. After so many steps
         the mean of what they have changed is the gradient of an outer optimizer, gradient descent

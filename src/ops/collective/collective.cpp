@@ -7,8 +7,8 @@
 #include "ops/rules.h"
 
 // AllReduce, ReduceScatter, AllGather: what the workers of a training exchange; see
-// opdef/collectives.h. For one worker the results are the inputs. The loss is the sum of what each
-// worker computes of it, so a gradient is the sum of the workers' gradients.
+// opdef/collectives.h. The bodies are what one worker can do alone. The loss is the sum of what
+// each worker computes of it, so a gradient is the sum of the workers' gradients.
 
 namespace onnxgrad::ops::collective_op {
 
@@ -18,20 +18,69 @@ using opdef::VjpContext;
 
 namespace {
 
+using Range = Collective::Range;
+
+// Of AllReduce each x, of ReduceScatter what is owned of it.
+std::vector<Value*> own_values(FunctionBody& f, const Collective& spec, std::size_t count) {
+  const auto ranges = spec.own_ranges();
+  std::vector<Value*> results;
+  for (std::size_t i = 0; i < count; ++i) {
+    Value* x = f.input(fmt::format("x{}", i));
+    if (ranges.empty() || ranges[i].count() == spec.sizes[i]) {
+      results.push_back(f.identity(x));
+    } else {
+      Value* flat = f.reshape(x, std::vector<std::int64_t>{-1});
+      results.push_back(f.slice(flat, {ranges[i].begin}, {ranges[i].end}, {0}));
+    }
+  }
+  return results;
+}
+
+// Each w with the part that this worker has.
+std::vector<Value*> joined_values(FunctionBody& f, const Collective& spec) {
+  const auto ranges = spec.own_ranges();
+  std::vector<Value*> whole;
+  for (std::size_t i = 0; i < ranges.size(); ++i) whole.push_back(f.input(fmt::format("w{}", i)));
+  std::vector<Value*> results;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    if (ranges[i].count() == 0) {
+      results.push_back(f.identity(whole[i]));
+      continue;
+    }
+    Value* part = f.input(fmt::format("part{}", i));
+    if (ranges[i].count() == spec.sizes[i]) {
+      results.push_back(f.identity(part));
+      continue;
+    }
+    Value* flat = f.reshape(whole[i], std::vector<std::int64_t>{-1});
+    Value* joined = f.concat({f.slice(flat, {0}, {ranges[i].begin}, {0}), part,
+                              f.slice(flat, {ranges[i].end}, {spec.sizes[i]}, {0})},
+                             0);
+    results.push_back(f.reshape(joined, f.shape_of(whole[i])));
+  }
+  return results;
+}
+
 ir::Function collective_body(std::string_view base_name, const std::vector<Value*>& inputs,
                              const std::vector<ir::Attribute>& attributes) {
   ir::Node node;
   node.attributes = attributes;
-  const std::size_t first = Collective::read(node).is_conditional ? 1 : 0;
-  FunctionBody f(base_name,
-                 fmt::format("{}{}", first == 0 ? "n" : "conditional_n", inputs.size() - first),
-                 attributes);
-  if (first == 1) f.input("when");
-  std::vector<Value*> results;
-  for (std::size_t i = first; i < inputs.size(); ++i) {
-    results.push_back(f.identity(f.input(fmt::format("x{}", i - first))));
+  const Collective spec = Collective::read(node);
+  const std::size_t first = spec.is_conditional ? 1 : 0;
+  const std::size_t count = inputs.size() - first;
+  std::string key = fmt::format("{}{}", first == 0 ? "n" : "conditional_n", count);
+  if (!spec.sizes.empty()) {
+    std::vector<std::int64_t> ranges;
+    for (const Range& range : spec.own_ranges()) {
+      ranges.push_back(range.begin);
+      ranges.push_back(range.end);
+    }
+    key += fmt::format("_of{}_own{}", opdef::key_of(spec.sizes), opdef::key_of(ranges));
   }
-  return std::move(f).finish(std::move(results));
+  FunctionBody f(base_name, key, attributes);
+  if (first == 1) f.input("when");
+  const bool joins = !spec.sizes.empty() && base_name == opdef::kCollectives[2];
+  return std::move(f).finish(joins ? joined_values(f, spec) : own_values(f, spec, count));
 }
 
 // dx = AllReduce(dy).
@@ -53,6 +102,13 @@ std::vector<Value*> all_reduce_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
+opdef::AttributeSpec numbers_attribute(std::string_view name) {
+  return {.name = name,
+          .type = opdef::AttributeType::kInts,
+          .min = 0,
+          .default_value = std::vector<std::int64_t>{}};
+}
+
 }  // namespace
 
 void register_collective(opdef::OpRegistry& registry) {
@@ -64,11 +120,9 @@ void register_collective(opdef::OpRegistry& registry) {
                                     flag_attribute("conditional", false),
                                     flag_attribute(ir::kForOthers, false),
                                     flag_attribute("bfloat16", false),
-                                    {.name = "workers", .min = 1, .default_value = std::int64_t{1}},
-                                    {.name = "owners",
-                                     .type = opdef::AttributeType::kInts,
-                                     .min = 0,
-                                     .default_value = std::vector<std::int64_t>{}}},
+                                    {.name = "rank", .min = 0, .default_value = std::int64_t{0}},
+                                    numbers_attribute("sizes"),
+                                    numbers_attribute("bounds")},
                      .function_body = collective_body,
                      // Its value comes from elsewhere: it is neither folded nor merged.
                      .is_random = true};

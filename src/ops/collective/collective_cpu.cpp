@@ -27,12 +27,19 @@ struct Part {
   std::size_t arg = 0;
   std::int64_t offset = 0;
   std::int64_t bytes = 0;
-  std::int64_t owner = -1;  ///< the worker whose x is sent; -1: all are
+};
+
+/// Bytes of the buffer.
+struct Gap {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
 };
 
 struct ExchangeTask {
-  std::vector<Part> parts = {};
-  std::size_t buffer = 0;  ///< argument
+  std::vector<Part> parts = {};      ///< in the buffer, if it is sent
+  std::vector<Part> old_parts = {};  ///< if not
+  std::vector<Gap> gaps = {};        ///< that are sent too
+  std::size_t buffer = 0;            ///< argument
   bool is_conditional = false;
   Collective::Kind kind = Collective::Kind::kAllReduce;
   std::size_t number = 0;
@@ -55,18 +62,14 @@ void start_exchange(const void* data, std::byte* const* args, const Launch& laun
   const auto& task = *static_cast<const ExchangeTask*>(data);
   std::byte* const buffer = args[task.buffer];
   const bool is_sent = happens(task, args);
-  const int rank = is_sent ? workers_of(launch).rank() : 0;
-  std::int64_t end = 0;
-  for (const Part& part : task.parts) {
-    // What lies between two x is sent too.
-    std::memset(buffer + end, 0, static_cast<std::size_t>(part.offset - end));
-    const bool is_wanted = !is_sent || part.owner < 0 || part.owner == rank;
-    if (is_wanted && args[part.arg] != buffer + part.offset) {
-      std::memcpy(buffer + part.offset, args[part.arg], static_cast<std::size_t>(part.bytes));
-    }
-    end = part.offset + part.bytes;
+  for (const Part& part : is_sent ? task.parts : task.old_parts) {
+    if (args[part.arg] == buffer + part.offset) continue;
+    std::memcpy(buffer + part.offset, args[part.arg], static_cast<std::size_t>(part.bytes));
   }
   if (!is_sent) return;
+  for (const Gap& gap : task.gaps) {
+    std::memset(buffer + gap.begin, 0, static_cast<std::size_t>(gap.end - gap.begin));
+  }
   workers_of(launch).start(task.number, {.kind = task.kind,
                                          .data = buffer,
                                          .count = task.count,
@@ -89,6 +92,8 @@ ExchangeTask make_task(const Exchange& spec) {
   return {.is_conditional = spec.collective.is_conditional,
           .kind = spec.collective.kind,
           .number = static_cast<std::size_t>(spec.collective.number),
+          .owned = spec.owned,
+          .dtype = spec.dtype,
           .as_bfloat16 = spec.collective.as_bfloat16};
 }
 
@@ -96,43 +101,50 @@ std::string label_of(const ExchangeTask& task) {
   return std::to_string(task.number) + ": " + std::to_string(task.parts.size()) + " parts";
 }
 
-// Of each worker: from its first x to that of the next one.
-std::vector<std::int64_t> owned_elements(const Exchange& spec, const ExchangeTask& task) {
-  const std::vector<std::int64_t>& owners = spec.collective.owners;
-  std::vector<std::int64_t> owned;
-  std::int64_t begin = 0;
-  for (std::int64_t worker = 0; worker < spec.collective.workers; ++worker) {
-    const auto next = std::ranges::upper_bound(owners, worker) - owners.begin();
-    const std::int64_t end =
-        next == std::ssize(owners)
-            ? task.count
-            : spec.offsets[static_cast<std::size_t>(next)] / element_bytes(task.dtype);
-    owned.push_back(end - begin);
-    begin = end;
+// What of the sent bytes is in no part: of all workers, or of this one.
+std::vector<Gap> gaps_of(const ExchangeTask& task, std::int64_t rank) {
+  Gap sent{.begin = 0, .end = task.count};
+  if (task.kind == Collective::Kind::kAllGather) {
+    for (std::int64_t worker = 0; worker < rank; ++worker) {
+      sent.begin += task.owned.at(static_cast<std::size_t>(worker));
+    }
+    sent.end = sent.begin + task.owned.at(static_cast<std::size_t>(rank));
   }
-  return owned;
+  const std::int64_t size = element_bytes(task.dtype);
+  std::vector<Gap> gaps;
+  std::int64_t end = sent.begin * size;
+  for (const Part& part : task.parts) {
+    if (part.offset > end) gaps.push_back({.begin = end, .end = part.offset});
+    end = part.offset + part.bytes;
+  }
+  if (sent.end * size > end) gaps.push_back({.begin = end, .end = sent.end * size});
+  return gaps;
 }
 
 KernelOffer offer_start(const KernelRequest& request) {
   const Exchange spec = Exchange::read(request.node);
   ExchangeTask task = make_task(spec);
   const std::size_t first = task.is_conditional ? 1 : 0;
-  task.dtype = request.inputs.at(first).dtype;
   if (task.dtype != DataType::kFloat32 && task.dtype != DataType::kFloat64) {
     return decline_dtype(request, task.dtype);
   }
+  const bool is_gather = task.kind == Collective::Kind::kAllGather;
+  const auto ranges = spec.collective.own_ranges();
+  const auto num_sent =
+      is_gather ? static_cast<std::size_t>(std::ranges::count_if(
+                      ranges, [](const Collective::Range& one) { return one.count() > 0; }))
+                : request.inputs.size() - first;
   for (std::size_t i = first; i < request.inputs.size(); ++i) {
-    task.parts.push_back({.arg = i,
-                          .offset = spec.offsets.at(i - first),
-                          .bytes = request.inputs[i].dims.size_bytes(task.dtype)});
-    if (task.kind == Collective::Kind::kAllGather) {
-      task.parts.back().owner = spec.collective.owners.at(i - first);
-    }
+    const Part part{.arg = i,
+                    .offset = spec.sent.at(i - first),
+                    .bytes = request.inputs[i].dims.size_bytes(task.dtype)};
+    const bool is_part = i - first < num_sent;
+    if (is_part) task.parts.push_back(part);
+    if (!is_gather || !is_part) task.old_parts.push_back(part);
   }
   task.buffer = request.inputs.size();
-  const Part& last = task.parts.back();
-  task.count = (last.offset + last.bytes) / element_bytes(task.dtype);
-  if (task.kind != Collective::Kind::kAllReduce) task.owned = owned_elements(spec, task);
+  task.count = request.outputs.at(0).dims.num_elements() / element_bytes(task.dtype);
+  task.gaps = gaps_of(task, spec.collective.rank);
   std::string label = label_of(task);
   return prepared(start_exchange, std::move(task), std::move(label));
 }
@@ -143,9 +155,9 @@ KernelOffer offer_finish(const KernelRequest& request) {
   task.buffer = request.inputs.size() - 1;
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
     const opdef::TensorDesc& desc = request.outputs[i];
-    if (!desc.is_present()) continue;
+    if (!desc.is_present() || spec.received.at(i) < 0) continue;
     task.parts.push_back({.arg = request.inputs.size() + i,
-                          .offset = spec.offsets.at(i),
+                          .offset = spec.received[i],
                           .bytes = desc.dims.size_bytes(desc.dtype)});
   }
   std::string label = label_of(task);

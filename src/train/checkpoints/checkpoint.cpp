@@ -1,10 +1,12 @@
 #include "train/checkpoints/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -21,6 +23,7 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr std::string_view kFormat = "onnxgrad-checkpoint";
 constexpr std::string_view kChecksumPrefix = "checksum:";
+constexpr std::string_view kPartPrefix = "part:";  // of a slot's name: its begin and whole shape
 constexpr const char* kHeadChecksum = "header_checksum";
 constexpr std::size_t kChecksumDigits = 32;
 
@@ -92,6 +95,13 @@ const Tensor* Checkpoint::find(std::string_view name) const {
 
 void Checkpoint::set(std::string name, Tensor tensor) {
   tensors.push_back({.name = std::move(name), .tensor = std::move(tensor)});
+}
+
+void Checkpoint::set_part(const std::string& name, Tensor tensor, std::int64_t begin,
+                          const Dims& whole) {
+  metadata[std::string(kPartPrefix) + name] =
+      fmt::format("{} {}", begin, fmt::join(whole.begin(), whole.end(), " "));
+  set(name, std::move(tensor));
 }
 
 void Checkpoint::set_int(std::string_view name, std::int64_t value) {
@@ -246,18 +256,92 @@ std::vector<std::string> part_names(const std::string& folder, const std::string
   return names;
 }
 
+namespace {
+
+bool is_part(const Checkpoint& checkpoint, const std::string& name) {
+  return checkpoint.metadata.contains(std::string(kPartPrefix) + name);
+}
+
+/// Slots of which each worker has some elements.
+class JoinedSlots {
+ public:
+  void add(const Checkpoint& part, const NamedTensor& entry) {
+    const auto numbers = numbers_of(part, entry.name);
+    const Dims whole(std::vector(numbers.begin() + 1, numbers.end()));
+    const Tensor& value = entry.tensor;
+    Joined& joined = slots_[entry.name];
+    if (!joined.tensor.is_defined()) joined.tensor = Tensor::zeros(value.dtype(), whole);
+    const std::int64_t begin = numbers.front();
+    const bool fits = joined.tensor.dtype() == value.dtype() && joined.tensor.dims() == whole &&
+                      begin >= 0 && begin <= whole.num_elements() - value.num_elements();
+    if (!fits) refuse(part, entry.name);
+    joined.num_known += value.num_elements();
+    std::memcpy(static_cast<std::byte*>(joined.tensor.mutable_raw()) +
+                    Dims{begin}.size_bytes(value.dtype()),
+                value.raw(), static_cast<std::size_t>(value.size_bytes()));
+  }
+
+  /// Throws: CheckpointError (elements that no worker has).
+  void add_to(Checkpoint& checkpoint) {
+    for (auto& [name, joined] : slots_) {
+      if (joined.num_known != joined.tensor.num_elements()) refuse(checkpoint, name);
+      checkpoint.set(name, std::move(joined.tensor));
+      checkpoint.metadata.erase(std::string(kPartPrefix) + name);
+    }
+  }
+
+ private:
+  struct Joined {
+    Tensor tensor = {};
+    std::int64_t num_known = 0;
+  };
+
+  [[noreturn]] static void refuse(const Checkpoint& checkpoint, const std::string& name) {
+    refuse_checkpoint(checkpoint.path, "the parts of '" + name + "' are not one whole", name);
+  }
+
+  static std::vector<std::int64_t> numbers_of(const Checkpoint& part, const std::string& name) {
+    std::string_view text = part.metadata.at(std::string(kPartPrefix) + name);
+    std::vector<std::int64_t> numbers;
+    while (!text.empty()) {
+      std::int64_t number = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (error != std::errc() || number < 0 || numbers.size() > Dims::kMaxRank) refuse(part, name);
+      numbers.push_back(number);
+      text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+      if (text.starts_with(' ')) text.remove_prefix(1);
+    }
+    if (numbers.empty()) refuse(part, name);
+    return numbers;
+  }
+
+  std::map<std::string, Joined> slots_;
+};
+
+}  // namespace
+
 Checkpoint read_checkpoint(const std::string& path) {
   Checkpoint checkpoint = read_file(path);
   const int workers = workers_of(checkpoint);
   if (workers == 1) return checkpoint;
+  JoinedSlots joined;
+  std::erase_if(checkpoint.tensors, [&](const NamedTensor& entry) {
+    return is_part(checkpoint, entry.name);  // the first worker's part has it too
+  });
   std::unordered_set<std::string> known;
   for (const NamedTensor& entry : checkpoint.tensors) known.insert(entry.name);
   for (int worker = 0; worker < workers; ++worker) {
-    for (NamedTensor& entry : read_part(checkpoint, worker, workers).tensors) {
-      if (!is_slot(entry.name) || !known.insert(entry.name).second) continue;
-      checkpoint.tensors.push_back(std::move(entry));
+    Checkpoint part = read_part(checkpoint, worker, workers);
+    for (NamedTensor& entry : part.tensors) {
+      if (!is_slot(entry.name)) continue;
+      if (is_part(part, entry.name)) {
+        joined.add(part, entry);
+      } else if (known.insert(entry.name).second) {
+        checkpoint.tensors.push_back(std::move(entry));
+      }
     }
   }
+  joined.add_to(checkpoint);
   return checkpoint;
 }
 
@@ -267,7 +351,9 @@ bool take_part(Checkpoint& checkpoint, int worker, int workers) {
   for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {
     numbers.emplace(checkpoint.tensors[i].name, i);
   }
-  for (NamedTensor& entry : read_part(checkpoint, worker, workers).tensors) {
+  Checkpoint part = read_part(checkpoint, worker, workers);
+  for (NamedTensor& entry : part.tensors) {
+    if (is_part(part, entry.name)) continue;
     const auto found = numbers.find(entry.name);
     if (found == numbers.end()) {
       checkpoint.tensors.push_back(std::move(entry));

@@ -25,6 +25,9 @@ struct Checkpoint {
 
   const Tensor* find(std::string_view name) const;
   void set(std::string name, Tensor tensor);
+  /// Elements of a slot of shape `whole`, from `begin` on: one worker's of several. What
+  /// read_checkpoint() returns is whole.
+  void set_part(const std::string& name, Tensor tensor, std::int64_t begin, const Dims& whole);
   /// Rank-0 numbers under kReservedPrefix + name.
   void set_int(std::string_view name, std::int64_t value);
   void set_double(std::string_view name, double value);
@@ -57,7 +60,8 @@ void set_workers(Checkpoint& checkpoint, int workers);
 std::vector<std::string> part_names(const std::string& folder, const std::string& name);
 /// Worker `worker` of as many as wrote it has its own states again; false: they were others, or
 /// there are no parts. What read_checkpoint() returns are the states of all together, with the
-/// slots that only some workers had. Throws: CheckpointError.
+/// slots that only some workers had, and whole those of which each had a part; these stay whole.
+/// Throws: CheckpointError.
 bool take_part(Checkpoint& checkpoint, int worker, int workers);
 
 /// The weights in a checkpoint or in any other safetensors file, by their own names.

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "train/session/shared_slots.h"
+
 namespace onnxgrad::train {
 namespace {
 
@@ -34,7 +36,13 @@ void StateSnapshot::restore() const {
 void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) const {
   const auto& state = step_.executor().state();
   for (std::size_t i = 0; i < state.size(); ++i) {
-    checkpoint.set(copy_name(purpose, state[i].name), copies_[i]);
+    const std::string name = copy_name(purpose, state[i].name);
+    const auto part = part_of_slot(step_.graph(), state[i].name, copies_[i]);
+    if (part) {
+      checkpoint.set_part(name, copies_[i], part->begin, part->whole);
+    } else {
+      checkpoint.set(name, copies_[i]);
+    }
   }
   checkpoint.set_int(fmt::format("fit/{}_steps", purpose), steps_);
 }
@@ -43,10 +51,13 @@ bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view pur
   const auto& state = step_.executor().state();
   std::vector<Tensor> stored;
   for (std::size_t i = 0; i < state.size(); ++i) {
-    const Tensor* tensor = checkpoint.find(copy_name(purpose, state[i].name));
-    if (tensor == nullptr) return false;
-    if (tensor->dtype() != copies_[i].dtype() || tensor->dims() != copies_[i].dims()) return false;
-    stored.push_back(tensor->clone());
+    const Tensor* found = checkpoint.find(copy_name(purpose, state[i].name));
+    if (found == nullptr) return false;
+    const auto part = part_of_slot(step_.graph(), state[i].name, copies_[i]);
+    Tensor tensor = part && found->dims() == part->whole ? take_part_of(*found, *part, copies_[i])
+                                                         : found->clone();
+    if (tensor.dtype() != copies_[i].dtype() || tensor.dims() != copies_[i].dims()) return false;
+    stored.push_back(std::move(tensor));
   }
   steps_ = checkpoint.get_int(fmt::format("fit/{}_steps", purpose));
   std::ranges::move(stored, copies_.begin());

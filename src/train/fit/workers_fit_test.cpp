@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <stdexcept>
+#include <thread>
+#include <tuple>
 
 #include "onnxgrad/option_error.h"
 #include "train/testing/temporary_folder.h"
@@ -182,6 +185,48 @@ TEST_F(WorkersFit, ResumeWithAnotherNumberOfWorkers) {
   }
 }
 
+// Whoever had which part of a slot: checkpoints give each worker its own.
+TEST_F(WorkersFit, ResumeWithAndWithoutSharedUpdates) {
+  Case alone = adam_case("shared or not");
+  alone.hidden = 50;
+  alone.fit.keep_best = true;
+  Case shared = alone;
+  shared.training.workers.shares_update = true;
+  Case accumulates = shared;
+  accumulates.training.update = {.clip_norm = 0.1, .accumulate = 2};
+  Case accumulates_alone = accumulates;
+  accumulates_alone.training.workers = {};
+  TemporaryFolder folder;
+  int number = 0;
+  const auto resumed = [&](const Case& first, int before, const Case& then, int after) {
+    const std::string path = folder.path(fmt::format("c{}", number++));
+    train_with_checkpoints(first, before, path, 8, false);
+    return train_with_checkpoints(then, after, path, 13, true);
+  };
+  for (const auto& [plain, zero] :
+       {std::pair(&alone, &shared), {&accumulates_alone, &accumulates}}) {
+    const Outcome whole =
+        train_with_checkpoints(*plain, 1, folder.path(fmt::format("whole{}", number++)), 13, false);
+    for (const auto& [first, before, then, after] : {std::tuple(zero, 3, zero, 3),
+                                                     {zero, 3, zero, 4},
+                                                     {zero, 4, plain, 1},
+                                                     {zero, 2, plain, 3},
+                                                     {plain, 1, zero, 4},
+                                                     {plain, 3, zero, 3}}) {
+      const Outcome found = resumed(*first, before, *then, after);
+      ASSERT_EQ(found.history.step_losses.size(), whole.history.step_losses.size());
+      for (std::size_t i = 0; i < whole.history.step_losses.size(); ++i) {
+        EXPECT_NEAR(whole.history.step_losses[i], found.history.step_losses[i], 1e-11)
+            << before << " then " << after;
+      }
+      for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_LE(difference(whole.state[i].tensor, found.state[i].tensor), 1e-11)
+            << before << " then " << after << " " << whole.state[i].name;
+      }
+    }
+  }
+}
+
 TEST_F(WorkersFit, APartThatIsMissingMakesACheckpointIncomplete) {
   TemporaryFolder folder;
   Case with = adam_case("parts");
@@ -203,6 +248,42 @@ TEST_F(WorkersFit, APartThatIsMissingMakesACheckpointIncomplete) {
   for (std::size_t i = 0; i < whole.state.size(); ++i) {
     EXPECT_TRUE(whole.state[i].tensor.equals(resumed.state[i].tensor)) << whole.state[i].name;
   }
+}
+
+// One of three takes longer for each step: the others wait for it.
+TEST_F(WorkersFit, TheHistoryNamesTheSlowestWorker) {
+  TemporaryFolder folder;
+  Case with = adam_case("slow");
+  with.fit.checkpoint = CheckpointOptions{.folder = folder.path("c")};
+  const auto run = [](const Case& one, const Link& link) {
+    Worker worker(one, link);
+    FitOptions options = one.fit;
+    options.every_n_steps = 1;
+    options.on_step_end = [&](const StepLog& /*log*/) {
+      if (rank_of(link) == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return false;
+    };
+    return worker.fit(options);
+  };
+  const auto check = [](const std::vector<Outcome>& all, std::int64_t epochs) {
+    for (const Outcome& one : all) {
+      ASSERT_EQ(std::ssize(one.history.epochs), epochs);
+      for (const EpochLog& epoch : one.history.epochs) {
+        EXPECT_EQ(epoch.slowest_rank, 1);
+        EXPECT_GT(epoch.slowest_lag_s, 0.01);   // of five steps
+        EXPECT_GT(epoch.network_wait_s, 0.01);  // two of three wait for it
+        EXPECT_LT(epoch.network_wait_s, epoch.seconds);
+      }
+      EXPECT_FALSE(one.history.epochs.back().slowest_host.empty());
+    }
+  };
+  check(train_by(with, 3, run), 3);
+  with.fit.resume = with.fit.checkpoint->folder;  // a checkpoint has them
+  with.fit.epochs = 4;
+  check(train_by(with, 3, run), 4);
+  with.fit.checkpoint.reset();
+  with.fit.resume.clear();
+  EXPECT_EQ(train_by(with, 1).front().history.epochs[0].slowest_rank, -1);
 }
 
 // Any of them may ask: all end with the same step, or epoch.
@@ -302,7 +383,8 @@ TEST_F(WorkersFit, AFaultNamesTheWorkerAndRestoresTheWeights) {
   EXPECT_THAT(alone.history.stop_reason, HasSubstr("step 3"));
   for (const Outcome& one : all) {
     EXPECT_EQ(one.history.stop_reason, all[0].history.stop_reason);
-    EXPECT_THAT(one.history.stop_reason, AllOf(HasSubstr("step 3"), HasSubstr("on rank 2")));
+    EXPECT_THAT(one.history.stop_reason,
+                AllOf(HasSubstr("step 3"), HasSubstr("on rank 2 on host ")));
     for (std::size_t i = 0; i < one.state.size(); ++i) {
       EXPECT_LE(difference(alone.state[i].tensor, one.state[i].tensor), kDouble);
     }
@@ -319,6 +401,42 @@ TEST_F(WorkersFit, AFaultNamesTheWorkerAndRestoresTheWeights) {
   for (const Outcome& one : train_by(with, 3, skips)) {
     EXPECT_EQ(one.history.skipped_steps, 3);
     EXPECT_LE(difference(skipped.state[0].tensor, one.state[0].tensor), kDouble);
+  }
+}
+
+// Of one row, which only one worker has, the loss is finite and the gradient is not. It reaches the
+// others in the sum; the one that had it is named on all of them.
+TEST_F(WorkersFit, AGradientThatIsNotFiniteNamesTheWorker) {
+  train_test::Draft draft;
+  ir::GraphBuilder& g = draft.g;
+  ir::Value* x = draft.input("x", DataType::kFloat64, {ir::Dim::named("N"), 3});
+  ir::Value* w = draft.weight("w", Tensor::from(std::vector{0.0, 0.25, 0.125}, Dims{3, 1}));
+  draft.output(g.matmul(x, w), "y");
+  std::vector<double> rows(std::size_t{3} * 24, 1);
+  std::vector<double> target(24, 2);
+  rows[std::size_t{3} * 16] = 1e300;
+  target[16] = 1e10;
+  const Dataset data{.inputs = {{.name = "x", .tensor = Tensor::from(rows, Dims{24, 3})}},
+                     .target = Tensor::from(target, Dims{24, 1})};
+  for (const bool shares : {false, true}) {
+    std::vector<std::string> messages(3);
+    dist::ThreadGroup group(3);
+    group.run([&](dist::Communicator& link) {
+      TrainingOptions options{.engine = {.threads = 1}};
+      options.workers = {.communicator = train_test::shared(link), .shares_update = shares};
+      Session session({.file = {}, .working = draft.model}, {}, Adam{.learning_rate = 0}, options);
+      StopFlag stop;
+      History history;
+      const FitOptions fit{.epochs = 2, .batch_size = 6, .shuffle = false};
+      try {
+        FitLoop(session, data, fit, stop, history).run();
+      } catch (const ConvergenceError& error) {
+        messages[static_cast<std::size_t>(link.rank())] = error.what();
+      }
+    });
+    EXPECT_THAT(messages[0], AllOf(HasSubstr("step 3"), HasSubstr("on rank 2 on host ")));
+    EXPECT_EQ(messages[1], messages[0]);
+    EXPECT_EQ(messages[2], messages[0]);
   }
 }
 

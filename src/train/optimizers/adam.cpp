@@ -46,6 +46,8 @@ class AdamRule : public UpdateRule {
  public:
   AdamRule(StepWriter& writer, const Spec& spec) : writer_(writer), spec_(spec) {}
 
+  static bool updates_by_element(const Dims& /*dims*/) { return true; }
+
   // With c = sqrt(1 - beta2^t), lr / (1 - beta1^t) m / (sqrt(v) / c + epsilon) is
   // (lr c / (1 - beta1^t)) m / (sqrt(v) + epsilon c): one division less per element.
   Value* update(const WeightStep& step) override {

@@ -16,6 +16,8 @@ class AdagradRule : public UpdateRule {
  public:
   AdagradRule(StepWriter& writer, const Adagrad& spec) : writer_(writer), spec_(spec) {}
 
+  static bool updates_by_element(const Dims& /*dims*/) { return true; }
+
   Value* update(const WeightStep& step) override {
     return writer_.apply({.rule = Rule::kRoot, .beta1 = 1}, step,
                          {.gradient = step.gradient,
@@ -47,6 +49,8 @@ class AdagradRule : public UpdateRule {
 class RmsPropRule : public UpdateRule {
  public:
   RmsPropRule(StepWriter& writer, const RmsProp& spec) : writer_(writer), spec_(spec) {}
+
+  static bool updates_by_element(const Dims& /*dims*/) { return true; }
 
   Value* update(const WeightStep& step) override {
     GraphBuilder& g = writer_.g();

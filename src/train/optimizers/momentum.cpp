@@ -15,6 +15,8 @@ class SgdRule : public UpdateRule {
  public:
   SgdRule(StepWriter& writer, const Sgd& spec) : writer_(writer), spec_(spec) {}
 
+  static bool updates_by_element(const Dims& /*dims*/) { return true; }
+
   // Momentum m' = momentum m + g, or with the rate inside momentum m - lr g; opdef/fused.h has the
   // rest, with and without Nesterov's correction.
   Value* update(const WeightStep& step) override {
@@ -70,6 +72,8 @@ class SgdRule : public UpdateRule {
 class LionRule : public UpdateRule {
  public:
   LionRule(StepWriter& writer, const Lion& spec) : writer_(writer), spec_(spec) {}
+
+  static bool updates_by_element(const Dims& /*dims*/) { return true; }
 
   Value* update(const WeightStep& step) override {
     return writer_.apply(

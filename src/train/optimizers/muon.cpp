@@ -29,9 +29,11 @@ class MuonRule : public UpdateRule {
         others_(
             optimizer_rows().make_rule(writer, AdamW{.beta1 = spec.beta1, .beta2 = spec.beta2})) {}
 
+  static bool updates_by_element(const Dims& dims) { return !is_matrix(dims); }
+
   Value* update(const WeightStep& step) override {
-    const Dims& dims = step.weight->initializer.dims();
-    if (dims.rank() != 2 || dims.num_elements() == 0) return others_->update(step);
+    const Dims dims = *step.weight->type.static_dims();
+    if (!is_matrix(dims)) return others_->update(step);
     GraphBuilder& g = writer_.g();
     const auto [weight, gradient] = writer_.decayed(step, StepWriter::Decay::kWeight);
     Value* old = writer_.slot("muon_m", step);
@@ -47,6 +49,8 @@ class MuonRule : public UpdateRule {
   }
 
  private:
+  static bool is_matrix(const Dims& dims) { return dims.rank() == 2 && dims.num_elements() > 0; }
+
   // Newton-Schulz: with x = m / (|m| + epsilon), x = a x + b (x x^T) x + c (x x^T)^2 x. The smaller
   // of the two products is used: x is transposed first if it is tall.
   Value* orthogonal(Value* m, bool is_tall) {

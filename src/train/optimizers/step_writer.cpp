@@ -70,13 +70,13 @@ Value* StepWriter::apply(opdef::WeightUpdate update, const WeightStep& step,
 
 Value* StepWriter::slot(const std::string& prefix, const WeightStep& step, double first) {
   const DataType dtype = step.weight->dtype();
-  const Dims& dims = step.weight->initializer.dims();
+  const Dims dims = *step.weight->type.static_dims();
   Tensor value = Tensor::zeros(dtype, dims);
   if (first != 0) {
     const std::vector<double> numbers(static_cast<std::size_t>(value.num_elements()), first);
     value = Tensor::from(numbers, dims).cast(dtype);
   }
-  return state(prefix + "/" + step.weight->name, std::move(value));
+  return state(prefix + "/" + step.name, std::move(value));
 }
 
 Value* StepWriter::state(const std::string& name, Tensor first) {

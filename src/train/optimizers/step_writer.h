@@ -12,8 +12,9 @@
 
 namespace onnxgrad::train {
 
-/// One weight in an update.
+/// One weight in an update, or the part of it that this worker updates.
 struct WeightStep {
+  std::string name = {};  ///< of the weight
   ir::Value* weight = nullptr;
   ir::Value* gradient = nullptr;  ///< in the weight's shape and dtype
   double rate_factor = 1;         ///< times the learning rate

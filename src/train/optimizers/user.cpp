@@ -68,7 +68,7 @@ class UserRule : public UpdateRule {
     const auto& inputs = model_.graph->inputs;
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
       check_user_dtype(optimizer_part(), *inputs[i], step.weight->dtype(),
-                       "weights such as '" + step.weight->name + "'");
+                       "weights such as '" + step.name + "'");
     }
     std::unordered_map<const Value*, Value*> given{
         {inputs[0], to_form(step.weight, step)},

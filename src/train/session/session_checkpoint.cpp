@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "onnxgrad/version.h"
 #include "train/graph_description.h"
+#include "train/session/shared_slots.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -80,12 +81,12 @@ std::string take_line(std::string_view& text) {
 }
 
 // Names, types and shapes of all state, before the graph: the most informative difference.
-std::vector<const Tensor*> ordered_state(const Session& session, const NamedTensors& state,
-                                         const std::unordered_set<std::string>& weights,
-                                         const Checkpoint& checkpoint) {
+std::vector<Tensor> ordered_state(const Session& session, const NamedTensors& state,
+                                  const std::unordered_set<std::string>& weights,
+                                  const Checkpoint& checkpoint) {
   std::unordered_map<std::string, const Tensor*> stored;
   for (const NamedTensor& entry : checkpoint.tensors) stored.emplace(entry.name, &entry.tensor);
-  std::vector<const Tensor*> ordered;
+  std::vector<Tensor> ordered;
   std::unordered_set<std::string> expected;
   for (const NamedTensor& entry : state) {
     const std::string name = stored_state_name(entry.name, weights.contains(entry.name));
@@ -98,19 +99,22 @@ std::vector<const Tensor*> ordered_state(const Session& session, const NamedTens
           fmt::format("the checkpoint lacks the {} '{}' of this session", what, entry.name),
           entry.name);
     }
-    const Tensor& tensor = *found->second;
+    Tensor tensor = *found->second;
+    const auto part = part_of_slot(session.graph(), entry.name, entry.tensor);
+    if (part && tensor.dims() == part->whole) tensor = take_part_of(tensor, *part, entry.tensor);
     if (tensor.dtype() != entry.tensor.dtype() || tensor.dims() != entry.tensor.dims()) {
       refuse_state(checkpoint,
                    fmt::format("{} '{}' is {} in the checkpoint, {} in this session", what,
                                entry.name, type_text(tensor), type_text(entry.tensor)),
                    entry.name);
     }
-    ordered.push_back(&tensor);
+    ordered.push_back(std::move(tensor));
   }
   std::set<std::string> unknown;
   for (const NamedTensor& entry : checkpoint.tensors) {
     const auto state_name = state_of(entry.name);
-    if (!state_name || expected.contains(entry.name) || session.is_elsewhere(*state_name)) continue;
+    if (!state_name || expected.contains(entry.name)) continue;
+    if (is_elsewhere(session.graph(), *state_name)) continue;
     unknown.insert(*state_name);
   }
   if (!unknown.empty()) {
@@ -198,7 +202,7 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
 
   NamedTensors loaded;
   for (std::size_t i = 0; i < state.size(); ++i) {
-    loaded.push_back({.name = state[i].name, .tensor = *ordered[i]});
+    loaded.push_back({.name = state[i].name, .tensor = ordered[i]});
   }
   session.load_state(loaded);
   if (OuterStep* outer = session.runner().outer()) restore_outer(*outer, checkpoint);
@@ -214,7 +218,13 @@ Checkpoint checkpoint_of(const Session& session, bool of_worker) {
   const std::string graph = describe_model(*session.source().working, weights);
   Checkpoint checkpoint;
   for (NamedTensor& entry : session.read_state()) {
-    checkpoint.set(stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
+    const std::string name = stored_state_name(entry.name, weights.contains(entry.name));
+    const auto part = part_of_slot(session.graph(), entry.name, entry.tensor);
+    if (part) {
+      checkpoint.set_part(name, entry.tensor, part->begin, part->whole);
+    } else {
+      checkpoint.set(name, entry.tensor);
+    }
   }
   if (const OuterStep* outer = session.outer()) {
     const std::vector<Tensor> state = outer->state();
@@ -228,10 +238,10 @@ Checkpoint checkpoint_of(const Session& session, bool of_worker) {
   checkpoint.set_int("session/steps", session.steps());
   checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
   checkpoint.set_double("session/learning_rate", session.learning_rate());
-  checkpoint.metadata = {{"graph_hash", base::checksum_hex(graph)},
-                         {"optimizer_hash", session.checksum()},
-                         {"loss", session.loss().line},
-                         {"step", std::to_string(session.steps())}};
+  checkpoint.metadata.insert({{"graph_hash", base::checksum_hex(graph)},
+                              {"optimizer_hash", session.checksum()},
+                              {"loss", session.loss().line},
+                              {"step", std::to_string(session.steps())}});
   return checkpoint;
 }
 

@@ -305,8 +305,11 @@ void StepRunner::load_state(const NamedTensors& state) {
 void StepRunner::take_state(const StepRunner& other) {
   if (executor().shares_state_with(other.executor())) return;
   for (std::size_t i = 0; i < num_states(); ++i) {
-    const auto known = other.find_state(executor().state()[i].name);
-    if (known) executor().set_state(i, other.executor().read_state(*known));
+    const runtime::Port& state = executor().state()[i];
+    const auto known = other.find_state(state.name);
+    if (!known) continue;
+    const Tensor value = other.executor().read_state(*known);
+    if (value.dims() == *state.type.static_dims()) executor().set_state(i, value);
   }
   if (outer_) outer_->begin_at_weights();
 }

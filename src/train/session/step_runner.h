@@ -104,7 +104,7 @@ class StepRunner : public Runner {
   std::optional<std::size_t> find_state(const std::string& name) const;
   /// Throws: CheckpointError (unknown or missing name, different dtype or shape). All or nothing.
   void load_state(const NamedTensors& state);
-  /// Copies the values of states that `other` has too.
+  /// Copies the values of states that `other` has too, in the same shape.
   void take_state(const StepRunner& other);
   /// Restores the initial values.
   void reset_state();

@@ -19,12 +19,6 @@ std::vector<std::string> names_of(const std::vector<WeightInfo>& weights) {
   return names;
 }
 
-// "<slot>/<weight>" without "<slot>/"; names of slots contain no slash.
-std::string_view weight_of_slot(std::string_view state) {
-  const std::size_t slash = state.find('/');
-  return slash == std::string_view::npos ? std::string_view() : state.substr(slash + 1);
-}
-
 void add_slots_of(const std::string& weight, const StepRunner& step, TrainedSet& set) {
   const auto weights = names_of(step.graph().state_weights());
   for (const NamedTensor& state : step.read_state()) {
@@ -81,7 +75,11 @@ void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::
 }
 
 void hold_slots(TrainedSet& set, const StepRunner& step) {
-  for (const std::string& weight : set.held) add_slots_of(weight, step, set);
+  for (const std::string& weight : set.held) {
+    add_slots_of(weight, step, set);
+    const auto owners = step.graph().owners.find(weight);
+    if (owners != step.graph().owners.end()) set.held_owners.insert(*owners);
+  }
 }
 
 }  // namespace onnxgrad::train
