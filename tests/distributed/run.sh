@@ -112,4 +112,4 @@ for ranks in 2 3; do
 done
 
 echo "== tests"
-python -m pytest -q -n 0 "$root"/tests/python/test_{launch,data_parallel,data_shards,ray}.py
+python -m pytest -q -n 0 "$root"/tests/python/test_{launch,signals_of_workers,data_parallel,data_shards,ray}.py
