@@ -77,13 +77,15 @@ std::pair<ir::Node*, ir::Node*> split(ir::Graph& graph, ir::Node& node, std::int
   const BufferLayout layout = lay_out(values, alignment);
   spec.dtype = values.front()->dtype();
   const std::int64_t size = Dims{}.size_bytes(spec.dtype);
-  std::vector<ir::Value*> sent(node.inputs.begin(), node.inputs.begin() + first);
+  std::vector<ir::Value*> sent;
+  if (first == 1) sent.push_back(node.inputs.front());
   std::vector<ir::Value*> read(sent);
   spec.sent = spec.received = layout.offsets;
   if (collective.kind != Collective::Kind::kAllReduce) {
     spec.owned = owned_elements(collective, layout, size);
     const auto offsets = part_offsets(collective, layout, size);
-    for (const std::int64_t offset : offsets) ONNXGRAD_ASSERT(offset < 0 || offset % alignment == 0);
+    for (const std::int64_t offset : offsets)
+      ONNXGRAD_ASSERT(offset < 0 || offset % alignment == 0);
     (is_gather ? spec.sent : spec.received) = offsets;
   }
   if (is_gather) {

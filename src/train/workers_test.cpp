@@ -227,10 +227,10 @@ TEST_F(Workers, ShareTheMemoryOfSlots) {
       return bytes;
     };
     const std::int64_t whole = bytes_of(1).front();
-    EXPECT_EQ(whole, 2 * 4 * (5 * hidden + 1) + 8);
+    EXPECT_EQ(whole, (5 * hidden + 1) * 2 * 4 + 8);
     for (const int workers : {2, 3, 4}) {
       for (const std::int64_t bytes : bytes_of(workers)) {
-        constexpr std::int64_t kPadding = 2 * 4 * 16 * 3;  // slots, float32, elements, buckets
+        constexpr std::int64_t kPadding{2 * 4 * 16 * 3};  // slots, float32, elements, buckets
         EXPECT_LE(std::abs(bytes - whole / workers), kPadding) << workers;
       }
     }

@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from onnx import numpy_helper, parser, save
 
 import onnxgrad as og
+from onnxgrad.callbacks.displays import straggler
 
 MODEL = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -56,6 +58,8 @@ result = {
     "predicted": trainer.predict(X[:5], "scores").tolist(),
     "evaluated": list(trainer.evaluate(X, y))[:3],
     "run_dir": str(trainer.run_dir),
+    "waits": [trainer.history.get(name) for name in
+              ("network_wait_s", "slowest_rank", "slowest_lag_s")],
 }
 (folder / f"rank-{rank}.json").write_text(json.dumps(result))
 """
@@ -108,6 +112,23 @@ def test_workers_give_what_one_gives(folder):
     several = run(folder, 2)
     check_as_one(one, several)
     assert several[0]["stderr"].count("epoch") <= one["stderr"].count("epoch")
+    assert one["waits"] == [None] * 3
+    waited, slowest, lag = several[0]["waits"]
+    assert several[1]["waits"] == several[0]["waits"]
+    assert min(waited) >= 0
+    assert set(slowest) <= {0.0, 1.0}
+    assert min(lag) >= 0
+    assert "waiting" in several[0]["stderr"]
+
+
+def test_progress_names_the_slowest_worker():
+    class Two:
+        worker_hosts: ClassVar = ["a", "node-2"]
+
+    logs = {"seconds": 2.0, "slowest_rank": 1.0, "slowest_lag_s": 0.5}
+    assert straggler(Two(), logs) == "rank 1 on host node-2 is 500.0ms slower than the others"
+    assert straggler(Two(), {**logs, "slowest_lag_s": 0.1}) == ""  # of no importance
+    assert straggler(Two(), {"seconds": 2.0}) == ""  # one worker
 
 
 def test_options_and_sources(folder):
