@@ -22,6 +22,11 @@ ArrayLike: TypeAlias = Any
 NativeArray: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, Any]"
 
 _NATIVE_KINDS = frozenset("fiubc")
+# The extension reads contiguous arrays of these types as they are.
+_DIRECT = frozenset(
+    np.dtype(name)
+    for name in ("float32", "float64", "float16", "bool", "int8", "int16", "int32", "int64")
+)
 _USER_DEFINED = 2  # dtype.isbuiltin of types of other packages; that of an unpickled array is 0
 # The types of ml_dtypes that the extension takes as bits, under the same names. Those of less than
 # a byte have a byte for each element.
@@ -93,6 +98,9 @@ def to_native(value: ArrayLike, name: str) -> NativeArray:
 
     Contiguous numeric arrays are not copied.
     """
+    # Most calls end here: those for a row or two would notice what follows.
+    if type(value) is np.ndarray and value.dtype in _DIRECT and value.flags.c_contiguous:
+        return value
     array = as_numpy(value, name)
     if array.dtype.kind in "OUT":
         _check_memory(array, name)

@@ -73,6 +73,11 @@ def _unpacked(value: Any, type_name: str) -> Any:
     return arrays if "sequence(" in type_name else arrays[0]
 
 
+def has_tensors(declared: Sequence[_core.ValueInfo]) -> bool:
+    """Return whether the extension's outputs are as the model declares them."""
+    return all(value.is_tensor and value.keys is None for value in declared)
+
+
 def as_declared(
     outputs: list[Any], names: Sequence[str], declared: Sequence[_core.ValueInfo]
 ) -> list[Any]:
@@ -80,7 +85,7 @@ def as_declared(
 
     `names` are those of `outputs`; empty means all of `declared`.
     """
-    if all(value.is_tensor and value.keys is None for value in declared):
+    if has_tensors(declared):
         return outputs
     infos = {value.name: value for value in declared}
     result = []
@@ -136,6 +141,11 @@ class InferenceSession(NotPickled):
         self, model: ModelLike, *, device: str = "cpu", threads: int | None = None
     ) -> None:
         self._core = _core.InferenceSession(to_core_model(model), engine_options(device, threads))
+        inputs = self._core.inputs
+        self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
+        self._maps = {value.name: value for value in inputs if is_map(value)}
+        self._outputs = self._core.outputs
+        self._has_tensors = has_tensors(self._outputs)
 
     def run(
         self,
@@ -169,11 +179,12 @@ class InferenceSession(NotPickled):
         """
         names = list(output_names or [])
         outputs = from_native_list(self._core.run(names, self._feeds(feeds)))
-        return as_declared(outputs, names, self._core.outputs)
+        if self._has_tensors:
+            return outputs
+        return as_declared(outputs, names, self._outputs)
 
     def _feeds(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        lists = {value.name: value.type for value in self._core.inputs if not value.is_tensor}
-        maps = {value.name: value for value in self._core.inputs if is_map(value)}
+        lists, maps = self._lists, self._maps
         if not (lists or maps) or not isinstance(feeds, Mapping):
             return dict(to_feeds(feeds))
         feeds = {k: rows_of_maps(v, maps[k]) if k in maps else v for k, v in feeds.items()}
