@@ -9,6 +9,7 @@
 #include "opdef/fused.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
+#include "passes/step_patterns.h"
 
 // Pattern: W - a * G and W + a * G, where G is an onnxgrad.fused.Gemm without other readers
 // (through views and products with one-element tensors). The update of plain gradient descent
@@ -19,26 +20,12 @@ namespace {
 
 using ir::Uses;
 
-bool is_plain(const ir::Node* node, std::string_view op_type) {
-  return node != nullptr && node->domain.empty() && node->op_type == op_type;
-}
-
-bool is_one_element(const ir::Value* value) {
-  const auto dims = value->type.static_dims();
-  return dims && dims->num_elements() == 1;
-}
-
 // scale * rate * product, with `rate` a one-element value or nullptr.
 struct Scaled {
   ir::Node* product = nullptr;
   ir::Value* rate = nullptr;
   double scale = 1;
 };
-
-std::optional<double> constant_scalar(const ir::Value* value) {
-  if (!value->is_constant() || !is_one_element(value)) return std::nullopt;
-  return value->initializer.to_doubles().front();
-}
 
 std::optional<Scaled> match_scaled(ir::Value* value, const Uses& uses) {
   Scaled result;
@@ -48,16 +35,16 @@ std::optional<Scaled> match_scaled(ir::Value* value, const Uses& uses) {
       result.product = node;
       return result;
     }
-    if (is_plain(node, "Neg")) {
+    if (is_standard(node, "Neg")) {
       result.scale = -result.scale;
       value = node->inputs[0];
       continue;
     }
-    if (!is_plain(node, "Mul")) return std::nullopt;
-    const std::size_t scalar = is_one_element(node->inputs[0]) ? 0 : 1;
+    if (!is_standard(node, "Mul")) return std::nullopt;
+    const std::size_t scalar = num_elements(node->inputs[0]) == 1 ? 0 : 1;
     ir::Value* factor = node->inputs[scalar];
-    if (!is_one_element(factor)) return std::nullopt;
-    if (const auto constant = constant_scalar(factor)) {
+    if (num_elements(factor) != 1) return std::nullopt;
+    if (const auto constant = constant_number(factor, 1)) {
       result.scale *= *constant;
     } else if (result.rate == nullptr) {
       result.rate = factor;
@@ -71,8 +58,8 @@ std::optional<Scaled> match_scaled(ir::Value* value, const Uses& uses) {
 
 // The weight (unscaled operand) and the scaled product of an update node.
 std::optional<std::pair<ir::Value*, Scaled>> match_update(const ir::Node& node, const Uses& uses) {
-  const bool is_sub = is_plain(&node, "Sub");
-  if (!is_sub && !is_plain(&node, "Add")) return std::nullopt;
+  const bool is_sub = is_standard(&node, "Sub");
+  if (!is_sub && !is_standard(&node, "Add")) return std::nullopt;
   for (const std::size_t side : {std::size_t{1}, std::size_t{0}}) {
     if (is_sub && side == 0) break;
     ir::Value* weight = node.inputs[1 - side];

@@ -10,6 +10,7 @@
 #include "opdef/fused.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
+#include "passes/step_patterns.h"
 
 // Pattern: everything that depends on the scores X w of a linear model is a polynomial of them: the
 // squared error, summed over the rows, its gradient and the updates. Each value is followed as
@@ -72,27 +73,6 @@ Polynomial scaled(Polynomial p, double by) {
   return p;
 }
 
-bool is_standard(const ir::Node& node, std::string_view op_type) {
-  return node.domain.empty() && node.op_type == op_type;
-}
-
-std::int64_t num_elements(const ir::Value* value) {
-  const auto dims = value->type.static_dims();
-  return dims ? dims->num_elements() : -1;
-}
-
-// The number that all elements of a constant, or of one that is expanded, are.
-std::optional<double> one_number(const ir::Value* value) {
-  while (value->producer != nullptr && is_standard(*value->producer, "Expand")) {
-    value = value->producer->inputs[0];
-  }
-  const std::int64_t size = num_elements(value);
-  if (!value->is_constant() || size < 1 || size > kMostRows) return std::nullopt;
-  const std::vector<double> numbers = value->initializer.to_doubles();
-  const bool are_equal = std::ranges::all_of(numbers, [&](double x) { return x == numbers[0]; });
-  return are_equal ? std::optional(numbers[0]) : std::nullopt;
-}
-
 // The next value of the bias: leaf + step * rate * sum(z).
 struct BiasUpdate {
   ir::Node* node = nullptr;
@@ -116,7 +96,7 @@ class LinearStepMatch {
   std::optional<Polynomial> sum_of(const ir::Node& node);
   std::optional<Polynomial> product_of(const ir::Node& node);
   std::optional<Polynomial> combination_of(ir::Node& node);
-  std::optional<Polynomial> with_leaf(Polynomial p, double sign, ir::Value* leaf) const;
+  std::optional<Polynomial> with_leaf(Polynomial p, double factor, ir::Value* leaf) const;
   std::optional<Polynomial> added(const Polynomial& a, double sign, const Polynomial& b) const;
   const Polynomial* known(const ir::Value* value) const {
     const auto at = values_.find(value);
@@ -180,12 +160,22 @@ bool LinearStepMatch::find_scores() {
   return false;
 }
 
-std::optional<Polynomial> LinearStepMatch::with_leaf(Polynomial p, double sign,
+std::optional<Polynomial> LinearStepMatch::with_leaf(Polynomial p, double factor,
                                                      ir::Value* leaf) const {
   if (p.power != 1 || p.rate != nullptr) return std::nullopt;
-  if (const auto constant = one_number(leaf)) {
+  // A Gemm's beta times its bias.
+  while (is_standard(leaf->producer, "Mul") && num_elements(leaf) > 0) {
+    const auto& factors = leaf->producer->inputs;
+    const auto first = constant_number(factors[0], kMostRows);
+    const auto by = first ? first : constant_number(factors[1], kMostRows);
+    ir::Value* other = factors[first ? 1 : 0];
+    if (!by || *by == 0 || num_elements(other) != num_elements(leaf)) break;
+    factor *= *by;
+    leaf = other;
+  }
+  if (const auto constant = constant_number(leaf, kMostRows)) {
     if (p.is_sum && rows_ > 1) return std::nullopt;
-    p.shift += sign * *constant;
+    p.shift += factor * *constant;
     return p;
   }
   const std::int64_t size = num_elements(leaf);
@@ -194,11 +184,11 @@ std::optional<Polynomial> LinearStepMatch::with_leaf(Polynomial p, double sign,
   if (!fits || leaf->is_constant() || (p.is_sum && rows_ > 1)) return std::nullopt;
   for (Leaf& old : p.leaves) {
     if (old.value != leaf) continue;
-    old.coefficient += sign;
+    old.coefficient += factor;
     return p;
   }
   if (p.leaves.size() == kMostLeaves) return std::nullopt;
-  p.leaves.push_back({leaf, sign});
+  p.leaves.push_back({leaf, factor});
   return p;
 }
 
@@ -268,7 +258,7 @@ std::optional<Polynomial> LinearStepMatch::product_of(const ir::Node& node) {
   if (divides && a == nullptr) return std::nullopt;
   Polynomial p = a != nullptr ? *a : *b;
   ir::Value* by = node.inputs[a != nullptr ? 1 : 0];
-  if (const auto constant = one_number(by)) {
+  if (const auto constant = constant_number(by, kMostRows)) {
     const double factor = divides ? 1 / *constant : *constant;
     if (!std::isfinite(factor) || factor == 0) return std::nullopt;
     return scaled(std::move(p), factor);
@@ -293,12 +283,12 @@ std::optional<Polynomial> LinearStepMatch::sum_of(const ir::Node& node) {
 }
 
 std::optional<Polynomial> LinearStepMatch::value_of(const ir::Node& node) {
-  if (is_standard(node, "Neg")) return scaled(*known(node.inputs[0]), -1);
-  if (is_standard(node, "Mul") || is_standard(node, "Div")) return product_of(node);
-  if (is_standard(node, "ReduceSum") || is_standard(node, "ReduceMean")) return sum_of(node);
-  if (is_standard(node, "Pow")) {
+  if (is_standard(&node, "Neg")) return scaled(*known(node.inputs[0]), -1);
+  if (is_standard(&node, "Mul") || is_standard(&node, "Div")) return product_of(node);
+  if (is_standard(&node, "ReduceSum") || is_standard(&node, "ReduceMean")) return sum_of(node);
+  if (is_standard(&node, "Pow")) {
     const Polynomial* p = known(node.inputs[0]);
-    const auto exponent = one_number(node.inputs[1]);
+    const auto exponent = constant_number(node.inputs[1], kMostRows);
     const bool is_square = p != nullptr && p->power == 1 && p->rate == nullptr && exponent == 2 &&
                            (!p->is_sum || rows_ == 1);
     if (!is_square) return std::nullopt;
@@ -322,7 +312,7 @@ bool LinearStepMatch::follow(ir::Node& node) {
     return true;
   }
   if (node.outputs.size() != 1 || node.outputs[0] == nullptr) return false;
-  const bool combines = is_standard(node, "Add") || is_standard(node, "Sub");
+  const bool combines = is_standard(&node, "Add") || is_standard(&node, "Sub");
   std::optional<Polynomial> value = combines ? combination_of(node) : value_of(node);
   // An [N] beside an [N, 1] would be [N, N].
   const std::int64_t size = num_elements(node.outputs[0]);

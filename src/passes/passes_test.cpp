@@ -95,6 +95,12 @@ TEST_F(LinearStepTest, ABiasThatIsNotTrainedIsReadAlone) {
   EXPECT_EQ(plan_of(g_.reduce_sum(g_.mul(d, d), {}, false), /*trains_bias=*/false), kOneKernel);
 }
 
+TEST_F(LinearStepTest, FactorsOfScoresAndBiasDoNotMatter) {  // a Gemm's alpha and beta
+  Value* scores = g_.add(g_.scale(g_.matmul(x_, w_), 0.5), g_.scale(b_, 2));
+  Value* d = g_.sub(scores, y_);
+  EXPECT_EQ(plan_of(g_.reduce_sum(g_.mul(d, d), {}, false)), kOneKernel) << ir::to_text(graph());
+}
+
 TEST_F(LinearStepTest, AnotherLossIsNoLinearStep) {
   EXPECT_EQ(plan_of(g_.reduce_sum(g_.op("Abs", {difference()}), {}, false)), kThreeKernels);
 }

@@ -76,7 +76,7 @@ def test_training(dtype: type, form: str, has_bias: bool, batch: int, features: 
     trainer.fit(
         x.astype(dtype), y.astype(dtype), epochs=3, batch_size=batch, shuffle=False, verbose=0
     )
-    if features > 1 and form != "scaled":
+    if features > 1 or form != "scaled":
         assert "LinearStep" in trainer.session.plan_summary()
     weights, losses = expected(model, x, y, batch, 3, mean=True, scaled=form == "scaled")
     tolerance = 1e-12 if dtype is np.float64 else 2e-5
