@@ -54,6 +54,14 @@ struct Pass {
   std::uint64_t seed = 0;
 };
 
+/// Consecutive rows that can be read apart from all others: a chunk of a file, a row group, a file.
+struct Piece {
+  std::int64_t first_row = 0;  ///< in the whole data
+  std::int64_t rows = 0;
+  std::int64_t file = 0;   ///< pieces of a file are read one after another where possible
+  std::int64_t bytes = 0;  ///< of memory, about, while it is read
+};
+
 /// Rows that come in chunks, so that not all need to be in memory: files, or batches that a program
 /// generates. Trainer::fit reads it in a separate thread, one block ahead of the training.
 class DataSource {
@@ -76,6 +84,15 @@ class DataSource {
   /// pass: those of one of several workers. Others are not read, except those of a chunk that a
   /// limit divides. False: it cannot, and nothing changes.
   virtual bool take_rows(std::int64_t /*begin*/, std::int64_t /*end*/) { return false; }
+  /// All rows in pieces, in the order of the rows; empty: they can only be read one after another.
+  virtual std::vector<Piece> pieces() const { return {}; }
+  /// A reader of these pieces (indices of pieces()) in this order, to be used beside others for
+  /// as long as this source lives: start() and next() are called by the same thread as those of the
+  /// others. Only called if there are pieces.
+  virtual std::unique_ptr<DataSource> open_pieces(
+      const std::vector<std::int64_t>& /*numbers*/) const {
+    return nullptr;
+  }
 };
 
 }  // namespace onnxgrad

@@ -72,7 +72,13 @@ struct Shard {
   std::function<std::shared_ptr<DataSource>()> open = {};
   /// Its number of rows; nullopt: it is opened once to find out.
   std::optional<std::int64_t> rows = {};
+  /// Rows of each of its DataSource::pieces(). Empty: it is opened once to find out, unless there
+  /// are so many shards that each is a piece.
+  std::vector<std::int64_t> piece_rows = {};
+  std::int64_t piece_bytes = 0;  ///< Piece::bytes of the largest one
 };
+/// From so many shards on, each of them is one piece.
+inline constexpr std::int64_t kShardsAsPieces = 64;
 
 /// The rows of all shards, of any sizes. A pass opens one at a time, in an order that is a function
 /// of (seed, epoch) if it is shuffled; rows are shuffled as the shard itself does. Throws:

@@ -26,18 +26,61 @@ using namespace nb::literals;
 namespace onnxgrad::python {
 namespace {
 
+/// A Python object that may be dropped by any thread.
+std::shared_ptr<nb::object> shared_object(nb::object object) {
+  return {new nb::object(std::move(object)), [](nb::object* held) {
+            const nb::gil_scoped_acquire lock;
+            delete held;
+          }};
+}
+
+/// Some pieces of a source that is written in Python: what `read_pieces(numbers)` yields.
+class PythonPieces final : public DataSource {
+ public:
+  PythonPieces(std::shared_ptr<nb::object> read, std::vector<std::int64_t> numbers)
+      : read_(std::move(read)), numbers_(std::move(numbers)) {}
+
+  std::optional<std::int64_t> num_rows() const override { return std::nullopt; }
+  void start(const Pass& /*pass*/) override {
+    const nb::gil_scoped_acquire lock;
+    chunks_ = shared_object(nb::iter((*read_)(numbers_)));
+  }
+  std::optional<Dataset> next() override {
+    const nb::gil_scoped_acquire lock;
+    const auto chunk = nb::steal<nb::object>(PyIter_Next(chunks_->ptr()));
+    if (chunk.is_valid()) return nb::cast<Dataset>(chunk);
+    if (PyErr_Occurred() != nullptr) throw nb::python_error();
+    return std::nullopt;
+  }
+
+ private:
+  std::shared_ptr<nb::object> read_;
+  std::vector<std::int64_t> numbers_;
+  std::shared_ptr<nb::object> chunks_;
+};
+
 /// A source that is written in Python: `start(epoch, shuffle, seed)` and `next()`, which gives a
-/// Dataset or None, and, unless None, `take_rows(begin, end)`. They are called by the reading
-/// thread, which takes the interpreter lock.
+/// Dataset or None, and, unless None, `take_rows(begin, end)`. If its rows are in pieces that can
+/// be read apart from each other, `pieces` has the rows of each, and `read_pieces(numbers)` returns
+/// an iterable of their Datasets. They are called by the reading thread, which takes the
+/// interpreter lock.
 class PythonSource final : public DataSource {
  public:
   PythonSource(nb::object start, nb::object next, std::optional<std::int64_t> num_rows,
-               bool can_start_again, nb::object take_rows)
+               bool can_start_again, nb::object take_rows, const std::vector<std::int64_t>& pieces,
+               nb::object read_pieces, std::int64_t piece_bytes)
       : start_(std::move(start)),
         next_(std::move(next)),
         take_rows_(std::move(take_rows)),
+        read_pieces_(shared_object(std::move(read_pieces))),
         num_rows_(num_rows),
-        can_start_again_(can_start_again) {}
+        can_start_again_(can_start_again) {
+    std::int64_t first = 0;
+    for (const std::int64_t rows : pieces) {
+      pieces_.push_back({.first_row = first, .rows = rows, .bytes = piece_bytes});
+      first += rows;
+    }
+  }
 
   std::optional<std::int64_t> num_rows() const override { return num_rows_; }
   bool can_start_again() const override { return can_start_again_; }
@@ -46,6 +89,10 @@ class PythonSource final : public DataSource {
     if (take_rows_.is_none()) return false;
     take_rows_(begin, end);
     return true;
+  }
+  std::vector<Piece> pieces() const override { return pieces_; }
+  std::unique_ptr<DataSource> open_pieces(const std::vector<std::int64_t>& numbers) const override {
+    return std::make_unique<PythonPieces>(read_pieces_, numbers);
   }
   void start(const Pass& pass) override {
     const nb::gil_scoped_acquire lock;
@@ -62,17 +109,11 @@ class PythonSource final : public DataSource {
   nb::object start_;
   nb::object next_;
   nb::object take_rows_;  // or None
+  std::shared_ptr<nb::object> read_pieces_;
+  std::vector<Piece> pieces_;
   std::optional<std::int64_t> num_rows_;
   bool can_start_again_;
 };
-
-/// A Python object that may be dropped by any thread.
-std::shared_ptr<nb::object> shared_object(nb::object object) {
-  return {new nb::object(std::move(object)), [](nb::object* held) {
-            const nb::gil_scoped_acquire lock;
-            delete held;
-          }};
-}
 
 /// What Python's `open()` returns; the object lives as long as the source.
 std::shared_ptr<DataSource> call_open(const std::shared_ptr<nb::object>& open) {
@@ -81,15 +122,19 @@ std::shared_ptr<DataSource> call_open(const std::shared_ptr<nb::object>& open) {
   return {held, nb::cast<DataSource*>(*held)};
 }
 
-/// Name, function that opens it, and number of rows or None, of each shard.
-using ShardTuple = std::tuple<std::string, nb::object, std::optional<std::int64_t>>;
+/// Name, function that opens it, number of rows or None, rows of its pieces and bytes of the
+/// largest one, of each shard.
+using ShardTuple = std::tuple<std::string, nb::object, std::optional<std::int64_t>,
+                              std::vector<std::int64_t>, std::int64_t>;
 
 std::unique_ptr<DataSource> shards_of(const std::vector<ShardTuple>& given) {
   std::vector<Shard> shards;
-  for (const auto& [name, open, rows] : given) {
+  for (const auto& [name, open, rows, pieces, piece_bytes] : given) {
     shards.push_back({.name = name,
                       .open = [held = shared_object(open)] { return call_open(held); },
-                      .rows = rows});
+                      .rows = rows,
+                      .piece_rows = pieces,
+                      .piece_bytes = piece_bytes});
   }
   return open_shards(std::move(shards));
 }
@@ -170,11 +215,22 @@ void bind_sources(nb::module_& module) {
           },
           "epoch"_a = 0, "shuffle"_a = false, "seed"_a = 0, Unlocked())
       .def("next", &DataSource::next, Unlocked())
-      .def("take_rows", &DataSource::take_rows, "begin"_a, "end"_a, Unlocked());
+      .def("take_rows", &DataSource::take_rows, "begin"_a, "end"_a, Unlocked())
+      .def("pieces",
+           [](const DataSource& source) {
+             std::vector<std::pair<std::int64_t, std::int64_t>> pieces;  // rows and bytes
+             for (const Piece& piece : source.pieces())
+               pieces.emplace_back(piece.rows, piece.bytes);
+             return pieces;
+           })
+      .def("open_pieces", &DataSource::open_pieces, "numbers"_a, nb::keep_alive<0, 1>());
   nb::class_<PythonSource, DataSource>(module, "PythonSource")
-      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>, bool, nb::object>(),
+      .def(nb::init<nb::object, nb::object, std::optional<std::int64_t>, bool, nb::object,
+                    const std::vector<std::int64_t>&, nb::object, std::int64_t>(),
            "start"_a, "next"_a, "num_rows"_a.none(), "can_start_again"_a = true,
-           "take_rows"_a.none() = nb::none());
+           "take_rows"_a.none() = nb::none(), "pieces"_a = std::vector<std::int64_t>{},
+           "read_pieces"_a.none() = nb::none(), "piece_bytes"_a = 0);
+  module.attr("SHARDS_AS_PIECES") = kShardsAsPieces;
 }
 
 FileLayout layout_of(const std::vector<ValueInfo>& inputs, const std::string& target,

@@ -16,6 +16,7 @@
 #include "train/data/stop_flag.h"
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
+#include "train/fit/own_range.h"
 #include "train/fit/options.h"
 
 namespace onnxgrad {
@@ -56,6 +57,14 @@ class PeekedSource : public DataSource {
     return first_ ? std::exchange(first_, std::nullopt) : source_.next();
   }
   bool can_start_again() const override { return source_.can_start_again(); }
+  bool take_rows(std::int64_t begin, std::int64_t end) override {
+    return source_.take_rows(begin, end);
+  }
+  std::vector<Piece> pieces() const override { return source_.pieces(); }
+  std::unique_ptr<DataSource> open_pieces(
+      const std::vector<std::int64_t>& numbers) const override {
+    return source_.open_pieces(numbers);
+  }
 
  private:
   DataSource& source_;
@@ -169,6 +178,9 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   DataSource& rows = peeked ? *peeked : source;
   const auto evaluation = session.evaluation(!metrics.empty());
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
+  std::optional<train::OwnRange> own;
+  if (session.workers() != nullptr) own.emplace(rows, *session.workers());
+  if (own && own->is_part()) evaluator.take_own_rows();
   train::BlockReader reader(rows,
                             [&](const Dataset& chunk) {
                               return train::prepare_data(session.schema(), evaluation->data_ports(),

@@ -37,6 +37,10 @@ void Checksum::update(std::span<const std::byte> bytes) {
 
 std::string Checksum::hex() const { return canonical_hex(XXH3_128bits_digest(&state_->xxh3)); }
 
+std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
 std::string checksum_hex(std::span<const std::byte> bytes) {
   return canonical_hex(XXH3_128bits(bytes.data(), bytes.size()));
 }

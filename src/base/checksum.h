@@ -2,6 +2,7 @@
 #define ONNXGRAD_BASE_CHECKSUM_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,6 +28,9 @@ class Checksum {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// 64-bit XXH3 of a few bytes, with a seed.
+std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed);
 
 /// Of bytes all in memory.
 std::string checksum_hex(std::span<const std::byte> bytes);

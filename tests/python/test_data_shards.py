@@ -135,36 +135,102 @@ WORKER = """
 import sys
 import numpy as np
 import onnxgrad as og
-model, pattern, batch, out = sys.argv[1:]
+model, batch, options, out, *files = sys.argv[1:]
 workers = og.distributed.connect(timeout=60)
 trainer = og.Trainer(model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
-trainer.fit(pattern, "y", epochs=3, batch_size=int(batch), verbose=0)
-evaluation = trainer.evaluate(pattern, "y")
+trainer.fit(*files, epochs=3, batch_size=int(batch), verbose=0, **eval(options))
+evaluation = trainer.evaluate(*files)
 if workers.rank == 0:
-    np.savez(out, **trainer.session.state(), loss=evaluation.loss)
+    history = {name: values for name, values in trainer.history.items() if "loss" in name}
+    np.savez(out, **trainer.session.state(), loss=evaluation.loss, **history)
 """
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_workers_train_on_all_rows_once(tmp_path, linear_file, linear_model, rows, workers):
-    """A batch of all rows is the same for any number of workers, whoever reads which of them."""
-    files = write(tmp_path, "csv", *rows)
+def run_workers(tmp_path, workers, *arguments):
+    """Run WORKER in several processes; return what the first one has saved."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
+    model, batch, options, *files = arguments
+    out = tmp_path / "out.npz"
+    command = [sys.executable, "-m", "onnxgrad", "launch", "-n", str(workers)]
+    command += ["--transport", "tcp", str(script), str(model), str(batch), options, str(out)]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return dict(np.load(out))
 
-    def state(batch):
-        out = tmp_path / "out.npz"
-        command = [sys.executable, "-m", "onnxgrad", "launch", "-n", str(workers)]
-        command += ["--transport", "tcp", str(script), str(linear_file), files[0], str(batch)]
-        done = subprocess.run([*command, str(out)], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return dict(np.load(out))
 
-    found = state(ROWS)
-    alone = og.Trainer(linear_model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
-    alone.fit(*rows, epochs=3, batch_size=ROWS, verbose=0)
-    for name, value in alone.session.state().items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5)
-    np.testing.assert_allclose(found["loss"], alone.evaluate(*rows).loss, rtol=1e-5)
-    # Uneven slices and a last batch that is smaller than the number of workers (201 = 25 * 8 + 1).
-    assert state(8)["loss"] < 0.01
+@pytest.mark.parametrize(("kind", "workers"), [("csv", 2), ("npy", 3), ("parquet", 3)])
+def test_workers_train_as_one(tmp_path, linear_file, linear_model, rows, kind, workers):
+    """Every batch has the rows that one worker would take; the last one has a single row."""
+    files = write(tmp_path, kind, *rows)
+    for options in ("{}", "{'validation': 0.3}"):
+        found = run_workers(tmp_path, workers, linear_file, 8, options, *files)
+        alone = og.Trainer(linear_model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
+        alone.fit(*files, epochs=3, batch_size=8, verbose=0, **eval(options))
+        for name, value in alone.session.state().items():
+            np.testing.assert_allclose(found.pop(name), value, rtol=1e-5)
+        np.testing.assert_allclose(found.pop("loss"), alone.evaluate(*files).loss, rtol=1e-5)
+        assert ("val_loss" in found) == ("val" in options)
+        for name, values in found.items():
+            np.testing.assert_allclose(alone.history[name], values, rtol=1e-4)
+
+
+def test_row_groups_of_others_are_not_read(tmp_path, linear_model, rows):
+    """A reader of some pieces decodes these row groups alone, in their order."""
+    session = trained(linear_model, rows).session
+    files, target = write(tmp_path, "parquet", *rows)
+    source = og.data.open_file(files, target).native(session)
+    pieces = [count for count, _ in source.pieces()]
+    assert len(pieces) == sum(-(-size // 16) for size in SIZES)
+    assert sum(pieces) == ROWS
+    first_rows = np.cumsum([0, *pieces])
+    reader = source.open_pieces([7, 2])
+    reader.start(0, True, 3)
+    found = []
+    while (chunk := reader.next()) is not None:
+        found += range(chunk.first_row, chunk.first_row + len(from_native(chunk.target)))
+    expected = [range(first_rows[piece], first_rows[piece + 1]) for piece in (7, 2)]
+    assert found == [row for rows_of_piece in expected for row in rows_of_piece]
+
+
+def test_rows_are_read_by_ranges(linear_model, rows):
+    X, y = rows
+    asked = []
+
+    def read(begin, end):
+        asked.append((begin, end))
+        return X[begin:end], y[begin:end]
+
+    source = og.data.Rows(read, ROWS, piece_rows=16)
+    in_order = weights_of(trained(linear_model, (source,), shuffle=False))
+    of_arrays = weights_of(trained(linear_model, rows, shuffle=False))
+    for name, value in in_order.items():
+        np.testing.assert_allclose(value, of_arrays[name], rtol=1e-6)
+    asked.clear()
+    trainer = trained(linear_model, (source,))
+    pieces = [(begin, min(begin + 16, ROWS)) for begin in range(0, ROWS, 16)]
+    assert sorted(asked) == sorted(pieces * 3)
+    evaluation = trainer.evaluate(source)
+    assert evaluation.rows == ROWS
+    np.testing.assert_allclose(evaluation.loss, trainer.evaluate(*rows).loss, rtol=1e-6)
+    native = source.native(trainer.session)
+    assert native.take_rows(20, 40)
+    asked.clear()
+    native.start()
+    while native.next() is not None:
+        pass
+    assert asked == [(20, 32), (32, 40)]
+
+
+def test_what_a_function_of_ranges_gets_wrong(linear_model, rows):
+    X, y = rows
+    with pytest.raises(og.DataError, match=r"read\(\d+, \d+\) returned 1 rows, expected"):
+        trained(linear_model, (og.data.Rows(lambda begin, _: (X[begin:][:1], y[:1]), ROWS),))
+    with pytest.raises(og.DataError, match="is no function"):
+        og.data.Rows((X, y), ROWS)
+
+    def fails(begin, end):
+        raise ValueError(f"no rows {begin} to {end}")
+
+    with pytest.raises(ValueError, match="no rows 0 to 201"):
+        trained(linear_model, (og.data.Rows(fails, ROWS),))

@@ -3,14 +3,15 @@
 `Trainer.fit`, `Trainer.evaluate` and their `validation` accept these instead of arrays. Files may
 be larger than memory: a separate thread reads them in chunks into two blocks of at most 32 MiB, one
 of which is filled while the other is trained on. ``shuffle=True`` shuffles the chunks of an epoch
-(if the file format allows it) and the rows of each block; both orders depend only on the trainer's
-seed and the number of the epoch.
+(if the file format allows it), takes rows from up to 16 of them at a time, and shuffles these in
+each block; the order depends only on the trainer's seed and the number of the epoch.
 """
 
 from onnxgrad.data.batches import Batches
 from onnxgrad.data.files import CsvFile, NpyFiles, NpzFile, open_file
 from onnxgrad.data.notes import DataWarning
 from onnxgrad.data.parquet import ParquetFile
+from onnxgrad.data.row_ranges import Rows
 from onnxgrad.data.rows import window_starts
 from onnxgrad.data.sequences import Sequences
 from onnxgrad.data.shards import Shards
@@ -23,6 +24,7 @@ __all__ = [
     "NpyFiles",
     "NpzFile",
     "ParquetFile",
+    "Rows",
     "Sequences",
     "Shards",
     "Source",

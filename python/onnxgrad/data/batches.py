@@ -129,6 +129,13 @@ class BatchReader:
         batch = next(self._iterator, None)
         if batch is None:
             return None
+        chunk, rows = self.dataset(batch, self._rows)
+        self._rows += rows
+        self._number += 1
+        return chunk
+
+    def dataset(self, batch: Any, first: int) -> tuple[_core.Dataset, int]:
+        """Return the rows of a batch, the first of which has the number `first`, and how many."""
         X, y, weight = self._parts(batch)
         X, y, weight = named_arrays(self._dtypes, X, y, weight)
         inputs = {str(name): to_native(value, str(name)) for name, value in X.items()}
@@ -136,10 +143,8 @@ class BatchReader:
         targets = {output: to_native(value, output) for output, value in several.items()}
         labels = None if y is None or y is several else to_native(y, "y")
         counted = [labels] if labels is not None else [*targets.values(), *inputs.values()]
-        first, self._rows = self._rows, self._rows + num_rows_of(counted[0])
-        self._number += 1
         weights = None if weight is None else to_native(weight, "sample_weight")
-        return _core.Dataset(inputs, labels, targets, weights, first)
+        return _core.Dataset(inputs, labels, targets, weights, first), num_rows_of(counted[0])
 
     def _parts(self, batch: Any) -> tuple[Any, Any, Any]:
         if is_table(batch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from onnxgrad.data.columns import name_list, plan_columns, without_gaps
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import ColumnFile, Session
 from onnxgrad.errors import DataError
+
+_READ_BYTES = 1 << 16
+"""Bytes of a column to read at a time."""
 
 __all__ = ["ParquetFile", "ParquetReader", "import_pyarrow", "reading_parquet"]
 
@@ -47,7 +50,13 @@ class ParquetFile(ColumnFile):
         self.layout(session._core)  # for its checks
         reader = ParquetReader(self, session._core)
         return _core.PythonSource(
-            reader.start, reader.next, reader.num_rows, take_rows=reader.take_rows
+            reader.start,
+            reader.next,
+            reader.num_rows,
+            take_rows=reader.take_rows,
+            pieces=reader.group_rows,
+            read_pieces=reader.read_groups,
+            piece_bytes=reader.group_bytes,
         )
 
 
@@ -58,13 +67,18 @@ class ParquetReader:
         self._source = source
         self._path = source.path
         with reading_parquet(source.path):
-            self._file = import_pyarrow().ParquetFile(source.path)
+            # Several row groups are read at a time: not each of them whole, in advance.
+            self._file = import_pyarrow().ParquetFile(
+                source.path, pre_buffer=False, buffer_size=_READ_BYTES
+            )
         self._dtypes = {value.name: value.dtype for value in session.inputs}
         self._maps = columns_of_maps(session.inputs)
         self._plan(list(self._file.schema_arrow.names))
         metadata = self._file.metadata
-        self._group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        self._first_rows = np.concatenate([[0], np.cumsum(self._group_rows)]).astype(int)
+        self.group_rows = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        sizes = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
+        self.group_bytes = max(sizes, default=0)
+        self._first_rows = np.concatenate([[0], np.cumsum(self.group_rows)]).astype(int)
         self.num_rows = int(metadata.num_rows)
         self._range = (0, self.num_rows)
         self._chunks: Iterator[_core.Dataset] = iter(())
@@ -105,22 +119,26 @@ class ParquetReader:
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:
         """Begin a pass; the order of row groups depends on seed and epoch."""
-        groups = np.arange(len(self._group_rows))
+        groups = np.arange(len(self.group_rows))
         if shuffle:
             groups = np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(groups)
-        self._chunks = self._read([int(group) for group in groups])
+        self._chunks = self._read([int(group) for group in groups], self._range)
+
+    def read_groups(self, groups: Iterable[int]) -> Iterator[_core.Dataset]:
+        """Return the chunks of these row groups, to be read beside others."""
+        return self._read(groups, (0, self.num_rows))
 
     def next(self) -> _core.Dataset | None:
         """Return the next chunk, or None."""
         return next(self._chunks, None)
 
-    def _read(self, groups: list[int]) -> Iterator[_core.Dataset]:
+    def _read(self, groups: Iterable[int], limits: tuple[int, int]) -> Iterator[_core.Dataset]:
         rows = max(1, self._source.chunk_bytes // (8 * len(self._columns)))
-        begin, end = self._range
+        begin, end = limits
         done = 0  # rows of the pass
         for group in groups:
             first = int(self._first_rows[group])
-            group_rows = self._group_rows[group]
+            group_rows = self.group_rows[group]
             if done >= end or done + group_rows <= begin:
                 done += group_rows
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,23 +61,29 @@ class Shards(Source):
         """Return the extension's reader for the inputs and the target of `session`."""
         return _core.open_shards(
             [
-                (repr(source), lambda source=source: source.native(session), rows)
-                for source, rows in zip(self.sources, self._rows(session), strict=True)
+                (repr(source), lambda source=source: source.native(session), *known)
+                for source, known in zip(self.sources, self._rows(session), strict=True)
             ]
         )
 
-    def _rows(self, session: Session) -> list[int | None]:
-        """Count the rows of all files; of several workers, each counts those of some."""
+    def _rows(self, session: Session) -> list[tuple[int | None, list[int], int]]:
+        """Count the rows of all files and of their pieces; several workers each count some."""
         parallel = getattr(session, "_data_parallel", None)
+        found: list[tuple[int | None, list[int], int]] = [(None, [], 0)] * len(self.sources)
         if parallel is None:
-            return [None] * len(self.sources)
+            return found
         workers = parallel.workers
-        mine = self.sources[workers.rank :: workers.size]
-        counts = [source.native(session).num_rows for source in mine]
-        rows: list[int | None] = [None] * len(self.sources)
-        for rank, text in enumerate(workers.gather(" ".join(map(str, counts)))):
-            rows[rank :: workers.size] = [int(count) for count in text.split()]
-        return rows
+        has_pieces = len(self.sources) < _core.SHARDS_AS_PIECES
+        mine = []
+        for source in self.sources[workers.rank :: workers.size]:
+            native = source.native(session)
+            pieces = native.pieces()
+            rows = [count for count, _ in pieces] if has_pieces else []
+            largest = max((size for _, size in pieces), default=0)
+            mine.append((native.num_rows, rows or [native.num_rows], largest))
+        for rank, text in enumerate(workers.gather(json.dumps(mine))):
+            found[rank :: workers.size] = [tuple(one) for one in json.loads(text)]
+        return found
 
 
 def is_pattern(path: Any) -> bool:

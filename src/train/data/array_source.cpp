@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +33,7 @@ class ArraySource final : public ChunkedSource {
   // `streams`: only those named in `plan` are opened.
   ArraySource(const std::string& path, const std::vector<NamedStream>& streams,
               const FileLayout& layout, std::int64_t chunk_bytes)
-      : layout_(layout) {
+      : path_(path), streams_(streams), layout_(layout), chunk_bytes_(chunk_bytes) {
     std::vector<std::string> names;
     for (const NamedStream& stream : streams) names.push_back(stream.name);
     plan_ = plan_columns(path, names, layout_, false);
@@ -49,14 +50,13 @@ class ArraySource final : public ChunkedSource {
     for (const std::int64_t place : plan_.targets) targets_.push_back(open(place));
     weight_ = open(plan_.sample_weight);
     check_rows(path);
-    std::int64_t row_bytes = 0;
     bool any_order = true;
     for (const NpyArray& array : arrays_) {
-      row_bytes += array.row_bytes();
+      row_bytes_ += array.row_bytes();
       any_order = any_order && array.has_random_access();
     }
     rows_ = arrays_.front().rows();
-    chunk_rows_ = std::clamp<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes, 1), 1,
+    chunk_rows_ = std::clamp<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes_, 1), 1,
                                            std::max<std::int64_t>(rows_, 1));
     set_size(rows_, (rows_ + chunk_rows_ - 1) / chunk_rows_, any_order);
   }
@@ -79,6 +79,10 @@ class ArraySource final : public ChunkedSource {
   }
 
   std::int64_t first_row_of(std::int64_t chunk) const override { return chunk * chunk_rows_; }
+  std::int64_t bytes_of(std::int64_t /*chunk*/) const override { return chunk_rows_ * row_bytes_; }
+  std::unique_ptr<ChunkedSource> make_copy() const override {
+    return std::make_unique<ArraySource>(path_, streams_, layout_, chunk_bytes_);
+  }
 
   Dataset read_chunk(std::int64_t chunk) override {
     const std::int64_t first = chunk * chunk_rows_;
@@ -99,13 +103,17 @@ class ArraySource final : public ChunkedSource {
     return data;
   }
 
+  std::string path_;
+  std::vector<NamedStream> streams_;
   FileLayout layout_;
+  std::int64_t chunk_bytes_;
   ColumnPlan plan_;
   std::vector<NpyArray> arrays_;
   std::vector<std::size_t> inputs_;
   std::vector<std::size_t> targets_;
   std::size_t weight_ = 0;
   std::int64_t rows_ = 0;
+  std::int64_t row_bytes_ = 0;
   std::int64_t chunk_rows_ = 0;
 };
 

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/philox.h"
+#include "train/data/lane_reader.h"
+#include "train/data/lanes.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -118,6 +120,10 @@ void BlockReader::read_pass(std::uint32_t epoch) {
 }
 
 void BlockReader::read_chunks(std::uint32_t epoch) {
+  if (!options_.pieces.empty()) {
+    read_lanes(epoch);
+    return;
+  }
   source_.start({.epoch = epoch, .shuffle = options_.shuffle, .seed = options_.seed});
   while (const std::optional<Dataset> chunk = source_.next()) {
     PreparedData rows = prepare_(*chunk);
@@ -129,6 +135,50 @@ void BlockReader::read_chunks(std::uint32_t epoch) {
     if (!add_rows(rows, epoch)) return;
   }
   if (filling_ != nullptr && filling_->data.rows > 0) hand_over(epoch);
+}
+
+void BlockReader::read_lanes(std::uint32_t epoch) {
+  const Pass pass{.epoch = epoch, .shuffle = options_.shuffle, .seed = options_.seed};
+  const Lanes lanes(options_.pieces, options_.used, pass,
+                    count_lanes(options_.pieces, options_.block_bytes));
+  LaneReader reader(source_, lanes,
+                    {.pass = pass,
+                     .batch_size = options_.batch_size,
+                     .rank = options_.rank,
+                     .workers = options_.workers,
+                     .uses_all_rows = options_.used.empty(),
+                     .prepare = prepare_,
+                     .keep = keep_,
+                     .ends = [this] { return is_ending(); }});
+  const std::int64_t batch_rows = options_.batch_size;
+  std::int64_t block_rows = 0;
+  for (std::int64_t begin = 0; begin < lanes.rows();) {
+    const PreparedData* const sample = reader.sample();
+    if (sample == nullptr || (filling_ = take_free()) == nullptr) return;
+    if (block_rows == 0) {  // the same for any number of workers
+      const std::int64_t fit = options_.block_bytes / row_bytes_of(*sample);
+      block_rows = std::max<std::int64_t>(fit / batch_rows - 1, 1) * batch_rows;
+      if (lanes.rows() <= fit) block_rows = lanes.rows();
+    }
+    std::int64_t end = begin + block_rows;
+    if (lanes.rows() - end < batch_rows) end = lanes.rows();  // with the smaller last batch
+    capacity_ = std::max(capacity_, reader.most_rows(begin, end));
+    make_room(*sample);
+    if (!reader.fill(begin, end, filling_->data, filling_->order)) return;
+    filling_->rows = end - begin;
+    ++blocks_done_;
+    {
+      const std::scoped_lock lock(mutex_);
+      ready_.push_back(std::exchange(filling_, nullptr));
+      changed_.notify_all();
+    }
+    begin = end;
+  }
+}
+
+bool BlockReader::is_ending() {
+  const std::scoped_lock lock(mutex_);
+  return is_ending_;
 }
 
 // Waits for an unused block; nullptr: the pass should end.
@@ -148,6 +198,7 @@ bool BlockReader::hand_over(std::uint32_t epoch) {
     block.order.resize(static_cast<std::size_t>(block.data.rows));
     permute(options_.seed, epoch, blocks_done_, block.order);
   }
+  block.rows = block.data.rows;
   ++blocks_done_;
   const std::scoped_lock lock(mutex_);
   ready_.push_back(&block);
@@ -155,17 +206,20 @@ bool BlockReader::hand_over(std::uint32_t epoch) {
   return !is_ending_;
 }
 
-// The block being filled gets memory for full batches, and the form of `sample`.
-void BlockReader::make_room(const PreparedData& sample) {
+std::int64_t BlockReader::row_bytes_of(const PreparedData& sample) const {
   std::int64_t row_bytes = 0;
   for (const Column& column : sample.columns) row_bytes += column.row_bytes;
   if (options_.shuffle) row_bytes += static_cast<std::int64_t>(sizeof(std::int64_t));  // the order
+  return std::max<std::int64_t>(row_bytes, 1);
+}
+
+// The block being filled gets memory for full batches, and the form of `sample`.
+void BlockReader::make_room(const PreparedData& sample) {
   if (capacity_ == 0) {
-    const std::int64_t rows = options_.block_bytes / std::max<std::int64_t>(row_bytes, 1);
+    const std::int64_t rows = options_.block_bytes / row_bytes_of(sample);
     const std::int64_t known = source_.num_rows().value_or(rows);
     const std::int64_t batches =
-        std::min(rows / std::max(options_.batch_size, options_.largest_batch),
-                 known / options_.batch_size + 1);
+        std::min(rows / options_.batch_size, known / options_.batch_size + 1);
     capacity_ = std::max<std::int64_t>(batches, 1) * options_.batch_size;
   }
   PreparedData& data = filling_->data;

@@ -22,6 +22,9 @@
 //   source --chunks--> prepare (check, convert) --> keep (validation split)
 //          --> blocks of full batches --> next()
 //
+// A source of pieces is read by several readers at once, in lanes, which do the same and give each
+// block the same share of its rows.
+//
 // One thread per pass does all this. There are two blocks (double buffering): while one is used the
 // other is filled. Their memory is allocated once per pass, so the memory of a pass does not depend
 // on the number of rows.
@@ -32,18 +35,21 @@ namespace onnxgrad::train {
 struct Block {
   PreparedData data;
   std::vector<std::int64_t> order;  ///< empty: in their order
+  std::int64_t rows = 0;            ///< positions; of several workers: with those of the others
 };
 
 struct BlockOptions {
   /// Rows of a batch: blocks contain full batches, except the last one of a pass. 0: each chunk is
   /// one batch, and a block.
   std::int64_t batch_size = 0;
-  /// That of the worker with the most rows: blocks have as many batches on all workers. 0: there is
-  /// one.
-  std::int64_t largest_batch = 0;
   std::int64_t block_bytes = std::int64_t{32} << 20;  ///< of each of the two blocks, at most
   bool shuffle = false;  ///< chunks as far as the source can, then the rows of each block
   std::uint64_t seed = 0;
+  /// Those of the source, to be read in lanes (Lanes); empty: chunks as they come.
+  std::vector<Piece> pieces = {};
+  std::vector<std::int64_t> used = {};  ///< rows of each that are kept; empty: all
+  int rank = 0;                         ///< with pieces: among so many workers; a block has the
+  int workers = 1;                      ///< rows of this one's slices of its batches
 };
 
 class BlockReader {
@@ -72,8 +78,11 @@ class BlockReader {
  private:
   void read_pass(std::uint32_t epoch);
   void read_chunks(std::uint32_t epoch);
+  void read_lanes(std::uint32_t epoch);
+  bool is_ending();
   bool add_rows(const PreparedData& rows, std::uint32_t epoch);
   void make_room(const PreparedData& sample);
+  std::int64_t row_bytes_of(const PreparedData& sample) const;
   Block* take_free();
   bool hand_over(std::uint32_t epoch);
 

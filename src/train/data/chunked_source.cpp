@@ -8,7 +8,6 @@
 #include <unordered_map>
 
 #include "base/check.h"
-#include "train/data/sampler.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -62,7 +61,9 @@ bool ChunkedSource::take_rows(std::int64_t begin, std::int64_t end) {
 }
 
 std::int64_t ChunkedSource::chunk_at(std::int64_t position) const {
-  return order_.empty() ? position : order_[static_cast<std::size_t>(position)];
+  if (chosen_) return (*chosen_)[static_cast<std::size_t>(position)];
+  return order_ ? static_cast<std::int64_t>((*order_)(static_cast<std::uint64_t>(position)))
+                : position;
 }
 
 std::int64_t ChunkedSource::rows_of(std::int64_t chunk) const {
@@ -72,15 +73,34 @@ std::int64_t ChunkedSource::rows_of(std::int64_t chunk) const {
 void ChunkedSource::start(const Pass& pass) {
   position_ = 0;
   row_ = 0;
-  order_.clear();
+  order_.reset();
   if (!pass.shuffle || !any_order_) return;
-  order_.resize(static_cast<std::size_t>(chunks_));
-  shuffle_rows(pass.seed ^ kChunkStream, pass.epoch, order_);
+  order_.emplace(static_cast<std::uint64_t>(chunks_), pass.seed ^ kChunkStream, pass.epoch);
+}
+
+std::vector<Piece> ChunkedSource::pieces() const {
+  std::vector<Piece> pieces;
+  if (!any_order_) return pieces;
+  pieces.reserve(static_cast<std::size_t>(chunks_));
+  for (std::int64_t chunk = 0; chunk < chunks_; ++chunk) {
+    pieces.push_back(
+        {.first_row = first_row_of(chunk), .rows = rows_of(chunk), .bytes = bytes_of(chunk)});
+  }
+  return pieces;
+}
+
+std::unique_ptr<DataSource> ChunkedSource::open_pieces(
+    const std::vector<std::int64_t>& numbers) const {
+  auto copy = make_copy();
+  copy->set_size(rows_, chunks_, any_order_);
+  copy->chosen_ = numbers;
+  return copy;
 }
 
 std::optional<Dataset> ChunkedSource::next() {
   const std::int64_t end = end_ < 0 ? rows_ : end_;
-  for (; position_ < chunks_ && row_ < end; ++position_) {
+  const std::int64_t chunks = chosen_ ? std::ssize(*chosen_) : chunks_;
+  for (; position_ < chunks && row_ < end; ++position_) {
     const std::int64_t chunk = chunk_at(position_);
     const std::int64_t rows = rows_of(chunk);
     const std::int64_t first = std::max(begin_ - row_, std::int64_t{0});

@@ -2,11 +2,13 @@
 #define ONNXGRAD_TRAIN_DATA_CHUNKED_SOURCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "onnxgrad/data_files.h"
+#include "train/data/sampler.h"
 
 namespace onnxgrad::train {
 
@@ -17,6 +19,8 @@ class ChunkedSource : public DataSource {
   void start(const Pass& pass) final;
   std::optional<Dataset> next() final;
   bool take_rows(std::int64_t begin, std::int64_t end) final;
+  std::vector<Piece> pieces() const final;
+  std::unique_ptr<DataSource> open_pieces(const std::vector<std::int64_t>& numbers) const final;
 
  protected:
   /// After construction of the derived class. `any_order`: read_chunk may be called in any order.
@@ -24,6 +28,10 @@ class ChunkedSource : public DataSource {
   virtual Dataset read_chunk(std::int64_t chunk) = 0;
   /// The number of its first row; rows of chunks are consecutive.
   virtual std::int64_t first_row_of(std::int64_t chunk) const = 0;
+  virtual std::int64_t bytes_of(std::int64_t chunk) const = 0;
+  /// Another reader of the same file, which shares what is known of it; only if chunks can be read
+  /// in any order.
+  virtual std::unique_ptr<ChunkedSource> make_copy() const = 0;
 
  private:
   std::int64_t chunk_at(std::int64_t position) const;
@@ -32,7 +40,8 @@ class ChunkedSource : public DataSource {
   std::int64_t rows_ = 0;
   std::int64_t chunks_ = 0;
   bool any_order_ = true;
-  std::vector<std::int64_t> order_;  ///< of the current pass; empty: in order
+  std::optional<std::vector<std::int64_t>> chosen_;  ///< chunks to read, in this order; else all
+  std::optional<KeyedPermutation> order_;            ///< of the current pass, of all chunks
   std::int64_t position_ = 0;
   std::int64_t begin_ = 0;  ///< of the rows to take, in the order of a pass
   std::int64_t end_ = -1;   ///< -1: all

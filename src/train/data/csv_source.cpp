@@ -150,14 +150,24 @@ struct ChunkPlace {
 class CsvSource final : public ChunkedSource {
  public:
   CsvSource(const std::string& path, const FileLayout& layout, const CsvOptions& options)
-      : file_(ReadableFile::open(path)),
+      : file_(std::make_shared<ReadableFile>(ReadableFile::open(path))),
         layout_(layout),
         options_(options),
         splitter_(options.delimiter) {
     const std::int64_t rows = make_index();
     plan_ = plan_columns(path, columns_, layout_, true);
     make_origin();
-    set_size(rows, std::ssize(chunks_), true);
+    set_size(rows, std::ssize(*chunks_), true);
+  }
+  CsvSource(const CsvSource& other, int /*copies*/)
+      : file_(other.file_),
+        layout_(other.layout_),
+        options_(other.options_),
+        splitter_(other.splitter_),
+        columns_(other.columns_),
+        plan_(other.plan_),
+        chunks_(other.chunks_) {
+    make_origin();
   }
 
  private:
@@ -167,11 +177,17 @@ class CsvSource final : public ChunkedSource {
     std::string_view text;
   };
 
+  std::unique_ptr<ChunkedSource> make_copy() const override {
+    return std::make_unique<CsvSource>(*this, 0);
+  }
   std::int64_t make_index();
   std::optional<std::int64_t> read_header(std::string_view text, bool is_last);
   Dataset read_chunk(std::int64_t chunk) override;
   std::int64_t first_row_of(std::int64_t chunk) const override {
-    return chunks_[static_cast<std::size_t>(chunk)].first_row;
+    return (*chunks_)[static_cast<std::size_t>(chunk)].first_row;
+  }
+  std::int64_t bytes_of(std::int64_t chunk) const override {
+    return (*chunks_)[static_cast<std::size_t>(chunk)].bytes;
   }
   void make_origin();
   std::int64_t line_of(std::int64_t row) const;
@@ -183,14 +199,14 @@ class CsvSource final : public ChunkedSource {
   void store(Tensor& tensor, std::int64_t place, const Cell& cell) const;
   [[noreturn]] void refuse_cell(const Cell& cell, const std::string& what) const;
 
-  ReadableFile file_;
+  std::shared_ptr<const ReadableFile> file_;
   FileLayout layout_;
   CsvOptions options_;
   LineSplitter splitter_;
   std::vector<std::string> columns_;
   ColumnPlan plan_;
   std::shared_ptr<const DataOrigin> origin_;  ///< for as long as this source lives
-  std::vector<ChunkPlace> chunks_;
+  std::shared_ptr<std::vector<ChunkPlace>> chunks_ = std::make_shared<std::vector<ChunkPlace>>();
   std::string buffer_;
   std::vector<std::string_view> cells_;
 };
@@ -198,7 +214,7 @@ class CsvSource final : public ChunkedSource {
 // Reads the file in pieces of chunk_bytes; each piece ends with its last complete line.
 // Pieces become larger if a line does not fit into one.
 std::int64_t CsvSource::make_index() {
-  const std::int64_t size = file_.size_bytes();
+  const std::int64_t size = file_->size_bytes();
   std::int64_t piece_bytes = options_.chunk_bytes;
   std::int64_t offset = 0;
   std::int64_t line = 1;
@@ -206,7 +222,7 @@ std::int64_t CsvSource::make_index() {
   bool has_header = false;
   while (offset < size) {
     buffer_.resize(static_cast<std::size_t>(std::min(piece_bytes, size - offset)));
-    file_.read(offset, std::as_writable_bytes(std::span(buffer_)));
+    file_->read(offset, std::as_writable_bytes(std::span(buffer_)));
     const std::int64_t piece = offset;
     const bool is_last = piece + std::ssize(buffer_) == size;
     std::string_view rest = buffer_;
@@ -231,19 +247,19 @@ std::int64_t CsvSource::make_index() {
     chunk.bytes = used ? rest.data() - buffer_.data() - (chunk.offset - piece) : 0;
     if (chunk.offset + chunk.bytes == piece && !is_last) {
       if (piece_bytes >= kLongestLine) {
-        refuse_csv(file_.path(), fmt::format("line {} is longer than {} bytes", line, piece_bytes),
+        refuse_csv(file_->path(), fmt::format("line {} is longer than {} bytes", line, piece_bytes),
                    "Is a quote missing in it? Otherwise give larger chunks.");
       }
       piece_bytes = std::min(2 * piece_bytes, kLongestLine);
       continue;
     }
-    if (rows > chunk.first_row) chunks_.push_back(chunk);
+    if (rows > chunk.first_row) chunks_->push_back(chunk);
     offset = chunk.offset + chunk.bytes;
   }
   if (!has_header)
-    refuse_csv(file_.path(), "the file is empty", "Give a line with names, then rows.");
+    refuse_csv(file_->path(), "the file is empty", "Give a line with names, then rows.");
   if (rows == 0) {
-    refuse_csv(file_.path(), "there are no rows below the header", "Give one line for each row.");
+    refuse_csv(file_->path(), "there are no rows below the header", "Give one line for each row.");
   }
   return rows;
 }
@@ -261,10 +277,10 @@ std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool i
   }
   if (trimmed(line).empty() && !is_last) return std::nullopt;
   if (!splitter_.split(line, cells_)) {
-    refuse_csv(file_.path(), "line 1: a misplaced quote", kQuotes);
+    refuse_csv(file_->path(), "line 1: a misplaced quote", kQuotes);
   }
   if (std::ssize(cells_) > kMaxColumns) {
-    refuse_csv(file_.path(), fmt::format("{} columns are too many", cells_.size()),
+    refuse_csv(file_->path(), fmt::format("{} columns are too many", cells_.size()),
                "Save the rows as an .npz file: one array of many columns.");
   }
   bool all_numbers = true;
@@ -274,21 +290,21 @@ std::optional<std::int64_t> CsvSource::read_header(std::string_view text, bool i
     double number = 0;
     all_numbers = all_numbers && !cell.empty() && parse_number(cell, number);
     if (!seen.insert(cell).second) {
-      refuse_csv(file_.path(), fmt::format("the column '{}' occurs twice", cell),
+      refuse_csv(file_->path(), fmt::format("the column '{}' occurs twice", cell),
                  "The first line of a CSV file must give each column a different name.",
                  std::string(cell));
     }
     columns_.emplace_back(cell);
   }
   if (all_numbers) {
-    refuse_csv(file_.path(), "the first line has numbers, not the names of the columns",
+    refuse_csv(file_->path(), "the first line has numbers, not the names of the columns",
                "Add a line before it that gives each column a name.");
   }
   const std::size_t mark = columns_[0].find_first_of(";\t|,");
   if (columns_.size() == 1 && mark != std::string::npos) {
     const std::string other = columns_[0][mark] == '\t' ? "\\t" : std::string(1, columns_[0][mark]);
     refuse_csv(
-        file_.path(), "there is one column, " + in_quotes(columns_[0]),
+        file_->path(), "there is one column, " + in_quotes(columns_[0]),
         fmt::format("Its columns seem to be separated by '{0}': give delimiter='{0}'.", other));
   }
   return static_cast<std::int64_t>(used);
@@ -299,7 +315,7 @@ void CsvSource::refuse_cell(const Cell& cell, const std::string& what) const {
   const bool is_target = std::ranges::find(plan_.targets, cell.column) != plan_.targets.end();
   const bool can_be_left_out = !is_target && cell.column != plan_.sample_weight;
   refuse_csv(
-      file_.path(),
+      file_->path(),
       fmt::format("line {}, column '{}': {} {}", cell.line, name, in_quotes(cell.text), what),
       number_hint(std::string(cell.text), can_be_left_out ? name : ""), name);
 }
@@ -379,7 +395,7 @@ void CsvSource::read_line(std::int64_t row, std::int64_t line, Dataset& data) {
 std::vector<std::string_view> CsvSource::lines_of(const ChunkPlace& place,
                                                   std::vector<std::int64_t>& numbers) {
   buffer_.resize(static_cast<std::size_t>(place.bytes));
-  file_.read(place.offset, std::as_writable_bytes(std::span(buffer_)));
+  file_->read(place.offset, std::as_writable_bytes(std::span(buffer_)));
   return split_lines(buffer_, place.first_line, numbers);
 }
 
@@ -393,7 +409,7 @@ void CsvSource::make_origin() {
     return names;
   };
   auto origin = std::make_shared<DataOrigin>();
-  origin->file = file_.path();
+  origin->file = file_->path();
   origin->line_of = [this](std::int64_t row) { return line_of(row); };
   for (std::size_t i = 0; i < layout_.inputs.size(); ++i) {
     const std::int64_t& place = plan_.inputs[i];
@@ -414,17 +430,17 @@ void CsvSource::make_origin() {
 }
 
 std::int64_t CsvSource::line_of(std::int64_t row) const {
-  const auto after = std::ranges::upper_bound(chunks_, row, {}, &ChunkPlace::first_row);
+  const auto after = std::ranges::upper_bound(*chunks_, row, {}, &ChunkPlace::first_row);
   const ChunkPlace& place = *std::prev(after);
   std::string text(static_cast<std::size_t>(place.bytes), '\0');
-  file_.read(place.offset, std::as_writable_bytes(std::span(text)));
+  file_->read(place.offset, std::as_writable_bytes(std::span(text)));
   std::vector<std::int64_t> numbers;
   split_lines(text, place.first_line, numbers);
   return numbers.at(static_cast<std::size_t>(row - place.first_row));
 }
 
 Dataset CsvSource::read_chunk(std::int64_t chunk) {
-  const ChunkPlace& place = chunks_[static_cast<std::size_t>(chunk)];
+  const ChunkPlace& place = (*chunks_)[static_cast<std::size_t>(chunk)];
   std::vector<std::int64_t> numbers;
   const auto lines = lines_of(place, numbers);
   Dataset data{.inputs = {}, .target = {}, .first_row = place.first_row};
@@ -432,16 +448,17 @@ Dataset CsvSource::read_chunk(std::int64_t chunk) {
   make_tensors(std::ssize(lines), data);
   for (std::size_t row = 0; row < lines.size(); ++row) {
     if (!splitter_.split(lines[row], cells_)) {
-      refuse_csv(file_.path(), fmt::format("line {}: a misplaced quote", numbers[row]), kQuotes);
+      refuse_csv(file_->path(), fmt::format("line {}: a misplaced quote", numbers[row]), kQuotes);
     }
     if (cells_.size() != columns_.size()) {
-      refuse_csv(file_.path(),
+      refuse_csv(file_->path(),
                  fmt::format("line {} has {} cell{}, expected {}", numbers[row], cells_.size(),
                              cells_.size() == 1 ? "" : "s", columns_.size()),
                  "Fix the line; a cell that contains the delimiter needs quotes.");
     }
     read_line(static_cast<std::int64_t>(row), numbers[row], data);
   }
+  buffer_ = {};  // many readers of a file wait at a time
   return data;
 }
 

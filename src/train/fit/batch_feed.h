@@ -65,7 +65,7 @@ class BatchFeed {
   virtual double waited_s() const { return 0; }
   /// Checksum of what a fit resumed after the first `row` rows of the epoch must find again: all
   /// rows of arrays; else the blocks up to there, which are the current one or shortly before it.
-  /// Only with checkpoints or a resumed fit.
+  /// Only with checkpoints or a resumed fit; all workers call it together.
   virtual std::string checksum(std::int64_t row) const = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "train/data/sampler.h"
 #include "train/data/targets.h"
 #include "train/fit/array_feed.h"
+#include "train/fit/own_range.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -39,7 +42,8 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
       source_(source),
       options_(options),
       as_they_come_(options.batch_size == FitOptions::kAsTheyCome),
-      has_checksum_(options.checkpoint || !options.resume.empty()) {
+      has_checksum_(options.checkpoint || !options.resume.empty()),
+      stop_(stop) {
   if (session_.step().takes_whole_batch()) {
     refuse_options("L-BFGS takes all rows at once, not data in chunks",
                    "Give arrays, or use another optimizer.");
@@ -55,38 +59,66 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
   }
   if (options.batch_size == 0) options.batch_size = kDefaultBatchSize;
   block_.batch_rows = as_they_come_ ? 0 : options.batch_size;
-  if (options_.class_weights) prepare_class_weights(stop);
-  const Workers* workers = session_.step().workers();
-  if (workers != nullptr && !as_they_come_ && fraction == 0) {
-    own_ = WorkerRows::divide(source_, *workers, options.batch_size);
-    if (own_) own_source_.emplace(source_, own_->begin(), own_->end());
+  if (options_.class_weights) weigher_.emplace(session_.schema(), *options_.class_weights);
+  if (weigher_ && weigher_->needs_counts() && !source_.can_start_again()) {
+    refuse_options(
+        "balanced class weights need a pass over all rows before the first step, but the "
+        "batches can be read only once",
+        "Give the weights as numbers by label, or a function that returns a new iterator.");
   }
   reader_.emplace(
-      own_ ? static_cast<DataSource&>(*own_source_) : source_,
+      source_,
       [this](const Dataset& chunk) {
         PreparedData rows = prepare_data(session_.schema(), session_.step().data_ports(), chunk,
                                          options_.allow_nan);
         if (weigher_) weigher_->weigh(rows);
         return rows;
       },
-      drawn_rows(fraction, options_.seed, false),
-      BlockOptions{.batch_size = own_ ? own_->batch_rows() : block_.batch_rows,
-                   .largest_batch = own_ ? own_->largest_batch() : 0,
-                   .block_bytes = options_.buffer_bytes / 2,
-                   .shuffle = options_.shuffle,
-                   .seed = options_.seed});
+      drawn_rows(fraction, options_.seed, false), block_options());
 }
 
-void ChunkFeed::prepare_class_weights(StopFlag& stop) {
-  weigher_.emplace(session_.schema(), *options_.class_weights);
-  if (!weigher_->needs_counts()) return;
-  if (!source_.can_start_again()) {
-    refuse_options(
-        "balanced class weights need a pass over all rows before the first step, but the "
-        "batches can be read only once",
-        "Give the weights as numbers by label, or a function that returns a new iterator.");
+BlockOptions ChunkFeed::block_options() {
+  BlockOptions blocks{.batch_size = block_.batch_rows,
+                      .block_bytes = options_.buffer_bytes / 2,
+                      .shuffle = options_.shuffle,
+                      .seed = options_.seed};
+  if (as_they_come_) return blocks;
+  blocks.pieces = source_.pieces();
+  if (blocks.pieces.empty()) return blocks;
+  if (const Workers* workers = session_.step().workers()) {
+    blocks.rank = workers->rank();
+    blocks.workers = workers->size();
   }
-  if (count(stop)) weigher_->settle();
+  lane_rows_ = 0;
+  for (const Piece& piece : blocks.pieces) {
+    *lane_rows_ += piece.rows;
+    if (options_.validation_fraction == 0) continue;
+    std::int64_t kept = 0;
+    for (std::int64_t row = piece.first_row; row < piece.first_row + piece.rows; ++row) {
+      if (!is_validation_row(options_.seed, options_.validation_fraction, row)) ++kept;
+    }
+    blocks.used.push_back(kept);
+    *lane_rows_ += kept - piece.rows;
+  }
+  return blocks;
+}
+
+// A pass over the rows, of several workers each over a part of them.
+void ChunkFeed::prepare_class_weights() {
+  if (!weigher_ || !weigher_->needs_counts()) return;
+  const Workers* workers = session_.step().workers();
+  if (workers == nullptr) {
+    if (count(stop_)) weigher_->settle();
+    return;
+  }
+  const OwnRange own(source_, *workers);
+  StopFlag never;
+  count(never);
+  if (own.is_part()) {
+    weigher_->put_together(*workers);
+    count_.reset();  // they are this worker's
+  }
+  weigher_->settle();
 }
 
 // A pass over all rows. False: stopped.
@@ -106,6 +138,7 @@ bool ChunkFeed::count_batches(StopFlag& stop) {
 }
 
 void ChunkFeed::open_validation(std::optional<Validation>& validation) {
+  prepare_class_weights();  // once all workers are known to do the same
   const double fraction = options_.validation_fraction;
   if (fraction != 0) {
     validation.emplace(session_, options_, source_, drawn_rows(fraction, options_.seed, true),
@@ -122,7 +155,6 @@ void ChunkFeed::begin_epoch(std::int64_t epoch) {
   first_rows_ = 0;
   marks_.clear();
   if (has_checksum_) checksum_.emplace();
-  if (own_) own_->begin_epoch();
   reader_->start(static_cast<std::uint32_t>(epoch - 1));
 }
 
@@ -132,14 +164,6 @@ bool ChunkFeed::is_left_out(const Block& block) const {
 }
 
 const RowBlock* ChunkFeed::next(StopFlag& stop) {
-  if (own_) {
-    const auto part = own_->next([&] { return reader_->next(stop); });
-    if (!part) return nullptr;
-    block_.data = &part->block->data;
-    block_.order = part->order;
-    block_.rows = part->rows;
-    return &block_;
-  }
   do {
     present_ = reader_->next(stop);
     if (present_ == nullptr) return nullptr;
@@ -148,12 +172,38 @@ const RowBlock* ChunkFeed::next(StopFlag& stop) {
   if (has_checksum_) add_to_checksum(*present_);
   block_.data = &present_->data;
   block_.order = present_->order;
-  block_.rows = present_->data.rows;
+  block_.rows = present_->rows;
   if (as_they_come_) block_.batch_rows = block_.rows;
   return &block_;
 }
 
+// A sum over the rows in any order: each worker has others, and all of them what one would have.
+void ChunkFeed::add_own_rows_to_checksum(const Block& block) {
+  Mark mark = marks_.empty() ? Mark{} : marks_.back();
+  const Workers* const workers = session_.step().workers();
+  for (std::int64_t begin = 0; begin < block.rows; begin += block_.batch_rows) {
+    const std::int64_t rows = std::min(block_.batch_rows, block.rows - begin);
+    const RowSlice own = workers == nullptr ? RowSlice{.rows = rows} : workers->slice_of(rows);
+    for (std::int64_t place = begin + own.first; place < begin + own.first + own.rows; ++place) {
+      const std::int64_t row =
+          block.order.empty() ? place : block.order[static_cast<std::size_t>(place)];
+      auto hash = static_cast<std::uint64_t>(mark.rows_done + place);
+      for (const Column& column : block.data.columns) {
+        hash = base::hash64({column.row(row), static_cast<std::size_t>(column.row_bytes)}, hash);
+      }
+      mark.sum += hash;
+    }
+  }
+  mark.rows_done += block.rows;
+  marks_.push_back(std::move(mark));
+  if (marks_.size() > kMarks) marks_.pop_front();
+}
+
 void ChunkFeed::add_to_checksum(const Block& block) {
+  if (lane_rows_) {
+    add_own_rows_to_checksum(block);
+    return;
+  }
   for (const Column& column : block.data.columns) {
     checksum_->update(fmt::format("{} {} {}\n", column.name, dtype_name(column.values.dtype()),
                                   column.row_bytes));
@@ -167,20 +217,24 @@ void ChunkFeed::add_to_checksum(const Block& block) {
 
 std::string ChunkFeed::checksum(std::int64_t row) const {
   if (row == 0) return validation_checksum_;
-  // Each worker has read other rows, and the order of an epoch is divided by their number.
-  if (own_) {
-    return fmt::format("{} rows by {} workers ", *source_.num_rows(),
-                       session_.step().workers()->size()) +
-           validation_checksum_;
-  }
   for (const Mark& mark : marks_) {
-    if (mark.rows_done >= row) return mark.checksum + validation_checksum_;
+    if (mark.rows_done < row) continue;
+    if (!lane_rows_) return mark.checksum + validation_checksum_;
+    std::uint64_t sum = mark.sum;
+    if (const Workers* workers = session_.step().workers()) {
+      std::array<std::int64_t, 2> halves{static_cast<std::int64_t>(sum >> 32),
+                                         static_cast<std::int64_t>(sum & 0xFFFFFFFF)};
+      workers->add_up(std::span<std::int64_t>(halves));
+      sum = (static_cast<std::uint64_t>(halves[0]) << 32) + static_cast<std::uint64_t>(halves[1]);
+    }
+    return fmt::format("{} rows {:016x} ", *lane_rows_, sum) + validation_checksum_;
   }
   return "";
 }
 
 std::optional<std::int64_t> ChunkFeed::num_rows() const {
   if (count_) return count_->rows;
+  if (lane_rows_) return lane_rows_;
   const auto all = source_.num_rows();
   if (!all) return std::nullopt;
   return std::llround((1 - options_.validation_fraction) * static_cast<double>(*all));

@@ -11,7 +11,6 @@
 #include "train/data/source_count.h"
 #include "train/fit/batch_feed.h"
 #include "train/fit/class_weigher.h"
-#include "train/fit/worker_rows.h"
 
 namespace onnxgrad::train {
 
@@ -36,10 +35,12 @@ class ChunkFeed final : public BatchFeed {
   std::string checksum(std::int64_t row) const override;
 
  private:
-  void prepare_class_weights(StopFlag& stop);
+  void prepare_class_weights();
   bool count(StopFlag& stop);
   bool is_left_out(const Block& block) const;
   void add_to_checksum(const Block& block);
+  void add_own_rows_to_checksum(const Block& block);
+  BlockOptions block_options();
 
   const FitSession& session_;
   DataSource& source_;
@@ -48,8 +49,8 @@ class ChunkFeed final : public BatchFeed {
   bool has_checksum_ = false;
   std::optional<ClassWeigher> weigher_;
   std::optional<SourceCount> count_;
-  std::optional<WorkerRows> own_;  ///< of one of several workers; nullopt: it reads all rows
-  std::optional<WorkerRows::Range> own_source_;
+  StopFlag& stop_;
+  std::optional<std::int64_t> lane_rows_;  ///< of an epoch, if it is read in lanes
   std::optional<BlockReader> reader_;
   const Block* present_ = nullptr;
   RowBlock block_;
@@ -58,6 +59,7 @@ class ChunkFeed final : public BatchFeed {
   struct Mark {
     std::int64_t rows_done = 0;  ///< of the epoch, with this block
     std::string checksum;
+    std::uint64_t sum = 0;  ///< of the hashes of this worker's rows so far, if it is read in lanes
   };
   std::deque<Mark> marks_;           ///< of the last blocks
   std::string validation_checksum_;  ///< of separate rows, in memory

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "onnxgrad/option_error.h"
 #include "train/data/targets.h"
 #include "train/losses.h"
+#include "train/workers.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -58,6 +61,21 @@ ClassWeigher::ClassWeigher(const DataSchema& schema, const ClassWeights& options
 void ClassWeigher::count(const Tensor& target) {
   for (const double label : target.to_doubles()) {
     if (!ignored_ || label != *ignored_) ++counts_[label];
+  }
+}
+
+void ClassWeigher::put_together(const Workers& workers) {
+  struct Entry {
+    double label;
+    std::int64_t count;
+  };
+  std::vector<Entry> mine;
+  for (const auto& [label, count] : counts_) mine.push_back({label, count});
+  counts_.clear();
+  for (const std::vector<std::byte>& bytes : workers.gather(std::as_bytes(std::span(mine)))) {
+    std::vector<Entry> entries(bytes.size() / sizeof(Entry));
+    std::memcpy(entries.data(), bytes.data(), bytes.size());
+    for (const Entry& entry : entries) counts_[entry.label] += entry.count;
   }
 }
 

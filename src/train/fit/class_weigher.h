@@ -11,6 +11,8 @@
 
 namespace onnxgrad::train {
 
+class Workers;
+
 /// Multiplies the sample weights of rows, or of their positions, by a weight for their class; see
 /// ClassWeights. Classes are identified by their value in the target as the loss reads it.
 class ClassWeigher {
@@ -23,6 +25,8 @@ class ClassWeigher {
   bool needs_counts() const { return is_balanced_; }
   /// Counts the classes of target values as the loss reads them.
   void count(const Tensor& target);
+  /// Adds up what several workers have counted.
+  void put_together(const Workers& workers);
   /// From the counts: N / (number of classes * number of labels of the class).
   void settle();
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "onnxgrad/option_error.h"
+#include "train/fit/own_range.h"
 #include "train/mean.h"
 
 namespace onnxgrad::train {
@@ -150,6 +151,8 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Dat
                        BlockReader::Keep keep, const ClassWeigher* weigher)
     : options_(options),
       evaluator_(evaluator_of(session, options)),
+      source_(&source),
+      workers_(session.workers()),
       batch_size_(evaluation_batch(options.batch_size)) {
   reader_.emplace(
       source,
@@ -166,6 +169,9 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Dat
 }
 
 void Validation::run(StopFlag& stop, EpochLog& log) {
+  std::optional<OwnRange> own;
+  if (source_ != nullptr && workers_ != nullptr) own.emplace(*source_, *workers_);
+  if (own && own->is_part()) evaluator_.take_own_rows();
   const std::optional<EvaluationResult> result =
       reader_ ? evaluator_.run(*reader_, batch_size_, stop) : evaluator_.run(rows_, batch_size_);
   if (!result) return;

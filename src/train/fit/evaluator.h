@@ -40,6 +40,8 @@ class Evaluator {
     add(data, batch_size);
     return result();
   }
+  /// From now on each worker adds its own rows only, all of which it evaluates.
+  void take_own_rows() { has_own_rows_ = true; }
   /// A whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError (no
   /// rows), what the reader throws.
   std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size, StopFlag& stop);
@@ -57,12 +59,13 @@ class Evaluator {
   };
 
   RowSlice own_rows(const PreparedData& data) const {
-    return workers_ == nullptr ? RowSlice{.rows = data.rows} : workers_->slice_of(data.rows);
+    return workers_ == nullptr || has_own_rows_ ? RowSlice{.rows = data.rows} : workers_->slice_of(data.rows);
   }
   void put_together();
 
   std::shared_ptr<Evaluation> evaluation_;
   const Workers* workers_;
+  bool has_own_rows_ = false;
   std::optional<MetricRows> metrics_;
   const PreparedData* prepared_ = nullptr;
   std::vector<Plan> plans_;  ///< for batches of prepared_
@@ -86,6 +89,8 @@ class Validation {
   const FitOptions& options_;
   Evaluator evaluator_;
   PreparedData rows_;
+  DataSource* source_ = nullptr;
+  const Workers* workers_ = nullptr;
   std::optional<BlockReader> reader_;
   std::int64_t batch_size_ = 0;
 };

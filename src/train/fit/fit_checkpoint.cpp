@@ -294,7 +294,7 @@ Checkpoint FitCheckpoints::make(bool of_worker) const {
   fit_.best.add_to(checkpoint);
   write_history(checkpoint, fit_.options, fit_.history, now.step);
   checkpoint.metadata["epoch"] = std::to_string(now.epoch);
-  checkpoint.metadata["data_hash"] = fit_.feed.checksum(now.row);
+  checkpoint.metadata["data_hash"] = data_hash_;
   return checkpoint;
 }
 
@@ -313,6 +313,7 @@ void FitCheckpoints::save() {
   const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
   StepRunner& step = fit_.session.step();
   saved_time_ = Clock::now();
+  data_hash_ = fit_.feed.checksum(fit_.progress.row);  // of the rows of all workers
   CheckpointLog log;
   log.problem = write_parts();
   // What it has is what one worker would have; then each goes on with its own states.

@@ -72,6 +72,7 @@ class FitCheckpoints {
   bool has_part_ = false;  ///< of the checkpoint to resume from: this worker's own states
   bool writes_ = false;    ///< there are checkpoints
   std::optional<CheckpointFolder> folder_;  ///< of the first worker, which writes them
+  std::string data_hash_;                   ///< for the one being written
   std::int64_t steps_ = 0;                  ///< from one checkpoint to the next; 0: by epochs
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};
   std::optional<Clock::time_point> saved_time_;
