@@ -16,7 +16,7 @@ namespace {
 std::unique_ptr<Transport> connect_job(const Job& job, const ConnectOptions& options) {
   const bool is_torchrun = job.launcher == Job::Launcher::kTorchrun;
   if (options.transport == "mpi" || (options.transport == "auto" && !is_torchrun)) {
-    return connect_mpi(job, options.library_folders);
+    return connect_mpi(job, options.library_folders, options.timeout_s);
   }
   if (job.address.empty()) {
     throw DeviceError(

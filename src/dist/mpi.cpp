@@ -14,6 +14,7 @@
 
 #include "dist/host_name.h"
 #include "dist/mpi_library.h"
+#include "dist/start_watch.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::dist {
@@ -192,13 +193,14 @@ class MpiTransport final : public Transport {
   std::vector<Message*> free_;
 };
 
-MpiProcess start(const Job& job, const std::vector<std::string>& folders) {
+MpiProcess start(const Job& job, const std::vector<std::string>& folders, double timeout_s) {
   MpiProcess process{.mpi = MpiLibrary::load(job, folders)};
   const MpiLibrary& mpi = process.mpi;
   int is_initialized = 0;
   mpi.Initialized(&is_initialized);
   if (is_initialized == 0) {
     int provided = 0;
+    const StartWatch watch(job, name_of_job(process_environment()), timeout_s);
     check(mpi, mpi.Init_thread(nullptr, nullptr, mpi.thread_serialized, &provided),
           "MPI_Init_thread");
     process.finalizes = true;
@@ -223,9 +225,10 @@ MpiProcess start(const Job& job, const std::vector<std::string>& folders) {
 
 }  // namespace
 
-std::unique_ptr<Transport> connect_mpi(const Job& job, const std::vector<std::string>& folders) {
+std::unique_ptr<Transport> connect_mpi(const Job& job, const std::vector<std::string>& folders,
+                                       double timeout_s) {
   static MpiProcess process = [&] {  // see MpiProcess
-    return start(job, folders);
+    return start(job, folders, timeout_s);
   }();
   static const bool ends_properly = [] {
     if (process.finalizes) on_exit(finalize, &process);

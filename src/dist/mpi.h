@@ -17,7 +17,10 @@ namespace onnxgrad::dist {
 /// done already; the process finalises it when it exits, and ends the whole job if it exits with
 /// another code than 0 and the others do not end as well. Throws: DeviceError (no library, one that
 /// does not belong to the launcher, an error of MPI).
-std::unique_ptr<Transport> connect_mpi(const Job& job, const std::vector<std::string>& folders);
+/// If not all ranks get through MPI_Init within `timeout_s`, the job ends with a message that names
+/// those that are missing (StartWatch).
+std::unique_ptr<Transport> connect_mpi(const Job& job, const std::vector<std::string>& folders,
+                                       double timeout_s);
 
 }  // namespace onnxgrad::dist
 

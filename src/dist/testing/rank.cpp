@@ -5,6 +5,8 @@
 //   missing RANK       that rank never arrives; the others report it after a second
 //   exit RANK CODE     that rank exits with this code while the others wait
 //   kill RANK          that rank is killed
+//   late RANK HOW      that rank does not begin with MPI: it sleeps, stops or exits (with 0); the
+//                      others report it after some seconds
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -91,6 +93,16 @@ void time(Communicator& workers, std::int64_t bytes) {
 int run(const std::vector<std::string>& arguments) {
   const std::string& what = arguments.at(0);
   const auto number = [&](std::size_t i) { return std::stoll(arguments.at(i)); };
+  if (what == "late") {
+    const std::string& how = arguments.at(2);
+    if (dist::find_job(dist::process_environment()).rank == number(1)) {
+      if (how == "exits") return 0;
+      if (how == "stops") std::raise(SIGSTOP);
+      std::this_thread::sleep_for(std::chrono::seconds(60));
+      return 0;
+    }
+    dist::connect({.timeout_s = 4});
+  }
   const auto workers = dist::connect({.timeout_s = what == "missing" ? 1.0 : 60.0});
   if (what == "sums") check(*workers);
   if (what == "time") {
