@@ -8,15 +8,20 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from onnxgrad.base.checks import positive_int
+from onnxgrad.distributed import connect
 from onnxgrad.errors import DeviceError, OptionError
 
 __all__ = ["fit"]
 
 Result = TypeVar("Result")
+
+_PATIENCE = 10.0
+"""Seconds that a cluster gets to make room for more than the least number of workers."""
 
 
 def fit(
@@ -38,8 +43,8 @@ def fit(
         the others) and fits it. With ``run_dir=`` on storage that all nodes see and ``resume=True``
         it continues after a restart.
     num_workers : int or (int, int)
-        Number of workers, or the least and the most: as many as the cluster has room for. After a
-        restart there may be another number of them.
+        Number of workers, or the least and the most: as many as the cluster has room for, of which
+        each start makes sure anew. After a restart there may be another number of them.
     cpus_per_worker : float
         Processors for each worker; its number of threads.
     restarts : int
@@ -68,15 +73,9 @@ def fit(
         ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True)
     lost: Exception | None = None
     for _ in range(restarts + 1):
-        count = min(most, int(_free_cpus(ray) // cpus_per_worker))
-        if count < least:
-            raise DeviceError(
-                what=f"the Ray cluster has room for {count} workers, {least} were asked for",
-                value="num_workers",
-                hint="Start more nodes, or ask for fewer workers or cpus_per_worker.",
-            )
+        group, count = _place(ray, least, most, cpus_per_worker, spread, timeout)
         try:
-            return _run(ray, train, args, count, cpus_per_worker, spread, timeout, ray_options)
+            return _run(ray, train, args, group, count, cpus_per_worker, timeout, ray_options)
         except (ray.exceptions.RayActorError, ray.exceptions.RayTaskError) as error:
             cause = getattr(error, "cause", None)
             if isinstance(error, ray.exceptions.RayTaskError) and not _is_loss(cause):
@@ -113,8 +112,46 @@ def _import_ray() -> Any:
     return ray
 
 
-def _free_cpus(ray: Any) -> float:
-    return float(ray.available_resources().get("CPU", 0))
+def _place(
+    ray: Any, least: int, most: int, cpus: float, spread: bool, timeout: float
+) -> tuple[Any, int]:
+    """Reserve processors for as many workers as there is room for; return them and their number.
+
+    Those of a worker that was lost get free after a while, and nodes may come: the cluster gets
+    some seconds for the most, and `timeout` for the least.
+    """
+    deadline = time.monotonic() + timeout
+    free_from = time.monotonic() + min(_PATIENCE, timeout)
+    while True:
+        room = int(_cpus(ray.available_resources()) // cpus)
+        in_all = int(_cpus(ray.cluster_resources()) // cpus)
+        is_full = room >= min(most, in_all) or time.monotonic() > free_from
+        if room >= least and is_full:
+            break
+        if time.monotonic() > deadline:
+            raise _no_room(room, least)
+        time.sleep(0.1)
+    # Processors that are free together may be on different nodes.
+    for count in range(min(most, room), least - 1, -1):
+        strategy = "SPREAD" if spread else "PACK"
+        group = ray.util.placement_group([{"CPU": cpus}] * count, strategy=strategy)
+        left = deadline - time.monotonic() if count == least else _PATIENCE
+        if group.wait(timeout_seconds=max(left, 1)):
+            return group, count
+        ray.util.remove_placement_group(group)
+    raise _no_room(least - 1, least)
+
+
+def _cpus(resources: Mapping[str, float]) -> float:
+    return float(resources.get("CPU", 0))
+
+
+def _no_room(room: int, least: int) -> DeviceError:
+    return DeviceError(
+        what=f"the Ray cluster has room for {room} workers, {least} were asked for",
+        value="num_workers",
+        hint="Start more nodes, or ask for fewer workers or cpus_per_worker.",
+    )
 
 
 def _is_loss(cause: Exception | None) -> bool:
@@ -135,10 +172,15 @@ class _Worker:
             return f"{host}:{listener.getsockname()[1]}"
 
     def run(
-        self, variables: Mapping[str, str], train: Callable[..., Any], args: tuple[Any, ...]
+        self,
+        variables: Mapping[str, str],
+        timeout: float,
+        train: Callable[..., Any],
+        args: tuple[Any, ...],
     ) -> Any:
         """Train with the environment of a rank; only the first one returns what came out."""
         os.environ.update(variables)
+        connect(timeout=timeout)  # once for the process
         result = train(*args)
         return result if variables["RANK"] == "0" else None
 
@@ -147,17 +189,14 @@ def _run(
     ray: Any,
     train: Callable[..., Result],
     args: tuple[Any, ...],
+    group: Any,
     count: int,
     cpus: float,
-    spread: bool,
     timeout: float,
     options: Mapping[str, Any] | None,
 ) -> Result:
-    strategy = "SPREAD" if spread else "PACK"
-    group = ray.util.placement_group([{"CPU": cpus}] * count, strategy=strategy)
     actors: list[Any] = []
     try:
-        ray.get(group.ready(), timeout=timeout)
         placed = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
         actor = ray.remote(_Worker).options(
             num_cpus=cpus, scheduling_strategy=placed, **(options or {})
@@ -172,7 +211,7 @@ def _run(
             "ONNXGRAD_JOB_TOKEN": secrets.token_hex(16),
         }
         running = [
-            one.run.remote({**common, "RANK": str(rank)}, train, args)
+            one.run.remote({**common, "RANK": str(rank)}, timeout, train, args)
             for rank, one in enumerate(actors)
         ]
         waiting = list(running)
