@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from onnxgrad.cli.launching import EXIT_REQUEUE, LaunchOptions, find_mpirun, launch, mpirun_command
@@ -99,6 +101,49 @@ time.sleep(60)
     assert process.returncode == EXIT_REQUEUE
     assert "rank 0 ends" in rest
     assert "rank 1 ends" in rest
+
+
+@pytest.mark.parametrize("signalled", [[0], [1], [0, 1]])
+def test_a_signal_to_any_rank_ends_all_with_a_checkpoint(tmp_path, linear_file, signalled):
+    """The others learn of it with the next step, and ranks get a signal at different moments."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(64, 2)).astype(np.float32)
+    np.savez(tmp_path / "rows.npz", x=X, y=X[:, :1])
+    train = [
+        sys.executable,
+        "-m",
+        "onnxgrad",
+        "train",
+        linear_file,
+        "--data",
+        tmp_path / "rows.npz",
+    ]
+    train += ["--target", "y", "--epochs", "1000000", "--batch-size", "8", "--threads", "1", "-q"]
+    train += ["--run-dir", tmp_path / "run", "--checkpoint-every", "50", "--resume", "auto"]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            list(map(str, train)),
+            env={**os.environ, **job, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    folder = tmp_path / "run" / "checkpoints"
+    while not list(folder.glob("ck-*")):
+        assert [rank.poll() for rank in ranks] == [None, None], ranks[0].communicate()
+        time.sleep(0.02)
+    for rank in signalled:
+        ranks[rank].send_signal(signal.SIGUSR1)
+        time.sleep(0.003)
+    ended = [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks]
+    assert [status for _, status in ended] == [EXIT_REQUEUE] * 2, ended
+    before = max(folder.glob("ck-*"))
+    assert int(before.stem.partition("-")[2]) > 50
 
 
 def test_commands_are_made_for_each_family():

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,7 +77,7 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         check_outputs(options)
     trainer = _trainer(options)
     _choose_target(trainer, options)
-    _handle_signals(workers)
+    options.signals = _Signals(workers)
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
         print_stderr(f"rows are read in chunks from {options.data}")
@@ -183,19 +183,49 @@ def _log_to_stderr(level: str | None) -> None:
     logger.setLevel(level.upper())
 
 
-def _handle_signals(workers: Workers) -> None:
-    """Let signals, except an ignored SIGHUP, end the training and save the model."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    requeues = {signal.SIGUSR1} if workers.size == 1 else {signal.SIGUSR1, signal.SIGTERM}
+class _Signals(Callback):
+    """Let signals, except an ignored SIGHUP, end the training and save the model.
 
-    def terminate(signal_number: int, _frame: object) -> None:
-        raise Terminated(EXIT_REQUEUE if signal_number in requeues else 128 + signal_number)
+    One worker gets `Terminated`. Several get the same signal at different moments, and an exception
+    between two messages would leave the others waiting: the training is asked to stop, which all of
+    them do with the same step, and what comes after it together is not disturbed.
+    """
 
-    signal.signal(signal.SIGTERM, terminate)
-    signal.signal(signal.SIGUSR1, terminate)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
-        signal.signal(signal.SIGHUP, terminate)
+    def __init__(self, workers: Workers) -> None:
+        self.status = 0
+        self._requeues = {signal.SIGUSR1}
+        self._is_alone = workers.size == 1
+        self._has_begun = False
+        self._trainer: Trainer | None = None
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if not self._is_alone:
+            self._requeues.add(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, self._receive)
+        signal.signal(signal.SIGUSR1, self._receive)
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+            signal.signal(signal.SIGHUP, self._receive)
+
+    def _receive(self, number: int, _frame: object) -> None:
+        status = EXIT_REQUEUE if number in self._requeues else 128 + number
+        if self._is_alone or not self._has_begun:
+            raise Terminated(status)
+        self.status = max(self.status, status)
+        if self._trainer is not None:
+            self._trainer.stop(f"signal {signal.Signals(number).name}")
+
+    @contextlib.contextmanager
+    def stopping(self, trainer: Trainer) -> Iterator[None]:
+        """Stop this training from now on, instead of raising an exception anywhere."""
+        self._trainer, self._has_begun = trainer, True
+        try:
+            yield
+        finally:
+            self._trainer = None
+
+    def on_epoch_end(self, trainer: Any, logs: Mapping[str, float]) -> bool:  # noqa: ARG002 (interface)
+        """Stop if the signal came before the loop had begun, where it went unheard."""
+        return self.status != 0
 
 
 # ------------------------------------------------------------------------------------- the trainer
@@ -351,16 +381,19 @@ def _fit(
     callbacks: list[CallbackLike | Callback] = [] if history is None else [history]
     if options.tensorboard and folder is not None:
         callbacks.append(TensorBoard(folder.path))
+    if options.workers.size > 1:
+        callbacks.append(options.signals)
     before = trainer.session.steps
     try:
-        trainer.fit(
-            *data.rows,
-            **_fit_options(options, data),
-            run_dir=folder,
-            callbacks=callbacks,
-            verbose=level,
-            resume=options.resume is not None,
-        )
+        with options.signals.stopping(trainer):
+            trainer.fit(
+                *data.rows,
+                **_fit_options(options, data),
+                run_dir=folder,
+                callbacks=callbacks,
+                verbose=level,
+                resume=options.resume is not None,
+            )
     except KeyboardInterrupt as ended:
         _keep_interrupted(trainer, options, folder)
         _end_together(options, ended)
@@ -379,7 +412,7 @@ def _fit(
 
 def _end_together(options: SimpleNamespace, ended: KeyboardInterrupt | None) -> None:
     """Let all workers end in the way of the one that a signal reached."""
-    own = 0 if ended is None else getattr(ended, "status", 130)
+    own = options.signals.status if ended is None else getattr(ended, "status", 130)
     status = max(int(text) for text in options.workers.gather(str(own)))
     if ended is None and status != 0:
         raise Terminated(status)
