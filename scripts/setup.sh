@@ -2,7 +2,7 @@
 # Puts everything in place that onnxgrad is built and tested with; run it as often as you like.
 #
 # usage: setup.sh [--package | --mpi]    --package: without what only tests and linters need
-#                                        --mpi: Open MPI of Debian, for `make dist`, and nothing else
+#                                        --mpi: Open MPI and SLURM of Debian, for `make dist`, and nothing else
 #
 #   1. Debian packages (only what is missing; as root or through sudo)
 #   2. .venv in the project's root with the pinned Python packages of requirements/
@@ -147,6 +147,9 @@ make_venv() {
 
 if [[ ${1:-} == --mpi ]]; then
   debian_packages=(iproute2 openmpi-bin)
+  # A SLURM of this machine alone: only where it can run.
+  [[ $(id -u) != 0 ]] ||
+    debian_packages+=(munge slurm-client slurmctld slurmd slurm-wlm-basic-plugins libpmix-dev)
   install_debian_packages
   exit 0
 fi

@@ -8,7 +8,8 @@ build=$root/build/${preset:-release}/src/dist
 hosts=$root/tests/distributed/hosts.sh
 rank=$build/onnxgrad_dist_rank
 scratch=$(mktemp -d)
-trap '"$hosts" down 2>/dev/null || true; rm -rf "$scratch"' EXIT
+slurm=$root/tests/distributed/slurm.sh
+trap '"$hosts" down 2>/dev/null || true; "$slurm" down "$scratch/slurm"; rm -rf "$scratch"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 say() { printf '%-44s %s\n' "$1" "$2"; }
@@ -93,6 +94,17 @@ for name in "${!mpiruns[@]}"; do
   done
 done
 
+for how in sleeps stops exits; do  # rank 1 does not begin with MPI
+  for name in "${!mpiruns[@]}"; do
+    # A rank that exits without MPI_Init is for mpirun to see, as far as it does.
+    if start "$name" 3 shm timeout 30 "$rank" late 1 "$how" >"$scratch/log" 2>&1; then
+      fail "$name, rank 1 $how"
+    fi
+    grep -qE "rank 1 of 3 has not arrived" "$scratch/log" || fail "$name, rank 1 $how"
+    say "$name, rank 1 $how" "named"
+  done
+done
+
 echo "== training: the same weights everywhere"
 PYTHONPATH=$root/tests/distributed python -c \
   'import pathlib, sys, kills; kills.write_inputs(pathlib.Path(sys.argv[1]))' "$scratch"
@@ -110,6 +122,42 @@ for ranks in 2 3; do
     --data "$scratch/rows.npz" --target y --batch-size 24 --epochs 2 --threads 1 -q \
     -o "$scratch/out.onnx"
 done
+
+echo "== SLURM"
+no_slurm=$("$slurm" why-not)
+[[ -n $no_slurm || -n ${mpiruns[debian]:-} ]] || no_slurm="Debian's libmpi is not installed"
+if [[ -n $no_slurm ]]; then
+  say "srun --mpi=pmix" "skipped: $no_slurm"
+else
+  "$slurm" up "$scratch/slurm" >"$scratch/log" 2>&1 </dev/null || fail "SLURM"
+  export SLURM_CONF=$scratch/slurm/slurm.conf
+  expected=""  # that of mpirun
+  train=("$root/.venv/bin/onnxgrad" train "$scratch/model.onnx" --data "$scratch/rows.npz" --target y
+    --batch-size 24 --threads 1 -q -o "$scratch/out.onnx")
+  start debian 2 shm "${train[@]}" --epochs 2 >"$scratch/log" 2>&1 || fail "mpirun"
+  check_weights "Debian's mpirun"
+  timeout 120 srun -n 2 --mpi=pmix "${train[@]}" --epochs 2 >"$scratch/log" 2>&1 </dev/null ||
+    fail "srun --mpi=pmix"
+  check_weights "srun --mpi=pmix"
+  timeout 200 "$root/tests/distributed/requeue.sh" "$scratch" "${train[@]}" >"$scratch/log" 2>&1 ||
+    fail "SIGUSR1, requeue"
+  say "sbatch, SIGUSR1, requeue" "$(tail -n 1 "$scratch/log")"
+  unset SLURM_CONF
+fi
+
+echo "== Ray"
+ray=${ONNXGRAD_RAY_VENV:-$HOME/.cache/onnxgrad/ray-venv}
+if [[ ! -x $ray/bin/pytest ]]; then  # 455 MB: outside of the project
+  { python -m venv "$ray" && "$ray/bin/pip" install -q "ray>=2.9" -r "$root/requirements/runtime.txt" \
+    pytest; } >"$scratch/log" 2>&1 || rm -rf "$ray"
+fi
+if [[ ! -x $ray/bin/pytest ]]; then
+  say "onnxgrad.ray.fit" "skipped: pip install ray failed: $(tail -n 1 "$scratch/log")"
+else
+  PYTHONPATH=$root/python timeout 600 "$ray/bin/pytest" -q -p no:cacheprovider \
+    "$root/tests/python/test_ray.py" >"$scratch/log" 2>&1 || fail "onnxgrad.ray.fit"
+  say "onnxgrad.ray.fit" "$(tail -n 1 "$scratch/log")"
+fi
 
 echo "== tests"
 python -m pytest -q -n 0 "$root"/tests/python/test_{launch,signals_of_workers,data_parallel,data_shards,ray}.py
