@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,23 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
+// MPICH's daemon on this host, of which all ranks here descend, also through scripts; else the
+// parent.
+int launcher_process() {
+  int process = getppid();
+  for (int generation = 0; generation < 6 && process > 1; ++generation) {
+    // "pid (name) state parent ...", and the name may contain anything.
+    std::ifstream file(fmt::format("/proc/{}/stat", process));
+    std::string line;
+    std::getline(file, line);
+    const std::size_t name_end = line.rfind(')');
+    if (name_end == std::string::npos || name_end + 4 > line.size()) break;
+    if (line.substr(0, name_end).find("hydra") != std::string::npos) return process;
+    process = static_cast<int>(std::strtol(line.c_str() + name_end + 4, nullptr, 10));
+  }
+  return getppid();
+}
+
 }  // namespace
 
 std::string name_of_job(const Environment& environment) {
@@ -41,7 +60,7 @@ std::string name_of_job(const Environment& environment) {
   for (const char* variable : {"PMIX_NAMESPACE", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
     name += environment(variable).value_or("") + ".";
   }
-  return name == "..." ? fmt::format("parent {}", getppid()) : name;
+  return name == "..." ? fmt::format("process {}", launcher_process()) : name;
 }
 
 StartWatch::StartWatch(const Job& job, std::string job_name, double timeout_s)

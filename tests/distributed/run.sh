@@ -96,8 +96,7 @@ done
 
 for how in sleeps stops exits; do  # rank 1 does not begin with MPI
   for name in "${!mpiruns[@]}"; do
-    # A rank that exits without MPI_Init is for mpirun to see, as far as it does.
-    if start "$name" 3 shm timeout 30 "$rank" late 1 "$how" >"$scratch/log" 2>&1; then
+    if start "$name" 3 shm bash -c '"$@"; exit $?' - "$rank" late 1 "$how" >"$scratch/log" 2>&1; then
       fail "$name, rank 1 $how"
     fi
     grep -qE "rank 1 of 3 has not arrived" "$scratch/log" || fail "$name, rank 1 $how"
