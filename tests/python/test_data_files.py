@@ -586,7 +586,8 @@ def write_large(kind, path, mebibytes):
 @pytest.mark.parametrize("kind", ["csv", "npy", "npz", "packed", "parquet"])
 def test_file_four_times_the_memory(kind, tmp_path):
     path = tmp_path / f"large.{kind}"
-    allowed = LIMIT_MIB + (16 if kind == "parquet" else 0)  # pyarrow's own pool
+    # pyarrow's own pool, and the four row groups that are read at a time.
+    allowed = LIMIT_MIB + (32 if kind == "parquet" else 0)
     count = write_large(kind, path, LARGER * allowed)
     size = sum(file.stat().st_size for file in tmp_path.iterdir())
     assert size >= LARGER * (allowed << 20) - (1 << 20)

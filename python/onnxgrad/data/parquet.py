@@ -16,7 +16,7 @@ from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import ColumnFile, Session
 from onnxgrad.errors import DataError
 
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 14
 """Bytes of a column to read at a time."""
 
 __all__ = ["ParquetFile", "ParquetReader", "import_pyarrow", "reading_parquet"]
