@@ -87,7 +87,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "run_folder": {"callbacks"},
     "trainer": {"distributed", "run_folder"},
     "cli": {"gradient_checks", "graphs", "trainer"},
-    "ray": {"base"},
+    "ray": {"distributed"},
     "sklearn": {"graphs", "trainer"},
     "compat": {"graph_pictures", "graphs", "sklearn", "trainer"},
 }

@@ -16,8 +16,8 @@
 #include "train/data/stop_flag.h"
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
-#include "train/fit/own_range.h"
 #include "train/fit/options.h"
+#include "train/fit/own_range.h"
 
 namespace onnxgrad {
 
@@ -61,8 +61,7 @@ class PeekedSource : public DataSource {
     return source_.take_rows(begin, end);
   }
   std::vector<Piece> pieces() const override { return source_.pieces(); }
-  std::unique_ptr<DataSource> open_pieces(
-      const std::vector<std::int64_t>& numbers) const override {
+  std::unique_ptr<DataSource> open_pieces(const std::vector<std::int64_t>& numbers) const override {
     return source_.open_pieces(numbers);
   }
 
