@@ -154,7 +154,9 @@ void BlockReader::read_lanes(std::uint32_t epoch) {
   std::int64_t block_rows = 0;
   for (std::int64_t begin = 0; begin < lanes.rows();) {
     const PreparedData* const sample = reader.sample();
-    if (sample == nullptr || (filling_ = take_free()) == nullptr) return;
+    if (sample == nullptr) return;
+    filling_ = take_free();
+    if (filling_ == nullptr) return;
     if (block_rows == 0) {  // the same for any number of workers
       const std::int64_t fit = options_.block_bytes / row_bytes_of(*sample);
       block_rows = std::max<std::int64_t>(fit / batch_rows - 1, 1) * batch_rows;
