@@ -59,7 +59,8 @@ class Evaluator {
   };
 
   RowSlice own_rows(const PreparedData& data) const {
-    return workers_ == nullptr || has_own_rows_ ? RowSlice{.rows = data.rows} : workers_->slice_of(data.rows);
+    return workers_ == nullptr || has_own_rows_ ? RowSlice{.rows = data.rows}
+                                                : workers_->slice_of(data.rows);
   }
   void put_together();
 
