@@ -6,9 +6,10 @@
 #include "ops/nn/conv_tiles_cpu.h"
 
 // y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
-// through tables of offsets (conv_source_cpu.h). Weights are packed once per call, one panel of
-// channels after another; then the threads compute units of work, each several images or a part of
-// one. The order of a sum over k does not depend on the number of threads.
+// through tables of offsets (conv_source_cpu.h). Weights are packed once per call, or once per plan
+// if they are constant, one panel of channels after another; then the threads compute units of
+// work, each several images, a part of one, or a part of the channels. The order of a sum over k
+// does not depend on the number of threads.
 //
 // Start reading at Unit::run. Sources: Georganas et al., Anatomy of High-Performance Deep Learning
 // Convolutions on SIMD Architectures, SC 2018; Dukhan, The Indirect Convolution Algorithm, 2019.

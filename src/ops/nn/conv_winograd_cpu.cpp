@@ -297,9 +297,8 @@ void place_scratch(ResultPlan& plan) {
   const Geometry& geometry = plan.geometry;
   const Images& source = geometry.source;
   const std::int64_t width = plan.widest();
-  const std::int64_t rows = plan.stores_images ? geometry.units.tile_rows : geometry.units.rows;
-  const std::int64_t tiles =
-      plan.stores_images ? geometry.all_tiles() : geometry.units.most_tiles();
+  const std::int64_t rows = geometry.stored_rows(plan.stores_images);
+  const std::int64_t tiles = geometry.stored_tiles(plan.stores_images);
   plan.tile_plane = plane_of(tiles * source.padded);
   plan.sum_plane = plane_of(tiles * width);
   const bool is_packed = plan.packed.is_defined();
@@ -498,17 +497,12 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   plan->threads = request.threads;
   const Tensor* constant = request.constants[static_cast<std::size_t>(task.w)];
   plan->is_constant = constant != nullptr && winograd::are_small(*geometry);
-  std::int64_t vectors = 1;
-  double least = 0;
-  for (std::int64_t v = 1; v <= target.max_vectors; ++v) {
-    const double cycles = winograd::result_cycles(*plan, v);
-    if (v > 1 && cycles >= least) continue;
-    least = cycles;
-    vectors = v;
-  }
-  if (direct != nullptr && least > kWorthwhile * direct->image_cycles) {
+  const PanelChoice best = choose_vectors(
+      target.max_vectors, [&](std::int64_t v) { return winograd::result_cycles(*plan, v); });
+  if (direct != nullptr && best.cycles > kWorthwhile * direct->image_cycles) {
     return opdef::KernelOffer::decline("sums tap by tap take less time");
   }
+  std::int64_t vectors = best.vectors;
   const Images& source = geometry->source;
   const Images& result = geometry->result;
   plan->stores_images = geometry->all_tiles() < result.padded;

@@ -77,6 +77,13 @@ struct Geometry {
   std::int64_t source_pixels(std::int64_t rows) const {
     return std::min(rows * step + kernel - 1, source.height) * source.width;
   }
+  /// What scratch holds at once: the tiles of all images, or of a unit.
+  std::int64_t stored_rows(bool all_images) const {
+    return all_images ? units.tile_rows : units.rows;
+  }
+  std::int64_t stored_tiles(bool all_images) const {
+    return all_images ? all_tiles() : units.most_tiles();
+  }
   std::int64_t result_pixels(std::int64_t rows) const {
     return std::min(rows * step, result.height) * result.width;
   }
@@ -153,6 +160,21 @@ bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape);
 
 /// Columns of tiles of this many vectors.
 std::vector<ChannelPanel> panels_of(const Images& images, std::int64_t vectors, std::int64_t lanes);
+
+/// The vectors of a panel for which cycles(vectors) is least.
+struct PanelChoice {
+  std::int64_t vectors = 1;
+  double cycles = 0;
+};
+template <class F>
+PanelChoice choose_vectors(std::int64_t most, const F& cycles) {
+  PanelChoice best{.cycles = cycles(1)};
+  for (std::int64_t v = 2; v <= most; ++v) {
+    const double of_v = cycles(v);
+    if (of_v < best.cycles) best = {.vectors = v, .cycles = of_v};
+  }
+  return best;
+}
 
 /// Cycles of the 36 products with `rows` rows for one k.
 double product_cycles(const device::OffsetTarget<float>& target, std::int64_t rows,

@@ -244,9 +244,8 @@ void place_scratch(WeightPlan& plan) {
   const Images& x = geometry.source;
   const Images& y = geometry.result;
   const std::int64_t width = plan.widest();
-  const std::int64_t rows = plan.stores_images ? geometry.units.tile_rows : geometry.units.rows;
-  const std::int64_t tiles =
-      plan.stores_images ? geometry.all_tiles() : geometry.units.most_tiles();
+  const std::int64_t rows = geometry.stored_rows(plan.stores_images);
+  const std::int64_t tiles = geometry.stored_tiles(plan.stores_images);
   plan.tile_plane = plane_of(tiles * x.padded);
   plan.gradient_plane = plane_of(tiles * width);
   const std::int64_t all_tiles = kPoints * plan.tile_plane;
@@ -293,27 +292,20 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   plan->geometry = *geometry;
   plan->target = &target;
   plan->threads = request.threads;
-  std::int64_t vectors = 1;
-  double least = 0;
-  for (std::int64_t v = 1; v <= target.max_vectors; ++v) {
-    const double cycles = weight_cycles(*plan, v);
-    if (v > 1 && cycles >= least) continue;
-    least = cycles;
-    vectors = v;
-  }
-  if (least > kWorthwhileWeight * weight_image_cycles(task, request.threads)) {
+  const PanelChoice best =
+      choose_vectors(target.max_vectors, [&](std::int64_t v) { return weight_cycles(*plan, v); });
+  if (best.cycles > kWorthwhileWeight * weight_image_cycles(task, request.threads)) {
     return opdef::KernelOffer::decline("sums tap by tap take less time");
   }
   const Images& x = geometry->source;
   const Images& y = geometry->result;
-  plan->panels = panels_of(y, vectors, target.lanes);
+  plan->panels = panels_of(y, best.vectors, target.lanes);
   plan->stores_images =
       geometry->all_tiles() * (x.padded + y.padded) < x.padded * y.padded * request.threads;
   const std::int64_t most =
       kWeightUnitBytes / static_cast<std::int64_t>(sizeof(float)) / kPoints / (x.padded + y.padded);
   plan->geometry.units.split(std::max<std::int64_t>(most, 1), request.threads);
-  const std::int64_t tiles =
-      plan->stores_images ? plan->geometry.all_tiles() : plan->geometry.units.most_tiles();
+  const std::int64_t tiles = plan->geometry.stored_tiles(plan->stores_images);
   for (std::int64_t i = 0; i < tiles; ++i) {
     plan->offsets.push_back(static_cast<std::int32_t>(i * x.padded));
   }
