@@ -227,7 +227,7 @@ std::optional<Polynomial> LinearStepMatch::combination_of(ir::Node& node) {
   const Polynomial* b = known(node.inputs[1]);
   if (a != nullptr && b != nullptr) return added(*a, sign, *b);
   ir::Value* other = node.inputs[a == nullptr ? 0 : 1];
-  const Polynomial signed_one = a != nullptr ? *a : scaled(*b, sign);
+  Polynomial signed_one = a != nullptr ? *a : scaled(*b, sign);
   const bool is_bias_update = signed_one.power == 1 && num_elements(node.outputs[0]) == 1 &&
                               context_.next_states.contains(node.outputs[0]) &&
                               (signed_one.is_sum || rows_ == 1);
@@ -236,7 +236,7 @@ std::optional<Polynomial> LinearStepMatch::combination_of(ir::Node& node) {
     bias_update_ = {.node = &node, .bias = other, .move = signed_one};
     return signed_one;  // replaced by the step, and read by nothing else: see find_results()
   }
-  return with_leaf(signed_one, a == nullptr ? 1 : sign, other);
+  return with_leaf(std::move(signed_one), a == nullptr ? 1 : sign, other);
 }
 
 std::optional<Polynomial> LinearStepMatch::product_of(const ir::Node& node) {
@@ -366,16 +366,15 @@ bool LinearStepMatch::find_results() {
 bool LinearStepMatch::choose_leaves() {
   step_.bias = step_.target = 0;
   for (const Leaf& leaf : known(slope_)->leaves) {
-    const bool is_bias = bias_update_.node != nullptr
-                             ? leaf.value == bias_update_.bias
-                             : num_elements(leaf.value) == 1 && bias_ == nullptr && rows_ > 1;
-    if (is_bias) {
-      bias_ = leaf.value;
-      step_.bias = leaf.coefficient;
-    } else if (target_ == nullptr && num_elements(leaf.value) == rows_) {
+    const bool may_be_bias = bias_update_.node != nullptr
+                                 ? leaf.value == bias_update_.bias
+                                 : bias_ == nullptr && num_elements(leaf.value) == 1;
+    const bool may_be_target = target_ == nullptr && num_elements(leaf.value) == rows_;
+    // Of a row by itself, both are one number: the trained one is the bias.
+    if (may_be_target && (bias_update_.node == nullptr || !may_be_bias)) {
       target_ = leaf.value;
       step_.target = leaf.coefficient;
-    } else if (bias_ == nullptr && bias_update_.node == nullptr && rows_ == 1) {
+    } else if (may_be_bias) {
       bias_ = leaf.value;
       step_.bias = leaf.coefficient;
     } else {
