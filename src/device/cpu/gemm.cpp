@@ -34,10 +34,7 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.a_block = rows.big * tile.a_row;
   rows.big_fn(tile);
   if (rows.small_count == 0) return;
-  const std::int64_t done = rows.big_count * rows.big;
-  tile.a += done * tile.a_row;
-  tile.c += done * tile.c_row;
-  tile.start += done * tile.start_row;
+  move_down(tile, rows.big_count * rows.big);
   tile.blocks = rows.small_count;
   tile.a_block -= tile.a_row;
   rows.small_fn(tile);
@@ -53,18 +50,15 @@ void run_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
     return;
   }
   const std::int64_t count = columns.wide_count + columns.narrow_count;
-  const T* a = tile.a;
-  const T* start = tile.start;
-  T* c = tile.c;
+  GemmTile<T> top = tile;
   for (std::int64_t p = 0; p < count; ++p) {
+    tile = top;
     tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
     const bool wide = p < columns.wide_count;
     run_rows(tile, wide ? plan.wide_rows : plan.narrow_rows);
     const std::int64_t width = (wide ? columns.wide : columns.wide - 1) * plan.target->lanes;
-    tile.a = a;
-    tile.b += width;
-    tile.c = c += width;
-    tile.start = start += width * plan.start_column;
+    top.b += width;
+    move_right(top, width, plan.start_column);
   }
 }
 
@@ -76,6 +70,8 @@ GemmTile<T> first_tile(const GemmPlan<T>& plan, const GemmOperands& operands) {
   tile.c = static_cast<T*>(operands.c);
   tile.start = plan.start == GemmStart::kZero ? zeros<T>() : static_cast<const T*>(operands.start);
   tile.scale = plan.alpha * static_cast<T>(operands.factor);
+  if (plan.more_count > 0) set_more(plan, operands, tile);
+  if (plan.touches) set_touched(plan, tile);
   return tile;
 }
 
@@ -89,13 +85,6 @@ void run_tiles(const void* data, const GemmOperands& operands) {
     tile.b = packed;
   }
   run_panels(plan, tile);
-}
-
-template <class T>
-void move_down(GemmTile<T>& tile, std::int64_t rows) {
-  tile.a += rows * tile.a_row;
-  tile.c += rows * tile.c_row;
-  tile.start += rows * tile.start_row;
 }
 
 /// run_rows() for the tiles of one thread.
@@ -131,8 +120,7 @@ void run_panel_share(const GemmPlan<T>& plan, const GemmTile<T>& start, const Sh
     const std::int64_t column = (p * columns.wide - (p - wide_before)) * plan.target->lanes;
     GemmTile<T> tile = start;
     tile.b += column;
-    tile.c += column;
-    tile.start += column * plan.start_column;
+    move_right(tile, column, plan.start_column);
     tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
     const RowSplit<T>& rows = p < columns.wide_count ? plan.wide_rows : plan.narrow_rows;
     if (plan.shares_rows) {
@@ -257,6 +245,15 @@ PreparedGemm prepare(const GemmSpec& spec) {
   plan->transpose_a = spec.transpose_a && (is_part || (spec.m != 1 && spec.k != 1));
   plan->transpose_b = spec.transpose_b && spec.n != 1 && spec.k != 1;
   plan->start = spec.start;
+  plan->more = spec.more;
+  while (static_cast<std::size_t>(plan->more_count) < kGemmMoreAddends &&
+         spec.more[static_cast<std::size_t>(plan->more_count)] != GemmStart::kZero) {
+    ++plan->more_count;
+  }
+  ONNXGRAD_ASSERT(plan->more_count == 0 || (spec.start != GemmStart::kZero && spec.n > 1));
+  ONNXGRAD_ASSERT(!spec.hands_over || can_hand_over(spec));
+  plan->hands_over = spec.hands_over;
+  plan->touches = spec.n > 1 && spec.k >= kGemmLongSum;
   plan->alpha = static_cast<T>(spec.alpha);
   plan->threads = spec.threads;
   const bool simple =
@@ -362,6 +359,14 @@ void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t s
   for (std::int64_t k = 0; k < steps; ++k) {
     std::fill(to + k * to_step + columns, to + k * to_step + padded, T(0));
   }
+}
+
+bool can_hand_over(const GemmSpec& spec) {
+  if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
+  const GemmChoice choice = spec.dtype == DataType::kFloat64
+                                ? choose_gemm(spec, gemm_target<double>())
+                                : choose_gemm(spec, gemm_target<float>());
+  return choice == GemmChoice::kBlocked;
 }
 
 PreparedGemm prepare_gemm(const GemmSpec& spec) {

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_CPU_GEMM_H_
 #define ONNXGRAD_DEVICE_CPU_GEMM_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,9 +23,11 @@ enum class GemmStart : std::int32_t {
   kMatrix  ///< a matrix [m, n]; may be C itself
 };
 
+inline constexpr std::size_t kGemmMoreAddends = 3;
+
 enum class GemmChoice : std::int32_t { kBest, kTiles, kDots, kBlocked };
 
-/// C = max(floor, alpha * op(A) * op(B) + start), everything dense, row-major.
+/// C = max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
 /// A: [m, k], or [k, m] if transpose_a. B: [k, n], or [n, k] if transpose_b. C: [m, n].
 struct GemmSpec {
   DataType dtype = DataType::kFloat32;  ///< float32 or float64
@@ -37,20 +40,39 @@ struct GemmSpec {
   /// dense. Otherwise only for kTiles and n > 1.
   std::int64_t a_row_length = 0;
   GemmStart start = GemmStart::kZero;
+  /// Further addends, up to the first kZero; only with a `start` and n > 1.
+  std::array<GemmStart, kGemmMoreAddends> more = {};
   double alpha = 1;
   bool relu = false;                 ///< floor is 0; else minus infinity. NaN stays NaN.
   bool has_run_time_factor = false;  ///< alpha is multiplied by GemmOperands::factor
   int threads = 1;
   GemmChoice choice = GemmChoice::kBest;  ///< for tests and benchmarks
+  /// C is not stored: each part of it goes to GemmOperands::finished while it is in the cache.
+  /// Only where can_hand_over().
+  bool hands_over = false;
+};
+
+/// Complete elements of C.
+struct GemmBlock {
+  const void* c = nullptr;
+  std::int64_t c_row = 0;  ///< elements from row to row
+  std::int64_t row = 0, rows = 0;
+  std::int64_t column = 0, columns = 0;
 };
 
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
-  const void* start = nullptr;   ///< not read for GemmStart::kZero
-  void* c = nullptr;             ///< may be `start` if that is a matrix; overlaps nothing else
+  const void* start = nullptr;  ///< not read for GemmStart::kZero
+  void* c = nullptr;  ///< may be one of the addends that are matrices; overlaps nothing else
   std::byte* scratch = nullptr;  ///< scratch_bytes, 64-byte aligned
   double factor = 1;
+  std::array<const void*, kGemmMoreAddends> more = {};
+  /// With hands_over: called for each part of C by the thread that has computed it.
+  void (*finished)(const void* context, const GemmBlock& block) = nullptr;
+  const void* context = nullptr;
+  /// Matrices like C that `finished` reads, to be fetched into the cache meanwhile. nullptr: none.
+  std::array<const void*, kGemmMoreAddends> touched = {};
 };
 
 struct PreparedGemm {
@@ -65,6 +87,10 @@ struct PreparedGemm {
 /// Sums run over k in an order that depends only on the sizes, not on the number of threads.
 /// Cost: a few microseconds. Thread-safe.
 PreparedGemm prepare_gemm(const GemmSpec& spec);
+
+/// Whether a product is computed block by block, and with few enough steps that each block of C can
+/// be completed before the next one is begun.
+bool can_hand_over(const GemmSpec& spec);
 
 }  // namespace onnxgrad::device
 

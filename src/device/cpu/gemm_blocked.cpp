@@ -1,23 +1,28 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <iterator>
 #include <limits>
-#include <utility>
 
 #include "device/cpu/gemm_plan.h"
 
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
-// blocks of rows (block_m), whose part of A is packed if it is transposed; panels; tiles. So a
-// panel of B stays in the L1 cache while the rows of A's block are traversed, and A's block stays
-// in the L2 cache.
+// blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
+// A's block are traversed, and A's block, which is read in place, for all panels. While a block is
+// computed, tiles fetch what is packed and read for the next one (GemmTile::ahead). If blocks of C
+// are handed over, B is kept packed for all k and the loop over k is inside that over rows: a block
+// of C is complete before the next one begins.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockK = 192;
+constexpr std::int64_t kBlockK = 256;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockN = 512;
+// Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
+constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
+constexpr std::int64_t kLeastBlockN = 128;
+constexpr std::int64_t kHandedOverTiles = 2;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -28,31 +33,7 @@ struct Part {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-/// `count` strips of kWidth columns next to each other, [steps, count kWidth], as [count, steps,
-/// kWidth]. Row by row: columns would have too many cache lines.
-template <class T, int kWidth>
-void copy_strips(const T* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
-                 T* to) {
-  constexpr std::int64_t kLine = 64 / sizeof(T);
-  constexpr std::int64_t kAhead = 4;  // rows: the hardware does not predict the next one
-  for (std::int64_t k = 0; k < steps; ++k) {
-    for (std::int64_t j = 0; j < count * kWidth; j += kLine) {
-      __builtin_prefetch(from + kAhead * from_row + j);
-    }
-    T* at = to + k * kWidth;
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::memcpy(at, from + i * kWidth, kWidth * sizeof(T));
-      at += steps * kWidth;
-    }
-    from += from_row;
-  }
-}
-
-/// By width, from 1 on.
-template <class T, int... kBefore>
-constexpr auto strip_copies(std::integer_sequence<int, kBefore...> /*widths*/) {
-  return std::array{copy_strips<T, kBefore + 1>...};
-}
+constexpr std::int64_t kAhead = 16;  // rows: enough time for one to come from memory
 
 template <class T>
 class Blocked {
@@ -62,23 +43,24 @@ class Blocked {
         a_(static_cast<const T*>(operands.a)),
         b_(static_cast<const T*>(operands.b)),
         c_(static_cast<T*>(operands.c)),
+        c_row_(plan.n),
         start_(static_cast<const T*>(operands.start)),
         scale_(plan.alpha * static_cast<T>(operands.factor)),
-        packed_b_(reinterpret_cast<T*>(scratch)),
-        packed_a_(packed_b_ + plan.block_n * plan.block_k) {}
+        operands_(operands),
+        packed_b_(reinterpret_cast<T*>(scratch)) {
+    if (!plan.hands_over) return;
+    c_ = packed_b_ + plan.block_n * plan.k;
+    c_row_ = plan.block_n;
+  }
 
   void run(const Part& part) {
     for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
-      const std::int64_t columns = std::min(plan_.block_n, part.column + part.columns - j);
-      split_ = split_columns(columns, *plan_.target);
-      for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
-        steps_ = std::min(plan_.block_k, plan_.k - k);
-        is_first_ = k == 0;
-        is_last_ = k + steps_ == plan_.k;
-        pack_panels(k, j, columns);
-        for (std::int64_t i = part.row; i < part.row + part.rows; i += plan_.block_m) {
-          run_block(i, std::min(plan_.block_m, part.row + part.rows - i), k, j);
-        }
+      columns_ = std::min(plan_.block_n, part.column + part.columns - j);
+      split_ = split_columns(columns_, *plan_.target);
+      if (plan_.hands_over) {
+        run_whole_sums(part, j);
+      } else {
+        run_steps(part, j);
       }
     }
   }
@@ -89,104 +71,226 @@ class Blocked {
            plan_.target->lanes;
   }
 
-  void pack_panels(std::int64_t k, std::int64_t j, std::int64_t columns) {
-    T* to = packed_b_;
-    for (std::int64_t at = 0, p = 0; at < columns; ++p) {
+  void begin_steps(std::int64_t k) {
+    steps_ = std::min(plan_.block_k, plan_.k - k);
+    is_first_ = k == 0;
+    is_last_ = k + steps_ == plan_.k;
+  }
+
+  /// A block of C and some steps of its sums.
+  struct Block {
+    std::int64_t row = 0, rows = 0;
+    std::int64_t k = 0;
+    bool packs_b = false;  ///< no block before needed these steps of B
+  };
+
+  std::int64_t rows_from(const Part& part, std::int64_t row) const {
+    return std::min(plan_.block_m, part.row + part.rows - row);
+  }
+
+  /// Columns [j, j + columns_) of C: all rows for some steps, then for the next ones.
+  void run_steps(const Part& part, std::int64_t j) {
+    const std::int64_t end = part.row + part.rows;
+    for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
+      begin_steps(k);
+      pack_panels(k, j, packed_b_);
+      for (std::int64_t i = part.row; i < end; i += plan_.block_m) {
+        const std::int64_t below = i + plan_.block_m;
+        const Block next =
+            below < end ? Block{below, rows_from(part, below), k, false}
+                        : Block{part.row, rows_from(part, part.row), k + plan_.block_k, true};
+        run_block({i, rows_from(part, i), k}, j, packed_b_, next);
+      }
+    }
+  }
+
+  /// The same, block of rows by block of rows with all their steps. B is packed with the first.
+  void run_whole_sums(const Part& part, std::int64_t j) {
+    const std::int64_t padded = ceil_div(columns_, plan_.target->lanes) * plan_.target->lanes;
+    for (std::int64_t i = part.row; i < part.row + part.rows; i += plan_.block_m) {
+      const bool is_top = i == part.row;
+      const std::int64_t rows = rows_from(part, i);
+      for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
+        begin_steps(k);
+        T* b = packed_b_ + k * padded;
+        if (is_top) pack_panels(k, j, b);
+        const std::int64_t below = i + plan_.block_m;
+        const Block next = !is_last_ ? Block{i, rows, k + plan_.block_k, is_top}
+                           : below < part.row + part.rows ? Block{below, rows_from(part, below), 0}
+                                                          : Block{i, rows, plan_.k};
+        run_block({i, rows, k}, j, b, next);
+      }
+    }
+  }
+
+  void pack_panels(std::int64_t k, std::int64_t j, T* to) {
+    if (!plan_.transpose_b) return copy_panels(b_ + k * plan_.n + j, to);
+    for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
       const std::int64_t width = panel_columns(p);
-      pack_b(plan_, b_, k, steps_, j + at, std::min(width, columns - at), to, width);
+      pack_b(plan_, b_, k, steps_, j + at, std::min(width, columns_ - at), to, width);
       to += width * steps_;
       at += width;
     }
   }
 
-  void run_block(std::int64_t row, std::int64_t rows, std::int64_t k, std::int64_t column) {
+  /// Row by row, in the order of memory.
+  void copy_panels(const T* from, T* to) const {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const std::int64_t panels = split_.wide_count + split_.narrow_count;
+    for (std::int64_t k = 0; k < steps_; ++k) {
+      for (std::int64_t j = 0; j < columns_; j += kLine) {
+        __builtin_prefetch(from + kAhead * plan_.n + j);
+      }
+      T* row = to;
+      std::int64_t at = 0;
+      for (std::int64_t p = 0; p < panels; ++p) {
+        const std::int64_t width = panel_columns(p);
+        const std::int64_t count = std::min(width, columns_ - at);
+        T* place = row + k * width;
+        std::memcpy(place, from + at, static_cast<std::size_t>(count) * sizeof(T));
+        if (count < width) std::fill(place + count, place + width, T(0));
+        row += width * steps_;
+        at += width;
+      }
+      from += plan_.n;
+    }
+  }
+
+  void run_block(const Block& block, std::int64_t column, const T* b, const Block& next) {
+    const auto [row, rows, k, packs_b] = block;
+    const std::int64_t first_column = column;
     GemmTile<T> tile{.steps = steps_, .scale = scale_};
-    tile.a_row = plan_.pack_a ? 1 : plan_.k;
-    tile.a_step = 1;
-    packed_split_ = {};
-    tile.c_row = plan_.n;
+    tile.a_row = plan_.transpose_a ? 1 : plan_.k;
+    tile.a_step = plan_.transpose_a ? plan_.m : 1;
+    tile.c_row = c_row_;
     // The first block of k starts from the requested start, the others add to C.
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
-    const T* b = packed_b_;
+    T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
     for (std::int64_t p = 0; p < panels; ++p) {
       const std::int64_t width = panel_columns(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
-      tile.a = a_ + row * plan_.k + k;
+      tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
       tile.b = b;
       tile.b_step = width;
       tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
-      tile.c = c_ + row * plan_.n + column;
-      set_start(tile, row, column);
+      tile.c = c;
+      set_addends(tile, row, column);
+      if (next.k < plan_.k) set_ahead(tile, next, first_column, p, panels);
       const RowSplit<T> split =
           split_rows(rows, plan_.target->tile[vectors - 1], plan_.target->max_rows[vectors - 1]);
-      if (plan_.pack_a) {
-        pack_block(split, row, k);
-        tile.a = packed_a_;
+      if (plan_.hands_over && is_last_) {
+        hand_over(tile, split, row, column, width - plan_.target->lanes + tile.tail);
+      } else {
+        run_panel(tile, split);
       }
-      run_panel(tile, split);
       b += width * steps_;
       column += width;
+      c += width;
     }
   }
 
-  void set_start(GemmTile<T>& tile, std::int64_t row, std::int64_t column) const {
+  /// The share of panel `p` in what is packed for the next block.
+  void set_ahead(GemmTile<T>& tile, const Block& next, std::int64_t column, std::int64_t p,
+                 std::int64_t panels) const {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const auto share = [&](const T* from, std::ptrdiff_t row, std::int64_t width) {
+      const std::int64_t first = width * p / panels;
+      const std::int64_t count = width * (p + 1) / panels - first;
+      return GemmAhead<T>{from + first, row, ceil_div(count, kLine)};
+    };
+    if (plan_.transpose_a)
+      tile.ahead[0] = share(a_ + next.k * plan_.m + next.row, plan_.m, next.rows);
+    if (next.packs_b && !plan_.transpose_b) {
+      tile.ahead[1] = share(b_ + next.k * plan_.n + column, plan_.n, columns_);
+    }
+    tile.ahead_rows = tile.ahead[0].lines + tile.ahead[1].lines == 0
+                          ? 0
+                          : std::min(plan_.block_k, plan_.k - next.k);
+  }
+
+  /// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
+  void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) const {
     alignas(64) static constexpr T kZeros[64] = {};
     tile.start = kZeros;
     tile.start_row = 0;
     if (!is_first_) {
       tile.start = tile.c;
-      tile.start_row = plan_.n;
+      tile.start_row = c_row_;
     } else if (plan_.start == GemmStart::kRow) {
       tile.start = start_ + column;
     } else if (plan_.start == GemmStart::kMatrix) {
       tile.start = start_ + row * plan_.n + column;
       tile.start_row = plan_.n;
     }
+    tile.more_count = 0;
+    if (is_first_ && plan_.more_count > 0) {  // before anything is written: one may be C
+      set_more(plan_, operands_, tile);
+      for (int i = 0; i < tile.more_count; ++i) tile.more[i] += row * tile.more_row[i] + column;
+    }
+    if (!plan_.hands_over) return set_touched(plan_, tile);
+    tile.touched_row = plan_.n;
+    tile.touched_count = 0;
+    for (const void* matrix : operands_.touched) {
+      if (matrix == nullptr || !is_last_) continue;
+      tile.touched[tile.touched_count++] = static_cast<const T*>(matrix) + row * plan_.n + column;
+    }
   }
 
-  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) const {
-    const std::ptrdiff_t step = plan_.pack_a ? steps_ : plan_.k;  // from row to row of a
+  /// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t row, std::int64_t column,
+                 std::int64_t columns) const {
+    const GemmTile<T> whole = tile;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, std::int64_t height) {
-      tile.blocks = blocks;
-      tile.a_block = height * step;
-      if (plan_.pack_a) tile.a_step = height;
-      fn(tile);
-      tile.a += blocks * tile.a_block;
-      tile.c += blocks * height * tile.c_row;
-      tile.start += blocks * height * tile.start_row;
+      tile.a_block = height * tile.a_row;
+      for (std::int64_t i = 0; i < blocks; i += kHandedOverTiles) {
+        tile.blocks = std::min(kHandedOverTiles, blocks - i);
+        const std::int64_t rows = tile.blocks * height;
+        const std::int64_t first = whole.ahead_rows * i / blocks;
+        tile.ahead_rows = whole.ahead_rows * (i + tile.blocks) / blocks - first;
+        for (std::size_t part = 0; part < std::size(tile.ahead); ++part) {
+          tile.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
+        }
+        fn(tile);
+        operands_.finished(operands_.context, {.c = tile.c,
+                                               .c_row = c_row_,
+                                               .row = row,
+                                               .rows = rows,
+                                               .column = column,
+                                               .columns = columns});
+        move_down(tile, rows);
+        row += rows;
+      }
     };
-    run_part(rows.big_fn, rows.big_count, rows.big);
-    if (rows.small_count > 0) run_part(rows.small_fn, rows.small_count, rows.big - 1);
+    run_part(split.big_fn, split.big_count, split.big);
+    if (split.small_count > 0) run_part(split.small_fn, split.small_count, split.big - 1);
   }
 
-  /// The rows of a block as tiles [steps, height], one after another. Panels of a different width
-  /// may have tiles of a different height.
-  void pack_block(const RowSplit<T>& rows, std::int64_t row, std::int64_t k) {
-    if (packed_split_.big == rows.big && packed_split_.big_count == rows.big_count) return;
-    packed_split_ = rows;
-    static constexpr auto kCopies =
-        strip_copies<T>(std::make_integer_sequence<int, kGemmMaxRows>());
-    const T* from = a_ + k * plan_.m + row;
-    const std::int64_t done = rows.big_count * rows.big;
-    const auto big = static_cast<std::size_t>(rows.big);
-    kCopies[big - 1](from, plan_.m, steps_, rows.big_count, packed_a_);
+  static void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
+    tile.blocks = rows.big_count;
+    tile.a_block = rows.big * tile.a_row;
+    rows.big_fn(tile);
     if (rows.small_count == 0) return;
-    kCopies[big - 2](from + done, plan_.m, steps_, rows.small_count, packed_a_ + done * steps_);
+    move_down(tile, rows.big_count * rows.big);
+    tile.ahead_rows = 0;
+    tile.blocks = rows.small_count;
+    tile.a_block -= tile.a_row;
+    rows.small_fn(tile);
   }
 
   const GemmPlan<T>& plan_;
   const T* a_;
   const T* b_;
-  T* c_;
+  T* c_;  // C, or the block of it that is handed over
+  std::ptrdiff_t c_row_;
   const T* start_;
   T scale_;
+  const GemmOperands& operands_;
   T* packed_b_;
-  T* packed_a_;
   ColumnSplit<T> split_ = {};
-  RowSplit<T> packed_split_ = {};  // of what is in packed_a_
   std::int64_t steps_ = 0;
+  std::int64_t columns_ = 0;  // of the block
   bool is_first_ = false, is_last_ = false;
 };
 
@@ -195,16 +299,23 @@ class Blocked {
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan) {
   const std::int64_t lanes = plan.target->lanes;
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
   plan.block_k = std::min(plan.k, kBlockK);
   // Equal blocks rather than a small last one.
   plan.block_k = ceil_div(plan.k, ceil_div(plan.k, std::max<std::int64_t>(plan.block_k, 1)));
-  plan.block_n = ceil_div(std::min(plan.n, kBlockN), lanes) * lanes;
   plan.block_m = std::min(plan.m, kBlockM);
-  plan.pack_a = plan.transpose_a;
-  plan.split_m = plan.m > plan.n;
-  const std::int64_t elements =
-      plan.block_n * plan.block_k + (plan.pack_a ? plan.block_m * plan.block_k : 0);
-  plan.thread_scratch = align64(elements * static_cast<std::int64_t>(sizeof(T)));
+  // Threads that share rows each pack all of B; those that share columns need some.
+  plan.split_m = plan.m > plan.n && plan.n < lanes * 2 * kGemmMaxVectors * plan.threads;
+  std::int64_t columns = std::min(plan.n, kBlockN);
+  if (plan.hands_over) {
+    const std::int64_t most = std::clamp(kWholeBytes / (kSize * plan.k), kLeastBlockN, kBlockN);
+    const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
+    columns = ceil_div(share, ceil_div(share, most));
+  }
+  plan.block_n = ceil_div(columns, lanes) * lanes;
+  const std::int64_t elements = plan.block_n * (plan.hands_over ? plan.k : plan.block_k) +
+                                (plan.hands_over ? plan.block_m * plan.block_n : 0);
+  plan.thread_scratch = align64(elements * kSize);
   return plan.thread_scratch * plan.threads;
 }
 

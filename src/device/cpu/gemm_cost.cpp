@@ -23,6 +23,9 @@ constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 256 * 1024;
 // A transposed operand costs more in place: its size in bytes from which packing pays.
 constexpr double kTransposedBytes = 96 * 1024;
+// Bytes of A and columns of C beyond which blocks of rows pay.
+constexpr double kStreamedBytes = 1024 * 1024;
+constexpr std::int64_t kStreamedColumns = 512;
 // At least this many rows must use what has been packed.
 constexpr double kPackedRows = 32;
 
@@ -60,10 +63,12 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const bool a_is_transposed = spec.transpose_a && spec.m != 1 && spec.k != 1;
   if (spec.k == 0) return GemmChoice::kTiles;
   if (spec.choice != GemmChoice::kBest) {
-    const bool cannot = spec.choice == GemmChoice::kDots && a_is_transposed;
+    const bool cannot =
+        spec.choice == GemmChoice::kDots && (a_is_transposed || spec.more[0] != GemmStart::kZero);
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
-  if (!a_is_transposed && dots_cost(spec, target) < tiles_cost(spec, target)) {
+  const bool adds_more = spec.more[0] != GemmStart::kZero;  // dots do not
+  if (!a_is_transposed && !adds_more && dots_cost(spec, target) < tiles_cost(spec, target)) {
     return GemmChoice::kDots;
   }
   const auto m = static_cast<double>(spec.m);
@@ -72,7 +77,10 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
   const double cached =
       target.lanes * static_cast<int>(sizeof(T)) == 64 ? kCachedBytes512 : kCachedBytes;
-  const bool packs = b_bytes > cached || (spec.transpose_b && b_bytes > kTransposedBytes) ||
+  // Panels that each read all of a large A, and write a part of each row of C, wait for memory.
+  const bool streams = a_bytes >= kStreamedBytes && spec.n >= kStreamedColumns;
+  const bool packs = b_bytes > cached || streams ||
+                     (spec.transpose_b && b_bytes > kTransposedBytes) ||
                      (a_is_transposed && a_bytes > kTransposedBytes);
   if (!packs || m < kPackedRows || spec.n <= target.lanes) return GemmChoice::kTiles;
   return GemmChoice::kBlocked;

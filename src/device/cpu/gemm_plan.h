@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,6 +13,9 @@
 // What prepare_gemm computes and the drivers in gemm.cpp and gemm_blocked.cpp read.
 
 namespace onnxgrad::device {
+
+/// The longest sums whose blocks of C are completed one after the other.
+inline constexpr std::int64_t kMaxHandedOverSteps = 8192;
 
 /// What the calling thread of a parallel region does of a list: elements first() to last().
 struct Share {
@@ -55,6 +59,8 @@ struct GemmPlan {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   GemmStart start = GemmStart::kZero;
+  std::array<GemmStart, kGemmMoreAddends> more = {};
+  int more_count = 0;
   GemmFinish finish = GemmFinish::kStore;
   T alpha = 1;
   int threads = 1;
@@ -66,14 +72,58 @@ struct GemmPlan {
   bool pack_b = false;
   ColumnSplit<T> columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};
+  bool touches = false;      ///< long sums fetch C into the cache before they are complete
   bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
 
   // Blocked: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
-  bool pack_a = false;
   bool split_m = false;  ///< which dimension the threads share
+  bool hands_over = false;
   std::int64_t thread_scratch = 0;
 };
+
+/// Moves everything that has C's rows.
+template <class T>
+void move_down(GemmTile<T>& tile, std::int64_t rows) {
+  tile.a += rows * tile.a_row;
+  tile.c += rows * tile.c_row;
+  tile.start += rows * tile.start_row;
+  for (int i = 0; i < tile.more_count; ++i) tile.more[i] += rows * tile.more_row[i];
+  for (int i = 0; i < tile.touched_count; ++i) tile.touched[i] += rows * tile.touched_row;
+}
+
+/// Moves everything that has C's columns, but B, whose panels may be packed.
+template <class T>
+void move_right(GemmTile<T>& tile, std::int64_t columns, std::ptrdiff_t start_column) {
+  tile.c += columns;
+  tile.start += columns * start_column;
+  for (int i = 0; i < tile.more_count; ++i) tile.more[i] += columns;
+  for (int i = 0; i < tile.touched_count; ++i) tile.touched[i] += columns;
+}
+
+/// Adds the further addends, at C[0, 0].
+template <class T>
+void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmTile<T>& tile) {
+  tile.more_count = plan.more_count;
+  for (int i = 0; i < plan.more_count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    tile.more[i] = static_cast<const T*>(operands.more[at]);
+    tile.more_row[i] = plan.more[at] == GemmStart::kMatrix ? plan.n : 0;
+  }
+}
+
+/// What the tiles should fetch: C itself and the matrices among the addends that are not C.
+template <class T>
+void set_touched(const GemmPlan<T>& plan, GemmTile<T>& tile) {
+  tile.touched_row = plan.n;
+  tile.touched[0] = tile.c;
+  tile.touched_count = 1;
+  const auto touch = [&](const T* matrix, std::ptrdiff_t row) {
+    if (row != 0 && matrix != tile.c) tile.touched[tile.touched_count++] = matrix;
+  };
+  touch(tile.start, tile.start_row);
+  for (int i = 0; i < tile.more_count; ++i) touch(tile.more[i], tile.more_row[i]);
+}
 
 /// Writes op(B)[k0 : k0 + steps, j0 : j0 + columns] to `to` as [steps, to_step], padded with zero
 /// columns.

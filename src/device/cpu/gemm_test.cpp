@@ -172,6 +172,136 @@ TEST(Gemm, ThreadsChangeNoBit) {
   }
 }
 
+// Rows and matrices that are added besides the start, one of them C itself.
+template <class T>
+void check_more_addends(GemmSpec spec, std::mt19937& random) {
+  spec.dtype = dtype_of<T>();
+  spec.start = random() % 2 == 0 ? GemmStart::kRow : GemmStart::kMatrix;
+  spec.more = {GemmStart::kMatrix, GemmStart::kRow, GemmStart::kMatrix};
+  const auto a = random_numbers<T>(spec.m * spec.k, random);
+  const auto b = random_numbers<T>(spec.n * spec.k, random);
+  auto start = random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
+  const auto matrix = random_numbers<T>(spec.m * spec.n, random);
+  const auto row = random_numbers<T>(spec.n, random);
+  const auto other = random_numbers<T>(spec.m * spec.n, random);
+  const PreparedGemm gemm = prepare_gemm(spec);
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
+  std::vector<T> c = matrix;
+  gemm({.a = a.data(),
+        .b = b.data(),
+        .start = start.data(),
+        .c = c.data(),
+        .scratch = scratch.get(),
+        .more = {c.data(), row.data(), other.data()}});
+  // What the product alone gives for the sum of all of them.
+  std::vector<T> sums = matrix;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::size_t column = i % static_cast<std::size_t>(spec.n);
+    sums[i] += row[column] + other[i] + start[spec.start == GemmStart::kRow ? column : i];
+  }
+  GemmSpec plain = spec;
+  plain.start = GemmStart::kMatrix;
+  plain.more = {};
+  for (std::int64_t i = 0; i < spec.m; ++i) {
+    for (std::int64_t j = 0; j < spec.n; ++j) {
+      const Expected expected = expected_at(plain, a, b, sums, 1, i, j);
+      const auto given = static_cast<double>(c[static_cast<std::size_t>(i * spec.n + j)]);
+      ASSERT_LE(std::abs(given - expected.value),
+                expected.bound + 20 * static_cast<double>(std::numeric_limits<T>::epsilon()))
+          << gemm.label << " at [" << i << ", " << j << "]";
+    }
+  }
+}
+
+TEST(Gemm, AddsSeveralOperands) {
+  for_each_instruction_set([] {
+    std::mt19937 random(4);
+    for (const auto& [m, n, k] :
+         {std::tuple{1, 2, 3}, {7, 33, 20}, {65, 97, 300}, {200, 130, 530}, {12, 300, 0}}) {
+      for (const GemmChoice choice : kChoices) {
+        for (const int threads : {1, 3}) {
+          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice};
+          spec.transpose_a = random() % 2 == 0;
+          spec.transpose_b = random() % 2 == 0;
+          spec.relu = random() % 2 == 0;
+          check_more_addends<float>(spec, random);
+          check_more_addends<double>(spec, random);
+        }
+      }
+    }
+  });
+}
+
+/// Collects the parts of C; threads write disjoint ones.
+template <class T>
+struct Collected {
+  std::int64_t columns = 0;
+  std::vector<T> c;
+  std::vector<unsigned char> times;
+
+  static void add(const void* context, const GemmBlock& block) {
+    auto& all = *static_cast<Collected*>(const_cast<void*>(context));
+    for (std::int64_t i = 0; i < block.rows; ++i) {
+      for (std::int64_t j = 0; j < block.columns; ++j) {
+        const auto at = static_cast<std::size_t>((block.row + i) * all.columns + block.column + j);
+        all.c[at] = static_cast<const T*>(block.c)[i * block.c_row + j];
+        ++all.times[at];
+      }
+    }
+  }
+};
+
+template <class T>
+void check_handed_over(GemmSpec spec, std::mt19937& random) {
+  spec.dtype = dtype_of<T>();
+  const auto a = random_numbers<T>(spec.m * spec.k, random);
+  const auto b = random_numbers<T>(spec.n * spec.k, random);
+  spec.choice = GemmChoice::kBlocked;
+  ASSERT_TRUE(can_hand_over(spec));
+  spec.hands_over = true;
+  const PreparedGemm gemm = prepare_gemm(spec);
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
+  std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
+  const auto size = static_cast<std::size_t>(spec.m * spec.n);
+  Collected<T> all{spec.n, std::vector<T>(size), std::vector<unsigned char>(size)};
+  const std::vector<T> touched(size);
+  gemm({.a = a.data(),
+        .b = b.data(),
+        .scratch = scratch.get(),
+        .finished = Collected<T>::add,
+        .context = &all,
+        .touched = {touched.data(), nullptr, touched.data()}});
+  for (std::size_t i = 0; i < size; ++i) {
+    ASSERT_EQ(all.times[i], 1) << gemm.label << " at " << i;
+    if (i % 7 != 0 && i + 1 != size) continue;
+    const auto n = static_cast<std::size_t>(spec.n);
+    const Expected expected = expected_at(spec, a, b, {}, 1, static_cast<std::int64_t>(i / n),
+                                          static_cast<std::int64_t>(i % n));
+    ASSERT_LE(std::abs(static_cast<double>(all.c[i]) - expected.value), expected.bound)
+        << gemm.label << " at " << i;
+  }
+  for (std::int64_t i = 0; i < 64; ++i) {
+    ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF}) << gemm.label;
+  }
+}
+
+TEST(Gemm, HandsOverEachElementOnce) {
+  std::mt19937 random(5);
+  for (const auto& [m, n, k] :
+       {std::tuple{1, 2, 1}, {200, 130, 300}, {390, 70, 530}, {33, 1030, 100}, {20, 150, 5000}}) {
+    for (const int threads : {1, 2, 3}) {
+      for (const bool transpose_a : {false, true}) {
+        GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
+        spec.transpose_b = random() % 2 == 0;
+        check_handed_over<float>(spec, random);
+        check_handed_over<double>(spec, random);
+      }
+    }
+  }
+  EXPECT_FALSE(can_hand_over({.m = 400, .n = 400, .k = 10000, .transpose_a = true}));
+  EXPECT_FALSE(can_hand_over({.m = 8, .n = 8, .k = 8}));
+}
+
 TEST(Gemm, NanGoesThrough) {
   for_each_instruction_set([] {
     const float nan = std::numeric_limits<float>::quiet_NaN();

@@ -9,6 +9,8 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
+
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/simd-inl.h"
 
@@ -87,6 +89,41 @@ struct TileEnd {
   }
 };
 
+template <class T>
+HWY_INLINE void prefetch_ahead(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
+  constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
+  const std::int64_t chunks = (tile.steps + kGemmChunk - 1) / kGemmChunk;
+  const std::int64_t all = chunks * tile.blocks;
+  const std::int64_t done = block * chunks + chunk;
+  const std::int64_t last = tile.ahead_rows * (done + 1) / all;
+  for (std::int64_t row = tile.ahead_rows * done / all; row < last; ++row) {
+    for (const GemmAhead<T>& part : tile.ahead) {
+      const T* from = part.from + row * part.row;
+      for (std::int64_t i = 0; i < part.lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
+    }
+  }
+}
+
+/// What the tile will need later and the hardware does not foresee, a little with every chunk of
+/// steps: a row of each matrix that the end of the tile reads or writes, and the next tile's A.
+template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
+HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
+  if (chunk < kRows) {
+    const std::ptrdiff_t offset = (block * kRows + chunk) * tile.touched_row;
+    for (int i = 0; i < tile.touched_count; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        __builtin_prefetch(tile.touched[i] + offset + v * kLanes, 1);
+      }
+    }
+  }
+  if (tile.ahead_rows > 0) prefetch_ahead(tile, block, chunk);
+  if (tile.a_step != 1) return;
+  const T* next = tile.a + (block + 1) * tile.a_block + chunk * kGemmChunk;
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) __builtin_prefetch(next + i * tile.a_row);
+}
+
 /// The sums stay in registers for all k: each k loads `kVectors` vectors of b, and one scalar
 /// of a per row.
 template <class D, int kRows, int kVectors>
@@ -98,7 +135,6 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   const TileEnd<D, kRows, kVectors> end{hn::FirstN(d, static_cast<std::size_t>(tile.tail)),
                                         tile.tail};
   constexpr std::ptrdiff_t kAhead = 8;
-  constexpr std::int64_t kLongSum = 96;
   constexpr int kGroups = (kRows + 3) / 4;  // four rows share a pointer
   std::ptrdiff_t a_row = tile.a_row;
   std::ptrdiff_t a_row3 = 3 * a_row;
@@ -106,25 +142,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   keep_in_register(a_row3);
   const std::ptrdiff_t a_step = tile.a_step;
   const std::ptrdiff_t b_step = tile.b_step;
-  const std::ptrdiff_t c_row = tile.c_row;
-  const std::ptrdiff_t start_row = tile.start_row;
-  const std::int64_t steps = tile.steps;
-  const GemmFinish finish = tile.finish;
-  const bool prefetches = steps >= kLongSum && start_row != 0;
-  const bool scales = tile.scale != T(1);
-  const V scale = hn::Set(d, tile.scale);
-  const T* block_a = tile.a;
-  const T* start = tile.start;
-  T* c = tile.c;
-  for (std::int64_t block = tile.blocks; block > 0; --block) {
-    if (prefetches) {  // C may not be cached, and is needed only after all k
-      for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          __builtin_prefetch(start + i * start_row + v * kLanes, 1);
-        }
-      }
-    }
+  for (std::int64_t block = 0; block < tile.blocks; ++block) {
     V sum[kRows][kVectors];
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
@@ -135,40 +153,60 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
     const T* a[kGroups];
 #pragma GCC unroll 4
     for (int g = 0; g < kGroups; ++g) {
-      a[g] = block_a + static_cast<std::ptrdiff_t>(4 * g) * a_row;
+      a[g] = tile.a + block * tile.a_block + static_cast<std::ptrdiff_t>(4 * g) * a_row;
       keep_in_register(a[g]);
     }
-    for (std::int64_t k = steps; k > 0; --k) {
-      V row[kVectors];
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        row[v] = v + 1 < kVectors || kLanes == 1 ? hn::LoadU(d, b + v * kLanes)
-                                                 : load_padded(d, end.mask, b + v * kLanes);
-        // If rows of b are far apart, the hardware prefetcher does not predict the next ones.
-        if (kVectors > 2) __builtin_prefetch(b + kAhead * b_step + v * kLanes);
+    for (std::int64_t done = 0; done < tile.steps;) {
+      // What only this loop needs is read again each time: registers are for the inner loop.
+      const GemmTile<T>* now = &tile;
+      keep_in_register(now);
+      std::int64_t steps = now->steps - done;
+      if (now->steps >= kGemmLongSum) {
+        prefetch_chunk<kRows, kVectors, kLanes>(*now, block, done / kGemmChunk);
+        steps = std::min(steps, kGemmChunk);
       }
-      b += b_step;
+      done += steps;
+      for (std::int64_t k = steps; k > 0; --k) {
+        V row[kVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          row[v] = v + 1 < kVectors || kLanes == 1 ? hn::LoadU(d, b + v * kLanes)
+                                                   : load_padded(d, end.mask, b + v * kLanes);
+          // If rows of b are far apart, the hardware prefetcher does not predict the next ones.
+          if (kVectors > 2) __builtin_prefetch(b + kAhead * b_step + v * kLanes);
+        }
+        b += b_step;
+        keep_in_register(b);
 #pragma GCC unroll 16
-      for (int i = 0; i < kRows; ++i) {
-        const V factor = hn::Set(d, a[i / 4][i % 4 == 3 ? a_row3 : i % 4 * a_row]);
+        for (int i = 0; i < kRows; ++i) {
+          const V factor = hn::Set(d, a[i / 4][i % 4 == 3 ? a_row3 : i % 4 * a_row]);
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
+          for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
+        }
+#pragma GCC unroll 4
+        for (int g = 0; g < kGroups; ++g) {
+          a[g] += a_step;
+          keep_in_register(a[g]);  // not as a vector of pointers
+        }
       }
-#pragma GCC unroll 4
-      for (int g = 0; g < kGroups; ++g) a[g] += a_step;
     }
-    if (finish != GemmFinish::kStore) {
-      if (scales) {
-        end.template add<true>(sum, start, start_row, scale);
+    const GemmTile<T>* now = &tile;
+    keep_in_register(now);
+    if (now->finish != GemmFinish::kStore) {
+      const T* start = now->start + block * kRows * now->start_row;
+      const V scale = hn::Set(d, now->scale);
+      if (now->scale != T(1)) {
+        end.template add<true>(sum, start, now->start_row, scale);
       } else {
-        end.template add<false>(sum, start, start_row, scale);
+        end.template add<false>(sum, start, now->start_row, scale);
       }
-      if (finish == GemmFinish::kRelu) end.relu(sum);
+      for (int i = 0; i < now->more_count; ++i) {
+        const std::ptrdiff_t row = now->more_row[i];
+        end.template add<false>(sum, now->more[i] + block * kRows * row, row, scale);
+      }
+      if (now->finish == GemmFinish::kRelu) end.relu(sum);
     }
-    end.store(sum, c, c_row);
-    block_a += tile.a_block;
-    c += kRows * c_row;
-    start += kRows * start_row;
+    end.store(sum, now->c + block * kRows * now->c_row, now->c_row);
   }
 }
 

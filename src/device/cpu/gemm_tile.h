@@ -16,6 +16,19 @@ enum class GemmFinish : std::int32_t {
   kRelu    ///< c = max(0, scale * sum + start); NaN stays NaN
 };
 
+inline constexpr std::int64_t kGemmLongSum = 96;  // steps from which tiles prefetch
+inline constexpr std::int64_t kGemmChunk = 16;    // steps between prefetches
+inline constexpr int kGemmMaxMore = 3;            // addends besides `start`
+inline constexpr int kGemmMaxTouched = kGemmMaxMore + 2;
+
+/// A part of a matrix that is packed later: rows of `lines` cache lines.
+template <class T>
+struct GemmAhead {
+  const T* from = nullptr;
+  std::ptrdiff_t row = 0;  ///< from row to row
+  std::int64_t lines = 0;
+};
+
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
 /// function determines the number of rows and of vectors of columns. All strides are in
 /// elements. `c` may be `start`.
@@ -36,6 +49,17 @@ struct GemmTile {
   std::int64_t tail = 0;   ///< columns in the last vector, 1 to lanes
   T scale = 1;
   GemmFinish finish = GemmFinish::kStore;
+  /// Further addends, unless kStore: at c[0, 0], and how far each moves per row.
+  const T* more[kGemmMaxMore] = {};
+  std::ptrdiff_t more_row[kGemmMaxMore] = {};
+  int more_count = 0;
+  /// Matrices whose elements at C's places are fetched into the cache while long sums are computed.
+  const T* touched[kGemmMaxTouched] = {};
+  std::ptrdiff_t touched_row = 0;
+  int touched_count = 0;
+  /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
+  GemmAhead<T> ahead[2] = {};
+  std::int64_t ahead_rows = 0;
 };
 
 template <class T>

@@ -13,7 +13,8 @@ namespace onnxgrad::device {
 using opdef::UpdateRule;
 using opdef::WeightUpdate;
 
-/// Arrays of `count` elements; w', m' and v' may be w, m and v.
+/// Arrays of `count` elements, or `rows` times as many of matrices; w', m' and v' may be w, m
+/// and v.
 template <class T>
 struct UpdateArrays {
   const T* gradient = nullptr;
@@ -27,11 +28,14 @@ struct UpdateArrays {
   T epsilon = 0;
   T shrink = 1;
   std::int64_t count = 0;
+  std::int64_t rows = 1;
+  std::int64_t row = 0;           ///< elements from row to row
+  std::int64_t gradient_row = 0;  ///< the same for the gradient
 
   /// The same arrays from element `first` on.
   UpdateArrays<T> from(std::int64_t first, std::int64_t number) const {
     UpdateArrays part = *this;
-    part.gradient += first;
+    if (gradient != nullptr) part.gradient += first;
     part.skip(first);
     part.count = number;
     return part;

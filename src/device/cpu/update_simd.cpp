@@ -110,9 +110,10 @@ void update(const WeightUpdate& spec, const UpdateArrays<T>& given) {
   const FlushDenormals flush;
 
   // `load` and `store` handle full vectors, or the remainder.
-  const auto step = [&](std::int64_t i, const auto& load, const auto& store) HWY_ATTR {
+  const auto step = [&](std::int64_t i, const T* gradient, const auto& load,
+                        const auto& store) HWY_ATTR {
     const V w = load(arrays.w + i);
-    V g = load(arrays.gradient + i);
+    V g = load(gradient);
     const V m = load(arrays.m + i);
     if constexpr (kDecays) g = hn::MulAdd(decay, w, g);
     const V start = kShrinks ? hn::Mul(shrink, w) : w;
@@ -148,18 +149,22 @@ void update(const WeightUpdate& spec, const UpdateArrays<T>& given) {
       store(hn::NegMulAdd(rate, direction, start), arrays.new_w + i);
     }
   };
-  std::int64_t i = 0;
-  for (; i + kLanes <= arrays.count; i += kLanes) {
-    step(
-        i, [&](const T* from) HWY_ATTR { return hn::LoadU(d, from); },
-        [&](V x, T* to) HWY_ATTR { hn::StoreU(x, d, to); });
-  }
-  const std::int64_t rest = arrays.count - i;
-  if (rest == 0) return;
+  const std::int64_t rest = arrays.count % kLanes;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
-  step(
-      i, [&](const T* from) HWY_ATTR { return load_first(d, mask, from, rest); },
-      [&](V x, T* to) HWY_ATTR { store_first(x, d, mask, to, rest); });
+  for (std::int64_t row = 0; row < arrays.rows; ++row) {
+    const T* gradient = arrays.gradient + row * arrays.gradient_row;
+    std::int64_t i = row * arrays.row;
+    const std::int64_t end = i + arrays.count - rest;
+    for (; i < end; i += kLanes, gradient += kLanes) {
+      step(
+          i, gradient, [&](const T* from) HWY_ATTR { return hn::LoadU(d, from); },
+          [&](V x, T* to) HWY_ATTR { hn::StoreU(x, d, to); });
+    }
+    if (rest == 0) continue;
+    step(
+        i, gradient, [&](const T* from) HWY_ATTR { return load_first(d, mask, from, rest); },
+        [&](V x, T* to) HWY_ATTR { store_first(x, d, mask, to, rest); });
+  }
 }
 
 template <class T, UpdateRule kRule, Quotient kQuotient, bool kAverages>

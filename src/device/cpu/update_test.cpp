@@ -172,6 +172,32 @@ TYPED_TEST(Update, WorksInPlaceAndInParts) {
   }
 }
 
+// Parts of matrices: rows of a gradient that lie closer than those of the weight.
+TYPED_TEST(Update, WorksOnRows) {
+  using T = TypeParam;
+  constexpr std::int64_t kRows = 5, kColumns = 21, kLength = 30;
+  for (const WeightUpdate& spec : specs()) {
+    const Problem<T> problem(kRows * kLength, spec.rule);
+    std::vector<T> w(problem.w), m(problem.m), v(problem.v), gradient;
+    std::vector<T> right_w(w), right_m(m), right_v(v);
+    const auto all = problem.arrays(right_w.data(), right_m.data(), right_v.data());
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      find_update<T>(spec)(spec, all.from(i * kLength + 4, kColumns));
+      const T* row = problem.g.data() + i * kLength + 4;
+      gradient.insert(gradient.end(), row, row + kColumns);
+    }
+    auto part = problem.arrays(w.data(), m.data(), v.data()).from(4, kColumns);
+    part.gradient = gradient.data();
+    part.gradient_row = kColumns;
+    part.rows = kRows;
+    part.row = kLength;
+    find_update<T>(spec)(spec, part);
+    EXPECT_EQ(w, right_w);
+    EXPECT_EQ(m, right_m);
+    EXPECT_EQ(v, right_v);
+  }
+}
+
 // The direction of Adam over many magnitudes, against the exact quotient.
 TEST(AdamDirection, IsAccurateForAllMagnitudes) {
   const WeightUpdate spec{

@@ -165,5 +165,27 @@ TEST(FusedGemm, GemmOfTheStandard) {
   }
 }
 
+// What a residual, a bias and the gradients of several readers need: no pass of its own.
+TEST(FusedGemm, SumsOfSeveralOperands) {
+  ExprProgram program{.num_inputs = 5};
+  const auto left = program.emit(ExprOp::kAdd, program.input(1), program.input(0));
+  const auto right = program.emit(ExprOp::kAdd, program.input(2), program.input(3));
+  const auto sum = program.emit(ExprOp::kAdd, left, right);
+  program.results = {program.emit(ExprOp::kAdd, sum, program.input(4))};
+  for (const Product& p : products()) {
+    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+      KernelCall call = product_call(p, dtype);
+      for (const Dims& addend : {Dims{p.m, p.n}, Dims{p.n}, Dims{p.m, p.n}, Dims{1, p.n}}) {
+        call.inputs.push_back(random_tensor(dtype, addend, 10 + call.inputs.size()));
+      }
+      call.attributes.push_back({.name = "epilogue", .value = program.to_ints()});
+      EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+      if (p.n > 1 && p.m > 0) {
+        EXPECT_TRUE(run_offers(call).front().label.ends_with("+ 4 addends"));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace onnxgrad::ops_test::fused_gemm_test

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -19,10 +20,12 @@ using opdef::ExprProgram;
 
 constexpr int kScratch = -1;
 constexpr int kProduct = -2;
+constexpr std::size_t kMostAddends = device::kGemmMoreAddends + 1;
 
 struct ProductData {
   device::PreparedGemm gemm;
   int a = 0, b = 0, start = -1, factor = -1, c = 0, scratch = 0;
+  std::vector<int> more;
   std::int64_t product_offset = -1;  ///< of the product in scratch; -1: it is in the result
   DataType dtype = DataType::kFloat32;
   opdef::PreparedKernel epilogue;
@@ -37,6 +40,7 @@ void run_gemm(const ProductData& data, std::byte* const* args) {
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.product_offset >= 0) operands.c = args[data.scratch] + data.product_offset;
   if (data.start >= 0) operands.start = args[data.start];
+  for (std::size_t i = 0; i < data.more.size(); ++i) operands.more[i] = args[data.more[i]];
   if (data.factor >= 0) {
     operands.factor = data.dtype == DataType::kFloat32
                           ? static_cast<double>(*reinterpret_cast<const float*>(args[data.factor]))
@@ -69,55 +73,76 @@ bool is_zero(const ExprProgram& program, std::int32_t i) {
   return instruction.op == ExprOp::kConstant && instruction.constant == 0;
 }
 
-/// The part of an epilogue that the product itself can compute: relu(in0 + in1), or a part of it.
+/// The part of an epilogue that the product itself can compute: relu(in0 + in1 + ...), or a part of
+/// it.
 struct SimpleEpilogue {
   bool relu = false;
-  std::int32_t addend = -1;  ///< operand
+  std::vector<std::int32_t> addends;  ///< operands
 };
+
+/// Collects the terms of a sum of operands, in0 once among them; false if it is something else.
+bool collect_sum(const ExprProgram& program, std::int32_t i, std::vector<std::int32_t>& terms) {
+  const ExprInstruction& instruction = program.instructions[static_cast<std::size_t>(i)];
+  if (instruction.op == ExprOp::kAdd) {
+    return collect_sum(program, instruction.a, terms) && collect_sum(program, instruction.b, terms);
+  }
+  if (instruction.op != ExprOp::kInput || terms.size() > kMostAddends) return false;
+  terms.push_back(instruction.a);
+  return true;
+}
 
 std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
   if (program.results.size() != 1) return std::nullopt;
   const auto at = [&](std::int32_t i) { return program.instructions[static_cast<std::size_t>(i)]; };
   SimpleEpilogue simple;
-  ExprInstruction top = at(program.results[0]);
+  std::int32_t index = program.results[0];
+  const ExprInstruction top = at(index);
   if (top.op == ExprOp::kRelu) {
     simple.relu = true;
-    top = at(top.a);
+    index = top.a;
   } else if (top.op == ExprOp::kMax && (is_zero(program, top.a) || is_zero(program, top.b))) {
     simple.relu = true;
-    top = at(is_zero(program, top.a) ? top.b : top.a);
+    index = is_zero(program, top.a) ? top.b : top.a;
   }
-  if (top.op == ExprOp::kInput && top.a == 0) return simple;
-  if (top.op != ExprOp::kAdd) return std::nullopt;
-  const ExprInstruction left = at(top.a);
-  const ExprInstruction right = at(top.b);
-  if (left.op != ExprOp::kInput || right.op != ExprOp::kInput || (left.a == 0) == (right.a == 0)) {
+  if (!collect_sum(program, index, simple.addends)) return std::nullopt;
+  const auto product = std::find(simple.addends.begin(), simple.addends.end(), 0);
+  if (product == simple.addends.end()) return std::nullopt;
+  simple.addends.erase(product);
+  if (std::find(simple.addends.begin(), simple.addends.end(), 0) != simple.addends.end()) {
     return std::nullopt;
   }
-  simple.addend = left.a == 0 ? right.a : left.a;
   return simple;
+}
+
+/// How an input is added to the product; kZero: not at all.
+GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm) {
+  const bool is_wide = desc.dtype == DataType::kFloat32;
+  if (desc.dtype != gemm.dtype && !(is_wide && is_half(gemm.dtype))) return GemmStart::kZero;
+  const std::int64_t last = desc.dims.rank() == 0 ? 1 : desc.dims[desc.dims.rank() - 1];
+  const std::int64_t size = desc.dims.num_elements();
+  if (size == gemm.m * gemm.n && last == gemm.n) return GemmStart::kMatrix;
+  return size == gemm.n && last == gemm.n ? GemmStart::kRow : GemmStart::kZero;
 }
 
 /// Moves an epilogue into the product if possible.
 bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
-  if (simple->addend >= 0) {
-    const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->addend) - 1];
-    const opdef::TensorDesc& desc = request.inputs[static_cast<std::size_t>(input)];
-    const bool is_wide = desc.dtype == DataType::kFloat32;
-    if (desc.dtype != spec.gemm.dtype && !(is_wide && is_half(spec.gemm.dtype))) return false;
-    const Dims& dims = desc.dims;
-    const std::int64_t last = dims.rank() == 0 ? 1 : dims[dims.rank() - 1];
-    const std::int64_t size = dims.num_elements();
-    if (size == spec.gemm.m * spec.gemm.n && last == spec.gemm.n) {
-      spec.gemm.start = GemmStart::kMatrix;
-    } else if (size == spec.gemm.n && last == spec.gemm.n) {
-      spec.gemm.start = GemmStart::kRow;
-    } else {
-      return false;
-    }
-    spec.start = input;
+  const std::size_t count = simple->addends.size();
+  // Products of halves and single columns have one addend at most.
+  if (count > 1 && (is_half(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
+  std::vector<int> inputs;
+  std::vector<GemmStart> kinds;
+  for (const std::int32_t addend : simple->addends) {
+    inputs.push_back(spec.epilogue_inputs[static_cast<std::size_t>(addend) - 1]);
+    kinds.push_back(addend_of(request.inputs[static_cast<std::size_t>(inputs.back())], spec.gemm));
+    if (kinds.back() == GemmStart::kZero) return false;
+  }
+  if (count > 0) {
+    spec.start = inputs[0];
+    spec.gemm.start = kinds[0];
+    spec.more.assign(inputs.begin() + 1, inputs.end());
+    std::copy(kinds.begin() + 1, kinds.end(), spec.gemm.more.begin());
   }
   spec.gemm.relu = simple->relu;
   spec.epilogue.reset();
@@ -211,6 +236,7 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
   data->a = spec.a;
   data->b = spec.b;
   data->start = spec.start;
+  data->more = spec.more;
   data->factor = spec.factor;
   data->c = static_cast<int>(request.inputs.size());
   data->scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
@@ -219,7 +245,9 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
   opdef::KernelOffer offer;
   std::int64_t scratch_bytes = data->gemm.scratch_bytes;
   offer.kernel.fn = run_product;
-  offer.kernel.label = data->gemm.label + (spec.gemm.relu ? " relu" : "");
+  offer.kernel.label = data->gemm.label;
+  if (!spec.more.empty()) offer.kernel.label += fmt::format(" + {} addends", spec.more.size() + 1);
+  if (spec.gemm.relu) offer.kernel.label += " relu";
   if (spec.epilogue) {
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
       return opdef::KernelOffer::decline(std::move(reason));
@@ -227,10 +255,16 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
     offer.kernel.fn = run_product_and_epilogue;
     offer.kernel.label += " + " + data->epilogue.label;
   }
-  // Each element of the addend is read before the result is written over it.
-  if (spec.start >= 0 && spec.gemm.start == GemmStart::kMatrix && (absorbed || !spec.epilogue) &&
-      request.inputs[static_cast<std::size_t>(spec.start)].dtype == result) {
-    offer.kernel.in_place = {{spec.start, 0}};
+  // Each element of the addends is read before the result is written over it.
+  const auto may_hold_result = [&](int input, GemmStart kind) {
+    if (kind == GemmStart::kMatrix && (absorbed || !spec.epilogue) &&
+        request.inputs[static_cast<std::size_t>(input)].dtype == result) {
+      offer.kernel.in_place.emplace_back(input, 0);
+    }
+  };
+  if (spec.start >= 0) may_hold_result(spec.start, spec.gemm.start);
+  for (std::size_t i = 0; i < spec.more.size(); ++i) {
+    may_hold_result(spec.more[i], spec.gemm.more[i]);
   }
   offer.kernel.scratch_bytes = scratch_bytes;
   offer.kernel.flops = 2.0 * static_cast<double>(spec.gemm.m) * static_cast<double>(spec.gemm.n) *

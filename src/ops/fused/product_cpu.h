@@ -17,15 +17,16 @@ struct ProductSpec {
   device::GemmSpec gemm;
   int a = 0;
   int b = 1;
-  int start = -1;   ///< what the product is added to; -1: nothing, as in gemm.start
-  int factor = -1;  ///< one element that the product is multiplied by
+  int start = -1;              ///< what the product is added to; -1: nothing, as in gemm.start
+  std::vector<int> more = {};  ///< further addends, as in gemm.more
+  int factor = -1;             ///< one element that the product is multiplied by
   /// Operand 0 is the product, the others are `epilogue_inputs`, broadcast to the result.
   std::optional<opdef::ExprProgram> epilogue = {};
   std::vector<int> epilogue_inputs = {};
 };
 
 /// A of float16 or bfloat16: B has its type, or is float32 and is rounded to it; the result is a
-/// float32 sum or rounded once. An epilogue that adds a row or a matrix, or is a Relu, or both,
+/// float32 sum or rounded once. An epilogue that adds rows and matrices, or is a Relu, or both,
 /// needs no extra pass.
 opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec);
 

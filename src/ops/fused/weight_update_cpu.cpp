@@ -14,6 +14,7 @@
 #include "device/cpu/flush_denormals.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
+#include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
@@ -24,8 +25,9 @@
 #include "ops/kernel_support.h"
 
 // onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
-// formulas. The product is computed in blocks of rows that stay in the L1 cache until the
-// update has read them.
+// formulas. The gradient is never stored as a whole. A small product is computed in blocks of rows
+// that stay in the L1 cache until the update has read them, a large one hands over each part of
+// the gradient that is complete (GemmSpec::hands_over); threads share the parts.
 
 namespace onnxgrad::ops::weight_update_cpu {
 namespace {
@@ -38,6 +40,8 @@ constexpr std::int64_t kBlockBytes = 8192;              // of a product between 
 constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
 constexpr std::int64_t kLineBytes = 64;                 // of a cache line
 constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
+constexpr std::int64_t kSharedWork = std::int64_t{1}
+                                     << 19;  // multiply-adds per thread: about 10 us
 
 /// Positions among the arguments of the kernel; -1: absent.
 struct Places {
@@ -62,6 +66,9 @@ struct UpdateData {
   std::int64_t rows = 0, columns = 0, block_rows = 0;
   std::int64_t a_step = 0;         ///< bytes of A from block to block
   std::int64_t product_bytes = 0;  ///< of a block, in the scratch block before the products' own
+  bool hands_over = false;
+  int block_threads = 1;            ///< share the blocks
+  std::int64_t thread_scratch = 0;  ///< bytes of each of them
 };
 
 template <class T>
@@ -122,24 +129,74 @@ void run_guarded_update(const void* raw, std::byte* const* args, const opdef::La
   keep(at.v, at.new_v);
 }
 
+/// Blocks [first, last) of the product and the update.
+template <class T>
+void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::byte* a,
+                   const std::byte* b, std::byte* scratch, std::int64_t first, std::int64_t last) {
+  block.gradient = reinterpret_cast<const T*>(scratch);
+  block.skip(first * data.block_rows * data.columns);
+  const device::FlushDenormals flush;  // once, not by each update
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::int64_t row = i * data.block_rows;
+    const bool is_whole = row + data.block_rows <= data.rows;
+    (is_whole ? data.gemm : data.last_gemm)(
+        {.a = a + i * data.a_step, .b = b, .c = scratch, .scratch = scratch + data.product_bytes});
+    block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
+    update_range(data, block);
+    block.skip(block.count);
+  }
+}
+
 template <class T>
 void run_product_and_update(const void* raw, std::byte* const* args,
                             const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
-  UpdateArrays<T> block = arrays_of(data, args);
+  UpdateArrays<T> arrays = arrays_of(data, args);
+  arrays.gradient = nullptr;
   std::byte* scratch = args[data.at.scratch];
   const std::byte* a = args[data.at.gradient];
-  block.gradient = reinterpret_cast<const T*>(scratch);
-  const device::FlushDenormals flush;  // once, not by each update
-  for (std::int64_t row = 0; row < data.rows; row += data.block_rows) {
-    const bool is_whole = row + data.block_rows <= data.rows;
-    (is_whole ? data.gemm : data.last_gemm)(
-        {.a = a, .b = args[data.at.b], .c = scratch, .scratch = scratch + data.product_bytes});
-    block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
-    update_range(data, block);
-    block.skip(block.count);
-    a += data.a_step;
+  const std::byte* b = args[data.at.b];
+  const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
+  if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
+#pragma omp parallel num_threads(data.block_threads)
+  {
+    const device::Share share;
+    update_blocks(data, arrays, a, b, scratch + share.thread * data.thread_scratch,
+                  share.first(blocks), share.last(blocks));
   }
+}
+
+/// What the receiver of a part of the gradient needs.
+template <class T>
+struct PartUpdate {
+  const UpdateData<T>* data = nullptr;
+  UpdateArrays<T> arrays;
+};
+
+template <class T>
+void update_part(const void* context, const device::GemmBlock& block) {
+  const auto& update = *static_cast<const PartUpdate<T>*>(context);
+  const std::int64_t columns = update.data->columns;
+  UpdateArrays<T> part = update.arrays.from(block.row * columns + block.column, block.columns);
+  part.gradient = static_cast<const T*>(block.c);
+  part.gradient_row = block.c_row;
+  part.rows = block.rows;
+  part.row = columns;
+  update.data->update(update.data->spec, part);
+}
+
+template <class T>
+void run_product_with_updates(const void* raw, std::byte* const* args,
+                              const opdef::Launch& /*launch*/) {
+  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+  PartUpdate<T> update{&data, arrays_of(data, args)};
+  update.arrays.gradient = nullptr;
+  data.gemm({.a = args[data.at.gradient],
+             .b = args[data.at.b],
+             .scratch = args[data.at.scratch],
+             .finished = update_part<T>,
+             .context = &update,
+             .touched = {update.arrays.w, update.arrays.m, update.arrays.v}});
 }
 
 Places find_places(const WeightUpdate& update, const opdef::KernelRequest& request,
@@ -189,19 +246,39 @@ std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int6
   return below > 0 ? below : rows;
 }
 
+/// How many blocks of at most `most` bytes make up a product, and whether threads share them: as
+/// many for each of them.
+template <class T>
+std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, UpdateData<T>& data) {
+  const std::int64_t row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
+  const std::int64_t blocks = std::min(gemm.m, (gemm.m * row_bytes + most - 1) / most);
+  const std::int64_t work = gemm.m * gemm.n * gemm.k;
+  const std::int64_t threads = std::min({std::int64_t{gemm.threads}, gemm.m, work / kSharedWork});
+  if (is_half(gemm.dtype) || threads <= 1) return blocks;
+  data.block_threads = static_cast<int>(threads);
+  data.threads = 1;
+  return std::min(gemm.m, (blocks + threads - 1) / threads * threads);
+}
+
 /// Splits the product into blocks of rows; returns the scratch bytes.
 template <class T>
 std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
   data.rows = gemm.m;
   data.columns = gemm.n;
+  if (!is_half(gemm.dtype) && device::can_hand_over(gemm)) {
+    gemm.hands_over = data.hands_over = true;
+    data.gemm = device::prepare_gemm(gemm);
+    return data.gemm.scratch_bytes;
+  }
   const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most = block_bytes<T>(gemm);
   const bool in_blocks = gemm.n > 1 && most > 0 && gemm.m * row_bytes > most;
   std::int64_t blocks = 1;
   if (in_blocks) {
-    blocks = std::min(gemm.m, (gemm.m * row_bytes + most - 1) / most);
+    blocks = plan_blocks(gemm, most, data);
     gemm.choice = device::GemmChoice::kTiles;
     gemm.a_row_length = gemm.transpose_a ? gemm.m : gemm.k;
+    if (data.block_threads > 1) gemm.threads = 1;
   }
   data.block_rows = std::max<std::int64_t>((gemm.m + blocks - 1) / blocks, 1);
   if (blocks > 1) data.block_rows = in_whole_lines(data.block_rows, row_bytes, most);
@@ -216,7 +293,8 @@ std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
   gemm.m = data.block_rows;
   data.gemm = prepare_block(gemm);
   data.product_bytes = align64(data.block_rows * row_bytes);
-  return data.product_bytes + std::max(scratch, data.gemm.scratch_bytes);
+  data.thread_scratch = align64(data.product_bytes + std::max(scratch, data.gemm.scratch_bytes));
+  return data.thread_scratch * data.block_threads;
 }
 
 template <class T>
@@ -238,6 +316,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
                                  : run_update<T>;
   if (gemm) {
     offer.kernel.scratch_bytes = plan_product(*gemm, *data);
+    if (data->hands_over) offer.kernel.fn = run_product_with_updates<T>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops = 2.0 * static_cast<double>(data->count) * static_cast<double>(gemm->k);
   }

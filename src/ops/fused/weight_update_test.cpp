@@ -159,6 +159,8 @@ TEST(GemmWeightUpdate, OfAllProducts) {
                                   {784, 16, 3},
                                   {130, 70, 90},
                                   {3, 4000, 2},
+                                  {130, 300, 90},
+                                  {310, 200, 300},
                                   {4, 3, 0}}) {
       for (int t = 0; t < 4; ++t) {
         const bool transpose_a = t % 2 != 0;
@@ -170,6 +172,7 @@ TEST(GemmWeightUpdate, OfAllProducts) {
                          random_tensor(dtype, transpose_b ? Dims{n, k} : Dims{k, n}, 6)});
         call.attributes.push_back({.name = "transA", .value = std::int64_t{transpose_a}});
         call.attributes.push_back({.name = "transB", .value = std::int64_t{transpose_b}});
+        call.threads = m > 200 ? 3 : 1;
         EXPECT_EQ(compare_offers(call, kTolerance), 1U) << m << "x" << n << "x" << k << " " << t;
       }
     }
