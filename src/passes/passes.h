@@ -86,6 +86,11 @@ bool narrow_products(ir::Graph& graph, const PassContext& context);
 /// Undone by merge_common_subexpressions.
 bool spread_casts(ir::Graph& graph, const PassContext& context);
 
+/// LayerNormalization with the Dropout and the sum with a residual before it, and its gradient with
+/// the sum, the mask and the sum over rows after it, become onnxgrad.fused.LayerNormalization and
+/// LayerNormalizationGrad, for float32.
+bool fuse_layer_norms(ir::Graph& graph, const PassContext& context);
+
 /// W - rate * op(A) op(B) becomes onnxgrad.fused.GemmUpdate if nothing else reads the product.
 bool fuse_gemm_updates(ir::Graph& graph, const PassContext& context);
 
@@ -96,6 +101,11 @@ bool fuse_linear_steps(ir::Graph& graph, const PassContext& context);
 /// onnxgrad.WeightUpdate of a product that nothing else reads becomes
 /// onnxgrad.fused.GemmWeightUpdate.
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
+
+/// An update of a weight whose gradient is a ScatterND of rows into zeros that nothing else reads,
+/// by onnxgrad.WeightUpdate or plain gradient descent, becomes onnxgrad.fused.ScatterWeightUpdate or
+/// ScatterDescent.
+bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context);
 
 /// onnxgrad.WeightUpdate whose results are all chosen by one condition, each against the value
 /// before, becomes onnxgrad.fused.GuardedWeightUpdate.

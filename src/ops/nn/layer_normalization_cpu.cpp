@@ -9,11 +9,11 @@
 
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
 
-// Kernels of LayerNormalization and its gradient, plain ones and ones for float32 with SIMD. x:
-// [rows, size], where size is the product of the normalised axes; scale and bias broadcast to x.
+// Plain kernels of LayerNormalization and its gradient; fused_layer_norm_cpu.cpp has those with
+// SIMD. x: [rows, size], where size is the product of the normalised axes; scale and bias broadcast
+// to x.
 
 namespace onnxgrad::ops::layer_normalization_cpu {
 
@@ -69,7 +69,6 @@ struct LayerTask {
   bool has_bias = false;
   int num_outputs = 1;
   int outputs = 0;  ///< argument of the first output
-  int threads = 1;  ///< worth using
 };
 
 struct Statistics {
@@ -153,66 +152,6 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// Like row_statistics, with SIMD.
-Statistics row_statistics_simd(const float* x, const LayerTask& task) {
-  const auto size = static_cast<double>(task.size);
-  const double mean = stretches::sum(x, task.size) / size;
-  const auto rounded = static_cast<float>(mean);
-  const double error = mean - static_cast<double>(rounded);
-  const double variance =
-      std::max(stretches::centred_square_sum(x, rounded, task.size) / size - error * error, 0.0);
-  return {.mean = mean, .inverse = 1 / std::sqrt(variance + task.epsilon)};
-}
-
-// Like run_layer_normalization for float32 and scale and bias of a row's length.
-void run_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LayerTask*>(data);
-  const auto* x = reinterpret_cast<const float*>(args[0]);
-  const auto* scale = reinterpret_cast<const float*>(args[1]);
-  const auto* bias = task.has_bias ? reinterpret_cast<const float*>(args[2]) : nullptr;
-  auto* y = reinterpret_cast<float*>(args[task.outputs]);
-  const auto statistic = [&](int output) {
-    return task.num_outputs > output ? reinterpret_cast<float*>(args[task.outputs + output])
-                                     : nullptr;
-  };
-  float* means = statistic(1);
-  float* inverses = statistic(2);
-#pragma omp parallel for num_threads(task.threads) schedule(static) if (task.threads > 1)
-  for (std::int64_t row = 0; row < task.rows; ++row) {
-    const Statistics s = row_statistics_simd(x + row * task.size, task);
-    if (means != nullptr) means[row] = static_cast<float>(s.mean);
-    if (inverses != nullptr) inverses[row] = static_cast<float>(s.inverse);
-    if (y == nullptr) continue;
-    stretches::scale_row(x + row * task.size, static_cast<float>(s.mean),
-                         static_cast<float>(s.inverse), scale, bias, y + row * task.size,
-                         task.size);
-  }
-}
-
-// Like run_grad for float32.
-void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LayerTask*>(data);
-  const auto* dy = reinterpret_cast<const float*>(args[0]);
-  const auto* x = reinterpret_cast<const float*>(args[1]);
-  const auto* scale = reinterpret_cast<const float*>(args[2]);
-  auto* dx = reinterpret_cast<float*>(args[3]);
-  auto* dscale = reinterpret_cast<float*>(args[4]);
-  auto* dbias = reinterpret_cast<float*>(args[5]);
-  if (dscale != nullptr) std::fill_n(dscale, task.size, 0.0f);
-  if (dbias != nullptr) std::fill_n(dbias, task.size, 0.0f);
-  const auto size = static_cast<double>(task.size);
-  for (std::int64_t row = 0; row < task.rows; ++row, x += task.size, dy += task.size) {
-    const Statistics s = row_statistics_simd(x, task);
-    const auto mean = static_cast<float>(s.mean);
-    const auto inverse = static_cast<float>(s.inverse);
-    const auto sums =
-        stretches::scale_row_sums(dy, x, mean, inverse, scale, dscale, dbias, task.size);
-    if (dx == nullptr) continue;
-    stretches::scale_row_grad(dy, x, mean, inverse, scale, static_cast<float>(sums.dy / size),
-                              static_cast<float>(sums.dot / size), dx + row * task.size, task.size);
-  }
-}
-
 LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
   const Dims& x = request.inputs[x_input].dims;
   const auto axis =
@@ -223,9 +162,6 @@ LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
   task.epsilon = static_cast<double>(request.node.float_attribute("epsilon"));
   task.outputs = static_cast<int>(request.inputs.size());
   task.num_outputs = static_cast<int>(request.outputs.size());
-  // Below this many elements a second thread costs more than it saves.
-  constexpr std::int64_t kParallelElements = 1 << 16;
-  task.threads = x.num_elements() < kParallelElements ? 1 : request.threads;
   return task;
 }
 
@@ -235,19 +171,6 @@ KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
   if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
   return decline_dtype(request, dtype);
-}
-
-// True if `dims` are x's last dimensions, with `size` elements, possibly preceded by
-// ones.
-bool is_row(const Dims& dims, const Dims& x, std::int64_t size) {
-  if (dims.num_elements() != size || dims.rank() > x.rank()) return false;
-  std::int64_t covered = 1;
-  for (std::size_t i = 1; i <= dims.rank(); ++i) {
-    const std::int64_t dim = dims[dims.rank() - i];
-    if (dim != (covered == size ? 1 : x[x.rank() - i])) return false;
-    covered *= dim;
-  }
-  return true;
 }
 
 LayerTask layer_task(const KernelRequest& request) {
@@ -280,19 +203,6 @@ KernelOffer offer_layer_normalization(const KernelRequest& request) {
       request, layer_task(request));
 }
 
-KernelOffer offer_rows(const KernelRequest& request) {
-  if (request.inputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
-  if (auto reason = wrong_statistics(request); !reason.empty()) return KernelOffer::decline(reason);
-  LayerTask task = layer_task(request);
-  for (std::size_t i = 1; i < request.inputs.size(); ++i) {
-    const opdef::TensorDesc& operand = request.inputs[i];
-    if (operand.is_present() && !is_row(operand.dims, request.inputs[0].dims, task.size)) {
-      return KernelOffer::decline("scale or bias is not as long as a row");
-    }
-  }
-  return prepared(run_rows, std::move(task), "simd rows");
-}
-
 LayerTask grad_task(const KernelRequest& request) {
   LayerTask task = make_task(request, 1);
   const bool fits = request.inputs[0].dims == request.inputs[1].dims &&
@@ -315,18 +225,11 @@ KernelOffer offer_grad(const KernelRequest& request) {
   return offer_typed<run_grad<float>, run_grad<double>>(request, grad_task(request));
 }
 
-KernelOffer offer_grad_rows(const KernelRequest& request) {
-  if (request.inputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
-  return prepared(run_grad_rows, grad_task(request), "simd rows");
-}
-
 }  // namespace
 
 void register_layer_normalization_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "LayerNormalization", 0, offer_layer_normalization);
   registry.add(ir::kFunctionDomain, "LayerNormalizationGrad", 0, offer_grad);
-  registry.add("", "LayerNormalization", 10, offer_rows);
-  registry.add(ir::kFunctionDomain, "LayerNormalizationGrad", 10, offer_grad_rows);
 }
 
 }  // namespace onnxgrad::ops::layer_normalization_cpu

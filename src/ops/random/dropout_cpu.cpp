@@ -9,9 +9,26 @@
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
+#include "ops/random/dropout_ratio.h"
 
 // The plain kernel of Dropout. Element i (of the whole batch) uses word i % 4 of block i / 4 and is
 // dropped if that is below ratio * 2^32.
+
+namespace onnxgrad::ops {
+
+double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::string& node) {
+  if (ratio == nullptr) return 0.5;
+  const double number = dtype == DataType::kFloat32
+                            ? static_cast<double>(*reinterpret_cast<const float*>(ratio))
+                            : *reinterpret_cast<const double*>(ratio);
+  if (number >= 0 && number < 1) return number;
+  throw DataError({.what = fmt::format("ratio is {}", number),
+                   .where = {.node = node, .op_type = "Dropout", .value = "ratio"},
+                   .detail = "The fraction of elements to drop must be at least 0 and below 1.",
+                   .hint = "Give a fraction such as 0.5."});
+}
+
+}  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::dropout_cpu {
 
@@ -33,18 +50,6 @@ struct DropoutTask {
   std::string node;
 };
 
-double read_ratio(const DropoutTask& task, std::byte* const* args) {
-  if (task.ratio < 0) return 0.5;
-  const double ratio = task.ratio_dtype == DataType::kFloat32
-                           ? static_cast<double>(*reinterpret_cast<const float*>(args[task.ratio]))
-                           : *reinterpret_cast<const double*>(args[task.ratio]);
-  if (ratio >= 0 && ratio < 1) return ratio;
-  throw DataError({.what = fmt::format("ratio is {}", ratio),
-                   .where = {.node = task.node, .op_type = "Dropout", .value = "ratio"},
-                   .detail = "The fraction of elements to drop must be at least 0 and below 1.",
-                   .hint = "Give a fraction such as 0.5."});
-}
-
 template <std::floating_point T>
 void run_dropout(const void* data, std::byte* const* args, const Launch& launch) {
   const auto& task = *static_cast<const DropoutTask*>(data);
@@ -52,7 +57,8 @@ void run_dropout(const void* data, std::byte* const* args, const Launch& launch)
   T* y = reinterpret_cast<T*>(args[task.output]);
   auto* mask = task.has_mask ? reinterpret_cast<std::uint8_t*>(args[task.output + 1]) : nullptr;
   const bool is_training = task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
-  const double ratio = is_training ? read_ratio(task, args) : 0;
+  const std::byte* given = task.ratio < 0 ? nullptr : args[task.ratio];
+  const double ratio = is_training ? read_dropout_ratio(given, task.ratio_dtype, task.node) : 0;
   if (!is_training || ratio == 0) {
     if (y != nullptr && y != x) std::copy_n(x, task.count, y);
     if (mask != nullptr) std::fill_n(mask, task.count, std::uint8_t{1});

@@ -1,0 +1,257 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cpu/update.h"
+#include "ir/builder.h"
+#include "opdef/fused.h"
+#include "opdef/kernel.h"
+#include "opdef/scatter_update.h"
+#include "ops/kernel_support.h"
+
+// onnxgrad.fused.ScatterWeightUpdate and ScatterDescent. The places at which a row of the weight
+// occurs among the indices are a list (ScatterLists); the gradient of a row is summed in their
+// order, as a scatter into a dense gradient would, and is read at once by the update. Threads
+// share the rows of the weight.
+
+namespace onnxgrad::ops::scatter_update_cpu {
+namespace {
+
+using device::UpdateArrays;
+using device::UpdateFn;
+using opdef::WeightUpdate;
+
+constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: some twenty microseconds
+constexpr std::int32_t kNone = -1;
+
+std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/// For each row of the weight the first place with its index, for each place the next one.
+struct ScatterLists {
+  std::int32_t* first = nullptr;  ///< [rows]
+  std::int32_t* next = nullptr;   ///< [places]
+};
+
+template <class T>
+struct ScatterData {
+  WeightUpdate spec;
+  UpdateFn<T> update = nullptr;
+  bool is_descent = false;
+  std::int64_t rows = 0, columns = 0, places = 0;
+  int threads = 1;
+  // Positions among the arguments; -1: absent.
+  int w = 2, m = -1, v = -1, rate = 0, epsilon = -1, shrink = -1;
+  int new_w = 0, new_m = -1, new_v = -1, scratch = 0;
+  std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< in scratch
+  std::string node;
+};
+
+/// All indices are checked before anything is written. The lists are in ascending order.
+template <class T>
+ScatterLists link(const ScatterData<T>& data, const std::int64_t* indices, std::byte* scratch) {
+  const ScatterLists lists{reinterpret_cast<std::int32_t*>(scratch),
+                           reinterpret_cast<std::int32_t*>(scratch + data.next_offset)};
+  std::fill_n(lists.first, data.rows, kNone);
+  for (std::int64_t place = data.places - 1; place >= 0; --place) {
+    const std::int64_t row = checked_index(indices[place], data.rows, data.node);
+    lists.next[place] = lists.first[row];
+    lists.first[row] = static_cast<std::int32_t>(place);
+  }
+  return lists;
+}
+
+/// sum = the rows of a list, added up in their order.
+template <class T>
+void sum_rows(const ScatterLists& lists, std::int32_t place, const T* rows, std::int64_t columns,
+              T* sum) {
+  std::fill_n(sum, columns, T(0));
+  for (; place != kNone; place = lists.next[place]) {
+    const T* row = rows + place * columns;
+    for (std::int64_t j = 0; j < columns; ++j) sum[j] += row[j];
+  }
+}
+
+template <class T>
+struct Step {
+  const ScatterData<T>& data;
+  ScatterLists lists;
+  const T* rows = nullptr;
+  UpdateArrays<T> arrays;
+
+  /// Rows [begin, end) of the weight; `scratch`: three rows.
+  void run(std::int64_t begin, std::int64_t end, T* scratch) const {
+    if (begin >= end) return;
+    T* sum = scratch;
+    T* zeros = scratch + data.columns;
+    std::fill_n(zeros, data.columns, T(0));
+    for (std::int64_t row = begin; row < end;) {
+      std::int64_t same = row;
+      while (same < end && lists.first[same] == kNone) ++same;
+      if (same > row) {
+        if (!data.is_descent) update_rows(row, same - row, zeros);
+        row = same;
+        continue;
+      }
+      sum_rows(lists, lists.first[row], rows, data.columns, sum);
+      if (data.is_descent) {
+        descend(row, sum, zeros, scratch + 2 * data.columns);
+      } else {
+        update_rows(row, 1, sum);
+      }
+      ++row;
+    }
+  }
+
+ private:
+  /// `count` rows of the weight with the same gradient.
+  void update_rows(std::int64_t row, std::int64_t count, const T* gradient) const {
+    UpdateArrays<T> part = arrays.from(row * data.columns, data.columns);
+    part.gradient = gradient;
+    part.rows = count;
+    part.row = data.columns;
+    data.update(data.spec, part);
+  }
+
+  /// Momentum that remembers nothing: m' = g, w' = w - rate m'.
+  void descend(std::int64_t row, const T* gradient, const T* zeros, T* ignored) const {
+    UpdateArrays<T> part = arrays;
+    part.w += row * data.columns;
+    part.new_w += row * data.columns;
+    part.gradient = gradient;
+    part.m = zeros;
+    part.new_m = ignored;
+    part.count = data.columns;
+    data.update(data.spec, part);
+  }
+};
+
+template <class T>
+void run_scatter_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& data = *static_cast<const ScatterData<T>*>(raw);
+  const auto in = [&](int place) {
+    return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
+  };
+  const auto out = [&](int place) {
+    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
+  };
+  std::byte* scratch = args[data.scratch];
+  const Step<T> step{.data = data,
+                     .lists = link(data, reinterpret_cast<const std::int64_t*>(args[0]), scratch),
+                     .rows = in(1),
+                     .arrays = {.w = in(data.w),
+                                .m = in(data.m),
+                                .v = in(data.v),
+                                .new_w = out(data.new_w),
+                                .new_m = out(data.new_m),
+                                .new_v = out(data.new_v),
+                                .rate = *in(data.rate),
+                                .epsilon = data.epsilon < 0 ? T(0) : *in(data.epsilon),
+                                .shrink = data.shrink < 0 ? T(1) : *in(data.shrink)}};
+  if (data.is_descent && args[data.w] != args[data.new_w]) {
+    std::memcpy(args[data.new_w], args[data.w],
+                static_cast<std::size_t>(data.rows * data.columns) * sizeof(T));
+  }
+  const auto own_rows = [&](std::int64_t thread) {
+    return reinterpret_cast<T*>(scratch + data.rows_offset + thread * data.thread_bytes);
+  };
+  if (data.threads == 1) return step.run(0, data.rows, own_rows(0));
+#pragma omp parallel num_threads(data.threads)
+  {
+    const std::int64_t thread = omp_get_thread_num();
+    const std::int64_t threads = omp_get_num_threads();
+    step.run(data.rows * thread / threads, data.rows * (thread + 1) / threads, own_rows(thread));
+  }
+}
+
+template <class T>
+void find_places(const opdef::KernelRequest& request, ScatterData<T>& data) {
+  int next = 3;
+  if (!data.is_descent) {
+    data.m = next++;
+    if (data.spec.has_v()) data.v = next++;
+  }
+  data.rate = next++;
+  if (!data.is_descent && data.spec.has_epsilon()) data.epsilon = next++;
+  if (!data.is_descent && data.spec.shrinks) data.shrink = next++;
+  ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
+  data.new_w = next++;
+  if (!data.is_descent) {
+    data.new_m = next++;
+    if (data.spec.has_v()) data.new_v = next++;
+  }
+  data.scratch = next;
+}
+
+template <class T>
+opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_descent) {
+  auto data = std::make_shared<ScatterData<T>>();
+  data->is_descent = is_descent;
+  data->spec = is_descent ? WeightUpdate{.rule = opdef::UpdateRule::kMomentum}
+                          : WeightUpdate::read(request.node);
+  data->update = device::find_update<T>(data->spec);
+  const Dims& dims = request.outputs[0].dims;
+  data->rows = dims[0];
+  data->columns = dims.product(1, dims.rank());
+  data->places = request.inputs[0].dims.num_elements();
+  data->node = request.node.describe();
+  const std::int64_t touched = is_descent ? data->places * data->columns : dims.num_elements();
+  data->threads =
+      static_cast<int>(std::clamp<std::int64_t>(touched / kParallelElements, 1, request.threads));
+  find_places(request, *data);
+  const auto size = static_cast<std::int64_t>(sizeof(std::int32_t));
+  data->next_offset = align64(data->rows * size);
+  data->rows_offset = data->next_offset + align64(data->places * size);
+  data->thread_bytes = align64(3 * data->columns * static_cast<std::int64_t>(sizeof(T)));
+  opdef::KernelOffer offer;
+  offer.kernel.fn = run_scatter_update<T>;
+  offer.kernel.scratch_bytes = data->rows_offset + data->threads * data->thread_bytes;
+  offer.kernel.label = fmt::format(
+      "{} of {} rows in {}", is_descent ? "descent" : opdef::update_rule_name(data->spec.rule),
+      data->places, dims.to_string());
+  offer.kernel.in_place = {{data->w, 0}};
+  if (data->m >= 0) offer.kernel.in_place.emplace_back(data->m, 1);
+  if (data->v >= 0) offer.kernel.in_place.emplace_back(data->v, 2);
+  offer.kernel.data = std::move(data);
+  return offer;
+}
+
+opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool is_descent) {
+  const Dims& dims = request.outputs[0].dims;
+  const opdef::TensorDesc& rows = request.inputs[1];
+  const std::int64_t places = request.inputs[0].dims.num_elements();
+  if (dims.rank() < 1 || rows.dims.num_elements() != places * dims.product(1, dims.rank())) {
+    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+  }
+  if (std::max(dims[0], places) > INT32_MAX) {
+    return opdef::KernelOffer::decline("more rows than a 32-bit number counts");
+  }
+  const DataType dtype = request.outputs[0].dtype;
+  if (rows.dtype != dtype) return decline_dtype(request, rows.dtype);
+  if (dtype == DataType::kFloat32) return offer_typed<float>(request, is_descent);
+  if (dtype == DataType::kFloat64) return offer_typed<double>(request, is_descent);
+  return decline_dtype(request, dtype);
+}
+
+opdef::KernelOffer offer_weight_update(const opdef::KernelRequest& request) {
+  return offer_any(request, /*is_descent=*/false);
+}
+
+opdef::KernelOffer offer_descent(const opdef::KernelRequest& request) {
+  return offer_any(request, /*is_descent=*/true);
+}
+
+}  // namespace
+
+void register_scatter_update_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, opdef::kScatterWeightUpdate, 1, offer_weight_update);
+  registry.add(ir::kFusedDomain, opdef::kScatterDescent, 1, offer_descent);
+}
+
+}  // namespace onnxgrad::ops::scatter_update_cpu

@@ -1,0 +1,428 @@
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "opdef/fused_layer_norm.h"
+#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
+#include "ops/nn/norm_stretches.h"
+#include "ops/nn/window.h"
+#include "ops/random/draws.h"
+#include "ops/random/dropout_ratio.h"
+
+// Kernels of LayerNormalization and its gradient for float32, with SIMD, alone and with what
+// surrounds them: the Dropout and the sum with a residual before, the sum with another cotangent
+// and the masks after the gradient. x: [rows, size], where size is the product of the normalised
+// axes; a row is in the L1 cache while everything is done with it. Threads share the rows.
+
+namespace onnxgrad::ops::fused_layer_norm_cpu {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+using opdef::TensorDesc;
+
+// Below this many elements a second thread costs more than it saves.
+constexpr std::int64_t kParallelElements = 1 << 16;
+
+struct Rows {
+  std::int64_t count = 0;
+  std::int64_t size = 0;
+  double epsilon = 0;
+  int threads = 1;
+};
+
+struct Statistics {
+  double mean = 0;
+  double inverse = 0;  // 1 / standard deviation
+};
+
+Statistics statistics_of(const float* x, const Rows& rows) {
+  const auto size = static_cast<double>(rows.size);
+  const double mean = stretches::sum(x, rows.size) / size;
+  const auto rounded = static_cast<float>(mean);
+  const double error = mean - static_cast<double>(rounded);
+  const double variance =
+      std::max(stretches::centred_square_sum(x, rounded, rows.size) / size - error * error, 0.0);
+  return {.mean = mean, .inverse = 1 / std::sqrt(variance + rows.epsilon)};
+}
+
+/// f(first row, one behind the last row, thread) on each thread.
+template <class F>
+void share_rows(const Rows& rows, const F& f) {
+  if (rows.threads == 1) return f(std::int64_t{0}, rows.count, 0);
+#pragma omp parallel num_threads(rows.threads)
+  {
+    const std::int64_t thread = omp_get_thread_num();
+    const std::int64_t threads = omp_get_num_threads();
+    f(rows.count * thread / threads, rows.count * (thread + 1) / threads, static_cast<int>(thread));
+  }
+}
+
+// ---- forward ----
+
+/// Positions among the arguments; -1: absent.
+struct NormTask {
+  Rows rows;
+  int residual = -1, scale = 1, bias = -1, ratio = -1, training_mode = -1;
+  int y = 0, sum = -1, mask = -1, mean = -1, inverse = -1;
+  bool drops = false;
+  DataType ratio_dtype = DataType::kUndefined;
+  DrawStream draws = {};
+  RowStretches stretches = {};
+  std::string node = {};
+};
+
+/// What a Dropout does in one run; see dropout_cpu.cpp for the draws.
+struct Drop {
+  bool is_on = false;
+  std::uint64_t threshold = 0;
+  float scale = 1;
+};
+
+Drop drop_of(const NormTask& task, std::byte* const* args) {
+  const bool is_training =
+      task.drops && task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
+  if (!is_training) return {};
+  const std::byte* given = task.ratio < 0 ? nullptr : args[task.ratio];
+  const double ratio = read_dropout_ratio(given, task.ratio_dtype, task.node);
+  return {.is_on = ratio > 0,
+          .threshold = static_cast<std::uint64_t>(std::ldexp(ratio, 32)),
+          .scale = static_cast<float>(1 / (1 - ratio))};
+}
+
+/// The number of element `at` of this worker's tensor in that of the whole batch.
+std::int64_t batch_number(const RowStretches& stretches, const Launch& launch, std::int64_t at) {
+  const opdef::StepCells* cells = launch.cells;
+  if (!stretches.has_rows || cells == nullptr || cells->batch_rows == 0) return at;
+  const std::int64_t per_row = stretches.length / cells->rows;
+  const std::int64_t stretch = at / stretches.length;
+  return (stretch * cells->batch_rows + cells->first_row) * per_row + at % stretches.length;
+}
+
+/// sum = drop(x) + residual for `count` elements, the first of which has that number.
+void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, std::int64_t number,
+                  const float* x, const float* residual, std::int64_t count, float* sum,
+                  std::uint8_t* mask) {
+  if (!drop.is_on) {
+    for (std::int64_t i = 0; i < count; ++i) sum[i] = x[i] + residual[i];
+    if (mask != nullptr) std::fill_n(mask, count, std::uint8_t{1});
+    return;
+  }
+  for (std::int64_t i = -(number % 4); i < count; i += 4) {
+    const auto words = task.draws.block(launch, static_cast<std::uint64_t>(number + i) / 4);
+    const std::int64_t end = std::min<std::int64_t>(count - i, 4);
+    for (std::int64_t k = std::max<std::int64_t>(-i, 0); k < end; ++k) {
+      const bool keep = words[static_cast<std::size_t>(k)] >= drop.threshold;
+      sum[i + k] = (keep ? x[i + k] * drop.scale : 0.0F) + residual[i + k];
+      if (mask != nullptr) mask[i + k] = keep ? 1 : 0;
+    }
+  }
+}
+
+void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const NormTask*>(data);
+  const Rows& rows = task.rows;
+  const auto in = [&](int place) {
+    return place < 0 ? nullptr : reinterpret_cast<const float*>(args[place]);
+  };
+  const auto out = [&](int place) {
+    return place < 0 ? nullptr : reinterpret_cast<float*>(args[place]);
+  };
+  const float* x = in(0);
+  const float* residual = in(task.residual);
+  const float* scale = in(task.scale);
+  const float* bias = in(task.bias);
+  float* sum = out(task.sum);
+  float* y = out(task.y);
+  float* means = out(task.mean);
+  float* inverses = out(task.inverse);
+  auto* mask = task.mask < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(args[task.mask]);
+  const Drop drop = drop_of(task, args);
+  share_rows(rows, [&](std::int64_t first, std::int64_t last, int /*thread*/) {
+    for (std::int64_t row = first; row < last; ++row) {
+      const std::int64_t at = row * rows.size;
+      const float* values = x + at;
+      if (residual != nullptr) {
+        drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at), x + at,
+                     residual + at, rows.size, sum + at, mask == nullptr ? nullptr : mask + at);
+        values = sum + at;
+      }
+      const Statistics s = statistics_of(values, rows);
+      if (means != nullptr) means[row] = static_cast<float>(s.mean);
+      if (inverses != nullptr) inverses[row] = static_cast<float>(s.inverse);
+      if (y == nullptr) continue;
+      stretches::scale_row(values, static_cast<float>(s.mean), static_cast<float>(s.inverse), scale,
+                           bias, y + at, rows.size);
+    }
+  });
+}
+
+// ---- gradient ----
+
+struct GradTask {
+  Rows rows;
+  int more = -1, mask = -1, factor = -1;
+  int ds = 0, dscale = 0, dbias = 0, dx = -1, sums = -1, scratch = 0;
+};
+
+/// A thread's share of what is summed over rows, and a row to work in.
+struct GradSums {
+  float* row;
+  float* dscale;
+  float* dbias;
+  float* sums;
+};
+constexpr std::int64_t kScratchRows = 4;
+
+GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thread) {
+  const std::int64_t size = task.rows.size;
+  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * kScratchRows * size;
+  return {first, first + size, first + 2 * size, first + 3 * size};
+}
+
+/// Everything after the gradient by the normalised values, for one row of it.
+void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, float* row,
+                float* sums) {
+  const std::int64_t size = task.rows.size;
+  const auto elements = [&](int place) { return reinterpret_cast<float*>(args[place]) + at; };
+  if (task.more >= 0) {
+    const float* more = elements(task.more);
+    for (std::int64_t i = 0; i < size; ++i) row[i] += more[i];
+  }
+  const float* result = row;
+  if (task.mask >= 0) {
+    const auto* mask = reinterpret_cast<const std::uint8_t*>(args[task.mask]) + at;
+    const float factor = *reinterpret_cast<const float*>(args[task.factor]);
+    float* dx = elements(task.dx);
+    for (std::int64_t i = 0; i < size; ++i) dx[i] = row[i] * (static_cast<float>(mask[i]) * factor);
+    result = dx;
+  }
+  if (task.sums < 0) return;
+  for (std::int64_t i = 0; i < size; ++i) sums[i] += result[i];
+}
+
+void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& task = *static_cast<const GradTask*>(data);
+  const Rows& rows = task.rows;
+  const auto* dy = reinterpret_cast<const float*>(args[0]);
+  const auto* x = reinterpret_cast<const float*>(args[1]);
+  const auto* scale = reinterpret_cast<const float*>(args[2]);
+  const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
+  auto* ds = reinterpret_cast<float*>(args[task.ds]);
+  const auto size = static_cast<double>(rows.size);
+  for (int thread = 0; thread < rows.threads; ++thread) {
+    std::fill_n(sums_of(task, args, thread).dscale, (kScratchRows - 1) * rows.size, 0.0F);
+  }
+  share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
+    const GradSums own = sums_of(task, args, thread);
+    for (std::int64_t row = first; row < last; ++row) {
+      const std::int64_t at = row * rows.size;
+      const Statistics s = statistics_of(x + at, rows);
+      const auto mean = static_cast<float>(s.mean);
+      const auto inverse = static_cast<float>(s.inverse);
+      const auto sums = stretches::scale_row_sums(dy + at, x + at, mean, inverse, scale, own.dscale,
+                                                  own.dbias, rows.size);
+      if (is_alone && ds == nullptr) continue;
+      float* result = ds == nullptr ? own.row : ds + at;
+      stretches::scale_row_grad(dy + at, x + at, mean, inverse, scale,
+                                static_cast<float>(sums.dy / size),
+                                static_cast<float>(sums.dot / size), result, rows.size);
+      finish_row(task, args, at, result, own.sums);
+    }
+  });
+  const auto collect = [&](int place, auto part) {
+    if (place < 0 || args[place] == nullptr) return;
+    auto* to = reinterpret_cast<float*>(args[place]);
+    std::copy_n(part(sums_of(task, args, 0)), rows.size, to);
+    for (int thread = 1; thread < rows.threads; ++thread) {
+      const float* from = part(sums_of(task, args, thread));
+      for (std::int64_t i = 0; i < rows.size; ++i) to[i] += from[i];
+    }
+  };
+  collect(task.dscale, [](const GradSums& sums) { return sums.dscale; });
+  collect(task.dbias, [](const GradSums& sums) { return sums.dbias; });
+  collect(task.sums, [](const GradSums& sums) { return sums.sums; });
+}
+
+// ---- offers ----
+
+/// True if `dims` are x's last dimensions, with `size` elements, possibly preceded by ones.
+bool is_row(const Dims& dims, const Dims& x, std::int64_t size) {
+  if (dims.num_elements() != size || dims.rank() > x.rank()) return false;
+  std::int64_t covered = 1;
+  for (std::size_t i = 1; i <= dims.rank(); ++i) {
+    const std::int64_t dim = dims[dims.rank() - i];
+    if (dim != (covered == size ? 1 : x[x.rank() - i])) return false;
+    covered *= dim;
+  }
+  return true;
+}
+
+Rows rows_of(const KernelRequest& request, const Dims& x) {
+  const auto axis =
+      static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), x.rank()));
+  Rows rows{.count = x.product(0, axis),
+            .size = x.product(axis, x.rank()),
+            .epsilon = static_cast<double>(request.node.float_attribute("epsilon"))};
+  const bool is_large = x.num_elements() >= kParallelElements && rows.count >= request.threads;
+  rows.threads = is_large ? request.threads : 1;
+  return rows;
+}
+
+bool is_present(const KernelRequest& request, std::size_t input) {
+  return input < request.inputs.size() && request.inputs[input].is_present();
+}
+
+bool has_output(const KernelRequest& request, std::size_t output) {
+  return output < request.outputs.size() && request.outputs[output].is_present();
+}
+
+/// "": inputs and outputs that are present are float32, but for those named.
+std::string wrong_type(const KernelRequest& request, std::optional<std::size_t> other_output = {},
+                       std::size_t first_other_input = 4) {
+  for (std::size_t i = 0; i < std::min(request.inputs.size(), first_other_input); ++i) {
+    if (is_present(request, i) && request.inputs[i].dtype != DataType::kFloat32) {
+      return "float32 only";
+    }
+  }
+  for (std::size_t i = 0; i < request.outputs.size(); ++i) {
+    if (has_output(request, i) && i != other_output &&
+        request.outputs[i].dtype != DataType::kFloat32) {
+      return "float32 only";
+    }
+  }
+  return {};
+}
+
+KernelOffer offer_norm(const KernelRequest& request) {
+  if (auto reason = wrong_type(request); !reason.empty()) return KernelOffer::decline(reason);
+  const Dims& x = request.inputs[0].dims;
+  const auto first = static_cast<int>(request.inputs.size());
+  NormTask task{.rows = rows_of(request, x), .y = first};
+  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
+    if (is_present(request, i) && !is_row(request.inputs[i].dims, x, task.rows.size)) {
+      return KernelOffer::decline("scale or bias is not as long as a row");
+    }
+  }
+  if (is_present(request, 2)) task.bias = 2;
+  if (has_output(request, 1)) task.mean = first + 1;
+  if (has_output(request, 2)) task.inverse = first + 2;
+  return prepared(run_norm, std::move(task), "simd rows");
+}
+
+KernelOffer offer_fused_norm(const KernelRequest& request) {
+  if (auto reason = wrong_type(request, 2); !reason.empty()) return KernelOffer::decline(reason);
+  const Dims& x = request.inputs[0].dims;
+  const auto first = static_cast<int>(request.inputs.size());
+  NormTask task{.rows = rows_of(request, x),
+                .residual = 1,
+                .scale = 2,
+                .y = first,
+                .sum = first + 1,
+                .drops = request.node.int_attribute("drops", 0) != 0,
+                .node = request.node.name};
+  const bool fits = request.inputs[1].dims == x && has_output(request, 1) &&
+                    is_row(request.inputs[2].dims, x, task.rows.size) &&
+                    (!is_present(request, 3) || is_row(request.inputs[3].dims, x, task.rows.size));
+  if (!fits) return KernelOffer::decline("shapes do not match");
+  if (is_present(request, 3)) task.bias = 3;
+  if (has_output(request, 2)) task.mask = first + 2;
+  if (task.drops) {
+    task.draws = DrawStream::of(request.node);
+    task.stretches = RowStretches::of(request.node, x);
+    if (task.stretches.has_rows &&
+        task.stretches.length % std::max<std::int64_t>(task.rows.size, 1)) {
+      return KernelOffer::decline("the rows of the batch are within the normalised axes");
+    }
+    for (const std::size_t i : {std::size_t{4}, std::size_t{5}}) {
+      if (is_present(request, i) && request.inputs[i].dims.num_elements() != 1) {
+        return KernelOffer::decline("ratio and mode are numbers");
+      }
+    }
+    if (is_present(request, 4)) {
+      task.ratio = 4;
+      task.ratio_dtype = request.inputs[4].dtype;
+      if (task.ratio_dtype != DataType::kFloat32 && task.ratio_dtype != DataType::kFloat64) {
+        return decline_dtype(request, task.ratio_dtype);
+      }
+    }
+    if (is_present(request, 5)) task.training_mode = 5;
+  }
+  const char* label = task.drops ? "simd rows, dropout, residual" : "simd rows, residual";
+  KernelOffer offer = prepared(run_norm, std::move(task), label);
+  offer.kernel.in_place = {{0, 1}, {1, 1}};
+  return offer;
+}
+
+KernelOffer prepared_grad(const KernelRequest& request, GradTask task, const char* label) {
+  const Rows rows = task.rows;
+  const auto first = static_cast<int>(request.inputs.size());
+  task.ds = first;
+  task.dscale = first + 1;
+  task.dbias = first + 2;
+  task.scratch = first + static_cast<int>(request.outputs.size());
+  KernelOffer offer = prepared(run_grad, task, label);
+  offer.kernel.scratch_bytes =
+      rows.threads * kScratchRows * rows.size * static_cast<std::int64_t>(sizeof(float));
+  return offer;
+}
+
+bool is_plain_grad(const KernelRequest& request, const Rows& rows) {
+  return request.inputs[0].dims == request.inputs[1].dims &&
+         request.inputs[2].dims.num_elements() == rows.size && request.outputs.size() >= 3;
+}
+
+KernelOffer offer_grad(const KernelRequest& request) {
+  if (auto reason = wrong_type(request); !reason.empty()) return KernelOffer::decline(reason);
+  GradTask task{.rows = rows_of(request, request.inputs[1].dims)};
+  if (!is_plain_grad(request, task.rows)) return KernelOffer::decline("shapes do not match");
+  return prepared_grad(request, task, "simd rows");
+}
+
+KernelOffer offer_fused_grad(const KernelRequest& request) {
+  if (auto reason = wrong_type(request); !reason.empty()) return KernelOffer::decline(reason);
+  const Dims& x = request.inputs[1].dims;
+  const auto first = static_cast<int>(request.inputs.size());
+  GradTask task{.rows = rows_of(request, x)};
+  bool fits = is_plain_grad(request, task.rows);
+  std::string label = "simd rows";
+  if (is_present(request, 3)) {
+    task.more = 3;
+    fits = fits && request.inputs[3].dims == x;
+    label += ", sum";
+  }
+  if (is_present(request, 4)) {
+    task.mask = 4;
+    task.factor = 5;
+    task.dx = first + 3;
+    fits = fits && request.inputs[4].dims == x && request.inputs[4].dtype == DataType::kBool &&
+           is_present(request, 5) && request.inputs[5].dims.num_elements() == 1 &&
+           request.inputs[5].dtype == DataType::kFloat32 && has_output(request, 3);
+    label += ", dropout";
+  }
+  if (has_output(request, 4)) {
+    task.sums = first + 4;
+    fits = fits && request.outputs[4].dims.num_elements() == task.rows.size;
+    label += ", sums of columns";
+  }
+  if (!fits) return KernelOffer::decline("shapes do not match");
+  return prepared_grad(request, task, label.c_str());
+}
+
+}  // namespace
+
+void register_fused_layer_norm_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "LayerNormalization", 10, offer_norm);
+  registry.add(ir::kFunctionDomain, "LayerNormalizationGrad", 10, offer_grad);
+  registry.add(ir::kFusedDomain, opdef::kFusedLayerNorm, 10, offer_fused_norm);
+  registry.add(ir::kFusedDomain, opdef::kFusedLayerNormGrad, 10, offer_fused_grad);
+}
+
+}  // namespace onnxgrad::ops::fused_layer_norm_cpu

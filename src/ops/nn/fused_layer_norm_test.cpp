@@ -1,0 +1,147 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/testing/instruction_sets.h"
+#include "ops/testing/case_runner.h"
+#include "ops/testing/kernel_run.h"
+
+// LayerNormalization and its gradient in one pass with what surrounds them, against the nodes that
+// they replace; passes/fuse_layer_norms_test.cpp tests what is taken in.
+
+namespace onnxgrad::ops_test::fused_layer_norm_test {
+namespace {
+
+CaseInput number(double value) { return values({value}, {}).constant(); }
+CaseInput mode(bool is_on) {
+  return values({is_on ? 1.0 : 0.0}, {}, DataType::kBool).constant().named("mode");
+}
+
+struct Sizes {
+  Dims x;
+  Dims row;
+  int axis = -1;
+};
+
+// `before` leads from x and r to the sum s, `after` from y and s to the output z.
+OpCase make_case(const Sizes& n, const std::string& before, const std::string& after,
+                 const std::vector<CaseInput>& more) {
+  OpCase made{
+      .name = "layer_norm_" + std::to_string(before.size()),
+      .model = before + "\ny = LayerNormalization <axis = " + std::to_string(n.axis) +
+               ", epsilon = 0.001> (s, scale, bias)\n" + after,
+      .inputs = {uniform(n.x, -1, 1).named("x"), uniform(n.x, -1, 1).named("r"),
+                 uniform(n.row, 0.5, 2).named("scale"), uniform(n.row, -1, 1).named("bias")},
+      .outputs = {"z"},
+      .wrt = {"x", "r", "scale", "bias"}};
+  made.inputs.insert(made.inputs.end(), more.begin(), more.end());
+  return made;
+}
+
+void check(const OpCase& one) {
+  SCOPED_TRACE(one.model);
+  for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+    const BuiltCase built = build_case(one, {.dtype = dtype});
+    const CaseResult fused = run_case(one, built);
+    const CaseResult plain = run_case(one, built, {.fuse = false});
+    const double tolerance = dtype == DataType::kFloat32 ? 2e-5 : 1e-13;
+    EXPECT_EQ(compare(fused.outputs[0], plain.outputs[0], tolerance), "");
+    ASSERT_EQ(fused.gradients.size(), plain.gradients.size());
+    for (std::size_t i = 0; i < plain.gradients.size(); ++i) {
+      EXPECT_EQ(compare(fused.gradients[i], plain.gradients[i], tolerance), "") << i;
+    }
+    std::vector<Tensor> inputs = built.inputs;
+    inputs.insert(inputs.end(), fused.seeds.begin(), fused.seeds.end());
+    runtime::Executor alone(built.gradient, builtin_engine(), {.threads = 1});
+    runtime::Executor shared(built.gradient, builtin_engine(), {.threads = 3});
+    const std::vector<Tensor> expected = alone.run(inputs);
+    const std::vector<Tensor> given = shared.run(inputs);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(compare(given[i], expected[i], tolerance), "") << i << ", three threads";
+    }
+  }
+}
+
+const std::vector<Sizes>& sizes() {
+  static const std::vector<Sizes> all = {
+      {{2, 5, 7}, {7}}, {{3, 4, 6}, {4, 6}, 1}, {{1, 33}, {33}}, {{300, 240}, {240}}};
+  return all;
+}
+
+TEST(FusedLayerNorm, PostNorm) {
+  device::for_each_instruction_set([] {
+    for (const Sizes& n : sizes()) {
+      check(make_case(n, "s = Add (x, r)", "z = Sin (y)", {}));
+      for (const bool is_on : {false, true}) {
+        check(make_case(n, "d, m = Dropout <seed = 7> (x, ratio, mode)\ns = Add (d, r)",
+                        "z = Sin (y)", {number(0.25).named("ratio"), mode(is_on)}));
+      }
+      check(make_case(n, "d = Dropout (x, ratio, mode)\ns = Add (r, d)", "z = Sin (y)",
+                      {number(0.25).named("ratio"), mode(true)}));
+      check(make_case(n, "d = Dropout (x, , mode)\ns = Add (r, d)", "z = Sin (y)", {mode(true)}));
+    }
+  });
+}
+
+// The sum goes on beside the normalised values: two cotangents meet.
+TEST(FusedLayerNorm, PreNorm) {
+  for (const Sizes& n : sizes()) {
+    check(make_case(n, "s = Add (x, r)", "w = Sin (y)\nz = Add (w, s)", {}));
+    check(make_case(n, "d = Dropout <seed = 3> (x, ratio, mode)\ns = Add (d, r)",
+                    "w = Sin (y)\nz = Add (s, w)", {number(0.5).named("ratio"), mode(true)}));
+  }
+}
+
+// Biases before the residual: their gradients are sums over the rows.
+TEST(FusedLayerNorm, BiasesBefore) {
+  for (const Sizes& n : sizes()) {
+    OpCase one = make_case(n, "h = Add (x, b)\nd = Dropout (h, ratio, mode)\ns = Add (d, r)",
+                           "w = Sin (y)\nz = Add (s, w)", {number(0.5).named("ratio"), mode(true)});
+    one.inputs.insert(one.inputs.begin(), uniform(n.row, -1, 1).named("b"));
+    one.wrt.emplace_back("b");
+    check(one);
+    one = make_case(n, "h = Add (x, b)\ns = Add (h, r)", "z = Sin (y)", {});
+    one.inputs.insert(one.inputs.begin(), uniform(n.row, -1, 1).named("b"));
+    one.wrt.emplace_back("b");
+    check(one);
+  }
+}
+
+// A scale that depends on the sum cannot be read before the sum is known.
+TEST(FusedLayerNorm, ScaleOfTheSum) {
+  check({.name = "layer_norm_adaptive",
+         .model = "s = Add (x, r)\nm = ReduceMean (s, axes)\nk = Reshape (m, shape)\n"
+                  "z = LayerNormalization <axis = -1> (s, k)",
+         .inputs = {uniform({4, 6}, -1, 1).named("x"), uniform({4, 6}, -1, 1).named("r"),
+                    ints({0}).named("axes"), ints({6}).named("shape")},
+         .outputs = {"z"},
+         .wrt = {"x", "r"}});
+}
+
+TEST(LayerNormRows, AgreeWithThePlainKernels) {
+  for (const Dims& dims : {Dims{3, 5}, Dims{0, 4}, Dims{2, 0}, Dims{700, 128}}) {
+    const Dims row{dims[1]};
+    KernelCall call{.op_type = "LayerNormalization",
+                    .attributes = {{.name = "axis", .value = std::int64_t{-1}},
+                                   {.name = "epsilon", .value = 1e-3F}},
+                    .inputs = {random_tensor(DataType::kFloat32, dims, 1),
+                               random_tensor(DataType::kFloat32, row, 2),
+                               random_tensor(DataType::kFloat32, row, 3)},
+                    .outputs = {{DataType::kFloat32, dims}}};
+    EXPECT_EQ(compare_offers(call, 1e-5), 1U);
+    call.op_type = "LayerNormalizationGrad";
+    call.domain = ir::kFunctionDomain;
+    call.inputs = {random_tensor(DataType::kFloat32, dims, 4), call.inputs[0], call.inputs[1]};
+    call.outputs = {
+        {DataType::kFloat32, dims}, {DataType::kFloat32, row}, {DataType::kFloat32, row}};
+    for (const int threads : {1, 3}) {
+      call.threads = threads;
+      EXPECT_EQ(compare_offers(call, 1e-4), 1U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace onnxgrad::ops_test::fused_layer_norm_test
