@@ -40,8 +40,8 @@ constexpr std::int64_t kBlockBytes = 8192;              // of a product between 
 constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
 constexpr std::int64_t kLineBytes = 64;                 // of a cache line
 constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
-constexpr std::int64_t kSharedWork = std::int64_t{1}
-                                     << 19;  // multiply-adds per thread: about 10 us
+// Multiply-adds per thread: about ten microseconds.
+constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
 
 /// Positions among the arguments of the kernel; -1: absent.
 struct Places {
