@@ -103,8 +103,8 @@ bool fuse_linear_steps(ir::Graph& graph, const PassContext& context);
 bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 
 /// An update of a weight whose gradient is a ScatterND of rows into zeros that nothing else reads,
-/// by onnxgrad.WeightUpdate or plain gradient descent, becomes onnxgrad.fused.ScatterWeightUpdate or
-/// ScatterDescent.
+/// by onnxgrad.WeightUpdate or plain gradient descent, becomes onnxgrad.fused.ScatterWeightUpdate
+/// or ScatterDescent.
 bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context);
 
 /// onnxgrad.WeightUpdate whose results are all chosen by one condition, each against the value

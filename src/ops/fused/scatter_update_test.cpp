@@ -56,9 +56,7 @@ Tensor rows_of(const Lookup& lookup, DataType dtype) {
   return random_tensor(dtype, Dims(dims), 9);
 }
 
-Tensor index_tensor(const Lookup& lookup) {
-  return Tensor::from(lookup.rows, lookup.indices);
-}
+Tensor index_tensor(const Lookup& lookup) { return Tensor::from(lookup.rows, lookup.indices); }
 
 void expect_same_bits(const std::vector<Tensor>& given, const std::vector<Tensor>& expected,
                       const std::string& what) {
