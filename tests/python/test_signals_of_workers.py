@@ -100,7 +100,6 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
     [
         ("tcp", signal.SIGTERM, "job"),
         ("tcp", signal.SIGUSR1, 1),
-        ("tcp", signal.SIGTERM, 0),
         ("mpirun", signal.SIGUSR1, "job"),
         ("mpirun", signal.SIGTERM, 1),
     ],
