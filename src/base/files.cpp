@@ -25,6 +25,7 @@
 
 #include "base/folder.h"
 #include "base/interrupt.h"
+#include "base/parts.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::base {
@@ -244,6 +245,16 @@ ReadableFile ReadableFile::open_beneath(const std::string& root, const std::stri
 }
 
 void ReadableFile::read(std::int64_t offset, std::span<std::byte> out) const {
+  constexpr int kMostThreads = 4;  // memory is not faster with more
+  const auto size = static_cast<std::int64_t>(out.size());
+  in_parts(size, std::min(num_processors(), kMostThreads),
+           [&](std::int64_t begin, std::int64_t end) {
+             read_part(offset + begin, out.subspan(static_cast<std::size_t>(begin),
+                                                   static_cast<std::size_t>(end - begin)));
+           });
+}
+
+void ReadableFile::read_part(std::int64_t offset, std::span<std::byte> out) const {
   constexpr std::size_t kMaxPart = std::size_t{16} << 20;  // between two checks for interrupts
   while (!out.empty()) {
     poll_interrupt();

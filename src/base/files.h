@@ -32,10 +32,12 @@ class ReadableFile {
 
   std::int64_t size_bytes() const { return size_; }
   const std::string& path() const { return path_; }
-  /// Fills `out` from `offset`. Throws: Error (the file is too short, or reading fails).
+  /// Fills `out` from `offset`, large ones on several threads. Throws: Error (the file is too
+  /// short, or reading fails).
   void read(std::int64_t offset, std::span<std::byte> out) const;
 
  private:
+  void read_part(std::int64_t offset, std::span<std::byte> out) const;
   ReadableFile(int descriptor, std::string path);
   int descriptor_ = -1;
   std::int64_t size_ = 0;

@@ -1,0 +1,56 @@
+#include "base/parts.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace onnxgrad::base {
+namespace {
+
+constexpr std::int64_t kSmallestPart = std::int64_t{8} << 20;
+constexpr std::int64_t kBoundary = std::int64_t{2} << 20;
+
+}  // namespace
+
+int num_processors() {
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) == 0)
+    return std::max(CPU_COUNT(&allowed), 1);
+  return std::max(static_cast<int>(std::thread::hardware_concurrency()), 1);
+}
+
+void in_parts(std::int64_t bytes, int threads,
+              const std::function<void(std::int64_t begin, std::int64_t end)>& work) {
+  const std::int64_t count =
+      std::clamp<std::int64_t>(bytes / kSmallestPart, 1, std::max(threads, 1));
+  const std::int64_t pages = (bytes + kBoundary - 1) / kBoundary;
+  const auto begin_of = [&](std::int64_t part) {
+    return std::min(pages * part / count * kBoundary, bytes);
+  };
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(count));
+  const auto run = [&](std::int64_t part) {
+    try {
+      work(begin_of(part), begin_of(part + 1));
+    } catch (...) {
+      errors[static_cast<std::size_t>(part)] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  std::int64_t started = 1;
+  try {
+    for (; started < count; ++started) others.emplace_back(run, started);
+  } catch (const std::system_error&) {  // no more threads: the rest is done here
+  }
+  run(0);
+  for (; started < count; ++started) run(started);
+  for (std::thread& other : others) other.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace onnxgrad::base

@@ -1,0 +1,21 @@
+#ifndef ONNXGRAD_BASE_PARTS_H_
+#define ONNXGRAD_BASE_PARTS_H_
+
+#include <cstdint>
+#include <functional>
+
+namespace onnxgrad::base {
+
+/// The processors that this process may run on, at least 1.
+int num_processors();
+
+/// Calls `work(begin, end)` for parts of [0, bytes), one of them here and each other one on a
+/// thread that ends with the call; at most `threads` parts, and none that are too small to pay for
+/// a thread. For moving large amounts of memory, of which a large part is the kernel's clearing of
+/// pages. An exception of any part is thrown when all have ended.
+void in_parts(std::int64_t bytes, int threads,
+              const std::function<void(std::int64_t begin, std::int64_t end)>& work);
+
+}  // namespace onnxgrad::base
+
+#endif  // ONNXGRAD_BASE_PARTS_H_
