@@ -144,13 +144,13 @@ std::string Node::describe() const {
 }
 
 Value* Graph::add_value(std::string value_name, Type type) {
-  ONNXGRAD_ASSERT(!by_name_.contains(value_name));
-  names_->reserve(value_name);
+  if (!names_->is_used(value_name)) names_->reserve(value_name);
   Value& value = values_.emplace_back();
+  const bool is_new = by_name_.emplace(value_name, &value).second;
+  ONNXGRAD_ASSERT(is_new);
   value.name = std::move(value_name);
   value.type = std::move(type);
   value.graph = this;
-  by_name_.emplace(value.name, &value);
   return &value;
 }
 

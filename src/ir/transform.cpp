@@ -8,6 +8,7 @@
 
 #include "ir/graph.h"
 #include "ir/kept_nodes.h"
+#include "ir/pointer_map.h"
 #include "onnxgrad/error.h"
 
 // Queries and rewrites over whole graphs. Subgraph nesting is bounded on import, so recursion over
@@ -47,15 +48,15 @@ void visit_dependencies(const Node& node, const Graph& graph, const Visit& visit
 
 // Sorts the nodes of `graph`, or returns one that depends on itself and changes nothing.
 const Node* sort_nodes(Graph& graph) {
-  std::unordered_map<const Node*, std::size_t> position;
-  for (std::size_t i = 0; i < graph.nodes.size(); ++i) position.emplace(graph.nodes[i], i);
+  PointerMap<Node, std::size_t> position(graph.nodes.size());
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) position[graph.nodes[i]] = i;
   std::vector<std::vector<std::size_t>> readers(graph.nodes.size());
   std::vector<std::size_t> missing(graph.nodes.size(), 0);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     visit_dependencies(*graph.nodes[i], graph, [&](const Value* value) {
-      const auto producer = position.find(value->producer);
-      if (value->producer == nullptr || producer == position.end()) return;
-      readers[producer->second].push_back(i);
+      const std::size_t* producer = position.find(value->producer);
+      if (producer == nullptr) return;
+      readers[*producer].push_back(i);
       ++missing[i];
     });
   }
@@ -140,22 +141,19 @@ std::vector<Value*> captured_values(const Graph& graph) {
 std::vector<Value*> captured_values(const Node& node) { return captured_by(node.subgraphs()); }
 
 std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep) {
-  std::unordered_set<const Node*> live;
-  std::unordered_set<const Value*> read;
-  live.reserve(graph.nodes.size());
-  read.reserve(2 * graph.nodes.size());
+  PointerSet<Node> live(graph.nodes.size());
+  PointerSet<Value> read(2 * graph.nodes.size());
   std::vector<const Node*> work;
   const auto need = [&](const Value* value) {
-    read.insert(value);
-    if (value->producer != nullptr && value->graph == &graph &&
-        live.insert(value->producer).second) {
+    if (!read.insert(value)) return;
+    if (value->producer != nullptr && value->graph == &graph && live.insert(value->producer)) {
       work.push_back(value->producer);
     }
   };
   for (const Value* output : graph.outputs) need(output);
   for (const Node* node : graph.nodes) {
     const bool is_kept = runs_for_others(*node) || (keep && keep(*node));
-    if (is_kept && live.insert(node).second) work.push_back(node);
+    if (is_kept && live.insert(node)) work.push_back(node);
   }
   while (!work.empty()) {
     const Node* node = work.back();

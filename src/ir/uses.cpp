@@ -1,39 +1,64 @@
 #include "ir/uses.h"
 
+#include <utility>
+
+// A snapshot is taken by every pass that looks for readers: two walks over the graph and two
+// allocations, however many values there are.
+
 namespace onnxgrad::ir {
 namespace {
 
-using UseMap = std::unordered_map<const Value*, std::vector<Use>>;
-
-void collect_reads(const Graph& graph, UseMap& uses) {
+template <class Visit>
+void visit_inputs(const Graph& graph, const Visit& visit) {
   for (Node* node : graph.nodes) {
     for (std::size_t i = 0; i < node->inputs.size(); ++i) {
       if (node->inputs[i] == nullptr) continue;
-      uses[node->inputs[i]].push_back({.node = node, .input = static_cast<int>(i)});
+      visit(node->inputs[i], Use{.node = node, .input = static_cast<int>(i)});
     }
-    for (const Graph* subgraph : node->subgraphs()) collect_reads(*subgraph, uses);
+    for (const Graph* subgraph : node->subgraphs()) visit_inputs(*subgraph, visit);
   }
 }
 
-void collect_outputs(const Graph& graph, UseMap& uses) {
-  for (const Value* output : graph.outputs) uses[output].push_back({});
-  for (const Node* node : graph.nodes) {
-    for (const Graph* subgraph : node->subgraphs()) collect_outputs(*subgraph, uses);
+template <class Visit>
+void visit_outputs(const Graph& graph, const Visit& visit) {
+  for (const Value* output : graph.outputs) {
+    if (output != nullptr) visit(output, Use{});
   }
+  for (const Node* node : graph.nodes) {
+    for (const Graph* subgraph : node->subgraphs()) visit_outputs(*subgraph, visit);
+  }
+}
+
+template <class Visit>
+void visit_all(const Graph& graph, const Visit& visit) {
+  visit_inputs(graph, visit);
+  visit_outputs(graph, visit);
 }
 
 }  // namespace
 
-Uses::Uses(const Graph& graph) {
-  uses_.reserve(2 * graph.nodes.size());
-  collect_reads(graph, uses_);
-  collect_outputs(graph, uses_);
+Uses::Uses(const Graph& graph) : rows_(2 * graph.nodes.size()) {
+  std::uint32_t count = 0;
+  visit_all(graph, [&](const Value* value, const Use& /*use*/) {
+    ++rows_[value].count;
+    ++count;
+  });
+  std::uint32_t begin = 0;
+  rows_.for_each([&](const Value* /*value*/, Row& row) {
+    row.begin = begin;
+    begin += std::exchange(row.count, 0);
+  });
+  uses_.resize(count);
+  visit_all(graph, [&](const Value* value, const Use& use) {
+    Row& row = *rows_.find(value);
+    uses_[row.begin + row.count++] = use;
+  });
 }
 
 std::span<const Use> Uses::of(const Value* value) const {
-  const auto found = uses_.find(value);
-  if (found == uses_.end()) return {};
-  return found->second;
+  const Row* row = rows_.find(value);
+  if (row == nullptr) return {};
+  return std::span(uses_).subspan(row->begin, row->count);
 }
 
 Node* Uses::first_reader(const Value* value) const {

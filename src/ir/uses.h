@@ -2,11 +2,12 @@
 #define ONNXGRAD_IR_USES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/pointer_map.h"
 
 namespace onnxgrad::ir {
 
@@ -32,7 +33,13 @@ class Uses {
   Node* only_reader(const Value* value) const;
 
  private:
-  std::unordered_map<const Value*, std::vector<Use>> uses_;
+  // The uses of a value are in a row.
+  struct Row {
+    std::uint32_t begin = 0;
+    std::uint32_t count = 0;
+  };
+  PointerMap<Value, Row> rows_;
+  std::vector<Use> uses_;
 };
 
 }  // namespace onnxgrad::ir

@@ -68,6 +68,7 @@ void check_call(const ir::Node& node, const Schema& schema) {
     const auto fail = [&](const std::string& what, Hint hint) {
       throw ModelError({.what = "input " + parameter.name + what, .hint = std::move(hint)});
     };
+    const auto given = [&] { return " '" + input->name + "' is " + input->type.to_string(); };
     if (input == nullptr) {
       if (parameter.is_required) fail(" is missing", "Give it a value, or export the model again.");
       // A list has no gaps: the meaning of an absent element is not specified.
@@ -79,22 +80,22 @@ void check_call(const ir::Node& node, const Schema& schema) {
     }
     const ir::Type& type = input->type;
     if (type.kind == ir::Type::Kind::kUnknown) continue;
-    const std::string given = " '" + input->name + "' is " + type.to_string();
     if (!type.is_tensor()) {
       if (!parameter.takes_others) {
-        fail(given + ", expected a tensor", "Extract the tensor from the sequence or optional.");
+        fail(given() + ", expected a tensor", "Extract the tensor from the sequence or optional.");
       }
       continue;
     }
     if (type.dtype == DataType::kUndefined) continue;
     if (!parameter.takes(type.dtype)) {
-      fail(given + ", a type that the operator does not accept there", hint_type(node, parameter));
+      fail(given() + ", a type that the operator does not accept there",
+           hint_type(node, parameter));
     }
     if (parameter.constraint < 0) continue;
     DataType& same = bound[static_cast<std::size_t>(parameter.constraint)];
     if (same == DataType::kUndefined) same = type.dtype;
     if (same != type.dtype) {
-      fail(given + ", expected " + std::string(dtype_name(same)) + " like the inputs before it",
+      fail(given() + ", expected " + std::string(dtype_name(same)) + " like the inputs before it",
            "Put a Cast before it, or export the model in one type.");
     }
   }

@@ -26,7 +26,10 @@ void OpRegistry::add(OpDef def) {
 
 const OpDef* OpRegistry::find(std::string_view domain, std::string_view op_type) const {
   const std::string_view known = canonical_domain(domain);
-  const auto found = defs_.find({std::string(known), std::string(base_name(known, op_type))});
+  thread_local std::pair<std::string, std::string> key;  // graphs ask for every node: no allocation
+  key.first = known;
+  key.second = base_name(known, op_type);
+  const auto found = defs_.find(key);
   return found == defs_.end() ? nullptr : &found->second;
 }
 

@@ -6,23 +6,26 @@
 namespace onnxgrad::passes {
 
 Contraction::Contraction(const ir::Graph& graph)
-    : producers_(graph.nodes.size()), readers_(graph.nodes.size()), seen_(graph.nodes.size(), 0) {
+    : position_(graph.nodes.size()),
+      producers_(graph.nodes.size()),
+      readers_(graph.nodes.size()),
+      seen_(graph.nodes.size(), 0) {
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     const ir::Node* node = graph.nodes[i];
     const auto read = [&](const ir::Value* value) {
       if (value == nullptr) return;
-      const auto producer = position_.find(value->producer);
-      if (producer == position_.end()) return;
-      Nodes& readers = readers_[producer->second];
+      const std::uint32_t* producer = position_.find(value->producer);
+      if (producer == nullptr) return;
+      Nodes& readers = readers_[*producer];
       if (!readers.empty() && readers.back() == i) return;
       readers.push_back(i);
-      producers_[i].push_back(producer->second);
+      producers_[i].push_back(*producer);
     };
     for (const ir::Value* input : node->inputs) read(input);
     if (!node->subgraphs().empty()) {
       for (const ir::Value* captured : ir::captured_values(*node)) read(captured);
     }
-    position_.emplace(node, i);
+    position_[node] = i;
     unit_of_.push_back(i);
     members_.push_back({i});
     place_.push_back(i);
@@ -53,8 +56,8 @@ bool Contraction::search(Unit start, Unit forbidden, const std::vector<Nodes>& n
 }
 
 bool Contraction::merge(const ir::Node* a, const ir::Node* b) {
-  Unit first = unit_of_[position_.at(a)];
-  Unit last = unit_of_[position_.at(b)];
+  Unit first = unit_of_[*position_.find(a)];
+  Unit last = unit_of_[*position_.find(b)];
   if (first == last) return true;
   if (place_[first] > place_[last]) std::swap(first, last);
   const auto behind_first = [&](std::uint32_t place) { return place > place_[first]; };

@@ -2,10 +2,10 @@
 #define ONNXGRAD_PASSES_CONTRACTION_H_
 
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/pointer_map.h"
 
 namespace onnxgrad::passes {
 
@@ -38,7 +38,7 @@ class Contraction {
               const IsBetween& is_between, std::vector<Unit>& found);
   void unite(Unit to, Unit from);
 
-  std::unordered_map<const ir::Node*, std::uint32_t> position_;
+  ir::PointerMap<ir::Node, std::uint32_t> position_;
   std::vector<Nodes> producers_;  // of each node
   std::vector<Nodes> readers_;
   std::vector<Unit> unit_of_;   // by node

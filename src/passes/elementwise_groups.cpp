@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ir/pointer_map.h"
 #include "ir/uses.h"
 #include "opdef/expr.h"
 #include "passes/contraction.h"
@@ -29,8 +30,15 @@ struct Membership {
 class Grouper {
  public:
   Grouper(const ir::Graph& graph, const opdef::OpRegistry& registry, bool merge)
-      : graph_(graph), registry_(registry), merge_(merge), contraction_(graph), uses_(graph) {
-    for (const ir::Node* node : graph.nodes) order_.emplace(node, order_.size());
+      : graph_(graph),
+        registry_(registry),
+        merge_(merge),
+        contraction_(graph),
+        uses_(graph),
+        order_(graph.nodes.size()),
+        home_(graph.nodes.size()) {
+    std::size_t position = 0;
+    for (const ir::Node* node : graph.nodes) order_[node] = position++;
   }
 
   std::vector<ElementwiseGroup> run() {
@@ -68,7 +76,7 @@ class Grouper {
     const ir::Node* reader = uses_.only_reader(output);
     return node.op_type == "Cast" && node.domain.empty() && ir::holds_half(node.inputs[0]) &&
            output->dtype() == DataType::kFloat32 && is_elementwise(reader) &&
-           reader->outputs[0]->type.static_dims() == output->type.static_dims();
+           same_shape(*reader->outputs[0], *output);
   }
 
   // A half in float32 for a kernel that runs much later than what makes the half.
@@ -78,8 +86,8 @@ class Grouper {
         node.outputs[0]->dtype() != DataType::kFloat32) {
       return false;
     }
-    const auto made = order_.find(node.inputs[0]->producer);
-    return made != order_.end() && order_.at(&node) > made->second + kFar;
+    const std::size_t* made = order_.find(node.inputs[0]->producer);
+    return made != nullptr && *order_.find(&node) > *made + kFar;
   }
 
   // A boolean of one stored value, read by one element-wise node over the same space.
@@ -87,7 +95,7 @@ class Grouper {
     const ir::Value* output = node.outputs[0];
     const ir::Node* reader = uses_.only_reader(output);
     if (output->dtype() != DataType::kBool || !is_elementwise(reader) ||
-        reader->outputs[0]->type.static_dims() != output->type.static_dims()) {
+        !same_shape(*reader->outputs[0], *output)) {
       return false;
     }
     const ir::Value* source = nullptr;
@@ -98,10 +106,10 @@ class Grouper {
     }
     // Stored anyway: as a half, or a node that is not element-wise reads it.
     if (source != nullptr && source->producer != nullptr && is_read_of_half(*source->producer) &&
-        source->type.static_dims() == output->type.static_dims()) {
+        same_shape(*source, *output)) {
       return true;
     }
-    return source != nullptr && source->type.static_dims() == output->type.static_dims() &&
+    return source != nullptr && same_shape(*source, *output) &&
            std::ranges::any_of(uses_.of(source),
                                [this](const ir::Use& use) { return !is_elementwise(use.node); });
   }
@@ -120,8 +128,27 @@ class Grouper {
     }
   }
 
+  static bool same_shape(const ir::Value& a, const ir::Value& b) {
+    return a.type.shape == b.type.shape;
+  }
+
+  // Each operand has the shape of the output, or is one number; and one has that shape.
+  static bool has_plain_operands(const ir::Node& node) {
+    bool spans = false;
+    for (const ir::Value* input : node.inputs) {
+      if (input == nullptr) continue;
+      if (same_shape(*input, *node.outputs[0])) {
+        spans = true;
+      } else if (!input->type.shape || !input->type.shape->empty()) {
+        return false;
+      }
+    }
+    return spans;
+  }
+
   // Some schemas leave checking the operands' shapes to the kernel (PRelu).
   static void check_operands(const ir::Node& node, const Dims& dims) {
+    if (has_plain_operands(node)) return;
     const auto refuse = [&node](const std::string& what) {
       throw ShapeError(
           {.what = what,
@@ -257,8 +284,7 @@ class Grouper {
   // post members read reduced and post values of the same shape.
   bool can_read(const ir::Node& node, Role role, const ir::Value& input, Role producer) const {
     if (role != Role::kPost) return producer == Role::kMain;
-    return producer != Role::kMain &&
-           input.type.static_dims() == node.outputs[0]->type.static_dims();
+    return producer != Role::kMain && same_shape(input, *node.outputs[0]);
   }
 
   // True if `node` may read all its operands from members of group g, given their roles, or with
@@ -318,10 +344,7 @@ class Grouper {
     return program.instructions.size();
   }
 
-  const Membership* find(const ir::Node* node) const {
-    const auto found = home_.find(node);
-    return node == nullptr || found == home_.end() ? nullptr : &found->second;
-  }
+  const Membership* find(const ir::Node* node) const { return home_.find(node); }
 
   void add_group(ElementwiseGroup group, ir::Node* node, Role role) {
     groups_.push_back(std::move(group));
@@ -335,12 +358,10 @@ class Grouper {
   }
 
   void sort_members() {
-    std::unordered_map<const ir::Node*, std::size_t> position;
-    for (const ir::Node* node : graph_.nodes) position.emplace(node, position.size());
     for (ElementwiseGroup& group : groups_) {
       for (const Role role : {Role::kMain, Role::kReduce, Role::kPost}) {
         std::ranges::sort(group.members(role), {},
-                          [&](const ir::Node* node) { return position.at(node); });
+                          [&](const ir::Node* node) { return *order_.find(node); });
       }
     }
   }
@@ -350,10 +371,10 @@ class Grouper {
   bool merge_;
   Contraction contraction_;
   ir::Uses uses_;
-  std::unordered_map<const ir::Node*, std::size_t> order_;  // positions in the graph
-  std::unordered_set<const ir::Node*> waiting_;             // for their reader's group
+  ir::PointerMap<ir::Node, std::size_t> order_;  // positions in the graph
+  std::unordered_set<const ir::Node*> waiting_;  // for their reader's group
   std::vector<ElementwiseGroup> groups_;
-  std::unordered_map<const ir::Node*, Membership> home_;
+  ir::PointerMap<ir::Node, Membership> home_;  // has room for all nodes: addresses are stable
 };
 
 }  // namespace

@@ -21,7 +21,8 @@ bool can_be_small(const ir::Value* value) {
 bool is_static(const ir::Node& node) {
   return node.subgraphs().empty() && std::ranges::all_of(node.outputs, [](const ir::Value* output) {
            return output == nullptr ||
-                  (output->type.is_tensor() && output->type.static_dims().has_value());
+                  (output->type.is_tensor() && output->type.has_rank() &&
+                   std::ranges::all_of(*output->type.shape, &ir::Dim::is_static));
          });
 }
 
@@ -95,7 +96,8 @@ bool fold_constants(ir::Graph& graph, const PassContext& context) {
       continue;
     }
     if (def != nullptr) opdef::complete_attributes(*node, *def);
-    if (!context.is_inferred || !is_static(*node)) context.inferer.infer(*node);
+    const bool is_known = context.inferred != nullptr && context.inferred->contains(node);
+    if (!is_known && (!context.is_inferred || !is_static(*node))) context.inferer.infer(*node);
     if (fold_by_types(graph, *node, def) || fold_by_value(graph, *node, def, context.evaluator)) {
       changed = true;
     } else {

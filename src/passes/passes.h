@@ -7,6 +7,7 @@
 
 #include "ir/builder.h"
 #include "ir/graph.h"
+#include "ir/pointer_map.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
@@ -31,6 +32,8 @@ struct PassContext {
   std::function<bool(const ir::Node&)> has_kernel = {};
   /// Types that are numbers need not be inferred again.
   bool is_inferred = false;
+  /// Nodes whose types are known to be those that would be inferred; nullptr: none.
+  const ir::PointerSet<ir::Node>* inferred = nullptr;
 };
 
 struct Pass {
