@@ -17,19 +17,21 @@ std::string copy_name(std::string_view purpose, std::string_view state_name) {
 
 }  // namespace
 
-StateSnapshot::StateSnapshot(StepRunner& step) : step_(step), copies_(step.make_copies()) {
+StateSnapshot::StateSnapshot(StepRunner& step)
+    : step_(step), copies_(step.make_copies()), initial_(step.initial_values()) {
   step_.add_snapshot_bytes(step_.state_bytes());
 }
 
 StateSnapshot::~StateSnapshot() { step_.add_snapshot_bytes(-step_.state_bytes()); }
 
 void StateSnapshot::take() {
-  step_.save_to(copies_);
+  is_initial_ = step_.has_values(initial_);
+  if (!is_initial_) step_.save_to(copies_);
   steps_ = step_.steps();
 }
 
 void StateSnapshot::restore() const {
-  step_.restore_from(copies_);
+  step_.restore_from(values());
   step_.set_steps(steps_);
 }
 
@@ -37,11 +39,12 @@ void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) con
   const auto& state = step_.executor().state();
   for (std::size_t i = 0; i < state.size(); ++i) {
     const std::string name = copy_name(purpose, state[i].name);
-    const auto part = part_of_slot(step_.graph(), state[i].name, copies_[i]);
+    const Tensor& value = values()[i];
+    const auto part = part_of_slot(step_.graph(), state[i].name, value);
     if (part) {
-      checkpoint.set_part(name, copies_[i], part->begin, part->whole);
+      checkpoint.set_part(name, value, part->begin, part->whole);
     } else {
-      checkpoint.set(name, copies_[i]);
+      checkpoint.set(name, value);
     }
   }
   checkpoint.set_int(fmt::format("fit/{}_steps", purpose), steps_);
@@ -61,6 +64,7 @@ bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view pur
   }
   steps_ = checkpoint.get_int(fmt::format("fit/{}_steps", purpose));
   std::ranges::move(stored, copies_.begin());
+  is_initial_ = false;
   // What a checkpoint lacks: of workers that update alone, which then begin at these weights.
   if (const OuterStep* outer = step_.outer()) {
     const std::size_t momenta = state.size();

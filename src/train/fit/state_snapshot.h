@@ -11,7 +11,8 @@
 
 namespace onnxgrad::train {
 
-/// Copies of all states of a step, to roll back to. They count in MemoryReport::snapshots.
+/// Copies of all states of a step, to roll back to. They count in MemoryReport::snapshots. Of the
+/// state that a training begins with there is no copy: its values are in the model.
 class StateSnapshot {
  public:
   /// `step` outlives this.
@@ -23,14 +24,18 @@ class StateSnapshot {
   void take();
   void restore() const;
   /// Names of the trained weights that have the same bits now.
-  std::vector<std::string> unchanged_weights() const { return step_.unchanged_weights(copies_); }
+  std::vector<std::string> unchanged_weights() const { return step_.unchanged_weights(values()); }
   /// Into a checkpoint under separate names, and back. False: it is not in the checkpoint.
   void add_to(Checkpoint& checkpoint, std::string_view purpose) const;
   bool take_from(const Checkpoint& checkpoint, std::string_view purpose);
 
  private:
+  const std::vector<Tensor>& values() const { return is_initial_ ? initial_ : copies_; }
+
   StepRunner& step_;
-  std::vector<Tensor> copies_;
+  std::vector<Tensor> copies_;   ///< memory that nothing has touched until it is written to
+  std::vector<Tensor> initial_;  ///< empty: there are none
+  bool is_initial_ = false;      ///< the values are these
   std::int64_t steps_ = 0;
 };
 

@@ -354,6 +354,26 @@ void StepRunner::save_to(std::vector<Tensor>& copies) const {
   executor().stream()->synchronize();
 }
 
+std::vector<Tensor> StepRunner::initial_values() const {
+  std::vector<Tensor> values;
+  if (outer_) return values;
+  for (const ir::StateBinding& state : graph_.model->state) {
+    values.push_back(state.input->initializer);
+  }
+  return values;
+}
+
+bool StepRunner::has_values(const std::vector<Tensor>& values) const {
+  if (values.size() != num_states()) return false;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Tensor state = executor().read_state(i);
+    if (state.dtype() != values[i].dtype() || state.dims() != values[i].dims()) return false;
+    const auto size = static_cast<std::size_t>(state.size_bytes());
+    if (size > 0 && std::memcmp(state.raw(), values[i].raw(), size) != 0) return false;
+  }
+  return true;
+}
+
 void StepRunner::restore_from(const std::vector<Tensor>& copies) {
   for (std::size_t i = 0; i < num_states(); ++i) executor().set_state(i, copies[i]);
   if (lbfgs_) lbfgs_->clear();

@@ -132,6 +132,11 @@ class StepRunner : public Runner {
   /// allocates nothing.
   std::vector<Tensor> make_copies() const;
   void save_to(std::vector<Tensor>& copies) const;
+  /// The values that reset_state() restores, as they are in the model; none if there are others
+  /// besides the states of the step.
+  std::vector<Tensor> initial_values() const;
+  /// Whether the states have these bits; false if there are no values.
+  bool has_values(const std::vector<Tensor>& values) const;
   /// Resets what the optimizer keeps on the host.
   void restore_from(const std::vector<Tensor>& copies);
   /// Names of the trained weights that have the same bits in `copies`.
