@@ -12,6 +12,7 @@
 #include "onnxgrad/inference_session.h"
 #include "onnxgrad/model.h"
 #include "onnxgrad/precision.h"
+#include "onnxgrad/profile.h"
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -108,6 +109,10 @@ class ForwardBackward {
   /// Sets some weights, copied, for forward passes from now on. Open passes keep the weights that
   /// they were run with. Throws: ModelError (unknown weight, different dtype or shape).
   void set_weights(const NamedTensors& weights);
+  /// What it holds. `activations`: of the largest passes so far, with saved tensors and results
+  /// that are in use or kept for reuse. Cheap values that EngineOptions::memory_limit_bytes does
+  /// not let a forward pass save are among those that are computed again.
+  MemoryReport memory() const;
   /// The file as it was loaded, with the current weights.
   Model trained_model() const;
 

@@ -88,6 +88,7 @@ void bind_forward_backward(nb::module_& module) {
       .def_prop_ro("gradient_inputs", &ForwardBackward::gradient_inputs)
       .def("weights", &ForwardBackward::weights)
       .def("set_weights", &ForwardBackward::set_weights, "weights"_a, Unlocked())
+      .def("memory", &ForwardBackward::memory)
       .def("trained_model", &ForwardBackward::trained_model, Unlocked())
       .def("inference_graph", &write_graph<&ForwardBackward::inference_graph>, "target_opset"_a,
            "inline_functions"_a, Unlocked())

@@ -88,6 +88,11 @@ void ForwardBackward::set_weights(const NamedTensors& weights) {
   impl_->runner.set_weights(weights);
 }
 
+MemoryReport ForwardBackward::memory() const {
+  const CallGuard guard(impl_->busy);
+  return impl_->runner.memory();
+}
+
 Model ForwardBackward::trained_model() const { return api::with_weights(impl_->model, weights()); }
 
 Model ForwardBackward::inference_graph(const WriteOptions& options) const {

@@ -10,6 +10,7 @@
 #include "runtime/plan_key.h"
 #include "runtime/planned_body.h"
 #include "runtime/program.h"
+#include "runtime/recompute.h"
 #include "runtime/region.h"
 
 namespace onnxgrad::runtime {
@@ -156,12 +157,15 @@ PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
         ir::Type::tensor(states[i].dtype, states[i].dims);
   }
   try {
-    if (options_.tails) ++options_.tails->num_compiled;
-    CompiledRegion region = runtime::compile(program, feeds, engine_, options_);
+    bool is_least = false;
+    CompiledRegion region = compile_within(program, feeds, is_least);
+    if (options_.tails && region.is_compiled) ++options_.tails->num_compiled;
     if (region.tail) return {.reason = "shapes in its body depend on values"};
     std::string misfit = check_states(region.plan, states);
     if (!misfit.empty()) return {.reason = std::move(misfit)};
-    Entry entry;
+    Entry entry{.arena_bytes = region.plan.arena_bytes,
+                .is_least = is_least,
+                .recomputed = region.plan.recomputed};
     for (const Tensor& constant : region.plan.constants) {
       entry.constant_bytes += constant.size_bytes();
     }
@@ -172,6 +176,38 @@ PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
   } catch (const UnsupportedOperatorError& error) {
     return {.reason = error.problem().what};
   }
+}
+
+CompiledRegion PlannedBodies::compile_within(const Program& program,
+                                             const std::vector<FeedInfo>& feeds,
+                                             bool& is_least) const {
+  if (!max_arena_) return runtime::compile(program, feeds, engine_, options_);
+  std::int64_t most = *max_arena_;
+  while (true) {
+    try {
+      return runtime::compile(program, feeds, engine_, options_, [most] { return most; });
+    } catch (const ArenaTooSmall& error) {
+      is_least = true;
+      most = std::max(error.least_bytes, most + 1);
+    }
+  }
+}
+
+bool PlannedBodies::shrink() const {
+  std::int64_t largest = 0;
+  for (const Entry& entry : entries_) {
+    if (!entry.is_least) largest = std::max(largest, entry.arena_bytes);
+  }
+  if (largest == 0) return false;
+  max_arena_ = largest - std::max<std::int64_t>(largest / 5, 1);
+  entries_.clear();
+  return true;
+}
+
+Recomputed PlannedBodies::recomputed() const {
+  Recomputed total;
+  for (const Entry& entry : entries_) total += entry.recomputed;
+  return total;
 }
 
 std::int64_t PlannedBodies::num_plans() const { return std::ssize(entries_); }

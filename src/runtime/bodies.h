@@ -1,8 +1,10 @@
 #ifndef ONNXGRAD_RUNTIME_BODIES_H_
 #define ONNXGRAD_RUNTIME_BODIES_H_
 
+#include <cstdint>
 #include <list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "ir/graph.h"
 #include "opdef/body.h"
 #include "runtime/executor.h"
+#include "runtime/plan.h"
 
 // Subgraphs as kernels run them. A node is closed first: what its bodies read of enclosing graphs
 // becomes an input. A closed body is a graph of its own, which is compiled like any other; its plan
@@ -26,6 +29,10 @@ ir::GraphPtr close_body(const ir::Graph& body, std::span<ir::Value* const> captu
 /// still produces them.
 ir::Node* close_node(ir::Node& node);
 
+struct CompiledRegion;
+struct FeedInfo;
+struct Program;
+
 /// Compiles closed bodies for a region, each once per set of shapes; keeps those used last.
 class PlannedBodies final : public opdef::BodyCompiler {
  public:
@@ -38,6 +45,11 @@ class PlannedBodies final : public opdef::BodyCompiler {
                                                      std::string& reason) const override;
   std::int64_t num_plans() const;
   std::int64_t constant_bytes() const;
+  /// Plans from now on have smaller arenas, by computing values again in each iteration; those that
+  /// there are belong to their kernels. False: they are as small as they can be.
+  bool shrink() const;
+  /// What all plans compute again, in one iteration of each.
+  Recomputed recomputed() const;
 
  private:
   struct Entry {
@@ -45,16 +57,23 @@ class PlannedBodies final : public opdef::BodyCompiler {
     std::shared_ptr<const opdef::CompiledBody> body = nullptr;  // nullptr: for the reason
     std::string reason = {};
     std::int64_t constant_bytes = 0;
+    std::int64_t arena_bytes = 0;
+    bool is_least = false;  // there is no plan with a smaller arena
+    Recomputed recomputed = {};
   };
 
   Entry make_entry(const ir::Graph& body, std::span<const opdef::TensorDesc> inputs,
                    opdef::BodyForm form) const;
+  // Within the limit, or the smallest one.
+  CompiledRegion compile_within(const Program& program, const std::vector<FeedInfo>& feeds,
+                                bool& is_least) const;
 
   std::vector<ir::Function> functions_;
   std::vector<std::pair<std::string, std::int64_t>> opset_imports_;
   Engine engine_;
   ExecutorOptions options_;
-  mutable std::list<Entry> entries_;  // used last first
+  mutable std::list<Entry> entries_;               // used last first
+  mutable std::optional<std::int64_t> max_arena_;  // of each body
 };
 
 }  // namespace onnxgrad::runtime

@@ -15,6 +15,7 @@
 #include "runtime/evaluator.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/plan_cache.h"
 #include "runtime/program.h"
 #include "runtime/recompute.h"
 
@@ -24,7 +25,8 @@ namespace {
 using ValueSet = std::unordered_set<const ir::Value*>;
 
 bool is_static(const ir::Value* value) {
-  return value == nullptr || (value->type.is_tensor() && value->type.static_dims().has_value());
+  return value == nullptr || (value->type.is_tensor() && value->type.has_rank() &&
+                              std::ranges::all_of(*value->type.shape, &ir::Dim::is_static));
 }
 
 std::vector<ir::Value*> reads(const ir::Node& node) {
@@ -49,9 +51,51 @@ class Compiler {
         evaluator_(engine) {}
 
   CompiledRegion run() {
+    if (options_.plan_cache == nullptr || program_.is_tail || !engine_.device.is_host() ||
+        options_.collectives != nullptr) {
+      compile_graph();
+      return std::move(region_);
+    }
+    std::optional<std::int64_t> most;
+    if (max_arena_bytes_) most = max_arena_bytes_();
+    PlanCache& cache = *options_.plan_cache;
+    const std::string key = PlanCache::key_of(program_, feeds_, engine_, options_, most);
+    if (std::optional<PlannedGraph> known = cache.read(key, program_)) {
+      if (plan_known(*known, most, key)) return std::move(region_);
+    }
+    keeps_model_ = true;
+    compile_graph();
+    if (!region_.tail && region_.dynamic.empty() && !region_.bodies) {
+      const auto bytes = write_planned_graph(graph(), binding_, region_.plan.recomputed, program_);
+      if (bytes) cache.write(key, *bytes);
+      region_.model.reset();
+    }
+    return std::move(region_);
+  }
+
+ private:
+  ir::Graph& graph() { return *region_.model->graph; }
+
+  // False: the plan of the cache does not do.
+  bool plan_known(PlannedGraph& known, std::optional<std::int64_t> most, const std::string& key) {
+    try {
+      region_.plan = make_plan(*known.model->graph, known.binding, engine_, options_.threads);
+    } catch (const Error& error) {
+      options_.plan_cache->warn_of(key, error.problem().what);
+      return false;
+    }
+    region_.plan.recomputed = known.recomputed;
+    region_.is_compiled = false;
+    if (!most || region_.plan.arena_bytes <= max_arena_bytes_()) return true;
+    region_ = {};
+    return false;
+  }
+
+  void compile_graph() {
     specialise();
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
+    context.inferred = &inferred_;
     context.fused = engine_.device.fused();
     for (const StateUpdate& update : binding_.updates) context.next_states.insert(update.value);
     context.has_kernel = [this](const ir::Node& node) { return has_kernel(node); };
@@ -70,21 +114,21 @@ class Compiler {
     passes::run_passes(graph(), context, options_.fuse);
     follow_updates();
     const int threads = options_.threads;
-    const opdef::BodyCompiler* bodies = region_.bodies.get();
+    const PlannedBodies* bodies = region_.bodies.get();
     region_.plan = max_arena_bytes_ ? make_plan_within(graph(), binding_, engine_, threads, bodies,
                                                        max_arena_bytes_)
                                     : make_plan(graph(), binding_, engine_, threads, bodies);
-    if (region_.dynamic.empty() && !region_.bodies) region_.model.reset();
-    return std::move(region_);
+    if (bodies != nullptr) region_.plan.recomputed += bodies->recomputed();
+    if (region_.dynamic.empty() && !region_.bodies && !keeps_model_) region_.model.reset();
   }
-
- private:
-  ir::Graph& graph() { return *region_.model->graph; }
 
   // A copy of the program's model with the types and values of this run.
   void specialise() {
     std::unordered_map<const ir::Value*, ir::Value*> map;
     region_.model = std::make_shared<ir::Model>(ir::clone(program_.model, &map));
+    if (program_.is_inferred) {
+      for (const std::size_t i : program_.settled) inferred_.insert(graph().nodes[i]);
+    }
     for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
       ir::Value* input = graph().inputs[i];
       const InputSource& source = program_.inputs[i];
@@ -373,6 +417,8 @@ class Compiler {
   CompiledRegion region_;
   GraphBinding binding_;
   std::vector<ir::Node*> rest_;
+  ir::PointerSet<ir::Node> inferred_;              // see PassContext
+  bool keeps_model_ = false;                       // to write it to the cache
   bool leaves_exchange_ = false;                   // a collective is in rest_
   std::unordered_map<std::string, bool> genuine_;  // functions by name
 };

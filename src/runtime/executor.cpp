@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <iterator>
 #include <list>
 
 #include "base/check.h"
+#include "base/parts.h"
 #include "runtime/arena.h"
 #include "runtime/finite.h"
 #include "runtime/input_sizes.h"
@@ -93,6 +95,25 @@ struct Executor::Impl {
     for (const StateUpdate& update : program.updates) graph.outputs.push_back(update.value);
     ir::eliminate_dead_nodes(graph);
     check_operators(program.model, engine);
+    find_settled_nodes();
+  }
+
+  void find_settled_nodes() {
+    ir::PointerSet<ir::Value> fed(input_ports.size());
+    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
+      if (!program.inputs[i].is_state) fed.insert(program.model.graph->inputs[i]);
+    }
+    const auto is_settled = [&](const ir::Value* value) {
+      return value == nullptr || (!fed.contains(value) && value->type.is_tensor() &&
+                                  value->type.static_dims().has_value());
+    };
+    const std::vector<ir::Node*>& nodes = program.model.graph->nodes;
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (nodes[i]->subgraphs().empty() && std::ranges::all_of(nodes[i]->inputs, is_settled) &&
+          std::ranges::all_of(nodes[i]->outputs, is_settled)) {
+        program.settled.push_back(i);
+      }
+    }
   }
 
   void make_state() {
@@ -108,9 +129,30 @@ struct Executor::Impl {
       const Tensor& value = initial_state[i];
       slab->addresses.push_back(slab->memory.address + offsets[i]);
       slab->descs.push_back({.dtype = value.dtype(), .dims = value.dims()});
-      options.stream->copy_in(slab->addresses[i], value.raw(), value.size_bytes());
+    }
+    if (engine.device.is_host()) {
+      fill_state(offsets);
+    } else {
+      for (std::size_t i = 0; i < initial_state.size(); ++i) {
+        options.stream->copy_in(slab->addresses[i], initial_state[i].raw(),
+                                initial_state[i].size_bytes());
+      }
     }
     initial_state.clear();
+  }
+
+  // Each thread copies a part of the slab, whose pages it is the first to touch.
+  void fill_state(const std::vector<std::int64_t>& offsets) {
+    std::byte* memory = device::kernel_argument(slab->memory.address);
+    base::in_parts(slab->memory.bytes, options.threads, [&](std::int64_t begin, std::int64_t end) {
+      for (std::size_t i = 0; i < offsets.size(); ++i) {
+        const std::int64_t first = std::max(begin, offsets[i]);
+        const std::int64_t last = std::min(end, offsets[i] + initial_state[i].size_bytes());
+        if (first >= last) continue;
+        std::memcpy(memory + first, initial_state[i].raw() + (first - offsets[i]),
+                    static_cast<std::size_t>(last - first));
+      }
+    });
   }
 
   // False: the states of the other are not the same ones.
@@ -157,9 +199,10 @@ struct Executor::Impl {
         if (gives_shape(feeds[i].desc)) feeds[i].value = inputs[i].clone();
       }
     }
-    ++options.tails->num_compiled;
+    CompiledRegion compiled = compile_for(dims, feeds);
+    if (compiled.is_compiled) ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
-        compile_for(dims, feeds),
+        std::move(compiled),
         RegionContext{engine, options, *slab, cells, profiler, *options.tails});
     if (entries.size() >= max_plans) drop_oldest();
     fit_arena(*region);
@@ -171,7 +214,9 @@ struct Executor::Impl {
     try {
       std::function<std::int64_t()> max_bytes;
       if (options.fits_budget) max_bytes = [this] { return max_arena_bytes(); };
-      return compile(program, feeds, engine, options, std::move(max_bytes));
+      CompiledRegion region = compile(program, feeds, engine, options, std::move(max_bytes));
+      program.is_inferred = true;
+      return region;
     } catch (const ArenaTooSmall& error) {
       const std::int64_t limit = options.budget->limit_bytes();
       throw DeviceError(
@@ -334,6 +379,10 @@ std::vector<Tensor> Executor::run(std::span<const Tensor> inputs) {
   }
   stream()->synchronize();  // errors of work that no output depends on
   return outputs;
+}
+
+void Executor::prepare_for(std::span<const Tensor> inputs) {
+  impl_->prepare(impl_->checked_dims(inputs), inputs);
 }
 
 std::vector<Tensor> Executor::run_keeping(std::span<const Tensor> inputs) {

@@ -26,6 +26,7 @@
 namespace onnxgrad::runtime {
 
 class Executor;
+class PlanCache;
 class TailCache;
 
 /// The parts of the engine; outlives every Executor.
@@ -60,6 +61,8 @@ struct ExecutorOptions {
   std::vector<std::size_t> shape_inputs = {};
   /// The cache of the executor that this one runs a body for: their tails are counted together.
   std::shared_ptr<TailCache> tails = nullptr;
+  /// Where plans are kept for other processes; nullptr: nowhere.
+  std::shared_ptr<PlanCache> plan_cache = nullptr;
   /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state
   /// share one.
   std::shared_ptr<device::Stream> stream = nullptr;
@@ -224,7 +227,10 @@ class Executor {
   /// The same, but no result shares memory with another one, an input or a constant: such are
   /// copied.
   std::vector<Tensor> run_owning(std::span<const Tensor> inputs);
-  /// Plans compiled so far, including those of tails and bodies and those no longer cached.
+  /// Makes the plan of run_keeping() and run_owning() for these inputs, and its memory.
+  void prepare_for(std::span<const Tensor> inputs);
+  /// Plans compiled so far, including those of tails and bodies and those no longer cached, but not
+  /// those that ExecutorOptions::plan_cache had.
   std::int64_t num_compiled() const;
   /// Plans currently kept.
   std::int64_t num_cached() const;

@@ -62,6 +62,14 @@ struct Recomputed {
   std::int64_t values = 0;   ///< that need not be kept
   std::int64_t bytes = 0;    ///< of these
   double flops = 0;          ///< of products and convolutions that run again
+
+  Recomputed& operator+=(const Recomputed& other) {
+    kernels += other.kernels;
+    values += other.values;
+    bytes += other.bytes;
+    flops += other.flops;
+    return *this;
+  }
 };
 
 struct Plan {

@@ -31,6 +31,10 @@ struct Program {
   std::size_t num_feeds = 0;
   bool is_tail = false;
   std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
+  /// Nodes of the graph, by position, whose types do not depend on what is fed; once a plan has
+  /// been made, they need not be inferred for another one.
+  std::vector<std::size_t> settled = {};
+  bool is_inferred = false;  ///< a plan has been made
 };
 
 /// What a run supplies for one feed when it is compiled.
@@ -64,6 +68,7 @@ struct CompiledRegion {
   std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
   std::unique_ptr<Program> tail;  ///< computes all outputs; nullptr: the plan does
   std::vector<TailFeed> tail_feeds;
+  bool is_compiled = true;  ///< false: ExecutorOptions::plan_cache had the graph
 };
 
 /// Feeds of at most this many elements can determine shapes (axes, sizes, repeats...).

@@ -124,7 +124,7 @@ class Recompute {
     facts.seconds =
         (kernel->flops / kFlopsPerSecond) + (static_cast<double>(bytes) / kBytesPerSecond);
     const bool is_exchange = exchange_role(node).kind != ExchangeRole::Kind::kNone;
-    facts.repeats_left = node.subgraphs().empty() && !is_exchange ? kMostRepeats : 0;
+    facts.repeats_left = is_exchange ? 0 : node.subgraphs().empty() ? kMostRepeats : 1;
     return facts;
   }
 
@@ -428,27 +428,56 @@ class Recompute {
 
 }  // namespace
 
-Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-                      int threads, const opdef::BodyCompiler* bodies,
-                      const std::function<std::int64_t()>& max_bytes) {
-  Plan plan = make_plan(graph, binding, engine, threads, bodies);
-  std::int64_t most = max_bytes();
-  if (plan.arena_bytes <= most) return plan;
+namespace {
+
+/// What is known when a plan does not fit.
+struct Shortage {
+  std::int64_t most = 0;   ///< bytes that the arena could have had, besides the kernels' tables
+  std::int64_t least = 0;  ///< the smallest arena so far
+};
+
+// nullopt: it does not fit.
+std::optional<Plan> reduce_plan(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
+                                int threads, const opdef::BodyCompiler* bodies,
+                                const std::function<std::int64_t()>& max_bytes,
+                                Recomputed& recomputed, Shortage& shortage) {
   Recompute recompute(graph, binding, engine, threads, bodies);
-  std::int64_t least = plan.arena_bytes;
-  std::int64_t target = std::min(most, recompute.peak_bytes() - 1);
-  for (bool can_reduce = true; can_reduce;) {
+  std::int64_t target = std::min(shortage.most, recompute.peak_bytes() - 1);
+  std::optional<Plan> plan;
+  for (bool can_reduce = true; can_reduce && !plan;) {
     can_reduce = recompute.reduce_to(target);
     plan = make_plan(graph, binding, engine, threads, bodies);
-    plan.recomputed = recompute.done();
-    most = max_bytes();  // kernels hold tables
-    least = std::min(least, plan.arena_bytes);
-    if (plan.arena_bytes <= most) return plan;
+    shortage.most = max_bytes();
+    shortage.least = std::min(shortage.least, plan->arena_bytes);
+    const std::int64_t excess = plan->arena_bytes - shortage.most;
+    if (excess <= 0) continue;
     // Buffers leave gaps: the next try is for as much less as this one was too large.
-    target = recompute.peak_bytes() - std::max(plan.arena_bytes - most, plan.arena_bytes / 100);
+    target = recompute.peak_bytes() - std::max(excess, plan->arena_bytes / 100);
+    plan.reset();
   }
-  // NOLINTNEXTLINE(bugprone-std-exception-baseclass): the caller adds what it was to hold
-  throw ArenaTooSmall{.max_bytes = most, .least_bytes = least};
+  recomputed += recompute.done();
+  return plan;
+}
+
+}  // namespace
+
+Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
+                      int threads, const PlannedBodies* bodies,
+                      const std::function<std::int64_t()>& max_bytes) {
+  std::optional<Plan> plan = make_plan(graph, binding, engine, threads, bodies);
+  Shortage shortage{.most = max_bytes(), .least = plan->arena_bytes};
+  if (plan->arena_bytes <= shortage.most) return *std::move(plan);
+  plan.reset();  // its kernels' tables count
+  Recomputed recomputed;
+  do {
+    plan = reduce_plan(graph, binding, engine, threads, bodies, max_bytes, recomputed, shortage);
+  } while (!plan && bodies != nullptr && bodies->shrink());
+  if (!plan) {
+    // NOLINTNEXTLINE(bugprone-std-exception-baseclass): the caller adds what it was to hold
+    throw ArenaTooSmall{.max_bytes = shortage.most, .least_bytes = shortage.least};
+  }
+  plan->recomputed = recomputed;
+  return *std::move(plan);
 }
 
 }  // namespace onnxgrad::runtime

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "runtime/bodies.h"
 #include "runtime/plan.h"
 
 // Less memory for more work: values of a step that are read early and again late, as activations
@@ -22,9 +23,10 @@ struct ArenaTooSmall {
 };
 
 /// The plan of `graph`, which is rewritten if the arena would have more than `max_bytes()`, called
-/// once there is a plan. Throws: ArenaTooSmall, and what make_plan throws.
+/// once there is a plan; then bodies compute values again, too. Throws: ArenaTooSmall, and what
+/// make_plan throws.
 Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-                      int threads, const opdef::BodyCompiler* bodies,
+                      int threads, const PlannedBodies* bodies,
                       const std::function<std::int64_t()>& max_bytes);
 
 }  // namespace onnxgrad::runtime

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <utility>
+
 #include "autodiff/gradient_at.h"
 #include "base/memory_budget.h"
 #include "device/cpu/thread_count.h"
@@ -10,6 +13,7 @@
 #include "onnxgrad/option_error.h"
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
+#include "runtime/plan_cache.h"
 
 namespace onnxgrad::train {
 
@@ -59,6 +63,11 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   if (options.memory_limit_bytes > 0) {
     result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
     result.fits_budget = true;
+  }
+  if (!options.plan_cache.empty()) {
+    auto warn = options.warn;
+    if (!warn) warn = [](const std::string& text) { fmt::print(stderr, "onnxgrad: {}\n", text); };
+    result.plan_cache = std::make_shared<runtime::PlanCache>(options.plan_cache, std::move(warn));
   }
   return result;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_budget.h"
 #include "train/engine.h"
 #include "train/feeds.h"
 #include "train/outputs.h"
@@ -56,37 +57,59 @@ std::string describe_type(DataType dtype, const Dims& dims) {
 
 }  // namespace
 
-SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
+SplitRunner::SplitRunner(Source source, ForwardBackwardOptions options)
     : source_(stopped(std::move(source), options)),
-      split_(split_graph(*source_.working, builtin_engine().ops,
-                         {.weights = options.weights,
-                          .frozen = options.frozen,
-                          .inputs = options.inputs,
-                          .input_gradients = options.input_gradients,
-                          .training_mode = options.training_mode,
-                          .custom_gradients = source_.gradients.get(),
-                          .precision = options.precision})) {
+      options_(std::move(options)),
+      common_(executor_options(options_.engine)) {
+  split(false);
+  const base::MemoryBudgetScope scope(common_.budget ? common_.budget : base::current_budget());
+  weight_infos_ = split_.weights;
+  weight_infos_.insert(weight_infos_.end(), split_.statistics.begin(), split_.statistics.end());
+  for (const WeightInfo& weight : weight_infos_) {
+    weights_.push_back(source_.working->graph->find(weight.name)->initializer.clone());
+  }
+}
+
+void SplitRunner::split(bool repeat_cheap) {
+  inference_.reset();  // their memory is needed
+  forward_.reset();
+  backward_.reset();
+  repeats_cheap_ = repeat_cheap;
+  split_ = split_graph(*source_.working, builtin_engine().ops,
+                       {.weights = options_.weights,
+                        .frozen = options_.frozen,
+                        .inputs = options_.inputs,
+                        .input_gradients = options_.input_gradients,
+                        .training_mode = options_.training_mode,
+                        .custom_gradients = source_.gradients.get(),
+                        .precision = options_.precision,
+                        .repeat_cheap = repeat_cheap});
+  make_executors();
+}
+
+void SplitRunner::make_executors() {
   const runtime::Engine& engine = builtin_engine();
-  runtime::ExecutorOptions common = executor_options(options.engine);
   const std::size_t num_outputs = split_.outputs.size();
-  runtime::ExecutorOptions inference = common;
+  runtime::ExecutorOptions inference = common_;
   inference.output_blocks = blocks_of({num_outputs});
   inference_.emplace(split_.inference, engine, inference);
-  runtime::ExecutorOptions forward = common;
+  runtime::ExecutorOptions forward = common_;
   const std::size_t num_statistics = split_.statistics.size();
   const std::size_t num_saved =
       split_.forward->graph->outputs.size() - num_outputs - num_statistics;
   forward.output_blocks = blocks_of({num_outputs, num_saved, num_statistics});
   forward_.emplace(split_.forward, engine, forward);
-  runtime::ExecutorOptions backward = common;
+  runtime::ExecutorOptions backward = common_;
   backward.output_blocks = blocks_of({split_.weights.size(), split_.gradient_inputs.size()});
   for (std::size_t i = 0; i < split_.backward_inputs.size(); ++i) {
     if (split_.backward_inputs[i].gives_shape) backward.shape_inputs.push_back(i);
   }
   backward_.emplace(split_.backward, engine, backward);
 
-  reads_input_.resize(forward_->inputs().size());
-  reads_output_.resize(forward_->outputs().size());
+  reads_input_.assign(forward_->inputs().size(), false);
+  reads_output_.assign(forward_->outputs().size(), false);
+  inputs_.clear();
+  outputs_.clear();
   for (const BackwardInput& input : split_.backward_inputs) {
     if (input.kind == BackwardInput::Kind::kForwardInput) reads_input_[input.index] = true;
     if (input.kind == BackwardInput::Kind::kSaved) reads_output_[input.index] = true;
@@ -101,14 +124,36 @@ SplitRunner::SplitRunner(Source source, const ForwardBackwardOptions& options)
   std::vector<std::string> names;
   for (const runtime::Port& port : forward_->outputs()) names.push_back(port.name);
   names_ = std::make_shared<const std::vector<std::string>>(std::move(names));
-  weight_infos_ = split_.weights;
-  weight_infos_.insert(weight_infos_.end(), split_.statistics.begin(), split_.statistics.end());
-  for (const WeightInfo& weight : weight_infos_) {
-    weights_.push_back(source_.working->graph->find(weight.name)->initializer.clone());
-  }
 }
 
+// The first pass that does not fit into the budget decides that cheap values are not saved.
 ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool training) {
+  if (!training || !common_.fits_budget || repeats_cheap_ || !open_.empty()) {
+    return run_forward(inputs, training);
+  }
+  try {
+    return run_forward(inputs, training);
+  } catch (const DeviceError&) {  // tried again with less
+  }
+  split(true);
+  return run_forward(inputs, training);
+}
+
+// What it allocates besides its plan are its results.
+void SplitRunner::prepare_backward(const Context::Data& data) {
+  backward_->prepare_for(backward_feeds({}, data));
+  std::int64_t bytes = 0;
+  for (const Tensor& weight : weights_) bytes += weight.size_bytes();
+  for (const std::string& name : split_.gradient_inputs) {
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (inputs_[i].name == name) bytes += input_dims_[i].size_bytes(inputs_[i].dtype);
+    }
+  }
+  common_.budget->reserve(bytes);
+  common_.budget->release(bytes);
+}
+
+ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, bool training) {
   runtime::Executor& executor = training ? *forward_ : *inference_;
   const std::span<const runtime::Port> ports = executor.inputs();
   const auto ordered = order_feeds(inputs, ports.first(split_.num_model_inputs));
@@ -124,8 +169,8 @@ ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool tr
   }
   if (!training) return result;
   const std::size_t num_statistics = split_.statistics.size();
-  std::move(computed.end() - static_cast<std::ptrdiff_t>(num_statistics), computed.end(),
-            weights_.end() - static_cast<std::ptrdiff_t>(num_statistics));
+  const std::vector<Tensor> statistics(computed.end() - static_cast<std::ptrdiff_t>(num_statistics),
+                                       computed.end());
   auto data = std::make_shared<Context::Data>();
   data->names = names_;
   data->cells = executor.cells();
@@ -139,6 +184,10 @@ ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool tr
   for (std::size_t i = 0; i < computed.size(); ++i) {
     data->kept.push_back(reads_output_[i] ? std::move(computed[i]) : Tensor());
   }
+  input_dims_.clear();
+  for (const Tensor& feed : feeds) input_dims_.push_back(feed.dims());
+  if (common_.fits_budget) prepare_backward(*data);
+  std::ranges::copy(statistics, weights_.end() - static_cast<std::ptrdiff_t>(num_statistics));
   ++passes_;
   result.context = Context(std::move(data));
   open_.push_back(result.context);
@@ -263,6 +312,42 @@ void SplitRunner::set_weights(const NamedTensors& weights) {
     fresh[static_cast<std::size_t>(found - weight_infos_.begin())] = tensor.clone();
   }
   weights_ = std::move(fresh);
+}
+
+// Bytes of a value of the last forward pass; 0: unknown.
+std::int64_t SplitRunner::bytes_of(const ir::Type& type) const {
+  std::vector<std::int64_t> dims;
+  for (const ir::Dim& dim : type.shape.value_or(ir::SymbolicShape())) {
+    std::int64_t value = dim.value();
+    for (std::size_t i = 0; i < input_dims_.size() && value < 0; ++i) {
+      const auto& shape = forward_->inputs()[i].type.shape;
+      for (std::size_t axis = 0; shape && axis < shape->size(); ++axis) {
+        if ((*shape)[axis].surely_equals(dim)) value = input_dims_[i][axis];
+      }
+    }
+    if (value < 0) return 0;
+    dims.push_back(value);
+  }
+  return type.is_tensor() && type.shape ? Dims(std::move(dims)).size_bytes(type.dtype) : 0;
+}
+
+MemoryReport SplitRunner::memory() const {
+  MemoryReport report;
+  for (const Tensor& weight : weights_) report.weights += weight.size_bytes();
+  for (const auto* executor : {&*inference_, &*forward_, &*backward_}) {
+    const runtime::MemoryUse use = executor->memory();
+    report.activations += use.arena - use.scratch + use.blocks;
+    report.scratch += use.scratch;
+    report.constants += use.constants;
+    report.dynamic += use.dynamic;
+    report.recomputed_values += use.recomputed_values;
+    report.recomputed_bytes += use.recomputed_bytes;
+    report.recomputed_flops += use.recomputed_flops;
+  }
+  if (source_.file.bytes != nullptr) report.file = std::ssize(source_.file.bytes->memory());
+  report.recomputed_values += std::ssize(split_.repeated);
+  for (const ir::Type& type : split_.repeated) report.recomputed_bytes += bytes_of(type);
+  return report;
 }
 
 }  // namespace train

@@ -34,7 +34,7 @@ class SplitRunner {
  public:
   using Context = ForwardBackward::Context;
 
-  SplitRunner(Source source, const ForwardBackwardOptions& options);
+  SplitRunner(Source source, ForwardBackwardOptions options);
 
   ForwardBackward::Result forward(const NamedTensors& inputs, bool training);
   ForwardBackward::Gradients backward(std::span<const Tensor> output_gradients,
@@ -49,8 +49,16 @@ class SplitRunner {
 
   NamedTensors weights() const;
   void set_weights(const NamedTensors& weights);
+  MemoryReport memory() const;
 
  private:
+  // `repeat_cheap`: see SplitOptions.
+  void split(bool repeat_cheap);
+  void make_executors();
+  ForwardBackward::Result run_forward(const NamedTensors& inputs, bool training);
+  // Throws: DeviceError, if the backward pass does not fit into the budget.
+  void prepare_backward(const Context::Data& data);
+  std::int64_t bytes_of(const ir::Type& type) const;
   void check_open(const Context& context) const;
   std::vector<Tensor> backward_feeds(std::span<const Tensor> output_gradients,
                                      const Context::Data& data) const;
@@ -58,6 +66,9 @@ class SplitRunner {
                           const Context::Data& data) const;
 
   Source source_;
+  ForwardBackwardOptions options_;
+  runtime::ExecutorOptions common_;
+  bool repeats_cheap_ = false;
   SplitGraph split_;
   std::optional<runtime::Executor> inference_;
   std::optional<runtime::Executor> forward_;
@@ -69,6 +80,7 @@ class SplitRunner {
   std::shared_ptr<const std::vector<std::string>> names_;  // see Context::Data
   std::vector<bool> reads_input_;   // per input of the forward graph: the backward graph reads it
   std::vector<bool> reads_output_;  // per output of the forward graph
+  std::vector<Dims> input_dims_;    // of the last forward pass for training
   std::uint64_t passes_ = 0;
   std::vector<Context> open_;
 };

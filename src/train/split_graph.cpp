@@ -1,7 +1,10 @@
 #include "train/split_graph.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -29,6 +32,12 @@ using ir::Node;
 using ir::Value;
 using ValueSet = std::unordered_set<const Value*>;
 using NodeSet = std::unordered_set<const Node*>;
+
+// What takes longer than a pass over memory.
+constexpr std::string_view kExpensive[] = {
+    "MatMul",      "Gemm",          "Conv", "ConvTranspose", "DeformConv",    "Einsum",
+    "Attention",   "LSTM",          "GRU",  "RNN",           "MatMulInteger", "ConvInteger",
+    "QLinearConv", "QLinearMatMul", "DFT",  "STFT"};
 
 std::vector<Value*> reads(const Node& node) {
   std::vector<Value*> values = node.inputs;
@@ -221,6 +230,57 @@ class Splitter {
       if (!needed.contains(node) || forward_.contains(node)) continue;
       for (Value* value : reads(*node)) read_backward(value);
     }
+    if (options_.repeat_cheap) repeat_cheap_nodes();
+  }
+
+  // From the last saved value to the first: it is not saved if nodes that are cheap compute it from
+  // what is.
+  void repeat_cheap_nodes() {
+    std::unordered_map<const Node*, std::size_t> position;
+    for (std::size_t i = 0; i < graph_.nodes.size(); ++i) position.emplace(graph_.nodes[i], i);
+    std::vector<Value*> candidates = saved_;
+    std::ranges::sort(candidates, std::greater<>(),
+                      [&](const Value* value) { return position.at(value->producer); });
+    ValueSet kept(saved_.begin(), saved_.end());
+    std::unordered_set<Node*> repeated;
+    for (Value* value : candidates) {
+      kept.erase(value);
+      std::unordered_set<Node*> nodes;
+      if (is_cheap(*value->producer) && can_repeat(value, kept, nodes)) {
+        repeated.insert(nodes.begin(), nodes.end());
+        split_.repeated.push_back(value->type);
+        backward_reads_.erase(value);
+      } else {
+        kept.insert(value);
+      }
+    }
+    std::erase_if(saved_, [&](const Value* value) { return !kept.contains(value); });
+    for (Node* node : graph_.nodes) {
+      if (!repeated.contains(node)) continue;
+      for (Value* value : reads(*node)) {
+        if (value->producer == nullptr || !repeated.contains(value->producer)) read_backward(value);
+      }
+    }
+  }
+
+  bool is_cheap(const Node& node) const {
+    const opdef::OpDef* def = registry_.find(node);
+    return def != nullptr && !def->is_random && node.domain.empty() && node.subgraphs().empty() &&
+           std::ranges::find(kExpensive, node.op_type) == std::end(kExpensive);
+  }
+
+  // `nodes` receives what is to be repeated.
+  bool can_repeat(const Value* value, const ValueSet& kept,
+                  std::unordered_set<Node*>& nodes) const {
+    constexpr std::size_t kMost = 64;  // nodes for one value
+    if (nodes.size() >= kMost) return false;
+    if (!nodes.insert(value->producer).second) return true;
+    return std::ranges::all_of(value->producer->inputs, [&](const Value* input) {
+      if (input == nullptr || input->producer == nullptr || kept.contains(input)) return true;
+      if (std::ranges::find(output_values_, input) != output_values_.end()) return true;
+      if (gives_shape(*input->producer)) return true;  // it is saved, a few numbers
+      return is_cheap(*input->producer) && can_repeat(input, kept, nodes);
+    });
   }
 
   bool gives_shape(const Node& node) const {
@@ -303,12 +363,41 @@ class Splitter {
     for (const Value* gradient : gradients_) graph.outputs.push_back(map.at(gradient));
     ir::replace_uses(graph, replaced);
     finish(*model);
+    if (!split_.repeated.empty()) compute_late(graph, map);
     const auto by_value =
         opdef::shape_values(graph.nodes, *model, registry_, builtin_engine().kernels);
     for (std::size_t i = 0; i < graph.inputs.size(); ++i) {
       split_.backward_inputs[i].gives_shape = by_value.contains(graph.inputs[i]);
     }
     return model;
+  }
+
+  // Moves copies of forward nodes to their first readers: what they compute lives no longer than
+  // needed.
+  void compute_late(ir::Graph& graph, const std::unordered_map<const Value*, Value*>& map) const {
+    NodeSet waiting;
+    for (const Node* node : forward_) {
+      for (const Value* output : node->outputs) {
+        if (output != nullptr) waiting.insert(map.at(output)->producer);
+      }
+    }
+    std::vector<Node*> nodes;
+    std::vector<Node*> open;
+    for (Node* node : std::exchange(graph.nodes, {})) {
+      if (waiting.contains(node)) continue;
+      open.push_back(node);
+      while (!open.empty()) {
+        Node* next = open.back();
+        const std::size_t before = open.size();
+        for (const Value* input : reads(*next)) {
+          if (waiting.contains(input->producer)) open.push_back(input->producer);
+        }
+        if (open.size() > before) continue;
+        open.pop_back();
+        if (next == node || waiting.erase(next) > 0) nodes.push_back(next);
+      }
+    }
+    graph.nodes = std::move(nodes);
   }
 
   static void finish(ir::Model& model) {

@@ -28,6 +28,9 @@ struct SplitOptions {
   TrainingMode training_mode = TrainingMode::kAuto;
   const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
   MixedPrecision precision = {};
+  /// Values that cheap nodes compute from inputs and saved values are not saved: the backward graph
+  /// computes them again.
+  bool repeat_cheap = false;
 };
 
 /// Where an input of the backward graph comes from.
@@ -58,6 +61,7 @@ struct SplitGraph {
   std::vector<WeightInfo> statistics = {};
   std::vector<std::string> gradient_inputs = {};
   std::vector<BackwardInput> backward_inputs = {};
+  std::vector<ir::Type> repeated = {};  ///< of the values that are computed again
 };
 
 /// `working`: a working copy (internal opset, types inferred).

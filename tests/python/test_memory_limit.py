@@ -189,10 +189,105 @@ def test_same_bits_in_half_the_memory(make, options):
 
 def test_branches_and_loops():
     free, losses = trained(branches, optimizer="adam")
-    # What runs in bodies keeps its values; the limit holds, and results are the same.
     session, again = trained(branches, free.memory().total, optimizer="adam")
     assert again == losses
     assert same_state(session, free)
+
+
+def deep_bodies(kind: str) -> onnx.ModelProto:
+    """An If or a Scan whose body has ten layers, with random numbers in between."""
+    layers = "".join(
+        f"m{i} = MatMul(h{i}, {'ab'[i % 2]})  t{i} = Tanh(m{i})  s{i} = Sigmoid(m{i})"
+        f"  p{i} = Mul(t{i}, s{i})  h{i + 1} = Dropout(p{i}, ratio, training) "
+        for i in range(10)
+    )
+    of = "float[N, 16, 64]"
+    body = {
+        "If": f"""total = ReduceSum<keepdims=0>(q)  far = Constant<value = float {{-1e9}}>()
+          yes = Greater(total, far)
+          z = If(yes) <
+            then_branch = t () => ({of} u) {{ h0 = Identity(q) {layers} u = Identity(h10) }},
+            else_branch = e () => ({of} v) {{ v = Identity(q) }}>""",
+        "Scan": f"""one = Unsqueeze(q, first)  steps = Concat<axis=0>(one, one, one)
+          zero = Mul(q, none)
+          z, all = Scan <num_scan_inputs = 1,
+            body = f ({of} state, {of} x_t) => ({of} u, {of} o) {{
+            h0 = Add(state, x_t) {layers} u = Identity(h10)  o = Identity(h10) }}> (zero, steps)""",
+    }
+    text = f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g ({of} x) => (float[N, 5] y)
+    <bool training = {{1}}, float ratio = {{0.25}}, int64[1] first = {{0}}, int64[1] second = {{1}},
+     float none = {{0.0}}>
+    {{
+      q = MatMul(x, a)
+      {body[kind]}
+      r = MatMul(z, c)  y = ReduceMean<keepdims=0>(r, second)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in {"a": (64, 64), "b": (64, 64), "c": (64, 5)}.items():
+        numbers = (0.2 * rng.standard_normal(shape)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(numbers, name))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["If", "Scan"])
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adam", "threads": 2}], ids=str)
+def test_values_in_bodies_are_computed_again(kind, options):
+    def make():
+        return deep_bodies(kind)
+
+    SHAPES[make] = (16, 64)
+    free, losses = trained(make, **dict(options))
+    kept = free.memory()
+    assert kept.recomputed_values == 0
+    least = least_limit(make, **options)
+    for limit in (least, (least + kept.total) // 2):
+        session, again = trained(make, limit, **dict(options))
+        assert again == losses
+        assert same_state(session, free)
+        memory = session.memory()
+        assert memory.total <= limit
+        assert memory.recomputed_values > 0
+        assert memory.recomputed_bytes > 0
+    assert least < kept.total
+
+
+def passes(make, limit=None, **options):
+    """A ForwardBackward after some passes, and what they returned."""
+    rng = np.random.default_rng(1)
+    layer = og.ForwardBackward(make(), seed=3, memory_limit=limit, **options)
+    results = []
+    for _ in range(3):
+        x = rng.standard_normal((BATCH, *SHAPES[make])).astype(np.float32)
+        (y,) = layer.forward({"x": x})
+        saved = layer.contexts[0].saved_bytes
+        gradients = layer.backward(rng.standard_normal(y.shape).astype(np.float32))
+        results.append([y, *gradients.weights.values(), *gradients.inputs.values()])
+    results.append(list(layer.weights.values()))
+    return layer, saved, results
+
+
+@pytest.mark.parametrize("make", [convolutions, attention])
+@pytest.mark.parametrize("options", [{}, {"threads": 2, "frozen": "w5"}], ids=str)
+def test_separate_passes_save_less(make, options):
+    free, saved, results = passes(make, **options)
+    memory = free.memory()
+    assert memory.recomputed_values == memory.recomputed_bytes == 0
+    _, same, again = passes(make, memory.total + memory.file, **options)
+    assert same == saved
+    limit = memory.total - saved // 20
+    layer, less, fewer = passes(make, limit, **options)
+    for a, b, c in zip(results, again, fewer, strict=True):
+        assert all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+        for x, z in zip(a, c, strict=True):  # other nodes share a kernel: rounding differs
+            np.testing.assert_allclose(z, x, rtol=0, atol=1e-5 * max(abs(x).max(), 1e-3))
+    assert less < (0.6 if make is convolutions else 0.96) * saved
+    assert layer.memory().recomputed_values > 0
+    assert layer.memory().recomputed_bytes >= saved - less
+    with pytest.raises(og.DeviceError):
+        passes(make, 1000, **options)
 
 
 def test_limits_as_text_and_in_errors():

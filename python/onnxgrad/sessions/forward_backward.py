@@ -23,6 +23,7 @@ from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_fe
 from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.precision import PrecisionLike, as_precision
+from onnxgrad.profiles import Memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,6 +100,12 @@ class ForwardBackward:
         ``OMP_NUM_THREADS``.
     seed : int, default=0
         Seed of Dropout and other random operators.
+    memory_limit : int or str, default=None
+        Bytes that the object may use, or text as in ``"2GB"``. Where passes would need more,
+        forward passes do not save what cheap operators can compute again, and each pass computes
+        values of its own again; `memory` returns what that costs. See `TrainingSession`.
+    plan_cache : path, default=None
+        A folder that keeps compiled plans for other processes; see `TrainingSession`.
 
     Raises
     ------
@@ -141,6 +148,8 @@ class ForwardBackward:
         device: str = "cpu",
         threads: int | None = None,
         seed: int = 0,
+        memory_limit: int | str | None = None,
+        plan_cache: str | os.PathLike[str] | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "weights": patterns("weights", weights),
@@ -154,6 +163,8 @@ class ForwardBackward:
             "device": device,
             "threads": threads,
             "seed": seed,
+            "memory_limit": memory_limit,
+            "plan_cache": plan_cache,
         }
         self._build(to_core_model(model))
 
@@ -169,7 +180,13 @@ class ForwardBackward:
             options["stop_gradient"],
             training_mode_of(options["training_mode"]),
             options["precision"]._native(),
-            engine_options(options["device"], options["threads"], options["seed"]),
+            engine_options(
+                options["device"],
+                options["threads"],
+                options["seed"],
+                options["memory_limit"],
+                options["plan_cache"],
+            ),
         )
         self._input_names = [value.name for value in self._core.inputs]
         self._output_names = [value.name for value in self._core.outputs]
@@ -261,6 +278,14 @@ class ForwardBackward:
             {name: from_native(value) for name, value in weights.items()},
             {name: from_native(value) for name, value in inputs.items()},
         )
+
+    def memory(self) -> Memory:
+        """Return the memory that the object uses, by purpose.
+
+        `activations` are those of the largest passes so far, with saved tensors and results that
+        are in use or kept for reuse.
+        """
+        return Memory._of(self._core.memory())
 
     @property
     def contexts(self) -> list[Context]:

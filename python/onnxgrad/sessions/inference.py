@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -111,6 +112,8 @@ class InferenceSession(NotPickled):
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
+    plan_cache : path, default=None
+        A folder that keeps compiled plans for other processes; see `TrainingSession`.
 
     Raises
     ------
@@ -138,9 +141,15 @@ class InferenceSession(NotPickled):
 
     @checked_names
     def __init__(
-        self, model: ModelLike, *, device: str = "cpu", threads: int | None = None
+        self,
+        model: ModelLike,
+        *,
+        device: str = "cpu",
+        threads: int | None = None,
+        plan_cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._core = _core.InferenceSession(to_core_model(model), engine_options(device, threads))
+        engine = engine_options(device, threads, plan_cache=plan_cache)
+        self._core = _core.InferenceSession(to_core_model(model), engine)
         inputs = self._core.inputs
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
         self._maps = {value.name: value for value in inputs if is_map(value)}
