@@ -11,7 +11,7 @@ export PATH := $(bin):$(PATH)
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest lint lint-all format fuzz fuzz-graphs bench bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest lint lint-all format fuzz fuzz-graphs bench lengths bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ bench: build ## the benchmark workloads beside other systems at 1 and 2 threads 
 	@python benchmarks/floors.py
 	@python benchmarks/inference.py
 	@python benchmarks/optimizers.py
+
+lengths: build ## ten thousand lengths in one fit: time per token, plans, peak memory; fails if a goal is missed
+	@python benchmarks/sequence_lengths.py --check
 
 bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter=REGEX chooses
 	@cmake --preset bench >/dev/null

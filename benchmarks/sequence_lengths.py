@@ -1,14 +1,21 @@
 """Time per token of sequences of one length and of many, and what ten thousand lengths cost.
 
-    python benchmarks/sequence_lengths.py
+    python benchmarks/sequence_lengths.py [--check]
+    make lengths                                # with --check: exit status 1 if a goal is missed
 
 A causal layer of attention (width 128, vocabulary 1000), batches of 16 sequences, Adam: all of
 length 256, or of lengths from 16 to 496, in buckets and each batch at its own length. Then a small
 network without attention on 10,000 sequences, each of another length, in batches of 4. Times are
-those of the second epoch of a fit, divided by the tokens that are not padding.
+those of the second epoch of a fit, divided by the tokens that are not padding. The last line is the
+worst case: 10,000 batches of 10,000 lengths without buckets, each of which has a plan of its own.
+
+The goals: time per token with buckets within 15 % of one length; a second epoch of ten thousand
+lengths needs no more memory than the first.
 """
 
+import argparse
 import resource
+import sys
 import time
 
 import numpy as np
@@ -65,8 +72,8 @@ def measure(
     batch: int,
     classes: int = VOCABULARY,
     **options: object,
-) -> None:
-    """Fit two epochs and print a line."""
+) -> tuple[float, float]:
+    """Fit two epochs and print a line; return microseconds per token and the growth of the peak."""
     rng = np.random.default_rng(1)
     ids = [rng.integers(0, VOCABULARY, length) for length in lengths]
     data = og.data.Sequences(ids, [one % classes for one in ids], batch_size=batch, **options)
@@ -87,22 +94,38 @@ def measure(
         f"second {seconds:6.2f} s, peak {resident[0]:.0f} and {resident[1]:.0f} MB",
         flush=True,
     )
+    return 1e6 * seconds / lengths.sum(), resident[1] / resident[0] - 1
 
 
-def main() -> None:
+def main() -> int:
     """Print a line for each kind of data."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
+    arguments = parser.parse_args()
     rng = np.random.default_rng(2)
     model = network(128, VOCABULARY, 512, attention=True)
     lengths = rng.integers(16, 497, 384)
-    measure("all of length 256", model, np.full(384, 256), 16)
+    fixed, _ = measure("all of length 256", model, np.full(384, 256), 16)
     for number in (8, 16):
-        measure(f"16 to 496, {number} buckets", model, lengths, 16, bucket_by_length=number)
+        bucketed, _ = measure(
+            f"16 to 496, {number} buckets", model, lengths, 16, bucket_by_length=number
+        )
     measure("16 to 496, each batch its own", model, lengths, 16, bucket_by_length=False)
     small = network(8, 4, 0, attention=False)
     every = rng.permutation(np.arange(1, 10001))
     measure("all of length 5000", small, np.full(10000, 5000), 4, classes=4)
-    measure("1 to 10,000, 16 buckets", small, every, 4, classes=4)
+    _, growth = measure("1 to 10,000, 16 buckets", small, every, 4, classes=4)
+    _, own_growth = measure(
+        "1 to 10,000, a plan for each", small, every, 1, classes=4, bucket_by_length=False
+    )
+    missed = []
+    if bucketed > 1.15 * fixed:
+        missed.append(f"{bucketed / fixed:.2f} times the time per token of one length")
+    missed += [f"the peak grows by {g:.0%}" for g in (growth, own_growth) if g > 0.05]
+    for line in missed:
+        print(f"sequence_lengths.py: {line}", file=sys.stderr)
+    return 1 if missed and arguments.check else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
