@@ -1,6 +1,7 @@
 #include "train/data/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
 #include <string>
@@ -81,25 +82,30 @@ void shuffle_rows(std::uint64_t seed, std::uint32_t epoch, std::span<std::int64_
 }
 
 KeyedPermutation::KeyedPermutation(std::uint64_t size, std::uint64_t seed, std::uint32_t epoch)
-    : size_(size), seed_(seed), epoch_(epoch) {
-  while (half_bits_ < 32 && (std::uint64_t{1} << (2 * half_bits_)) < size) ++half_bits_;
+    : size_(size) {
+  constexpr std::uint32_t kUse = 0x100;  // apart from the streams of RandomUse
+  constexpr int kFewestBits = 8;         // networks over fewer are not uniform
+  const int bits = std::max(static_cast<int>(std::bit_width(size - 1)), kFewestBits);
+  const auto mask = [](int count) {
+    return static_cast<std::uint32_t>((std::uint64_t{1} << count) - 1);
+  };
+  low_bits_ = bits / 2;
+  low_mask_ = mask(low_bits_);
+  high_mask_ = mask(bits - low_bits_);
+  for (std::uint32_t i = 0; i < kRounds; i += 4) {
+    const base::PhiloxBlock words = base::philox4x32({i, 0, epoch, kUse}, seed);
+    std::ranges::copy(words, keys_.begin() + i);
+  }
 }
 
-std::uint64_t KeyedPermutation::operator()(std::uint64_t position) const {
-  constexpr std::uint32_t kRounds = 8;
-  constexpr std::uint32_t kUse = 0x100;  // apart from the streams of RandomUse
-  const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-  do {
-    std::uint64_t left = position >> half_bits_;
-    std::uint64_t right = position & mask;
-    for (std::uint32_t round = 0; round < kRounds; ++round) {
-      const auto word = static_cast<std::uint32_t>(right);
-      const std::uint32_t mixed = base::philox4x32({word, round, epoch_, kUse}, seed_)[0];
-      left = std::exchange(right, left ^ (mixed & mask));
+void KeyedPermutation::fill(std::uint64_t first, std::span<std::int64_t> numbers) const {
+  std::uint64_t position = first;
+  for (std::int64_t& number : numbers) number = static_cast<std::int64_t>(permute(position++));
+  for (std::int64_t& number : numbers) {
+    while (static_cast<std::uint64_t>(number) >= size_) {
+      number = static_cast<std::int64_t>(permute(static_cast<std::uint64_t>(number)));
     }
-    position = left << half_bits_ | right;
-  } while (position >= size_);
-  return position;
+  }
 }
 
 std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size) {

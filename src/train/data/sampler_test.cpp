@@ -60,6 +60,17 @@ TEST(Sampler, AKeyedPermutationIsOne) {
       EXPECT_EQ(KeyedPermutation(size, 7, 3)(i), number);
     }
   }
+  const KeyedPermutation million(1'000'003, 7, 3);
+  std::vector<std::int64_t> numbers(1'000'003);
+  for (std::size_t first = 0; first < numbers.size(); first += 70'000) {
+    million.fill(first, std::span(numbers).subspan(
+                            first, std::min<std::size_t>(70'000, numbers.size() - first)));
+    EXPECT_EQ(static_cast<std::uint64_t>(numbers[first]), million(first));
+  }
+  std::ranges::sort(numbers);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    ASSERT_EQ(numbers[i], static_cast<std::int64_t>(i));
+  }
   const std::uint64_t large = std::uint64_t{1} << 50;
   const KeyedPermutation permutation(large + 12345, 1, 0);
   EXPECT_LT(permutation(large), large + 12345);
@@ -83,6 +94,28 @@ TEST(Sampler, AKeyedPermutationIsUniform) {
     }
   }
   EXPECT_LT(chi_square, 39.3);  // 16 degrees of freedom: exceeded with probability 0.001
+}
+
+// Neighbours of an epoch come from anywhere, and the same row is anywhere in the next epoch.
+TEST(Sampler, AKeyedPermutationHasNoPattern) {
+  constexpr std::uint64_t kSize = 100'000;
+  constexpr std::size_t kBins = 10;
+  std::array<std::array<int, kBins>, kBins> neighbours{};
+  std::array<std::array<int, kBins>, kBins> epochs{};
+  const KeyedPermutation first(kSize, 1, 0);
+  const KeyedPermutation second(kSize, 1, 1);
+  for (std::uint64_t i = 0; i + 1 < kSize; ++i) {
+    const auto bin = [](std::uint64_t number) { return number * kBins / kSize; };
+    ++neighbours[bin(first(i))][bin(first(i + 1))];
+    ++epochs[bin(first(i))][bin(second(i))];
+  }
+  for (const auto& counts : {neighbours, epochs}) {
+    double chi_square = 0;
+    for (const auto& row : counts) {
+      for (const int count : row) chi_square += (count - 1000.0) * (count - 1000.0) / 1000;
+    }
+    EXPECT_LT(chi_square, 148.2);  // 99 degrees of freedom: exceeded with probability 0.001
+  }
 }
 
 TEST(Sampler, WindowsAreConsecutiveRowsThatBeginAnywhere) {

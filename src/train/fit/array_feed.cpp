@@ -83,7 +83,14 @@ ArrayFeed::ArrayFeed(const FitSession& session, const Dataset& data, FitOptions&
   block_.batch_rows = std::min(options.batch_size, block_.rows);
   const bool has_windows = options.sampling == Sampling::kWindows;
   if (has_windows) block_.rows = count_windows(block_.rows, block_.batch_rows) * block_.batch_rows;
+  rows_ = block_.rows;
   if (!options.shuffle && train_rows_.empty()) return;
+  if (options.shuffle && !has_windows && train_rows_.empty() && rows_ > kMostOrdered) {
+    constexpr std::int64_t kOrdered = std::int64_t{1} << 16;  // stays in a cache
+    permutation_.emplace(static_cast<std::uint64_t>(rows_), options.seed, 0);
+    block_.rows = std::min(
+        std::max<std::int64_t>(kOrdered / block_.batch_rows, 1) * block_.batch_rows, rows_);
+  }
   order_ = train_rows_;
   order_.resize(static_cast<std::size_t>(block_.rows));
   block_.order = order_;
@@ -115,9 +122,13 @@ void ArrayFeed::open_validation(std::optional<Validation>& validation) {
 }
 
 void ArrayFeed::begin_epoch(std::int64_t epoch) {
-  is_given_ = false;
+  done_ = 0;
   if (!options_.shuffle) return;
   const auto number = static_cast<std::uint32_t>(epoch - 1);
+  if (permutation_) {
+    permutation_.emplace(static_cast<std::uint64_t>(rows_), options_.seed, number);
+    return;
+  }
   if (options_.sampling == Sampling::kWindows) {
     const std::int64_t rows =
         train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
@@ -130,12 +141,21 @@ void ArrayFeed::begin_epoch(std::int64_t epoch) {
 }
 
 const RowBlock* ArrayFeed::next(StopFlag& /*stop*/) {
-  return std::exchange(is_given_, true) ? nullptr : &block_;
+  if (done_ == rows_) return nullptr;
+  if (permutation_) {
+    const std::int64_t rows = std::min(std::ssize(order_), rows_ - done_);
+    const auto order = std::span(order_).first(static_cast<std::size_t>(rows));
+    permutation_->fill(static_cast<std::uint64_t>(done_), order);
+    block_.order = order;
+    block_.rows = rows;
+  }
+  done_ += block_.rows;
+  return &block_;
 }
 
 std::optional<std::int64_t> ArrayFeed::num_batches() const {
-  const bool has_tail = block_.rows % block_.batch_rows > 0 && !options_.drop_last;
-  return block_.rows / block_.batch_rows + (has_tail ? 1 : 0);
+  const bool has_tail = rows_ % block_.batch_rows > 0 && !options_.drop_last;
+  return rows_ / block_.batch_rows + (has_tail ? 1 : 0);
 }
 
 }  // namespace onnxgrad::train

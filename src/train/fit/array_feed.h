@@ -5,12 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "train/data/sampler.h"
 #include "train/fit/batch_feed.h"
 
 namespace onnxgrad::train {
 
 /// Rows that are all in memory: checked, converted and split at construction. An epoch is one
-/// block, in the order of the rows or in a permutation that is a function of (seed, epoch).
+/// block, in the order of the rows or in a permutation that is a function of (seed, epoch); above
+/// kMostOrdered rows it is a block after another of a permutation that needs no array of all rows.
+inline constexpr std::int64_t kMostOrdered = std::int64_t{1} << 20;
+
 class ArrayFeed final : public BatchFeed {
  public:
   /// Sets the batch size in `options`. Both outlive this.
@@ -21,7 +25,7 @@ class ArrayFeed final : public BatchFeed {
   const RowBlock* next(StopFlag& stop) override;
   void open_validation(std::optional<Validation>& validation) override;
   const RowBlock* known_block() const override { return &block_; }
-  std::optional<std::int64_t> num_rows() const override { return block_.rows; }
+  std::optional<std::int64_t> num_rows() const override { return rows_; }
   std::optional<std::int64_t> num_batches() const override;
   std::string checksum(std::int64_t /*row*/) const override { return checksum_; }
 
@@ -36,7 +40,10 @@ class ArrayFeed final : public BatchFeed {
   std::optional<PreparedData> validation_;
   std::string checksum_;
   RowBlock block_;
-  bool is_given_ = false;  ///< the block of this epoch
+  std::int64_t rows_ = 0;  ///< of an epoch
+  std::int64_t done_ = 0;  ///< rows of this epoch's blocks so far
+  /// Of an epoch of so many rows that there is no array of all of them.
+  std::optional<KeyedPermutation> permutation_;
 };
 
 /// Of names, types, shapes and numbers; `validation` may be nullptr.

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "onnxgrad/option_error.h"
+#include "train/fit/array_feed.h"
 #include "train/testing/temporary_folder.h"
 #include "train/testing/worker_runs.h"
 
@@ -225,6 +226,16 @@ TEST_F(WorkersFit, ResumeWithAndWithoutSharedUpdates) {
       }
     }
   }
+}
+
+// So many rows are shuffled without an array of them, in blocks.
+TEST_F(WorkersFit, ShuffleManyRowsWithoutAnArray) {
+  Case with = adam_case("many");
+  with.rows = kMostOrdered + 1000;
+  with.hidden = 2;
+  with.fit = {.epochs = 1, .batch_size = 50'000, .seed = 3};
+  train_test::expect_as_one(with, kDouble, {2});
+  expect_resumes(with, 2, 3, 1e-11);
 }
 
 TEST_F(WorkersFit, APartThatIsMissingMakesACheckpointIncomplete) {
