@@ -1,4 +1,4 @@
-"""Time of a step and memory of activations with `precision="bf16"` and "fp16", beside float32.
+"""Time of a step and memory of activations with each `precision=`, beside float32.
 
 Run from the repository: .venv/bin/python benchmarks/mixed_precision.py [--threads 1,2] [NAME...]
 Workloads are those of benchmarks/peers. The precisions take turns; the figure is the minimum.
@@ -18,8 +18,8 @@ import workloads
 
 import onnxgrad as og
 
-NAMES = ("w3_mlp784", "w5_resnet18", "w6_bert_tiny", "w7_causal_lm")
-PRECISIONS = ("float32", "bf16", "fp16")
+NAMES = ("w3_mlp784", "w5_resnet18", "w6_bert_tiny", "w7_causal_lm", "w8_mobilenetv2")
+PRECISIONS = ("float32", "bf16", "fp16", "stored_bf16")
 
 
 def measure(name, threads, seconds):

@@ -55,7 +55,8 @@ void bind_gradients(nb::module_& module) {
   nb::enum_<Precision>(module, "Precision")
       .value("float32", Precision::kFloat32)
       .value("bf16", Precision::kBfloat16)
-      .value("fp16", Precision::kFloat16);
+      .value("fp16", Precision::kFloat16)
+      .value("stored_bf16", Precision::kStoredBfloat16);
   nb::class_<MixedPrecision>(module, "MixedPrecision")
       .def(
           "__init__",

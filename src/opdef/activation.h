@@ -15,6 +15,11 @@ enum class ActivationFunction : std::int64_t {
 };
 inline constexpr std::string_view kActivation = "Activation";
 
+/// `ActivationGradient` of the same domain, (x, dy) -> dx: dy times the derivative, for an x that
+/// is stored as a half, from which that is computed again. Operands and result of both operators
+/// may be halves, of one type: they are computed in float32.
+inline constexpr std::string_view kActivationGradient = "ActivationGradient";
+
 }  // namespace onnxgrad::opdef
 
 #endif  // ONNXGRAD_OPDEF_ACTIVATION_H_

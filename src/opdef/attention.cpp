@@ -48,7 +48,9 @@ Attention Attention::read(const ir::Node& node) {
                .causal = node.int_attribute("causal", 0) != 0,
                .causal_offset = node.int_attribute("causal_offset", 0),
                .dropout = read_number(node, "dropout"),
-               .stores_shares = node.int_attribute("stores_shares", 0) != 0};
+               .stores_shares = node.int_attribute("stores_shares", 0) != 0,
+               .shares_type = static_cast<DataType>(node.int_attribute("shares_type", 0)),
+               .rounds_gradient = node.int_attribute("rounds_gradient", 0) != 0};
   const std::vector<std::int64_t> kinds = node.ints_attribute("mask_kinds");
   const std::vector<float> fills = node.floats_attribute("mask_fills");
   for (std::size_t i = 0; i < kinds.size(); ++i) {
@@ -65,6 +67,10 @@ std::vector<ir::Attribute> Attention::attributes() const {
       {.name = "v", .value = v.to_ints()},       {.name = "y", .value = y.to_ints()},
       {.name = "scale", .value = number(scale)}, {.name = "dropout", .value = number(dropout)}};
   if (stores_shares) list.push_back({.name = "stores_shares", .value = std::int64_t{1}});
+  if (shares_type != DataType::kUndefined) {
+    list.push_back({.name = "shares_type", .value = static_cast<std::int64_t>(shares_type)});
+  }
+  if (rounds_gradient) list.push_back({.name = "rounds_gradient", .value = std::int64_t{1}});
   if (causal) {
     list.push_back({.name = "causal", .value = std::int64_t{1}});
     list.push_back({.name = "causal_offset", .value = causal_offset});

@@ -44,7 +44,9 @@ struct AttentionMask {
 /// (q, k, v, masks...) -> (y, stats or shares):
 ///   score = scale q k', masked;  y = dropout(softmax(score)) v
 /// shares: softmax(score), [N * S, T], if `stores_shares`. Otherwise
-/// stats: [N * S, 2], of each row of scores the largest, and 1 / sum(exp(score - largest)). Leading
+/// stats: [N * S, 2], of each row of scores the largest, and 1 / sum(exp(score - largest)). With
+/// `shares_type` the shares are rounded to that half before they are multiplied, and stored in it;
+/// with `rounds_gradient` only those that the gradient uses. Leading
 /// axes of a view are flattened in order: their product is N or K. The last axis of q, v and y has
 /// stride 1; of k, one of the last two axes has. The dropout draws from the node's random stream.
 struct Attention {
@@ -58,6 +60,8 @@ struct Attention {
   std::vector<AttentionMask> masks = {};
   double dropout = 0;  ///< fraction that is dropped
   bool stores_shares = false;
+  DataType shares_type = DataType::kUndefined;  ///< float16, bfloat16, or that of the operands
+  bool rounds_gradient = false;
 
   static Attention read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
@@ -65,7 +69,8 @@ struct Attention {
 inline constexpr std::string_view kAttention = "Attention";
 
 /// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of Attention.
-/// dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed.
+/// dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed. Without y,
+/// which has sums of rounded shares, sum(dy y) of a row is computed from the shares.
 struct AttentionGradient {
   Attention forward = {};
   StridedView dy = {};  ///< of the shape of y

@@ -117,7 +117,7 @@ class Finder {
     take(match_.scores);
     for (const ScoreStep& step : match_.steps) take(step.node);
     take(&softmax);
-    used_ = softmax.outputs[0];
+    used_ = find_rounding(softmax.outputs[0]);
     if (Node* dropout = reader(used_, "Dropout", 0); dropout != nullptr) {
       if (!match_dropout(*dropout)) return false;
       take(dropout);
@@ -135,7 +135,7 @@ class Finder {
   }
 
   bool find_gradient() {
-    Value* p = match_.softmax->outputs[0];
+    Value* p = rounded_ == nullptr ? match_.softmax->outputs[0] : rounded_;
     // p without unused NaN: Where(And(IsNaN(p), dp == 0), 0, p).
     Node* used = reader(p, "Where", 2);
     Node* is_nan = reader(p, "IsNaN", 0);
@@ -213,6 +213,22 @@ class Finder {
       if (reader(next, "MatMul", 0) != nullptr || forward_reshape(next) != nullptr) return use.node;
     }
     return nullptr;
+  }
+
+  /// Takes the Casts that round p, if there are any; returns what the forward pass reads.
+  Value* find_rounding(Value* p) {
+    Node* narrow = reader(p, "Cast", 0);
+    if (narrow == nullptr || !ir::holds_half(narrow->outputs[0])) return p;
+    Node* wide = reader(narrow->outputs[0], "Cast", 0);
+    if (wide == nullptr || wide->outputs[0]->dtype() != p->dtype()) return p;
+    take(narrow);
+    take(wide);
+    rounded_ = wide->outputs[0];
+    match_.shares_type = narrow->outputs[0]->dtype();
+    const bool is_read = reader(p, "Dropout", 0) != nullptr || reader(p, "MatMul", 0) != nullptr ||
+                         forward_reshape(p) != nullptr;
+    match_.rounds_gradient = is_read;
+    return is_read ? p : rounded_;
   }
 
   static Value* other_input(const Node& node, const Value* one) {
@@ -405,17 +421,30 @@ class Finder {
   }
 
   static bool meets(const std::vector<ValueView>& a, const std::vector<ValueView>& b) {
-    return std::ranges::any_of(
-        a, [&](const ValueView& view) { return std::ranges::find(b, view) != b.end(); });
+    return std::ranges::any_of(a, [&](const ValueView& one) {
+      return std::ranges::any_of(b, [&](const ValueView& other) {
+        return one.view == other.view && before_rounding(one.base) == before_rounding(other.base);
+      });
+    });
   }
 
   const ir::Uses& uses_;
   AttentionMatch& match_;
   Value* used_ = nullptr;           // p after the dropout
+  Value* rounded_ = nullptr;        // p rounded to a half
   std::vector<Value*> candidates_;  // gradients of masked scores
 };
 
 }  // namespace
+
+const Value* before_rounding(const Value* value) {
+  const Node* wide = value->producer;
+  if (!is_op(wide, "Cast") || wide->input(0) == nullptr) return value;
+  const Node* narrow = wide->inputs[0]->producer;
+  const bool rounds = ir::holds_half(wide->inputs[0]) && is_op(narrow, "Cast") &&
+                      narrow->inputs[0]->dtype() == value->dtype();
+  return rounds ? narrow->inputs[0] : value;
+}
 
 std::optional<AttentionMatch> match_attention(Node& softmax, const ir::Uses& uses) {
   AttentionMatch match{.softmax = &softmax};

@@ -13,7 +13,7 @@
 //
 //   scores = masks(scale q kt);  p = Softmax(scores);  y = MatMul(Dropout(p), v)
 //
-// with any number of scales, masks and reshapes in between, and
+// with any number of scales, masks and reshapes in between, p perhaps rounded to a half, and
 //
 //   dv = MatMul(Transpose(Dropout(p)), dy)      dp = dropout(MatMul(dy, Transpose(v)))
 //   ds = p' (dp - ReduceSum(p' dp)), p' being p without the NaN that nothing depends on
@@ -39,7 +39,9 @@ struct AttentionMatch {
   ir::Node* scores = nullptr;  // MatMul(q, kt)
   std::vector<ScoreStep> steps = {};
   ir::Node* softmax = nullptr;
-  ir::Node* dropout = nullptr;  // absent without one, or where it drops nothing
+  DataType shares_type = DataType::kUndefined;  // a half that p is rounded to and read from
+  bool rounds_gradient = false;                 // by the gradient alone
+  ir::Node* dropout = nullptr;                  // absent without one, or where it drops nothing
   double dropped = 0;
   ir::Node* product = nullptr;  // MatMul(p, v)
 
@@ -55,6 +57,10 @@ struct AttentionMatch {
   /// All of it: nothing outside reads what they compute, but for y and the gradients.
   std::unordered_set<const ir::Node*> nodes = {};
 };
+
+/// The float32 number that a value is the rounding of, through a half; else the value. The gradient
+/// may read operands that are rounded where those of the forward pass are not.
+const ir::Value* before_rounding(const ir::Value* value);
 
 /// The attention with this Softmax; nullopt if there is none, or if something else reads what the
 /// fused kernel does not store.

@@ -19,17 +19,38 @@ bool is_identity(const ir::Node& node, const opdef::OpDef& def) {
   return def.is_identity != nullptr && def.is_identity(node);
 }
 
+using Replaced = std::unordered_map<const ir::Value*, ir::Value*>;
+
+ir::Value* resolve(ir::Value* value, const Replaced& replaced) {
+  const auto found = replaced.find(value);
+  return found == replaced.end() ? value : found->second;
+}
+
+bool is_cast(const ir::Node* node) {
+  return node != nullptr && node->domain.empty() && node->op_type == "Cast" &&
+         node->input(0) != nullptr;
+}
+
+// The half that a node rounds once more: Cast(Cast(half to float32) to half).
+ir::Value* rounded_before(const ir::Node& node, const Replaced& replaced) {
+  if (!is_cast(&node) || !ir::holds_half(node.outputs[0])) return nullptr;
+  const ir::Value* wide = resolve(node.inputs[0], replaced);
+  if (!is_cast(wide->producer) || wide->dtype() != DataType::kFloat32) return nullptr;
+  ir::Value* half = resolve(wide->producer->inputs[0], replaced);
+  return half->dtype() == node.outputs[0]->dtype() ? half : nullptr;
+}
+
 }  // namespace
 
 bool eliminate_identities(ir::Graph& graph, const PassContext& context) {
-  std::unordered_map<const ir::Value*, ir::Value*> replaced;  // by values that are not identities
+  Replaced replaced;  // by values that are not identities
   std::vector<ir::Node*> kept;
   for (ir::Node* node : graph.nodes) {
     const opdef::OpDef* def = context.ops.find(*node);
     if (def != nullptr && is_identity(*node, *def)) {
-      const auto source = replaced.find(node->inputs[0]);
-      replaced.emplace(node->outputs[0],
-                       source == replaced.end() ? node->inputs[0] : source->second);
+      replaced.emplace(node->outputs[0], resolve(node->inputs[0], replaced));
+    } else if (ir::Value* half = rounded_before(*node, replaced); half != nullptr) {
+      replaced.emplace(node->outputs[0], half);
     } else {
       kept.push_back(node);
     }

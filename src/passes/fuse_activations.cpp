@@ -208,7 +208,7 @@ Functions linear_in(const ir::Uses& uses, Value* dy, const Functions& functions)
 struct ActivationMatch {
   ActivationFunction function = {};
   Value* u = nullptr;
-  Value* y = nullptr;
+  Value* y = nullptr;   // absent: only its gradient
   Value* dy = nullptr;  // absent: no gradient
   Value* du = nullptr;
 };
@@ -274,6 +274,12 @@ void find_gradient(const ir::Uses& uses, const Functions& functions, const Sampl
   }
 }
 
+// The slope is then computed again from the half: stored, it would take twice its memory.
+bool is_stored_as_half(const Value& u) {
+  return u.producer != nullptr && ir::is_op(*u.producer, {"Cast"}) &&
+         u.dtype() == DataType::kFloat32 && ir::holds_half(u.producer->inputs[0]);
+}
+
 std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Uses& uses) {
   const Value* at = anchor.outputs[0];
   const auto dims = at->type.static_dims();
@@ -297,9 +303,10 @@ std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Us
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       ActivationMatch match{.function = static_cast<ActivationFunction>(i), .u = u};
       match.y = functions.find_value(shapes[i].value, u->dtype());
-      if (match.y == nullptr) continue;
+      // Of a half that only the gradient reads, there need be no function.
+      if (match.y == nullptr && !is_stored_as_half(*u)) continue;
       find_gradient(uses, functions, shapes[i].slope, match);
-      return match;
+      if (match.y != nullptr || match.du != nullptr) return match;
     }
   }
   return std::nullopt;
@@ -326,8 +333,11 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
   for (const Node* node : graph.nodes) {
     if (!ir::is_op(*node, {"Erf", "Tanh", "Sigmoid", "Gelu"})) continue;
     const auto match = match_activation(*node, uses);
-    if (!match || is_taken[match->y] || (match->du != nullptr && is_taken[match->du])) continue;
-    is_taken[match->y] = true;
+    if (!match || (match->y != nullptr && is_taken[match->y]) ||
+        (match->du != nullptr && is_taken[match->du])) {
+      continue;
+    }
+    if (match->y != nullptr) is_taken[match->y] = true;
     if (match->du != nullptr) is_taken[match->du] = true;
     matches.push_back(*match);
   }
@@ -335,12 +345,23 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
   // Each replaces the node whose result it takes.
   std::unordered_map<const Node*, Node*> replaced;
   for (const ActivationMatch& match : matches) {
-    const Node* old_y = match.y->producer;
+    const Node* old_y = match.y == nullptr ? nullptr : match.y->producer;
     const Node* old_du = match.du == nullptr ? nullptr : match.du->producer;
-    Node* node = take(graph, opdef::kActivation, {match.u}, match.y, ir::kFusedDomain, old_y->name);
-    node->set_attribute("function", static_cast<std::int64_t>(match.function));
-    replaced[old_y] = node;
+    const auto function = static_cast<std::int64_t>(match.function);
+    Node* node = nullptr;
+    if (old_y != nullptr) {
+      node = take(graph, opdef::kActivation, {match.u}, match.y, ir::kFusedDomain, old_y->name);
+      node->set_attribute("function", function);
+      replaced[old_y] = node;
+    }
     if (old_du == nullptr) continue;
+    if (is_stored_as_half(*match.u)) {
+      Node* gradient = take(graph, opdef::kActivationGradient, {match.u, match.dy}, match.du,
+                            ir::kFusedDomain, old_du->name);
+      gradient->set_attribute("function", function);
+      replaced[old_du] = gradient;
+      continue;
+    }
     Value* slope = graph.add_output(node, 1, match.u->type, "slope");
     replaced[old_du] = take(graph, "Mul", {match.dy, slope}, match.du, "", old_du->name);
   }

@@ -85,6 +85,9 @@ class Fusion {
     }
     forward_.dropout = match_.dropped;
     forward_.stores_shares = match_.has_gradient && sizes_.queries * sizes_.keys <= kStoredShares;
+    forward_.shares_type = match_.shares_type;
+    forward_.rounds_gradient = match_.rounds_gradient;
+    if (is_rounded() && match_.softmax->outputs[0]->dtype() != DataType::kFloat32) return false;
     return !match_.has_gradient || plan_gradient();
   }
 
@@ -107,7 +110,8 @@ class Fusion {
     } else {
       stats_ = node->outputs[1];
       const std::int64_t columns = forward_.stores_shares ? sizes_.keys : 2;
-      stats_->type = ir::Type::tensor(y_.value->dtype(),
+      const bool is_narrow = forward_.stores_shares && is_rounded();
+      stats_->type = ir::Type::tensor(is_narrow ? forward_.shares_type : y_.value->dtype(),
                                       ir::SymbolicShape{sizes_.heads * sizes_.queries, columns});
     }
     return node;
@@ -115,7 +119,14 @@ class Fusion {
 
   /// And a Transpose, where the gradient of transposed keys must be transposed.
   std::vector<Node*> make_gradient() {
-    std::vector<Value*> inputs{dy_.value, y_.value, stats_, q_.value, k_.value, v_.value};
+    Value* const y = is_rounded() ? nullptr : y_.value;
+    const auto at = [](Node* node, std::size_t i) { return node ? node->inputs[i] : nullptr; };
+    std::vector<Value*> inputs{dy_.value,
+                               y,
+                               stats_,
+                               as_read(q_.value, at(match_.dkt, 0)),
+                               as_read(k_.value, at(match_.dq, 1)),
+                               as_read(v_.value, at(match_.dp, 1))};
     inputs.insert(inputs.end(), masks_.begin(), masks_.end());
     opdef::AttentionGradient gradient{
         .forward = forward_, .dy = dy_.view, .dq = dq_.view, .dk = dk_.view, .dv = dv_.view};
@@ -142,6 +153,17 @@ class Fusion {
   bool has_gradient() const { return match_.has_gradient; }
 
  private:
+  // What the gradient reads for an operand of the forward pass, `by` being a view of it.
+  static Value* as_read(Value* operand, Value* by) {
+    if (by == nullptr) return operand;
+    for (const ValueView& found : views_of(by)) {
+      if (before_rounding(found.base) == before_rounding(operand)) return found.base;
+    }
+    return operand;
+  }
+
+  bool is_rounded() const { return forward_.shares_type != DataType::kUndefined; }
+
   std::vector<std::int64_t> q_dims() const { return {sizes_.heads, sizes_.queries, sizes_.size}; }
   std::vector<std::int64_t> k_dims() const { return {sizes_.key_heads, sizes_.keys, sizes_.size}; }
   std::vector<std::int64_t> v_dims() const {

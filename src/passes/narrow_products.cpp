@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ir/uses.h"
+#include "opdef/activation.h"
 #include "opdef/fused.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -85,14 +87,39 @@ bool narrow_operands(Node& node, const PassContext& context) {
   return false;
 }
 
-// The product is written as the half that it is rounded to, if nothing else reads it.
+// What reads and writes halves element by element or row by row.
+bool is_stream(const Node& node) {
+  return opdef::is_fused(&node, opdef::kActivation) ||
+         opdef::is_fused(&node, opdef::kActivationGradient) ||
+         opdef::is_fused(&node, "SoftmaxCrossEntropyLoss") ||
+         opdef::is_fused(&node, "SoftmaxCrossEntropyLossGrad");
+}
+
+bool narrow_inputs(Node& node, const PassContext& context) {
+  bool changed = false;
+  for (Value*& input : node.inputs) {
+    Value* const half = half_behind(input);
+    if (half == nullptr) continue;
+    Value* const wide = std::exchange(input, half);
+    if (context.has_kernel(node)) {
+      changed = true;
+    } else {
+      input = wide;
+    }
+  }
+  return changed;
+}
+
+// The result is written as the half that it is rounded to, if nothing else reads it.
 bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context) {
-  if (!is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node)) return false;
+  if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node)) {
+    return false;
+  }
   Value* const wide = node.outputs[0];
-  const Node* reader = uses.only_reader(wide);
+  const Node* reader = wide == nullptr ? nullptr : uses.only_reader(wide);
   if (!is_cast_node(reader) || !ir::holds_half(reader->outputs[0])) return false;
   Value* const half = reader->outputs[0];
-  if (half->dtype() != node.inputs[0]->dtype()) return false;
+  if (!is_stream(node) && half->dtype() != node.inputs[0]->dtype()) return false;
   node.outputs[0] = half;
   if (context.has_kernel(node)) {
     ir::Graph::set_output(&node, 0, half);
@@ -135,8 +162,11 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
   std::vector<const Node*> gone;
   bool changed = false;
   for (Node* node : graph.nodes) {
-    if (!is_narrowable(*node) || !shapes_are_static(*node) || !narrow_operands(*node, context))
-      continue;
+    if (!shapes_are_static(*node)) continue;
+    const bool is_narrowed = is_stream(*node)       ? narrow_inputs(*node, context)
+                             : is_narrowable(*node) ? narrow_operands(*node, context)
+                                                    : false;
+    if (!is_narrowed) continue;
     changed = true;
     const Node* reader = uses.only_reader(node->outputs[0]);
     if (narrow_result(*node, uses, context)) gone.push_back(reader);
@@ -158,11 +188,16 @@ class CastSpreader {
   bool run() {
     for (Node* node : std::vector<Node*>(graph_.nodes)) {
       if (!is_cast_node(node)) ++position_;
+      if (half_behind(node->output(0)) != nullptr) made_.emplace(node->outputs[0], position_);
       const opdef::OpDef* def = context_.ops.find(*node);
       const bool takes_casts = def != nullptr && def->expression != nullptr;
       for (Value*& input : node->inputs) {
         Value* const half = half_behind(input);
-        if (half == nullptr || uses_.count(input) < 2) continue;
+        if (half == nullptr && is_far_function(input)) {
+          input = computed_again(input);
+          continue;
+        }
+        if (half == nullptr || (uses_.count(input) < 2 && !is_far(input))) continue;
         const bool is_taken =
             takes_casts && input->type.static_dims() == node->outputs[0]->type.static_dims();
         input = is_taken ? add_cast(half, *input) : near_cast(half, input);
@@ -181,11 +216,67 @@ class CastSpreader {
     std::size_t position;
   };
 
-  // The first reader keeps the Cast that there is.
+  // Whether an element-wise function of halves has been read long before: it is then computed again
+  // from them rather than kept in float32.
+  bool is_far_function(Value* value) {
+    if (value == nullptr || uses_.count(value) < 2 || !is_function_of_halves(*value, 0)) {
+      return false;
+    }
+    const auto [entry, is_first] = latest_.try_emplace(value, Latest{value, position_});
+    const bool is_far = !is_first && position_ > entry->second.position + kNear;
+    if (!is_far) entry->second.position = position_;
+    return is_far;
+  }
+
+  bool is_function_of_halves(const Value& value, int depth) const {
+    constexpr int kDeepest = 8;
+    constexpr std::int64_t kFewest = 4096;
+    const Node* node = value.producer;
+    const auto dims = value.type.static_dims();
+    if (node == nullptr || depth > kDeepest || !node->domain.empty() ||
+        value.dtype() != DataType::kFloat32 || !dims || dims->num_elements() < kFewest) {
+      return false;
+    }
+    const opdef::OpDef* def = context_.ops.find(*node);
+    if (def == nullptr || def->expression == nullptr || node->outputs.size() != 1) return false;
+    bool has_half = false;
+    for (const Value* input : node->inputs) {
+      if (input == nullptr || input->is_constant()) continue;
+      if (half_behind(input) == nullptr && !is_function_of_halves(*input, depth + 1)) return false;
+      has_half = true;
+    }
+    return has_half && !is_cast_node(node);
+  }
+
+  // What follows reads the copy.
+  Value* computed_again(Value* value) {
+    Latest& latest = latest_.at(value);
+    if (latest.wide == value || position_ > latest.position + kNear) {
+      latest.wide = repeated(value);
+      latest.position = position_;
+    }
+    return latest.wide;
+  }
+
+  Value* repeated(Value* value) {
+    if (Value* const half = half_behind(value); half != nullptr) return add_cast(half, *value);
+    const Node* node = value->producer;
+    if (node == nullptr || value->is_constant()) return value;
+    std::vector<Value*> inputs = node->inputs;
+    for (Value*& input : inputs) {
+      if (input != nullptr) input = repeated(input);
+    }
+    changed_ = true;
+    return out_.emit(node->domain, node->op_type, std::move(inputs), value->type, node->attributes,
+                     node->name);
+  }
+
+  bool is_far(const Value* wide) const { return position_ > made_.at(wide) + kNear; }
+
+  // A near reader keeps the Cast that there is.
   Value* near_cast(Value* half, Value* wide) {
-    const auto [entry, is_first] = latest_.try_emplace(wide, Latest{wide, position_});
-    Latest& latest = entry->second;
-    if (!is_first && position_ > latest.position + kNear) latest.wide = add_cast(half, *wide);
+    Latest& latest = latest_.try_emplace(wide, Latest{wide, made_.at(wide)}).first->second;
+    if (position_ > latest.position + kNear) latest.wide = add_cast(half, *wide);
     latest.position = position_;
     return latest.wide;
   }
@@ -203,7 +294,8 @@ class CastSpreader {
   const PassContext& context_;
   ir::Uses uses_;
   Rewriter out_;
-  std::unordered_map<const Value*, Latest> latest_;  // by the Cast that was shared
+  std::unordered_map<const Value*, Latest> latest_;     // by the Cast that was shared
+  std::unordered_map<const Value*, std::size_t> made_;  // where Casts are
   std::size_t position_ = 0;
   bool changed_ = false;
 };

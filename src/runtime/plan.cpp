@@ -18,11 +18,16 @@ std::int64_t bytes_of(const ir::Value* value) {
   return value->type.static_dims()->size_bytes(value->dtype());
 }
 
+using KernelsByNode = std::unordered_map<const ir::Node*, opdef::PreparedKernel>;
+
 class Planner {
  public:
+  /// Kernels are chosen once for all plans of a graph.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
-          const opdef::BodyCompiler* bodies)
-      : graph_(graph),
+          const opdef::BodyCompiler* bodies, UpdateNumbers numbers, KernelsByNode& kernels)
+      : numbers_(numbers),
+        kernels_(kernels),
+        graph_(graph),
         binding_(binding),
         engine_(engine),
         threads_(threads),
@@ -30,7 +35,8 @@ class Planner {
         arena_(engine.device.alignment()) {}
 
   Plan run() {
-    Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates);
+    const Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates, numbers_);
+    has_numbers_ = schedule.has_numbers;
     select_kernels(schedule.order);
     find_last_uses();
     parts_.emplace(graph_, nodes_, engine_.ops);
@@ -43,6 +49,9 @@ class Planner {
     plan_.arena_bytes = arena_.size_bytes();
     return std::move(plan_);
   }
+
+  /// After run(): whether another place for the numbers of updates makes another plan.
+  bool has_numbers() const { return has_numbers_; }
 
  private:
   const ir::Value* root(const ir::Value* value) const { return view_root(value, engine_.ops); }
@@ -74,12 +83,16 @@ class Planner {
         check_view(*node);
         continue;
       }
-      std::string reasons;
-      auto kernel =
-          select_kernel(engine_.kernels, make_request(*node, threads_, bodies_), &reasons);
-      if (!kernel) throw_no_kernel(*node, reasons);
+      auto found = kernels_.find(node);
+      if (found == kernels_.end()) {
+        std::string reasons;
+        auto kernel =
+            select_kernel(engine_.kernels, make_request(*node, threads_, bodies_), &reasons);
+        if (!kernel) throw_no_kernel(*node, reasons);
+        found = kernels_.emplace(node, *std::move(kernel)).first;
+      }
       nodes_.push_back(node);
-      plan_.steps.push_back({.kernel = *std::move(kernel),
+      plan_.steps.push_back({.kernel = found->second,
                              .args = {},
                              .op_type = node->op_type,
                              .node = node->name,
@@ -368,6 +381,9 @@ class Planner {
     return text;
   }
 
+  UpdateNumbers numbers_;
+  KernelsByNode& kernels_;
+  bool has_numbers_ = false;
   const ir::Graph& graph_;
   const GraphBinding& binding_;
   const Engine& engine_;
@@ -407,7 +423,14 @@ std::string Plan::to_text() const {
 
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                int threads, const opdef::BodyCompiler* bodies) {
-  return Planner(graph, binding, engine, threads, bodies).run();
+  // Updates that run early free what they read, but may need scratch where most memory is in use.
+  KernelsByNode kernels;
+  Planner planner(graph, binding, engine, threads, bodies, UpdateNumbers::kEarly, kernels);
+  Plan plan = planner.run();
+  if (!planner.has_numbers()) return plan;
+  Plan other =
+      Planner(graph, binding, engine, threads, bodies, UpdateNumbers::kInOrder, kernels).run();
+  return other.arena_bytes < plan.arena_bytes ? other : plan;
 }
 
 }  // namespace onnxgrad::runtime

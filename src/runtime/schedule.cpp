@@ -66,6 +66,24 @@ class Scheduler {
     }
   }
 
+  // Numbers that an update of a state waits for, such as the corrections of Adam, are as urgent as
+  // the update: what that is the last to read would live longer.
+  // True if there are any.
+  bool add_numbers(std::unordered_set<std::size_t>& urgent) const {
+    const std::size_t before = urgent.size();
+    std::vector<std::size_t> work(urgent.begin(), urgent.end());
+    while (!work.empty()) {
+      const ir::Node& node = *graph_.nodes[work.back()];
+      work.pop_back();
+      for (const ir::Value* input : node.inputs) {
+        const auto at = input == nullptr ? position_.end() : position_.find(input->producer);
+        if (at == position_.end() || !makes_numbers(*at->first)) continue;
+        if (urgent.insert(at->second).second) work.push_back(at->second);
+      }
+    }
+    return urgent.size() > before;
+  }
+
   std::vector<ir::Node*> order(const std::unordered_set<std::size_t>& urgent) const {
     const std::size_t count = graph_.nodes.size();
     std::vector<std::size_t> missing(count, 0);
@@ -98,6 +116,13 @@ class Scheduler {
   }
 
  private:
+  static bool makes_numbers(const ir::Node& node) {
+    return std::ranges::all_of(node.outputs, [](const ir::Value* value) {
+      const auto dims = value == nullptr ? std::nullopt : value->type.static_dims();
+      return value == nullptr || (dims && dims->num_elements() == 1);
+    });
+  }
+
   // A node that makes more bytes than it reads of others (a rounded weight, a half in float32)
   // waits for the first node that it must precede: its result takes memory no longer than needed.
   std::vector<ir::Node*> with_late_growth(const std::vector<ir::Node*>& ordered,
@@ -184,7 +209,7 @@ const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& regi
 }
 
 Schedule make_schedule(const ir::Graph& graph, const opdef::OpRegistry& registry,
-                       std::span<const StateUpdate> updates) {
+                       std::span<const StateUpdate> updates, UpdateNumbers numbers) {
   Scheduler scheduler(graph, registry);
   Schedule schedule;
   scheduler.order_exchanges(ExchangeRole::Kind::kStart);
@@ -206,6 +231,9 @@ Schedule make_schedule(const ir::Graph& graph, const opdef::OpRegistry& registry
     schedule.in_place_updates.insert(i);
     urgent.insert(*writer);
   }
+  auto with_numbers = urgent;
+  schedule.has_numbers = scheduler.add_numbers(with_numbers);
+  if (numbers == UpdateNumbers::kEarly) urgent = std::move(with_numbers);
   schedule.order = scheduler.order(urgent);
   return schedule;
 }

@@ -13,7 +13,7 @@
 #include "ir/uses.h"
 #include "onnxgrad/option_error.h"
 #include "train/loss_scale.h"
-#include "train/patterns.h"
+#include "train/precision_kinds.h"
 
 // Start reading at Lowering::run. Forward and backward nodes are in one graph; what "a later
 // product" means is computed once, backwards (find_ahead), then one pass in graph order inserts the
@@ -26,64 +26,23 @@ using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
 
-// Which operands of an operator are multiplied and added up.
-struct ProductOperator {
-  std::string_view domain;
-  std::string_view op_type;
-  std::size_t operands;  // the first ones
-};
-constexpr std::array kProducts = {
-    ProductOperator{"", "MatMul", 2},
-    ProductOperator{"", "Gemm", 2},
-    ProductOperator{"", "Conv", 2},
-    ProductOperator{"", "ConvTranspose", 2},
-    ProductOperator{"", "Einsum", 64},
-    ProductOperator{ir::kFunctionDomain, "ConvInputGrad", 2},
-    ProductOperator{ir::kFunctionDomain, "ConvWeightGrad", 2},
-};
-
-// What only moves elements of its first operand (Concat: of all), in types of 16 bits too: those
-// that stock onnxruntime runs on bfloat16.
-constexpr std::array<std::string_view, 9> kMovements = {
-    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
-    "Slice",   "Split",   "Concat",  "Identity",
-};
-
-enum class NodeKind : std::uint8_t {
-  kProduct,
-  kElementwise,
-  kMovement,
-  kReduction,  // its results are few: never stored in 16 bits
-  kShape,      // reads no elements
-  kWide,       // all else: computed in float32, result 0 stored as others are
-  kExcluded,   // by the user
-};
-
-bool is_wide(const Value* value) {
-  if (value == nullptr || !value->type.is_tensor() || value->dtype() != DataType::kFloat32) {
-    return false;
-  }
-  const auto dims = value->type.static_dims();
-  return !(value->type.has_rank() && value->type.rank() == 0) &&
-         !(dims && dims->num_elements() == 1);
-}
+constexpr int kMostComputedAgain = 10;  // nodes, from what is stored
 
 class Lowering {
  public:
   Lowering(GraphBuilder& g, const opdef::OpRegistry& registry, const MixedPrecision& precision,
            const PrecisionScope& scope)
       : g_(g),
-        registry_(registry),
         scope_(scope),
-        patterns_(precision.float32_nodes),
         half_type_(precision.type == Precision::kFloat16 ? DataType::kFloat16
                                                          : DataType::kBfloat16),
+        stores_only_(precision.type == Precision::kStoredBfloat16),
         suffix_(precision.type == Precision::kFloat16 ? "_fp16" : "_bf16"),
-        uses_(g.graph()) {}
+        uses_(g.graph()),
+        kinds_(g.graph(), registry, scope, precision.float32_nodes, uses_) {}
 
   void run() {
-    check_patterns();
-    find_attention(g_.graph());
+    kinds_.check_patterns(g_.graph());
     run_in(g_.graph(), nullptr);
     if (num_products_ == 0 && num_doubles_ > 0) {
       throw OptionError({.what = "precision: the products of this model are of float64",
@@ -104,151 +63,12 @@ class Lowering {
 
   // ---- what nodes are ----
 
-  const ProductOperator* find_product(const Node& node) const {
-    const std::string_view name = opdef::base_name(node.domain, node.op_type);
-    const auto* const found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
-      return one.domain == node.domain && one.op_type == name;
-    });
-    return found == kProducts.end() ? nullptr : &*found;
-  }
-
-  bool matches(const Node& node) const {
-    return std::ranges::any_of(patterns_, [&](const std::string& pattern) {
-      return (!node.name.empty() && glob_match(pattern, node.name)) ||
-             glob_match(pattern, node.op_type);
-    });
-  }
-
-  bool is_excluded(const Node& node) const {
-    if (patterns_.empty()) return false;
-    const auto found = scope_.backward.find(&node);
-    if (found == scope_.backward.end()) return matches(node);
-    return found->second != nullptr && matches(*found->second);
-  }
-
-  NodeKind kind(const Node& node) const {
-    if (is_excluded(node)) return NodeKind::kExcluded;
-    if (find_product(node) != nullptr) return NodeKind::kProduct;
-    const opdef::OpDef* def = registry_.find(node);
-    if (def != nullptr && def->fold_types != nullptr) return NodeKind::kShape;
-    if (node.domain.empty() && std::ranges::find(kMovements, node.op_type) != kMovements.end()) {
-      return NodeKind::kMovement;
-    }
-    if (def != nullptr && def->expression != nullptr) return NodeKind::kElementwise;
-    if (node.domain.empty() && node.op_type.starts_with("Reduce")) return NodeKind::kReduction;
-    return NodeKind::kWide;
-  }
-
-  bool has_product_inside(const Node& node) const {
-    return std::ranges::any_of(node.subgraphs(), [this](const ir::Graph* body) {
-      return std::ranges::any_of(body->nodes, [this](const Node* inner) {
-        return kind(*inner) == NodeKind::kProduct || has_product_inside(*inner);
-      });
-    });
-  }
-
+  NodeKind kind(const Node& node) const { return kinds_.kind(node); }
   bool is_backward(const Node& node, const Frame& frame) const {
     return frame.is_backward || scope_.backward.contains(&node);
   }
-
-  void check_patterns() const {
-    std::vector<std::string> names;
-    collect_names(g_.graph(), names);
-    for (const std::string& pattern : patterns_) {
-      const auto is_match = [&](const std::string& name) { return glob_match(pattern, name); };
-      if (std::ranges::any_of(names, is_match)) continue;
-      throw OptionError({.what = "float32_nodes: no node or operator matches '" + pattern + "'",
-                         .hint = base::nearest_or(pattern, names)});
-    }
-  }
-
-  void collect_names(const ir::Graph& graph, std::vector<std::string>& names) const {
-    for (const Node* node : graph.nodes) {
-      if (scope_.backward.contains(node)) continue;
-      if (!node->name.empty()) names.push_back(node->name);
-      names.push_back(node->op_type);
-      for (const ir::Graph* body : node->subgraphs()) collect_names(*body, names);
-    }
-  }
-
-  // ---- attention ----
-
-  // From the products of queries and keys to that with the values, with what only moves elements
-  // before and after: computed in float32 from stored halves, since no matrix of scores need be
-  // stored where a kernel computes all of it (passes/fuse_attention.cpp).
-  void find_attention(const ir::Graph& graph) {
-    for (const Node* node : graph.nodes) {
-      if (scope_.backward.contains(node)) continue;
-      for (const ir::Graph* body : node->subgraphs()) find_attention(*body);
-      if (!node->domain.empty() || node->op_type != "Softmax") continue;
-      NodeSet found{node};
-      if (find_scores(node->inputs[0], found) && find_product(node->outputs[0], found)) {
-        attention_.merge(found);
-      }
-    }
-    for (std::size_t i = graph.nodes.size(); i-- > 0;) {
-      const Node* node = graph.nodes[i];
-      if (scope_.backward.contains(node) || kind(*node) != NodeKind::kMovement) continue;
-      const auto uses = uses_.of(node->outputs[0]);
-      const bool leads_in = std::ranges::any_of(uses, [&](const ir::Use& use) {
-        return use.node != nullptr && attention_.contains(use.node) &&
-               !scope_.backward.contains(use.node);
-      });
-      if (leads_in) attention_.insert(node);
-    }
-    for (const Node* node : graph.nodes) {
-      const bool follows = kind(*node) == NodeKind::kMovement && node->inputs[0] != nullptr &&
-                           attention_.contains(node->inputs[0]->producer);
-      const auto backward = scope_.backward.find(node);
-      const bool is_gradient =
-          backward != scope_.backward.end() && attention_.contains(backward->second);
-      if (follows || is_gradient) attention_.insert(node);
-    }
-  }
-
-  using NodeSet = std::unordered_set<const Node*>;
-  static constexpr std::size_t kMostInAttention = 32;
-
-  bool joins(const Node* node, NodeSet& found) const {
-    const NodeKind what = kind(*node);
-    return (what == NodeKind::kElementwise || what == NodeKind::kMovement) &&
-           found.size() < kMostInAttention && found.insert(node).second;
-  }
-
-  // Back through element-wise work to a product of two computed values.
-  bool find_scores(const Value* value, NodeSet& found) const {
-    const Node* node = value == nullptr ? nullptr : value->producer;
-    if (node == nullptr || !is_wide(value)) return false;
-    if (node->op_type == "MatMul" && kind(*node) == NodeKind::kProduct) {
-      const bool of_values =
-          node->inputs[0]->producer != nullptr && node->inputs[1]->producer != nullptr;
-      if (of_values) found.insert(node);
-      return of_values;
-    }
-    if (!joins(node, found)) return false;
-    bool has_scores = false;
-    for (const Value* input : node->inputs) has_scores = find_scores(input, found) || has_scores;
-    return has_scores;
-  }
-
-  bool find_product(const Value* value, NodeSet& found) const {
-    bool has_product = false;
-    for (const ir::Use& use : uses_.of(value)) {
-      const Node* node = use.node;
-      if (node == nullptr || scope_.backward.contains(node)) continue;
-      if (node->op_type == "MatMul" && kind(*node) == NodeKind::kProduct && use.input == 0) {
-        found.insert(node);
-        has_product = true;
-      } else if (node->op_type == "Dropout" || kind(*node) == NodeKind::kMovement) {
-        if (!found.insert(node).second) continue;
-        has_product = find_product(node->outputs[0], found) || has_product;
-      }
-    }
-    return has_product;
-  }
-
   bool is_in_attention(const Value* value) const {
-    return value != nullptr && attention_.contains(value->producer);
+    return value != nullptr && kinds_.is_attention(value->producer);
   }
 
   // ---- which values are stored ----
@@ -259,7 +79,7 @@ class Lowering {
       std::unordered_set<const Value*> ahead;
       if (outer != nullptr) {  // an iteration may follow
         const bool has_product = std::ranges::any_of(frame.graph->nodes, [this](const Node* node) {
-          return kind(*node) == NodeKind::kProduct || has_product_inside(*node);
+          return kind(*node) == NodeKind::kProduct || kinds_.has_product_inside(*node);
         });
         if (has_product) ahead.insert(frame.graph->outputs.begin(), frame.graph->outputs.end());
       }
@@ -267,7 +87,7 @@ class Lowering {
         const Node& node = *frame.graph->nodes[i];
         if (is_backward(node, frame) != backward) continue;
         const bool leads =
-            kind(node) == NodeKind::kProduct || has_product_inside(node) ||
+            kind(node) == NodeKind::kProduct || kinds_.has_product_inside(node) ||
             std::ranges::any_of(node.outputs, [&](const Value* v) { return ahead.contains(v); });
         if (!leads || kind(node) == NodeKind::kShape) continue;
         ahead.insert(node.inputs.begin(), node.inputs.end());
@@ -288,7 +108,7 @@ class Lowering {
   void find_behind(Frame& frame) const {
     for (const Node* node : frame.graph->nodes) {
       if (!is_backward(*node, frame)) continue;
-      const bool follows = kind(*node) == NodeKind::kProduct || has_product_inside(*node) ||
+      const bool follows = kind(*node) == NodeKind::kProduct || kinds_.has_product_inside(*node) ||
                            std::ranges::any_of(node->inputs, [&](const Value* value) {
                              return frame.behind.contains(value);
                            });
@@ -300,6 +120,11 @@ class Lowering {
   bool ends_group(const Value& value, const ir::Use& use, const Frame& frame) const {
     if (use.node == nullptr) return false;
     if (use.node->graph != value.graph) return true;
+    if (NodeKinds::undoes_broadcast(*use.node)) {
+      const Value& same = *use.node->outputs[0];
+      return std::ranges::any_of(
+          uses_.of(&same), [&](const ir::Use& next) { return ends_group(same, next, frame); });
+    }
     // The gradient of the loss itself is float32 up to the first product.
     const bool is_of_loss =
         !frame.is_backward && is_backward(*value.producer, frame) && !frame.behind.contains(&value);
@@ -317,6 +142,31 @@ class Lowering {
     }
   }
 
+  // Of computation in float32: what the forward pass leaves to the backward pass.
+  bool is_stored_between(const Value& value, const Frame& frame) const {
+    constexpr std::int64_t kFewest = 1024;
+    const auto dims = value.type.static_dims();
+    if (frame.graph != &g_.graph() || is_backward(*value.producer, frame) ||
+        !frame.ahead.contains(&value) || distance_.contains(&value) ||
+        (dims && dims->num_elements() < kFewest)) {
+      return false;
+    }
+    if (!is_in_attention(&value)) return is_left_to_backward(value, frame, true);
+    return is_kept_softmax(value, frame) ||
+           std::ranges::any_of(uses_.of(&value), [&](const ir::Use& use) {
+             return use.node != nullptr && is_backward(*use.node, frame) &&
+                    !kinds_.is_attention(use.node) && kind(*use.node) != NodeKind::kShape;
+           });
+  }
+
+  // The shares of an attention that the backward pass reads.
+  bool is_kept_softmax(const Value& value, const Frame& frame) const {
+    return value.producer->op_type == "Softmax" && !is_backward(*value.producer, frame) &&
+           std::ranges::any_of(uses_.of(&value), [&](const ir::Use& use) {
+             return use.node != nullptr && is_backward(*use.node, frame);
+           });
+  }
+
   // Through element-wise work only.
   bool comes_of_product(const Value& value) const {
     if (value.producer == nullptr) return false;
@@ -328,22 +178,82 @@ class Lowering {
     });
   }
 
-  bool is_stored(const Value& value, const Frame& frame) const {
+  // Notes how many element-wise nodes of the forward pass compute a value from what is stored.
+  void note_distance(const Value& value, const Frame& frame) {
+    const Node& node = *value.producer;
+    if (is_backward(node, frame) || node.graph != &g_.graph()) return;
+    const NodeKind what = kind(node);
+    const bool moves = stores_only_ && what == NodeKind::kMovement && node.outputs.size() == 1;
+    if (what != NodeKind::kElementwise && !moves) return;
+    int distance = 0;
+    for (Value* input : node.inputs) {
+      if (!is_wide(input) || input->producer == nullptr || twin_.contains(input)) continue;
+      const auto before = distance_.find(input);
+      if (before == distance_.end()) return;
+      distance = std::max(distance, before->second);
+    }
+    if (distance < kMostComputedAgain) distance_.emplace(&value, distance + 1);
+  }
+
+  // What the forward pass leaves to the backward pass, but a kernel computes again for little:
+  // element-wise functions of values that are stored, as in GELU, and what a Clip reads of a
+  // normalization, of which only the mask is needed.
+  bool is_computed_again(const Value& value, const Frame& frame) const {
+    const Node& node = *value.producer;
+    if (is_backward(node, frame) || node.graph != &g_.graph()) return false;
+    const bool is_norm = node.op_type == "BatchNormalization" && node.domain.empty() &&
+                         value.output_index == 0 && node.int_attribute("training_mode", 0) == 1 &&
+                         exact_.contains(node.inputs[0]);
+    if (!is_norm && !distance_.contains(&value)) return false;
+    return std::ranges::all_of(uses_.of(&value), [&](const ir::Use& use) {
+      if (use.node == nullptr || use.node->graph != value.graph) return false;
+      if (is_norm && !is_backward(*use.node, frame)) return is_fixed_clip(*use.node, use);
+      const NodeKind by = kind(*use.node);
+      return by == NodeKind::kElementwise || by == NodeKind::kReduction || by == NodeKind::kShape;
+    });
+  }
+
+  static bool is_fixed_clip(const Node& node, const ir::Use& use) {
+    const auto is_number = [&](std::size_t i) {
+      return node.input(i) == nullptr || node.inputs[i]->is_constant();
+    };
+    return node.domain.empty() && node.op_type == "Clip" && use.input == 0 && is_number(1) &&
+           is_number(2);
+  }
+
+  // A choice among numbers of 16 bits, such as the gradient of Relu and Clip.
+  bool is_exact_choice(const Node& node) const {
+    if (node.op_type != "Where" || !node.domain.empty()) return false;
+    return std::ranges::all_of(std::array{node.inputs[1], node.inputs[2]}, [&](const Value* value) {
+      return exact_.contains(value) || (value->is_constant() && !is_wide(value));
+    });
+  }
+
+  bool is_stored(const Value& value, const Frame& frame) {
     if (!is_wide(&value) || value.producer == nullptr) return false;
+    note_distance(value, frame);
     const NodeKind from = kind(*value.producer);
     if (from == NodeKind::kReduction || from == NodeKind::kExcluded || from == NodeKind::kShape)
       return false;
     if (from == NodeKind::kWide && value.output_index != 0) return false;
+    if (stores_only_) return is_stored_between(value, frame);
     if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
     if (!frame.ahead.contains(&value)) return false;
     const auto uses = uses_.of(&value);
     if (is_in_attention(&value) && std::ranges::all_of(uses, [this](const ir::Use& use) {
-          return attention_.contains(use.node);
+          return kinds_.is_attention(use.node);
         })) {
+      return is_kept_softmax(value, frame);
+    }
+    const bool backward = is_backward(*value.producer, frame);
+    if (from == NodeKind::kProduct && backward) return true;
+    if (backward && is_exact_choice(*value.producer)) {
+      exact_.insert(&value);
       return false;
     }
     return std::ranges::any_of(uses,
-                               [&](const ir::Use& use) { return ends_group(value, use, frame); });
+                               [&](const ir::Use& use) { return ends_group(value, use, frame); }) &&
+           !is_computed_again(value, frame);
   }
 
   // ---- the rewrite ----
@@ -365,22 +275,22 @@ class Lowering {
     const bool backward = is_backward(node, frame);
     const NodeKind what = kind(node);
     count_product(node);
-    if (what == NodeKind::kProduct) {
-      const std::size_t count = std::min(find_product(node)->operands, node.inputs.size());
-      for (std::size_t i = 0; i < count; ++i) {
-        if (attention_.contains(&node) && is_in_attention(node.inputs[i])) continue;
+    if (what == NodeKind::kProduct && !stores_only_) {
+      for (std::size_t i = 0; i < kinds_.num_operands(node); ++i) {
+        if (kinds_.is_attention(&node) && is_in_attention(node.inputs[i])) continue;
         if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
           half_of(node.inputs[i], frame);
         }
       }
     }
-    const bool moves_half = what == NodeKind::kMovement && !attention_.contains(&node);
+    const bool moves_half =
+        !stores_only_ && what == NodeKind::kMovement && !kinds_.is_attention(&node);
     if (moves_half && move_half(node, frame)) return;
     if (what != NodeKind::kShape) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-        const bool is_inside = attention_.contains(&node) && is_in_attention(node.inputs[i]);
+        const bool is_inside = kinds_.is_attention(&node) && is_in_attention(node.inputs[i]);
         const bool is_operand =
-            !is_inside && what == NodeKind::kProduct && i < find_product(node)->operands;
+            !is_inside && what == NodeKind::kProduct && i < kinds_.num_operands(node);
         node.inputs[i] =
             is_operand ? operand(node.inputs[i], backward) : rounded(node.inputs[i], backward);
       }
@@ -393,12 +303,47 @@ class Lowering {
     }
     frame.nodes.push_back(&node);
     for (Value* output : node.outputs) {
-      if (output != nullptr && is_stored(*output, frame)) store(output, frame);
+      if (output == nullptr) continue;
+      if (is_stored(*output, frame)) {
+        store(output, frame);
+      } else if (distance_.contains(output) && is_left_to_backward(*output, frame, false)) {
+        rounded_[1][output] = again(output, frame);
+      }
     }
   }
 
+  // Whether the backward pass reads elements of it, with `moved` also of what nodes make of it that
+  // only move elements.
+  bool is_left_to_backward(const Value& value, const Frame& frame, bool moved) const {
+    return std::ranges::any_of(uses_.of(&value), [&](const ir::Use& use) {
+      if (use.node == nullptr) return false;
+      const NodeKind by = kind(*use.node);
+      if (is_backward(*use.node, frame)) return by != NodeKind::kShape && by != NodeKind::kExcluded;
+      if (!moved || by != NodeKind::kMovement || use.input != 0) return false;
+      return std::ranges::any_of(use.node->outputs, [&](const Value* next) {
+        return next != nullptr && is_left_to_backward(*next, frame, true);
+      });
+    });
+  }
+
+  // What the backward pass reads of an element-wise function of what is stored: nodes of its own,
+  // so that nothing else is saved where the passes are separate.
+  Value* again(Value* value, Frame& frame) {
+    if (const auto found = twin_.find(value); found != twin_.end()) return found->second;
+    if (!distance_.contains(value)) return value;
+    const Node& node = *value->producer;
+    std::vector<Value*> inputs = node.inputs;
+    for (Value*& input : inputs) {
+      if (input != nullptr) input = again(input, frame);
+    }
+    Value* result = frame.graph->add_value(frame.graph->names().unique(value->name), value->type);
+    frame.nodes.push_back(frame.graph->make_node(node.op_type, std::move(inputs), {result},
+                                                 node.name, node.attributes, node.domain));
+    return twin_[value] = result;
+  }
+
   void count_product(const Node& node) {
-    if (find_product(node) == nullptr) return;
+    if (kinds_.num_operands(node) == 0) return;
     ++(node.outputs[0]->dtype() == DataType::kFloat64 ? num_doubles_ : num_products_);
   }
 
@@ -440,8 +385,9 @@ class Lowering {
       wide->producer = nullptr;
       Node* cast = make_cast(half, wide, frame);
       frame.nodes.push_back(cast);
+      exact_.insert(wide);
       rounded_[0][wide] = wide;
-      rounded_[1][wide] = add_rounded(*wide, half, frame);
+      rounded_[1][wide] = twin_[wide] = add_rounded(*wide, half, frame);
     }
     return true;
   }
@@ -452,9 +398,8 @@ class Lowering {
       const auto uses = uses_.of(value);
       return !uses.empty() && std::ranges::all_of(uses, [&](const ir::Use& use) {
         if (use.node == nullptr || use.node->graph != value->graph) return false;
-        const ProductOperator* product = find_product(*use.node);
-        return product != nullptr && kind(*use.node) == NodeKind::kProduct &&
-               static_cast<std::size_t>(use.input) < product->operands;
+        return kind(*use.node) == NodeKind::kProduct &&
+               static_cast<std::size_t>(use.input) < kinds_.num_operands(*use.node);
       });
     });
   }
@@ -473,9 +418,10 @@ class Lowering {
     return half;
   }
 
-  Value* add_rounded(const Value& value, Value* half, Frame& frame) const {
+  Value* add_rounded(const Value& value, Value* half, Frame& frame) {
     Value* wide =
         frame.graph->add_value(frame.graph->names().unique(value.name + "_rounded"), value.type);
+    exact_.insert(wide);
     frame.nodes.push_back(make_cast(half, wide, frame));
     return wide;
   }
@@ -484,8 +430,13 @@ class Lowering {
   // passes may be separated, and then the half is what is saved.
   void store(Value* value, Frame& frame) {
     Value* half = add_half(value, frame);
+    if (stores_only_) {
+      rounded_[1][value] = twin_[value] = add_rounded(*value, half, frame);
+      return;
+    }
     stored_.insert(value);
     for (Map& map : rounded_) map[value] = add_rounded(*value, half, frame);
+    twin_[rounded_[0][value]] = rounded_[1][value];
   }
 
   // The value in 16 bits, for products: of a value that others read in float32, too.
@@ -514,18 +465,20 @@ class Lowering {
   }
 
   GraphBuilder& g_;
-  const opdef::OpRegistry& registry_;
   const PrecisionScope& scope_;
-  const std::vector<std::string>& patterns_;
   DataType half_type_;
+  bool stores_only_;  // products are of float32
   std::string suffix_;
   ir::Uses uses_;
-  NodeSet attention_;
+  NodeKinds kinds_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::unordered_set<const Value*> stored_;  // all readers get the number of 16 bits
-  Map half_;                                 // by float32 value
-  Map rounded_[2];                           // in float32 again, for forward and backward readers
-  Map operand_[2];                           // the same for products only
+  std::unordered_set<const Value*> exact_;   // of the new graph: numbers of 16 bits in float32
+  std::unordered_map<const Value*, int> distance_;  // in nodes, from what is stored
+  Map half_;                                        // by float32 value
+  Map rounded_[2];  // in float32 again, for forward and backward readers
+  Map operand_[2];  // the same for products only
+  Map twin_;        // what the backward pass reads instead of what the forward pass reads
   std::size_t num_products_ = 0;
   std::size_t num_doubles_ = 0;
 };

@@ -92,7 +92,7 @@ class TrainingSession(NotPickled):
         statistics of the batch, even if the model was exported for inference. ``"auto"``: Dropout,
         and each BatchNormalization whose scale or bias is trained. Evaluation, prediction and the
         trained model use inference mode, with the running statistics of the training.
-    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
+    precision : {"float32", "bf16", "fp16", "stored_bf16"} or Precision, default="float32"
         What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The
         weights stay float32.
     skip_non_finite : bool, default=False

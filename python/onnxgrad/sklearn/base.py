@@ -100,7 +100,7 @@ _PARAMETERS = """
     training_mode : "auto", True or False, default="auto"
         Whether Dropout and BatchNormalization of a given model are in training mode, see
         `TrainingSession`.
-    precision : {{"float32", "bf16", "fp16"}} or onnxgrad.Precision, default="float32"
+    precision : str or onnxgrad.Precision, default="float32"
         What training steps multiply and store in 16 bits.
     dtype : {{"float32", "float64"}}, default=None
         Dtype of a network built here; None means float32 if `X` is, else float64.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "device/cpu/convert.h"
 #include "ir/builder.h"
 #include "opdef/activation.h"
 #include "opdef/kernel.h"
@@ -20,39 +21,143 @@ struct Task {
   int threads = 1;
 };
 
+/// Calls run_part(first, last) with the elements of each thread.
+template <class F>
+void share_elements(const Task& task, const F& run_part) {
+  constexpr std::int64_t kLine = 64;
+  const auto run_share = [&](std::int64_t thread, std::int64_t threads) {
+    const std::int64_t lines = (task.count + kLine - 1) / kLine;
+    const std::int64_t first = lines * thread / threads * kLine;
+    const std::int64_t last = std::min(task.count, lines * (thread + 1) / threads * kLine);
+    if (first < last) run_part(first, last);
+  };
+  if (task.threads == 1) return run_share(0, 1);
+#pragma omp parallel num_threads(task.threads)
+  run_share(omp_get_thread_num(), omp_get_num_threads());
+}
+
 template <class T>
 void run(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   auto* y = reinterpret_cast<T*>(args[1]);
   auto* slope = reinterpret_cast<T*>(args[2]);
-  const auto run_part = [&](std::int64_t thread, std::int64_t threads) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    const std::int64_t lines = (task.count + kLine - 1) / kLine;
-    const std::int64_t first = lines * thread / threads * kLine;
-    const std::int64_t last = std::min(task.count, lines * (thread + 1) / threads * kLine);
-    if (first >= last) return;
+  share_elements(task, [&](std::int64_t first, std::int64_t last) {
     activation_rows::apply(task.function, x + first, y + first,
                            slope == nullptr ? nullptr : slope + first, last - first);
-  };
-  if (task.threads == 1) return run_part(0, 1);
-#pragma omp parallel num_threads(task.threads)
-  run_part(omp_get_thread_num(), omp_get_num_threads());
+  });
+}
+
+/// An operand or result of either type, in parts of kPart elements.
+constexpr std::int64_t kPart = 512;
+
+struct Stream {
+  int arg = 0;
+  std::int64_t bytes = 4;               ///< of an element
+  device::ConvertFn convert = nullptr;  ///< to or from float32; nullptr: it is float32
+
+  static Stream of(int arg, DataType dtype, bool is_result) {
+    Stream stream{.arg = arg};
+    if (!is_half(dtype)) return stream;
+    stream.bytes = 2;
+    stream.convert = is_result ? device::find_conversion(DataType::kFloat32, dtype)
+                               : device::find_conversion(dtype, DataType::kFloat32);
+    return stream;
+  }
+};
+
+struct HalfTask : Task {
+  Stream x, dy, result;
+  bool has_gradient = false;
+};
+
+const float* load(const Stream& from, std::byte* const* args, std::int64_t at, std::int64_t count,
+                  float* buffer) {
+  const std::byte* source = args[from.arg] + at * from.bytes;
+  if (from.convert == nullptr) return reinterpret_cast<const float*>(source);
+  from.convert(buffer, source, count);
+  return buffer;
+}
+
+void run_halves(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& task = *static_cast<const HalfTask*>(data);
+  share_elements(task, [&](std::int64_t first, std::int64_t last) {
+    alignas(64) float x[kPart];
+    alignas(64) float y[kPart];
+    alignas(64) float slope[kPart];
+    for (std::int64_t at = first; at < last; at += kPart) {
+      const std::int64_t count = std::min(kPart, last - at);
+      const float* from = load(task.x, args, at, count, x);
+      activation_rows::apply(task.function, from, y, task.has_gradient ? slope : nullptr, count);
+      if (task.has_gradient) {
+        const float* dy = load(task.dy, args, at, count, x);
+        for (std::int64_t i = 0; i < count; ++i) y[i] = dy[i] * slope[i];
+      }
+      std::byte* to = args[task.result.arg] + at * task.result.bytes;
+      if (task.result.convert == nullptr) {
+        std::copy_n(y, count, reinterpret_cast<float*>(to));
+      } else {
+        task.result.convert(to, y, count);
+      }
+    }
+  });
+}
+
+constexpr const char* kNames[] = {"gelu", "tanh gelu", "silu"};
+
+opdef::ActivationFunction function_of(const opdef::KernelRequest& request) {
+  return static_cast<opdef::ActivationFunction>(request.node.int_attribute("function"));
+}
+
+int threads_for(const opdef::KernelRequest& request) {
+  constexpr std::int64_t kParallelElements = 8192;  // per thread: about 5 microseconds
+  return static_cast<int>(std::clamp<std::int64_t>(
+      request.inputs[0].dims.num_elements() / kParallelElements, 1, request.threads));
+}
+
+/// (x) -> (y) or (x, dy) -> (dx), float32 or one type of 16 bits each.
+opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
+  HalfTask task;
+  task.function = function_of(request);
+  task.count = request.inputs[0].dims.num_elements();
+  task.threads = threads_for(request);
+  task.has_gradient = request.inputs.size() == 2;
+  DataType half = DataType::kUndefined;
+  for (const auto* list : {&request.inputs, &request.outputs}) {
+    for (const opdef::TensorDesc& desc : *list) {
+      if (!desc.is_present() || desc.dtype == DataType::kFloat32) continue;
+      if (!is_half(desc.dtype) || (half != DataType::kUndefined && half != desc.dtype)) {
+        return decline_dtype(request, desc.dtype);
+      }
+      half = desc.dtype;
+    }
+  }
+  const auto result = static_cast<int>(request.inputs.size());
+  task.x = Stream::of(0, request.inputs[0].dtype, false);
+  if (task.has_gradient) task.dy = Stream::of(1, request.inputs[1].dtype, false);
+  task.result = Stream::of(result, request.outputs[0].dtype, true);
+  opdef::KernelOffer offer = prepared(
+      run_halves, task,
+      fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
+                  task.has_gradient ? " gradient" : "", request.inputs[0].dims.to_string()));
+  // Parts are read before they are written; the planner compares the sizes.
+  offer.kernel.in_place = {{0, 0}};
+  if (task.has_gradient) offer.kernel.in_place = {{1, 0}, {0, 0}};
+  return offer;
 }
 
 opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
-  constexpr std::int64_t kParallelElements = 8192;  // per thread: about 5 microseconds
   const opdef::TensorDesc& x = request.inputs[0];
+  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+  if (!has_slope && (is_half(x.dtype) || is_half(request.outputs[0].dtype))) {
+    return offer_halves(request);
+  }
   if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {
     return decline_dtype(request, x.dtype);
   }
-  Task task{
-      .function = static_cast<opdef::ActivationFunction>(request.node.int_attribute("function")),
-      .count = x.dims.num_elements()};
-  task.threads = static_cast<int>(
-      std::clamp<std::int64_t>(task.count / kParallelElements, 1, request.threads));
-  constexpr const char* kNames[] = {"gelu", "tanh gelu", "silu"};
-  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+  const Task task{.function = function_of(request),
+                  .count = x.dims.num_elements(),
+                  .threads = threads_for(request)};
   opdef::KernelOffer offer =
       prepared(x.dtype == DataType::kFloat32 ? run<float> : run<double>, task,
                fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
@@ -66,6 +171,7 @@ opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
 
 void register_activation_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kActivation, 0, offer_activation);
+  registry.add(ir::kFusedDomain, opdef::kActivationGradient, 0, offer_halves);
 }
 
 }  // namespace onnxgrad::ops::activation_cpu

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/convert.h"
 #include "device/cpu/packed_gemm.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
@@ -78,6 +79,9 @@ struct Task {
   bool causal = false;
   std::int64_t causal_offset = 0;
   bool stores_shares = false;
+  bool rounds_forward = false;         ///< the shares before they are multiplied
+  device::ConvertFn narrow = nullptr;  ///< to the half that shares are rounded to, if they are
+  device::ConvertFn widen = nullptr;
   std::uint64_t dropped = 0;  ///< words below that drop an element
   T kept = 1;                 ///< factor of the others
   DrawStream draws = {};
@@ -92,7 +96,7 @@ struct Task {
   PackedGemm<T> sum_q, sum_dy;             ///< ds' q, p' dy: the rows of a block are summed
   // Offsets in bytes into a thread's scratch.
   std::int64_t packed_k_columns = 0, packed_v_columns = 0, packed_k_rows = 0, packed_v_rows = 0;
-  std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0;
+  std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0, shares = 0;
   std::int64_t scratch_bytes = 0;
 
   std::int64_t keys() const { return k.rows; }
@@ -171,6 +175,12 @@ class Worker {
         keep[j] = words[static_cast<std::size_t>(i)] >= task_.dropped ? task_.kept : T(0);
       }
     }
+  }
+
+  /// A row of shares as a half has them, which are also left in `halves`.
+  void round(T* x, std::uint16_t* halves, std::int64_t count) const {
+    task_.narrow(halves, x, count);
+    task_.widen(x, halves, count);
   }
 
   static void pack(const PackedGemm<T>& gemm, const T* from, const Heads& heads, bool by_columns,

@@ -53,10 +53,11 @@ class Forward : public Worker<T> {
  private:
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
-    // Shares that are stored are computed where they are stored.
-    T* scores = task.stores_shares ? stats_ + (head * task.queries() + row) * task.keys()
-                                   : this->scratch(task.scores);
-    const std::int64_t score_row = task.stores_shares ? task.keys() : task.score_row;
+    // Shares that are stored as they are, are computed where they are stored.
+    const bool is_stored = task.stores_shares && task.narrow == nullptr;
+    T* scores = is_stored ? stats_ + (head * task.queries() + row) * task.keys()
+                          : this->scratch(task.scores);
+    const std::int64_t score_row = is_stored ? task.keys() : task.score_row;
     const std::int64_t seen = task.seen(row + count);
     task.times_keys.run(task.times_keys.rows(count),
                         {.a = this->input(0, task.q, head, row),
@@ -66,15 +67,16 @@ class Forward : public Worker<T> {
                          .c_row = score_row,
                          .columns = seen});
     T* inverse = this->scratch(task.dscores);
+    const bool divides = task.stores_shares || task.rounds_forward;
     for (std::int64_t i = 0; i < count; ++i) {
       T* x = scores + i * score_row;
       const std::int64_t own = task.seen(row + i + 1);
       const auto stats = attention_rows::exponentials(x, this->mask(x, head, row + i, own), own);
       std::fill(x + own, x + seen, T(0));
       inverse[i] = stats.inverse;
-      if (task.stores_shares) {
-        attention_rows::scale(x, stats.inverse, own);
-      } else if (stats_ != nullptr) {
+      if (divides) attention_rows::scale(x, stats.inverse, own);
+      if (task.narrow != nullptr) keep_halves(x, head, row + i, own);
+      if (!task.stores_shares && stats_ != nullptr) {
         T* to = stats_ + 2 * (head * task.queries() + row + i);
         to[0] = stats.largest;
         to[1] = stats.inverse;
@@ -91,9 +93,24 @@ class Forward : public Worker<T> {
                          .c = y,
                          .c_row = task.y.row,
                          .steps = seen});
-    if (task.stores_shares) return;
+    if (divides) return;
     for (std::int64_t i = 0; i < count; ++i) {
       attention_rows::scale(y + i * task.y.row, inverse[i], task.y.columns);
+    }
+  }
+
+  /// Rounds a row of shares and stores it, as far as that is wanted.
+  void keep_halves(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
+    const Task<T>& task = this->task_;
+    auto* halves = reinterpret_cast<std::uint16_t*>(this->scratch(task.shares));
+    if (task.stores_shares) {
+      halves =
+          reinterpret_cast<std::uint16_t*>(stats_) + (head * task.queries() + row) * task.keys();
+    }
+    if (task.rounds_forward) {
+      this->round(x, halves, count);
+    } else if (task.stores_shares) {
+      task.narrow(halves, x, count);
     }
   }
 
@@ -209,30 +226,70 @@ class Backward : public Worker<T> {
   /// x and dx become the shares of a row and the gradient of its scores times the scale.
   void run_row(T* x, T* dx, std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
-    const T* stats =
-        stats_ + (task.stores_shares ? task.keys() : 2) * (head * task.queries() + row);
     T* dscore =
         dscore_ == nullptr ? nullptr : dscore_ + (head * task.queries() + row) * task.keys();
     if (dscore != nullptr) std::fill(dscore + count, dscore + task.keys(), T(0));
     attention_rows::RowGradient<T> gradient{
         .x = x, .dx = dx, .dscore = dscore, .factor = task.scale};
-    if (task.stores_shares) {
-      gradient.p = stats;
-    } else {
-      gradient.stats = {stats[0], stats[1]};
-    }
+    const bool is_undefined = task.narrow != nullptr ? read_rounded(gradient, head, row, count)
+                                                     : read_shares(gradient, head, row);
     if (task.dropped > 0) {
       T* keep = this->scratch(task.keep);
       this->draw(keep, head, row, count);
       gradient.keep = keep;
     }
     // A row that has one such share has no other.
-    const bool is_undefined = std::isnan(task.stores_shares ? stats[0] : stats[1]);
     if (is_undefined) return run_undefined_row(gradient, head, row, count);
-    gradient.along = attention_rows::dot(this->input(0, task.dy, head, row),
-                                         this->input(1, task.y, head, row), task.y.columns);
-    if (!task.stores_shares) gradient.scale = this->mask(x, head, row, count);
+    if (task.narrow != nullptr) {
+      gradient.along = sum_along(gradient, count);
+    } else {
+      gradient.along = attention_rows::dot(this->input(0, task.dy, head, row),
+                                           this->input(1, task.y, head, row), task.y.columns);
+      if (!task.stores_shares) gradient.scale = this->mask(x, head, row, count);
+    }
     attention_rows::gradient(gradient, count);
+  }
+
+  /// The shares of a row, or what they are computed from; true if they are NaN.
+  bool read_shares(attention_rows::RowGradient<T>& gradient, std::int64_t head,
+                   std::int64_t row) const {
+    const Task<T>& task = this->task_;
+    const T* stats =
+        stats_ + (task.stores_shares ? task.keys() : 2) * (head * task.queries() + row);
+    if (task.stores_shares) {
+      gradient.p = stats;
+    } else {
+      gradient.stats = {stats[0], stats[1]};
+    }
+    return std::isnan(task.stores_shares ? stats[0] : stats[1]);
+  }
+
+  /// The same with shares that are rounded, stored or computed again from the scores in x.
+  bool read_rounded(attention_rows::RowGradient<T>& gradient, std::int64_t head, std::int64_t row,
+                    std::int64_t count) const {
+    const Task<T>& task = this->task_;
+    T* shares = this->scratch(task.shares);
+    auto* halves = reinterpret_cast<std::uint16_t*>(shares + task.score_row);
+    if (task.stores_shares) {
+      const auto* stored = reinterpret_cast<const std::uint16_t*>(stats_);
+      task.widen(shares, stored + (head * task.queries() + row) * task.keys(), count);
+    } else {
+      std::copy_n(gradient.x, count, shares);
+      const auto stats =
+          attention_rows::exponentials(shares, this->mask(shares, head, row, count), count);
+      attention_rows::scale(shares, stats.inverse, count);
+      this->round(shares, halves, count);
+    }
+    gradient.p = shares;
+    return count > 0 && std::isnan(shares[0]);
+  }
+
+  /// sum(p dp) of a row.
+  T sum_along(const attention_rows::RowGradient<T>& gradient, std::int64_t count) const {
+    if (gradient.keep == nullptr) return attention_rows::dot(gradient.p, gradient.dx, count);
+    std::copy_n(gradient.p, count, gradient.x);
+    attention_rows::multiply(gradient.x, gradient.keep, count);
+    return attention_rows::dot(gradient.x, gradient.dx, count);
   }
 
   // Shares that are NaN: nothing if the loss does not depend on them, else NaN where no boolean
@@ -339,6 +396,11 @@ void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op
   task.causal = op.causal;
   task.causal_offset = op.causal_offset;
   task.stores_shares = op.stores_shares;
+  if (op.shares_type != DataType::kUndefined) {
+    task.narrow = device::find_conversion(DataType::kFloat32, op.shares_type);
+    task.widen = device::find_conversion(op.shares_type, DataType::kFloat32);
+    task.rounds_forward = !op.rounds_gradient;
+  }
   if (op.dropout > 0) {
     task.dropped = static_cast<std::uint64_t>(std::ldexp(op.dropout, 32));
     task.kept = static_cast<T>(1 / (1 - op.dropout));
@@ -386,6 +448,7 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   task.scores = scratch.add<T>(task.block_rows * task.score_row);
   task.dscores = scratch.add<T>(task.block_rows);  // 1 / sum of each row
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
+  task.shares = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
   return offer(std::move(task), run_forward<T>, scratch, flops, request.threads, true);
@@ -414,6 +477,7 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   task.scores = scratch.add<T>(task.block_rows * task.score_row);
   task.dscores = scratch.add<T>(task.block_rows * task.score_row);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
+  task.shares = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(),
                     (task.stores_shares ? 2 : 3) * task.q.columns + 2 * task.v.columns);

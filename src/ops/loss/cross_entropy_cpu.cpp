@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "device/cpu/convert.h"
 #include "ir/builder.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
@@ -41,6 +42,10 @@ struct LossTask {
   int log_sums = -1;  ///< of the fused operators: log(sum(exp(scores))) of each row
   int scratch = -1;
   int threads = 1;
+  // Of the fused operators: conversions of scores, and of the gradient, that are halves.
+  device::ConvertFn widen = nullptr;
+  device::ConvertFn narrow = nullptr;
+  std::int64_t lines = 0;  ///< in scratch: where each thread has a row in float32
   std::string node;
 
   std::int64_t rows() const { return batch * inner; }
@@ -227,10 +232,9 @@ void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<T>(sum / total);
 }
 
-// Like run_grad, for softmax over contiguous rows.
+// The weight of each row times what its loss is multiplied by; the labels too.
 template <std::floating_point T>
-void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+RowScratch<T> read_factors(const LossTask& task, std::byte* const* args) {
   const T* dloss = reinterpret_cast<const T*>(args[task.dloss]);
   const RowScratch<T> scratch(args[task.scratch], task.rows());
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
@@ -240,6 +244,14 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   for (std::int64_t row = 0; row < task.rows(); ++row) {
     scratch.weights[row] *= is_per_row ? dloss[row] : common;
   }
+  return scratch;
+}
+
+// Like run_grad, for softmax over contiguous rows.
+template <std::floating_point T>
+void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const auto scratch = read_factors<T>(task, args);
   const T* scores = reinterpret_cast<const T*>(args[task.scores]);
   const T* sums = task.log_sums < 0 ? nullptr : reinterpret_cast<const T*>(args[task.log_sums]);
   T* result = reinterpret_cast<T*>(args[task.result]);
@@ -248,6 +260,65 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
     rows::cross_entropy_grad(scores + at, sums == nullptr ? nullptr : sums + first,
                              scratch.labels + first, scratch.weights + first, result + at, count,
                              task.classes);
+  });
+}
+
+// A thread's row of scores in float32.
+float* line_of(const LossTask& task, std::byte* const* args) {
+  const std::int64_t thread = task.threads == 1 ? 0 : omp_get_thread_num();
+  return reinterpret_cast<float*>(args[task.scratch] + task.lines) + thread * task.classes;
+}
+
+// Like run_loss_rows with sums, from scores that are halves.
+void run_loss_halves(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const auto* scores = reinterpret_cast<const std::uint16_t*>(args[task.scores]);
+  auto* loss = reinterpret_cast<float*>(args[task.result]);
+  auto* sums = reinterpret_cast<float*>(args[task.log_sums]);
+  const RowScratch<float> scratch(args[task.scratch], task.rows());
+  const double total = read_rows(task, args, scratch.weights, scratch.labels);
+  share_rows(task, [&](std::int64_t first, std::int64_t count) {
+    float* line = line_of(task, args);
+    for (std::int64_t row = first; row < first + count; ++row) {
+      task.widen(line, scores + row * task.classes, task.classes);
+      rows::log_sum_exp(line, sums + row, 1, task.classes);
+      scratch.numbers[row] = scratch.labels[row] < 0 ? 0.0F : line[scratch.labels[row]];
+    }
+  });
+  if (loss == nullptr) return;
+  double sum = 0;
+  for (std::int64_t row = 0; row < task.rows(); ++row) {
+    const float value =
+        scratch.labels[row] < 0 ? 0.0F : scratch.weights[row] * (sums[row] - scratch.numbers[row]);
+    if (task.attrs.reduction == Reduction::kNone) loss[row] = value;
+    sum += static_cast<double>(value);
+  }
+  if (task.attrs.reduction == Reduction::kSum) loss[0] = static_cast<float>(sum);
+  if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<float>(sum / total);
+}
+
+// Like run_grad_rows from sums; scores, gradient or both are halves.
+void run_grad_halves(const void* data, std::byte* const* args, const Launch&) {
+  const auto& task = *static_cast<const LossTask*>(data);
+  const auto scratch = read_factors<float>(task, args);
+  const auto* sums = reinterpret_cast<const float*>(args[task.log_sums]);
+  const std::byte* scores = args[task.scores];
+  std::byte* result = args[task.result];
+  share_rows(task, [&](std::int64_t first, std::int64_t count) {
+    float* line = line_of(task, args);
+    for (std::int64_t row = first; row < first + count; ++row) {
+      const std::int64_t at = row * task.classes;
+      const float* from = reinterpret_cast<const float*>(scores) + at;
+      if (task.widen != nullptr) {
+        task.widen(line, reinterpret_cast<const std::uint16_t*>(scores) + at, task.classes);
+        from = line;
+      }
+      float* to = task.narrow != nullptr ? line : reinterpret_cast<float*>(result) + at;
+      rows::cross_entropy_grad(from, sums + row, scratch.labels + row, scratch.weights + row, to, 1,
+                               task.classes);
+      if (task.narrow == nullptr) continue;
+      task.narrow(reinterpret_cast<std::uint16_t*>(result) + at, line, task.classes);
+    }
   });
 }
 
@@ -303,12 +374,16 @@ KernelOffer offer_typed(const KernelRequest& request, LossTask task, opdef::Kern
   return decline_dtype(request, dtype);
 }
 
+int row_threads(const LossTask& task, int most) {
+  constexpr std::int64_t kParallelScores = 8192;  // per thread: about 10 microseconds
+  return static_cast<int>(
+      std::clamp<std::int64_t>(task.rows() * task.classes / kParallelScores, 1, most));
+}
+
 // With space for RowScratch.
 KernelOffer offer_rows(const KernelRequest& request, LossTask task, opdef::KernelFn for_float,
                        opdef::KernelFn for_double) {
-  constexpr std::int64_t kParallelScores = 8192;  // per thread: about 10 microseconds
-  task.threads = static_cast<int>(
-      std::clamp<std::int64_t>(task.rows() * task.classes / kParallelScores, 1, request.threads));
+  task.threads = row_threads(task, request.threads);
   if (!task.is_softmax) return KernelOffer::decline("no softmax to compute");
   if (task.inner != 1) return KernelOffer::decline("rows are not contiguous");
   KernelOffer offer = offer_typed(request, task, for_float, for_double, "simd rows");
@@ -331,9 +406,25 @@ KernelOffer offer_loss_rows(const KernelRequest& request) {
   return offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>);
 }
 
+// With space for a row of each thread; the rest is float32.
+KernelOffer offer_halves(const KernelRequest& request, LossTask task, opdef::KernelFn fn) {
+  task.threads = row_threads(task, request.threads);
+  task.lines = (RowScratch<double>::bytes(task.rows()) + 63) / 64 * 64;
+  const std::int64_t bytes =
+      task.lines + task.threads * task.classes * static_cast<std::int64_t>(sizeof(float));
+  KernelOffer offer = prepared(fn, std::move(task), "simd rows of halves");
+  offer.kernel.scratch_bytes = bytes;
+  return offer;
+}
+
 KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   LossTask task = make_task(request, 0);
   task.log_sums = task.result + 1;
+  const DataType dtype = request.inputs[0].dtype;
+  if (is_half(dtype) && task.inner == 1) {
+    task.widen = device::find_conversion(dtype, DataType::kFloat32);
+    return offer_halves(request, std::move(task), run_loss_halves);
+  }
   return offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>);
 }
 
@@ -364,6 +455,15 @@ KernelOffer offer_grad_rows(const KernelRequest& request) {
 KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   LossTask task = grad_task(request);
   task.log_sums = 4;
+  const DataType from = request.inputs[1].dtype;
+  const DataType to = request.outputs[0].dtype;
+  if ((is_half(from) || is_half(to)) && task.inner == 1) {
+    if (is_half(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
+    if (is_half(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
+    KernelOffer offer = offer_halves(request, std::move(task), run_grad_halves);
+    offer.kernel.in_place = {{1, 0}};
+    return offer;
+  }
   KernelOffer offer = offer_rows(request, task, run_grad_rows<float>, run_grad_rows<double>);
   offer.kernel.in_place = {{1, 0}};
   return offer;

@@ -1,0 +1,189 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "opdef/activation.h"
+#include "opdef/attention.h"
+#include "opdef/fused.h"
+#include "passes/passes.h"
+#include "passes/testing/context.h"
+
+// The passes that undo Casts of mixed precision: what a plan makes of train/precision.cpp's graphs.
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Node;
+using ir::Value;
+
+class MixedPrecisionPassesTest : public testing::Test {
+ protected:
+  Value* input(const char* name, Dims dims, DataType dtype = DataType::kFloat32) {
+    return graph().add_input(name, ir::Type::tensor(dtype, dims));
+  }
+  ir::Graph& graph() { return bench_.graph(); }
+  PassContext context() {
+    PassContext context = bench_.context();
+    context.has_kernel = [](const Node& /*node*/) { return true; };
+    return context;
+  }
+  Value* half_of(Value* x) { return g_.cast(x, DataType::kBfloat16); }
+  Value* wide(Value* half) { return g_.cast(half, DataType::kFloat32); }
+  Value* rounded(Value* x) { return wide(half_of(x)); }
+
+  std::vector<std::string> op_types() {
+    std::vector<std::string> types;
+    for (const Node* node : graph().nodes) types.push_back(node->op_type);
+    return types;
+  }
+  const Node* find(std::string_view op_type) {
+    const auto found = std::ranges::find(graph().nodes, op_type, &Node::op_type);
+    return found == graph().nodes.end() ? nullptr : *found;
+  }
+  void run(bool (*pass)(ir::Graph&, const PassContext&)) {
+    fold_constants(graph(), bench_.context());
+    EXPECT_TRUE(pass(graph(), context()));
+    EXPECT_EQ(ir::find_fault(graph()), "");
+    EXPECT_FALSE(pass(graph(), context()));
+  }
+
+  testing_support::Workbench bench_;
+  ir::GraphBuilder& g_ = bench_.builder();
+};
+
+TEST_F(MixedPrecisionPassesTest, ProductsReadAndWriteHalves) {
+  Value* x = input("x", {4, 8}, DataType::kBfloat16);
+  Value* w = input("w", {8, 2}, DataType::kBfloat16);
+  graph().outputs = {half_of(g_.matmul(wide(x), wide(w)))};
+  run(narrow_products);
+  EXPECT_EQ(op_types(), std::vector<std::string>{"MatMul"});
+  EXPECT_EQ(graph().nodes[0]->inputs, (std::vector<Value*>{x, w}));
+  EXPECT_EQ(graph().nodes[0]->outputs[0]->dtype(), DataType::kBfloat16);
+}
+
+TEST_F(MixedPrecisionPassesTest, AWeightStaysFloat32AndIsRoundedAsItIsPacked) {
+  Value* x = input("x", {4, 8}, DataType::kBfloat16);
+  Value* w = input("w", {8, 2});
+  graph().outputs = {g_.matmul(wide(x), rounded(w))};
+  fold_constants(graph(), bench_.context());
+  fuse_gemm(graph(), context());
+  EXPECT_TRUE(narrow_products(graph(), context()));
+  EXPECT_EQ(op_types(), std::vector<std::string>{std::string(opdef::kGemm)});
+  EXPECT_EQ(graph().nodes[0]->inputs[0], x);
+  EXPECT_EQ(graph().nodes[0]->inputs[1], w);
+}
+
+TEST_F(MixedPrecisionPassesTest, AResultThatIsReadInFloat32StaysFloat32) {
+  Value* x = input("x", {4, 8}, DataType::kBfloat16);
+  Value* w = input("w", {8, 2}, DataType::kBfloat16);
+  Value* y = g_.matmul(wide(x), wide(w));
+  graph().outputs = {half_of(y), y};
+  run(narrow_products);
+  EXPECT_EQ(y->dtype(), DataType::kFloat32);
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"MatMul", "Cast"}));
+}
+
+TEST_F(MixedPrecisionPassesTest, ProductsOfOtherOperandsAreLeftAlone) {
+  Value* x = input("x", {4, 8}, DataType::kBfloat16);
+  Value* w = input("w", {8, 2}, DataType::kFloat16);
+  graph().outputs = {g_.matmul(wide(x), wide(w)), g_.matmul(wide(x), input("v", {8, 2}))};
+  fold_constants(graph(), bench_.context());
+  EXPECT_FALSE(narrow_products(graph(), context()));
+}
+
+TEST_F(MixedPrecisionPassesTest, CastsComeBeforeTransposesOfOperands) {
+  Value* x = input("x", {4, 8});
+  Value* w = input("w", {2, 8}, DataType::kBfloat16);
+  graph().outputs = {g_.matmul(x, wide(g_.transpose(w, {1, 0})))};
+  run(lift_casts);
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Cast", "Transpose", "MatMul"}));
+}
+
+TEST_F(MixedPrecisionPassesTest, ANumberOf16BitsIsNotRoundedAgain) {
+  Value* x = input("x", {4, 8}, DataType::kBfloat16);
+  graph().outputs = {g_.transpose(half_of(g_.identity(wide(x))), {1, 0}),
+                     g_.cast(wide(x), DataType::kFloat16)};
+  run(eliminate_identities);
+  EXPECT_EQ(graph().outputs[0]->producer->inputs[0], x);
+  EXPECT_EQ(graph().outputs[1]->producer->op_type, "Cast");  // another half
+}
+
+TEST_F(MixedPrecisionPassesTest, FarReadersComputeElementwiseFunctionsOfHalvesAgain) {
+  Value* x = input("x", {64, 128}, DataType::kBfloat16);
+  Value* e = g_.exp(wide(x));
+  Value* near = g_.matmul(e, input("a", {128, 128}));
+  Value* last = near;
+  for (int i = 0; i < 16; ++i) last = g_.op("Softmax", {last});
+  Value* far = g_.matmul(e, last = g_.transpose(last, {1, 0}));
+  graph().outputs = {far};
+  run(spread_casts);
+  EXPECT_EQ(near->producer->inputs[0], e);
+  const Value* again = far->producer->inputs[0];
+  EXPECT_NE(again, e);
+  ASSERT_NE(again->producer, nullptr);
+  EXPECT_EQ(again->producer->op_type, "Exp");
+  EXPECT_EQ(again->producer->inputs[0]->producer->inputs[0], x);
+}
+
+TEST_F(MixedPrecisionPassesTest, NearReadersShareThem) {
+  Value* x = input("x", {64, 128}, DataType::kBfloat16);
+  Value* e = g_.exp(wide(x));
+  graph().outputs = {g_.op("Softmax", {e}), g_.op("LogSoftmax", {e})};
+  fold_constants(graph(), bench_.context());
+  EXPECT_FALSE(spread_casts(graph(), context()));
+}
+
+TEST_F(MixedPrecisionPassesTest, TheSlopeOfAnActivationIsComputedAgainFromTheHalf) {
+  Value* u = wide(input("u", {64, 128}, DataType::kBfloat16));
+  Value* dy = wide(input("dy", {64, 128}, DataType::kBfloat16));
+  Value* s = g_.op("Sigmoid", {u});
+  Value* one = g_.scalar_like(u, 1);
+  Value* slope = g_.add(s, g_.mul(g_.mul(u, s), g_.sub(one, s)));
+  graph().outputs = {half_of(g_.mul(u, s)), half_of(g_.mul(dy, slope))};
+  run(fuse_activations);
+  EXPECT_TRUE(narrow_products(graph(), context()));
+  const Node* forward = find(opdef::kActivation);
+  const Node* gradient = find(opdef::kActivationGradient);
+  ASSERT_TRUE(forward != nullptr && gradient != nullptr);
+  EXPECT_EQ(graph().nodes.size(), 2U);
+  EXPECT_EQ(forward->outputs[0]->dtype(), DataType::kBfloat16);
+  for (const Value* operand : gradient->inputs) EXPECT_EQ(operand->dtype(), DataType::kBfloat16);
+  EXPECT_EQ(gradient->outputs[0]->dtype(), DataType::kBfloat16);
+}
+
+TEST_F(MixedPrecisionPassesTest, TheSlopeOfAFloat32IsStored) {
+  Value* u = input("u", {64, 128});
+  Value* dy = input("dy", {64, 128});
+  Value* s = g_.op("Sigmoid", {u});
+  Value* one = g_.scalar_like(u, 1);
+  Value* slope = g_.add(s, g_.mul(g_.mul(u, s), g_.sub(one, s)));
+  graph().outputs = {g_.mul(u, s), g_.mul(dy, slope)};
+  run(fuse_activations);
+  EXPECT_EQ(op_types(), (std::vector<std::string>{std::string(opdef::kActivation), "Mul"}));
+}
+
+TEST_F(MixedPrecisionPassesTest, AttentionRoundsItsSharesAsTheGraphDoes) {
+  Value* q = input("q", {2, 8, 16});
+  Value* kt = input("kt", {2, 16, 8});
+  Value* v = input("v", {2, 8, 16});
+  Value* p = g_.op("Softmax", {g_.matmul(q, kt)});
+  graph().outputs = {g_.matmul(rounded(p), v)};
+  run(fuse_attention);
+  ASSERT_EQ(op_types(), std::vector<std::string>{std::string(opdef::kAttention)});
+  const auto op = opdef::Attention::read(*graph().nodes[0]);
+  EXPECT_EQ(op.shares_type, DataType::kBfloat16);
+  EXPECT_FALSE(op.rounds_gradient);
+}
+
+TEST_F(MixedPrecisionPassesTest, ScoresThatAreRoundedAreNoAttention) {
+  Value* scores = g_.matmul(input("q", {2, 8, 16}), input("kt", {2, 16, 8}));
+  Value* p = g_.op("Softmax", {rounded(scores)});
+  graph().outputs = {g_.matmul(p, input("v", {2, 8, 16}))};
+  fold_constants(graph(), bench_.context());
+  EXPECT_FALSE(fuse_attention(graph(), context()));
+}
+
+}  // namespace
+}  // namespace onnxgrad::passes
