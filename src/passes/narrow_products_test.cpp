@@ -116,7 +116,7 @@ TEST_F(MixedPrecisionPassesTest, FarReadersComputeElementwiseFunctionsOfHalvesAg
   Value* near = g_.matmul(e, input("a", {128, 128}));
   Value* last = near;
   for (int i = 0; i < 16; ++i) last = g_.op("Softmax", {last});
-  Value* far = g_.matmul(e, last = g_.transpose(last, {1, 0}));
+  Value* far = g_.matmul(e, g_.transpose(last, {1, 0}));
   graph().outputs = {far};
   run(spread_casts);
   EXPECT_EQ(near->producer->inputs[0], e);
@@ -140,8 +140,9 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAnActivationIsComputedAgainFromTheHal
   Value* dy = wide(input("dy", {64, 128}, DataType::kBfloat16));
   Value* s = g_.op("Sigmoid", {u});
   Value* one = g_.scalar_like(u, 1);
-  Value* slope = g_.add(s, g_.mul(g_.mul(u, s), g_.sub(one, s)));
-  graph().outputs = {half_of(g_.mul(u, s)), half_of(g_.mul(dy, slope))};
+  Value* y = g_.mul(u, s);
+  Value* slope = g_.add(s, g_.mul(y, g_.sub(one, s)));
+  graph().outputs = {half_of(y), half_of(g_.mul(dy, slope))};
   run(fuse_activations);
   EXPECT_TRUE(narrow_products(graph(), context()));
   const Node* forward = find(opdef::kActivation);
@@ -158,8 +159,9 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAFloat32IsStored) {
   Value* dy = input("dy", {64, 128});
   Value* s = g_.op("Sigmoid", {u});
   Value* one = g_.scalar_like(u, 1);
-  Value* slope = g_.add(s, g_.mul(g_.mul(u, s), g_.sub(one, s)));
-  graph().outputs = {g_.mul(u, s), g_.mul(dy, slope)};
+  Value* y = g_.mul(u, s);
+  Value* slope = g_.add(s, g_.mul(y, g_.sub(one, s)));
+  graph().outputs = {y, g_.mul(dy, slope)};
   run(fuse_activations);
   EXPECT_EQ(op_types(), (std::vector<std::string>{std::string(opdef::kActivation), "Mul"}));
 }

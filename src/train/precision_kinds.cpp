@@ -57,7 +57,7 @@ NodeKinds::NodeKinds(const ir::Graph& graph, const opdef::OpRegistry& registry,
 
 std::size_t NodeKinds::num_operands(const Node& node) const {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
-  const auto found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
+  const auto* const found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
     return one.domain == node.domain && one.op_type == name;
   });
   return found == kProducts.end() ? 0 : std::min(found->operands, node.inputs.size());
