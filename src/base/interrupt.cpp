@@ -25,7 +25,7 @@ void base::poll_interrupt() {
   if (now < next_question) return;
   const bool wants_stop = wants_stop_now();
   next_question = Clock::now() + kInterval;
-  if (wants_stop) throw Interrupted();  // NOLINT(bugprone-std-exception-baseclass): no error
+  if (wants_stop) throw Interrupted();
 }
 
 }  // namespace onnxgrad

@@ -43,7 +43,7 @@ void in_parts(std::int64_t bytes, int threads,
   std::int64_t started = 1;
   try {
     for (; started < count; ++started) others.emplace_back(run, started);
-  } catch (const std::system_error&) {  // no more threads: the rest is done here
+  } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch): the rest is done here
   }
   run(0);
   for (; started < count; ++started) run(started);

@@ -42,6 +42,8 @@ struct KernelRequest {
   int threads = 1;
   /// For nodes with subgraphs; nullptr where no body can be compiled.
   const BodyCompiler* bodies = nullptr;
+  /// Whether the kernel may keep constants in a form of its own (PreparedKernel::kept_bytes).
+  bool keeps_constants = false;
 };
 
 /// What changes from step to step other than pointers: written by the loop before the step.
@@ -76,6 +78,7 @@ struct PreparedKernel {
   KernelFn fn = nullptr;
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
   std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
+  std::int64_t kept_bytes = 0;       ///< of constants in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"

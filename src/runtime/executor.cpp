@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/parts.h"
+#include "ir/pointer_map.h"
 #include "runtime/arena.h"
 #include "runtime/finite.h"
 #include "runtime/input_sizes.h"

@@ -95,7 +95,7 @@ struct MemoryUse {
   std::int64_t state = 0;      ///< weights, statistics, optimizer slots
   std::int64_t arena = 0;      ///< activations, gradients and scratch of the largest plan
   std::int64_t scratch = 0;    ///< of it, the largest scratch block of one kernel
-  std::int64_t constants = 0;  ///< folded constants of all plans
+  std::int64_t constants = 0;  ///< folded constants of all plans, and those that kernels keep
   std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
   /// What the largest plan computes again to fit the budget.

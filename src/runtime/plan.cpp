@@ -24,13 +24,15 @@ class Planner {
  public:
   /// Kernels are chosen once for all plans of a graph.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
-          const opdef::BodyCompiler* bodies, UpdateNumbers numbers, KernelsByNode& kernels)
+          bool keeps_constants, const opdef::BodyCompiler* bodies, UpdateNumbers numbers,
+          KernelsByNode& kernels)
       : numbers_(numbers),
         kernels_(kernels),
         graph_(graph),
         binding_(binding),
         engine_(engine),
         threads_(threads),
+        keeps_constants_(keeps_constants),
         bodies_(bodies),
         arena_(engine.device.alignment()) {}
 
@@ -86,12 +88,14 @@ class Planner {
       auto found = kernels_.find(node);
       if (found == kernels_.end()) {
         std::string reasons;
-        auto kernel =
-            select_kernel(engine_.kernels, make_request(*node, threads_, bodies_), &reasons);
+        opdef::KernelRequest request = make_request(*node, threads_, bodies_);
+        request.keeps_constants = keeps_constants_;
+        auto kernel = select_kernel(engine_.kernels, request, &reasons);
         if (!kernel) throw_no_kernel(*node, reasons);
         found = kernels_.emplace(node, *std::move(kernel)).first;
       }
       nodes_.push_back(node);
+      plan_.kept_bytes += found->second.kept_bytes;
       plan_.steps.push_back({.kernel = found->second,
                              .args = {},
                              .op_type = node->op_type,
@@ -388,6 +392,7 @@ class Planner {
   const GraphBinding& binding_;
   const Engine& engine_;
   int threads_;
+  bool keeps_constants_;
   const opdef::BodyCompiler* bodies_;
   Plan plan_;
   ArenaLayout arena_;
@@ -422,14 +427,16 @@ std::string Plan::to_text() const {
 }
 
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads, const opdef::BodyCompiler* bodies) {
+               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies) {
   // Updates that run early free what they read, but may need scratch where most memory is in use.
   KernelsByNode kernels;
-  Planner planner(graph, binding, engine, threads, bodies, UpdateNumbers::kEarly, kernels);
+  Planner planner(graph, binding, engine, threads, keeps_constants, bodies, UpdateNumbers::kEarly,
+                  kernels);
   Plan plan = planner.run();
   if (!planner.has_numbers()) return plan;
-  Plan other =
-      Planner(graph, binding, engine, threads, bodies, UpdateNumbers::kInOrder, kernels).run();
+  Plan other = Planner(graph, binding, engine, threads, keeps_constants, bodies,
+                       UpdateNumbers::kInOrder, kernels)
+                   .run();
   return other.arena_bytes < plan.arena_bytes ? other : plan;
 }
 

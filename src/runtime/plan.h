@@ -79,6 +79,7 @@ struct Plan {
   std::vector<PlanOutput> outputs;       ///< one per output of the graph
   std::vector<Copy> copies;  ///< in order; those that read state come before those that write it
   std::int64_t arena_bytes = 0;
+  std::int64_t kept_bytes = 0;  ///< of constants that kernels keep in a form of their own
   Recomputed recomputed;
   std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to
 
@@ -95,10 +96,11 @@ struct GraphBinding {
 };
 
 /// Chooses kernels, order and memory. Every value of `graph` has a static shape.
-/// `bodies`: for nodes with subgraphs, in their closed form.
+/// `bodies`: for nodes with subgraphs, in their closed form. `keeps_constants`: whether kernels may
+/// keep packed constants; the results have the same bits.
 /// Throws: UnsupportedOperatorError (no kernel), InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads, const opdef::BodyCompiler* bodies = nullptr);
+               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies = nullptr);
 
 }  // namespace onnxgrad::runtime
 

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#if defined(__x86_64__)
+#ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
@@ -32,7 +32,7 @@ constexpr std::size_t kKeptFiles = 768;
 // Kernels, and so the passes' choices, differ between processors.
 std::string processor() {
   std::string text;
-#if defined(__x86_64__)
+#ifdef __x86_64__
   unsigned a = 0;
   unsigned b = 0;
   unsigned c = 0;

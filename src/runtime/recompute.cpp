@@ -446,7 +446,7 @@ std::optional<Plan> reduce_plan(ir::Graph& graph, const GraphBinding& binding, c
   std::optional<Plan> plan;
   for (bool can_reduce = true; can_reduce && !plan;) {
     can_reduce = recompute.reduce_to(target);
-    plan = make_plan(graph, binding, engine, threads, bodies);
+    plan = make_plan(graph, binding, engine, threads, /*keeps_constants=*/false, bodies);
     shortage.most = max_bytes();
     shortage.least = std::min(shortage.least, plan->arena_bytes);
     const std::int64_t excess = plan->arena_bytes - shortage.most;
@@ -464,7 +464,8 @@ std::optional<Plan> reduce_plan(ir::Graph& graph, const GraphBinding& binding, c
 Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                       int threads, const PlannedBodies* bodies,
                       const std::function<std::int64_t()>& max_bytes) {
-  std::optional<Plan> plan = make_plan(graph, binding, engine, threads, bodies);
+  std::optional<Plan> plan =
+      make_plan(graph, binding, engine, threads, /*keeps_constants=*/false, bodies);
   Shortage shortage{.most = max_bytes(), .least = plan->arena_bytes};
   if (plan->arena_bytes <= shortage.most) return *std::move(plan);
   plan.reset();  // its kernels' tables count
@@ -473,7 +474,6 @@ Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engin
     plan = reduce_plan(graph, binding, engine, threads, bodies, max_bytes, recomputed, shortage);
   } while (!plan && bodies != nullptr && bodies->shrink());
   if (!plan) {
-    // NOLINTNEXTLINE(bugprone-std-exception-baseclass): the caller adds what it was to hold
     throw ArenaTooSmall{.max_bytes = shortage.most, .least_bytes = shortage.least};
   }
   plan->recomputed = recomputed;

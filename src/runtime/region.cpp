@@ -527,7 +527,7 @@ std::int64_t Region::constant_bytes() const {
   const std::string_view known = context_.options.counted_elsewhere;
   const auto* const first = reinterpret_cast<const std::byte*>(known.data());
   const std::less<> less;
-  std::int64_t total = 0;
+  std::int64_t total = compiled_.plan.kept_bytes;
   for (const Tensor& constant : compiled_.plan.constants) {
     const std::byte* at = constant.raw();
     const bool is_known = !less(at, first) && less(at, first + known.size());

@@ -59,7 +59,7 @@ class Region final : public Execution {
   std::int64_t block_bytes() const;  ///< of the blocks that it holds
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
   std::int64_t scratch_bytes() const;   ///< of the largest scratch block
-  std::int64_t constant_bytes() const;  ///< of its folded constants
+  std::int64_t constant_bytes() const;  ///< of its folded constants, and of those kernels keep
   /// What the executors of its subgraphs hold, and their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;

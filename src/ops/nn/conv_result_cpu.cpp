@@ -97,9 +97,10 @@ void pack_weights(const ResultPlan<T>& plan, const T* w, const T* bias, std::int
   }
 }
 
-/// Constant weights and biases are packed once.
+/// Constant weights and biases are packed once if they may be kept.
 template <class T>
 void pack_constants(const KernelRequest& request, ResultPlan<T>& plan) {
+  if (!request.keeps_constants) return;
   const auto constant = [&](int arg) { return request.constants[static_cast<std::size_t>(arg)]; };
   const Tensor* w = constant(plan.task.w);
   const Tensor* bias = plan.task.bias < 0 ? nullptr : constant(plan.task.bias);
@@ -371,6 +372,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   opdef::PreparedKernel kernel;
   kernel.fn = run_result<T>;
   kernel.scratch_bytes = plan->scratch_bytes();
+  if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label =
       fmt::format("{} of {} vectors", plan->in_planes ? "planes" : "channels", plan->vectors);
   kernel.flops = task.shape.flops();

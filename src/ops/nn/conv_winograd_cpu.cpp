@@ -502,6 +502,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   if (direct != nullptr && best.cycles > kWorthwhile * direct->image_cycles) {
     return opdef::KernelOffer::decline("sums tap by tap take less time");
   }
+  plan->is_constant = plan->is_constant && request.keeps_constants;  // the choice is the same
   std::int64_t vectors = best.vectors;
   const Images& source = geometry->source;
   const Images& result = geometry->result;
@@ -524,6 +525,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   opdef::PreparedKernel kernel;
   kernel.fn = run_result;
   kernel.scratch_bytes = plan->scratch_bytes();
+  if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->step, geometry->step,
                              plan->stores_images ? "all images" : "all weights");
   kernel.flops = task.shape.flops();

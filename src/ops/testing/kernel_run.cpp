@@ -106,7 +106,8 @@ std::vector<KernelRun> run_offers(const KernelCall& call) {
                                      .inputs = inputs,
                                      .outputs = call.outputs,
                                      .constants = constants,
-                                     .threads = call.threads};
+                                     .threads = call.threads,
+                                     .keeps_constants = true};
   std::vector<KernelRun> runs;
   for (const auto& entry : kernels().offers(call.domain, call.op_type)) {
     const opdef::KernelOffer offer = entry.offer(request);
