@@ -78,9 +78,10 @@ class Shards(Source):
         for source in self.sources[workers.rank :: workers.size]:
             native = source.native(session)
             pieces = native.pieces()
-            rows = [count for count, _ in pieces] if has_pieces else []
+            counts = [count for count, _ in pieces]
+            rows = sum(counts) if native.num_rows is None else native.num_rows
             largest = max((size for _, size in pieces), default=0)
-            mine.append((native.num_rows, rows or [native.num_rows], largest))
+            mine.append((rows, counts if has_pieces and counts else [rows], largest))
         for rank, text in enumerate(workers.gather(json.dumps(mine))):
             found[rank :: workers.size] = [tuple(one) for one in json.loads(text)]
         return found
