@@ -2,7 +2,7 @@
 //
 //   sums               checks sums against their definition; rank 0 prints a hash of all bits
 //   time BYTES...      rank 0 prints microseconds of an all_reduce of so many bytes, float32
-//   missing RANK       that rank never arrives; the others report it after a second
+//   missing RANK       that rank never arrives; the others report it after some seconds
 //   exit RANK CODE     that rank exits with this code while the others wait
 //   kill RANK          that rank is killed
 //   late RANK HOW      that rank does not begin with MPI: it sleeps, stops or exits (with 0); the
@@ -103,7 +103,7 @@ int run(const std::vector<std::string>& arguments) {
     }
     dist::connect({.timeout_s = 4});
   }
-  const auto workers = dist::connect({.timeout_s = what == "missing" ? 1.0 : 60.0});
+  const auto workers = dist::connect({.timeout_s = what == "missing" ? 8.0 : 60.0});
   if (what == "sums") check(*workers);
   if (what == "time") {
     for (std::size_t i = 1; i < arguments.size(); ++i) time(*workers, number(i));
