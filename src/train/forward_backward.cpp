@@ -133,9 +133,9 @@ ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool tr
   }
   try {
     return run_forward(inputs, training);
-  } catch (const DeviceError&) {  // tried again with less
+  } catch (const DeviceError&) {
+    split(true);  // and again, with less
   }
-  split(true);
   return run_forward(inputs, training);
 }
 

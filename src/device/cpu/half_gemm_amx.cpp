@@ -23,8 +23,8 @@
 namespace onnxgrad::device {
 namespace {
 
-constexpr int kTile = 16;  // rows, and columns of 32 bits
-constexpr int kLine = 64;  // bytes of a row
+constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
+constexpr std::ptrdiff_t kLine = 64;  // bytes of a row
 
 /// The end of a block of sums [rows, columns], which are `kTile * 2` apart.
 void finish(const PairPanel& panel, const float* sums, std::int64_t row, std::int64_t rows,
@@ -55,10 +55,10 @@ void finish(const PairPanel& panel, const float* sums, std::int64_t row, std::in
 template <class Tiles>
 void run_blocks(const PairPanel& panel) {
   alignas(64) float sums[2 * kTile * 2 * kTile];
-  const std::ptrdiff_t b_row = static_cast<std::ptrdiff_t>(panel.vectors) * kLine;
+  const std::ptrdiff_t b_row = panel.vectors * kLine;
   const auto* b = reinterpret_cast<const std::byte*>(panel.b);
   for (std::int64_t row = 0; row < panel.rows; row += 2 * kTile) {
-    const auto rows = static_cast<int>(std::min<std::int64_t>(2 * kTile, panel.rows - row));
+    const std::int64_t rows = std::min<std::int64_t>(2 * kTile, panel.rows - row);
     for (int v = 0; v < panel.vectors; v += 2) {
       const bool is_wide = v + 1 < panel.vectors;
       Tiles tiles(rows, is_wide);
@@ -67,7 +67,7 @@ void run_blocks(const PairPanel& panel) {
                   b_row);
       }
       tiles.store(sums);
-      const std::int64_t column = static_cast<std::int64_t>(v) * kTile;
+      const std::int64_t column = v * kTile;
       finish(panel, sums, row, rows, column,
              std::min<std::int64_t>(is_wide ? 2 * kTile : kTile, panel.columns - column));
     }
@@ -77,12 +77,13 @@ void run_blocks(const PairPanel& panel) {
 /// TDPBF16PS: subnormal operands and results are zero, each step is rounded to nearest.
 class EmulatedTiles {
  public:
-  EmulatedTiles(int rows, bool is_wide) : rows_(rows), columns_(is_wide ? 2 * kTile : kTile) {}
+  EmulatedTiles(std::int64_t rows, bool is_wide)
+      : rows_(rows), columns_(is_wide ? 2 * kTile : kTile) {}
 
   void add(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b, std::ptrdiff_t b_row) {
-    for (int i = 0; i < rows_; ++i) {
-      for (int p = 0; p < kTile; ++p) {
-        for (int j = 0; j < columns_; ++j) {
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      for (std::int64_t p = 0; p < kTile; ++p) {
+        for (std::int64_t j = 0; j < columns_; ++j) {
           const std::byte* x = a + i * a_row + 4 * p;
           const std::byte* y = b + p * b_row + 4 * j;
           float& sum = sums_[i * 2 * kTile + j];
@@ -102,8 +103,8 @@ class EmulatedTiles {
     return is_subnormal ? 0 : base::to_float(value);
   }
 
-  int rows_;
-  int columns_;
+  std::int64_t rows_;
+  std::int64_t columns_;
   float sums_[2 * kTile * 2 * kTile] = {};
 };
 
@@ -120,7 +121,7 @@ namespace {
 /// Tiles 0 to 3: sums; 4, 5: rows of A; 6, 7: columns of B.
 class AmxTiles {
  public:
-  ONNXGRAD_AMX_TARGET AmxTiles(int rows, bool is_wide)
+  ONNXGRAD_AMX_TARGET AmxTiles(std::int64_t rows, bool is_wide)
       : has_lower_(rows > kTile), is_wide_(is_wide) {
     struct alignas(64) {
       std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -128,8 +129,8 @@ class AmxTiles {
       std::uint8_t rows[16] = {};
     } config;
     const auto upper = static_cast<std::uint8_t>(std::min(rows, kTile));
-    const auto lower = static_cast<std::uint8_t>(std::max(rows - kTile, 1));
-    const std::uint8_t heights[8] = {upper, upper, lower, lower, upper, lower, kTile, kTile};
+    const auto lower = static_cast<std::uint8_t>(std::max<std::int64_t>(rows - kTile, 1));
+    const std::uint8_t heights[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
     for (int t = 0; t < 8; ++t) {
       config.row_bytes[t] = kLine;
       config.rows[t] = heights[t];
@@ -145,7 +146,7 @@ class AmxTiles {
   AmxTiles& operator=(const AmxTiles&) = delete;
 
   ONNXGRAD_AMX_TARGET void add(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b,
-                               std::ptrdiff_t b_row) {
+                               std::ptrdiff_t b_row) const {
     _tile_loadd(6, b, b_row);
     _tile_loadd(4, a, a_row);
     _tile_dpbf16ps(0, 4, 6);

@@ -142,7 +142,7 @@ bool cpu_has_pairs() {
 
 void run_pairs(const PairPanel& panel) {
   const auto v = static_cast<std::size_t>(panel.vectors - 1);
-  const int height = kPairRows[v];
+  const std::int64_t height = kPairRows[v];
   const bool is_packed = panel.a_row == 4 && panel.a_step != 4;
   const std::byte* a = panel.a;
   for (std::int64_t row = 0; row < panel.rows; row += height) {

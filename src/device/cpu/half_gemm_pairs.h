@@ -36,7 +36,7 @@ struct PairPanel {
   HalfEnd end;
 };
 
-inline constexpr int kPairLanes = 16;
+inline constexpr std::ptrdiff_t kPairLanes = 16;
 inline constexpr int kPairMaxVectors = 4;
 /// Rows of a strip, by vectors - 1: A is packed in strips of as many rows.
 inline constexpr int kPairRows[kPairMaxVectors] = {8, 8, 8, 6};

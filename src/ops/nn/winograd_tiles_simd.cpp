@@ -51,19 +51,19 @@ struct Source {
   }
 };
 
-/// A polynomial with n coefficients at the points: A, or G if `kScaled`.
-template <int n, bool kScaled>
+/// A polynomial with kSize coefficients at the points: A, or G if `kScaled`.
+template <int kSize, bool kScaled>
 struct ToPoints {
-  static constexpr int kIn = n;
+  static constexpr int kIn = kSize;
   static constexpr int kOut = 6;
 
   static HWY_INLINE void at(const V* x, double point, double scale, V& plus, V& minus) {
     V even = kScaled ? times(x[0], power(point, 0, scale)) : x[0];
     V odd = times(x[1], power(point, 1, scale));
 #pragma GCC unroll 4
-    for (int k = 2; k < n; k += 2) even = add_times(even, x[k], power(point, k, scale));
+    for (int k = 2; k < kSize; k += 2) even = add_times(even, x[k], power(point, k, scale));
 #pragma GCC unroll 4
-    for (int k = 3; k < n; k += 2) odd = add_times(odd, x[k], power(point, k, scale));
+    for (int k = 3; k < kSize; k += 2) odd = add_times(odd, x[k], power(point, k, scale));
     plus = hn::Add(even, odd);
     minus = hn::Sub(even, odd);
   }
@@ -71,31 +71,32 @@ struct ToPoints {
     to[0] = x[0];
     at(x, kA, kScaled ? kScaleA : 1, to[1], to[2]);
     at(x, kB, kScaled ? kScaleB : 1, to[3], to[4]);
-    to[5] = x[n - 1];
+    to[5] = x[kSize - 1];
   }
 };
 
 /// The transpose: A^T, or G^T if `kScaled`.
-template <int n, bool kScaled>
+template <int kSize, bool kScaled>
 struct FromPoints {
   static constexpr int kIn = 6;
-  static constexpr int kOut = n;
+  static constexpr int kOut = kSize;
 
   static HWY_INLINE void apply(const V* x, V* to) {
-    constexpr double a = kScaled ? kScaleA : 1;
-    constexpr double b = kScaled ? kScaleB : 1;
+    constexpr double kFactorA = kScaled ? kScaleA : 1;
+    constexpr double kFactorB = kScaled ? kScaleB : 1;
     const V sum_a = hn::Add(x[1], x[2]);
     const V sum_b = hn::Add(x[3], x[4]);
     const V difference_a = hn::Sub(x[1], x[2]);
     const V difference_b = hn::Sub(x[3], x[4]);
-    to[0] = kScaled ? add_times(add_times(x[0], sum_a, power(kA, 0, a)), sum_b, power(kB, 0, b))
+    to[0] = kScaled ? add_times(add_times(x[0], sum_a, power(kA, 0, kFactorA)), sum_b,
+                                power(kB, 0, kFactorB))
                     : hn::Add(hn::Add(x[0], sum_a), sum_b);
 #pragma GCC unroll 4
-    for (int k = 1; k < n; ++k) {
-      const V of_a = times(k % 2 == 0 ? sum_a : difference_a, power(kA, k, a));
-      to[k] = add_times(of_a, k % 2 == 0 ? sum_b : difference_b, power(kB, k, b));
+    for (int k = 1; k < kSize; ++k) {
+      const V of_a = times(k % 2 == 0 ? sum_a : difference_a, power(kA, k, kFactorA));
+      to[k] = add_times(of_a, k % 2 == 0 ? sum_b : difference_b, power(kB, k, kFactorB));
     }
-    to[n - 1] = hn::Add(to[n - 1], x[5]);
+    to[kSize - 1] = hn::Add(to[kSize - 1], x[5]);
   }
 };
 
@@ -133,35 +134,35 @@ HWY_INLINE void transform(const float* const* pixels, std::int64_t n, float* to,
   }
 }
 
-template <int n>
+template <int kTaps>
 HWY_INLINE void weights_to_points(const float* taps, std::ptrdiff_t step, std::int64_t count,
                                   float* to, std::ptrdiff_t plane) {
   for (std::int64_t c = 0; c < count; c += kLanes) {
-    both_axes<ToPoints<n, true>>(
-        [&](int i, int j) HWY_ATTR { return hn::LoadU(D(), taps + (i * n + j) * step + c); },
+    both_axes<ToPoints<kTaps, true>>(
+        [&](int i, int j) HWY_ATTR { return hn::LoadU(D(), taps + (i * kTaps + j) * step + c); },
         [&](int i, int j, V v) HWY_ATTR { hn::StoreU(v, D(), to + (i * 6 + j) * plane + c); });
   }
 }
 
-template <int n>
+template <int kTaps>
 HWY_INLINE void points_to_weights(const float* sums, std::ptrdiff_t plane, std::int64_t count,
                                   float* taps, std::ptrdiff_t step) {
   for (std::int64_t c = 0; c < count; c += kLanes) {
-    both_axes<FromPoints<n, true>>(
+    both_axes<FromPoints<kTaps, true>>(
         [&](int i, int j) HWY_ATTR { return hn::LoadU(D(), sums + (i * 6 + j) * plane + c); },
-        [&](int i, int j, V v) HWY_ATTR { hn::StoreU(v, D(), taps + (i * n + j) * step + c); });
+        [&](int i, int j, V v) HWY_ATTR { hn::StoreU(v, D(), taps + (i * kTaps + j) * step + c); });
   }
 }
 
-template <int m>
+template <int kResults>
 HWY_INLINE void points_to_results(const float* sums, std::ptrdiff_t plane, const float* bias,
                                   std::int64_t count, float* const* pixels) {
   for (std::int64_t c = 0; c < count; c += kLanes) {
     const V start = hn::LoadU(D(), bias + c);
-    both_axes<FromPoints<m, false>>(
+    both_axes<FromPoints<kResults, false>>(
         [&](int i, int j) HWY_ATTR { return hn::LoadU(D(), sums + (i * 6 + j) * plane + c); },
         [&](int i, int j, V v) HWY_ATTR {
-          float* pixel = pixels[i * m + j];
+          float* pixel = pixels[i * kResults + j];
           if (pixel != nullptr) hn::StoreU(hn::Add(v, start), D(), pixel + c);
         });
   }
