@@ -52,7 +52,12 @@ def torch_runs(threads: int) -> Callable[[list], list[Run]]:
         a, b = (torch.from_numpy(array) for array in operands(call))
         a, b = oriented(call, a, b, lambda matrix: matrix.transpose(-2, -1))
         out = torch.matmul(a, b)
-        return [lambda: torch.matmul(a, b, out=out)]
+        runs: list[Run] = [lambda: torch.matmul(a, b, out=out)]
+        if a.ndim == 2:  # MKL above, oneDNN here: a linear layer, whose weight is [n, k]
+            linear = torch.ops.mkldnn._linear_pointwise
+            weight = b.transpose(0, 1)
+            runs.append(lambda: linear(a, weight, None, "none", [], ""))
+        return runs
 
     def convolution(call: list, layout: torch.memory_format) -> Run:
         _, name, _, _, stride, pad, group = call

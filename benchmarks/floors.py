@@ -7,8 +7,9 @@
 
 The calls of a step are read from the workload's ONNX file: each product and convolution forward,
 and the gradient of each operand that needs one, with the shapes of the workload's batch. Every
-distinct call is timed alone, with operands and results in place, in each library: PyTorch (MKL and
-oneDNN, the faster of both layouts of images), OpenBLAS (NumPy; products only) and onnxgrad itself.
+distinct call is timed alone, with operands and results in place, in each library: PyTorch (products
+with MKL and with oneDNN, convolutions with oneDNN in both layouts of images, the fastest counts),
+OpenBLAS (NumPy; products only) and onnxgrad itself. libxsmm has kernels for small products alone.
 The floor is the sum over the calls of the fastest library's time. `--steps` names a results file of
 peers/run.py, from which the times of the whole steps are taken.
 """
