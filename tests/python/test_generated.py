@@ -138,6 +138,8 @@ def test_unknown_fit_options_name_the_nearest(linear_model):
     with pytest.raises(og.OptionError, match=r"Trainer.fit has no argument 'validate_every'") as e:
         fit(linear_model, validate_every=2)
     assert "validation_every" in str(e.value)
+    with pytest.raises(og.OptionError, match=r"argument of Trainer\(clip_norm=\.\.\.\)"):
+        fit(linear_model, clip_norm=1.0)
 
 
 def test_a_fit_option_has_one_value_under_all_its_names(linear_model):

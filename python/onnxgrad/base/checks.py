@@ -76,6 +76,10 @@ def nearest_or(wrong: str, known: Iterable[str], otherwise: str = "Use one of th
     return otherwise if near is None else f"Did you mean '{near}'?"
 
 
+def _is_option_of(cls: type, name: str) -> bool:
+    return name in inspect.signature(cls).parameters
+
+
 def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Refuse unknown arguments of a function, suggesting the nearest one."""
     known = list(inspect.signature(function).parameters)
@@ -87,11 +91,10 @@ def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if name not in known:
                 names = [one for one in known if one != "self"]
                 owner = type(args[0]).__name__ if is_init and args else function.__qualname__
-                raise OptionError(
-                    what=f"{owner} has no argument '{name}'",
-                    value=name,
-                    hint=nearest_or(name, names, f"It has {', '.join(names)}."),
-                )
+                hint = nearest_or(name, names, f"It has {', '.join(names)}.")
+                if not is_init and args and _is_option_of(type(args[0]), name):
+                    hint = f"It is an argument of {type(args[0]).__name__}({name}=...)."
+                raise OptionError(what=f"{owner} has no argument '{name}'", value=name, hint=hint)
         return function(*args, **kwargs)
 
     return checked
