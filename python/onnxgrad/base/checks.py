@@ -76,8 +76,10 @@ def nearest_or(wrong: str, known: Iterable[str], otherwise: str = "Use one of th
     return otherwise if near is None else f"Did you mean '{near}'?"
 
 
-def _is_option_of(cls: type, name: str) -> bool:
-    return name in inspect.signature(cls).parameters
+def _is_option_of_class(function: Callable[..., Any], args: Sequence[Any], name: str) -> bool:
+    """Whether `function` is a method of ``args[0]``, whose class is constructed with `name`."""
+    cls = type(args[0]) if args else object
+    return hasattr(cls, function.__name__) and name in inspect.signature(cls).parameters
 
 
 def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -92,7 +94,7 @@ def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
                 names = [one for one in known if one != "self"]
                 owner = type(args[0]).__name__ if is_init and args else function.__qualname__
                 hint = nearest_or(name, names, f"It has {', '.join(names)}.")
-                if not is_init and args and _is_option_of(type(args[0]), name):
+                if not is_init and _is_option_of_class(function, args, name):
                     hint = f"It is an argument of {type(args[0]).__name__}({name}=...)."
                 raise OptionError(what=f"{owner} has no argument '{name}'", value=name, hint=hint)
         return function(*args, **kwargs)
