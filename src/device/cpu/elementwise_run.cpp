@@ -1,11 +1,10 @@
-#include <omp.h>
-
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "device/cpu/elementwise_plan.h"
 #include "device/cpu/flush_denormals.h"
+#include "device/cpu/threads.h"
 
 namespace onnxgrad::device {
 namespace {
@@ -378,15 +377,10 @@ void run_elementwise_parallel(const void* data, std::byte* const* args,
                               const opdef::Launch& launch) {
   const auto& plan = *static_cast<const ElementwisePlan*>(data);
   int used = 1;
-#pragma omp parallel num_threads(plan.threads)
-  {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
-    run_tiles(plan, args, thread, plan.tiles * thread / threads,
-              plan.tiles * (thread + 1) / threads);
-#pragma omp single nowait
-    used = static_cast<int>(threads);
-  }
+  on_threads(plan.threads, [&](const Share& share) {
+    run_tiles(plan, args, share.thread, share.first(plan.tiles), share.last(plan.tiles));
+    if (share.thread == 0) used = static_cast<int>(share.threads);
+  });
   if (plan.reductions.empty()) return;
   join_threads(plan, args[plan.scratch_arg], used);
   finish(plan, args, launch);

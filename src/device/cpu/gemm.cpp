@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
+#include "device/cpu/threads.h"
 
 namespace onnxgrad::device {
 namespace {
@@ -138,9 +139,7 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   const T* b = tile.b;
   T* packed = reinterpret_cast<T*>(operands.scratch);
   if (plan.pack_b) tile.b = packed;
-#pragma omp parallel num_threads(plan.threads)
-  {
-    const Share share;
+  on_threads(plan.threads, [&](const Share& share) {
     if (plan.pack_b) {
       const std::int64_t unit = plan.target->lanes;
       const std::int64_t units = (plan.k + unit - 1) / unit;
@@ -149,10 +148,10 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
       if (steps > 0) {
         pack_b(plan, b, first, steps, 0, plan.n, packed + first * tile.b_step, tile.b_step);
       }
-#pragma omp barrier
+      share.wait();
     }
     run_panel_share(plan, tile, share);
-  }
+  });
 }
 
 /// One column of C, that is one row of its transpose, [m] = op(A) b: A^T takes the role of B.
@@ -198,10 +197,8 @@ void run_dots(const void* data, const GemmOperands& operands) {
                    .start_column = plan.start_column,
                    .scale = tile.scale,
                    .finish = tile.finish};
-  if (plan.threads == 1) return plan.target->dots(dots);
-#pragma omp parallel num_threads(plan.threads) firstprivate(dots)
-  {
-    const Share share;
+  on_threads(plan.threads, [&plan, all = dots](const Share& share) {
+    GemmDots<T> dots = all;
     if (plan.m == 1) {
       const std::int64_t first = share.first(plan.n);
       dots.columns = share.last(plan.n) - first;
@@ -217,7 +214,7 @@ void run_dots(const void* data, const GemmOperands& operands) {
       dots.start += first * dots.start_row;
     }
     if (dots.rows > 0 && dots.columns > 0) plan.target->dots(dots);
-  }
+  });
 }
 
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "device/cpu/gemm_plan.h"
+#include "device/cpu/threads.h"
 
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
@@ -326,9 +327,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     Blocked<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n});
     return;
   }
-#pragma omp parallel num_threads(plan.threads)
-  {
-    const Share share;
+  on_threads(plan.threads, [&](const Share& share) {
     const std::int64_t unit = plan.split_m ? kGemmMaxRows : plan.target->lanes;
     const std::int64_t units = ceil_div(plan.split_m ? plan.m : plan.n, unit);
     const std::int64_t first = share.first(units) * unit;
@@ -342,7 +341,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
       part.columns = std::min(last, plan.n) - first;
     }
     Blocked<T>(plan, operands, operands.scratch + share.thread * plan.thread_scratch).run(part);
-  }
+  });
 }
 
 template std::int64_t plan_blocked(GemmPlan<float>& plan);

@@ -1,8 +1,6 @@
 #ifndef ONNXGRAD_DEVICE_CPU_GEMM_PLAN_H_
 #define ONNXGRAD_DEVICE_CPU_GEMM_PLAN_H_
 
-#include <omp.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -16,15 +14,6 @@ namespace onnxgrad::device {
 
 /// The longest sums whose blocks of C are completed one after the other.
 inline constexpr std::int64_t kMaxHandedOverSteps = 8192;
-
-/// What the calling thread of a parallel region does of a list: elements first() to last().
-struct Share {
-  std::int64_t thread = omp_get_thread_num();
-  std::int64_t threads = omp_get_num_threads();
-
-  std::int64_t first(std::int64_t total) const { return total * thread / threads; }
-  std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
-};
 
 /// `total` rows as `big_count` tiles of `big` rows, then `small_count` of `big - 1`: no tile is
 /// much smaller than the others.

@@ -11,6 +11,7 @@
 #include "device/cpu/convert.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/threads.h"
 
 // Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
 // of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
@@ -99,16 +100,12 @@ class HalfBlocks {
         for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
           run_rows(i, std::min(plan_.block_m, row + rows - i));
         }
-        if (shares_b_) barrier();  // before the next block of B replaces this one
+        if (shares_b_) share_.wait();  // before the next block of B replaces this one
       }
     }
   }
 
  private:
-  static void barrier() {
-#pragma omp barrier
-  }
-
   // ---- B ----
 
   void pack_panels() {
@@ -125,7 +122,7 @@ class HalfBlocks {
         pair_panel(j_ + at, count, width, pair_panel_at(at));
       }
     }
-    if (shares_b_) barrier();
+    if (shares_b_) share_.wait();
   }
 
   float* float_panel(std::int64_t column) const {
@@ -454,12 +451,10 @@ void run_half(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const HalfPlan*>(data);
   const HalfGemmSpec& spec = plan.spec;
   if (spec.threads == 1) {
-    HalfBlocks(plan, operands, Share{0, 1}, false).run(0, spec.m, 0, spec.n);
+    HalfBlocks(plan, operands, Share{}, false).run(0, spec.m, 0, spec.n);
     return;
   }
-#pragma omp parallel num_threads(spec.threads)
-  {
-    const Share share;
+  on_threads(spec.threads, [&](const Share& share) {
     if (plan.split_m) {
       const std::int64_t units = ceil_div(spec.m, 8);
       const std::int64_t first = std::min(share.first(units) * 8, spec.m);
@@ -471,7 +466,7 @@ void run_half(const void* data, const GemmOperands& operands) {
       const std::int64_t last = std::min(share.last(units) * kLanes, spec.n);
       HalfBlocks(plan, operands, share, false).run(0, spec.m, first, last - first);
     }
-  }
+  });
 }
 
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}

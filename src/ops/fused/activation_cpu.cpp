@@ -1,11 +1,10 @@
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include "device/cpu/convert.h"
+#include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/activation.h"
 #include "opdef/kernel.h"
@@ -25,15 +24,10 @@ struct Task {
 template <class F>
 void share_elements(const Task& task, const F& run_part) {
   constexpr std::int64_t kLine = 64;
-  const auto run_share = [&](std::int64_t thread, std::int64_t threads) {
-    const std::int64_t lines = (task.count + kLine - 1) / kLine;
-    const std::int64_t first = lines * thread / threads * kLine;
-    const std::int64_t last = std::min(task.count, lines * (thread + 1) / threads * kLine);
-    if (first < last) run_part(first, last);
-  };
-  if (task.threads == 1) return run_share(0, 1);
-#pragma omp parallel num_threads(task.threads)
-  run_share(omp_get_thread_num(), omp_get_num_threads());
+  device::share_range(task.threads, (task.count + kLine - 1) / kLine,
+                      [&](std::int64_t first, std::int64_t last) {
+                        run_part(first * kLine, std::min(task.count, last * kLine));
+                      });
 }
 
 template <class T>

@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
@@ -343,33 +342,29 @@ void run_forward(const void* data, std::byte* const* args, const opdef::Launch& 
   const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
                                   ? 1
                                   : std::min<std::int64_t>(blocks, task.threads);
-  const auto run_part = [&](std::int64_t thread, std::int64_t threads) {
-    const Forward<T> forward(task, args, scratch + thread * task.scratch_bytes, launch);
+  const auto run_part = [&](const device::Share& share) {
+    const Forward<T> forward(task, args, scratch + share.thread * task.scratch_bytes, launch);
     const std::int64_t total = key_heads * pieces;
-    for (std::int64_t i = total * thread / threads; i < total * (thread + 1) / threads; ++i) {
+    for (std::int64_t i = share.first(total); i < share.last(total); ++i) {
       const std::int64_t piece = i % pieces;
       forward.run(i / pieces, blocks * piece / pieces, blocks * (piece + 1) / pieces);
     }
   };
-  if (task.threads == 1) return run_part(0, 1);
-#pragma omp parallel num_threads(task.threads)
-  run_part(omp_get_thread_num(), omp_get_num_threads());
+  device::on_threads(task.threads, run_part);
 }
 
 template <class T>
 void run_backward(const void* data, std::byte* const* args, const opdef::Launch& launch) {
   const auto& task = *static_cast<const Task<T>*>(data);
   std::byte* scratch = args[6 + task.masks.size() + 4];
-  const auto run_part = [&](std::int64_t thread, std::int64_t threads) {
-    Backward<T> backward(task, args, scratch + thread * task.scratch_bytes, launch);
+  const auto run_part = [&](const device::Share& share) {
+    Backward<T> backward(task, args, scratch + share.thread * task.scratch_bytes, launch);
     const std::int64_t total = task.k.count();
-    for (std::int64_t i = total * thread / threads; i < total * (thread + 1) / threads; ++i) {
+    for (std::int64_t i = share.first(total); i < share.last(total); ++i) {
       backward.run(i);
     }
   };
-  if (task.threads == 1) return run_part(0, 1);
-#pragma omp parallel num_threads(task.threads)
-  run_part(omp_get_thread_num(), omp_get_num_threads());
+  device::on_threads(task.threads, run_part);
 }
 
 /// Rows of a block so that its scores fill a part of the L2 cache; fewer if a triangle is left out,

@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/cpu/threads.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
@@ -161,13 +160,9 @@ void run_scatter_update(const void* raw, std::byte* const* args, const opdef::La
   const auto own_rows = [&](std::int64_t thread) {
     return reinterpret_cast<T*>(scratch + data.rows_offset + thread * data.thread_bytes);
   };
-  if (data.threads == 1) return step.run(0, data.rows, own_rows(0));
-#pragma omp parallel num_threads(data.threads)
-  {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
-    step.run(data.rows * thread / threads, data.rows * (thread + 1) / threads, own_rows(thread));
-  }
+  device::on_threads(data.threads, [&](const device::Share& share) {
+    step.run(share.first(data.rows), share.last(data.rows), own_rows(share.thread));
+  });
 }
 
 template <class T>

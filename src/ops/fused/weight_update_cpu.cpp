@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +14,7 @@
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm.h"
+#include "device/cpu/threads.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
@@ -101,12 +100,11 @@ void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
   }
   constexpr std::int64_t kLine = 64;  // elements that a thread's share is a multiple of
   const std::int64_t share = (arrays.count / data.threads + kLine) / kLine * kLine;
-#pragma omp parallel for num_threads(data.threads) schedule(static, 1)
-  for (int thread = 0; thread < data.threads; ++thread) {
-    const std::int64_t begin = std::min(arrays.count, thread * share);
+  device::share_parts(data.threads, data.threads, [&](std::int64_t part) {
+    const std::int64_t begin = std::min(arrays.count, part * share);
     const std::int64_t end = std::min(arrays.count, begin + share);
     if (begin < end) data.update(data.spec, arrays.from(begin, end - begin));
-  }
+  });
 }
 
 template <class T>
@@ -158,12 +156,10 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   const std::byte* b = args[data.at.b];
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
   if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
-#pragma omp parallel num_threads(data.block_threads)
-  {
-    const device::Share share;
+  device::on_threads(data.block_threads, [&](const device::Share& share) {
     update_blocks(data, arrays, a, b, scratch + share.thread * data.thread_scratch,
                   share.first(blocks), share.last(blocks));
-  }
+  });
 }
 
 /// What the receiver of a part of the gradient needs.

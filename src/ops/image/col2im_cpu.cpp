@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
@@ -41,12 +42,7 @@ struct Col2ImTask {
 
 template <class F>
 void visit_planes(const Col2ImTask& task, F&& f) {
-  if (task.threads <= 1) {
-    for (std::int64_t plane = 0; plane < task.planes; ++plane) f(plane);
-    return;
-  }
-#pragma omp parallel for num_threads(task.threads) schedule(static)
-  for (std::int64_t plane = 0; plane < task.planes; ++plane) f(plane);
+  device::share_parts(task.threads, task.planes, f);
 }
 
 // args: columns, image_shape, block_shape, image.

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
@@ -238,9 +239,7 @@ class PatchBlock {
 // Calls f(first, end) for shares of [0, total), one per thread.
 template <class F>
 void visit_shares(int threads, std::int64_t total, F&& f) {
-  if (threads <= 1) return f(std::int64_t{0}, total);
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int i = 0; i < threads; ++i) f(total * i / threads, total * (i + 1) / threads);
+  device::share_range(threads, total, f);
 }
 
 // args: x, grid, y.

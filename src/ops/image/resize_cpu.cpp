@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 #include "ops/image/resize_table.h"
@@ -283,17 +284,11 @@ void run_resize(const void* data, std::byte* const* args, const opdef::Launch&) 
   T* y = reinterpret_cast<T*>(args[kInputs]);
   T* scratch = reinterpret_cast<T*>(args[kInputs + 1]);
   const std::int64_t tasks = plan.planes * plan.stripes;
-  if (plan.threads <= 1) {
-    for (std::int64_t task = 0; task < tasks; ++task) resize_stripe(plan, task, x, y, scratch);
-    return;
-  }
-#pragma omp parallel for num_threads(plan.threads) schedule(static)
-  for (int i = 0; i < plan.threads; ++i) {
-    const std::int64_t end = tasks * (i + 1) / plan.threads;
-    for (std::int64_t task = tasks * i / plan.threads; task < end; ++task) {
-      resize_stripe(plan, task, x, y, scratch + i * plan.scratch);
+  device::on_threads(plan.threads, [&](const device::Share& share) {
+    for (std::int64_t task = share.first(tasks); task < share.last(tasks); ++task) {
+      resize_stripe(plan, task, x, y, scratch + share.thread * plan.scratch);
     }
-  }
+  });
 }
 
 template <class T>

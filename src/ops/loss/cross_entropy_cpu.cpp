@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <concepts>
@@ -8,6 +6,7 @@
 #include <string>
 
 #include "device/cpu/convert.h"
+#include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
@@ -183,17 +182,13 @@ struct RowScratch {
   }
 };
 
-// Calls f(first row, number of rows) for the share of each thread.
+// Calls f(first row, number of rows, thread) for the share of each thread.
 template <class F>
 void share_rows(const LossTask& task, const F& f) {
-  if (task.threads == 1) return f(std::int64_t{0}, task.rows());
-#pragma omp parallel num_threads(task.threads)
-  {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
-    const std::int64_t first = task.rows() * thread / threads;
-    f(first, task.rows() * (thread + 1) / threads - first);
-  }
+  device::on_threads(task.threads, [&](const device::Share& share) {
+    const std::int64_t first = share.first(task.rows());
+    f(first, share.last(task.rows()) - first, share.thread);
+  });
 }
 
 // Like run_loss, for softmax over contiguous rows.
@@ -207,7 +202,7 @@ void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
   T* sums = task.log_sums < 0 ? scratch.numbers : reinterpret_cast<T*>(args[task.log_sums]);
   if (log_prob == nullptr && loss == nullptr && task.log_sums < 0) return;
-  share_rows(task, [&](std::int64_t first, std::int64_t count) {
+  share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t /*thread*/) {
     const std::int64_t at = first * task.classes;
     if (log_prob != nullptr) {
       rows::log_softmax(scores + at, log_prob + at, count, task.classes);
@@ -255,7 +250,7 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   const T* scores = reinterpret_cast<const T*>(args[task.scores]);
   const T* sums = task.log_sums < 0 ? nullptr : reinterpret_cast<const T*>(args[task.log_sums]);
   T* result = reinterpret_cast<T*>(args[task.result]);
-  share_rows(task, [&](std::int64_t first, std::int64_t count) {
+  share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t /*thread*/) {
     const std::int64_t at = first * task.classes;
     rows::cross_entropy_grad(scores + at, sums == nullptr ? nullptr : sums + first,
                              scratch.labels + first, scratch.weights + first, result + at, count,
@@ -264,8 +259,7 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
 }
 
 // A thread's row of scores in float32.
-float* line_of(const LossTask& task, std::byte* const* args) {
-  const std::int64_t thread = task.threads == 1 ? 0 : omp_get_thread_num();
+float* line_of(const LossTask& task, std::byte* const* args, std::int64_t thread) {
   return reinterpret_cast<float*>(args[task.scratch] + task.lines) + thread * task.classes;
 }
 
@@ -277,8 +271,8 @@ void run_loss_halves(const void* data, std::byte* const* args, const Launch&) {
   auto* sums = reinterpret_cast<float*>(args[task.log_sums]);
   const RowScratch<float> scratch(args[task.scratch], task.rows());
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
-  share_rows(task, [&](std::int64_t first, std::int64_t count) {
-    float* line = line_of(task, args);
+  share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t thread) {
+    float* line = line_of(task, args, thread);
     for (std::int64_t row = first; row < first + count; ++row) {
       task.widen(line, scores + row * task.classes, task.classes);
       rows::log_sum_exp(line, sums + row, 1, task.classes);
@@ -304,8 +298,8 @@ void run_grad_halves(const void* data, std::byte* const* args, const Launch&) {
   const auto* sums = reinterpret_cast<const float*>(args[task.log_sums]);
   const std::byte* scores = args[task.scores];
   std::byte* result = args[task.result];
-  share_rows(task, [&](std::int64_t first, std::int64_t count) {
-    float* line = line_of(task, args);
+  share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t thread) {
+    float* line = line_of(task, args, thread);
     for (std::int64_t row = first; row < first + count; ++row) {
       const std::int64_t at = row * task.classes;
       const float* from = reinterpret_cast<const float*>(scores) + at;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <utility>
 
+#include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
@@ -150,7 +151,7 @@ void run_matrices(const void* data, std::byte* const* args, const opdef::Launch&
   const std::int64_t size = task.n * task.n;
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
-  const auto run_share = [&](int share) {
+  const auto run_share = [&](std::int64_t share) {
     auto* a = reinterpret_cast<double*>(args[2] + share * task.thread_bytes);
     const std::int64_t end = task.matrices * (share + 1) / task.threads;
     for (std::int64_t m = task.matrices * share / task.threads; m < end; ++m) {
@@ -161,8 +162,7 @@ void run_matrices(const void* data, std::byte* const* args, const opdef::Launch&
         cofactors_of(a, task.n, a + size, y + m * size);
     }
   };
-#pragma omp parallel for num_threads(task.threads) schedule(static) if (task.threads > 1)
-  for (int share = 0; share < task.threads; ++share) run_share(share);
+  device::share_parts(task.threads, task.threads, run_share);
 }
 
 template <bool kIsDet>

@@ -1,6 +1,4 @@
 #include <fmt/format.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -11,6 +9,7 @@
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/half_gemm.h"
+#include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
@@ -104,14 +103,12 @@ void run_batch(const void* data, std::byte* const* args, const opdef::Launch& /*
 
 void run_batch_parallel(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& batch = *static_cast<const BatchData*>(data);
-#pragma omp parallel num_threads(batch.threads)
-  {
-    const auto thread = static_cast<std::size_t>(omp_get_thread_num());
-    const auto threads = static_cast<std::size_t>(omp_get_num_threads());
-    const std::size_t count = batch.batch.a.size();
-    run_range(batch, args, args[3] + static_cast<std::int64_t>(thread) * batch.scratch_bytes,
-              count * thread / threads, count * (thread + 1) / threads);
-  }
+  device::on_threads(batch.threads, [&](const device::Share& share) {
+    const auto count = static_cast<std::int64_t>(batch.batch.a.size());
+    run_range(batch, args, args[3] + share.thread * batch.scratch_bytes,
+              static_cast<std::size_t>(share.first(count)),
+              static_cast<std::size_t>(share.last(count)));
+  });
 }
 
 // Of matrices fuse_gemm makes products with an epilogue.

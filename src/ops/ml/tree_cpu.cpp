@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -108,10 +109,9 @@ void run_trees(const void* data, std::byte* const* args, const opdef::Launch&) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t blocks = (trees.rows + kBlock - 1) / kBlock;
   const auto walk = trees.has_plain_splits ? walk_rows<T, true> : walk_rows<T, false>;
-#pragma omp parallel for num_threads(trees.threads) if (blocks > 1) schedule(static)
-  for (std::int64_t b = 0; b < blocks; ++b) {
+  device::share_parts(trees.threads, blocks, [&](std::int64_t b) {
     walk(trees, x, y, b * kBlock, std::min(trees.rows, (b + 1) * kBlock));
-  }
+  });
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <utility>
 
+#include "device/cpu/threads.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_stretches.h"
@@ -47,12 +48,8 @@ constexpr std::int64_t kParallelElements = 1 << 16;
 // Calls f(channel) for all channels, on several threads if that pays.
 template <class F>
 void visit_channels(const NormTask& task, F&& f) {
-  if (task.threads <= 1 || task.groups * task.count() < kParallelElements) {
-    for (std::int64_t c = 0; c < task.channels; ++c) f(c);
-    return;
-  }
-#pragma omp parallel for num_threads(task.threads) schedule(static)
-  for (std::int64_t c = 0; c < task.channels; ++c) f(c);
+  device::share_parts(task.groups * task.count() < kParallelElements ? 1 : task.threads,
+                      task.channels, f);
 }
 
 // Calls f(first element) for the stretches of a group.

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_rows.h"
 
@@ -55,9 +56,8 @@ void run_planes(const Plan& plan, std::byte* const* args, std::int64_t first, st
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
-  run_on_threads(plan.threads, [&](std::int64_t thread, std::int64_t threads, const auto&) {
-    run_planes<T>(plan, args, plan.planes() * thread / threads,
-                  plan.planes() * (thread + 1) / threads);
+  device::on_threads(plan.threads, [&](const device::Share& share) {
+    run_planes<T>(plan, args, share.first(plan.planes()), share.last(plan.planes()));
   });
 }
 

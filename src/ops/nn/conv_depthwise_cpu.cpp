@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/cpu/gemm_tile.h"
+#include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_tiles.h"
 
@@ -284,29 +285,26 @@ class Sums {
 };
 
 template <class T>
-void run_part(const Plan& plan, std::byte* const* args, std::int64_t thread, std::int64_t threads,
-              void (*wait)()) {
+void run_part(const Plan& plan, std::byte* const* args, const device::Share& share) {
   T* own = reinterpret_cast<T*>(args[plan.task.scratch]) + plan.threads_at +
-           thread * plan.thread_elements;
-  const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
+           share.thread * plan.thread_elements;
   if (plan.is_sum()) {
     Sums<T> sums(plan, args, own);
     const std::int64_t units = plan.parts * plan.blocks();
-    sums.run(share(units, thread), share(units, thread + 1));
-    wait();
-    sums.write(share(plan.blocks(), thread), share(plan.blocks(), thread + 1));
+    sums.run(share.first(units), share.last(units));
+    share.wait();
+    sums.write(share.first(plan.blocks()), share.last(plan.blocks()));
     return;
   }
   const std::int64_t units = plan.blocks() * plan.batch * plan.bands;
-  Results<T>(plan, args, own).run(share(units, thread), share(units, thread + 1));
+  Results<T>(plan, args, own).run(share.first(units), share.last(units));
 }
 
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
-  run_on_threads(plan.threads, [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
-    run_part<T>(plan, args, thread, threads, wait);
-  });
+  device::on_threads(plan.threads,
+                     [&](const device::Share& share) { run_part<T>(plan, args, share); });
 }
 
 using Axes = std::array<AxisPhase, 3>;

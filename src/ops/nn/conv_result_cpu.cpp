@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
@@ -350,18 +351,17 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
   const T* weights = is_packed ? plan.packed.template data<T>().data() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   const std::int64_t units = plan.part_units() * plan.parts;
-  const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
-    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
-    T* own = scratch + plan.threads_at + thread * plan.thread_elements;
+  const auto run_part = [&](const device::Share& share) {
+    T* own = scratch + plan.threads_at + share.thread * plan.thread_elements;
     if (!is_packed) {
       const T* bias = plan.task.bias < 0 ? nullptr : argument<const T>(args, plan.task.bias);
-      pack_weights(plan, argument<const T>(args, plan.task.w), bias, share(items, thread),
-                   share(items, thread + 1), scratch, own + plan.spare_at);
-      wait();
+      pack_weights(plan, argument<const T>(args, plan.task.w), bias, share.first(items),
+                   share.last(items), scratch, own + plan.spare_at);
+      share.wait();
     }
-    Unit<T>(plan, args, weights, own).run(share(units, thread), share(units, thread + 1));
+    Unit<T>(plan, args, weights, own).run(share.first(units), share.last(units));
   };
-  run_on_threads(plan.threads, run_part);
+  device::on_threads(plan.threads, run_part);
 }
 
 template <class T>

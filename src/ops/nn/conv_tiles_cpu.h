@@ -1,8 +1,6 @@
 #ifndef ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_
 #define ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_
 
-#include <omp.h>
-
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -48,21 +46,6 @@ template <class T>
 std::int64_t whole_lines(std::int64_t elements) {
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
   return (elements + kLine - 1) / kLine * kLine;
-}
-
-/// Calls run_part(thread, threads, wait) on each thread; wait() returns when all have called it.
-template <class F>
-void run_on_threads(int threads, const F& run_part) {
-  if (threads == 1) {
-    run_part(0, 1, [] {});
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    run_part(omp_get_thread_num(), omp_get_num_threads(), [] {
-#pragma omp barrier
-    });
-  }
 }
 
 /// Cycles of one k of an offset tile: multiply-adds, loads, or the latency of the last sum.

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as products
@@ -537,23 +538,22 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
   T* sums = scratch + plan.sums_at;
   T* w = reinterpret_cast<T*>(args[plan.task.w]);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
-  run_on_threads(plan.threads, [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
-    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
-    Unit<T> unit(plan, args, thread, scratch + thread * plan.thread_elements,
-                 sums + thread * plan.thread_sums());
+  device::on_threads(plan.threads, [&](const device::Share& share) {
+    Unit<T> unit(plan, args, share.thread, scratch + share.thread * plan.thread_elements,
+                 sums + share.thread * plan.thread_sums());
     if (plan.shares_panels) {
       unit.run(0, units);
     } else {
-      unit.run(share(units, thread), share(units, thread + 1));
-      wait();
-      add_sums(plan, share(plan.sums(), thread), share(plan.sums(), thread + 1), sums);
+      unit.run(share.first(units), share.last(units));
+      share.wait();
+      add_sums(plan, share.first(plan.sums()), share.last(plan.sums()), sums);
     }
-    wait();
+    share.wait();
     if (plan.mode == WeightMode::kDots) {
-      const std::int64_t first = share(plan.sums(), thread);
-      std::copy_n(sums + first, share(plan.sums(), thread + 1) - first, w + first);
+      const std::int64_t first = share.first(plan.sums());
+      std::copy_n(sums + first, share.last(plan.sums()) - first, w + first);
     } else {
-      write_weights(plan, share(panels, thread), share(panels, thread + 1), sums, w);
+      write_weights(plan, share.first(panels), share.last(panels), sums, w);
     }
   });
 }

@@ -1,4 +1,5 @@
 #include "ops/nn/conv_winograd_cpu.h"
+#include "device/cpu/threads.h"
 
 #include <fmt/format.h>
 
@@ -270,27 +271,26 @@ class Worker {
 
 void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const ResultPlan*>(data);
-  const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
-    Worker worker(plan, args, thread);
-    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
-    if (thread == 0) worker.prepare_bias();
+  const auto run_part = [&](const device::Share& share) {
+    Worker worker(plan, args, share.thread);
+    if (share.thread == 0) worker.prepare_bias();
     const auto panels = static_cast<std::int64_t>(plan.panels.size());
     if (plan.stores_images) {
       const std::int64_t images = plan.geometry.units.batch;
-      worker.prepare_images(share(images, thread), share(images, thread + 1));
-      wait();
-      worker.run_panels(share(panels, thread), share(panels, thread + 1));
+      worker.prepare_images(share.first(images), share.last(images));
+      share.wait();
+      worker.run_panels(share.first(panels), share.last(panels));
     } else {
       const std::int64_t blocks = panels * worker.channel_blocks();
       if (!plan.packed.is_defined()) {
-        worker.prepare_weights(share(blocks, thread), share(blocks, thread + 1), worker.shared());
+        worker.prepare_weights(share.first(blocks), share.last(blocks), worker.shared());
       }
-      wait();
+      share.wait();
       const std::int64_t units = plan.geometry.units.count();
-      worker.run_units(share(units, thread), share(units, thread + 1));
+      worker.run_units(share.first(units), share.last(units));
     }
   };
-  run_on_threads(plan.threads, run_part);
+  device::on_threads(plan.threads, run_part);
 }
 
 void place_scratch(ResultPlan& plan) {

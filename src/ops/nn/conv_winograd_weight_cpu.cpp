@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "device/cpu/threads.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
 // w = sum over images and windows of y * x: of each tile of x and the results' side y of it, the 36
@@ -220,23 +221,22 @@ class WeightWorker {
 
 void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WeightPlan*>(data);
-  const auto run_part = [&](std::int64_t thread, std::int64_t threads, const auto& wait) {
-    WeightWorker worker(plan, args, thread);
-    const auto share = [&](std::int64_t total, std::int64_t i) { return total * i / threads; };
+  const auto run_part = [&](const device::Share& share) {
+    WeightWorker worker(plan, args, share.thread);
     const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
     if (plan.stores_images) {
       const std::int64_t images = plan.geometry.units.batch;
-      worker.prepare_images(share(images, thread), share(images, thread + 1));
-      wait();
-      worker.compute_blocks(share(blocks, thread), share(blocks, thread + 1));
+      worker.prepare_images(share.first(images), share.last(images));
+      share.wait();
+      worker.compute_blocks(share.first(blocks), share.last(blocks));
     } else {
       const std::int64_t units = plan.geometry.units.count();
-      worker.add_units(share(units, thread), share(units, thread + 1));
-      wait();
-      worker.write_sums(share(blocks, thread), share(blocks, thread + 1), threads);
+      worker.add_units(share.first(units), share.last(units));
+      share.wait();
+      worker.write_sums(share.first(blocks), share.last(blocks), share.threads);
     }
   };
-  run_on_threads(plan.threads, run_part);
+  device::on_threads(plan.threads, run_part);
 }
 
 void place_scratch(WeightPlan& plan) {

@@ -1,5 +1,3 @@
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -7,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "device/cpu/threads.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -56,13 +55,9 @@ Statistics statistics_of(const float* x, const Rows& rows) {
 /// f(first row, one behind the last row, thread) on each thread.
 template <class F>
 void share_rows(const Rows& rows, const F& f) {
-  if (rows.threads == 1) return f(std::int64_t{0}, rows.count, 0);
-#pragma omp parallel num_threads(rows.threads)
-  {
-    const std::int64_t thread = omp_get_thread_num();
-    const std::int64_t threads = omp_get_num_threads();
-    f(rows.count * thread / threads, rows.count * (thread + 1) / threads, static_cast<int>(thread));
-  }
+  device::on_threads(rows.threads, [&](const device::Share& share) {
+    f(share.first(rows.count), share.last(rows.count), static_cast<int>(share.thread));
+  });
 }
 
 // ---- forward ----

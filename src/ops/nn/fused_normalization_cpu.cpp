@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/fused_normalization.h"
 #include "ops/kernel_support.h"
@@ -34,12 +35,8 @@ struct Task {
 
 template <class F>
 void visit_channels(const Task& task, F&& f) {
-  if (task.threads <= 1 || task.channels * task.stretches.count() < kParallelElements) {
-    for (std::int64_t c = 0; c < task.channels; ++c) f(c);
-    return;
-  }
-#pragma omp parallel for num_threads(task.threads) schedule(static)
-  for (std::int64_t c = 0; c < task.channels; ++c) f(c);
+  device::share_parts(task.channels * task.stretches.count() < kParallelElements ? 1 : task.threads,
+                      task.channels, f);
 }
 
 template <class T>

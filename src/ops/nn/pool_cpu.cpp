@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/threads.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/max_pool_planes.h"
@@ -45,16 +46,9 @@ constexpr std::int64_t kParallelElements = 1 << 17;
 template <class F>
 void visit_shares(const PoolTask& task, F&& f) {
   const PoolShape& shape = task.shape;
-  if (task.threads <= 1 || shape.planes * shape.input_size() < kParallelElements) {
-    f(std::int64_t{0}, shape.planes);
-    return;
-  }
-#pragma omp parallel for num_threads(task.threads) schedule(static)
-  for (int i = 0; i < task.threads; ++i) {
-    const std::int64_t first = shape.planes * i / task.threads;
-    const std::int64_t end = shape.planes * (i + 1) / task.threads;
-    if (first < end) f(first, end - first);
-  }
+  const bool is_small = shape.planes * shape.input_size() < kParallelElements;
+  device::share_range(is_small ? 1 : task.threads, shape.planes,
+                      [&](std::int64_t first, std::int64_t end) { f(first, end - first); });
 }
 
 // Calls f(position in the plane) for all taps of window (o0, o1, o2) inside the input, in row-major

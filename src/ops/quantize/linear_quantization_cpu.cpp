@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -149,9 +150,8 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
   auto* y = reinterpret_cast<T*>(args[task.num_inputs]);
   const auto& table = std::get<quantize::QuantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
-#pragma omp parallel for num_threads(task.threads) if (task.layout.elements() > Layout::kChunk) \
-    schedule(static)
-  for (std::int64_t r = 0; r < runs; ++r) {
+  const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
+  device::share_parts(threads, runs, [&](std::int64_t r) {
     const Run run = task.layout.run(r);
     const float* scale = factors.scale + run.scale;
     const float* zero = factors.zero + run.scale;
@@ -160,7 +160,7 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
     } else {
       table.run(x + run.first, *scale, *zero, y + run.first, run.count);
     }
-  }
+  });
 }
 
 // Any types, in order: elements may share bytes.
@@ -188,9 +188,8 @@ void run_dequantize(const void* data, std::byte* const* args, const opdef::Launc
   auto* y = reinterpret_cast<float*>(args[task.num_inputs]);
   const auto& table = std::get<quantize::DequantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
-#pragma omp parallel for num_threads(task.threads) if (task.layout.elements() > Layout::kChunk) \
-    schedule(static)
-  for (std::int64_t r = 0; r < runs; ++r) {
+  const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
+  device::share_parts(threads, runs, [&](std::int64_t r) {
     const Run run = task.layout.run(r);
     const float* scale = factors.scale + run.scale;
     const float* zero = factors.zero + run.scale;
@@ -199,7 +198,7 @@ void run_dequantize(const void* data, std::byte* const* args, const opdef::Launc
     } else {
       table.run(x + run.first, *scale, *zero, y + run.first, run.count);
     }
-  }
+  });
 }
 
 void run_dequantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {

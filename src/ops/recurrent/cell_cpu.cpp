@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
@@ -476,8 +477,7 @@ void WeightSums<T>::finish(const CellArgs& args, const T* dgates) const {
   }
   if (plan.blocks == 1 || (!has_dw && !has_dr)) return;
   const auto count = static_cast<int>(slices.size());
-#pragma omp parallel for num_threads(count) schedule(static, 1)
-  for (int share = 0; share < count; ++share) {
+  device::share_parts(count, count, [&](std::int64_t share) {
     for (std::int64_t d = 0; d < s.directions; ++d) {
       const bool goes_back = plan.attributes.goes_back(static_cast<int>(d));
       for (std::int64_t i = 0; i < s.steps; ++i) {
@@ -487,7 +487,7 @@ void WeightSums<T>::finish(const CellArgs& args, const T* dgates) const {
                   {.number = i, .step = step, .gradients = gradients});
       }
     }
-  }
+  });
 }
 
 template <class T>

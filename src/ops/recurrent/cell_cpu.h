@@ -11,6 +11,7 @@
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/packed_gemm.h"
+#include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "ops/recurrent/cell.h"
 #include "ops/recurrent/cell_steps.h"
@@ -354,12 +355,9 @@ template <class F>
 void visit_tasks(const CellPlan& plan, F&& f) {
   const std::int64_t tasks = plan.tasks();
   const auto threads = static_cast<int>(std::min<std::int64_t>(plan.threads, tasks));
-  if (threads < 2 || plan.shape.steps == 0) {
-    for (std::int64_t task = 0; task < tasks; ++task) f(task);
-    return;
-  }
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (std::int64_t task = 0; task < tasks; ++task) f(task);
+  device::on_threads(plan.shape.steps == 0 ? 1 : threads, [&](const device::Share& share) {
+    for (std::int64_t task = share.thread; task < tasks; task += share.threads) f(task);
+  });
 }
 
 /// sums[0, size) = the sum over the blocks of direction d of parts [tasks, size].

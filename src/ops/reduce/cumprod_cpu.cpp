@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -61,8 +62,8 @@ void run_cumprod(const void* data, std::byte* const* args, const opdef::Launch& 
   const auto& c = *static_cast<const CumProdData*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[2]);
-#pragma omp parallel for num_threads(c.threads) schedule(static) if (c.threads > 1)
-  for (std::int64_t o = 0; o < c.outer; ++o) cumprod_slice(c, o, c.is_exclusive, x, y);
+  device::share_parts(c.threads, c.outer,
+                      [&](std::int64_t o) { cumprod_slice(c, o, c.is_exclusive, x, y); });
 }
 
 // The products p go into dx; then r, a row per thread in scratch, comes from the other end.
@@ -72,7 +73,7 @@ void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*l
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* x = reinterpret_cast<const T*>(args[1]);
   T* dx = reinterpret_cast<T*>(args[3]);
-  const auto run_share = [&](int share) {
+  const auto run_share = [&](std::int64_t share) {
     T* r = reinterpret_cast<T*>(args[4]) + share * c.inner;
     const std::int64_t end = c.outer * (share + 1) / c.threads;
     for (std::int64_t o = c.outer * share / c.threads; o < end; ++o) {
@@ -91,8 +92,7 @@ void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*l
       }
     }
   };
-#pragma omp parallel for num_threads(c.threads) schedule(static) if (c.threads > 1)
-  for (int share = 0; share < c.threads; ++share) run_share(share);
+  device::share_parts(c.threads, c.threads, run_share);
 }
 
 std::optional<CumProdData> read(const KernelRequest& request, std::size_t x, std::size_t axis_input,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -237,7 +238,7 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
   // A task is a row, or rows that are transposed together.
   const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;
   const std::int64_t tasks = topk.outer * tasks_per_slice;
-  const auto run_share = [&](int share) {
+  const auto run_share = [&](std::int64_t share) {
     std::byte* scratch = args[4] + share * topk.thread_bytes;
     const std::int64_t end = tasks * (share + 1) / topk.threads;
     for (std::int64_t task = tasks * share / topk.threads; task < end; ++task) {
@@ -255,9 +256,7 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
       }
     }
   };
-  if (topk.threads == 1) return run_share(0);
-#pragma omp parallel for num_threads(topk.threads) schedule(static)
-  for (int share = 0; share < topk.threads; ++share) run_share(share);
+  device::share_parts(topk.threads, topk.threads, run_share);
 }
 
 template <class T>

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -141,12 +142,10 @@ void run_dft(const void* data, std::byte* const* args, const opdef::Launch&) {
   T* y = reinterpret_cast<T*>(args[task.num_args]);
   T* scratch = reinterpret_cast<T*>(args[task.num_args + 1]);
   const std::int64_t batches = (task.signals() + task.batch_signals() - 1) / task.batch_signals();
-  if (task.threads <= 1) return transform_batches(task, 0, batches, x, y, scratch);
-#pragma omp parallel for num_threads(task.threads) schedule(static)
-  for (int i = 0; i < task.threads; ++i) {
-    transform_batches(task, batches * i / task.threads, batches * (i + 1) / task.threads, x, y,
-                      scratch + i * task.thread_scratch());
-  }
+  device::on_threads(task.threads, [&](const device::Share& share) {
+    transform_batches(task, share.first(batches), share.last(batches), x, y,
+                      scratch + share.thread * task.thread_scratch());
+  });
 }
 
 [[noreturn]] void refuse(const KernelRequest& request, std::string what) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -35,15 +36,14 @@ void run_reverse(const void* data, std::byte* const* args, const opdef::Launch& 
   for (std::int64_t b = 0; b < task.batch; ++b) {
     if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
   }
-#pragma omp parallel for num_threads(task.threads) schedule(static) if (task.threads > 1)
-  for (std::int64_t t = 0; t < task.times; ++t) {
+  device::share_parts(task.threads, task.times, [&](std::int64_t t) {
     for (std::int64_t b = 0; b < task.batch; ++b) {
       const std::int64_t from = t < lengths[b] ? lengths[b] - 1 - t : t;
       std::memcpy(args[2] + t * task.time_bytes + b * task.batch_bytes,
                   args[0] + from * task.time_bytes + b * task.batch_bytes,
                   static_cast<std::size_t>(task.block_bytes));
     }
-  }
+  });
 }
 
 KernelOffer offer_reverse(const KernelRequest& request) {

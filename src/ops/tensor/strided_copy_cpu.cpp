@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "device/cpu/gemm_tile.h"
+#include "device/cpu/threads.h"
 #include "onnxgrad/dims.h"
 #include "ops/kernel_support.h"
 
@@ -199,13 +200,10 @@ void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) 
     return;
   }
   const Axis& outermost = plan.axes[0];
-  if (plan.threads == 1) return copy_some(plan, outermost.size, source, target);
-#pragma omp parallel for num_threads(plan.threads) schedule(static)
-  for (int i = 0; i < plan.threads; ++i) {
-    const std::int64_t first = outermost.size * i / plan.threads;
-    copy_some(plan, outermost.size * (i + 1) / plan.threads - first,
-              source + first * outermost.source_stride, target + first * outermost.target_stride);
-  }
+  device::share_range(plan.threads, outermost.size, [&](std::int64_t first, std::int64_t last) {
+    copy_some(plan, last - first, source + first * outermost.source_stride,
+              target + first * outermost.target_stride);
+  });
 }
 
 }  // namespace onnxgrad::ops

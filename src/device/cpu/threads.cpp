@@ -1,0 +1,272 @@
+#include "device/cpu/threads.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/parts.h"
+#include "onnxgrad/error.h"
+
+// A ticket says that there is work: its number, and how many threads take part. The caller writes
+// the work and then the ticket; each worker that takes part runs its part and writes the number
+// next to its own state, where the caller looks for it. A ticket that a worker has no part in may
+// escape it.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::size_t kLine = 128;  // processors fetch lines of 64 bytes in pairs
+constexpr std::int64_t kMostThreads = 1 << 16;
+
+/// Threads of all crews, callers included, and the processors for them.
+std::atomic<int> members{0};
+std::atomic<int> processors{1};
+/// Counts the forks that this process descends from: a child has none of its parent's threads.
+std::atomic<int> forks{0};
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// True once ready() is, false if that takes long.
+template <class F>
+bool wait_actively(const F& ready) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kLong{3000};  // waking up takes twenty to forty
+  constexpr int kRound = 64;
+  const auto round = [&] {
+    for (int i = 0; i < kRound; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+    return false;
+  };
+  if (round()) return true;
+  if (members.load(std::memory_order_relaxed) > processors.load(std::memory_order_relaxed)) {
+    return false;  // whoever is waited for may need this processor
+  }
+  const Clock::time_point end = Clock::now() + kLong;
+  do {
+    if (round()) return true;
+  } while (Clock::now() < end);
+  return false;
+}
+
+/// Lets one thread wait for what others write. All that ready() reads, and what is written before
+/// wake(), is sequentially consistent: either the waiting thread sees it or wake() sees that the
+/// thread sleeps.
+class Waiter {
+ public:
+  template <class F>
+  void wait(const F& ready) {
+    if (wait_actively(ready)) return;
+    std::unique_lock lock(mutex_);
+    sleeps_.store(true);
+    woken_.wait(lock, ready);
+    sleeps_.store(false);
+  }
+  void wake() {
+    if (!sleeps_.load()) return;
+    {
+      const std::lock_guard lock(mutex_);
+    }
+    woken_.notify_one();
+  }
+
+ private:
+  std::atomic<bool> sleeps_{false};
+  std::mutex mutex_;
+  std::condition_variable woken_;
+};
+
+struct alignas(kLine) Member {
+  std::atomic<std::uint64_t> done{0};  ///< number of the last work that it took part in
+  Waiter waiter;
+  std::thread thread;  ///< none: the caller
+};
+
+[[noreturn]] void throw_no_threads(std::int64_t threads) {
+  throw DeviceError({.what = fmt::format("the system does not give {} threads", threads),
+                     .hint = "Ask for fewer by threads=, or raise the limit of processes."});
+}
+
+thread_local bool is_in_part = false;
+thread_local int most_threads = 1;
+
+}  // namespace
+
+class Crew {
+ public:
+  Crew() : caller_(*members_.emplace_back(std::make_unique<Member>())) {
+    ++members;
+    processors = base::num_processors();
+  }
+  ~Crew() {
+    if (forks_ != forks) {  // its threads are the parent's
+      for (auto& member : members_) static_cast<void>(member.release());
+      return;
+    }
+    work_ = {};
+    give_out(size());
+    for (auto& member : members_) {
+      if (member->thread.joinable()) member->thread.join();
+    }
+    members -= static_cast<int>(size());
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  bool is_from_before_fork() const { return forks_ != forks; }
+
+  void run(std::int64_t threads, PartFn part, const void* context) {
+    grow(threads);
+    most_threads = std::max(most_threads, static_cast<int>(threads));
+    work_ = {.part = part, .context = context};
+    give_out(threads);
+    run_part(work_, {.thread = 0, .threads = threads, .crew = this});
+    const std::uint64_t number = number_;
+    for (std::int64_t i = 1; i < threads; ++i) {
+      const std::atomic<std::uint64_t>& done = member(i).done;
+      caller_.waiter.wait([&] { return done.load() == number; });
+    }
+  }
+
+  void wait(const Share& share) {
+    const std::uint64_t phase = phase_.load();
+    if (arrived_.fetch_add(1) + 1 < share.threads) {
+      member(share.thread).waiter.wait([&] { return phase_.load() != phase; });
+      return;
+    }
+    arrived_.store(0);
+    phase_.store(phase + 1);
+    for (std::int64_t i = 0; i < share.threads; ++i) member(i).waiter.wake();
+  }
+
+ private:
+  struct Work {
+    PartFn part = nullptr;  ///< nullptr: threads end
+    const void* context = nullptr;
+  };
+  struct Ticket {
+    std::uint64_t number = 0;
+    std::int64_t threads = 0;
+    static Ticket of(std::uint64_t bits) {
+      return {.number = bits / (kMostThreads * 2),
+              .threads = static_cast<std::int64_t>(bits % (kMostThreads * 2))};
+    }
+    std::uint64_t bits() const {
+      return number * kMostThreads * 2 + static_cast<std::uint64_t>(threads);
+    }
+  };
+
+  std::int64_t size() const { return static_cast<std::int64_t>(members_.size()); }
+  Member& member(std::int64_t i) { return *members_[static_cast<std::size_t>(i)]; }
+
+  static void run_part(const Work& work, const Share& share) noexcept {
+    is_in_part = true;
+    work.part(work.context, share);
+    is_in_part = false;
+  }
+
+  // Members take part when they read members_, which does not change then.
+  void grow(std::int64_t threads) {
+    if (threads <= size()) return;
+    if (threads > kMostThreads) throw_no_threads(threads);
+    processors = base::num_processors();
+    members_.reserve(static_cast<std::size_t>(threads));
+    while (size() < threads) {
+      auto added = std::make_unique<Member>();
+      try {
+        added->thread = std::thread(
+            [this, own = added.get(), i = size(), number = number_] { serve(*own, i, number); });
+      } catch (const std::system_error&) {
+        throw_no_threads(threads);
+      }
+      members_.push_back(std::move(added));
+      ++members;
+    }
+  }
+
+  void give_out(std::int64_t threads) {
+    ++number_;
+    ticket_.store(Ticket{.number = number_, .threads = threads}.bits());
+    for (std::int64_t i = 1; i < threads; ++i) member(i).waiter.wake();
+  }
+
+  void serve(Member& own, std::int64_t i, std::uint64_t number) {
+    while (true) {
+      Ticket ticket;
+      own.waiter.wait([&] {
+        ticket = Ticket::of(ticket_.load());
+        return ticket.number != number && i < ticket.threads;
+      });
+      number = ticket.number;
+      const Work work = work_;
+      if (work.part == nullptr) return;
+      run_part(work, {.thread = i, .threads = ticket.threads, .crew = this});
+      own.done.store(number);
+      caller_.waiter.wake();
+    }
+  }
+
+  // Written by the caller, read by all.
+  alignas(kLine) std::atomic<std::uint64_t> ticket_{0};
+  Work work_;
+  std::uint64_t number_ = 0;
+  std::vector<std::unique_ptr<Member>> members_;  ///< the caller first
+  Member& caller_;
+  int forks_ = forks;
+  // Of wait().
+  alignas(kLine) std::atomic<std::int64_t> arrived_{0};
+  alignas(kLine) std::atomic<std::uint64_t> phase_{0};
+};
+
+namespace {
+
+struct OwnCrew {
+  std::unique_ptr<Crew> crew;
+
+  Crew& get() {
+    if (crew && crew->is_from_before_fork()) crew.reset();
+    if (!crew) {
+      static const int watches_forks = pthread_atfork(nullptr, nullptr, [] {
+        ++forks;
+        members = 0;
+      });
+      static_cast<void>(watches_forks);
+      crew = std::make_unique<Crew>();
+    }
+    return *crew;
+  }
+};
+
+thread_local OwnCrew own_crew;
+
+}  // namespace
+
+void Share::wait() const {
+  if (threads > 1) crew->wait(*this);
+}
+
+void run_on_crew(std::int64_t threads, PartFn part, const void* context) {
+  if (is_in_part) return part(context, Share{});
+  own_crew.get().run(threads, part, context);
+}
+
+int take_threads_used() { return std::exchange(most_threads, 1); }
+
+}  // namespace onnxgrad::device

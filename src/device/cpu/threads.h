@@ -1,0 +1,76 @@
+#ifndef ONNXGRAD_DEVICE_CPU_THREADS_H_
+#define ONNXGRAD_DEVICE_CPU_THREADS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+// The threads that compute a kernel together. Each thread of a program that runs kernels has a crew
+// of its own, which grows to the largest count asked for and then stays: a kernel that takes fewer
+// threads leaves the others alone, so kernels of different counts may follow each other. (OpenMP's
+// runtime of GCC ends the threads that a region does not need, and makes them anew for the next
+// one.) Threads that wait do so actively for a moment, then asleep; if there are more of them than
+// processors, asleep almost at once. What one thread writes and others read has cache lines of its
+// own.
+
+namespace onnxgrad::device {
+
+class Crew;
+
+/// One of the threads that compute a kernel together, and its part of what they share.
+struct Share {
+  std::int64_t thread = 0;
+  std::int64_t threads = 1;
+  Crew* crew = nullptr;
+
+  std::int64_t first(std::int64_t total) const { return total * thread / threads; }
+  std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
+  /// Returns when all threads have called it.
+  void wait() const;
+};
+
+using PartFn = void (*)(const void* context, const Share& share);
+
+/// See on_threads().
+void run_on_crew(std::int64_t threads, PartFn part, const void* context);
+
+/// Calls part(share) on `threads` threads, thread 0 being this one, and returns when all are done.
+/// What each of them writes, the others see after wait(), and the caller after the call. Within a
+/// part the number of threads is 1. A part must not throw. Throws: DeviceError, before anything is
+/// called (the system has no more threads).
+template <class F>
+void on_threads(std::int64_t threads, const F& part) {
+  if (threads <= 1) {
+    part(Share{});
+    return;
+  }
+  run_on_crew(
+      threads,
+      [](const void* context, const Share& share) { (*static_cast<const F*>(context))(share); },
+      &part);
+}
+
+/// Calls f(first, last) with the part of [0, total) of each thread; those without one do nothing.
+template <class F>
+void share_range(std::int64_t threads, std::int64_t total, const F& f) {
+  on_threads(std::min(threads, total), [&](const Share& share) {
+    const std::int64_t first = share.first(total);
+    const std::int64_t last = share.last(total);
+    if (first < last) f(first, last);
+  });
+}
+
+/// Calls f(i) for each i of [0, count): of one thread if there are as many.
+template <class F>
+void share_parts(std::int64_t threads, std::int64_t count, const F& f) {
+  share_range(threads, count, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = first; i < last; ++i) f(i);
+  });
+}
+
+/// The most threads that took part in a call of on_threads() of this thread since the last call of
+/// this function; at least 1.
+int take_threads_used();
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_THREADS_H_
