@@ -35,7 +35,7 @@ std::atomic<int> processors{1};
 std::atomic<int> forks{0};
 
 void pause() {
-#if defined(__x86_64__)
+#ifdef __x86_64__
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
@@ -82,7 +82,7 @@ class Waiter {
   void wake() {
     if (!sleeps_.load()) return;
     {
-      const std::lock_guard lock(mutex_);
+      const std::scoped_lock lock(mutex_);
     }
     woken_.notify_one();
   }
@@ -117,7 +117,8 @@ class Crew {
   }
   ~Crew() {
     if (forks_ != forks) {  // its threads are the parent's
-      for (auto& member : members_) static_cast<void>(member.release());
+      for (auto& member : members_) [[maybe_unused]]
+        const Member* kept = member.release();
       return;
     }
     work_ = {};

@@ -59,10 +59,10 @@ void share_range(std::int64_t threads, std::int64_t total, const F& f) {
   });
 }
 
-/// Calls f(i) for each i of [0, count): of one thread if there are as many.
+/// Calls f(i) for each i of [0, total): one on each thread if there are as many.
 template <class F>
-void share_parts(std::int64_t threads, std::int64_t count, const F& f) {
-  share_range(threads, count, [&](std::int64_t first, std::int64_t last) {
+void share_parts(std::int64_t threads, std::int64_t total, const F& f) {
+  share_range(threads, total, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) f(i);
   });
 }

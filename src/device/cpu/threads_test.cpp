@@ -26,7 +26,7 @@ TEST(Threads, EachPartRunsOnceOnAThreadOfItsOwn) {
     std::mutex mutex;
     std::set<std::thread::id> ids;
     on_threads(count, [&](const Share& share) {
-      const std::lock_guard lock(mutex);
+      const std::scoped_lock lock(mutex);
       EXPECT_EQ(share.threads, count);
       ++calls.at(static_cast<std::size_t>(share.thread));
       ids.insert(std::this_thread::get_id());
@@ -85,7 +85,7 @@ TEST(Threads, KernelsOfDifferentCountsKeepTheThreads) {
     for (int round = 0; round < 20; ++round) {
       for (const int count : {8, 2, 1, 5, 3}) {
         on_threads(count, [&](const Share& /*share*/) {
-          const std::lock_guard lock(mutex);
+          const std::scoped_lock lock(mutex);
           ids.insert(std::this_thread::get_id());
         });
       }
