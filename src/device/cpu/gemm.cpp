@@ -16,6 +16,8 @@ namespace {
 constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any instruction set
 // Multiply-adds from which threads share a product: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
+// Of operands and result together, from which long sums fetch what they will need: an L1 cache.
+constexpr std::int64_t kFetchedBytes = 32 * 1024;
 // To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
 constexpr std::int64_t kRowsOfRead = 4;
 
@@ -71,9 +73,17 @@ GemmTile<T> first_tile(const GemmPlan<T>& plan, const GemmOperands& operands) {
   tile.c = static_cast<T*>(operands.c);
   tile.start = plan.start == GemmStart::kZero ? zeros<T>() : static_cast<const T*>(operands.start);
   tile.scale = plan.alpha * static_cast<T>(operands.factor);
-  if (plan.more_count > 0) set_more(plan, operands, tile);
-  if (plan.touches) set_touched(plan, tile);
   return tile;
+}
+
+/// Of a product whose first tile is `tile`.
+template <class T>
+GemmExtras<T> make_extras(const GemmPlan<T>& plan, const GemmOperands& operands,
+                          const GemmTile<T>& tile) {
+  GemmExtras<T> extras;
+  set_more(plan, operands, extras);
+  if (plan.fetches) set_touched(plan, tile.c, tile.start, tile.start_row, extras);
+  return extras;
 }
 
 template <class T>
@@ -85,6 +95,9 @@ void run_tiles(const void* data, const GemmOperands& operands) {
     pack_b(plan, tile.b, 0, plan.k, 0, plan.n, packed, tile.b_step);
     tile.b = packed;
   }
+  if (!plan.fetches && plan.more_count == 0) return run_panels(plan, tile);
+  const GemmExtras<T> extras = make_extras(plan, operands, tile);
+  tile.extras = &extras;
   run_panels(plan, tile);
 }
 
@@ -136,6 +149,8 @@ template <class T>
 void run_shared_tiles(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
   GemmTile<T> tile = first_tile(plan, operands);
+  const GemmExtras<T> extras = make_extras(plan, operands, tile);
+  if (plan.fetches || plan.more_count > 0) tile.extras = &extras;
   const T* b = tile.b;
   T* packed = reinterpret_cast<T*>(operands.scratch);
   if (plan.pack_b) tile.b = packed;
@@ -250,7 +265,9 @@ PreparedGemm prepare(const GemmSpec& spec) {
   ONNXGRAD_ASSERT(plan->more_count == 0 || (spec.start != GemmStart::kZero && spec.n > 1));
   ONNXGRAD_ASSERT(!spec.hands_over || can_hand_over(spec));
   plan->hands_over = spec.hands_over;
-  plan->touches = spec.n > 1 && spec.k >= kGemmLongSum;
+  const std::int64_t elements = spec.m * spec.k + spec.k * spec.n + spec.m * spec.n;
+  plan->fetches = spec.n > 1 && spec.k >= kGemmLongSum &&
+                  elements * static_cast<std::int64_t>(sizeof(T)) > kFetchedBytes;
   plan->alpha = static_cast<T>(spec.alpha);
   plan->threads = spec.threads;
   const bool simple =

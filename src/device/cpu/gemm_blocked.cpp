@@ -178,7 +178,8 @@ class Blocked {
       tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
       tile.c = c;
       set_addends(tile, row, column);
-      if (next.k < plan_.k) set_ahead(tile, next, first_column, p, panels);
+      extras_.ahead_rows = 0;
+      if (next.k < plan_.k) set_ahead(next, first_column, p, panels);
       const RowSplit<T> split =
           split_rows(rows, plan_.target->tile[vectors - 1], plan_.target->max_rows[vectors - 1]);
       if (plan_.hands_over && is_last_) {
@@ -193,26 +194,26 @@ class Blocked {
   }
 
   /// The share of panel `p` in what is packed for the next block.
-  void set_ahead(GemmTile<T>& tile, const Block& next, std::int64_t column, std::int64_t p,
-                 std::int64_t panels) const {
+  void set_ahead(const Block& next, std::int64_t column, std::int64_t p, std::int64_t panels) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const auto share = [&](const T* from, std::ptrdiff_t row, std::int64_t width) {
       const std::int64_t first = width * p / panels;
       const std::int64_t count = width * (p + 1) / panels - first;
       return GemmAhead<T>{from + first, row, ceil_div(count, kLine)};
     };
-    if (plan_.transpose_a)
-      tile.ahead[0] = share(a_ + next.k * plan_.m + next.row, plan_.m, next.rows);
-    if (next.packs_b && !plan_.transpose_b) {
-      tile.ahead[1] = share(b_ + next.k * plan_.n + column, plan_.n, columns_);
+    extras_.ahead[0] = plan_.transpose_a
+                           ? share(a_ + next.k * plan_.m + next.row, plan_.m, next.rows)
+                           : GemmAhead<T>{};
+    extras_.ahead[1] = next.packs_b && !plan_.transpose_b
+                           ? share(b_ + next.k * plan_.n + column, plan_.n, columns_)
+                           : GemmAhead<T>{};
+    if (extras_.ahead[0].lines + extras_.ahead[1].lines > 0) {
+      extras_.ahead_rows = std::min(plan_.block_k, plan_.k - next.k);
     }
-    tile.ahead_rows = tile.ahead[0].lines + tile.ahead[1].lines == 0
-                          ? 0
-                          : std::min(plan_.block_k, plan_.k - next.k);
   }
 
   /// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
-  void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) const {
+  void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) {
     alignas(64) static constexpr T kZeros[64] = {};
     tile.start = kZeros;
     tile.start_row = 0;
@@ -225,33 +226,35 @@ class Blocked {
       tile.start = start_ + row * plan_.n + column;
       tile.start_row = plan_.n;
     }
-    tile.more_count = 0;
-    if (is_first_ && plan_.more_count > 0) {  // before anything is written: one may be C
-      set_more(plan_, operands_, tile);
-      for (int i = 0; i < tile.more_count; ++i) tile.more[i] += row * tile.more_row[i] + column;
+    tile.extras = &extras_;
+    tile.row = row;
+    tile.column = column;
+    extras_.more_count = 0;
+    if (is_first_) set_more(plan_, operands_, extras_);  // before anything is written: one may be C
+    if (!plan_.hands_over) {
+      return set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
     }
-    if (!plan_.hands_over) return set_touched(plan_, tile);
-    tile.touched_row = plan_.n;
-    tile.touched_count = 0;
+    extras_.touched_row = plan_.n;
+    extras_.touched_count = 0;
     for (const void* matrix : operands_.touched) {
       if (matrix == nullptr || !is_last_) continue;
-      tile.touched[tile.touched_count++] = static_cast<const T*>(matrix) + row * plan_.n + column;
+      extras_.touched[extras_.touched_count++] = static_cast<const T*>(matrix);
     }
   }
 
   /// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
   void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t row, std::int64_t column,
-                 std::int64_t columns) const {
-    const GemmTile<T> whole = tile;
+                 std::int64_t columns) {
+    const GemmExtras<T> whole = extras_;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, std::int64_t height) {
       tile.a_block = height * tile.a_row;
       for (std::int64_t i = 0; i < blocks; i += kHandedOverTiles) {
         tile.blocks = std::min(kHandedOverTiles, blocks - i);
         const std::int64_t rows = tile.blocks * height;
         const std::int64_t first = whole.ahead_rows * i / blocks;
-        tile.ahead_rows = whole.ahead_rows * (i + tile.blocks) / blocks - first;
-        for (std::size_t part = 0; part < std::size(tile.ahead); ++part) {
-          tile.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
+        extras_.ahead_rows = whole.ahead_rows * (i + tile.blocks) / blocks - first;
+        for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
+          extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
         }
         fn(tile);
         operands_.finished(operands_.context, {.c = tile.c,
@@ -268,13 +271,13 @@ class Blocked {
     if (split.small_count > 0) run_part(split.small_fn, split.small_count, split.big - 1);
   }
 
-  static void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
+  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
     tile.blocks = rows.big_count;
     tile.a_block = rows.big * tile.a_row;
     rows.big_fn(tile);
     if (rows.small_count == 0) return;
     move_down(tile, rows.big_count * rows.big);
-    tile.ahead_rows = 0;
+    extras_.ahead_rows = 0;
     tile.blocks = rows.small_count;
     tile.a_block -= tile.a_row;
     rows.small_fn(tile);
@@ -289,6 +292,7 @@ class Blocked {
   T scale_;
   const GemmOperands& operands_;
   T* packed_b_;
+  GemmExtras<T> extras_ = {};
   ColumnSplit<T> split_ = {};
   std::int64_t steps_ = 0;
   std::int64_t columns_ = 0;  // of the block

@@ -61,7 +61,7 @@ struct GemmPlan {
   bool pack_b = false;
   ColumnSplit<T> columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};
-  bool touches = false;      ///< long sums fetch C into the cache before they are complete
+  bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
   bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
 
   // Blocked: sizes of the blocks and bytes of one thread's scratch.
@@ -77,8 +77,7 @@ void move_down(GemmTile<T>& tile, std::int64_t rows) {
   tile.a += rows * tile.a_row;
   tile.c += rows * tile.c_row;
   tile.start += rows * tile.start_row;
-  for (int i = 0; i < tile.more_count; ++i) tile.more[i] += rows * tile.more_row[i];
-  for (int i = 0; i < tile.touched_count; ++i) tile.touched[i] += rows * tile.touched_row;
+  tile.row += rows;
 }
 
 /// Moves everything that has C's columns, but B, whose panels may be packed.
@@ -86,32 +85,33 @@ template <class T>
 void move_right(GemmTile<T>& tile, std::int64_t columns, std::ptrdiff_t start_column) {
   tile.c += columns;
   tile.start += columns * start_column;
-  for (int i = 0; i < tile.more_count; ++i) tile.more[i] += columns;
-  for (int i = 0; i < tile.touched_count; ++i) tile.touched[i] += columns;
+  tile.column += columns;
 }
 
-/// Adds the further addends, at C[0, 0].
+/// The further addends.
 template <class T>
-void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmTile<T>& tile) {
-  tile.more_count = plan.more_count;
+void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<T>& extras) {
+  extras.more_count = plan.more_count;
   for (int i = 0; i < plan.more_count; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    tile.more[i] = static_cast<const T*>(operands.more[at]);
-    tile.more_row[i] = plan.more[at] == GemmStart::kMatrix ? plan.n : 0;
+    extras.more[i] = static_cast<const T*>(operands.more[at]);
+    extras.more_row[i] = plan.more[at] == GemmStart::kMatrix ? plan.n : 0;
   }
 }
 
-/// What the tiles should fetch: C itself and the matrices among the addends that are not C.
+/// What the tiles should fetch: C itself and the matrices among the addends that are not C. `start`
+/// is at C[0, 0].
 template <class T>
-void set_touched(const GemmPlan<T>& plan, GemmTile<T>& tile) {
-  tile.touched_row = plan.n;
-  tile.touched[0] = tile.c;
-  tile.touched_count = 1;
+void set_touched(const GemmPlan<T>& plan, const T* c, const T* start, std::ptrdiff_t start_row,
+                 GemmExtras<T>& extras) {
+  extras.touched_row = plan.n;
+  extras.touched[0] = c;
+  extras.touched_count = 1;
   const auto touch = [&](const T* matrix, std::ptrdiff_t row) {
-    if (row != 0 && matrix != tile.c) tile.touched[tile.touched_count++] = matrix;
+    if (row != 0 && matrix != c) extras.touched[extras.touched_count++] = matrix;
   };
-  touch(tile.start, tile.start_row);
-  for (int i = 0; i < tile.more_count; ++i) touch(tile.more[i], tile.more_row[i]);
+  touch(start, start_row);
+  for (int i = 0; i < extras.more_count; ++i) touch(extras.more[i], extras.more_row[i]);
 }
 
 /// Writes op(B)[k0 : k0 + steps, j0 : j0 + columns] to `to` as [steps, to_step], padded with zero

@@ -91,13 +91,14 @@ struct TileEnd {
 
 template <class T>
 HWY_INLINE void prefetch_ahead(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
+  const GemmExtras<T>& extras = *tile.extras;
   constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
   const std::int64_t chunks = (tile.steps + kGemmChunk - 1) / kGemmChunk;
   const std::int64_t all = chunks * tile.blocks;
   const std::int64_t done = block * chunks + chunk;
-  const std::int64_t last = tile.ahead_rows * (done + 1) / all;
-  for (std::int64_t row = tile.ahead_rows * done / all; row < last; ++row) {
-    for (const GemmAhead<T>& part : tile.ahead) {
+  const std::int64_t last = extras.ahead_rows * (done + 1) / all;
+  for (std::int64_t row = extras.ahead_rows * done / all; row < last; ++row) {
+    for (const GemmAhead<T>& part : extras.ahead) {
       const T* from = part.from + row * part.row;
       for (std::int64_t i = 0; i < part.lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
     }
@@ -108,16 +109,18 @@ HWY_INLINE void prefetch_ahead(const GemmTile<T>& tile, std::int64_t block, std:
 /// steps: a row of each matrix that the end of the tile reads or writes, and the next tile's A.
 template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
+  const GemmExtras<T>& extras = *tile.extras;
   if (chunk < kRows) {
-    const std::ptrdiff_t offset = (block * kRows + chunk) * tile.touched_row;
-    for (int i = 0; i < tile.touched_count; ++i) {
+    const std::ptrdiff_t offset =
+        (tile.row + block * kRows + chunk) * extras.touched_row + tile.column;
+    for (int i = 0; i < extras.touched_count; ++i) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        __builtin_prefetch(tile.touched[i] + offset + v * kLanes, 1);
+        __builtin_prefetch(extras.touched[i] + offset + v * kLanes, 1);
       }
     }
   }
-  if (tile.ahead_rows > 0) prefetch_ahead(tile, block, chunk);
+  if (extras.ahead_rows > 0) prefetch_ahead(tile, block, chunk);
   if (tile.a_step != 1) return;
   const T* next = tile.a + (block + 1) * tile.a_block + chunk * kGemmChunk;
 #pragma GCC unroll 16
@@ -161,7 +164,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       const GemmTile<T>* now = &tile;
       keep_in_register(now);
       std::int64_t steps = now->steps - done;
-      if (now->steps >= kGemmLongSum) {
+      if (now->extras != nullptr && now->steps >= kGemmLongSum) {
         prefetch_chunk<kRows, kVectors, kLanes>(*now, block, done / kGemmChunk);
         steps = std::min(steps, kGemmChunk);
       }
@@ -200,9 +203,12 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       } else {
         end.template add<false>(sum, start, now->start_row, scale);
       }
-      for (int i = 0; i < now->more_count; ++i) {
-        const std::ptrdiff_t row = now->more_row[i];
-        end.template add<false>(sum, now->more[i] + block * kRows * row, row, scale);
+      if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
+        for (int i = 0; i < extras->more_count; ++i) {
+          const std::ptrdiff_t row = extras->more_row[i];
+          const T* more = extras->more[i] + (now->row + block * kRows) * row + now->column;
+          end.template add<false>(sum, more, row, scale);
+        }
       }
       if (now->finish == GemmFinish::kRelu) end.relu(sum);
     }

@@ -29,6 +29,23 @@ struct GemmAhead {
   std::int64_t lines = 0;
 };
 
+/// What products beyond the L1 cache need besides, of matrices like C. Kept apart, since small
+/// products copy their tile often.
+template <class T>
+struct GemmExtras {
+  /// Further addends, unless kStore: at C[0, 0], and how far each moves per row.
+  const T* more[kGemmMaxMore] = {};
+  std::ptrdiff_t more_row[kGemmMaxMore] = {};
+  int more_count = 0;
+  /// Matrices whose elements at C's places are fetched into the cache while long sums are computed.
+  const T* touched[kGemmMaxTouched] = {};
+  std::ptrdiff_t touched_row = 0;
+  int touched_count = 0;
+  /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
+  GemmAhead<T> ahead[2] = {};
+  std::int64_t ahead_rows = 0;
+};
+
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
 /// function determines the number of rows and of vectors of columns. All strides are in
 /// elements. `c` may be `start`.
@@ -49,17 +66,8 @@ struct GemmTile {
   std::int64_t tail = 0;   ///< columns in the last vector, 1 to lanes
   T scale = 1;
   GemmFinish finish = GemmFinish::kStore;
-  /// Further addends, unless kStore: at c[0, 0], and how far each moves per row.
-  const T* more[kGemmMaxMore] = {};
-  std::ptrdiff_t more_row[kGemmMaxMore] = {};
-  int more_count = 0;
-  /// Matrices whose elements at C's places are fetched into the cache while long sums are computed.
-  const T* touched[kGemmMaxTouched] = {};
-  std::ptrdiff_t touched_row = 0;
-  int touched_count = 0;
-  /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
-  GemmAhead<T> ahead[2] = {};
-  std::int64_t ahead_rows = 0;
+  const GemmExtras<T>* extras = nullptr;  ///< nullptr: none, and nothing is fetched
+  std::ptrdiff_t row = 0, column = 0;     ///< of c[0, 0] in the matrices of `extras`
 };
 
 template <class T>

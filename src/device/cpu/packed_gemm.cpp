@@ -80,6 +80,7 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   if (rows.wide.big == 0) return;
   constexpr std::int64_t kWidestPanel = 64;
   alignas(64) static constexpr T kZeros[kWidestPanel] = {};
+  static constexpr GemmExtras<T> kFetchesA = {};
   const bool adds = operands.start != nullptr;
   const T* packed = operands.packed;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
@@ -99,6 +100,7 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
     tile.steps = operands.steps < 0 ? k : operands.steps;
     tile.tail = p + 1 == count ? columns.tail : lanes;
     tile.finish = adds ? GemmFinish::kAdd : GemmFinish::kStore;
+    tile.extras = &kFetchesA;
     run_tiles(tile, p < columns.wide_count ? rows.wide : rows.narrow);
     packed += padded * k;
   });
