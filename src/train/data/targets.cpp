@@ -12,25 +12,29 @@
 
 #include "base/check.h"
 #include "onnxgrad/data_files.h"
+#include "runtime/finite.h"
 #include "train/data/number_text.h"
 #include "train/losses.h"
 
 namespace onnxgrad::train {
 namespace {
 
-template <class T>
-std::int64_t first_non_finite(std::span<const T> values) {
-  // Blocks whose sum of (x - x) is 0 contain only finite numbers: one pass without a branch per
-  // number.
-  constexpr std::size_t kBlock = 1024;
-  for (std::size_t begin = 0; begin < values.size(); begin += kBlock) {
-    const std::size_t end = std::min(begin + kBlock, values.size());
-    T sum = 0;
-    for (std::size_t i = begin; i < end; ++i) sum += values[i] - values[i];
-    if (sum == 0) continue;
-    for (std::size_t i = begin; i < end; ++i) {
-      if (!std::isfinite(values[i])) return static_cast<std::int64_t>(i);
-    }
+// Position of the first infinite number or NaN, or -1. Blocks are scanned without a branch per
+// number.
+std::int64_t first_non_finite(const Tensor& value) {
+  constexpr std::int64_t kBlock = 4096;
+  const std::int64_t count = value.num_elements();
+  const DataType dtype = value.dtype();
+  const std::int64_t bytes = Dims{1}.size_bytes(dtype);
+  const auto is_finite = [&](std::int64_t begin, std::int64_t size) {
+    return runtime::all_finite(dtype, value.raw() + begin * bytes, size);
+  };
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - begin);
+    if (is_finite(begin, size)) continue;
+    std::int64_t bad = begin;
+    while (is_finite(bad, 1)) ++bad;
+    return bad;
   }
   return -1;
 }
@@ -326,20 +330,10 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
 }
 
 void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed) {
-  std::int64_t bad = -1;
-  double number = 0;
-  if (value.dtype() == DataType::kFloat32) {
-    bad = first_non_finite(value.data<float>());
-    if (bad >= 0) number = value.data<float>()[static_cast<std::size_t>(bad)];
-  } else if (value.dtype() == DataType::kFloat64) {
-    bad = first_non_finite(value.data<double>());
-    if (bad >= 0) number = value.data<double>()[static_cast<std::size_t>(bad)];
-  } else if (is_half(value.dtype())) {
-    const std::vector<double> numbers = value.to_doubles();
-    bad = first_non_finite(std::span(numbers));
-    if (bad >= 0) number = numbers[static_cast<std::size_t>(bad)];
-  }
+  if (!is_floating(value.dtype())) return;
+  const std::int64_t bad = first_non_finite(value);
   if (bad < 0) return;
+  const double number = value.to_doubles()[static_cast<std::size_t>(bad)];
   refuse_target(place, value.dims(), bad, non_finite_text(place, number), "",
                 can_be_allowed ? "Remove or fill such rows, or give allow_nan=True."
                                : "Remove or fill such rows.");
