@@ -93,6 +93,30 @@ struct Bfloat16Format {
   }
 };
 
+/// The first `count` lanes, zeros after them; reads nothing else.
+template <class D16>
+HWY_INLINE hn::Vec<D16> load_first_halves(D16 d, const std::uint16_t* from, std::int64_t count) {
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN std::uint16_t lanes[hn::MaxLanes(D16())] = {};
+  for (std::int64_t i = 0; i < count; ++i) lanes[i] = from[i];
+  return hn::Load(d, lanes);
+#else
+  return hn::MaskedLoad(hn::FirstN(d, static_cast<std::size_t>(count)), d, from);
+#endif
+}
+
+/// Writes the first `count` lanes and nothing else.
+template <class D16>
+HWY_INLINE void store_first_halves(hn::Vec<D16> v, D16 d, std::uint16_t* to, std::int64_t count) {
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN std::uint16_t lanes[hn::MaxLanes(D16())];
+  hn::Store(v, d, lanes);
+  for (std::int64_t i = 0; i < count; ++i) to[i] = lanes[i];
+#else
+  hn::BlendedStore(v, hn::FirstN(d, static_cast<std::size_t>(count)), d, to);
+#endif
+}
+
 /// Doubles as floats such that a second rounding, to a half, gives what one rounding would: see
 /// base::to_odd_float.
 template <class D>

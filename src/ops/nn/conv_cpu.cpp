@@ -139,8 +139,9 @@ void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t f
   const T* residual =
       task.residual < 0 ? nullptr : reinterpret_cast<const T*>(args[task.residual]) + first;
   if constexpr (std::is_same_v<T, float>) {
-    channels::normalize(y, residual, {.segments = channels, .stride = plane, .length = count},
-                        {.low = task.low, .high = task.high}, y);
+    channels::forward_functions<float>().normalize(
+        y, residual, {.segments = channels, .stride = plane, .length = count},
+        {.low = task.low, .high = task.high}, y);
   } else {
     const auto low = static_cast<T>(task.low);
     const auto high = static_cast<T>(task.high);
@@ -239,61 +240,64 @@ void run_reference(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-KernelOffer offer_reference(const KernelRequest& request) {
-  const DataType dtype = request.outputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return KernelOffer::decline("supports only float32 and float64");
-  }
-  const auto known = ConvTask::of(request);
-  if (!known) return KernelOffer::decline("more than three spatial axes");
-  const auto task = std::make_shared<ConvTask>(*known);
+// An offer for float32 and float64 of a task that is known.
+using TaskOfferFn = KernelOffer (*)(const KernelRequest& request, const ConvTask& task);
+
+KernelOffer offer_reference(const KernelRequest& request, const ConvTask& task) {
   opdef::PreparedKernel kernel;
-  kernel.fn = dtype == DataType::kFloat32 ? run_reference<float> : run_reference<double>;
-  kernel.data = task;
+  kernel.fn =
+      request.outputs[0].dtype == DataType::kFloat32 ? run_reference<float> : run_reference<double>;
+  kernel.data = std::make_shared<ConvTask>(task);
   kernel.label = "reference";
-  kernel.flops = task->shape.flops();
+  kernel.flops = task.shape.flops();
   return {.kernel = std::move(kernel), .declined = {}};
 }
 
-KernelOffer offer_tiles(const KernelRequest& request) {
-  const DataType dtype = request.outputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return KernelOffer::decline("supports only float32 and float64");
-  }
-  const auto task = ConvTask::of(request);
-  if (!task) return KernelOffer::decline("more than three spatial axes");
-  if (task->shape.flops() == 0) return KernelOffer::decline("an empty tensor");
-  return task->pass == ConvTask::Pass::kBackwardWeight ? offer_conv_weight(request, *task)
-                                                       : offer_conv_result(request, *task);
+KernelOffer offer_tiles(const KernelRequest& request, const ConvTask& task) {
+  if (task.shape.flops() == 0) return KernelOffer::decline("an empty tensor");
+  return task.pass == ConvTask::Pass::kBackwardWeight ? offer_conv_weight(request, task)
+                                                      : offer_conv_result(request, task);
 }
 
-KernelOffer offer_winograd(const KernelRequest& request) {
+KernelOffer offer_winograd(const KernelRequest& request, const ConvTask& task) {
   if (request.outputs[0].dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
-  const auto task = ConvTask::of(request);
-  if (!task) return KernelOffer::decline("more than three spatial axes");
-  return task->pass == ConvTask::Pass::kBackwardWeight ? offer_winograd_weight(request, *task)
-                                                       : offer_winograd_result(request, *task);
+  return task.pass == ConvTask::Pass::kBackwardWeight ? offer_winograd_weight(request, task)
+                                                      : offer_winograd_result(request, task);
 }
 
-KernelOffer offer_of_channels(const KernelRequest& request) {
-  const DataType dtype = request.outputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return KernelOffer::decline("supports only float32 and float64");
-  }
-  const auto task = ConvTask::of(request);
-  if (!task) return KernelOffer::decline("more than three spatial axes");
-  return offer_depthwise(request, *task);
+// Whether all operands that the task reads or writes are of this type.
+bool has_type(const KernelRequest& request, const ConvTask& task, DataType dtype) {
+  const std::size_t count = request.inputs.size();
+  return std::ranges::all_of(
+      std::array{task.x, task.w, task.y, task.bias, task.residual}, [&](int arg) {
+        const auto i = static_cast<std::size_t>(arg);
+        return arg < 0 ||
+               (i < count ? request.inputs[i] : request.outputs[i - count]).dtype == dtype;
+      });
 }
 
-KernelOffer offer_of_planes(const KernelRequest& request) {
-  const DataType dtype = request.outputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return KernelOffer::decline("supports only float32 and float64");
-  }
+bool is_wide(const KernelRequest& request, const ConvTask& task) {
+  return has_type(request, task, DataType::kFloat32) || has_type(request, task, DataType::kFloat64);
+}
+
+template <TaskOfferFn kOffer>
+KernelOffer offer_wide(const KernelRequest& request) {
   const auto task = ConvTask::of(request);
   if (!task) return KernelOffer::decline("more than three spatial axes");
-  return offer_depth_rows(request, *task);
+  if (!is_wide(request, *task)) return KernelOffer::decline("supports only float32 and float64");
+  return kOffer(request, *task);
 }
+
+KernelOffer offer_halves(const KernelRequest& request) {
+  const auto task = ConvTask::of(request);
+  if (!task) return KernelOffer::decline("more than three spatial axes");
+  if (is_wide(request, *task)) return KernelOffer::decline("no images of 16 bits");
+  return offer_conv_half(request, *task);
+}
+
+// Best first.
+constexpr std::array<TaskOfferFn, 5> kOffers = {offer_depth_rows, offer_depthwise, offer_winograd,
+                                                offer_tiles, offer_reference};
 
 }  // namespace
 
@@ -303,12 +307,26 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
         std::pair{std::string_view(), "ConvTranspose"},
         std::pair{ir::kFunctionDomain, "ConvInputGrad"},
         std::pair{ir::kFunctionDomain, "ConvWeightGrad"}}) {
-    registry.add(domain, op_type, 0, offer_reference);
-    registry.add(domain, op_type, 20, offer_tiles);
-    registry.add(domain, op_type, 30, offer_winograd);
-    registry.add(domain, op_type, 40, offer_of_channels);
-    registry.add(domain, op_type, 50, offer_of_planes);
+    registry.add(domain, op_type, 0, offer_wide<offer_reference>);
+    registry.add(domain, op_type, 10, offer_halves);
+    registry.add(domain, op_type, 20, offer_wide<offer_tiles>);
+    registry.add(domain, op_type, 30, offer_wide<offer_winograd>);
+    registry.add(domain, op_type, 40, offer_wide<offer_depthwise>);
+    registry.add(domain, op_type, 50, offer_wide<offer_depth_rows>);
   }
 }
 
 }  // namespace onnxgrad::ops::conv_cpu
+
+namespace onnxgrad::ops {
+
+opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task) {
+  opdef::KernelOffer offer;
+  for (const conv_cpu::TaskOfferFn best : conv_cpu::kOffers) {
+    offer = best(request, task);
+    if (offer.kernel.fn != nullptr) break;
+  }
+  return offer;
+}
+
+}  // namespace onnxgrad::ops

@@ -407,6 +407,84 @@ TEST(ConvKernels, TransposedWithBiasAgrees) {
   EXPECT_EQ(compare_offers(call, 1e-5), 1u);
 }
 
+namespace conv {
+
+/// The kernel for images of `half`, some of which may stay float32, against the plain one in
+/// float64.
+void compare_halves(KernelCall call, std::vector<std::size_t> images, DataType half) {
+  for (const std::size_t i : images) {
+    if (i < call.inputs.size()) call.inputs[i] = call.inputs[i].cast(half);
+  }
+  KernelCall wide = call;
+  for (Tensor& input : wide.inputs) {
+    if (input.is_defined()) input = input.cast(DataType::kFloat64);
+  }
+  wide.outputs[0].dtype = DataType::kFloat64;
+  const std::vector<double> expected = run_plain(wide)[0].to_doubles();
+  const bool is_rounded = std::ranges::find(images, call.inputs.size()) != images.end();
+  call.outputs[0].dtype = is_rounded ? half : DataType::kFloat32;
+  const std::vector<KernelRun> runs = run_offers(call);
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].label.substr(0, 6), "halves");
+  const std::vector<double> given = runs[0].outputs[0].to_doubles();
+  double largest = 1;
+  for (const double value : expected) largest = std::max(largest, std::abs(value));
+  const double unit = half == DataType::kFloat16 ? 0x1p-11 : 0x1p-8;  // half of a last place
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const double allowed = 2e-5 * largest + (is_rounded ? unit * std::abs(expected[i]) : 0);
+    ASSERT_NEAR(given[i], expected[i], allowed) << call.op_type << ' ' << i;
+  }
+}
+
+}  // namespace conv
+
+TEST(ConvKernels, OfHalvesAgree) {
+  // Every way to compute the sums; several units of images, of channels, units that all threads
+  // share; last units that are smaller.
+  const std::vector<conv::Layer> layers = {
+      {{5, 24, 10, 8}, {40, 24, 1, 1}, {5, 40, 10, 8}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{7, 64, 24, 24}, {64, 64, 1, 1}, {7, 64, 24, 24}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{3, 32, 16, 16}, {48, 32, 3, 3}, {3, 48, 16, 16}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{3, 200, 3, 3}, {300, 200, 1, 1}, {3, 300, 3, 3}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{2, 3, 41, 53}, {20, 3, 3, 3}, {2, 20, 21, 27}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
+      {{3, 75, 48, 48}, {75, 1, 3, 3}, {3, 75, 48, 48}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 75},
+      {{2, 33, 13, 11}, {33, 1, 3, 3}, {2, 33, 7, 6}, {2, 2}, {1, 1, 1, 1}, {1, 1}, 33},
+      {{2, 12, 7, 7}, {18, 4, 3, 3}, {2, 18, 5, 5}, {1, 1}, {0, 0, 0, 0}, {1, 1}, 3},
+      {{2, 5, 40}, {7, 5, 4}, {2, 7, 20}, {2}, {1, 1}, {1}},
+  };
+  constexpr auto kFloat = DataType::kFloat32;
+  for (const conv::Layer& layer : layers) {
+    SCOPED_TRACE(layer.x.to_string());
+    const Tensor x = random_tensor(kFloat, layer.x, 1);
+    const Tensor w = random_tensor(kFloat, layer.w, 2, -0.1, 0.1);
+    const Tensor dy = random_tensor(kFloat, layer.y, 3);
+    const Tensor b = random_tensor(kFloat, {layer.w[0]}, 4);
+    KernelCall finished = conv::call_of(layer, "Conv", {x, w, b, dy}, layer.y, ir::kFusedDomain);
+    finished.attributes.push_back({.name = "low", .value = -0.25F});
+    finished.attributes.push_back({.name = "high", .value = 1.5F});
+    for (const int threads : {1, 2, 3}) {
+      const DataType half = threads == 2 ? DataType::kFloat16 : DataType::kBfloat16;
+      const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
+        call.threads = threads;
+        conv::compare_halves(std::move(call), std::move(images), half);
+      };
+      compare(conv::call_of(layer, "Conv", {x, w}, layer.y, ""), {0, 2});
+      compare(conv::call_of(layer, "Conv", {x, w}, layer.y, ""), {0});
+      compare(finished, {0, 3, 4});
+      compare(conv::call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"), {0, 2, 3});
+      compare(conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad"), {0, 1});
+      compare(conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad"), {1});
+    }
+  }
+}
+
+TEST(ConvKernels, OfHalvesTakeFloat32WeightsOnly) {
+  const conv::Layer layer = conv::layers().front();
+  const Tensor x = random_tensor(DataType::kBfloat16, layer.x, 1);
+  const Tensor w = random_tensor(DataType::kBfloat16, layer.w, 2);
+  EXPECT_TRUE(run_offers(conv::call_of(layer, "Conv", {x, w}, layer.y, "")).empty());
+}
+
 TEST(ConvKernels, OperandsThatDoNotFitAreRefused) {
   // A gradient function's body may come with any operands: the native kernel must not trust them.
   const conv::Layer layer = conv::layers().front();

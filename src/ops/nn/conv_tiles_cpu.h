@@ -139,6 +139,11 @@ opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const Co
 /// rows.
 opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task);
 
+/// The best of those above and of winograd's, for float32.
+opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task);
+/// Images of 16 bits, some at a time in float32.
+opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const ConvTask& task);
+
 }  // namespace onnxgrad::ops
 
 #endif  // ONNXGRAD_OPS_NN_CONV_TILES_CPU_H_

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <initializer_list>
 
 #include "device/cpu/threads.h"
 #include "ir/builder.h"
@@ -9,7 +11,8 @@
 
 // BatchNormalization and its gradient with what surrounds them; see opdef/fused_normalization.h.
 // Channels are independent of each other: each is read from memory once, and then from the cache
-// for the second pass that needs the sums of the first.
+// for the second pass that needs the sums of the first. Images may be of 16 bits: all of them, or
+// of the gradient those of the forward pass alone.
 
 namespace onnxgrad::ops::fused_normalization_cpu {
 namespace {
@@ -50,19 +53,21 @@ channels::Affine affine_of(const FusedNormalization& op, float mean, float inver
   return {.mean = mean, .slope = scale * inverse, .shift = shift, .low = op.low, .high = op.high};
 }
 
-// args: x, scale, bias, mean, variance[, residual], y, running mean, running variance, saved mean,
-// saved inverse.
+// args, images of E: x, scale, bias, mean, variance[, residual], y, running mean, running variance,
+// saved mean, saved inverse.
+template <class E>
 void run_forward(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
-  const auto* x = argument<const float>(args, 0);
+  const auto functions = channels::forward_functions<E>();
+  const auto* x = argument<const E>(args, 0);
   const auto* scale = argument<const float>(args, 1);
   const auto* shift = argument<const float>(args, 2);
-  const auto* residual = task.has_residual ? argument<const float>(args, 5) : nullptr;
-  auto* y = argument<float>(args, task.outputs);
+  const auto* residual = task.has_residual ? argument<const E>(args, 5) : nullptr;
+  auto* y = argument<E>(args, task.outputs);
   const auto momentum = static_cast<double>(task.op.momentum);
   visit_channels(task, [&](std::int64_t c) {
     const std::int64_t first = c * task.stretches.length;
-    const channels::Moments moments = channels::moments(x + first, task.stretches);
+    const channels::Moments moments = functions.moments(x + first, task.stretches);
     for (int i = 0; i < 2; ++i) {
       auto* running = argument<float>(args, task.outputs + 1 + i);
       if (running == nullptr) continue;
@@ -76,13 +81,15 @@ void run_forward(const void* data, std::byte* const* args, const Launch& /*launc
     if (auto* saved = argument<float>(args, task.outputs + 3)) saved[c] = mean;
     if (auto* saved = argument<float>(args, task.outputs + 4)) saved[c] = inverse;
     if (y == nullptr) return;
-    channels::normalize(x + first, residual == nullptr ? nullptr : residual + first, task.stretches,
+    functions.normalize(x + first, residual == nullptr ? nullptr : residual + first, task.stretches,
                         affine_of(task.op, mean, inverse, scale[c], shift[c]), y + first);
   });
 }
 
-// args: dy, x, scale, bias, saved mean, saved inverse, more, result, dx, dscale, dbias, g.
-// dx = scale * inverse * (g - mean(g) - h * mean(g * h)), h = (x - mean) * inverse.
+// args, cotangents of G, x and the result of X: dy, x, scale, bias, saved mean, saved inverse,
+// more, result, dx, dscale, dbias, g. dx = scale * inverse * (g - mean(g) - h * mean(g * h)), h =
+// (x - mean) * inverse.
+template <class G, class X>
 void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
   const auto at = [](auto* tensor, std::int64_t first) {
@@ -90,25 +97,26 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
   };
   const auto* scale = argument<const float>(args, 2);
   const auto* shift = argument<const float>(args, 3);
-  const auto* more = task.has_residual ? argument<const float>(args, 6) : nullptr;
-  const auto* result = task.has_result ? argument<const float>(args, 7) : nullptr;
-  auto* dx = argument<float>(args, task.outputs);
+  const auto functions = channels::grad_functions<G, X>();
+  const auto* more = task.has_residual ? argument<const G>(args, 6) : nullptr;
+  const auto* result = task.has_result ? argument<const X>(args, 7) : nullptr;
+  auto* dx = argument<G>(args, task.outputs);
   auto* dscale = argument<float>(args, task.outputs + 1);
   auto* dbias = argument<float>(args, task.outputs + 2);
-  auto* stored = task.stores ? argument<float>(args, task.outputs + 3) : nullptr;
+  auto* stored = task.stores ? argument<G>(args, task.outputs + 3) : nullptr;
   const auto count = static_cast<double>(task.stretches.count());
   visit_channels(task, [&](std::int64_t c) {
     const std::int64_t first = c * task.stretches.length;
     const float mean = argument<const float>(args, 4)[c];
     const float saved = argument<const float>(args, 5)[c];
-    channels::Cotangent cotangent{.dy = argument<const float>(args, 0) + first,
-                                  .more = at(more, first),
-                                  .x = argument<const float>(args, 1) + first,
-                                  .result = at(result, first),
-                                  .mask = static_cast<channels::Mask>(task.op.mask),
-                                  .affine = affine_of(task.op, mean, saved, scale[c], shift[c])};
-    const channels::GradSums sums =
-        channels::grad_sums(cotangent, task.stretches, at(stored, first));
+    channels::Cotangent<G, X> cotangent{
+        .dy = argument<const G>(args, 0) + first,
+        .more = at(more, first),
+        .x = argument<const X>(args, 1) + first,
+        .result = at(result, first),
+        .mask = static_cast<channels::Mask>(task.op.mask),
+        .affine = affine_of(task.op, mean, saved, scale[c], shift[c])};
+    const channels::GradSums sums = functions.sums(cotangent, task.stretches, at(stored, first));
     const auto inverse = static_cast<double>(saved);
     const double dot = sums.dot * inverse;
     if (dscale != nullptr) dscale[c] = static_cast<float>(dot);
@@ -120,9 +128,9 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
       cotangent.mask = channels::Mask::kNone;
     }
     const double a = static_cast<double>(scale[c]) * inverse;
-    channels::normalize_grad(cotangent, task.stretches, static_cast<float>(a),
-                             static_cast<float>(-a * inverse * dot / count),
-                             static_cast<float>(-a * sums.g / count), dx + first);
+    functions.normalize(cotangent, task.stretches, static_cast<float>(a),
+                        static_cast<float>(-a * inverse * dot / count),
+                        static_cast<float>(-a * sums.g / count), dx + first);
   });
 }
 
@@ -136,33 +144,85 @@ Task task_of(const KernelRequest& request, std::size_t x_input) {
           .threads = request.threads};
 }
 
-bool is_float32(const KernelRequest& request) {
-  return std::ranges::all_of(request.inputs, [](const opdef::TensorDesc& input) {
-    return !input.is_present() || input.dtype == DataType::kFloat32;
-  });
+/// The type of all of these operands that are present; kUndefined if they differ. Outputs follow
+/// the inputs.
+DataType common_type(const KernelRequest& request, std::initializer_list<std::size_t> operands) {
+  const std::size_t count = request.inputs.size();
+  DataType common = DataType::kUndefined;
+  for (const std::size_t i : operands) {
+    const auto& list = i < count ? request.inputs : request.outputs;
+    const std::size_t at = i < count ? i : i - count;
+    if (at >= list.size() || !list[at].is_present() || list[at].dtype == common) continue;
+    if (common != DataType::kUndefined) return DataType::kUndefined;
+    common = list[at].dtype;
+  }
+  return common;
 }
 
 bool has_input(const KernelRequest& request, std::size_t i) {
   return i < request.inputs.size() && request.inputs[i].is_present();
 }
 
+std::string label_of(DataType images, DataType cotangents) {
+  if (images == DataType::kFloat32) return "simd";
+  const std::string type(dtype_name(images));
+  return cotangents == images ? "simd, " + type : "simd, of " + type;
+}
+
 KernelOffer offer_forward(const KernelRequest& request) {
-  if (!is_float32(request)) return KernelOffer::decline("float32 only");
+  const std::size_t first = request.inputs.size();
+  const DataType type =
+      first > 5 ? common_type(request, {0, 5, first}) : common_type(request, {0, first});
+  opdef::KernelFn run = nullptr;
+  if (type == DataType::kFloat32) run = run_forward<float>;
+  if (type == DataType::kFloat16) run = run_forward<base::Float16>;
+  if (type == DataType::kBfloat16) run = run_forward<base::Bfloat16>;
+  const DataType numbers =
+      common_type(request, {1, 2, 3, 4, first + 1, first + 2, first + 3, first + 4});
+  if (run == nullptr || numbers != DataType::kFloat32) {
+    return KernelOffer::decline("images of float32 or of one type of 16 bits only");
+  }
   Task task = task_of(request, 0);
   task.has_residual = has_input(request, 5);
-  KernelOffer offer = prepared(run_forward, task, task.has_residual ? "simd, residual" : "simd");
+  KernelOffer offer =
+      prepared(run, task, label_of(type, type) + (task.has_residual ? ", residual" : ""));
   offer.kernel.in_place = {{0, 0}};
   if (task.has_residual) offer.kernel.in_place.emplace_back(5, 0);
   return offer;
 }
 
+opdef::KernelFn grad_kernel(DataType cotangents, DataType images) {
+  using base::Bfloat16;
+  using base::Float16;
+  const bool is_same = cotangents == images;
+  if (!is_same && cotangents != DataType::kFloat32) return nullptr;
+  switch (images) {
+    case DataType::kFloat32:
+      return run_grad<float, float>;
+    case DataType::kFloat16:
+      return is_same ? run_grad<Float16, Float16> : run_grad<float, Float16>;
+    case DataType::kBfloat16:
+      return is_same ? run_grad<Bfloat16, Bfloat16> : run_grad<float, Bfloat16>;
+    default:
+      return nullptr;
+  }
+}
+
 KernelOffer offer_grad(const KernelRequest& request) {
-  if (!is_float32(request)) return KernelOffer::decline("float32 only");
   Task task = task_of(request, 1);
   task.has_residual = has_input(request, 6);
   task.has_result = has_input(request, 7);
   task.stores = request.outputs.size() > 3 && request.outputs[3].is_present();
-  KernelOffer offer = prepared(run_grad, task, "simd");
+  const std::size_t first = request.inputs.size();
+  const DataType cotangents = task.has_residual ? common_type(request, {0, 6, first, first + 3})
+                                                : common_type(request, {0, first, first + 3});
+  const DataType images = task.has_result ? common_type(request, {1, 7}) : request.inputs[1].dtype;
+  const opdef::KernelFn run = grad_kernel(cotangents, images);
+  const DataType numbers = common_type(request, {2, 3, 4, 5, first + 1, first + 2});
+  if (run == nullptr || numbers != DataType::kFloat32) {
+    return KernelOffer::decline("images of float32 or of one type of 16 bits only");
+  }
+  KernelOffer offer = prepared(run, task, label_of(images, cotangents));
   const int summed = task.stores ? 3 : 0;
   offer.kernel.in_place = {{0, summed}, {1, 0}};
   if (task.has_residual) offer.kernel.in_place.emplace_back(6, summed);

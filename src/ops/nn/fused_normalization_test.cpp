@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/half.h"
 #include "opdef/fused_normalization.h"
 #include "ops/testing/kernel_run.h"
 
@@ -24,6 +26,8 @@ struct Case {
   bool has_residual = false;
   float offset = 0;  ///< of x: the mean in units of the deviation
   int threads = 1;
+  DataType images = DataType::kFloat32;      ///< type of x, y and residual
+  DataType cotangents = DataType::kFloat32;  ///< type of dy and dx
 };
 
 std::vector<Case> cases() {
@@ -38,6 +42,35 @@ std::vector<Case> cases() {
       {{16, 2, 30, 30}, NormMask::kPositive, false, 1000, 1},
       {{1, 1, 1, 16}},
   };
+}
+
+std::vector<Case> cases_of_all_types() {
+  constexpr auto kFloat = DataType::kFloat32;
+  std::vector<Case> all = cases();
+  for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
+    for (const DataType cotangents : {half, kFloat}) {
+      for (Case one : cases()) {
+        if (one.offset > 0) continue;  // all elements would be the same half
+        one.images = half;
+        one.cotangents = cotangents;
+        all.push_back(one);
+      }
+    }
+  }
+  return all;
+}
+
+/// Relative distance between neighbours.
+double rounding_of(DataType dtype) {
+  if (dtype == DataType::kFloat32) return 0;
+  return dtype == DataType::kFloat16 ? 0x1p-10 : 0x1p-7;
+}
+
+double rounded(double value, DataType dtype) {
+  const auto number = static_cast<float>(value);
+  if (dtype == DataType::kFloat16) return base::to_float(base::to_float16(number));
+  if (dtype == DataType::kBfloat16) return base::to_float(base::to_bfloat16(number));
+  return value;
 }
 
 struct Channel {
@@ -97,21 +130,22 @@ void expect_near(const Tensor& given, const std::vector<double>& expected, doubl
 
 TEST(FusedNormalization, AgreesWithItsFormula) {
   constexpr auto kFloat = DataType::kFloat32;
-  for (const Case& one : cases()) {
-    SCOPED_TRACE(one.dims.to_string());
+  for (const Case& one : cases_of_all_types()) {
+    SCOPED_TRACE(fmt::format("{} {} {}", one.dims.to_string(), dtype_name(one.images),
+                             dtype_name(one.cotangents)));
     const FusedNormalization op = op_of(one);
     const Reference reference(one, op);
     const Dims per_channel{one.dims[1]};
     const double offset = static_cast<double>(one.offset);
-    const Tensor x = random_tensor(kFloat, one.dims, 1, offset - 1, offset + 1);
+    const Tensor x = random_tensor(one.images, one.dims, 1, offset - 1, offset + 1);
     const Tensor scale = random_tensor(kFloat, per_channel, 2, 0.5, 1.5);
     const Tensor bias = random_tensor(kFloat, per_channel, 3);
     const Tensor old = random_tensor(kFloat, per_channel, 4, 0.5, 1.5);
-    const Tensor residual = one.has_residual ? random_tensor(kFloat, one.dims, 5) : Tensor();
+    const Tensor residual = one.has_residual ? random_tensor(one.images, one.dims, 5) : Tensor();
     KernelCall forward{.op_type = opdef::kFusedNormalization,
                        .attributes = op.attributes(),
                        .inputs = {x, scale, bias, old, old, residual},
-                       .outputs = {{kFloat, one.dims},
+                       .outputs = {{one.images, one.dims},
                                    {kFloat, per_channel},
                                    {kFloat, per_channel},
                                    {kFloat, per_channel},
@@ -143,21 +177,22 @@ TEST(FusedNormalization, AgreesWithItsFormula) {
       }
     });
     const double tolerance = 1e-5 + 1e-7 * offset;
-    expect_near(out[0], y, tolerance, "y");
+    expect_near(out[0], y, tolerance + rounding_of(one.images), "y");
     expect_near(out[1], running_mean, 1e-5, "running mean");
     expect_near(out[2], running_variance, tolerance, "running variance");
     expect_near(out[4], inverse, tolerance, "inverse");
 
-    const Tensor dy = random_tensor(kFloat, one.dims, 6);
+    const Tensor dy = random_tensor(one.cotangents, one.dims, 6);
+    const Tensor more = one.has_residual ? residual.cast(one.cotangents) : Tensor();
     for (const bool stores : {false, true}) {
       KernelCall backward{
           .op_type = opdef::kFusedNormalizationGrad,
           .attributes = op.attributes(),
-          .inputs = {dy, x, scale, bias, out[3], out[4], residual, out[0]},
-          .outputs = {{kFloat, one.dims}, {kFloat, per_channel}, {kFloat, per_channel}},
+          .inputs = {dy, x, scale, bias, out[3], out[4], more, out[0]},
+          .outputs = {{one.cotangents, one.dims}, {kFloat, per_channel}, {kFloat, per_channel}},
           .domain = ir::kFusedDomain,
           .threads = one.threads};
-      if (stores) backward.outputs.push_back({kFloat, one.dims});
+      if (stores) backward.outputs.push_back({one.cotangents, one.dims});
       const std::vector<Tensor> grads = run_plain(backward);
       const std::vector<double> cotangent = dy.to_doubles();
       const std::vector<double> results = out[0].to_doubles();
@@ -169,7 +204,7 @@ TEST(FusedNormalization, AgreesWithItsFormula) {
             (one.mask == NormMask::kInside && value[i] >= static_cast<double>(op.low) &&
              value[i] <= static_cast<double>(op.high)) ||
             (one.mask == NormMask::kResult && results[i] > 0);
-        g[i] = passes ? cotangent[i] + residuals[i] : 0;
+        g[i] = passes ? rounded(cotangent[i] + residuals[i], one.cotangents) : 0;
         sum[c] += g[i];
         dot[c] += g[i] * (xs[i] - channels[c].mean) * inverse[c];
       });
@@ -180,11 +215,27 @@ TEST(FusedNormalization, AgreesWithItsFormula) {
         dx[i] = scales[c] * inverse[c] * (g[i] - sum[c] / count - h * dot[c] / count);
       });
       const double wide = offset > 0 ? 3e-3 : 1e-5;
-      expect_near(grads[0], dx, wide, "dx");
+      expect_near(grads[0], dx, wide + rounding_of(one.cotangents), "dx");
       expect_near(grads[1], dot, wide * 10, "dscale");
       expect_near(grads[2], sum, wide * 10, "dbias");
       if (stores) expect_near(grads[3], g, wide, "g");
     }
+  }
+}
+
+TEST(FusedNormalization, DeclinesImagesOfDifferentTypes) {
+  constexpr auto kFloat = DataType::kFloat32;
+  const Tensor ones = random_tensor(kFloat, {2}, 2, 1, 1);
+  const FusedNormalization op;
+  for (const auto& [from, to] :
+       {std::pair{DataType::kFloat16, kFloat}, std::pair{kFloat, DataType::kBfloat16},
+        std::pair{DataType::kFloat16, DataType::kBfloat16}}) {
+    KernelCall call{.op_type = opdef::kFusedNormalization,
+                    .attributes = op.attributes(),
+                    .inputs = {random_tensor(from, {1, 2, 20}, 1), ones, ones, ones, ones},
+                    .outputs = {{to, {1, 2, 20}}, {}, {}, {kFloat, {2}}, {kFloat, {2}}},
+                    .domain = ir::kFusedDomain};
+    EXPECT_TRUE(run_offers(call).empty());
   }
 }
 

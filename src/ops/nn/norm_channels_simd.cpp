@@ -10,6 +10,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "device/cpu/half-inl.h"
 #include "device/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,9 +25,28 @@ constexpr std::int64_t kLanes = hn::MaxLanes(D());
 // Elements whose sums are taken in float32: a part of the L1 cache.
 constexpr std::int64_t kBlock = 4096;
 
+using D16 = hn::Rebind<std::uint16_t, D>;
+
+template <class E>
+using Format =
+    std::conditional_t<std::is_same_v<E, base::Float16>, dn::Float16Format, dn::Bfloat16Format>;
+
+HWY_INLINE const std::uint16_t* bits_of(const void* half) {
+  return static_cast<const std::uint16_t*>(half);
+}
+HWY_INLINE std::uint16_t* bits_of(void* half) { return static_cast<std::uint16_t*>(half); }
+
 struct Whole {
   HWY_INLINE V load(const float* from) const { return hn::LoadU(D(), from); }
   HWY_INLINE void store(V v, float* to) const { hn::StoreU(v, D(), to); }
+  template <class E>
+  HWY_INLINE V load(const E* from) const {
+    return Format<E>::load(D(), hn::LoadU(D16(), bits_of(from)));
+  }
+  template <class E>
+  HWY_INLINE void store(V v, E* to) const {
+    hn::StoreU(Format<E>::store(D(), v), D16(), bits_of(to));
+  }
   HWY_INLINE V only(V v) const { return v; }
 };
 
@@ -38,6 +58,14 @@ struct Rest {
       : count(n), mask(hn::FirstN(D(), static_cast<std::size_t>(n))) {}
   HWY_INLINE V load(const float* from) const { return dn::load_first(D(), mask, from, count); }
   HWY_INLINE void store(V v, float* to) const { dn::store_first(v, D(), mask, to, count); }
+  template <class E>
+  HWY_INLINE V load(const E* from) const {
+    return Format<E>::load(D(), dn::load_first_halves(D16(), bits_of(from), count));
+  }
+  template <class E>
+  HWY_INLINE void store(V v, E* to) const {
+    dn::store_first_halves(Format<E>::store(D(), v), D16(), bits_of(to), count);
+  }
   HWY_INLINE V only(V v) const { return hn::IfThenElseZero(mask, v); }
 };
 
@@ -87,7 +115,8 @@ HWY_INLINE double total(const V* sums) {
   return static_cast<double>(hn::GetLane(hn::SumOfLanes(D(), hn::Add(sums[0], sums[1]))));
 }
 
-HWY_ATTR Moments moments_of(const float* x, const Stretches& stretches) {
+template <class E>
+HWY_ATTR Moments moments_of(const E* x, const Stretches& stretches) {
   double mean = 0;
   double squares = 0;
   double count = 0;
@@ -134,9 +163,9 @@ struct Line {
   }
 };
 
-template <bool kAdds>
-HWY_INLINE void normalize_with(const float* x, const float* residual, const Stretches& stretches,
-                               const Affine& affine, float* y) {
+template <bool kAdds, class E>
+HWY_INLINE void normalize_with(const E* x, const E* residual, const Stretches& stretches,
+                               const Affine& affine, E* y) {
   const Line line(affine);
   visit(stretches, all_of(stretches), [&](std::int64_t i, auto lanes, int) HWY_ATTR {
     V v = line.at(lanes.load(x + i));
@@ -145,8 +174,9 @@ HWY_INLINE void normalize_with(const float* x, const float* residual, const Stre
   });
 }
 
-HWY_ATTR void normalize_of(const float* x, const float* residual, const Stretches& stretches,
-                           const Affine& affine, float* y) {
+template <class E>
+HWY_ATTR void normalize_of(const E* x, const E* residual, const Stretches& stretches,
+                           const Affine& affine, E* y) {
   if (residual == nullptr) {
     normalize_with<false>(x, residual, stretches, affine, y);
   } else {
@@ -154,18 +184,29 @@ HWY_ATTR void normalize_of(const float* x, const float* residual, const Stretche
   }
 }
 
+/// v as a number of E.
+template <class E>
+HWY_INLINE V rounded(V v) {
+  if constexpr (std::is_same_v<E, float>) {
+    return v;
+  } else {
+    return dn::round_to_half<Format<E>>(D(), v);
+  }
+}
+
 /// g and x - mean at place i.
-template <bool kAdds, Mask kMask>
+template <bool kAdds, Mask kMask, class G, class X>
 struct Masked {
-  const Cotangent& c;
+  const Cotangent<G, X>& c;
   Line line;
 
-  HWY_INLINE explicit Masked(const Cotangent& cotangent) : c(cotangent), line(cotangent.affine) {}
+  HWY_INLINE explicit Masked(const Cotangent<G, X>& cotangent)
+      : c(cotangent), line(cotangent.affine) {}
 
   template <class Lanes>
   HWY_INLINE V at(std::int64_t i, Lanes lanes, V& centred) const {
     V g = lanes.load(c.dy + i);
-    if constexpr (kAdds) g = hn::Add(g, lanes.load(c.more + i));
+    if constexpr (kAdds) g = rounded<G>(hn::Add(g, lanes.load(c.more + i)));
     centred = hn::Sub(lanes.load(c.x + i), line.mean);
     if constexpr (kMask == Mask::kResult) {
       return hn::IfThenElseZero(hn::Gt(lanes.load(c.result + i), hn::Zero(D())), g);
@@ -181,10 +222,10 @@ struct Masked {
   }
 };
 
-template <bool kAdds, Mask kMask>
-HWY_INLINE GradSums sums_with(const Cotangent& cotangent, const Stretches& stretches,
-                              float* stored) {
-  const Masked<kAdds, kMask> masked(cotangent);
+template <bool kAdds, Mask kMask, class G, class X>
+HWY_INLINE GradSums sums_with(const Cotangent<G, X>& cotangent, const Stretches& stretches,
+                              G* stored) {
+  const Masked<kAdds, kMask, G, X> masked(cotangent);
   GradSums result;
   visit_blocks(stretches, [&](const Block& block) HWY_ATTR {
     V sums[2] = {hn::Zero(D()), hn::Zero(D())};
@@ -202,10 +243,10 @@ HWY_INLINE GradSums sums_with(const Cotangent& cotangent, const Stretches& stret
   return result;
 }
 
-template <bool kAdds, Mask kMask>
-HWY_INLINE void grad_with(const Cotangent& cotangent, const Stretches& stretches, float a, float b,
-                          float d, float* dx) {
-  const Masked<kAdds, kMask> masked(cotangent);
+template <bool kAdds, Mask kMask, class G, class X>
+HWY_INLINE void grad_with(const Cotangent<G, X>& cotangent, const Stretches& stretches, float a,
+                          float b, float d, G* dx) {
+  const Masked<kAdds, kMask, G, X> masked(cotangent);
   const V factor = hn::Set(D(), a);
   const V slope = hn::Set(D(), b);
   const V shift = hn::Set(D(), d);
@@ -217,8 +258,8 @@ HWY_INLINE void grad_with(const Cotangent& cotangent, const Stretches& stretches
 }
 
 /// Calls f with the kind of a cotangent as constants.
-template <class F>
-HWY_INLINE auto with_kind(const Cotangent& c, F f) {
+template <class G, class X, class F>
+HWY_INLINE auto with_kind(const Cotangent<G, X>& c, F f) {
   using Adds = std::true_type;
   using One = std::false_type;
   const bool adds = c.more != nullptr;
@@ -242,17 +283,47 @@ HWY_INLINE auto with_kind(const Cotangent& c, F f) {
   return adds ? f(Adds(), kMask) : f(One(), kMask);
 }
 
-HWY_ATTR GradSums sums_of(const Cotangent& cotangent, const Stretches& stretches, float* stored) {
+template <class G, class X>
+HWY_ATTR GradSums sums_of(const Cotangent<G, X>& cotangent, const Stretches& stretches, G* stored) {
   return with_kind(cotangent, [&](auto adds, auto mask) HWY_ATTR {
     return sums_with<adds.value, mask.value>(cotangent, stretches, stored);
   });
 }
 
-HWY_ATTR void grad_of(const Cotangent& cotangent, const Stretches& stretches, float a, float b,
-                      float d, float* dx) {
+template <class G, class X>
+HWY_ATTR void grad_of(const Cotangent<G, X>& cotangent, const Stretches& stretches, float a,
+                      float b, float d, G* dx) {
   with_kind(cotangent, [&](auto adds, auto mask) HWY_ATTR {
     grad_with<adds.value, mask.value>(cotangent, stretches, a, b, d, dx);
   });
+}
+
+struct Functions {
+  template <class E>
+  static ForwardFunctions<E> forward() {
+    return {.moments = moments_of<E>, .normalize = normalize_of<E>};
+  }
+  template <class G, class X>
+  static GradFunctions<G, X> grad() {
+    return {.sums = sums_of<G, X>, .normalize = grad_of<G, X>};
+  }
+};
+
+ForwardFunctions<float> forward_float() { return Functions::forward<float>(); }
+ForwardFunctions<base::Float16> forward_fp16() { return Functions::forward<base::Float16>(); }
+ForwardFunctions<base::Bfloat16> forward_bf16() { return Functions::forward<base::Bfloat16>(); }
+GradFunctions<float, float> grad_float() { return Functions::grad<float, float>(); }
+GradFunctions<base::Float16, base::Float16> grad_fp16() {
+  return Functions::grad<base::Float16, base::Float16>();
+}
+GradFunctions<base::Bfloat16, base::Bfloat16> grad_bf16() {
+  return Functions::grad<base::Bfloat16, base::Bfloat16>();
+}
+GradFunctions<float, base::Float16> grad_of_fp16() {
+  return Functions::grad<float, base::Float16>();
+}
+GradFunctions<float, base::Bfloat16> grad_of_bf16() {
+  return Functions::grad<float, base::Bfloat16>();
 }
 
 }  // namespace onnxgrad::ops::channels::HWY_NAMESPACE
@@ -261,27 +332,46 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace onnxgrad::ops::channels {
 
-HWY_EXPORT(moments_of);
-HWY_EXPORT(normalize_of);
-HWY_EXPORT(sums_of);
-HWY_EXPORT(grad_of);
+HWY_EXPORT(forward_float);
+HWY_EXPORT(forward_fp16);
+HWY_EXPORT(forward_bf16);
+HWY_EXPORT(grad_float);
+HWY_EXPORT(grad_fp16);
+HWY_EXPORT(grad_bf16);
+HWY_EXPORT(grad_of_fp16);
+HWY_EXPORT(grad_of_bf16);
 
-Moments moments(const float* x, const Stretches& stretches) {
-  return HWY_DYNAMIC_DISPATCH(moments_of)(x, stretches);
+template <>
+ForwardFunctions<float> forward_functions() {
+  return HWY_DYNAMIC_DISPATCH(forward_float)();
 }
-
-void normalize(const float* x, const float* residual, const Stretches& stretches,
-               const Affine& affine, float* y) {
-  HWY_DYNAMIC_DISPATCH(normalize_of)(x, residual, stretches, affine, y);
+template <>
+ForwardFunctions<base::Float16> forward_functions() {
+  return HWY_DYNAMIC_DISPATCH(forward_fp16)();
 }
-
-GradSums grad_sums(const Cotangent& cotangent, const Stretches& stretches, float* stored) {
-  return HWY_DYNAMIC_DISPATCH(sums_of)(cotangent, stretches, stored);
+template <>
+ForwardFunctions<base::Bfloat16> forward_functions() {
+  return HWY_DYNAMIC_DISPATCH(forward_bf16)();
 }
-
-void normalize_grad(const Cotangent& cotangent, const Stretches& stretches, float a, float b,
-                    float d, float* dx) {
-  HWY_DYNAMIC_DISPATCH(grad_of)(cotangent, stretches, a, b, d, dx);
+template <>
+GradFunctions<float, float> grad_functions() {
+  return HWY_DYNAMIC_DISPATCH(grad_float)();
+}
+template <>
+GradFunctions<base::Float16, base::Float16> grad_functions() {
+  return HWY_DYNAMIC_DISPATCH(grad_fp16)();
+}
+template <>
+GradFunctions<base::Bfloat16, base::Bfloat16> grad_functions() {
+  return HWY_DYNAMIC_DISPATCH(grad_bf16)();
+}
+template <>
+GradFunctions<float, base::Float16> grad_functions() {
+  return HWY_DYNAMIC_DISPATCH(grad_of_fp16)();
+}
+template <>
+GradFunctions<float, base::Bfloat16> grad_functions() {
+  return HWY_DYNAMIC_DISPATCH(grad_of_bf16)();
 }
 
 }  // namespace onnxgrad::ops::channels

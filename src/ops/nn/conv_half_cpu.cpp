@@ -1,0 +1,358 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "device/cpu/convert.h"
+#include "device/cpu/threads.h"
+#include "ops/nn/conv_tiles_cpu.h"
+
+// Convolutions between images of 16 bits, with float32 weights: a unit of work, some images or some
+// channels of one, is widened to float32, goes through a float32 kernel and is rounded again while
+// it is in the L2 cache. So memory sees halves only, and every kernel does for them. Start reading
+// at run_unit.
+
+namespace onnxgrad::ops::conv_half {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+// Of a unit in float32: half of the L2 cache; and where all threads compute each unit together.
+constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;
+constexpr std::int64_t kSharedUnitBytes = std::int64_t{16} * 1024 * 1024;
+// Channels of a unit are a multiple of this many, so that vectors of them are full.
+constexpr std::int64_t kChannels = 16;
+constexpr std::size_t kMostArgs = 8;
+
+/// One of x, y and residual.
+struct Images {
+  int arg = -1;
+  bool is_result = false;
+  std::int64_t elements = 0;            ///< of one group of one image
+  std::int64_t element_bytes = 0;       ///< as they are stored
+  device::ConvertFn convert = nullptr;  ///< nullptr: they are float32
+  std::int64_t at = 0;                  ///< of the copy, in a unit's scratch
+};
+
+struct Plan {
+  ConvTask task;
+  int threads = 1;
+  bool is_shared = false;  ///< all threads compute each unit; false: each has units of its own
+  std::int64_t batch = 0, groups = 0;
+  std::int64_t unit_images = 0, unit_groups = 0;
+  std::vector<Images> tensors;
+  std::int64_t group_weights = 0, group_bias = 0;  ///< elements
+  /// By whether the unit has the last images, the last groups.
+  std::array<std::array<opdef::PreparedKernel, 2>, 2> kernels = {};
+  // Scratch, in elements: the threads' parts, each of copies, sums of weights, those of one unit,
+  // and the kernel's own.
+  std::int64_t sums_at = 0, partial_at = 0, kernel_at = 0, thread_elements = 0;
+
+  bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
+  std::int64_t weights() const { return groups * group_weights; }
+  std::int64_t image_units() const { return (batch + unit_images - 1) / unit_images; }
+  std::int64_t group_units() const { return (groups + unit_groups - 1) / unit_groups; }
+  std::int64_t units() const { return image_units() * group_units(); }
+};
+
+/// The images and groups of a unit, groups fastest.
+struct Unit {
+  std::int64_t image = 0, images = 0, group = 0, groups = 0;
+  const opdef::PreparedKernel* kernel = nullptr;
+
+  Unit(const Plan& plan, std::int64_t index)
+      : image(index / plan.group_units() * plan.unit_images),
+        images(std::min(plan.unit_images, plan.batch - image)),
+        group(index % plan.group_units() * plan.unit_groups),
+        groups(std::min(plan.unit_groups, plan.groups - group)) {
+    const bool is_last_image = images < plan.unit_images;
+    const bool is_last_group = groups < plan.unit_groups;
+    kernel = &plan.kernels[is_last_image ? 1 : 0][is_last_group ? 1 : 0];
+  }
+
+  std::int64_t first(const Plan& plan, const Images& tensor) const {
+    return (image * plan.groups + group) * tensor.elements;
+  }
+  std::int64_t count(const Images& tensor) const { return images * groups * tensor.elements; }
+};
+
+/// Calls f(first, last) for the parts of [0, count), on all threads.
+struct OnAllThreads {
+  int threads = 1;
+
+  template <class F>
+  void operator()(std::int64_t count, const F& f) const {
+    device::share_range(threads, count, f);
+  }
+};
+
+struct OnThisThread {
+  template <class F>
+  void operator()(std::int64_t count, const F& f) const {
+    f(std::int64_t{0}, count);
+  }
+};
+
+/// Weights, if they are the result, go to `weights`.
+template <class Split>
+void run_unit(const Plan& plan, const Unit& unit, std::byte* const* args, float* own,
+              std::byte* weights, const Split& split, const Launch& launch) {
+  constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+  const ConvTask& task = plan.task;
+  std::array<std::byte*, kMostArgs> inner = {};
+  std::copy_n(args, task.scratch, inner.begin());
+  const auto argument = [&](int index) -> std::byte*& {
+    return inner[static_cast<std::size_t>(index)];
+  };
+  const auto stored = [&](const Images& tensor, std::int64_t i) {
+    return args[tensor.arg] + (unit.first(plan, tensor) + i) * tensor.element_bytes;
+  };
+  for (const Images& tensor : plan.tensors) {
+    argument(tensor.arg) = tensor.convert == nullptr
+                               ? stored(tensor, 0)
+                               : reinterpret_cast<std::byte*>(own + tensor.at);
+    if (tensor.convert == nullptr || tensor.is_result) continue;
+    split(unit.count(tensor), [&](std::int64_t first, std::int64_t last) {
+      tensor.convert(own + tensor.at + first, stored(tensor, first), last - first);
+    });
+  }
+  argument(task.w) =
+      plan.is_sum() ? weights : args[task.w] + unit.group * plan.group_weights * kFloat;
+  if (task.bias >= 0) argument(task.bias) = args[task.bias] + unit.group * plan.group_bias * kFloat;
+  argument(task.scratch) = reinterpret_cast<std::byte*>(own + plan.kernel_at);
+  unit.kernel->fn(unit.kernel->data.get(), inner.data(), launch);
+  for (const Images& tensor : plan.tensors) {
+    if (tensor.convert == nullptr || !tensor.is_result) continue;
+    split(unit.count(tensor), [&](std::int64_t first, std::int64_t last) {
+      tensor.convert(stored(tensor, first), own + tensor.at + first, last - first);
+    });
+  }
+}
+
+void add(const float* from, std::int64_t first, std::int64_t last, float* to) {
+  for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
+}
+
+/// All threads compute one unit after the other. Units have all groups.
+void run_together(const Plan& plan, std::byte* const* args, const Launch& launch) {
+  auto* own = reinterpret_cast<float*>(args[plan.task.scratch]);
+  auto* w = reinterpret_cast<float*>(args[plan.task.w]);
+  const OnAllThreads split{plan.threads};
+  for (std::int64_t u = 0; u < plan.units(); ++u) {
+    float* to = u == 0 ? w : own + plan.partial_at;
+    run_unit(plan, Unit(plan, u), args, own, reinterpret_cast<std::byte*>(to), split, launch);
+    if (!plan.is_sum() || u == 0) continue;
+    split(plan.weights(), [&](std::int64_t first, std::int64_t last) { add(to, first, last, w); });
+  }
+}
+
+/// Each thread computes its units; sums are added in the order of units, then of threads.
+void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
+  auto* scratch = reinterpret_cast<float*>(args[plan.task.scratch]);
+  device::on_threads(plan.threads, [&](const device::Share& share) {
+    float* own = scratch + share.thread * plan.thread_elements;
+    float* sums = own + plan.sums_at;
+    float* partial = own + plan.partial_at;
+    if (plan.is_sum()) std::fill_n(sums, plan.weights(), 0.0F);
+    for (std::int64_t u = share.first(plan.units()); u < share.last(plan.units()); ++u) {
+      const Unit unit(plan, u);
+      run_unit(plan, unit, args, own, reinterpret_cast<std::byte*>(partial), OnThisThread(),
+               launch);
+      if (!plan.is_sum()) continue;
+      add(partial, 0, unit.groups * plan.group_weights, sums + unit.group * plan.group_weights);
+    }
+    if (!plan.is_sum()) return;
+    share.wait();
+    const std::int64_t first = share.first(plan.weights());
+    const std::int64_t count = share.last(plan.weights()) - first;
+    float* w = reinterpret_cast<float*>(args[plan.task.w]) + first;
+    std::copy_n(scratch + plan.sums_at + first, count, w);
+    for (std::int64_t other = 1; other < share.threads; ++other) {
+      add(scratch + other * plan.thread_elements + plan.sums_at + first, 0, count, w);
+    }
+  });
+}
+
+void run(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& plan = *static_cast<const Plan*>(data);
+  if (plan.is_shared) {
+    run_together(plan, args, launch);
+  } else {
+    run_apart(plan, args, launch);
+  }
+}
+
+const opdef::TensorDesc& operand(const KernelRequest& request, int arg) {
+  const auto index = static_cast<std::size_t>(arg);
+  const std::size_t count = request.inputs.size();
+  return index < count ? request.inputs[index] : request.outputs[index - count];
+}
+
+std::vector<Images> tensors_of(const KernelRequest& request, const ConvTask& task) {
+  const ConvShape& shape = task.shape;
+  std::vector<Images> tensors;
+  const auto append = [&](int arg, std::int64_t elements, bool is_result) {
+    if (arg < 0) return;
+    const DataType type = operand(request, arg).dtype;
+    Images images{.arg = arg,
+                  .is_result = is_result,
+                  .elements = elements,
+                  .element_bytes = type == DataType::kFloat32 ? 4 : 2};
+    if (type != DataType::kFloat32) {
+      images.convert = is_result ? device::find_conversion(DataType::kFloat32, type)
+                                 : device::find_conversion(type, DataType::kFloat32);
+    }
+    tensors.push_back(images);
+  };
+  const std::int64_t y = shape.out_channels * shape.output_size();
+  append(task.x, shape.in_channels * shape.input_size(),
+         task.pass == ConvTask::Pass::kBackwardData);
+  append(task.y, y, task.pass == ConvTask::Pass::kForward);
+  append(task.residual, y, false);
+  return tensors;
+}
+
+/// Elements of the copies of one group of one image.
+std::int64_t copied_elements(const Plan& plan) {
+  std::int64_t elements = 0;
+  for (const Images& tensor : plan.tensors) {
+    if (tensor.convert != nullptr) elements += tensor.elements;
+  }
+  return elements;
+}
+
+/// Which images and groups are a unit. Packing the weights is part of every unit: one with more
+/// weights than pixels is better computed by all threads.
+void split_work(Plan& plan) {
+  const std::int64_t group = copied_elements(plan);
+  const std::int64_t image = group * plan.groups;
+  const std::int64_t fitting = kUnitBytes / static_cast<std::int64_t>(sizeof(float));
+  plan.unit_groups = plan.groups;
+  plan.unit_images = std::clamp<std::int64_t>(std::max(fitting, plan.weights()) / image, 1,
+                                              std::max<std::int64_t>(plan.batch / plan.threads, 1));
+  if (image > fitting && plan.groups > kChannels) {
+    const std::int64_t wanted = fitting / group / kChannels * kChannels;
+    plan.unit_groups = std::clamp<std::int64_t>(wanted, kChannels, plan.groups);
+  }
+  plan.unit_images = even_part_of(plan.batch, plan.unit_images, plan.threads);
+  plan.is_shared =
+      plan.threads > 1 && (plan.units() < plan.threads ||
+                           plan.unit_groups * (plan.group_weights - plan.unit_images * group) > 0);
+  if (!plan.is_shared) return;
+  plan.unit_groups = plan.groups;
+  plan.unit_images = std::clamp<std::int64_t>(
+      kSharedUnitBytes / static_cast<std::int64_t>(sizeof(float)) / image, 1, plan.batch);
+  plan.unit_images = even_part(plan.batch, plan.unit_images);
+}
+
+/// The kernel of a unit, on float32.
+KernelOffer unit_kernel(const KernelRequest& request, const Plan& plan, std::int64_t images,
+                        std::int64_t groups) {
+  KernelRequest wide{.node = request.node,
+                     .inputs = request.inputs,
+                     .outputs = request.outputs,
+                     .constants = std::vector<const Tensor*>(request.inputs.size(), nullptr),
+                     .threads = plan.is_shared ? plan.threads : 1};
+  for (auto* list : {&wide.inputs, &wide.outputs}) {
+    for (opdef::TensorDesc& desc : *list) {
+      if (desc.is_present()) desc.dtype = DataType::kFloat32;
+    }
+  }
+  ConvTask task = plan.task;
+  task.shape.batch = images;
+  task.shape.groups = groups;
+  return offer_conv_float(wide, task);
+}
+
+bool set_kernels(const KernelRequest& request, Plan& plan, std::int64_t& scratch_bytes) {
+  const std::int64_t last_images = plan.batch - (plan.image_units() - 1) * plan.unit_images;
+  const std::int64_t last_groups = plan.groups - (plan.group_units() - 1) * plan.unit_groups;
+  for (const bool is_last_image : {false, true}) {
+    for (const bool is_last_group : {false, true}) {
+      if ((is_last_image && last_images == plan.unit_images) ||
+          (is_last_group && last_groups == plan.unit_groups)) {
+        continue;
+      }
+      KernelOffer offer = unit_kernel(request, plan, is_last_image ? last_images : plan.unit_images,
+                                      is_last_group ? last_groups : plan.unit_groups);
+      if (offer.kernel.fn == nullptr) return false;
+      scratch_bytes = std::max(scratch_bytes, offer.kernel.scratch_bytes);
+      plan.kernels[is_last_image ? 1 : 0][is_last_group ? 1 : 0] = std::move(offer.kernel);
+    }
+  }
+  return true;
+}
+
+void place_scratch(Plan& plan, std::int64_t kernel_bytes) {
+  std::int64_t at = 0;
+  for (Images& tensor : plan.tensors) {
+    tensor.at = at;
+    if (tensor.convert == nullptr) continue;
+    at += whole_lines<float>(plan.unit_images * plan.unit_groups * tensor.elements);
+  }
+  plan.sums_at = at;
+  if (plan.is_sum() && !plan.is_shared) at += whole_lines<float>(plan.weights());
+  plan.partial_at = at;
+  if (plan.is_sum()) at += whole_lines<float>(plan.unit_groups * plan.group_weights);
+  plan.kernel_at = at;
+  plan.thread_elements =
+      at + whole_lines<float>(kernel_bytes / static_cast<std::int64_t>(sizeof(float)) + 1);
+}
+
+bool is_float32(const KernelRequest& request, int arg) {
+  return arg < 0 || operand(request, arg).dtype == DataType::kFloat32;
+}
+
+bool is_image_type(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kFloat16 || type == DataType::kBfloat16;
+}
+
+}  // namespace
+}  // namespace onnxgrad::ops::conv_half
+
+namespace onnxgrad::ops {
+
+opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const ConvTask& task) {
+  using namespace conv_half;  // NOLINT(google-build-using-namespace): this file's own
+  using opdef::KernelOffer;
+  if (!is_float32(request, task.w) || !is_float32(request, task.bias)) {
+    return KernelOffer::decline("weights of 16 bits");
+  }
+  if (task.shape.flops() == 0) return KernelOffer::decline("an empty tensor");
+  for (const int arg : {task.x, task.y, task.residual}) {
+    if (arg >= 0 && !is_image_type(operand(request, arg).dtype)) {
+      return KernelOffer::decline("images that are neither float32 nor of 16 bits");
+    }
+  }
+  auto plan = std::make_shared<conv_half::Plan>();
+  const ConvShape& shape = task.shape;
+  plan->task = task;
+  plan->threads = request.threads;
+  plan->batch = shape.batch;
+  plan->groups = shape.groups;
+  plan->tensors = tensors_of(request, task);
+  plan->group_weights = shape.out_channels * shape.in_channels * shape.kernel_size();
+  plan->group_bias = task.pass == ConvTask::Pass::kForward ? shape.out_channels : shape.in_channels;
+  if (copied_elements(*plan) == 0) return KernelOffer::decline("no images of 16 bits");
+  split_work(*plan);
+  std::int64_t kernel_bytes = 0;
+  if (!set_kernels(request, *plan, kernel_bytes)) {
+    return KernelOffer::decline("no kernel for float32");
+  }
+  place_scratch(*plan, kernel_bytes);
+  opdef::PreparedKernel kernel;
+  kernel.fn = conv_half::run;
+  kernel.label = "halves, " + plan->kernels[0][0].label;
+  kernel.flops = shape.flops();
+  kernel.scratch_bytes = plan->thread_elements * (plan->is_shared ? 1 : plan->threads) *
+                         static_cast<std::int64_t>(sizeof(float));
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace onnxgrad::ops
