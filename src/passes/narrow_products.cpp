@@ -7,13 +7,15 @@
 #include "ir/uses.h"
 #include "opdef/activation.h"
 #include "opdef/fused.h"
+#include "opdef/fused_normalization.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
 // A value that is stored in 16 bits is read through a Cast to float32 (train/precision.h, and what
 // widen_half makes of models in these types). Three passes undo that where kernels read and write
-// halves themselves: products of such values, and element-wise groups, of which each gets a Cast of
-// its own that it takes in. What other kernels read in float32 lives as long as they need it.
+// halves themselves: products of such values, convolutions, normalizations of images, and
+// element-wise groups, of which each gets a Cast of its own that it takes in. What other kernels
+// read in float32 lives as long as they need it.
 
 namespace onnxgrad::passes {
 namespace {
@@ -95,10 +97,26 @@ bool is_stream(const Node& node) {
          opdef::is_fused(&node, "SoftmaxCrossEntropyLossGrad");
 }
 
+// What reads and writes images of halves. A weight beside them is float32.
+bool is_of_images(const Node& node) {
+  const std::string_view name = opdef::base_name(node.domain, node.op_type);
+  return opdef::is_fused(&node, opdef::kFusedNormalization) ||
+         opdef::is_fused(&node, opdef::kFusedNormalizationGrad) || opdef::is_fused(&node, "Conv") ||
+         is_onnx_operator(node, "Conv") || is_onnx_operator(node, "ConvTranspose") ||
+         (node.domain == ir::kFunctionDomain &&
+          (name == "ConvInputGrad" || name == "ConvWeightGrad"));
+}
+
+// The half to read instead of an input, or nullptr.
+Value* half_to_read(const Node& node, const Value* input) {
+  Value* const half = half_behind(input);
+  return half != nullptr && is_of_images(node) && weight_behind(half) != nullptr ? nullptr : half;
+}
+
 bool narrow_inputs(Node& node, const PassContext& context) {
   bool changed = false;
   for (Value*& input : node.inputs) {
-    Value* const half = half_behind(input);
+    Value* const half = half_to_read(node, input);
     if (half == nullptr) continue;
     Value* const wide = std::exchange(input, half);
     if (context.has_kernel(node)) {
@@ -110,15 +128,21 @@ bool narrow_inputs(Node& node, const PassContext& context) {
   return changed;
 }
 
+// The half that a result is rounded to, if nothing else reads it, or nullptr.
+Value* half_of_result(const Value* wide, const ir::Uses& uses) {
+  const Node* reader = wide == nullptr ? nullptr : uses.only_reader(wide);
+  return is_cast_node(reader) && ir::holds_half(reader->outputs[0]) ? reader->outputs[0] : nullptr;
+}
+
 // The result is written as the half that it is rounded to, if nothing else reads it.
 bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context) {
-  if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node)) {
+  if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node) &&
+      !is_of_images(node)) {
     return false;
   }
   Value* const wide = node.outputs[0];
-  const Node* reader = wide == nullptr ? nullptr : uses.only_reader(wide);
-  if (!is_cast_node(reader) || !ir::holds_half(reader->outputs[0])) return false;
-  Value* const half = reader->outputs[0];
+  Value* const half = half_of_result(wide, uses);
+  if (half == nullptr) return false;
   if (!is_stream(node) && half->dtype() != node.inputs[0]->dtype()) return false;
   node.outputs[0] = half;
   if (context.has_kernel(node)) {
@@ -127,6 +151,35 @@ bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context)
   }
   node.outputs[0] = wide;
   return false;
+}
+
+// All operands and results at once. The Casts of the results are appended to `gone`.
+bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context,
+                std::vector<const Node*>& gone) {
+  const std::vector<Value*> inputs = node.inputs;
+  const std::vector<Value*> outputs = node.outputs;
+  bool has_halves = false;
+  for (Value*& input : node.inputs) {
+    Value* const half = half_to_read(node, input);
+    if (half == nullptr) continue;
+    input = half;
+    has_halves = true;
+  }
+  for (Value*& output : node.outputs) {
+    Value* const half = half_of_result(output, uses);
+    if (half != nullptr) output = half;
+  }
+  if (!has_halves || !context.has_kernel(node)) {
+    node.inputs = inputs;
+    node.outputs = outputs;
+    return false;
+  }
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (node.outputs[i] == outputs[i]) continue;
+    gone.push_back(node.outputs[i]->producer);
+    ir::Graph::set_output(&node, i, node.outputs[i]);
+  }
+  return true;
 }
 
 }  // namespace
@@ -163,7 +216,11 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
   bool changed = false;
   for (Node* node : graph.nodes) {
     if (!shapes_are_static(*node)) continue;
-    const bool is_narrowed = is_stream(*node)       ? narrow_inputs(*node, context)
+    if (is_of_images(*node) && narrow_all(*node, uses, context, gone)) {
+      changed = true;
+      continue;
+    }
+    const bool is_narrowed = is_stream(*node) || is_of_images(*node) ? narrow_inputs(*node, context)
                              : is_narrowable(*node) ? narrow_operands(*node, context)
                                                     : false;
     if (!is_narrowed) continue;

@@ -7,6 +7,7 @@
 #include "opdef/activation.h"
 #include "opdef/attention.h"
 #include "opdef/fused.h"
+#include "opdef/fused_normalization.h"
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
@@ -91,6 +92,42 @@ TEST_F(MixedPrecisionPassesTest, ProductsOfOtherOperandsAreLeftAlone) {
   graph().outputs = {g_.matmul(wide(x), wide(w)), g_.matmul(wide(x), input("v", {8, 2}))};
   fold_constants(graph(), bench_.context());
   EXPECT_FALSE(narrow_products(graph(), context()));
+}
+
+TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteHalvesBesideFloat32Weights) {
+  Value* x = input("x", {2, 3, 4, 4}, DataType::kBfloat16);
+  Value* w = input("w", {5, 3, 1, 1});
+  Value* y = g_.op("Conv", {wide(x), rounded(w)});
+  graph().outputs = {half_of(y)};
+  run(narrow_products);
+  const Node* conv = find("Conv");
+  ASSERT_NE(conv, nullptr);
+  EXPECT_EQ(conv->inputs[0], x);
+  EXPECT_EQ(conv->inputs[1]->dtype(), DataType::kFloat32);
+  EXPECT_EQ(graph().outputs[0], conv->outputs[0]);
+  EXPECT_EQ(conv->outputs[0]->dtype(), DataType::kBfloat16);
+}
+
+TEST_F(MixedPrecisionPassesTest, NormalizationsOfImagesReadAndWriteHalvesAtOnce) {
+  Value* x = input("x", {2, 3, 4, 4}, DataType::kBfloat16);
+  Value* s = input("s", {3});
+  Node* norm = graph().make_node(opdef::kFusedNormalization, {wide(x), s, s, s, s}, {}, "",
+                                 opdef::FusedNormalization().attributes(), ir::kFusedDomain);
+  Value* y =
+      graph().add_output(norm, 0, ir::Type::tensor(DataType::kFloat32, Dims{2, 3, 4, 4}), "y");
+  graph().nodes.push_back(norm);
+  graph().outputs = {half_of(y)};
+  fold_constants(graph(), bench_.context());
+  PassContext all_or_nothing = context();
+  all_or_nothing.has_kernel = [](const Node& node) {
+    return node.inputs[0]->dtype() == node.outputs[0]->dtype();
+  };
+  EXPECT_TRUE(narrow_products(graph(), all_or_nothing));
+  EXPECT_EQ(ir::find_fault(graph()), "");
+  EXPECT_EQ(op_types(), std::vector<std::string>{std::string(opdef::kFusedNormalization)});
+  EXPECT_EQ(norm->inputs[0], x);
+  EXPECT_EQ(norm->outputs[0]->dtype(), DataType::kBfloat16);
+  EXPECT_FALSE(narrow_products(graph(), all_or_nothing));
 }
 
 TEST_F(MixedPrecisionPassesTest, CastsComeBeforeTransposesOfOperands) {
