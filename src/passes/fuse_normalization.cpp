@@ -17,7 +17,8 @@
 // residual, or by a sum and Relu; and the onnxgrad.BatchNormalizationGrad of the same input,
 // preceded by the mask of the Relu or Clip and by the sum of two cotangents. Each becomes one node;
 // the statistics are computed once. What else reads a value that would no longer be computed
-// prevents it.
+// prevents it. A gradient whose input is what 16 bits have kept of the other's has statistics of
+// its own.
 
 namespace onnxgrad::passes {
 namespace {
@@ -70,10 +71,33 @@ struct Backward {
   std::vector<Node*> before = {};  // that it takes in, from the gradient back
   Value* dy = nullptr;
   Value* more = nullptr;
+  Value* result = nullptr;  // for NormMask::kResult
   NormMask mask = NormMask::kNone;
+  bool is_late = false;  // where the gradient is, not where the first node is
 
-  Node* first() const { return before.empty() ? grad : before.front(); }
+  Node* place() const { return before.empty() || is_late ? grad : before.front(); }
 };
+
+// Where(max(y, low) > high, 0, Where(y < low, 0, kept)), each part if there is such a bound.
+struct ClipMask {
+  std::vector<Node*> nodes = {};  // from the gradient back
+  Value* kept = nullptr;
+  const Value* y = nullptr;
+  std::optional<float> low = {};
+  std::optional<float> high = {};
+};
+
+// A Cast to float32 of a half.
+bool is_widened(const Value* value) {
+  return is_op(value->producer, "Cast") && ir::holds_half(value->producer->inputs[0]);
+}
+
+// The number that is rounded to a half and widened again, or the value itself.
+const Value* before_rounding(const Value* value) {
+  if (!is_widened(value)) return value;
+  const Value* half = value->producer->inputs[0];
+  return is_op(half->producer, "Cast") ? half->producer->inputs[0] : value;
+}
 
 class NormalizationFusion {
  public:
@@ -85,22 +109,27 @@ class NormalizationFusion {
     bool changed = false;
     const std::vector<Node*> before = graph_.nodes;  // making a node moves the list
     for (Node* node : before) {
-      if (!is_normalization(*node)) continue;
+      if (is_gradient(*node) && is_free(node)) changed = fuse_alone(node) || changed;
+      if (!is_normalization(*node) || is_repeated(*node)) continue;
       Forward forward = follow(node);
       Node* grad = find_gradient(*node);
       if (grad == nullptr || places_[forward.last()] > places_[grad]) {
-        if (forward.after.empty() || forward.has_clip) continue;  // a mask may read it
+        const bool has_mask = forward.has_clip && uses_.count(node->outputs[0]) > 1;
+        if (forward.after.empty() || has_mask) continue;
         emit(forward);
       } else {
         Backward backward = follow_back(forward, grad);
         const auto [mean, inverse] = emit(forward);
-        emit(forward, backward, mean, inverse);
+        emit(forward.op, forward.norm->inputs[2], backward, mean, inverse);
       }
       changed = true;
     }
     if (!changed) return false;
     std::vector<Node*> nodes;
     for (Node* node : before) {
+      if (const auto found = statistics_.find(node); found != statistics_.end()) {
+        nodes.push_back(found->second);
+      }
       if (const auto fused = fused_.find(node); fused != fused_.end()) {
         nodes.push_back(fused->second);
       } else if (!taken_.contains(node)) {
@@ -191,16 +220,64 @@ class NormalizationFusion {
   Node* find_gradient(const Node& norm) const {
     for (const ir::Use& use : uses_.of(norm.inputs[0])) {
       Node* node = use.node;
-      if (node == nullptr || node->domain != ir::kFunctionDomain || use.input != 1 ||
-          opdef::base_name(node->domain, node->op_type) != kGradName || !places_.contains(node)) {
+      if (node == nullptr || use.input != 1 || !is_gradient(*node) || !places_.contains(node)) {
         continue;
       }
-      if (node->inputs[2] == norm.inputs[1] && is_static_float32(node->inputs[0]) &&
-          node->float_attribute("epsilon", 1e-5F) == norm.float_attribute("epsilon")) {
-        return node;
-      }
+      if (is_gradient_of(*node, norm)) return node;
     }
     return nullptr;
+  }
+
+  static bool is_gradient(const Node& node) {
+    return node.domain == ir::kFunctionDomain &&
+           opdef::base_name(node.domain, node.op_type) == kGradName &&
+           is_static_float32(node.inputs[0]);
+  }
+
+  static bool is_gradient_of(const Node& grad, const Node& norm) {
+    return grad.inputs[1] == norm.inputs[0] && grad.inputs[2] == norm.inputs[1] &&
+           grad.float_attribute("epsilon", 1e-5F) == norm.float_attribute("epsilon");
+  }
+
+  // A gradient whose input is the only thing that is left of the forward pass.
+  bool fuse_alone(Node* grad) {
+    const Value* x = grad->inputs[1];
+    if (!is_static_float32(x) || !is_widened(x) || x->type.rank() < 2 ||
+        x->type.static_dims()->num_elements() == 0) {
+      return false;
+    }
+    for (const ir::Use& use : uses_.of(x)) {
+      const Node* norm = use.input == 0 ? use.node : nullptr;
+      if (norm != nullptr && is_normalization(*norm) && !is_repeated(*norm)) return false;
+    }
+    Backward backward{.grad = grad, .dy = grad->inputs[0]};
+    FusedNormalization op{.epsilon = grad->float_attribute("epsilon", 1e-5F)};
+    Value* shift = grad->inputs[2];  // any numbers
+    if (Value* kept = masked(backward.dy, /*drops=*/false)) {
+      take_mask_of_result(backward, kept);
+    } else if (const ClipMask mask = clip_mask_of(backward.dy); mask.y != nullptr) {
+      const Node* norm = mask.y->producer;
+      if (norm != nullptr && is_normalization(*norm) && is_gradient_of(*grad, *norm)) {
+        shift = norm->inputs[2];
+        op.low = mask.low.value_or(op.low);
+        op.high = mask.high.value_or(op.high);
+        backward.before = mask.nodes;
+        backward.dy = mask.kept;
+        backward.mask = NormMask::kInside;
+      }
+    }
+    backward.is_late = places_.at(x->producer) > places_.at(backward.place());
+    if (backward.is_late && uses_.count(grad->inputs[0]) > 1) {  // others may read it before
+      backward = {.grad = grad, .dy = grad->inputs[0]};
+    }
+    Node* statistics = graph_.make_node(
+        opdef::kFusedNormalization,
+        {grad->inputs[1], grad->inputs[2], shift, grad->inputs[2], grad->inputs[2]}, {nullptr},
+        grad->name, op.attributes(), ir::kFusedDomain);
+    statistics_[backward.place()] = statistics;
+    const auto [mean, inverse] = add_statistics(*statistics, *grad->inputs[2], x->name);
+    emit(op, shift, backward, mean, inverse);
+    return true;
   }
 
   // Drops what `forward` cannot take in.
@@ -234,63 +311,91 @@ class NormalizationFusion {
   void take_relu_mask(const Forward& forward, Backward& backward) const {
     Value* kept = masked(backward.dy, /*drops=*/false);
     if (kept == nullptr) return;
+    const Node* condition = backward.dy->producer->inputs[0]->producer;
+    if (!is_op(condition, "Greater") || before_rounding(condition->inputs[0]) != forward.result()) {
+      return;
+    }
+    take_mask_of_result(backward, kept);
+    const bool is_exact = backward.result == forward.result();
+    if (backward.mask == NormMask::kResult && is_exact && forward.residual == nullptr) {
+      backward.mask = NormMask::kPositive;
+      backward.result = nullptr;
+    }
+  }
+
+  // Where(result > 0, kept, 0)
+  void take_mask_of_result(Backward& backward, Value* kept) const {
     Node* where = backward.dy->producer;
     const Node* condition = where->inputs[0]->producer;
-    if (!is_op(condition, "Greater") || condition->inputs[0] != forward.result() ||
+    if (!is_op(condition, "Greater") || !has_shape_of(condition->inputs[0], backward.dy) ||
         !is_zero(condition->inputs[1])) {
       return;
     }
     backward.before.insert(backward.before.begin(), where);
     backward.dy = kept;
-    backward.mask = forward.residual == nullptr ? NormMask::kPositive : NormMask::kResult;
+    backward.result = condition->inputs[0];
+    backward.mask = NormMask::kResult;
   }
 
-  // Where(max(y, low) > high, 0, Where(y < low, 0, d)), each part if there is such a bound. All
-  // readers of y and of the conditions must be those.
-  bool take_clip_mask(const Forward& forward, Backward& backward) const {
-    const Value* y = forward.norm->outputs[0];
-    const Node& clip = *forward.last();
-    std::size_t readers = 1;
-    std::vector<Node*> before;
-    Value* value = backward.dy;
-    if (const Value* high = clip.input(2)) {
-      Value* kept = masked(value, /*drops=*/true);
-      if (kept == nullptr || uses_.count(value->producer->inputs[0]) != 1) return false;
-      const Node* above = value->producer->inputs[0]->producer;
-      if (!is_op(above, "Greater") || scalar_of(above->inputs[1]) != scalar_of(high)) return false;
+  // Nothing else may read the conditions. No y: there is no mask.
+  ClipMask clip_mask_of(Value* dy) const {
+    ClipMask mask{.kept = dy};
+    std::optional<float> raised_to;
+    if (const Node* above = condition_of(mask, "Greater")) {
+      mask.high = scalar_of(above->inputs[1]);
       const Value* raised = above->inputs[0];
-      if (clip.input(1) != nullptr) {
-        const Node* max = raised->producer;
-        if (!is_op(max, "Max") || max->inputs.size() != 2 || uses_.count(raised) != 1 ||
-            scalar_of(max->inputs[1]) != scalar_of(clip.input(1))) {
-          return false;
-        }
+      const Node* max = raised->producer;
+      if (is_op(max, "Max") && max->inputs.size() == 2 && uses_.count(raised) == 1) {
+        raised_to = scalar_of(max->inputs[1]);
         raised = max->inputs[0];
       }
-      if (raised != y) return false;
-      ++readers;
-      before.push_back(value->producer);
-      value = kept;
+      if (!mask.high) return {};
+      take_condition(mask, raised);
     }
-    if (const Value* low = clip.input(1)) {
-      Value* kept = masked(value, /*drops=*/true);
-      if (kept == nullptr || uses_.count(value->producer->inputs[0]) != 1) return false;
-      const Node* below = value->producer->inputs[0]->producer;
-      if (!is_op(below, "Less") || below->inputs[0] != y ||
-          scalar_of(below->inputs[1]) != scalar_of(low) ||
-          (!before.empty() && uses_.count(value) != 1)) {
-        return false;
-      }
-      ++readers;
-      before.push_back(value->producer);
-      value = kept;
+    if (const Node* below = condition_of(mask, "Less")) {
+      const bool is_inner =
+          mask.nodes.empty() || (below->inputs[0] == mask.y && uses_.count(mask.kept) == 1);
+      mask.low = scalar_of(below->inputs[1]);
+      if (!is_inner || !mask.low) return {};
+      take_condition(mask, below->inputs[0]);
     }
-    if (before.empty() || uses_.count(y) != readers ||
-        places_.at(before.front()) < places_.at(forward.last())) {
+    return raised_to == mask.low || !mask.high ? mask : ClipMask();
+  }
+
+  // The condition under which what is left of the gradient is dropped, if it is such a comparison.
+  const Node* condition_of(const ClipMask& mask, std::string_view op_type) const {
+    if (masked(mask.kept, /*drops=*/true) == nullptr) return nullptr;
+    const Value* condition = mask.kept->producer->inputs[0];
+    const bool is_one = is_op(condition->producer, op_type) && uses_.count(condition) == 1;
+    return is_one ? condition->producer : nullptr;
+  }
+
+  void take_condition(ClipMask& mask, const Value* y) const {
+    mask.y = y;
+    mask.nodes.push_back(mask.kept->producer);
+    mask.kept = masked(mask.kept, /*drops=*/true);
+  }
+
+  // A normalization of halves that the backward pass repeats for the masks of a Clip.
+  bool is_repeated(const Node& norm) const {
+    const Value* y = norm.outputs[0];
+    return is_widened(norm.inputs[0]) && uses_.count(y) > 0 && find_gradient(norm) != nullptr &&
+           std::ranges::all_of(uses_.of(y), [](const ir::Use& use) {
+             return is_op(use.node, "Max") || is_op(use.node, "Less") || is_op(use.node, "Greater");
+           });
+  }
+
+  // All readers of y must be the Clip and the masks.
+  bool take_clip_mask(const Forward& forward, Backward& backward) const {
+    const Node& clip = *forward.last();
+    const ClipMask mask = clip_mask_of(backward.dy);
+    if (mask.y != forward.norm->outputs[0] || mask.low != scalar_of(clip.input(1)) ||
+        mask.high != scalar_of(clip.input(2)) || uses_.count(mask.y) != mask.nodes.size() + 1 ||
+        places_.at(mask.nodes.front()) < places_.at(forward.last())) {
       return false;
     }
-    backward.before = std::move(before);
-    backward.dy = value;
+    backward.before = mask.nodes;
+    backward.dy = mask.kept;
     backward.mask = NormMask::kInside;
     return true;
   }
@@ -318,39 +423,43 @@ class NormalizationFusion {
     for (std::size_t i = 1; i < norm.outputs.size() && i < 3; ++i) {
       if (norm.outputs[i] != nullptr) ir::Graph::set_output(node, i, norm.outputs[i]);
     }
-    const ir::Type type = norm.inputs[1]->type;
-    Value* mean = graph_.add_output(node, 3, type, norm.outputs[0]->name + "_mean");
-    Value* inverse = graph_.add_output(node, 4, type, norm.outputs[0]->name + "_inverse");
     taken_.insert(forward.norm);
     taken_.insert(forward.after.begin(), forward.after.end());
     fused_[forward.last()] = node;
+    return add_statistics(*node, *norm.inputs[1], norm.outputs[0]->name);
+  }
+
+  std::pair<Value*, Value*> add_statistics(Node& node, const Value& scale,
+                                           const std::string& name) {
+    Value* mean = graph_.add_output(&node, 3, scale.type, name + "_mean");
+    Value* inverse = graph_.add_output(&node, 4, scale.type, name + "_inverse");
     return {mean, inverse};
   }
 
-  void emit(const Forward& forward, const Backward& backward, Value* mean, Value* inverse) {
+  void emit(const FusedNormalization& surroundings, Value* shift, const Backward& backward,
+            Value* mean, Value* inverse) {
     const Node& grad = *backward.grad;
-    FusedNormalization op = forward.op;
+    FusedNormalization op = surroundings;
     op.mask = backward.mask;
-    std::vector<Value*> inputs = {
-        backward.dy, grad.inputs[1], grad.inputs[2], forward.norm->inputs[2], mean, inverse};
-    if (backward.more != nullptr || backward.mask == NormMask::kResult) {
-      inputs.push_back(backward.more);
-    }
-    if (backward.mask == NormMask::kResult) inputs.push_back(forward.result());
+    std::vector<Value*> inputs = {backward.dy, grad.inputs[1], grad.inputs[2],
+                                  shift,       mean,           inverse};
+    if (backward.more != nullptr || backward.result != nullptr) inputs.push_back(backward.more);
+    if (backward.result != nullptr) inputs.push_back(backward.result);
     Node* node = graph_.make_node(opdef::kFusedNormalizationGrad, std::move(inputs), grad.outputs,
                                   grad.name, op.attributes(), ir::kFusedDomain);
     Value* g = grad.inputs[0];
     if (!backward.before.empty() && uses_.count(g) > 1) ir::Graph::set_output(node, 3, g);
     taken_.insert(backward.grad);
     taken_.insert(backward.before.begin(), backward.before.end());
-    fused_[backward.first()] = node;
+    fused_[backward.place()] = node;
   }
 
   ir::Graph& graph_;
   ir::Uses uses_;
   std::unordered_map<const Node*, std::size_t> places_;
   std::unordered_set<const Node*> taken_;
-  std::unordered_map<const Node*, Node*> fused_;  // by the node in whose place it is
+  std::unordered_map<const Node*, Node*> fused_;       // by the node in whose place it is
+  std::unordered_map<const Node*, Node*> statistics_;  // by the node before which it is
 };
 
 }  // namespace

@@ -66,6 +66,10 @@ class FuseNormalizationTest : public testing::Test {
   std::int64_t count(std::string_view op_type) {
     return std::ranges::count(graph().nodes, op_type, &Node::op_type);
   }
+  Value* rounded(Value* x) { return g_.cast(g_.cast(x, DataType::kBfloat16), DataType::kFloat32); }
+  const Node* gradient_node() {
+    return *std::ranges::find(graph().nodes, opdef::kFusedNormalizationGrad, &Node::op_type);
+  }
   opdef::FusedNormalization fused_gradient(std::size_t index = 0) {
     for (const Node* node : graph().nodes) {
       if (node->op_type != opdef::kFusedNormalizationGrad || index-- > 0) continue;
@@ -137,6 +141,96 @@ TEST_F(FuseNormalizationTest, KeepsClipThatOthersReadAsWell) {
   Value* y = g_.add(clip(v), g_.op("Sin", {v}));
   ASSERT_TRUE(fuse(y, {x}));
   EXPECT_EQ(count("Clip"), 1);
+}
+
+// What `stored_bf16` makes of a normalization: the backward pass reads a rounded input.
+class LoneNormalizationGradientTest : public FuseNormalizationTest {
+ protected:
+  // The gradient of x, of a normalization of `kept`.
+  Value* gradient_of(Value* kept, Value* scale, Value* dy) {
+    return g_.call(
+        "BatchNormalizationGrad", {dy, kept, scale}, 3,
+        {{.name = "epsilon", .value = 1e-3F}, {.name = "rank", .value = std::int64_t{4}}})[0];
+  }
+};
+
+TEST_F(LoneNormalizationGradientTest, HasStatisticsOfItsOwn) {
+  Value* x = input("x", kImages, DataType::kBfloat16);
+  Value* result = g_.cast(input("result", kImages, DataType::kBfloat16), DataType::kFloat32);
+  Value* zero = graph().add_initializer("zero", Tensor::scalar(0.0F));
+  Value* masked = g_.where(g_.op("Greater", {result, zero}), input("dy", kImages), zero);
+  graph().outputs = {gradient_of(g_.cast(x, DataType::kFloat32), input("scale", {3}), masked)};
+  fold_constants(graph(), bench_.context());
+  ASSERT_TRUE(fuse_normalization(graph(), bench_.context()));
+  EXPECT_EQ(ir::find_fault(graph()), "");
+  EXPECT_EQ(count("Where") + count("Greater"), 0);
+  const Node* grad = gradient_node();
+  const Node* statistics = grad->inputs[4]->producer;
+  EXPECT_EQ(statistics->op_type, opdef::kFusedNormalization);
+  EXPECT_EQ(statistics->outputs[0], nullptr);
+  EXPECT_EQ(statistics->inputs[0], grad->inputs[1]);
+  EXPECT_EQ(fused_gradient().mask, opdef::NormMask::kResult);
+  EXPECT_EQ(opdef::FusedNormalization::read(*statistics).epsilon, 1e-3F);
+  EXPECT_FALSE(fuse_normalization(graph(), bench_.context()));
+}
+
+TEST_F(LoneNormalizationGradientTest, OfAReluWhoseResultIsRoundedReadsIt) {
+  Value* x = input("x", kImages);
+  Value* v = normalise(x, "n");
+  Value* y = rounded(g_.op("Relu", {v}));
+  Value* zero = graph().add_initializer("zero", Tensor::scalar(0.0F));
+  Value* masked = g_.where(g_.op("Greater", {y, zero}), input("dy", kImages), zero);
+  graph().outputs = {y, gradient_of(x, weights_[0], masked)};
+  fold_constants(graph(), bench_.context());
+  ASSERT_TRUE(fuse_normalization(graph(), bench_.context()));
+  EXPECT_EQ(ir::find_fault(graph()), "");
+  EXPECT_EQ(count("Relu") + count("Where"), 0);
+  EXPECT_EQ(count(opdef::kFusedNormalization), 1);
+  EXPECT_EQ(fused_gradient().mask, opdef::NormMask::kResult);
+  const Node* grad = gradient_node();
+  ASSERT_EQ(grad->inputs.size(), 8U);
+  EXPECT_EQ(grad->inputs[7], y) << "a number that is rounded to zero passes nothing";
+}
+
+TEST_F(LoneNormalizationGradientTest, LeavesAMaskedCotangentThatOthersReadBeforeIt) {
+  Value* result = g_.cast(input("result", kImages, DataType::kBfloat16), DataType::kFloat32);
+  Value* zero = graph().add_initializer("zero", Tensor::scalar(0.0F));
+  Value* masked = g_.where(g_.op("Greater", {result, zero}), input("dy", kImages), zero);
+  Value* other = g_.op("Sin", {masked});
+  Value* x = g_.cast(input("x", kImages, DataType::kBfloat16), DataType::kFloat32);
+  graph().outputs = {other, gradient_of(x, input("scale", {3}), masked)};
+  fold_constants(graph(), bench_.context());
+  ASSERT_TRUE(fuse_normalization(graph(), bench_.context()));
+  EXPECT_EQ(ir::find_fault(graph()), "");
+  EXPECT_EQ(count("Where"), 1);
+  EXPECT_EQ(fused_gradient().mask, opdef::NormMask::kNone);
+}
+
+TEST_F(LoneNormalizationGradientTest, OfFloat32IsLeftAlone) {
+  Value* x = input("x", kImages);
+  graph().outputs = {gradient_of(x, input("scale", {3}), input("dy", kImages))};
+  fold_constants(graph(), bench_.context());
+  EXPECT_FALSE(fuse_normalization(graph(), bench_.context()));
+}
+
+TEST_F(LoneNormalizationGradientTest, NeedsNoNormalizationForTheMaskOfAClip) {
+  Value* x = g_.cast(input("x", kImages, DataType::kBfloat16), DataType::kFloat32);
+  Value* y = normalise(x, "again");
+  const auto bound = [&](float value) {
+    return graph().add_initializer("bound", Tensor::scalar(value));
+  };
+  Value* above = g_.op("Greater", {g_.op("Max", {y, bound(0)}), bound(6)});
+  Value* below = g_.op("Less", {y, bound(0)});
+  Value* dy = g_.where(above, bound(0), g_.where(below, bound(0), input("dy", kImages)));
+  graph().outputs = {gradient_of(x, weights_[0], dy)};
+  fold_constants(graph(), bench_.context());
+  ASSERT_TRUE(fuse_normalization(graph(), bench_.context()));
+  EXPECT_EQ(ir::find_fault(graph()), "");
+  EXPECT_EQ(count("BatchNormalization"), 1);  // the statistics
+  EXPECT_EQ(count("Where") + count("Max"), 0);
+  EXPECT_EQ(fused_gradient().mask, opdef::NormMask::kInside);
+  EXPECT_EQ(fused_gradient().high, 6);
+  EXPECT_EQ(gradient_node()->inputs[3]->name, "again_bias");
 }
 
 TEST_F(FuseNormalizationTest, LeavesFloat64AndFixedStatistics) {

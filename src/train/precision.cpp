@@ -201,9 +201,7 @@ class Lowering {
   bool is_computed_again(const Value& value, const Frame& frame) const {
     const Node& node = *value.producer;
     if (is_backward(node, frame) || node.graph != &g_.graph()) return false;
-    const bool is_norm = node.op_type == "BatchNormalization" && node.domain.empty() &&
-                         value.output_index == 0 && node.int_attribute("training_mode", 0) == 1 &&
-                         exact_.contains(node.inputs[0]);
+    const bool is_norm = is_stored_normalization(value);
     if (!is_norm && !distance_.contains(&value)) return false;
     return std::ranges::all_of(uses_.of(&value), [&](const ir::Use& use) {
       if (use.node == nullptr || use.node->graph != value.graph) return false;
@@ -211,6 +209,14 @@ class Lowering {
       const NodeKind by = kind(*use.node);
       return by == NodeKind::kElementwise || by == NodeKind::kReduction || by == NodeKind::kShape;
     });
+  }
+
+  // A normalization with statistics of the batch, of what is stored.
+  bool is_stored_normalization(const Value& value) const {
+    const Node& node = *value.producer;
+    return node.op_type == "BatchNormalization" && node.domain.empty() && value.output_index == 0 &&
+           node.int_attribute("training_mode", 0) == 1 &&
+           (exact_.contains(node.inputs[0]) || twin_.contains(node.inputs[0]));
   }
 
   static bool is_fixed_clip(const Node& node, const ir::Use& use) {
@@ -236,7 +242,7 @@ class Lowering {
     if (from == NodeKind::kReduction || from == NodeKind::kExcluded || from == NodeKind::kShape)
       return false;
     if (from == NodeKind::kWide && value.output_index != 0) return false;
-    if (stores_only_) return is_stored_between(value, frame);
+    if (stores_only_) return is_stored_between(value, frame) && !is_computed_again(value, frame);
     if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
     if (!frame.ahead.contains(&value)) return false;
     const auto uses = uses_.of(&value);
@@ -306,6 +312,9 @@ class Lowering {
       if (output == nullptr) continue;
       if (is_stored(*output, frame)) {
         store(output, frame);
+      } else if (stores_only_ && is_stored_normalization(*output) &&
+                 is_stored_between(*output, frame)) {
+        repeat_normalization(node, frame);
       } else if (distance_.contains(output) && is_left_to_backward(*output, frame, false)) {
         rounded_[1][output] = again(output, frame);
       }
@@ -340,6 +349,22 @@ class Lowering {
     frame.nodes.push_back(frame.graph->make_node(node.op_type, std::move(inputs), {result},
                                                  node.name, node.attributes, node.domain));
     return twin_[value] = result;
+  }
+
+  // For the masks of a Clip, from the input that is stored. A plan computes no more than the masks.
+  void repeat_normalization(const Node& node, Frame& frame) {
+    std::vector<Value*> inputs = node.inputs;
+    inputs[0] = twin_.at(inputs[0]);
+    std::vector<Value*> results;
+    for (const Value* output : node.outputs) {
+      results.push_back(output == nullptr ? nullptr
+                                          : frame.graph->add_value(frame.graph->names().unique(
+                                                                       output->name + "_again"),
+                                                                   output->type));
+    }
+    rounded_[1][node.outputs[0]] = results[0];
+    frame.nodes.push_back(frame.graph->make_node(node.op_type, std::move(inputs), results,
+                                                 node.name, node.attributes));
   }
 
   void count_product(const Node& node) {
