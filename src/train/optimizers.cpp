@@ -98,9 +98,9 @@ class Accumulator {
     for (auto& [step, optimizer] : steps) {
       Value* gradient = step.gradient;
       if (denominator != nullptr) gradient = g.mul(gradient, writer.scalar(denominator, gradient));
-      Value* sum = add_to_sum(writer, std::string(kAccumulated) + step.weight->name,
-                              Tensor::zeros(step.weight->dtype(), step.weight->initializer.dims()),
-                              gradient);
+      Value* sum =
+          add_to_sum(writer, std::string(kAccumulated) + step.weight->name,
+                     writer.zeros(step.weight->dtype(), step.weight->initializer.dims()), gradient);
       step.gradient = divisor == nullptr ? sum : g.div(sum, writer.scalar(divisor, sum));
     }
   }

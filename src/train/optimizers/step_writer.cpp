@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "base/memory_budget.h"
+
 namespace onnxgrad::train {
 
 using ir::Value;
@@ -71,12 +73,19 @@ Value* StepWriter::apply(opdef::WeightUpdate update, const WeightStep& step,
 Value* StepWriter::slot(const std::string& prefix, const WeightStep& step, double first) {
   const DataType dtype = step.weight->dtype();
   const Dims dims = *step.weight->type.static_dims();
-  Tensor value = Tensor::zeros(dtype, dims);
-  if (first != 0) {
-    const std::vector<double> numbers(static_cast<std::size_t>(value.num_elements()), first);
-    value = Tensor::from(numbers, dims).cast(dtype);
+  const std::string name = prefix + "/" + step.name;
+  if (first == 0) return state(name, zeros(dtype, dims));
+  const std::vector<double> numbers(static_cast<std::size_t>(dims.num_elements()), first);
+  return state(name, Tensor::from(numbers, dims).cast(dtype));
+}
+
+Tensor StepWriter::zeros(DataType dtype, const Dims& dims) {
+  const std::int64_t bytes = dims.size_bytes(dtype);
+  if (zeros_ == nullptr || num_zeros_ < bytes) {
+    zeros_ = base::allocate_zeros(bytes);
+    num_zeros_ = bytes;
   }
-  return state(prefix + "/" + step.name, std::move(value));
+  return Tensor::view(dtype, dims, zeros_.get(), zeros_);
 }
 
 Value* StepWriter::state(const std::string& name, Tensor first) {

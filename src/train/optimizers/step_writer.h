@@ -1,8 +1,10 @@
 #ifndef ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_
 #define ONNXGRAD_TRAIN_OPTIMIZERS_STEP_WRITER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,6 +66,8 @@ class StepWriter {
 
   /// A state of the weight's shape, "<prefix>/<weight>", that starts as `first` everywhere.
   ir::Value* slot(const std::string& prefix, const WeightStep& step, double first = 0);
+  /// Zeros for a first value, which nothing writes to: all share the bytes of the largest.
+  Tensor zeros(DataType dtype, const Dims& dims);
   /// A state with this first value.
   ir::Value* state(const std::string& name, Tensor first);
   /// The state's next value: `output`, or its old value if the step does not update.
@@ -97,6 +101,8 @@ class StepWriter {
   std::map<std::pair<double, DataType>, ir::Value*> shrinks_;  // by rate_factor * weight_decay
   std::map<std::string, Count> counts_;
   std::vector<ir::StateBinding> slots_;
+  std::shared_ptr<std::byte> zeros_;
+  std::int64_t num_zeros_ = 0;  // bytes
 };
 
 }  // namespace onnxgrad::train
