@@ -1,6 +1,7 @@
 #include "base/parts.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <exception>
@@ -51,6 +52,22 @@ void in_parts(std::int64_t bytes, int threads,
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+void populate(std::byte* memory, std::int64_t bytes, int threads) {
+#ifdef MADV_POPULATE_WRITE
+  if (threads < 2 || bytes < 2 * kSmallestPart) return;
+  const std::int64_t before = -reinterpret_cast<std::intptr_t>(memory) & (kBoundary - 1);
+  std::byte* const pages = memory + before;
+  in_parts(bytes - before, threads, [pages](std::int64_t begin, std::int64_t end) {
+    // Only a wish: kernels before 5.14 do not know it.
+    (void)::madvise(pages + begin, static_cast<std::size_t>(end - begin), MADV_POPULATE_WRITE);
+  });
+#else
+  (void)memory;
+  (void)bytes;
+  (void)threads;
+#endif
 }
 
 }  // namespace onnxgrad::base

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_BASE_PARTS_H_
 #define ONNXGRAD_BASE_PARTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -15,6 +16,11 @@ int num_processors();
 /// pages. An exception of any part is thrown when all have ended.
 void in_parts(std::int64_t bytes, int threads,
               const std::function<void(std::int64_t begin, std::int64_t end)>& work);
+
+/// Makes the kernel give memory that nothing has written to its pages now, on up to `threads`
+/// threads, where that pays: one after the other the threads of a first step would wait for them.
+/// Does not change its contents.
+void populate(std::byte* memory, std::int64_t bytes, int threads);
 
 }  // namespace onnxgrad::base
 

@@ -1,13 +1,19 @@
 #include "base/parts.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "base/memory_budget.h"
 
 namespace onnxgrad::base {
 namespace {
@@ -55,6 +61,26 @@ TEST(Parts, ErrorsOfThreadsAreThrownAfterAllHaveEnded) {
   EXPECT_THROW(in_parts(std::int64_t{64} << 20, 4, fail_at_the_end), std::runtime_error);
   EXPECT_EQ(ended, 4);
   EXPECT_GE(num_processors(), 1);
+}
+
+TEST(Parts, PopulatedMemoryIsResidentAndKeepsItsContents) {
+  constexpr std::int64_t kBytes = (std::int64_t{40} << 20) + 1234;
+  const std::shared_ptr<std::byte> memory = allocate_zeros(kBytes);
+  for (std::int64_t at = 0; at < kBytes; at += 1'000'003) memory.get()[at] = std::byte{7};
+  populate(memory.get(), kBytes, 3);
+#ifdef MADV_POPULATE_WRITE
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  if (::madvise(memory.get(), static_cast<std::size_t>(page), MADV_POPULATE_WRITE) != 0) {
+    GTEST_SKIP() << "this kernel does not know it";
+  }
+  std::vector<unsigned char> resident(static_cast<std::size_t>(kBytes / page));
+  ASSERT_EQ(
+      ::mincore(memory.get(), static_cast<std::size_t>(kBytes / page * page), resident.data()), 0);
+  EXPECT_TRUE(std::ranges::all_of(resident, [](unsigned char one) { return (one & 1) != 0; }));
+#endif
+  for (std::int64_t at = 0; at < kBytes; ++at) {
+    ASSERT_EQ(memory.get()[at], at % 1'000'003 == 0 ? std::byte{7} : std::byte{0}) << at;
+  }
 }
 
 }  // namespace

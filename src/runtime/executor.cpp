@@ -268,6 +268,9 @@ struct Executor::Impl {
       for (Entry& entry : entries) entry.region->set_arena({});
       arena = {};
       arena = engine.device.allocate(region.arena_bytes());
+      if (engine.device.is_host()) {
+        base::populate(device::kernel_argument(arena.address), arena.bytes, options.threads);
+      }
       for (Entry& entry : entries) entry.region->set_arena(arena);
     }
     region.set_arena(arena);
@@ -351,11 +354,12 @@ bool Executor::is_state_finite() const {
   for (std::size_t i = 0; i < impl_->slab->descs.size(); ++i) {
     const auto& [dtype, dims] = impl_->slab->descs[i];
     const device::Address address = impl_->slab->addresses[i];
-    const bool is_finite =
-        impl_->engine.device.is_host()
-            ? all_finite(dtype, device::kernel_argument(address), dims.num_elements())
-            : all_finite(std::vector{stream()->read(address, dtype, dims)});
-    if (!is_finite) return false;
+    if (impl_->engine.device.is_host()) {
+      if (!all_finite(dtype, device::kernel_argument(address), dims.num_elements())) return false;
+    } else {
+      const Tensor value = stream()->read(address, dtype, dims);
+      if (!all_finite({&value, 1})) return false;
+    }
   }
   return true;
 }
