@@ -41,12 +41,12 @@ bool holds_half(const Value* value) {
 
 std::string NameAuthority::unique(std::string_view hint) {
   std::string name(hint.empty() ? "value" : hint);
-  if (used_.insert(name).second) return name;
+  if (used_.insert(hash_of(name))) return name;
   int& count = next_[name];
   std::string candidate;
   do {
     candidate = name + "_" + std::to_string(++count);
-  } while (!used_.insert(candidate).second);
+  } while (!used_.insert(hash_of(candidate)));
   return candidate;
 }
 
@@ -144,11 +144,11 @@ std::string Node::describe() const {
 }
 
 Value* Graph::add_value(std::string value_name, Type type) {
-  if (!names_->is_used(value_name)) names_->reserve(value_name);
+  names_->reserve(value_name);
   Value& value = values_.emplace_back();
-  const bool is_new = by_name_.emplace(value_name, &value).second;
-  ONNXGRAD_ASSERT(is_new);
   value.name = std::move(value_name);
+  const bool is_new = by_name_.emplace(value.name, &value).second;
+  ONNXGRAD_ASSERT(is_new);
   value.type = std::move(type);
   value.graph = this;
   return &value;
@@ -234,7 +234,7 @@ Value* Graph::add_output(Node* node, std::size_t index, Type type, std::string_v
 }
 
 Value* Graph::find(std::string_view value_name) const {
-  const auto found = by_name_.find(std::string(value_name));
+  const auto found = by_name_.find(value_name);
   return found == by_name_.end() ? nullptr : found->second;
 }
 

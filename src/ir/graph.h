@@ -10,11 +10,11 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "ir/attribute.h"
+#include "ir/hash_set.h"
 #include "ir/origin.h"
 #include "ir/type.h"
 #include "onnxgrad/tensor.h"
@@ -97,16 +97,21 @@ class Node {
 };
 
 /// Makes names unique among the values and nodes of a model. Shared by a graph and its subgraphs.
+/// It remembers hashes: if those of two names are the same, the second counts as used.
 class NameAuthority {
  public:
   /// Registers a name that is already in use.
-  void reserve(std::string_view name) { used_.emplace(name); }
+  void reserve(std::string_view name) { used_.insert(hash_of(name)); }
   /// `hint` itself if unused, else hint_1, hint_2, ...; the result is reserved.
   std::string unique(std::string_view hint);
-  bool is_used(const std::string& name) const { return used_.contains(name); }
+  bool is_used(std::string_view name) const { return used_.contains(hash_of(name)); }
 
  private:
-  std::unordered_set<std::string> used_;
+  static std::uint64_t hash_of(std::string_view name) {
+    return std::hash<std::string_view>()(name);
+  }
+
+  HashSet used_;
   std::unordered_map<std::string, int> next_;
 };
 
@@ -173,7 +178,7 @@ class Graph {
   Graph* parent_;
   std::deque<Value> values_;
   std::deque<Node> node_store_;
-  std::unordered_map<std::string, Value*> by_name_;
+  std::unordered_map<std::string_view, Value*> by_name_;  // names of these values
 };
 
 /// A model-local function. Its body is a Graph whose inputs and outputs are the formal ones (types

@@ -40,7 +40,7 @@ void give_name(Graph& graph, Value* value, std::string_view wanted) {
     return;
   }
   if (holder != nullptr) graph.rename(holder, graph.names().unique(wanted));
-  if (graph.names().is_used(std::string(wanted))) {  // or an erased value had it
+  if (graph.names().is_used(wanted)) {  // or an erased value had it
     while (Value* inner = find_below(graph, wanted)) {
       inner->graph->rename(inner, graph.names().unique(wanted));
     }

@@ -8,9 +8,9 @@
 namespace onnxgrad::opdef {
 namespace {
 
-std::pair<std::string, std::string> key_of(std::string_view domain, std::string_view op_type) {
-  const std::string_view known = domain == "ai.onnx" ? std::string_view() : domain;
-  return {std::string(known), std::string(base_name(known, op_type))};
+OpName key_of(std::string_view domain, std::string_view op_type) {
+  const OpNameView name = registered_name(domain, op_type);
+  return {.domain = std::string(name.domain), .op_type = std::string(name.op_type)};
 }
 
 }  // namespace
@@ -30,13 +30,13 @@ void KernelRegistry::add_dynamic(std::string_view domain, std::string_view op_ty
 
 std::span<const KernelRegistry::Entry> KernelRegistry::offers(std::string_view domain,
                                                               std::string_view op_type) const {
-  const auto found = offers_.find(key_of(domain, op_type));
+  const auto found = offers_.find(registered_name(domain, op_type));
   if (found == offers_.end()) return {};
   return found->second;
 }
 
 DynamicFn KernelRegistry::dynamic(std::string_view domain, std::string_view op_type) const {
-  const auto found = dynamic_.find(key_of(domain, op_type));
+  const auto found = dynamic_.find(registered_name(domain, op_type));
   return found == dynamic_.end() ? nullptr : found->second;
 }
 

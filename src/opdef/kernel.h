@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
+#include "opdef/op_table.h"
 
 // How a plan gets its kernels. The planner asks the offers for a node, best first; an offer
 // declines with a reason or returns a PreparedKernel: a plain function and a block of plain data,
@@ -126,8 +126,8 @@ class KernelRegistry {
   DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
 
  private:
-  std::map<std::pair<std::string, std::string>, std::vector<Entry>> offers_;
-  std::map<std::pair<std::string, std::string>, DynamicFn> dynamic_;
+  OpTable<std::vector<Entry>> offers_;
+  OpTable<DynamicFn> dynamic_;
 };
 
 /// Computes one node on tensors in memory; gives constant folding access to the kernels.

@@ -1,5 +1,6 @@
 #include "opdef/registry.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -18,18 +19,19 @@ std::string_view base_name(std::string_view domain, std::string_view op_type) {
   return op_type.substr(0, op_type.find("__"));
 }
 
+OpNameView registered_name(std::string_view domain, std::string_view op_type) {
+  const std::string_view known = canonical_domain(domain);
+  return {known, base_name(known, op_type)};
+}
+
 void OpRegistry::add(OpDef def) {
-  auto key = std::pair(std::string(def.domain), std::string(def.op_type));
-  const bool is_new = defs_.emplace(std::move(key), std::move(def)).second;
+  OpName name{.domain = std::string(def.domain), .op_type = std::string(def.op_type)};
+  const bool is_new = defs_.emplace(std::move(name), std::move(def)).second;
   ONNXGRAD_ASSERT(is_new);
 }
 
 const OpDef* OpRegistry::find(std::string_view domain, std::string_view op_type) const {
-  const std::string_view known = canonical_domain(domain);
-  thread_local std::pair<std::string, std::string> key;  // graphs ask for every node: no allocation
-  key.first = known;
-  key.second = base_name(known, op_type);
-  const auto found = defs_.find(key);
+  const auto found = defs_.find(registered_name(domain, op_type));
   return found == defs_.end() ? nullptr : &found->second;
 }
 
@@ -49,15 +51,18 @@ ir::NodeTest OpRegistry::passing(Passage least) const {
 std::vector<const OpDef*> OpRegistry::all() const {
   std::vector<const OpDef*> result;
   result.reserve(defs_.size());
-  for (const auto& [key, def] : defs_) result.push_back(&def);
+  for (const auto& [name, def] : defs_) result.push_back(&def);
+  std::ranges::sort(result, {},
+                    [](const OpDef* def) { return std::pair(def->domain, def->op_type); });
   return result;
 }
 
 std::vector<std::string> OpRegistry::names(std::string_view domain) const {
   std::vector<std::string> result;
-  for (const auto& [key, def] : defs_) {
-    if (key.first == canonical_domain(domain)) result.push_back(key.second);
+  for (const auto& [name, def] : defs_) {
+    if (name.domain == canonical_domain(domain)) result.push_back(name.op_type);
   }
+  std::ranges::sort(result);
   return result;
 }
 

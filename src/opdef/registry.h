@@ -1,18 +1,20 @@
 #ifndef ONNXGRAD_OPDEF_REGISTRY_H_
 #define ONNXGRAD_OPDEF_REGISTRY_H_
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "opdef/op_def.h"
+#include "opdef/op_table.h"
 
 namespace onnxgrad::opdef {
 
 /// The name that an operator is registered under: "ConvWeightGrad" for the specialised function
 /// "ConvWeightGrad__2d_g1" of domain `onnxgrad`, otherwise `op_type` itself.
 std::string_view base_name(std::string_view domain, std::string_view op_type);
+/// What an operator of a node is looked up under: "ai.onnx" is "".
+OpNameView registered_name(std::string_view domain, std::string_view op_type);
 
 /// Every operator that onnxgrad knows. Filled once by ops::register_builtin_ops, then only read.
 class OpRegistry : public ir::FunctionProvider {
@@ -36,7 +38,7 @@ class OpRegistry : public ir::FunctionProvider {
                           const std::vector<ir::Attribute>& attributes) const override;
 
  private:
-  std::map<std::pair<std::string, std::string>, OpDef> defs_;
+  OpTable<OpDef> defs_;
 };
 
 /// Checks the attributes of `node` against `def`: type, bounds, counts, choices, required, unknown.

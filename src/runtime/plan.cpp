@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <unordered_set>
 
 #include "base/check.h"
 #include "onnxgrad/error.h"
@@ -375,9 +377,14 @@ class Planner {
     const auto add = [&](const ir::Value* value) {
       const Location& at = step.args[arg++];
       if (value == nullptr) return;
-      text +=
-          fmt::format("{}{} {} @{} {}", text.empty() || text.back() == ' ' ? "" : ", ", value->name,
-                      value->type.to_string(), kKinds[static_cast<int>(at.kind)], at.at);
+      if (!text.empty() && text.back() != ' ') text += ", ";
+      text += value->name;
+      text += ' ';
+      text += value->type.to_string();
+      text += " @";
+      text += kKinds[static_cast<int>(at.kind)];
+      text += ' ';
+      text += std::to_string(at.at);
     };
     for (const ir::Value* input : node.inputs) add(input);
     text += " -> ";
