@@ -38,7 +38,7 @@ class Planner {
         bodies_(bodies),
         arena_(engine.device.alignment()) {}
 
-  Plan run() {
+  void run() {
     const Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates, numbers_);
     has_numbers_ = schedule.has_numbers;
     select_kernels(schedule.order);
@@ -51,8 +51,16 @@ class Planner {
     add_outputs();
     add_copies();
     plan_.arena_bytes = arena_.size_bytes();
+  }
+
+  /// After run(), once.
+  Plan take_plan() {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      plan_.steps[i].operands = describe_operands(*nodes_[i], plan_.steps[i]);
+    }
     return std::move(plan_);
   }
+  std::int64_t arena_bytes() const { return plan_.arena_bytes; }
 
   /// After run(): whether another place for the numbers of updates makes another plan.
   bool has_numbers() const { return has_numbers_; }
@@ -249,7 +257,6 @@ class Planner {
       arena_.release(scratch_location.at, scratch);
     }
     step.args.push_back(scratch_location);
-    step.operands = describe_operands(node, step);
     release_dead(i);
   }
 
@@ -437,14 +444,14 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
                int threads, bool keeps_constants, const opdef::BodyCompiler* bodies) {
   // Updates that run early free what they read, but may need scratch where most memory is in use.
   KernelsByNode kernels;
-  Planner planner(graph, binding, engine, threads, keeps_constants, bodies, UpdateNumbers::kEarly,
-                  kernels);
-  Plan plan = planner.run();
-  if (!planner.has_numbers()) return plan;
-  Plan other = Planner(graph, binding, engine, threads, keeps_constants, bodies,
-                       UpdateNumbers::kInOrder, kernels)
-                   .run();
-  return other.arena_bytes < plan.arena_bytes ? other : plan;
+  Planner early(graph, binding, engine, threads, keeps_constants, bodies, UpdateNumbers::kEarly,
+                kernels);
+  early.run();
+  if (!early.has_numbers()) return early.take_plan();
+  Planner in_order(graph, binding, engine, threads, keeps_constants, bodies,
+                   UpdateNumbers::kInOrder, kernels);
+  in_order.run();
+  return in_order.arena_bytes() < early.arena_bytes() ? in_order.take_plan() : early.take_plan();
 }
 
 }  // namespace onnxgrad::runtime
