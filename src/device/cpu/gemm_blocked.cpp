@@ -12,7 +12,8 @@
 // A's block are traversed, and A's block, which is read in place, for all panels. While a block is
 // computed, tiles fetch what is packed and read for the next one (GemmTile::ahead). If blocks of C
 // are handed over, B is kept packed for all k and the loop over k is inside that over rows: a block
-// of C is complete before the next one begins.
+// of C is complete before the next one begins. Its last steps go to a buffer of two tiles, which the
+// receiver finds in the L1 cache; if there are no other steps, there is no block.
 
 namespace onnxgrad::device {
 namespace {
@@ -24,6 +25,11 @@ constexpr std::int64_t kBlockN = 512;
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
 constexpr std::int64_t kHandedOverTiles = 2;
+
+template <class T>
+std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
+  return kHandedOverTiles * kGemmMaxRows * kGemmMaxVectors * plan.target->lanes;
+}
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -50,7 +56,8 @@ class Blocked {
         operands_(operands),
         packed_b_(reinterpret_cast<T*>(scratch)) {
     if (!plan.hands_over) return;
-    c_ = packed_b_ + plan.block_n * plan.k;
+    handed_over_ = packed_b_ + plan.block_n * plan.k;
+    c_ = handed_over_ + handed_over_elements(plan);
     c_row_ = plan.block_n;
   }
 
@@ -246,6 +253,7 @@ class Blocked {
   void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t row, std::int64_t column,
                  std::int64_t columns) {
     const GemmExtras<T> whole = extras_;
+    tile.c_row = tile.b_step;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, std::int64_t height) {
       tile.a_block = height * tile.a_row;
       for (std::int64_t i = 0; i < blocks; i += kHandedOverTiles) {
@@ -256,9 +264,10 @@ class Blocked {
         for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
           extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
         }
+        tile.c = handed_over_;
         fn(tile);
         operands_.finished(operands_.context, {.c = tile.c,
-                                               .c_row = c_row_,
+                                               .c_row = tile.c_row,
                                                .row = row,
                                                .rows = rows,
                                                .column = column,
@@ -287,6 +296,7 @@ class Blocked {
   const T* a_;
   const T* b_;
   T* c_;  // C, or the block of it that is handed over
+  T* handed_over_ = nullptr;
   std::ptrdiff_t c_row_;
   const T* start_;
   T scale_;
@@ -318,8 +328,11 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
     columns = ceil_div(share, ceil_div(share, most));
   }
   plan.block_n = ceil_div(columns, lanes) * lanes;
-  const std::int64_t elements = plan.block_n * (plan.hands_over ? plan.k : plan.block_k) +
-                                (plan.hands_over ? plan.block_m * plan.block_n : 0);
+  std::int64_t elements = plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+  if (plan.hands_over) {
+    elements += handed_over_elements(plan);
+    if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
+  }
   plan.thread_scratch = align64(elements * kSize);
   return plan.thread_scratch * plan.threads;
 }
