@@ -330,6 +330,9 @@ PreparedGemm prepare(const GemmSpec& spec) {
   plan_panels(*plan, spec.m, spec.n);
   const std::int64_t panels = plan->columns.wide_count + plan->columns.narrow_count;
   plan->shares_rows = plan->wide_rows.big_count + plan->wide_rows.small_count >= panels;
+  // A thread reads all of what is not shared. That should not be a large B, often a weight: the
+  // thread that updates it then takes lines away from all others.
+  if (spec.n > spec.m && panels % spec.threads == 0) plan->shares_rows = false;
   const bool is_shared = plan->threads > 1 && is_large;
   return finish(is_shared ? run_shared_tiles<T> : run_tiles<T>, "tiles");
 }

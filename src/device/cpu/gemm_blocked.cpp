@@ -10,10 +10,10 @@
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
 // A's block are traversed, and A's block, which is read in place, for all panels. While a block is
-// computed, tiles fetch what is packed and read for the next one (GemmTile::ahead). If blocks of C
-// are handed over, B is kept packed for all k and the loop over k is inside that over rows: a block
-// of C is complete before the next one begins. Its last steps go to a buffer of two tiles, which the
-// receiver finds in the L1 cache; if there are no other steps, there is no block.
+// computed, tiles fetch what is packed and read for the next one (GemmExtras::ahead). If blocks of
+// C are handed over, B is kept packed for all k and the loop over k is inside that over rows: a
+// block of C is complete before the next one begins. Its last steps go to a buffer of two tiles,
+// which the receiver finds in the L1 cache; if there are no other steps, there is no block.
 
 namespace onnxgrad::device {
 namespace {
@@ -25,6 +25,7 @@ constexpr std::int64_t kBlockN = 512;
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
 constexpr std::int64_t kHandedOverTiles = 2;
+constexpr std::int64_t kLeastRows = 128;  // of a thread, if each packs all of B
 
 template <class T>
 std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
@@ -321,6 +322,11 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   plan.block_m = std::min(plan.m, kBlockM);
   // Threads that share rows each pack all of B; those that share columns need some.
   plan.split_m = plan.m > plan.n && plan.n < lanes * 2 * kGemmMaxVectors * plan.threads;
+  // With parts that are handed over, matrices like C are read and written. If these outweigh B,
+  // each thread has rows of its own there, not lines beside those of another thread.
+  if (plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads) {
+    plan.split_m = true;
+  }
   std::int64_t columns = std::min(plan.n, kBlockN);
   if (plan.hands_over) {
     const std::int64_t most = std::clamp(kWholeBytes / (kSize * plan.k), kLeastBlockN, kBlockN);

@@ -287,8 +287,12 @@ void check_handed_over(GemmSpec spec, std::mt19937& random) {
 
 TEST(Gemm, HandsOverEachElementOnce) {
   std::mt19937 random(5);
-  for (const auto& [m, n, k] :
-       {std::tuple{1, 2, 1}, {200, 130, 300}, {390, 70, 530}, {33, 1030, 100}, {20, 150, 5000}}) {
+  for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
+                                {200, 130, 300},
+                                {390, 70, 530},
+                                {33, 1030, 100},
+                                {20, 150, 5000},
+                                {520, 90, 140}}) {
     for (const int threads : {1, 2, 3}) {
       for (const bool transpose_a : {false, true}) {
         GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
