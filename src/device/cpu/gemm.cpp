@@ -17,7 +17,7 @@ constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any 
 // Multiply-adds from which threads share a product: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
 // Of operands and result together, from which long sums fetch what they will need: an L1 cache.
-constexpr std::int64_t kFetchedBytes = 32 * 1024;
+constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
 // To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
 constexpr std::int64_t kRowsOfRead = 4;
 
