@@ -2,6 +2,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -57,7 +58,8 @@ void in_parts(std::int64_t bytes, int threads,
 void populate(std::byte* memory, std::int64_t bytes, int threads) {
 #ifdef MADV_POPULATE_WRITE
   if (threads < 2 || bytes < 2 * kSmallestPart) return;
-  const std::int64_t before = -reinterpret_cast<std::intptr_t>(memory) & (kBoundary - 1);
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  const std::int64_t before = -reinterpret_cast<std::intptr_t>(memory) & (page - 1);
   std::byte* const pages = memory + before;
   in_parts(bytes - before, threads, [pages](std::int64_t begin, std::int64_t end) {
     // Only a wish: kernels before 5.14 do not know it.
