@@ -6,6 +6,7 @@
 
 #include "ir/uses.h"
 #include "opdef/activation.h"
+#include "opdef/attention.h"
 #include "opdef/fused.h"
 #include "opdef/fused_normalization.h"
 #include "passes/passes.h"
@@ -13,9 +14,9 @@
 
 // A value that is stored in 16 bits is read through a Cast to float32 (train/precision.h, and what
 // widen_half makes of models in these types). Three passes undo that where kernels read and write
-// halves themselves: products of such values, convolutions, normalizations of images, and
-// element-wise groups, of which each gets a Cast of its own that it takes in. What other kernels
-// read in float32 lives as long as they need it.
+// halves themselves: products of such values, attention, convolutions, normalizations of images,
+// and element-wise groups, of which each gets a Cast of its own that it takes in. What other
+// kernels read in float32 lives as long as they need it.
 
 namespace onnxgrad::passes {
 namespace {
@@ -95,6 +96,12 @@ bool is_stream(const Node& node) {
          opdef::is_fused(&node, opdef::kActivationGradient) ||
          opdef::is_fused(&node, "SoftmaxCrossEntropyLoss") ||
          opdef::is_fused(&node, "SoftmaxCrossEntropyLossGrad");
+}
+
+// What reads halves head by head, and writes float32.
+bool is_attention(const Node& node) {
+  return opdef::is_fused(&node, opdef::kAttention) ||
+         opdef::is_fused(&node, opdef::kAttentionGradient);
 }
 
 // What reads and writes images of halves. A weight beside them is float32.
@@ -220,7 +227,8 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
       changed = true;
       continue;
     }
-    const bool is_narrowed = is_stream(*node) || is_of_images(*node) ? narrow_inputs(*node, context)
+    const bool is_narrowed = is_stream(*node) || is_of_images(*node) || is_attention(*node)
+                                 ? narrow_inputs(*node, context)
                              : is_narrowable(*node) ? narrow_operands(*node, context)
                                                     : false;
     if (!is_narrowed) continue;

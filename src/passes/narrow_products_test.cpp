@@ -108,6 +108,20 @@ TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteHalvesBesideFloat32Weig
   EXPECT_EQ(conv->outputs[0]->dtype(), DataType::kBfloat16);
 }
 
+TEST_F(MixedPrecisionPassesTest, AttentionReadsHalvesAndWritesFloat32) {
+  Value* x = input("x", {2, 4, 8}, DataType::kBfloat16);
+  Value* q = wide(x);
+  Node* attention = graph().make_node(opdef::kAttention, {q, q, q}, {}, "",
+                                      opdef::Attention().attributes(), ir::kFusedDomain);
+  Value* y =
+      graph().add_output(attention, 0, ir::Type::tensor(DataType::kFloat32, Dims{2, 4, 8}), "y");
+  graph().nodes.push_back(attention);
+  graph().outputs = {half_of(y)};
+  run(narrow_products);
+  EXPECT_EQ(attention->inputs, (std::vector<Value*>{x, x, x}));
+  EXPECT_EQ(attention->outputs[0], y);
+}
+
 TEST_F(MixedPrecisionPassesTest, NormalizationsOfImagesReadAndWriteHalvesAtOnce) {
   Value* x = input("x", {2, 3, 4, 4}, DataType::kBfloat16);
   Value* s = input("s", {3});

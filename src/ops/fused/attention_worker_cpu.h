@@ -26,8 +26,9 @@ struct Heads {
   std::vector<std::int64_t> offsets;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  std::int64_t row = 0;     ///< stride
-  std::int64_t column = 0;  ///< stride
+  std::int64_t row = 0;               ///< stride
+  std::int64_t column = 0;            ///< stride
+  device::ConvertFn widen = nullptr;  ///< of an operand of 16 bits, to float
 
   static Heads of(const StridedView& view) {
     Heads heads;
@@ -51,6 +52,14 @@ struct Heads {
   }
   bool is_present() const { return !offsets.empty(); }
   std::int64_t count() const { return std::ssize(offsets); }
+};
+
+/// Rows of a head in the type of the computation.
+template <class T>
+struct Rows {
+  const T* at = nullptr;
+  std::int64_t row = 0;     ///< stride
+  std::int64_t column = 0;  ///< stride
 };
 
 struct Mask {
@@ -97,6 +106,7 @@ struct Task {
   // Offsets in bytes into a thread's scratch.
   std::int64_t packed_k_columns = 0, packed_v_columns = 0, packed_k_rows = 0, packed_v_rows = 0;
   std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0, shares = 0;
+  std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< if they are halves
   std::int64_t scratch_bytes = 0;
 
   std::int64_t keys() const { return k.rows; }
@@ -120,6 +130,22 @@ class Worker {
   const T* input(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
     return reinterpret_cast<const T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
            row * heads.row;
+  }
+  /// Rows [first, first + count): where they are, or widened to `copy` in scratch.
+  Rows<T> rows(int arg, const Heads& heads, std::int64_t head, std::int64_t first,
+               std::int64_t count, std::int64_t copy) const {
+    if (heads.widen == nullptr) {
+      return {input(arg, heads, head, first), heads.row, heads.column};
+    }
+    const auto* from = reinterpret_cast<const std::uint16_t*>(args_[arg]) +
+                       heads.offsets[static_cast<std::size_t>(head)] + first * heads.row;
+    T* to = scratch(copy);
+    const bool by_rows = heads.column == 1;
+    const std::int64_t lines = by_rows ? count : heads.columns;
+    const std::int64_t length = by_rows ? heads.columns : count;
+    const std::int64_t step = by_rows ? heads.row : heads.column;
+    for (std::int64_t i = 0; i < lines; ++i) heads.widen(to + i * length, from + i * step, length);
+    return {to, by_rows ? length : 1, by_rows ? 1 : length};
   }
   T* output(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
     return reinterpret_cast<T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
@@ -183,11 +209,10 @@ class Worker {
     task_.widen(x, halves, count);
   }
 
-  static void pack(const PackedGemm<T>& gemm, const T* from, const Heads& heads, bool by_columns,
-                   T* packed) {
+  static void pack(const PackedGemm<T>& gemm, const Rows<T>& from, bool by_columns, T* packed) {
     // op(B) is [size, keys] if the keys are columns; an operand may lie in memory either way.
-    const bool is_transposed = heads.column != 1;
-    gemm.pack(from, is_transposed ? heads.column : heads.row, by_columns != is_transposed, packed);
+    const bool is_transposed = from.column != 1;
+    gemm.pack(from.at, is_transposed ? from.column : from.row, by_columns != is_transposed, packed);
   }
 
   const Task<T>& task_;

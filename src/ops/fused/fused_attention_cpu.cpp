@@ -37,10 +37,10 @@ class Forward : public Worker<T> {
   /// Blocks [first, last) of the heads that share key head `key_head`.
   void run(std::int64_t key_head, std::int64_t first, std::int64_t last) const {
     const Task<T>& task = this->task_;
-    this->pack(task.times_keys, this->input(1, task.k, key_head), task.k, true,
-               this->scratch(task.packed_k_columns));
-    this->pack(task.sum_values, this->input(2, task.v, key_head), task.v, false,
-               this->scratch(task.packed_v_rows));
+    const Rows<T> k = this->rows(1, task.k, key_head, 0, task.keys(), task.wide_k);
+    const Rows<T> v = this->rows(2, task.v, key_head, 0, task.keys(), task.wide_v);
+    this->pack(task.times_keys, k, true, this->scratch(task.packed_k_columns));
+    this->pack(task.sum_values, v, false, this->scratch(task.packed_v_rows));
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
@@ -58,9 +58,10 @@ class Forward : public Worker<T> {
                           : this->scratch(task.scores);
     const std::int64_t score_row = is_stored ? task.keys() : task.score_row;
     const std::int64_t seen = task.seen(row + count);
+    const Rows<T> q = this->rows(0, task.q, head, row, count, task.wide_q);
     task.times_keys.run(task.times_keys.rows(count),
-                        {.a = this->input(0, task.q, head, row),
-                         .a_row = task.q.row,
+                        {.a = q.at,
+                         .a_row = q.row,
                          .packed = this->scratch(task.packed_k_columns),
                          .c = scores,
                          .c_row = score_row,
@@ -145,15 +146,14 @@ class Backward : public Worker<T> {
 
   void run(std::int64_t key_head) {
     const Task<T>& task = this->task_;
+    const Rows<T> k = this->rows(4, task.k, key_head, 0, task.keys(), task.wide_k);
+    const Rows<T> v = this->rows(5, task.v, key_head, 0, task.keys(), task.wide_v);
     if (!task.stores_shares) {
-      this->pack(task.times_keys, this->input(4, task.k, key_head), task.k, true,
-                 this->scratch(task.packed_k_columns));
+      this->pack(task.times_keys, k, true, this->scratch(task.packed_k_columns));
     }
-    this->pack(task.times_values, this->input(5, task.v, key_head), task.v, true,
-               this->scratch(task.packed_v_columns));
+    this->pack(task.times_values, v, true, this->scratch(task.packed_v_columns));
     if (task.dq.is_present()) {
-      this->pack(task.sum_keys, this->input(4, task.k, key_head), task.k, false,
-                 this->scratch(task.packed_k_rows));
+      this->pack(task.sum_keys, k, false, this->scratch(task.packed_k_rows));
     }
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     // Keys that the first block does not see get nothing from it.
@@ -182,20 +182,20 @@ class Backward : public Worker<T> {
     T* scores = this->scratch(task.scores);
     T* dscores = this->scratch(task.dscores);
     const std::int64_t seen = task.seen(row + count);
-    const T* q = this->input(3, task.q, head, row);
-    const T* dy = this->input(0, task.dy, head, row);
+    const Rows<T> q = this->rows(3, task.q, head, row, count, task.wide_q);
+    const Rows<T> dy = this->rows(0, task.dy, head, row, count, task.wide_dy);
     if (!task.stores_shares) {
       task.times_keys.run(task.times_keys.rows(count),
-                          {.a = q,
-                           .a_row = task.q.row,
+                          {.a = q.at,
+                           .a_row = q.row,
                            .packed = this->scratch(task.packed_k_columns),
                            .c = scores,
                            .c_row = task.score_row,
                            .columns = seen});
     }
     task.times_values.run(task.times_values.rows(count),
-                          {.a = dy,
-                           .a_row = task.dy.row,
+                          {.a = dy.at,
+                           .a_row = dy.row,
                            .packed = this->scratch(task.packed_v_columns),
                            .c = dscores,
                            .c_row = task.score_row,
@@ -204,7 +204,7 @@ class Backward : public Worker<T> {
       const std::int64_t own = task.seen(row + i + 1);
       T* x = scores + i * task.score_row;
       T* dx = dscores + i * task.score_row;
-      run_row(x, dx, head, row + i, own);
+      run_row(x, dx, dy.at + i * dy.row, head, row + i, own);
       std::fill(x + own, x + seen, T(0));
       std::fill(dx + own, dx + seen, T(0));
     }
@@ -216,14 +216,15 @@ class Backward : public Worker<T> {
                                                     .c_row = task.dq.row,
                                                     .steps = seen});
     }
-    sum_block(task.sum_q, q, task.q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
+    sum_block(task.sum_q, q.at, q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
               key_head);
-    sum_block(task.sum_dy, dy, task.dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
+    sum_block(task.sum_dy, dy.at, dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
               key_head);
   }
 
   /// x and dx become the shares of a row and the gradient of its scores times the scale.
-  void run_row(T* x, T* dx, std::int64_t head, std::int64_t row, std::int64_t count) const {
+  void run_row(T* x, T* dx, const T* dy, std::int64_t head, std::int64_t row,
+               std::int64_t count) const {
     const Task<T>& task = this->task_;
     T* dscore =
         dscore_ == nullptr ? nullptr : dscore_ + (head * task.queries() + row) * task.keys();
@@ -242,8 +243,8 @@ class Backward : public Worker<T> {
     if (task.narrow != nullptr) {
       gradient.along = sum_along(gradient, count);
     } else {
-      gradient.along = attention_rows::dot(this->input(0, task.dy, head, row),
-                                           this->input(1, task.y, head, row), task.y.columns);
+      const Rows<T> y = this->rows(1, task.y, head, row, 1, task.wide_y);
+      gradient.along = attention_rows::dot(dy, y.at, task.y.columns);
       if (!task.stores_shares) gradient.scale = this->mask(x, head, row, count);
     }
     attention_rows::gradient(gradient, count);
@@ -431,6 +432,15 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratc
   return made;
 }
 
+/// Room for an operand in float32 if it is stored in 16 bits.
+template <class T>
+void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::int64_t rows,
+                  Heads& heads, Scratch& scratch, std::int64_t& copy) {
+  if (input >= request.inputs.size() || !is_half(request.inputs[input].dtype)) return;
+  heads.widen = device::find_conversion(request.inputs[input].dtype, DataType::kFloat32);
+  copy = scratch.add<T>(rows * heads.columns);
+}
+
 template <class T>
 opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   Task<T> task;
@@ -442,6 +452,9 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   task.packed_v_rows = scratch.add<T>(task.sum_values.packed_size());
   task.scores = scratch.add<T>(task.block_rows * task.score_row);
   task.dscores = scratch.add<T>(task.block_rows);  // 1 / sum of each row
+  plan_widened<T>(request, 0, task.block_rows, task.q, scratch, task.wide_q);
+  plan_widened<T>(request, 1, task.keys(), task.k, scratch, task.wide_k);
+  plan_widened<T>(request, 2, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
   const double flops =
@@ -471,6 +484,11 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   task.packed_dy = scratch.add<T>(task.sum_dy.packed_size());
   task.scores = scratch.add<T>(task.block_rows * task.score_row);
   task.dscores = scratch.add<T>(task.block_rows * task.score_row);
+  plan_widened<T>(request, 0, task.block_rows, task.dy, scratch, task.wide_dy);
+  plan_widened<T>(request, 1, 1, task.y, scratch, task.wide_y);
+  plan_widened<T>(request, 3, task.block_rows, task.q, scratch, task.wide_q);
+  plan_widened<T>(request, 4, task.keys(), task.k, scratch, task.wide_k);
+  plan_widened<T>(request, 5, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
   const double flops =
@@ -479,8 +497,33 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
 }
 
+/// The type in which to compute, or kUndefined. Operands from `first_view` on, and the two before
+/// the shares, may be of 16 bits if that is float32; masks, of which `masks` is the first, not.
+DataType computed_type(const opdef::KernelRequest& request, std::size_t first_view,
+                       std::size_t masks) {
+  const auto type_of = [](DataType stored) {
+    return is_half(stored) ? DataType::kFloat32 : stored;
+  };
+  const DataType type = type_of(request.inputs[0].dtype);
+  for (std::size_t i = 0; i < request.inputs.size(); ++i) {
+    const opdef::TensorDesc& input = request.inputs[i];
+    if (!input.is_present() || input.dtype == DataType::kBool) continue;
+    const bool is_view = i < masks && (i < 2 || i >= first_view);
+    if (is_view ? type_of(input.dtype) != type : i >= masks && input.dtype != type) {
+      return DataType::kUndefined;
+    }
+  }
+  // The statistics or shares of the forward pass come after y.
+  for (std::size_t i = 0; i < (first_view == 0 ? 1 : request.outputs.size()); ++i) {
+    if (request.outputs[i].is_present() && request.outputs[i].dtype != type) {
+      return DataType::kUndefined;
+    }
+  }
+  return type;
+}
+
 opdef::KernelOffer offer_attention(const opdef::KernelRequest& request) {
-  switch (request.inputs[0].dtype) {
+  switch (computed_type(request, 0, 3)) {
     case DataType::kFloat32:
       return offer_forward<float>(request);
     case DataType::kFloat64:
@@ -491,7 +534,7 @@ opdef::KernelOffer offer_attention(const opdef::KernelRequest& request) {
 }
 
 opdef::KernelOffer offer_attention_gradient(const opdef::KernelRequest& request) {
-  switch (request.inputs[0].dtype) {
+  switch (computed_type(request, 3, 6)) {
     case DataType::kFloat32:
       return offer_backward<float>(request);
     case DataType::kFloat64:

@@ -110,6 +110,36 @@ TEST(FusedAttention, DropsWhatDropoutDrops) {
   }
 }
 
+// Operands that are stored in 16 bits, keys either way round, against nodes that read them in
+// float32.
+TEST(FusedAttention, ReadsHalves) {
+  for (const int half : {10, 16}) {  // float16, bfloat16
+    for (const bool turns : {false, true}) {
+      for (const fused_attention::Sizes& n :
+           {fused_attention::Sizes{3, 50, 33, 5, 17}, {2, 300, 300, 8, 3}}) {
+        OpCase one = fused_attention::attention(n, "d = Softmax (s)", {});
+        std::string stored;
+        for (const char* name : {"q", "kt", "v"}) {
+          stored +=
+              fmt::format("{0}_half = Cast <to = {1}> ({0})\n{0}_wide = Cast <to = 1> ({0}_half)\n",
+                          name, half);
+        }
+        if (turns) {
+          one.inputs[1] = uniform({1, n.heads, n.keys, n.size}, -1, 1).named("kt");
+          stored += "kt_turned = Transpose <perm = [0, 1, 3, 2]> (kt_wide)\n";
+        }
+        one.model =
+            stored + fmt::format("s = MatMul (q_wide, {})\nd = Softmax (s)\ny = MatMul (d, v_wide)",
+                                 turns ? "kt_turned" : "kt_wide");
+        SCOPED_TRACE(one.model);
+        const BuiltCase built = build_case(one, {.dtype = DataType::kFloat32});
+        fused_attention::expect_same(run_case(one, built), run_case(one, built, {.fuse = false}),
+                                     1e-5);
+      }
+    }
+  }
+}
+
 // A row without keys is NaN; its gradient is zero if nothing reads it.
 TEST(FusedAttention, RowsWithoutKeys) {
   const double inf = std::numeric_limits<double>::infinity();
