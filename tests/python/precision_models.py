@@ -1,4 +1,4 @@
-"""The two trainings whose curves are compared with PyTorch's autocast: model, weights and data.
+"""The trainings whose curves are compared with PyTorch's autocast: model, weights and data.
 
 `tests/data/precision/make_curves.py` imports this too; it needs NumPy only.
 """
@@ -111,7 +111,76 @@ def transformer_batches():
         yield tokens.astype(np.float32), labels
 
 
+CHANNELS = 16
+
+
+def convolutions_weights():
+    rng = np.random.default_rng(11)
+    weights = {}
+    for i, (rows, columns, size, groups) in enumerate(CONVOLUTIONS):
+        shape = (rows, columns // groups, size, size)
+        bound = np.sqrt(3 / np.prod(shape[1:]))
+        weights[f"w{i}"] = rng.uniform(-bound, bound, shape).astype(np.float32)
+        weights[f"scale{i}"] = np.ones(rows, np.float32)
+        weights[f"shift{i}"] = np.zeros(rows, np.float32)
+    weights["head"] = rng.normal(0, 0.1, (CHANNELS, CLASSES)).astype(np.float32)
+    weights["headb"] = np.zeros(CLASSES, np.float32)
+    return weights
+
+
+# Results, sources, kernel, groups: a convolution, then an inverted residual.
+CONVOLUTIONS = (
+    (CHANNELS, 3, 3, 1), (4 * CHANNELS, CHANNELS, 1, 1),
+    (4 * CHANNELS, 4 * CHANNELS, 3, 4 * CHANNELS), (CHANNELS, 4 * CHANNELS, 1, 1),
+)  # fmt: skip
+
+
+def convolutions_text():
+    """Clip after all BatchNormalizations but the last one, which a residual is added to."""
+    text = f"""
+    <ir_version: 8, opset_import: ["" : 17]>
+    convolutions (float[N, 3, 16, 16] X) => (float[N, {CLASSES}] Y)
+    <float low = {{0}}, float high = {{6}},
+    """
+    statistics = [
+        f"float[{rows}] {name}{i} = {{{', '.join([value] * rows)}}}"
+        for i, (rows, *_) in enumerate(CONVOLUTIONS)
+        for name, value in (("mean", "0"), ("variance", "1"))
+    ]
+    text += ", ".join(statistics) + "> {"
+    x = "X"
+    for i, (_, _, size, groups) in enumerate(CONVOLUTIONS):
+        pad = size // 2
+        text += f"""
+        c{i} = Conv<pads = [{pad}, {pad}, {pad}, {pad}], group = {groups}>({x}, w{i})
+        n{i} = BatchNormalization(c{i}, scale{i}, shift{i}, mean{i}, variance{i})
+        """
+        if i + 1 < len(CONVOLUTIONS):
+            text += f"r{i} = Clip(n{i}, low, high)"
+        x = f"r{i}"
+    return f"""{text}
+      y = Add(n{len(CONVOLUTIONS) - 1}, r0)  m = ReduceMean<axes = [2, 3], keepdims = 0>(y)
+      hm = MatMul(m, head)  Y = Add(hm, headb)
+    }}
+    """
+
+
+def convolutions_batches():
+    """Four classes by the pattern of 5 x 5 that is repeated somewhere under noise."""
+    rng = np.random.default_rng(12)
+    patterns = rng.normal(size=(CLASSES, 3, 5, 5))
+    for _ in range(STEPS):
+        labels = rng.integers(0, CLASSES, 32)
+        images = rng.normal(size=(32, 3, 16, 16))
+        for image, label in zip(images, labels, strict=True):
+            for _ in range(3):
+                row, column = rng.integers(0, 11, 2)
+                image[:, row : row + 5, column : column + 5] += 0.7 * patterns[label]
+        yield images.astype(np.float32), labels
+
+
 TRAININGS = {
     "perceptron": (perceptron_text, perceptron_weights, perceptron_batches),
     "transformer": (transformer_text, transformer_weights, transformer_batches),
+    "convolutions": (convolutions_text, convolutions_weights, convolutions_batches),
 }

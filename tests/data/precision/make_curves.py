@@ -41,6 +41,16 @@ def transformer(w, x):
     return F.linear(x.mean(1), w["head"].T, w["headb"])
 
 
+def convolutions(w, x):
+    for i, (rows, _, size, groups) in enumerate(models.CONVOLUTIONS):
+        x = F.conv2d(x, w[f"w{i}"], padding=size // 2, groups=groups)
+        mean, variance = torch.zeros(rows), torch.ones(rows)
+        x = F.batch_norm(x, mean, variance, w[f"scale{i}"], w[f"shift{i}"], training=True)
+        x = F.relu6(x) if i + 1 < len(models.CONVOLUTIONS) else x + first
+        first = x if i == 0 else first
+    return F.linear(x.mean((2, 3)), w["head"].T, w["headb"])
+
+
 def curve(name, autocast):
     _, weights, batches = models.TRAININGS[name]
     w = {key: torch.tensor(value, requires_grad=True) for key, value in weights().items()}
