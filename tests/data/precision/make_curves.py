@@ -42,6 +42,7 @@ def transformer(w, x):
 
 
 def convolutions(w, x):
+    first = x
     for i, (rows, _, size, groups) in enumerate(models.CONVOLUTIONS):
         x = F.conv2d(x, w[f"w{i}"], padding=size // 2, groups=groups)
         mean, variance = torch.zeros(rows), torch.ones(rows)
