@@ -15,6 +15,7 @@ struct KernelTime {
   std::int64_t calls = 0;
   double total_s = 0;
   double flops = 0;  ///< floating-point operations of one call; 0: not known
+  int threads = 1;   ///< that it took
 };
 
 /// Where the time of the training steps went.

@@ -71,7 +71,8 @@ void bind_measures(nb::module_& module) {
       .def_ro("kernel", &KernelTime::kernel)
       .def_ro("calls", &KernelTime::calls)
       .def_ro("total_s", &KernelTime::total_s)
-      .def_ro("flops", &KernelTime::flops);
+      .def_ro("flops", &KernelTime::flops)
+      .def_ro("threads", &KernelTime::threads);
   nb::class_<Profile>(module, "Profile")
       .def_ro("kernels", &Profile::kernels)
       .def_ro("trace_json", &Profile::trace_json)

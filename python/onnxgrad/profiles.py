@@ -66,7 +66,10 @@ class Memory(NamedTuple):
 
 
 class KernelTime(NamedTuple):
-    """Time of a kernel: operator, node, implementation, calls, total seconds, FLOPs per call."""
+    """Time of a kernel: operator, node, implementation, calls, total seconds, FLOPs per call.
+
+    `threads` is how many it took: chosen by its cost, at most the session's.
+    """
 
     op_type: str
     node: str
@@ -74,6 +77,7 @@ class KernelTime(NamedTuple):
     calls: int
     total_s: float
     flops: float
+    threads: int = 1
 
 
 class Profile:
@@ -95,7 +99,7 @@ class Profile:
 
     def _fill(self, native: _core.Profile) -> None:
         self.kernels = [
-            KernelTime(k.op_type, k.node, k.kernel, k.calls, k.total_s, k.flops)
+            KernelTime(k.op_type, k.node, k.kernel, k.calls, k.total_s, k.flops, k.threads)
             for k in native.kernels
         ]
         self.trace_json = native.trace_json

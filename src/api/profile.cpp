@@ -15,10 +15,10 @@ std::string Profile::to_text() const {
   for (const KernelTime& kernel : kernels) {
     const double mean = kernel.calls > 0 ? kernel.total_s / static_cast<double>(kernel.calls) : 0;
     const double speed = mean > 0 ? kernel.flops / mean * 1e-9 : 0;
-    text +=
-        fmt::format("{:>5.1f}% {:>10.3f} {:>9} {:>10.2f} {:>8.1f}  {} {} [{}]\n",
-                    all > 0 ? 100 * kernel.total_s / all : 0, 1e3 * kernel.total_s, kernel.calls,
-                    1e6 * mean, speed, kernel.op_type, kernel.node, kernel.kernel);
+    text += fmt::format("{:>5.1f}% {:>10.3f} {:>9} {:>10.2f} {:>8.1f}  {} {} [{}{}]\n",
+                        all > 0 ? 100 * kernel.total_s / all : 0, 1e3 * kernel.total_s,
+                        kernel.calls, 1e6 * mean, speed, kernel.op_type, kernel.node, kernel.kernel,
+                        kernel.threads > 1 ? fmt::format(", {} threads", kernel.threads) : "");
   }
   return text;
 }

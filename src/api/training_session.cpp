@@ -161,7 +161,8 @@ Profile TrainingSession::profile() const {
                               .kernel = std::move(kernel.label),
                               .calls = kernel.calls,
                               .total_s = kernel.total_s,
-                              .flops = kernel.flops});
+                              .flops = kernel.flops,
+                              .threads = kernel.threads});
   }
   result.trace_json = executor.trace_json();
   return result;

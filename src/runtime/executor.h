@@ -88,6 +88,7 @@ struct KernelProfile {
   std::int64_t calls = 0;
   double total_s = 0;
   double flops = 0;  ///< per call
+  int threads = 1;   ///< that it took, at most
 };
 
 /// Bytes that an executor holds, by purpose.

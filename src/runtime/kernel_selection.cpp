@@ -84,6 +84,24 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
   return std::nullopt;
 }
 
+double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKernel& kernel) {
+  constexpr double kCallNs = 50;
+  constexpr double kFlopsPerNs = 100;
+  constexpr double kBytesPerNs = 50;        // of operands of products
+  constexpr double kUnknownBytesPerNs = 1;  // rather too much than too little
+  double bytes = 0;
+  const auto add = [&](const std::vector<opdef::TensorDesc>& descs) {
+    for (const opdef::TensorDesc& desc : descs) {
+      if (!desc.is_present() || desc.dtype == DataType::kString) continue;
+      bytes += static_cast<double>(desc.dims.size_bytes(desc.dtype));
+    }
+  };
+  add(request.inputs);
+  add(request.outputs);
+  if (kernel.flops == 0) return kCallNs + bytes / kUnknownBytesPerNs;
+  return kCallNs + kernel.flops / kFlopsPerNs + bytes / kBytesPerNs;
+}
+
 void throw_no_kernel(const ir::Node& node, const std::string& reasons) {
   std::string types;
   for (const ir::Value* input : node.inputs) {

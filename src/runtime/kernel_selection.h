@@ -21,6 +21,10 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
                                                    const opdef::KernelRequest& request,
                                                    std::string* reasons = nullptr);
 
+/// Nanoseconds that a kernel takes on one thread, roughly. `opdef::PreparedKernel::flops` counts if
+/// the kernel has any; of others, a byte of an operand may stand for much or little work.
+double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKernel& kernel);
+
 /// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
 [[noreturn]] void throw_no_kernel(const ir::Node& node, const std::string& reasons);
 

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "base/check.h"
+#include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
@@ -19,6 +20,11 @@ namespace {
 std::int64_t bytes_of(const ir::Value* value) {
   return value->type.static_dims()->size_bytes(value->dtype());
 }
+
+// Work in nanoseconds that pays for another thread: of a kernel, when the threads are awake; of a
+// plan, before which they may have to be woken.
+constexpr double kKernelShareNs = 5e3;
+constexpr double kPlanShareNs = 20e3;
 
 using KernelsByNode = std::unordered_map<const ir::Node*, opdef::PreparedKernel>;
 
@@ -51,6 +57,7 @@ class Planner {
     add_outputs();
     add_copies();
     plan_.arena_bytes = arena_.size_bytes();
+    plan_.threads = threads_;
   }
 
   /// After run(), once.
@@ -64,6 +71,8 @@ class Planner {
 
   /// After run(): whether another place for the numbers of updates makes another plan.
   bool has_numbers() const { return has_numbers_; }
+  /// After run(): what the kernels that it chose take on one thread, roughly.
+  double cost_ns() const { return cost_ns_; }
 
  private:
   const ir::Value* root(const ir::Value* value) const { return view_root(value, engine_.ops); }
@@ -98,9 +107,7 @@ class Planner {
       auto found = kernels_.find(node);
       if (found == kernels_.end()) {
         std::string reasons;
-        opdef::KernelRequest request = make_request(*node, threads_, bodies_);
-        request.keeps_constants = keeps_constants_;
-        auto kernel = select_kernel(engine_.kernels, request, &reasons);
+        auto kernel = choose_kernel(*node, &reasons);
         if (!kernel) throw_no_kernel(*node, reasons);
         found = kernels_.emplace(node, *std::move(kernel)).first;
       }
@@ -113,6 +120,19 @@ class Planner {
                              .results = {},
                              .operands = {}});
     }
+  }
+
+  // Kernels that count their operations get as many threads as these are worth; others choose.
+  std::optional<opdef::PreparedKernel> choose_kernel(const ir::Node& node, std::string* reasons) {
+    opdef::KernelRequest request = make_request(node, threads_, bodies_);
+    request.keeps_constants = keeps_constants_;
+    auto kernel = select_kernel(engine_.kernels, request, reasons);
+    if (!kernel) return kernel;
+    const double cost_ns = estimate_ns(request, *kernel);
+    cost_ns_ += cost_ns;
+    if (kernel->flops == 0) return kernel;
+    request.threads = device::useful_threads(cost_ns, kKernelShareNs, threads_);
+    return request.threads == threads_ ? kernel : select_kernel(engine_.kernels, request, reasons);
   }
 
   void find_last_uses() {
@@ -406,6 +426,7 @@ class Planner {
   const GraphBinding& binding_;
   const Engine& engine_;
   int threads_;
+  double cost_ns_ = 0;
   bool keeps_constants_;
   const opdef::BodyCompiler* bodies_;
   Plan plan_;
@@ -422,7 +443,8 @@ class Planner {
 }  // namespace
 
 std::string Plan::to_text() const {
-  std::string text = fmt::format("plan of {} kernels, arena {} bytes\n", steps.size(), arena_bytes);
+  std::string text = fmt::format("plan of {} kernels, {} thread{}, arena {} bytes\n", steps.size(),
+                                 threads, threads == 1 ? "" : "s", arena_bytes);
   if (recomputed.kernels > 0) {
     text += fmt::format(
         "     {} kernels run again (names end in /again): {} values, {} bytes, {:.4g} FLOPs\n",
@@ -447,6 +469,8 @@ Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine
   Planner early(graph, binding, engine, threads, keeps_constants, bodies, UpdateNumbers::kEarly,
                 kernels);
   early.run();
+  const int useful = device::useful_threads(early.cost_ns(), kPlanShareNs, threads);
+  if (useful < threads) return make_plan(graph, binding, engine, useful, keeps_constants, bodies);
   if (!early.has_numbers()) return early.take_plan();
   Planner in_order(graph, binding, engine, threads, keeps_constants, bodies,
                    UpdateNumbers::kInOrder, kernels);

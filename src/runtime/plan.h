@@ -82,6 +82,7 @@ struct Plan {
   std::int64_t kept_bytes = 0;  ///< of constants that kernels keep in a form of their own
   Recomputed recomputed;
   std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to
+  int threads = 1;                        ///< that its kernels may take
 
   std::string to_text() const;
 };
@@ -97,8 +98,9 @@ struct GraphBinding {
 
 /// Chooses kernels, order and memory. Every value of `graph` has a static shape.
 /// `bodies`: for nodes with subgraphs, in their closed form. `keeps_constants`: whether kernels may
-/// keep packed constants; the results have the same bits.
-/// Throws: UnsupportedOperatorError (no kernel), InternalError.
+/// keep packed constants; the results have the same bits. `threads`: the most; a plan that is not
+/// worth them takes fewer, and so does each kernel. The cost is estimated, not timed: the same
+/// graph always has the same number. Throws: UnsupportedOperatorError (no kernel), InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                int threads, bool keeps_constants, const opdef::BodyCompiler* bodies = nullptr);
 

@@ -28,9 +28,11 @@ KernelProfile* Profiler::entry(const PlanStep& step) {
   return known;
 }
 
-void Profiler::record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end) {
+void Profiler::record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end,
+                      int threads) {
   const double duration = std::chrono::duration<double>(end - start).count();
   ++kernel->calls;
+  kernel->threads = std::max(kernel->threads, threads);
   kernel->total_s += duration;
   if (events_.size() >= max_events_) return;
   events_.push_back({.kernel = kernel,
@@ -48,14 +50,15 @@ std::string Profiler::trace_json() const {
   constexpr double kMicroseconds = 1e6;  // the unit of the format
   nlohmann::json events = nlohmann::json::array();
   for (const Event& event : events_) {
-    events.push_back({{"name", event.kernel->node},
-                      {"cat", event.kernel->op_type},
-                      {"ph", "X"},
-                      {"ts", event.start_s * kMicroseconds},
-                      {"dur", event.duration_s * kMicroseconds},
-                      {"pid", 0},
-                      {"tid", 0},
-                      {"args", {{"kernel", event.kernel->label}}}});
+    events.push_back(
+        {{"name", event.kernel->node},
+         {"cat", event.kernel->op_type},
+         {"ph", "X"},
+         {"ts", event.start_s * kMicroseconds},
+         {"dur", event.duration_s * kMicroseconds},
+         {"pid", 0},
+         {"tid", 0},
+         {"args", {{"kernel", event.kernel->label}, {"threads", event.kernel->threads}}}});
   }
   const nlohmann::json trace{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ns"}};
   // Names come from files: bytes that are not UTF-8 are replaced.

@@ -29,7 +29,8 @@ class Profiler {
 
   /// The entry of a plan's step; the same kernel in several plans is one entry.
   KernelProfile* entry(const PlanStep& step);
-  void record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end);
+  /// A call of the kernel that just returned on this thread.
+  void record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end, int threads);
 
   std::vector<KernelProfile> table() const;  ///< slowest first
   std::string trace_json() const;

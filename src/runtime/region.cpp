@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "device/cpu/threads.h"
 #include "opdef/collectives.h"
 #include "runtime/finite.h"
 #include "runtime/plan_key.h"
@@ -334,8 +335,9 @@ void Region::run_profiled() {
   }
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
+    device::take_threads_used();
     run_call(i);
-    profiler.record(profiles_[i], start, Profiler::Clock::now());
+    profiler.record(profiles_[i], start, Profiler::Clock::now(), device::take_threads_used());
   }
 }
 

@@ -67,6 +67,13 @@ void share_parts(std::int64_t threads, std::int64_t total, const F& f) {
   });
 }
 
+/// How many of at most `most` threads get at least `least` of `work` each; 1 if there is less.
+template <class Work>
+int useful_threads(Work work, Work least, std::int64_t most) {
+  const double times = static_cast<double>(work) / static_cast<double>(least);
+  return static_cast<int>(std::clamp(times, 1.0, std::max(static_cast<double>(most), 1.0)));
+}
+
 /// The most threads that took part in a call of on_threads() of this thread since the last call of
 /// this function; at least 1.
 int take_threads_used();

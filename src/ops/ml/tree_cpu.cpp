@@ -160,7 +160,12 @@ KernelOffer make_trees(const KernelRequest& request, const Forest& forest) {
   data.features = request.inputs[0].dims[1];
   data.targets = request.outputs[0].dims[1];
   data.threads = request.threads;
-  return prepared(run_trees<T>, std::move(data), "trees, block by block of rows");
+  const double trees = std::max(static_cast<double>(data.roots.size()), 1.0);
+  const double levels = std::log2(1 + static_cast<double>(data.nodes.size()) / trees);
+  const double comparisons = static_cast<double>(data.rows) * trees * levels;
+  KernelOffer offer = prepared(run_trees<T>, std::move(data), "trees, block by block of rows");
+  offer.kernel.flops = comparisons;
+  return offer;
 }
 
 KernelOffer offer_trees(const KernelRequest& request) {

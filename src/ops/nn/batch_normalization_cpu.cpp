@@ -43,13 +43,14 @@ struct NormTask {
 };
 
 // Below this many elements a second thread costs more than it saves.
-constexpr std::int64_t kParallelElements = 1 << 16;
+constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 
 // Calls f(channel) for all channels, on several threads if that pays.
 template <class F>
 void visit_channels(const NormTask& task, F&& f) {
-  device::share_parts(task.groups * task.count() < kParallelElements ? 1 : task.threads,
-                      task.channels, f);
+  device::share_parts(
+      device::useful_threads(task.groups * task.count(), kParallelElements, task.threads),
+      task.channels, f);
 }
 
 // Calls f(first element) for the stretches of a group.

@@ -28,7 +28,7 @@ using opdef::Launch;
 using opdef::TensorDesc;
 
 // Below this many elements a second thread costs more than it saves.
-constexpr std::int64_t kParallelElements = 1 << 16;
+constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 
 struct Rows {
   std::int64_t count = 0;
@@ -176,9 +176,15 @@ struct GradSums {
 };
 constexpr std::int64_t kScratchRows = 4;
 
+// No two threads write to a cache line.
+std::int64_t thread_elements(const Rows& rows) {
+  constexpr std::int64_t kLine = 16;
+  return (kScratchRows * rows.size + kLine - 1) / kLine * kLine;
+}
+
 GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thread) {
   const std::int64_t size = task.rows.size;
-  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * kScratchRows * size;
+  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * thread_elements(task.rows);
   return {first, first + size, first + 2 * size, first + 3 * size};
 }
 
@@ -212,11 +218,9 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
   const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
   auto* ds = reinterpret_cast<float*>(args[task.ds]);
   const auto size = static_cast<double>(rows.size);
-  for (int thread = 0; thread < rows.threads; ++thread) {
-    std::fill_n(sums_of(task, args, thread).dscale, (kScratchRows - 1) * rows.size, 0.0F);
-  }
   share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
     const GradSums own = sums_of(task, args, thread);
+    std::fill_n(own.dscale, (kScratchRows - 1) * rows.size, 0.0F);
     for (std::int64_t row = first; row < last; ++row) {
       const std::int64_t at = row * rows.size;
       const Statistics s = statistics_of(x + at, rows);
@@ -266,8 +270,8 @@ Rows rows_of(const KernelRequest& request, const Dims& x) {
   Rows rows{.count = x.product(0, axis),
             .size = x.product(axis, x.rank()),
             .epsilon = static_cast<double>(request.node.float_attribute("epsilon"))};
-  const bool is_large = x.num_elements() >= kParallelElements && rows.count >= request.threads;
-  rows.threads = is_large ? request.threads : 1;
+  rows.threads = device::useful_threads(x.num_elements(), kParallelElements,
+                                        std::min<std::int64_t>(request.threads, rows.count));
   return rows;
 }
 
@@ -365,7 +369,7 @@ KernelOffer prepared_grad(const KernelRequest& request, GradTask task, const cha
   task.scratch = first + static_cast<int>(request.outputs.size());
   KernelOffer offer = prepared(run_grad, task, label);
   offer.kernel.scratch_bytes =
-      rows.threads * kScratchRows * rows.size * static_cast<std::int64_t>(sizeof(float));
+      rows.threads * thread_elements(rows) * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
 

@@ -23,7 +23,7 @@ using opdef::KernelRequest;
 using opdef::Launch;
 
 // Below this many elements a second thread costs more than it saves.
-constexpr std::int64_t kParallelElements = 1 << 16;
+constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 
 struct Task {
   FusedNormalization op = {};
@@ -38,7 +38,8 @@ struct Task {
 
 template <class F>
 void visit_channels(const Task& task, F&& f) {
-  device::share_parts(task.channels * task.stretches.count() < kParallelElements ? 1 : task.threads,
+  device::share_parts(device::useful_threads(task.channels * task.stretches.count(),
+                                             kParallelElements, task.threads),
                       task.channels, f);
 }
 

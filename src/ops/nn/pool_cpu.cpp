@@ -40,15 +40,15 @@ struct PoolTask {
 };
 
 // Below this many elements read, a second thread costs more than it saves.
-constexpr std::int64_t kParallelElements = 1 << 17;
+constexpr std::int64_t kParallelElements = 1 << 16;  // per thread
 
 // Calls f(first plane, number of planes) for shares of the planes, one per thread.
 template <class F>
 void visit_shares(const PoolTask& task, F&& f) {
   const PoolShape& shape = task.shape;
-  const bool is_small = shape.planes * shape.input_size() < kParallelElements;
-  device::share_range(is_small ? 1 : task.threads, shape.planes,
-                      [&](std::int64_t first, std::int64_t end) { f(first, end - first); });
+  device::share_range(
+      device::useful_threads(shape.planes * shape.input_size(), kParallelElements, task.threads),
+      shape.planes, [&](std::int64_t first, std::int64_t end) { f(first, end - first); });
 }
 
 // Calls f(position in the plane) for all taps of window (o0, o1, o2) inside the input, in row-major
