@@ -23,7 +23,7 @@ std::int64_t bytes_of(const ir::Value* value) {
 
 // Work in nanoseconds that pays for another thread: of a kernel, when the threads are awake; of a
 // plan, before which they may have to be woken.
-constexpr double kKernelShareNs = 2e3;
+constexpr double kKernelShareNs = 1e3;
 constexpr double kPlanShareNs = 20e3;
 
 using KernelsByNode = std::unordered_map<const ir::Node*, opdef::PreparedKernel>;
