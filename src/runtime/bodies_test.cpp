@@ -9,36 +9,21 @@
 
 #include "onnx/inference.h"
 #include "onnx/model_io.h"
-#include "ops/builtin.h"
 #include "runtime/evaluator.h"
 #include "runtime/executor.h"
+#include "runtime/testing/builtin_engine.h"
 
 // Bodies of Scan, Loop and If: how often they are compiled, what they draw, which way they are run.
 
 namespace onnxgrad::runtime::bodies_test {
 namespace {
 
-struct Registries {
-  opdef::OpRegistry ops;
-  opdef::KernelRegistry kernels;
-  Registries() {
-    ops::register_builtin_ops(ops);
-    ops::register_builtin_cpu_kernels(kernels);
-  }
-};
-
-const Engine& engine() {
-  static const Registries registries;
-  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
-  return instance;
-}
-
 Executor executor_of(const std::string& graph) {
   const std::string text = "<ir_version: 10, opset_import: [\"\" : 21]>\n" + graph;
-  const KernelEvaluator evaluator(engine());
+  const KernelEvaluator evaluator(builtin_engine());
   auto model = std::make_shared<const ir::Model>(
-      onnx_io::to_internal(onnx_io::load_text(text), engine().ops, &evaluator));
-  return Executor(std::move(model), engine(), {.seed = 5});
+      onnx_io::to_internal(onnx_io::load_text(text), builtin_engine().ops, &evaluator));
+  return Executor(std::move(model), builtin_engine(), {.seed = 5});
 }
 
 Tensor numbers(const std::vector<double>& values) {
@@ -46,7 +31,7 @@ Tensor numbers(const std::vector<double>& values) {
 }
 
 // Of the CPU bodies are kernels; elsewhere the node is run on the host, and what follows is a tail.
-std::int64_t num_tails() { return engine().device.is_host() ? 0 : 1; }
+std::int64_t num_tails() { return builtin_engine().device.is_host() ? 0 : 1; }
 
 constexpr const char* kRunningSum = R"(sums (double[T] x) => (double[] last, double[T] all) <
   double zero = {0.0}> {
@@ -71,7 +56,7 @@ TEST(Bodies, AreCompiledOncePerSetOfShapes) {
 }
 
 TEST(Bodies, AreKernelsOfThePlan) {
-  if (!engine().device.is_host()) GTEST_SKIP() << "bodies are kernels of the CPU alone";
+  if (!builtin_engine().device.is_host()) GTEST_SKIP() << "bodies are kernels of the CPU alone";
   Executor executor = executor_of(kRunningSum);
   executor.run(std::vector{numbers({1, 2, 4})});
   const std::string plan = executor.prepare({Dims{3}}).to_text();

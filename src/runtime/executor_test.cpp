@@ -11,27 +11,12 @@
 #include "autodiff/gradient.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
-#include "ops/builtin.h"
+#include "runtime/testing/builtin_engine.h"
 
 namespace onnxgrad::runtime::executor_test {
 namespace {
 
 using ir::Value;
-
-struct Registries {
-  opdef::OpRegistry ops;
-  opdef::KernelRegistry kernels;
-  Registries() {
-    ops::register_builtin_ops(ops);
-    ops::register_builtin_cpu_kernels(kernels);
-  }
-};
-
-const Engine& engine() {
-  static const Registries registries;
-  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
-  return instance;
-}
 
 // A model under construction, then an executor of it.
 struct Fixture {
@@ -41,7 +26,7 @@ struct Fixture {
     return empty;
   }();
   std::unique_ptr<ir::TypeInferer> inferer = onnx_io::make_type_inferer(model);
-  ir::GraphBuilder g{model, *model.graph, *inferer, engine().ops};
+  ir::GraphBuilder g{model, *model.graph, *inferer, builtin_engine().ops};
 
   Value* input(const char* name, ir::SymbolicShape shape, DataType dtype = DataType::kFloat64) {
     return model.graph->add_input(name, ir::Type::tensor(dtype, std::move(shape)));
@@ -54,7 +39,8 @@ struct Fixture {
   }
   void update(Value* from, Value* to) { model.state.push_back({.input = from, .output = to}); }
   Executor executor(bool fuse = true) const {
-    return Executor(std::make_shared<ir::Model>(ir::clone(model)), engine(), {.fuse = fuse});
+    return Executor(std::make_shared<ir::Model>(ir::clone(model)), builtin_engine(),
+                    {.fuse = fuse});
   }
 };
 
@@ -78,7 +64,7 @@ class LinearRegression : public testing::TestWithParam<bool> {
     const std::vector<Value*> outputs{loss};
     const std::vector<Value*> seeds{g.ones_like(loss)};
     const std::vector<Value*> weights{w, b};
-    const auto gradients = autodiff::add_vjp(g, engine().ops, outputs, seeds, weights);
+    const auto gradients = autodiff::add_vjp(g, builtin_engine().ops, outputs, seeds, weights);
     f_.update(w, g.sub(w, g.mul(rate, gradients[0])));
     f_.update(b, g.sub(b, g.mul(rate, gradients[1])));
     f_.model.graph->outputs = {loss};
@@ -159,7 +145,8 @@ TEST_P(LinearRegression, FusesWhatTheDeviceTakes) {
       support.linear_step = flag == &Support::linear_step;  // it would replace the others
       support.*flag = is_there;
       OtherFusions device(support);
-      const Engine other{engine().ops, engine().kernels, engine().make_inferer, device};
+      const Engine other{builtin_engine().ops, builtin_engine().kernels,
+                         builtin_engine().make_inferer, device};
       Executor executor(std::make_shared<ir::Model>(ir::clone(f_.model)), other,
                         {.fuse = GetParam()});
       double w = 0.5;
@@ -203,7 +190,7 @@ TEST(Executor, TiedWeightIsUpdatedAfterItsLastReader) {
     const std::vector<Value*> outputs{loss};
     const std::vector<Value*> seeds{f.g.ones_like(loss)};
     const std::vector<Value*> weights{w};
-    const auto gradients = autodiff::add_vjp(f.g, engine().ops, outputs, seeds, weights);
+    const auto gradients = autodiff::add_vjp(f.g, builtin_engine().ops, outputs, seeds, weights);
     f.update(w, f.g.sub(w, gradients[0]));
     f.model.graph->outputs = {loss};
     Executor executor = f.executor(fuse);
@@ -302,7 +289,7 @@ TEST(Executor, NonZeroEndsARegion) {
     const std::vector<Value*> outputs{loss};
     const std::vector<Value*> seeds{f.g.ones_like(loss)};
     const std::vector<Value*> weights{w};
-    const auto gradients = autodiff::add_vjp(f.g, engine().ops, outputs, seeds, weights);
+    const auto gradients = autodiff::add_vjp(f.g, builtin_engine().ops, outputs, seeds, weights);
     f.update(w, f.g.sub(w, f.g.scale(gradients[0], 0.01)));
     f.model.graph->outputs = {loss, picked};
     Executor executor = f.executor(fuse);
@@ -332,7 +319,7 @@ TEST(Executor, IfRunsAndDifferentiatesTheBranchTaken) {
   const auto branch = [&](const char* op_type) {
     auto graph = std::make_shared<ir::Graph>(f.model.graph->names_ptr(), f.model.graph.get());
     graph->name = op_type;
-    ir::GraphBuilder g(f.model, *graph, *f.inferer, engine().ops);
+    ir::GraphBuilder g(f.model, *graph, *f.inferer, builtin_engine().ops);
     graph->outputs = {g.op(op_type, {x, w})};
     return ir::GraphPtr(graph);
   };
@@ -343,7 +330,7 @@ TEST(Executor, IfRunsAndDifferentiatesTheBranchTaken) {
   const std::vector<Value*> outputs{loss};
   const std::vector<Value*> seeds{f.g.ones_like(loss)};
   const std::vector<Value*> wrt{w, x};
-  const auto gradients = autodiff::add_vjp(f.g, engine().ops, outputs, seeds, wrt);
+  const auto gradients = autodiff::add_vjp(f.g, builtin_engine().ops, outputs, seeds, wrt);
   f.model.graph->outputs = {y, gradients[0], gradients[1]};
   f.update(w, f.g.identity(w));
   Executor executor = f.executor();
@@ -406,7 +393,8 @@ TEST(Executor, ProfilesTracesAndCountsMemory) {
   for (std::size_t at = 0; (at = trace.find("\"ph\":\"X\"", at)) != std::string::npos; ++at)
     ++events;
   EXPECT_EQ(events, 3U) << trace;
-  EXPECT_EQ(executor.memory().state, std::max<std::int64_t>(128, engine().device.alignment()));
+  EXPECT_EQ(executor.memory().state,
+            std::max<std::int64_t>(128, builtin_engine().device.alignment()));
   EXPECT_GE(executor.memory().arena, 128);
 }
 
@@ -435,7 +423,7 @@ TEST(Executor, KeepsResultsWithoutCopies) {
   Value* doubled = f.g.scale(x, 2);
   Value* squared = f.g.mul(doubled, doubled);
   f.model.graph->outputs = {squared, doubled, f.g.reshape(x, {-1, 1}), f.g.scalar_like(x, 7)};
-  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
+  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), builtin_engine(),
                     {.output_blocks = {0, 1, 1, 1}});
   const Tensor input = Tensor::from(std::vector<double>{1, 2, 3}, Dims{3});
   const auto first = executor.run_keeping(std::vector{input});
@@ -450,8 +438,8 @@ TEST(Executor, KeepsResultsWithoutCopies) {
   EXPECT_EQ(executor.num_compiled(), 1);
   // Two runs, two blocks of one unit each. Another device's results are copies, so the second run
   // takes the blocks of the first.
-  const int runs = engine().device.is_host() ? 2 : 1;
-  EXPECT_EQ(executor.memory().blocks, runs * 2 * engine().device.alignment());
+  const int runs = builtin_engine().device.is_host() ? 2 : 1;
+  EXPECT_EQ(executor.memory().blocks, runs * 2 * builtin_engine().device.alignment());
 }
 
 // A shape that comes in as a value is known when the plan is compiled for it.
@@ -460,7 +448,7 @@ TEST(Executor, ShapeInputsAreCompiledByValue) {
   Value* x = f.input("x", {ir::Dim::named("N")});
   Value* shape = f.input("shape", {2}, DataType::kInt64);
   f.model.graph->outputs = {f.g.scale(f.g.reshape(x, shape), 3)};
-  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
+  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), builtin_engine(),
                     {.output_blocks = {0}, .shape_inputs = {1}});
   const Tensor input = Tensor::from(std::vector<double>{1, 2, 3, 4}, Dims{4});
   const auto run = [&](std::vector<std::int64_t> dims) {
@@ -505,7 +493,7 @@ TEST(Executor, TailsAreCompiledForShapesAndNotForLabels) {
 
 TEST(Executor, TailsUsedLastAreKept) {
   const PickedRows f;
-  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), engine(),
+  Executor executor(std::make_shared<ir::Model>(ir::clone(f.model)), builtin_engine(),
                     {.max_cached_plans = 4});
   const auto run = [&](std::size_t positive) {
     std::vector<double> x(20, -1);
@@ -558,7 +546,7 @@ TEST(Executor, AKnownConditionIsItsBranch) {
   const auto branch = [&](const std::vector<double>& numbers) {
     auto graph = std::make_shared<ir::Graph>(f.model.graph->names_ptr(), f.model.graph.get());
     graph->name = f.model.graph->names().unique("branch");
-    ir::GraphBuilder g(f.model, *graph, *f.inferer, engine().ops);
+    ir::GraphBuilder g(f.model, *graph, *f.inferer, builtin_engine().ops);
     const auto count = static_cast<std::int64_t>(numbers.size());
     graph->outputs = {g.add(x, g.constant(Tensor::from(numbers, Dims{count}), "numbers"))};
     return ir::GraphPtr(graph);

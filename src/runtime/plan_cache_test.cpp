@@ -10,30 +10,15 @@
 #include "base/files.h"
 #include "onnx/inference.h"
 #include "onnx/model_io.h"
-#include "ops/builtin.h"
 #include "runtime/evaluator.h"
 #include "runtime/graph_file.h"
+#include "runtime/testing/builtin_engine.h"
 
 namespace onnxgrad::runtime::plan_cache_test {
 namespace {
 
-struct Registries {
-  opdef::OpRegistry ops;
-  opdef::KernelRegistry kernels;
-  Registries() {
-    ops::register_builtin_ops(ops);
-    ops::register_builtin_cpu_kernels(kernels);
-  }
-};
-
-const Engine& engine() {
-  static const Registries registries;
-  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
-  return instance;
-}
-
 Program network() {
-  const KernelEvaluator evaluator(engine());
+  const KernelEvaluator evaluator(builtin_engine());
   Program program;
   program.model =
       onnx_io::to_internal(onnx_io::load_text(R"(<ir_version: 10, opset_import: ["" : 21]>
@@ -44,7 +29,7 @@ Program network() {
           t = Softmax <axis = 1> (s)
           y = Mul (t, t)
         })"),
-                           engine().ops, &evaluator);
+                           builtin_engine().ops, &evaluator);
   program.inputs = {{.is_state = false, .index = 0}};
   program.num_feeds = 1;
   return program;
@@ -56,7 +41,7 @@ const std::vector<FeedInfo> kFeeds = {
 class PlanCacheTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (!engine().device.is_host()) GTEST_SKIP() << "plans of the CPU are kept";
+    if (!builtin_engine().device.is_host()) GTEST_SKIP() << "plans of the CPU are kept";
     folder_ = testing::TempDir() + "onnxgrad_plan_cache";
     std::filesystem::remove_all(folder_);
     options_.plan_cache = std::make_shared<PlanCache>(
@@ -66,9 +51,9 @@ class PlanCacheTest : public testing::Test {
 
   // What is stored for `program`, without key and checksum.
   std::string stored(const Program& program) {
-    const CompiledRegion region = compile(program, kFeeds, engine(), options_);
+    const CompiledRegion region = compile(program, kFeeds, builtin_engine(), options_);
     EXPECT_TRUE(region.is_compiled);
-    const std::string key = PlanCache::key_of(program, kFeeds, engine(), options_, {});
+    const std::string key = PlanCache::key_of(program, kFeeds, builtin_engine(), options_, {});
     const auto file = base::ReadableFile::open(folder_ + "/" + key + ".plan");
     std::string bytes(static_cast<std::size_t>(file.size_bytes()), ' ');
     file.read(0, std::as_writable_bytes(std::span(bytes)));
@@ -83,8 +68,8 @@ class PlanCacheTest : public testing::Test {
 
 TEST_F(PlanCacheTest, TheSecondPlanIsTheFirst) {
   const Program program = network();
-  const CompiledRegion first = compile(program, kFeeds, engine(), options_);
-  const CompiledRegion second = compile(program, kFeeds, engine(), options_);
+  const CompiledRegion first = compile(program, kFeeds, builtin_engine(), options_);
+  const CompiledRegion second = compile(program, kFeeds, builtin_engine(), options_);
   EXPECT_TRUE(first.is_compiled);
   EXPECT_FALSE(second.is_compiled);
   EXPECT_EQ(first.plan.to_text(), second.plan.to_text());
@@ -95,7 +80,7 @@ TEST_F(PlanCacheTest, KeysDependOnAllThatAPlanDependsOn) {
   const Program program = network();
   const auto key = [&](const Program& of, const std::vector<FeedInfo>& feeds,
                        const ExecutorOptions& options, std::optional<std::int64_t> most = {}) {
-    return PlanCache::key_of(of, feeds, engine(), options, most);
+    return PlanCache::key_of(of, feeds, builtin_engine(), options, most);
   };
   const std::string known = key(program, kFeeds, {});
   EXPECT_EQ(known, key(network(), kFeeds, {}));

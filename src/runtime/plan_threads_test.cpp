@@ -8,26 +8,11 @@
 
 #include "ir/builder.h"
 #include "onnx/inference.h"
-#include "ops/builtin.h"
 #include "runtime/executor.h"
+#include "runtime/testing/builtin_engine.h"
 
 namespace onnxgrad::runtime::plan_threads_test {
 namespace {
-
-struct Registries {
-  opdef::OpRegistry ops;
-  opdef::KernelRegistry kernels;
-  Registries() {
-    ops::register_builtin_ops(ops);
-    ops::register_builtin_cpu_kernels(kernels);
-  }
-};
-
-const Engine& engine() {
-  static const Registries registries;
-  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
-  return instance;
-}
 
 using Result = std::pair<std::string, int>;
 
@@ -37,11 +22,11 @@ Result threads_of(std::int64_t size, int most) {
   auto model = std::make_shared<ir::Model>();
   model->set_opset("", ir::kInternalOpset);
   const auto inferer = onnx_io::make_type_inferer(*model);
-  ir::GraphBuilder g{*model, *model->graph, *inferer, engine().ops};
+  ir::GraphBuilder g{*model, *model->graph, *inferer, builtin_engine().ops};
   ir::Value* x =
       model->graph->add_input("x", ir::Type::tensor(DataType::kFloat32, Dims{size, size}));
   model->graph->outputs = {g.exp(g.matmul(x, x))};
-  Executor executor(model, engine(), {.threads = most});
+  Executor executor(model, builtin_engine(), {.threads = most});
   const std::string text = executor.prepare({Dims{size, size}}).to_text();
   executor.set_profiling(true);
   executor.run({{Tensor::zeros(DataType::kFloat32, Dims{size, size})}});
@@ -51,7 +36,7 @@ Result threads_of(std::int64_t size, int most) {
 }
 
 // A device that works on threads of its own does not say how many a kernel took there.
-bool is_counted() { return engine().device.is_host(); }
+bool is_counted() { return builtin_engine().device.is_host(); }
 
 // A product of 8 columns is not worth waking anybody.
 TEST(PlanThreads, ASmallPlanHasOne) {
