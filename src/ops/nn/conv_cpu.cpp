@@ -295,9 +295,21 @@ KernelOffer offer_halves(const KernelRequest& request) {
   return offer_conv_half(request, *task);
 }
 
+struct FloatOffer {
+  int priority;
+  TaskOfferFn of_task;
+  KernelOffer (*of_request)(const KernelRequest& request);
+};
+
+template <TaskOfferFn kOffer>
+constexpr FloatOffer float_offer(int priority) {
+  return {.priority = priority, .of_task = kOffer, .of_request = offer_wide<kOffer>};
+}
+
 // Best first.
-constexpr std::array<TaskOfferFn, 5> kOffers = {offer_depth_rows, offer_depthwise, offer_winograd,
-                                                offer_tiles, offer_reference};
+constexpr std::array kOffers = {float_offer<offer_depth_rows>(50), float_offer<offer_depthwise>(40),
+                                float_offer<offer_winograd>(30), float_offer<offer_tiles>(20),
+                                float_offer<offer_reference>(0)};
 
 }  // namespace
 
@@ -307,12 +319,10 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
         std::pair{std::string_view(), "ConvTranspose"},
         std::pair{ir::kFunctionDomain, "ConvInputGrad"},
         std::pair{ir::kFunctionDomain, "ConvWeightGrad"}}) {
-    registry.add(domain, op_type, 0, offer_wide<offer_reference>);
+    for (const FloatOffer& offer : kOffers) {
+      registry.add(domain, op_type, offer.priority, offer.of_request);
+    }
     registry.add(domain, op_type, 10, offer_halves);
-    registry.add(domain, op_type, 20, offer_wide<offer_tiles>);
-    registry.add(domain, op_type, 30, offer_wide<offer_winograd>);
-    registry.add(domain, op_type, 40, offer_wide<offer_depthwise>);
-    registry.add(domain, op_type, 50, offer_wide<offer_depth_rows>);
   }
 }
 
@@ -322,8 +332,8 @@ namespace onnxgrad::ops {
 
 opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task) {
   opdef::KernelOffer offer;
-  for (const conv_cpu::TaskOfferFn best : conv_cpu::kOffers) {
-    offer = best(request, task);
+  for (const conv_cpu::FloatOffer& best : conv_cpu::kOffers) {
+    offer = best.of_task(request, task);
     if (offer.kernel.fn != nullptr) break;
   }
   return offer;
