@@ -29,12 +29,12 @@ sys.path.insert(0, str(HERE / "peers"))
 
 import catalogue  # noqa: E402
 import environments  # noqa: E402
+import report  # noqa: E402
 import workloads  # noqa: E402
 
 Call = tuple  # ("product", batch, m, n, k, transposes) or ("conv", pass, x, w, stride, pad, group)
 LIBRARIES = {"torch": "torch", "openblas": "sklearn", "onnxgrad": "project"}
 LARGE = [name for name in workloads.WORKLOADS if name[:2] not in ("w1", "w2")]
-BEGIN, END = "<!-- begin: floors -->", "<!-- end: floors -->"
 
 
 def calls_of(folder: pathlib.Path, name: str) -> collections.Counter[Call]:
@@ -175,9 +175,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     text = "\n".join([*lines, "", "\\* convolutions at the fastest library's time"])
     if options.docs:
-        page = options.docs.read_text()
-        before, rest = page.split(BEGIN, 1)
-        options.docs.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END, 1)[1]}")
+        report.write_marked(options.docs, "floors", text)
 
 
 if __name__ == "__main__":

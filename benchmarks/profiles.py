@@ -25,9 +25,9 @@ sys.path.insert(0, str(HERE / "peers"))
 import catalogue  # noqa: E402
 import environments  # noqa: E402
 import peer_onnxgrad  # noqa: E402
+import report  # noqa: E402
 import workloads  # noqa: E402
 
-BEGIN, END = "<!-- begin: profiles -->", "<!-- end: profiles -->"
 OTHER = 0.01  # kinds below this share of a step are one row
 Kinds = dict[str, tuple[float, float]]  # kind of kernel: seconds and operations per step
 
@@ -153,10 +153,7 @@ def main() -> None:
         tables.append(table(name, measured))
         print(tables[-1] + "\n", flush=True)
     if options.docs:
-        page = options.docs.read_text()
-        before, rest = page.split(BEGIN, 1)
-        after = rest.split(END, 1)[1]
-        options.docs.write_text(f"{before}{BEGIN}\n\n" + "\n\n".join(tables) + f"\n\n{END}{after}")
+        report.write_marked(options.docs, "profiles", "\n\n".join(tables))
 
 
 if __name__ == "__main__":

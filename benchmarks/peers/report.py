@@ -14,7 +14,6 @@ Results = dict[str, typing.Any]  # results.json
 Runs = dict[int, Results]  # one system's answers with at least one run, by thread count
 LOSS_TOLERANCE = 1e-3
 LOAD_TOLERANCE = 0.15  # of a core
-BEGIN, END = "<!-- begin: measured -->", "<!-- end: measured -->"
 
 
 def duration(seconds: float) -> str:
@@ -199,11 +198,25 @@ def full(results: Results) -> str:
     return "\n\n".join([summary(results), conditions(results), *tables]) + "\n"
 
 
+def marks(name: str) -> tuple[str, str]:
+    """What stands before and after the part of a page that a command writes."""
+    return f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
+
+
+BEGIN, END = marks("measured")
+
+
+def write_marked(path: pathlib.Path, name: str, text: str) -> None:
+    """Replaces the text between two marks in a Markdown file."""
+    begin, end = marks(name)
+    page = path.read_text()
+    if begin not in page or end not in page.split(begin, 1)[1]:
+        raise ValueError(f"{path}: no '{begin}' followed by '{end}'")
+    before, rest = page.split(begin, 1)
+    after = rest.split(end, 1)[1]
+    path.write_text(f"{before}{begin}\n\n{text.rstrip()}\n\n{end}{after}")
+
+
 def write_docs(path: pathlib.Path, results: Results) -> None:
     """Replaces the text between the two marks in a Markdown file with the tables."""
-    text = path.read_text()
-    if BEGIN not in text or END not in text.split(BEGIN, 1)[1]:
-        raise ValueError(f"{path}: no '{BEGIN}' followed by '{END}'")
-    before, rest = text.split(BEGIN, 1)
-    after = rest.split(END, 1)[1]
-    path.write_text(f"{before}{BEGIN}\n\n{full(results)}\n{END}{after}")
+    write_marked(path, "measured", full(results))
