@@ -333,7 +333,10 @@ void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allo
   if (!is_floating(value.dtype())) return;
   const std::int64_t bad = first_non_finite(value);
   if (bad < 0) return;
-  const double number = value.to_doubles()[static_cast<std::size_t>(bad)];
+  const auto at = static_cast<std::size_t>(bad);
+  const double number = value.dtype() == DataType::kFloat32   ? value.data<float>()[at]
+                        : value.dtype() == DataType::kFloat64 ? value.data<double>()[at]
+                                                              : value.to_doubles()[at];
   refuse_target(place, value.dims(), bad, non_finite_text(place, number), "",
                 can_be_allowed ? "Remove or fill such rows, or give allow_nan=True."
                                : "Remove or fill such rows.");
