@@ -29,6 +29,7 @@ void in_parts(std::int64_t bytes, int threads,
               const std::function<void(std::int64_t begin, std::int64_t end)>& work) {
   const std::int64_t count =
       std::clamp<std::int64_t>(bytes / kSmallestPart, 1, std::max(threads, 1));
+  if (count == 1) return work(0, bytes);
   const std::int64_t pages = (bytes + kBoundary - 1) / kBoundary;
   const auto begin_of = [&](std::int64_t part) {
     return std::min(pages * part / count * kBoundary, bytes);

@@ -12,8 +12,9 @@ int num_processors();
 
 /// Calls `work(begin, end)` for parts of [0, bytes), one of them here and each other one on a
 /// thread that ends with the call; at most `threads` parts, and none that are too small to pay for
-/// a thread. For moving large amounts of memory, of which a large part is the kernel's clearing of
-/// pages. An exception of any part is thrown when all have ended.
+/// a thread; one part allocates nothing. For moving or reading large amounts of memory, of which a
+/// large part may be the kernel's clearing of pages. Parts begin at multiples of 2 MiB. An
+/// exception of any part is thrown when all have ended.
 void in_parts(std::int64_t bytes, int threads,
               const std::function<void(std::int64_t begin, std::int64_t end)>& work);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -132,7 +133,7 @@ struct Executor::Impl {
       slab->descs.push_back({.dtype = value.dtype(), .dims = value.dims()});
     }
     if (engine.device.is_host()) {
-      fill_state(offsets);
+      fill_state();
     } else {
       for (std::size_t i = 0; i < initial_state.size(); ++i) {
         options.stream->copy_in(slab->addresses[i], initial_state[i].raw(),
@@ -143,17 +144,27 @@ struct Executor::Impl {
   }
 
   // Each thread copies a part of the slab, whose pages it is the first to touch.
-  void fill_state(const std::vector<std::int64_t>& offsets) {
-    std::byte* memory = device::kernel_argument(slab->memory.address);
-    base::in_parts(slab->memory.bytes, options.threads, [&](std::int64_t begin, std::int64_t end) {
-      for (std::size_t i = 0; i < offsets.size(); ++i) {
-        const std::int64_t first = std::max(begin, offsets[i]);
-        const std::int64_t last = std::min(end, offsets[i] + initial_state[i].size_bytes());
-        if (first >= last) continue;
-        std::memcpy(memory + first, initial_state[i].raw() + (first - offsets[i]),
-                    static_cast<std::size_t>(last - first));
-      }
+  void fill_state() {
+    for_state_on_host([&](std::size_t i, std::byte* value, std::int64_t first, std::int64_t bytes) {
+      std::memcpy(value, initial_state[i].raw() + first, static_cast<std::size_t>(bytes));
     });
+  }
+
+  // Calls `work(i, address, first, bytes)` for stretches of the states, which begin at byte `first`
+  // of state i: whole elements. Threads share the slab.
+  template <class F>
+  void for_state_on_host(const F& work) const {
+    std::byte* const memory = device::kernel_argument(slab->memory.address);
+    const auto work_on = [&](std::int64_t begin, std::int64_t end) {
+      for (std::size_t i = 0; i < slab->descs.size(); ++i) {
+        const std::int64_t offset = device::kernel_argument(slab->addresses[i]) - memory;
+        const std::int64_t first = std::max(begin - offset, std::int64_t{0});
+        const auto& [dtype, dims] = slab->descs[i];
+        const std::int64_t last = std::min(end - offset, dims.size_bytes(dtype));
+        if (first < last) work(i, memory + offset + first, first, last - first);
+      }
+    };
+    base::in_parts(slab->memory.bytes, options.threads, std::ref(work_on));  // not copied to a heap
   }
 
   // False: the states of the other are not the same ones.
@@ -333,9 +344,20 @@ Tensor Executor::read_state(std::size_t i) const {
                       impl_->slab->memory.owner);
 }
 
-void Executor::copy_state(std::size_t i, std::byte* to) const {
-  const opdef::TensorDesc& desc = impl_->slab->descs.at(i);
-  stream()->copy_out(to, impl_->slab->addresses[i], desc.dims.size_bytes(desc.dtype));
+void Executor::copy_state(std::span<Tensor> to) const {
+  const StateSlab& slab = *impl_->slab;
+  ONNXGRAD_ASSERT(to.size() == slab.descs.size());
+  if (impl_->engine.device.is_host()) {
+    impl_->for_state_on_host(
+        [&](std::size_t i, const std::byte* value, std::int64_t first, std::int64_t bytes) {
+          std::memcpy(to[i].mutable_raw() + first, value, static_cast<std::size_t>(bytes));
+        });
+    return;
+  }
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    stream()->copy_out(to[i].mutable_raw(), slab.addresses[i], to[i].size_bytes());
+  }
+  stream()->synchronize();
 }
 
 void Executor::set_state(std::size_t i, const Tensor& value) {
@@ -347,21 +369,29 @@ void Executor::set_state(std::size_t i, const Tensor& value) {
                       .where = {.value = impl_->state_ports[i].name},
                       .hint = "Give the state of a session of this model."});
   }
+  ++impl_->slab->changes;
   stream()->copy_in(impl_->slab->addresses[i], value.raw(), value.size_bytes());
 }
 
+std::uint64_t Executor::state_changes() const { return impl_->slab->changes; }
+
 bool Executor::is_state_finite() const {
-  for (std::size_t i = 0; i < impl_->slab->descs.size(); ++i) {
-    const auto& [dtype, dims] = impl_->slab->descs[i];
-    const device::Address address = impl_->slab->addresses[i];
-    if (impl_->engine.device.is_host()) {
-      if (!all_finite(dtype, device::kernel_argument(address), dims.num_elements())) return false;
-    } else {
-      const Tensor value = stream()->read(address, dtype, dims);
+  const StateSlab& slab = *impl_->slab;
+  if (!impl_->engine.device.is_host()) {
+    for (std::size_t i = 0; i < slab.descs.size(); ++i) {
+      const Tensor value =
+          stream()->read(slab.addresses[i], slab.descs[i].dtype, slab.descs[i].dims);
       if (!all_finite({&value, 1})) return false;
     }
+    return true;
   }
-  return true;
+  std::atomic<bool> is_finite = true;
+  impl_->for_state_on_host(
+      [&](std::size_t i, const std::byte* value, std::int64_t /*first*/, std::int64_t bytes) {
+        const DataType dtype = slab.descs[i].dtype;
+        if (is_finite && !all_finite(dtype, value, bytes * 8 / size_bits(dtype))) is_finite = false;
+      });
+  return is_finite;
 }
 
 bool Executor::shares_state_with(const Executor& other) const {

@@ -204,9 +204,11 @@ class Executor {
   /// The current value of state `i`: on the CPU a view of its memory, which the next run changes,
   /// elsewhere a copy.
   Tensor read_state(std::size_t i) const;
-  /// Copies it to host memory, which has the bytes after stream()->synchronize().
-  void copy_state(std::size_t i, std::byte* to) const;
+  /// Copies all states, in order, to tensors of their types and shapes.
+  void copy_state(std::span<Tensor> to) const;
   void set_state(std::size_t i, const Tensor& value);
+  /// A number that has grown if a run or set_state() may have changed a state.
+  std::uint64_t state_changes() const;
   /// See ExecutorOptions::state_of.
   bool shares_state_with(const Executor& other) const;
   /// True if no floating-point state has an infinite or NaN element.

@@ -170,6 +170,7 @@ void Region::copy_feeds() {
 }
 
 void Region::run() {
+  ++context_.state.changes;
   if (is_plain_ && !context_.profiler.is_on() && context_.cells.collectives == nullptr) {
     const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
     for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);

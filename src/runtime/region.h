@@ -21,6 +21,7 @@ struct StateSlab {
   device::Buffer memory;
   std::vector<device::Address> addresses;
   std::vector<opdef::TensorDesc> descs;
+  std::uint64_t changes = 0;  ///< how often something has been written to it, at most
 };
 
 /// What the regions of an executor share.

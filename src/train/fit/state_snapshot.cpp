@@ -25,7 +25,7 @@ StateSnapshot::StateSnapshot(StepRunner& step)
 StateSnapshot::~StateSnapshot() { step_.add_snapshot_bytes(-step_.state_bytes()); }
 
 void StateSnapshot::take() {
-  is_initial_ = step_.steps() == 0 && step_.has_values(initial_);
+  is_initial_ = step_.has_initial_values();
   if (!is_initial_) step_.save_to(copies_);
   steps_ = step_.steps();
 }

@@ -54,6 +54,7 @@ void write_numbers(std::span<const double> from, Tensor& tensor) {
 StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
                        Workers* workers, const std::optional<OuterStep::Options>& outer)
     : Runner(graph.model, options), graph_(std::move(graph)), options_(options), workers_(workers) {
+  if (options_.state_of == nullptr) reset_changes_ = executor().state_changes();
   options_.state_of = nullptr;
   const std::string& first =
       graph_.learning_rate.empty() ? graph_.worker_weight : graph_.learning_rate;
@@ -320,6 +321,7 @@ void StepRunner::reset_state() {
     ONNXGRAD_ASSERT(first.name == executor().state()[i].name);
     executor().set_state(i, first.initializer);
   }
+  reset_changes_ = executor().state_changes();
   if (lbfgs_) lbfgs_->clear();
   if (outer_) outer_->restart();
 }
@@ -344,14 +346,11 @@ std::vector<Tensor> StepRunner::make_copies() const {
 }
 
 void StepRunner::save_to(std::vector<Tensor>& copies) const {
-  for (std::size_t i = 0; i < num_states(); ++i) {
-    executor().copy_state(i, copies[i].mutable_raw());
-  }
+  executor().copy_state(std::span(copies).first(num_states()));
   if (outer_) {
     const std::vector<Tensor> state = outer_->state();
     for (std::size_t i = 0; i < state.size(); ++i) copy_bytes(state[i], copies[num_states() + i]);
   }
-  executor().stream()->synchronize();
 }
 
 std::vector<Tensor> StepRunner::initial_values() const {
@@ -363,13 +362,16 @@ std::vector<Tensor> StepRunner::initial_values() const {
   return values;
 }
 
-bool StepRunner::has_values(const std::vector<Tensor>& values) const {
-  if (values.size() != num_states()) return false;
-  for (std::size_t i = 0; i < values.size(); ++i) {
+bool StepRunner::has_initial_values() const {
+  if (outer_) return false;
+  if (executor().state_changes() == reset_changes_) return true;
+  if (steps_ > 0) return false;
+  for (std::size_t i = 0; i < num_states(); ++i) {
     const Tensor state = executor().read_state(i);
-    if (state.dtype() != values[i].dtype() || state.dims() != values[i].dims()) return false;
+    const Tensor& initial = graph_.model->state[i].input->initializer;
+    if (state.dtype() != initial.dtype() || state.dims() != initial.dims()) return false;
     const auto size = static_cast<std::size_t>(state.size_bytes());
-    if (size > 0 && std::memcmp(state.raw(), values[i].raw(), size) != 0) return false;
+    if (size > 0 && std::memcmp(state.raw(), initial.raw(), size) != 0) return false;
   }
   return true;
 }

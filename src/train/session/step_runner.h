@@ -135,8 +135,9 @@ class StepRunner : public Runner {
   /// The values that reset_state() restores, as they are in the model; none if there are others
   /// besides the states of the step.
   std::vector<Tensor> initial_values() const;
-  /// Whether the states have these bits; false if there are no values.
-  bool has_values(const std::vector<Tensor>& values) const;
+  /// Whether the states have the bits of initial_values(); memory is read only if something may
+  /// have changed them before the first step.
+  bool has_initial_values() const;
   /// Resets what the optimizer keeps on the host.
   void restore_from(const std::vector<Tensor>& copies);
   /// Names of the trained weights that have the same bits in `copies`.
@@ -159,6 +160,7 @@ class StepRunner : public Runner {
 
   StepGraph graph_;
   runtime::ExecutorOptions options_;
+  std::optional<std::uint64_t> reset_changes_;  ///< Executor::state_changes() with initial values
   std::optional<LbfgsSolver> lbfgs_;
   std::vector<double> lbfgs_weights_;
   std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, to be copied to the state
