@@ -1,12 +1,14 @@
 // Times every kernel of convolutions and of their gradients on layers of known networks and prints
-// a Markdown table. Kernels take turns, so that other load on the machine hits all of them; the
-// least of many times counts.
+// a Markdown table: milliseconds and GFLOP/s with one thread, then with two. Kernels and numbers of
+// threads take turns, so that other load on the machine hits all of them; the least of many times
+// counts.
 //
 //   onnxgrad_conv_table [seconds per kernel, default 0.2] [part of a layer's name]
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -55,6 +57,23 @@ constexpr Layer kLayers[] = {
     {"resnet 128", 32, 128, 16, 128, 3, 1, 1, 1},
     {"resnet 256", 32, 256, 8, 256, 3, 1, 1, 1},
     {"resnet 512", 32, 512, 4, 512, 3, 1, 1, 1},
+    {"resnet 128-256", 32, 128, 16, 256, 3, 2, 1, 1},
+    {"resnet 256-512", 32, 256, 8, 512, 3, 2, 1, 1},
+    {"resnet 256-512 1x1", 32, 256, 8, 512, 1, 2, 0, 1},
+    {"mobilenet stem", 16, 3, 96, 32, 3, 2, 1, 1},
+    {"mobilenet 16-96", 16, 16, 48, 96, 1, 1, 0, 1},
+    {"mobilenet 96-24", 16, 96, 24, 24, 1, 1, 0, 1},
+    {"mobilenet 24-144", 16, 24, 24, 144, 1, 1, 0, 1},
+    {"mobilenet 32-192", 16, 32, 12, 192, 1, 1, 0, 1},
+    {"mobilenet 192-32", 16, 192, 12, 32, 1, 1, 0, 1},
+    {"mobilenet 64-384", 16, 64, 6, 384, 1, 1, 0, 1},
+    {"mobilenet 384-64", 16, 384, 6, 64, 1, 1, 0, 1},
+    {"mobilenet 96-576", 16, 96, 6, 576, 1, 1, 0, 1},
+    {"mobilenet 576-96", 16, 576, 6, 96, 1, 1, 0, 1},
+    {"mobilenet 160-960", 16, 160, 3, 960, 1, 1, 0, 1},
+    {"mobilenet 960-160", 16, 960, 3, 160, 1, 1, 0, 1},
+    {"mobilenet 960-320", 16, 960, 3, 320, 1, 1, 0, 1},
+    {"mobilenet 320-1280", 16, 320, 3, 1280, 1, 1, 0, 1},
     {"imagenet stem", 2, 3, 224, 64, 7, 2, 3, 1},
     {"pointwise 256", 8, 256, 14, 256, 1, 1, 0, 1},
     {"to one channel", 8, 32, 28, 1, 5, 1, 2, 1},
@@ -78,7 +97,8 @@ Tensor random_tensor(const Dims& dims, std::uint32_t seed) {
 /// One pass of one layer: operands, and the kernels that take it.
 class Job {
  public:
-  Job(const opdef::KernelRegistry& registry, const Layer& layer, std::string_view pass) {
+  Job(const opdef::KernelRegistry& registry, const Layer& layer, std::string_view pass,
+      int threads) {
     const Tensor x = random_tensor(layer.x(), 1);
     const Tensor w = random_tensor(layer.w(), 2);
     const Tensor y = random_tensor(layer.y(), 3);
@@ -99,7 +119,8 @@ class Job {
                        {.name = "pads", .value = std::vector(4, layer.pad)},
                        {.name = "kernel_shape", .value = both(layer.kernel)},
                        {.name = "group", .value = layer.groups}};
-    opdef::KernelRequest request{.node = node, .inputs = {}, .outputs = {}, .constants = {}};
+    opdef::KernelRequest request{
+        .node = node, .inputs = {}, .outputs = {}, .constants = {}, .threads = threads};
     for (const Tensor& input : inputs_) request.inputs.push_back({input.dtype(), input.dims()});
     request.outputs.push_back({result_.dtype(), result_.dims()});
     request.constants.assign(inputs_.size(), nullptr);
@@ -138,20 +159,28 @@ class Job {
 
 void print_row(const opdef::KernelRegistry& registry, const Layer& layer, std::string_view pass,
                double budget_s) {
-  const Job job(registry, layer, pass);
-  // The plain kernel, the last one, is hundreds of times slower.
-  const std::size_t count = std::max<std::size_t>(job.size() - 1, 1);
-  std::vector<double> best(count, 1e9);
   constexpr int kRounds = 20;
+  constexpr std::size_t kMostThreads = 2;
+  const std::array jobs = {Job(registry, layer, pass, 1), Job(registry, layer, pass, 2)};
+  // The plain kernel, the last one, is hundreds of times slower.
+  const std::size_t count = std::max<std::size_t>(jobs[0].size() - 1, 1);
+  std::vector<std::array<double, kMostThreads>> best(count, {1e9, 1e9});
   const auto repeats = std::max<std::int64_t>(
       static_cast<std::int64_t>(budget_s / kRounds / (layer.flops() / 80e9)), 1);
   for (int round = 0; round < kRounds; ++round) {
-    for (std::size_t i = 0; i < count; ++i) best[i] = std::min(best[i], job.time(i, repeats));
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t t = 0; t < kMostThreads; ++t) {
+        best[i][t] = std::min(best[i][t], jobs[t].time(i, repeats));
+      }
+    }
   }
   fmt::print("| {} | {} |", layer.name, pass);
   for (std::size_t i = 0; i < count; ++i) {
-    fmt::print(" {}: {:.3f} ms, {:.0f} |", job.label(i), best[i] * 1e3,
-               layer.flops() / best[i] * 1e-9);
+    fmt::print(" {}:", jobs[0].label(i));
+    for (const double seconds : best[i]) {
+      fmt::print(" {:.3f} ms, {:.0f};", seconds * 1e3, layer.flops() / seconds * 1e-9);
+    }
+    fmt::print(" gain {:.2f} |", best[i][0] / best[i][1]);
   }
   fmt::print("\n");
 }

@@ -178,21 +178,16 @@ template <class T>
 void split_channels(ResultPlan<T>& plan) {
   const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
   const std::int64_t total = (plan.result_channels + lanes - 1) / lanes;
-  std::int64_t largest = plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
+  const std::int64_t most = plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
   const std::int64_t weights = plan.result_channels * plan.source_channels * plan.kernel_size;
   const std::int64_t pixels = plan.batch * (plan.source_channels * plan.source_size +
                                             plan.result_channels * plan.result_size);
   const std::int64_t copies = plan.source.copies() ? 1 : plan.threads;
   if (weights * copies > pixels && plan.groups < plan.threads) {
     plan.parts = std::min<std::int64_t>(plan.threads, total);
-    largest = even_part_of(total, largest, plan.parts);
   }
-  const EvenSplit split(total, largest);
-  plan.parts = std::min(plan.parts, split.count());
-  for (std::int64_t i = 0; i < split.count(); ++i) {
-    plan.panels.push_back({.first = plan.padded_channels, .width = split.size(i) * lanes});
-    plan.padded_channels += plan.panels.back().width;
-  }
+  plan.panels = split_panels(total, most, lanes, plan.parts, &plan.part_panels);
+  plan.padded_channels = total * lanes;
 }
 
 /// Units of work: several images, or a part of one.
@@ -225,7 +220,8 @@ void split_work(ResultPlan<T>& plan) {
   const std::int64_t copy = plan.source.copy_elements(plan.source_channels) * bytes;
   plan.images = std::min({kSharedResults / plan.result_size, plan.batch * plan.parts / plan.threads,
                           kCopyBytes / std::max<std::int64_t>(copy, 1)});
-  plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
+  plan.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.images, 1),
+                             plan.parts == plan.threads ? 1 : plan.threads);
 }
 
 template <class T>
@@ -272,6 +268,24 @@ std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t
   const std::int64_t count = EvenSplit(total, largest).count();
   const std::int64_t rounded = (count + parts - 1) / parts * parts;
   return (total + rounded - 1) / rounded;
+}
+
+std::vector<ChannelPanel> split_panels(std::int64_t total, std::int64_t most, std::int64_t unit,
+                                       std::int64_t parts, std::vector<std::int64_t>* firsts) {
+  std::vector<ChannelPanel> panels;
+  std::vector<std::int64_t> of_parts;
+  std::int64_t first = 0;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    of_parts.push_back(static_cast<std::int64_t>(panels.size()));
+    const EvenSplit split(total * (part + 1) / parts - total * part / parts, most);
+    for (std::int64_t i = 0; i < split.count(); ++i) {
+      panels.push_back({.first = first, .width = split.size(i) * unit});
+      first += panels.back().width;
+    }
+  }
+  of_parts.push_back(static_cast<std::int64_t>(panels.size()));
+  if (firsts != nullptr) *firsts = std::move(of_parts);
+  return panels;
 }
 
 double tile_cycles(std::int64_t rows, std::int64_t vectors) {

@@ -252,11 +252,12 @@ TEST(ConvKernels, AgreeWhereALayerIsComputedInParts) {
       {{1, 16, 8, 16}, {33, 16, 1, 1}, {1, 33, 8, 16}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
       {{3, 64, 5, 5}, {150, 64, 3, 3}, {3, 150, 3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
       {{2, 90, 3, 3}, {200, 90, 1, 1}, {2, 200, 3, 3}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{7, 80, 3, 3}, {90, 80, 1, 1}, {7, 90, 3, 3}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
       {{2, 3, 41, 53}, {20, 3, 3, 3}, {2, 20, 21, 27}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
       {{1, 3, 41, 53}, {20, 3, 5, 5}, {1, 20, 14, 18}, {3, 3}, {2, 3, 1, 2}, {1, 1}},
   };
   for (const conv::Layer& layer : layers) {
-    for (const int threads : {1, 3}) conv::compare_all(layer, DataType::kFloat32, threads);
+    for (const int threads : {1, 2, 3}) conv::compare_all(layer, DataType::kFloat32, threads);
   }
 }
 

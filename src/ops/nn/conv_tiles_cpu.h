@@ -38,7 +38,7 @@ struct EvenSplit {
 
 /// The larger parts of an even split.
 std::int64_t even_part(std::int64_t total, std::int64_t largest);
-/// The same where the count should be a multiple of `parts`.
+/// The same where the count should be a multiple of `parts`: of threads, which share it.
 std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t parts);
 
 /// Elements that fill whole cache lines.
@@ -56,6 +56,12 @@ struct ChannelPanel {
   std::int64_t first = 0;
   std::int64_t width = 0;
 };
+
+/// Panels of up to `most * unit` channels that make up `total * unit` of them, in `parts` parts of
+/// nearly as many channels each. `firsts`: the first panel of each part, and after the last.
+std::vector<ChannelPanel> split_panels(std::int64_t total, std::int64_t most, std::int64_t unit,
+                                       std::int64_t parts = 1,
+                                       std::vector<std::int64_t>* firsts = nullptr);
 
 /// The results that have the same taps, along each axis.
 struct ResultPhase {
@@ -97,8 +103,9 @@ struct ResultPlan {
   std::int64_t block = 0;       ///< into this many positions of every phase
   std::int64_t block_step = 1;  ///< results per such position
   std::int64_t blocks = 1;
-  std::int64_t block_results = 0;  ///< results of the largest block
-  std::int64_t parts = 1;          ///< of the panels, each a unit of its own
+  std::int64_t block_results = 0;              ///< results of the largest block
+  std::int64_t parts = 1;                      ///< of the panels, each a unit of its own
+  std::vector<std::int64_t> part_panels = {};  ///< the first of each part, and after the last
 
   // Scratch, in elements: the packed weights and biases of all groups unless they are constant,
   // then the threads' parts.
@@ -110,8 +117,8 @@ struct ResultPlan {
   std::int64_t part_units() const { return (batch + images - 1) / images * groups * blocks; }
   /// The panels of a part.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t part) const {
-    const auto count = static_cast<std::int64_t>(panels.size());
-    return {count * part / parts, count * (part + 1) / parts};
+    const auto i = static_cast<std::size_t>(part);
+    return {part_panels[i], part_panels[i + 1]};
   }
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(T));

@@ -60,6 +60,8 @@ struct WeightPlan {
   std::int64_t unit_windows = 0;  ///< of the largest unit
   /// Threads compute panels of all images instead of images: if there are more weights than pixels.
   bool shares_panels = false;
+  std::vector<std::int64_t> thread_panels = {0,
+                                             0};  ///< the first of each thread, and after the last
   std::int64_t columns_at = 0, matrix_at = 0, sums_at = 0, thread_elements = 0;
 
   std::int64_t rows() const { return channels * taps; }
@@ -70,9 +72,8 @@ struct WeightPlan {
   }
   /// The panels that a thread computes.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t thread) const {
-    const auto count = static_cast<std::int64_t>(panels.size());
-    if (!shares_panels) return {0, count};
-    return {count * thread / threads, count * (thread + 1) / threads};
+    const std::size_t i = shares_panels ? static_cast<std::size_t>(thread) : 0;
+    return {thread_panels[i], thread_panels[i + 1]};
   }
   /// Where a panel's sums start, [channels, taps, width].
   std::int64_t panel_sums(std::int64_t group, const ChannelPanel& panel) const {
@@ -157,13 +158,9 @@ void choose_tiles(WeightPlan<T>& plan) {
   plan.shares_panels = plan.mode == WeightMode::kChannels && plan.threads > 1 &&
                        total >= plan.threads &&
                        weights * (plan.taps == 1 ? plan.threads : 1) > pixels;
-  if (plan.shares_panels) vectors = even_part_of(total, vectors, plan.threads);
-  const EvenSplit split(total, vectors);
-  plan.shares_panels = plan.shares_panels && split.count() >= plan.threads;
-  for (std::int64_t i = 0; i < split.count(); ++i) {
-    plan.panels.push_back({.first = plan.padded_channels, .width = split.size(i) * lanes});
-    plan.padded_channels += plan.panels.back().width;
-  }
+  plan.panels = split_panels(total, vectors, lanes, plan.shares_panels ? plan.threads : 1,
+                             &plan.thread_panels);
+  plan.padded_channels = total * lanes;
 }
 
 /// Units: several images, or a block of the windows of one.
@@ -175,7 +172,7 @@ void split_work(WeightPlan<T>& plan) {
   if (plan.mode == WeightMode::kDots) {
     plan.block = plan.axes[plan.block_axis].count;
     plan.images = std::clamp<std::int64_t>(fitting, 1, dot_images(plan));
-    plan.images = even_part(plan.batch, plan.images);
+    plan.images = even_part_of(plan.batch, plan.images, plan.threads);
     return;
   }
   const std::int64_t largest =
@@ -192,7 +189,8 @@ void split_work(WeightPlan<T>& plan) {
   if (plan.blocks == 1) {
     const std::int64_t of_thread = plan.shares_panels ? plan.batch : plan.batch / plan.threads;
     plan.images = std::min({largest / plan.windows, of_thread, fitting});
-    plan.images = even_part(plan.batch, std::max<std::int64_t>(plan.images, 1));
+    plan.images = even_part_of(plan.batch, std::max<std::int64_t>(plan.images, 1),
+                               plan.shares_panels ? 1 : plan.threads);
   }
   plan.unit_windows = plan.images * plan.block * inner;
 }

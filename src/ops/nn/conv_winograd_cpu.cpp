@@ -38,7 +38,8 @@ struct ResultPlan {
   const device::OffsetTarget<float>* target = nullptr;
   int threads = 1;
   std::vector<ChannelPanel> panels;
-  std::vector<std::int32_t> offsets;  ///< 0, 1, 2, ..
+  std::vector<std::int64_t> part_panels;  ///< the first of each part, and after the last
+  std::vector<std::int32_t> offsets;      ///< 0, 1, 2, ..
   bool stores_images = false;
   bool is_constant = false;     ///< weights will be `packed`
   std::int64_t tile_plane = 0;  ///< of transformed tiles: of a unit, or of all images
@@ -53,7 +54,7 @@ struct ResultPlan {
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
   }
-  std::int64_t widest() const { return panels.front().width; }
+  std::int64_t widest() const { return std::ranges::max(panels, {}, &ChannelPanel::width).width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
   /// Transformed weights of all panels.
   std::int64_t all_weights() const {
@@ -279,7 +280,11 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
       const std::int64_t images = plan.geometry.units.batch;
       worker.prepare_images(share.first(images), share.last(images));
       share.wait();
-      worker.run_panels(share.first(panels), share.last(panels));
+      const std::int64_t parts = static_cast<std::int64_t>(plan.part_panels.size()) - 1;
+      const auto first = [&](std::int64_t thread) {
+        return plan.part_panels[static_cast<std::size_t>(std::min(thread, parts))];
+      };
+      worker.run_panels(first(share.thread), first(share.thread + 1));
     } else {
       const std::int64_t blocks = panels * worker.channel_blocks();
       if (!plan.packed.is_defined()) {
@@ -363,7 +368,7 @@ void Units::split(std::int64_t most, std::int64_t threads) {
   const std::int64_t of_image = tile_rows * tile_columns;
   rows = tile_rows;
   images = std::clamp<std::int64_t>(most / of_image, 1, std::max<std::int64_t>(batch / threads, 1));
-  images = even_part(batch, images);
+  images = even_part_of(batch, images, threads);
   if (images > 1) return;
   const std::int64_t bands = std::max((of_image + most - 1) / most, (threads + batch - 1) / batch);
   rows = even_part(tile_rows, std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1));
@@ -444,18 +449,6 @@ void Products::run() const {
   }
 }
 
-std::vector<ChannelPanel> panels_of(const Images& images, std::int64_t vectors,
-                                    std::int64_t lanes) {
-  const EvenSplit split(images.padded / lanes, vectors);
-  std::vector<ChannelPanel> panels;
-  std::int64_t first = 0;
-  for (std::int64_t i = 0; i < split.count(); ++i) {
-    panels.push_back({.first = first, .width = split.size(i) * lanes});
-    first += panels.back().width;
-  }
-  return panels;
-}
-
 double product_cycles(const device::OffsetTarget<float>& target, std::int64_t rows,
                       std::int64_t columns, std::int64_t vectors) {
   const EvenSplit row_split(rows, target.max_rows[vectors - 1]);
@@ -503,15 +496,13 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
     return opdef::KernelOffer::decline("sums tap by tap take less time");
   }
   plan->is_constant = plan->is_constant && request.keeps_constants;  // the choice is the same
-  std::int64_t vectors = best.vectors;
   const Images& source = geometry->source;
   const Images& result = geometry->result;
   plan->stores_images = geometry->all_tiles() < result.padded;
-  if (plan->stores_images) {  // each thread computes panels
-    const std::int64_t wanted = result.padded / target.lanes / request.threads;
-    vectors = std::clamp<std::int64_t>(wanted, 1, vectors);
-  }
-  plan->panels = panels_of(result, vectors, target.lanes);
+  const std::int64_t vectors = result.padded / target.lanes;
+  const std::int64_t parts =
+      plan->stores_images ? std::min<std::int64_t>(request.threads, vectors) : 1;
+  plan->panels = split_panels(vectors, best.vectors, target.lanes, parts, &plan->part_panels);
   const std::int64_t most = kUnitBytes / static_cast<std::int64_t>(sizeof(float)) / kPoints /
                             (source.padded + plan->widest());
   plan->geometry.units.split(std::max<std::int64_t>(most, 1), request.threads);

@@ -158,9 +158,6 @@ struct Products {
 /// Whether scratch of this size is in proportion to the operands.
 bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape);
 
-/// Columns of tiles of this many vectors.
-std::vector<ChannelPanel> panels_of(const Images& images, std::int64_t vectors, std::int64_t lanes);
-
 /// The vectors of a panel for which cycles(vectors) is least.
 struct PanelChoice {
   std::int64_t vectors = 1;

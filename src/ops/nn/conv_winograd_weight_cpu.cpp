@@ -299,7 +299,7 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   }
   const Images& x = geometry->source;
   const Images& y = geometry->result;
-  plan->panels = panels_of(y, best.vectors, target.lanes);
+  plan->panels = split_panels(y.padded / target.lanes, best.vectors, target.lanes);
   plan->stores_images =
       geometry->all_tiles() * (x.padded + y.padded) < x.padded * y.padded * request.threads;
   const std::int64_t most =

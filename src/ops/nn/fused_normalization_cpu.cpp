@@ -23,7 +23,7 @@ using opdef::KernelRequest;
 using opdef::Launch;
 
 // Below this many elements a second thread costs more than it saves.
-constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
+constexpr std::int64_t kParallelElements = 1 << 13;  // per thread
 
 struct Task {
   FusedNormalization op = {};
