@@ -8,6 +8,8 @@ MAKEFLAGS += --no-print-directory
 root := $(CURDIR)
 bin := $(root)/.venv/bin
 export PATH := $(bin):$(PATH)
+# Tests start hundreds of Python processes: modules are compiled once for all of them, NumPy starts no threads.
+pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/pycache OPENBLAS_NUM_THREADS=1
 preset ?= release
 jobs ?= 2
 
@@ -59,7 +61,7 @@ test-faults: build ## kills and failing file calls, all of them (a sample is par
 
 pytest: build ## the Python tests
 	@[[ -n $${ONNXGRAD_OFFLINE:-} ]] || scripts/old_onnxruntime.sh >/dev/null
-	@python -m pytest -n $(jobs) -q
+	@$(pytest_env) python -m pytest -n $(jobs) -q
 
 lint: build ## formatting, types, layers, file lengths; clang-tidy on changed files
 	@scripts/lint.sh
