@@ -92,6 +92,7 @@ docs: setup package ## run the examples of onnxcustom's documents; write docs/se
 
 bench: build ## the benchmark workloads beside other systems at 1 and 2 threads (PEERS=... chooses), their floors and profiles, inference, optimizers
 	@PEERS=$${PEERS:-all} python benchmarks/peers/run.py --workloads all --threads 1,2
+	@python benchmarks/large_models.py
 	@python benchmarks/floors.py
 	@python benchmarks/profiles.py
 	@python benchmarks/inference.py

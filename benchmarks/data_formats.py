@@ -24,8 +24,11 @@ from onnx import numpy_helper
 
 import onnxgrad as og
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+
+import report
+
 COLUMNS = 32
-MARK = ("<!-- begin: data formats -->", "<!-- end: data formats -->")
 
 
 def mlp(sizes):
@@ -165,11 +168,7 @@ def main():
     )
     print(f"{table}\n\n{note}")
     if options.docs:
-        page = Path(options.docs)
-        text = page.read_text(encoding="utf-8")
-        before, rest = text.split(MARK[0], 1)
-        after = rest.split(MARK[1], 1)[1]
-        page.write_text(f"{before}{MARK[0]}\n\n{table}\n\n{note}\n\n{MARK[1]}{after}")
+        report.write_marked(Path(options.docs), "data formats", f"{table}\n\n{note}")
 
 
 if __name__ == "__main__":

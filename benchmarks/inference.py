@@ -24,6 +24,7 @@ import catalogue
 import environments
 import onnx
 import onnxruntime
+import report
 import workloads
 
 import onnxgrad as og
@@ -81,11 +82,12 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=3, help="seconds per comparison")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
     options = parser.parse_args()
     names = catalogue.choose_workloads(options.workloads)
     folder = environments.Cache(options.work).models(names)
-    print("| workload | batch | threads | onnxgrad | onnxruntime | ratio | difference |")
-    print("|" + "---|" * 7)
+    head = ["workload", "batch", "threads", "onnxgrad", "onnxruntime", "ratio", "difference"]
+    lines: list[list[str]] = []
     failed = False
     for name in names:
         model = inference_model(folder / f"{name}.onnx")
@@ -94,11 +96,15 @@ def main() -> int:
             for threads in map(int, options.threads.split(",")):
                 ours, theirs, difference = compare(model, inputs, threads, options.budget)
                 failed |= ours > 1.1 * theirs or difference > 1e-4
-                print(
-                    f"| {name} | {batch} | {threads} | {ours * 1e3:.3f} ms | {theirs * 1e3:.3f} ms "
-                    f"| {ours / theirs:.2f} | {difference:.0e} |",
-                    flush=True,
-                )
+                lines.append([
+                    name, str(batch), str(threads), f"{ours * 1e3:.3f} ms", f"{theirs * 1e3:.3f} ms",
+                    f"{ours / theirs:.2f}", f"{difference:.0e}",
+                ])  # fmt: skip
+                print(*lines[-1], flush=True)
+    text = report.markdown(head, lines)
+    print(text)
+    if options.docs:
+        report.write_marked(options.docs, "inference", text)
     return int(options.check and failed)
 
 

@@ -91,10 +91,6 @@ def measure(task: dict[str, object], name: str, threads: int, budget: float) -> 
     return {kind: (seconds, work) for kind, (seconds, work) in kinds.items()}, whole
 
 
-def duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.2f} µs"
-
-
 def table(name: str, measured: dict[int, tuple[Kinds, float]]) -> str:
     """Rows by kind, slowest first; those that are short at every thread count are one row."""
     counts = sorted(measured)
@@ -113,7 +109,7 @@ def table(name: str, measured: dict[int, tuple[Kinds, float]]) -> str:
             work = sum(measured[n][0].get(kind, (0.0, 0.0))[1] for kind in of)
             products = of[0].startswith(("products", "weight g", "convol", "attention"))
             rate = f"{work / seconds * 1e-9:.0f}" if products and seconds else ""
-            row += [duration(seconds), f"{seconds / totals[n]:.0%}", rate]
+            row += [report.duration(seconds), f"{seconds / totals[n]:.0%}", rate]
         return row
 
     lines = [
@@ -124,8 +120,8 @@ def table(name: str, measured: dict[int, tuple[Kinds, float]]) -> str:
     if small:
         rows.append(("the rest", cells(small)))
     lines += ["| " + " | ".join([kind, *row]) + " |" for kind, row in rows]
-    sums = [[duration(totals[n]), "", ""] for n in counts]
-    whole = [[duration(measured[n][1]), "", ""] for n in counts]
+    sums = [[report.duration(totals[n]), "", ""] for n in counts]
+    whole = [[report.duration(measured[n][1]), "", ""] for n in counts]
     for title, found in (("all kernels", sums), ("a whole step, not profiled", whole)):
         lines.append("| " + " | ".join([title, *(cell for row in found for cell in row)]) + " |")
     return f"### {name}\n\n" + "\n".join(lines)

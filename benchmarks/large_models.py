@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""w3 to w8 beside PyTorch in one table, from the results that peers/run.py stores.
+
+    PEERS=all benchmarks/peers/run.py --workloads all --threads 1,2
+    benchmarks/large_models.py --docs docs/benchmarks.md
+
+An earlier build that took part as `--extra "before=..."` gets a column. Of PyTorch the faster
+layout of images counts, eager and compiled apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+
+import environments
+import report
+import workloads
+
+LARGE = [name for name in workloads.WORKLOADS if name[:2] not in ("w1", "w2")]
+# Of PyTorch's eager time, with one thread and with two.
+GOALS = {
+    "w3_mlp784": (0.65, 0.65),
+    "w4_cnn": (0.40, 0.42),
+    "w5_resnet18": (0.75, 0.75),
+    "w6_bert_tiny": (0.75, 0.70),
+    "w6_bert_base_layer": (0.88, 0.85),
+}
+HEAD = [
+    "workload", "before, ms", "now, ms", "PyTorch, ms", "now / PyTorch", "goal", "now / compiled",
+    "second thread: ours, PyTorch", "set-up and first step, s: ours, PyTorch",
+    "peak, MB: ours, PyTorch",
+]  # fmt: skip
+
+Pair = tuple[float | None, float | None]  # with one thread, with two
+
+
+def pair(pattern: str, values: Pair) -> str:
+    return " / ".join("-" if value is None else format(value, pattern) for value in values)
+
+
+def quotient(a: Pair, b: Pair) -> Pair:
+    first, second = (None if x is None or y is None else x / y for x, y in zip(a, b, strict=True))
+    return first, second
+
+
+def milliseconds(results: report.Results, name: str, peers: tuple[str, ...]) -> Pair:
+    """The shortest step of the fastest of some systems."""
+    best: list[float | None] = []
+    for threads in (1, 2):
+        steps = [report.best_step(results, name, peer, threads) for peer in peers]
+        known = [1e3 * step for step in steps if step is not None]
+        best.append(min(known) if known else None)
+    return best[0], best[1]
+
+
+def starts(results: report.Results, name: str, peer: str) -> Pair:
+    """Set-up and first step, in seconds."""
+    runs = report.runs_of(results, name, peer)
+    first, second = (
+        runs[threads]["setup"] + runs[threads]["first_step"] if threads in runs else None
+        for threads in (1, 2)
+    )
+    return first, second
+
+
+def peak(results: report.Results, name: str, peer: str) -> str:
+    runs = report.runs_of(results, name, peer)
+    return f"{max(run['rss_mb'] for run in runs[1]['runs']):.0f}" if 1 in runs else "-"
+
+
+def gain(steps: Pair) -> str:
+    one, two = steps
+    return "-" if one is None or two is None else f"{one / two:.2f}"
+
+
+def row(results: report.Results, name: str) -> list[str]:
+    ours = milliseconds(results, name, ("onnxgrad",))
+    eager = milliseconds(results, name, ("torch-eager", "torch-eager-cl"))
+    compiled = milliseconds(results, name, ("torch-compile", "torch-compile-cl"))
+    goal = GOALS.get(name)
+    return [
+        name,
+        pair("#.3g", milliseconds(results, name, ("before",))),
+        pair("#.3g", ours),
+        pair("#.3g", eager),
+        pair(".2f", quotient(ours, eager)),
+        pair(".2f", goal) if goal else "",
+        pair(".2f", quotient(ours, compiled)),
+        f"{gain(ours)}, {gain(eager)}",
+        f"{pair('.2f', starts(results, name, 'onnxgrad'))}, "
+        f"{pair('.2f', starts(results, name, 'torch-eager'))}",
+        f"{peak(results, name, 'onnxgrad')}, {peak(results, name, 'torch-eager')}",
+    ]
+
+
+def table(results: report.Results) -> str:
+    return report.markdown(
+        HEAD, [row(results, name) for name in LARGE if name in results["workloads"]]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=pathlib.Path, help="default: results.json of the cache")
+    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
+    options = parser.parse_args()
+    path = options.json or environments.DEFAULT_CACHE.expanduser() / "results.json"
+    text = table(json.loads(path.read_text()))
+    print(text)
+    if options.docs:
+        report.write_marked(options.docs, "large models", text)
+
+
+if __name__ == "__main__":
+    main()
