@@ -97,8 +97,8 @@ def main() -> int:
                 ours, theirs, difference = compare(model, inputs, threads, options.budget)
                 failed |= ours > 1.1 * theirs or difference > 1e-4
                 lines.append([
-                    name, str(batch), str(threads), f"{ours * 1e3:.3f} ms", f"{theirs * 1e3:.3f} ms",
-                    f"{ours / theirs:.2f}", f"{difference:.0e}",
+                    name, str(batch), str(threads), f"{ours * 1e3:.3f} ms",
+                    f"{theirs * 1e3:.3f} ms", f"{ours / theirs:.2f}", f"{difference:.0e}",
                 ])  # fmt: skip
                 print(*lines[-1], flush=True)
     text = report.markdown(head, lines)
