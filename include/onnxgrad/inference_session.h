@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onnxgrad/model.h"
+#include "onnxgrad/profile.h"
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -65,6 +66,15 @@ class InferenceSession {
 
   /// The plan of the last run, one line per kernel; empty before the first.
   std::string plan_summary() const;
+
+  /// While on, the kernels of runs are timed. Switching on starts over.
+  void set_profiling(bool on);
+  /// Measurements so far.
+  Profile profile() const;
+  /// Weights are constants of the plans: those that are read in the file's bytes are in `file`, all
+  /// others, and what kernels keep of them in their own order, in `constants`. Activations are
+  /// inner values and outputs. No other purpose occurs but `scratch` and `dynamic`.
+  MemoryReport memory() const;
 
  private:
   struct Impl;

@@ -7,7 +7,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Time of one kernel over the steps since profiling began.
+/// Time of one kernel over the steps or runs since profiling began.
 struct KernelTime {
   std::string op_type;
   std::string node;    ///< name of the node (of the first one, if several were fused)
@@ -18,7 +18,7 @@ struct KernelTime {
   int threads = 1;   ///< that it took
 };
 
-/// Where the time of the training steps went.
+/// Where the time of training steps or runs went.
 struct Profile {
   std::vector<KernelTime> kernels;  ///< slowest first
   /// Single calls (the first million) in the Trace Event format, JSON, for Perfetto or

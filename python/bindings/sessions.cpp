@@ -56,7 +56,10 @@ void bind_inference(nb::module_& module) {
             return session.run(output_names, feeds);
           },
           "output_names"_a, "feeds"_a, Unlocked())
-      .def("plan_summary", &InferenceSession::plan_summary);
+      .def("plan_summary", &InferenceSession::plan_summary)
+      .def("set_profiling", &InferenceSession::set_profiling, "on"_a)
+      .def("profile", &InferenceSession::profile, Unlocked())
+      .def("memory", &InferenceSession::memory);
   module.def(
       "pack_values", [](const std::vector<Tensor>& elements) { return pack_values(elements); },
       "elements"_a);

@@ -1,8 +1,10 @@
-"""Profiles of training steps, and the memory that a session uses."""
+"""Profiles of training steps and runs, and the memory that a session uses."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from onnxgrad import _core
@@ -21,9 +23,9 @@ class Memory(NamedTuple):
     optimizer_state : int
         Slots and counters.
     activations : int
-        Values and gradients of the largest step so far.
+        Values and gradients of the largest step or run so far.
     scratch : int
-        Workspace of kernels during a step.
+        Workspace of kernels during a step or run.
     constants : int
         Folded values, and weights that are not trained where these are not read in the file's
         bytes, of all plans.
@@ -81,7 +83,7 @@ class KernelTime(NamedTuple):
 
 
 class Profile:
-    """The times of the kernels of training steps; see `TrainingSession.profiling`.
+    """The times of kernels; see `TrainingSession.profiling` and `InferenceSession.profiling`.
 
     Attributes
     ----------
@@ -111,3 +113,15 @@ class Profile:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to a file. Raises: CheckpointError."""
         write_file(path, self.trace_json)
+
+
+@contextlib.contextmanager
+def profiling(session: _core.TrainingSession | _core.InferenceSession) -> Iterator[Profile]:
+    """Time the kernels of a session of the extension inside a ``with`` block."""
+    profile = Profile()
+    session.set_profiling(True)
+    try:
+        yield profile
+    finally:
+        session.set_profiling(False)
+        profile._fill(session.profile())

@@ -1,12 +1,17 @@
 #include "onnxgrad/inference_session.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "api/call_guard.h"
+#include "api/measures.h"
 #include "api/model_impl.h"
 #include "base/check.h"
 #include "base/packed.h"
+#include "onnx/file_bytes.h"
 #include "passes/passes.h"
 #include "runtime/packed_graph.h"
 #include "train/engine.h"
@@ -52,6 +57,7 @@ struct InferenceSession::Impl {
   std::vector<train::RunnableOutput> runnable;  ///< those that can be computed
   NamedTensors defaults;
   std::shared_ptr<const train::TextCodes> texts;  ///< nullptr: the model reads none
+  std::weak_ptr<const onnx_io::FileBytes> file;   ///< expired when no weight is read in it
   std::optional<runtime::Executor> executor;
   std::optional<std::vector<Dims>> last_dims;
   api::Gate busy;
@@ -93,6 +99,10 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
   passes::transpose_weights(graph);
   ir::eliminate_dead_nodes(graph);
   runtime::ExecutorOptions own = train::executor_options(options);
+  if (const auto& bytes = model.impl().file.bytes; bytes != nullptr) {
+    file = bytes;
+    own.counted_elsewhere = bytes->memory();
+  }
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) own.output_blocks.push_back(i);
   executor.emplace(std::move(working), train::builtin_engine(), std::move(own));
 }
@@ -155,6 +165,30 @@ std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_na
     results.push_back(output.finish(is_repeated ? computed[index].clone() : computed[index]));
   }
   return results;
+}
+
+void InferenceSession::set_profiling(bool on) {
+  const api::CallGuard guard(impl_->busy);
+  impl_->executor->set_profiling(on);
+}
+
+Profile InferenceSession::profile() const {
+  const api::CallGuard guard(impl_->busy);
+  return api::profile_of(*impl_->executor);
+}
+
+MemoryReport InferenceSession::memory() const {
+  const api::CallGuard guard(impl_->busy);
+  const runtime::MemoryUse use = impl_->executor->memory();
+  const auto file = impl_->file.lock();
+  return {.activations = use.arena - use.scratch + use.blocks,
+          .scratch = use.scratch,
+          .constants = use.constants,
+          .dynamic = use.dynamic,
+          .file = file == nullptr ? 0 : std::ssize(file->memory()),
+          .recomputed_values = use.recomputed_values,
+          .recomputed_bytes = use.recomputed_bytes,
+          .recomputed_flops = use.recomputed_flops};
 }
 
 std::string InferenceSession::plan_summary() const {

@@ -5,7 +5,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/measures.h"
+#include "runtime/executor.h"
+
 namespace onnxgrad {
+
+namespace api {
+
+Profile profile_of(const runtime::Executor& executor) {
+  Profile result;
+  for (runtime::KernelProfile& kernel : executor.profile()) {
+    result.kernels.push_back({.op_type = std::move(kernel.op_type),
+                              .node = std::move(kernel.node),
+                              .kernel = std::move(kernel.label),
+                              .calls = kernel.calls,
+                              .total_s = kernel.total_s,
+                              .flops = kernel.flops,
+                              .threads = kernel.threads});
+  }
+  result.trace_json = executor.trace_json();
+  return result;
+}
+
+}  // namespace api
 
 std::string Profile::to_text() const {
   double all = 0;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "api/call_guard.h"
+#include "api/measures.h"
 #include "api/training_session_impl.h"
 #include "train/checkpoints/checkpoint_folder.h"
 #include "train/session/session_checkpoint.h"
@@ -153,19 +154,7 @@ void TrainingSession::set_profiling(bool on) {
 
 Profile TrainingSession::profile() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  runtime::Executor& executor = impl_->session.runner().executor();
-  Profile result;
-  for (runtime::KernelProfile& kernel : executor.profile()) {
-    result.kernels.push_back({.op_type = std::move(kernel.op_type),
-                              .node = std::move(kernel.node),
-                              .kernel = std::move(kernel.label),
-                              .calls = kernel.calls,
-                              .total_s = kernel.total_s,
-                              .flops = kernel.flops,
-                              .threads = kernel.threads});
-  }
-  result.trace_json = executor.trace_json();
-  return result;
+  return api::profile_of(impl_->session.runner().executor());
 }
 
 MemoryReport TrainingSession::memory() const {

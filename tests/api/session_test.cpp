@@ -54,6 +54,27 @@ TEST(InferenceSessionApi, RunsChosenOutputs) {
   EXPECT_EQ(session.run(names, more).at(0).dims(), Dims({2, 3}));
 }
 
+TEST(InferenceSessionApi, MeasuresTimeAndMemory) {
+  InferenceSession session(Model::from_text(kScores), {.threads = 1});
+  EXPECT_EQ(session.memory().activations, 0);
+  session.run({}, one_row());
+  EXPECT_TRUE(session.profile().kernels.empty());
+  session.set_profiling(true);
+  for (int i = 0; i < 3; ++i) session.run({}, one_row());
+  session.set_profiling(false);
+  session.run({}, one_row());
+  const Profile profile = session.profile();
+  ASSERT_FALSE(profile.kernels.empty());
+  for (const KernelTime& kernel : profile.kernels) EXPECT_EQ(kernel.calls, 3) << kernel.node;
+  EXPECT_THAT(profile.trace_json, HasSubstr("traceEvents"));
+
+  const MemoryReport memory = session.memory();
+  EXPECT_GE(memory.activations, 2 * 3 * 4);  // the outputs
+  EXPECT_GE(memory.constants, 2 * 3 * 4);    // w, packed
+  EXPECT_EQ(memory.weights + memory.optimizer_state + memory.evaluation + memory.snapshots, 0);
+  EXPECT_THAT(memory.to_text(), HasSubstr("activations"));
+}
+
 TEST(InferenceSessionApi, RefusesWrongFeeds) {
   InferenceSession session(Model::from_text(kScores), {.threads = 1});
   EXPECT_THROW(session.run({}, {}), DataError);

@@ -52,6 +52,32 @@ def test_memory_counts_what_numpy_counts():
     assert memory.total == sum(memory)
 
 
+def test_inference_has_profile_and_memory(tmp_path):
+    X, _ = data()
+    model = mlp_proto([4, 8, 2])
+    session = og.InferenceSession(model, threads=1)
+    assert session.memory().activations == 0
+    session.run(None, {"X": X})
+    with session.profiling() as profile:
+        for _ in range(5):
+            session.run(None, {"X": X})
+    assert profile.kernels
+    assert {kernel.calls for kernel in profile.kernels} == {5}
+    assert profile.kernels[0].op_type in str(profile)
+    profile.save(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert len(events) == 5 * len(profile.kernels)
+    memory = session.memory()
+    assert isinstance(memory, type(og.TrainingSession(model, "squared_error").memory()))
+    assert memory.activations >= 64 * 2 * 4  # the output
+    assert memory.weights == memory.optimizer_state == memory.evaluation == memory.snapshots == 0
+    assert memory.total == sum(memory)
+    with pytest.raises(ZeroDivisionError), session.profiling() as profile:
+        session.run(None, {"X": X})
+        raise ZeroDivisionError
+    assert profile.kernels[0].calls == 1
+
+
 def test_shapes_are_compiled_once():
     X, y = data()
     session = og.TrainingSession(mlp_proto([4, 8, 2]), "squared_error", "sgd")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import is_map, maps_of_rows, rows_of_maps
 from onnxgrad.errors import DataError
+from onnxgrad.profiles import Memory, Profile, profiling
 
 __all__ = ["InferenceSession", "NotPickled"]
 
@@ -218,3 +220,30 @@ class InferenceSession(NotPickled):
     def plan_summary(self) -> str:
         """Return the kernels of the last run, one line each; empty before the first run."""
         return self._core.plan_summary()
+
+    @contextlib.contextmanager
+    def profiling(self) -> Iterator[Profile]:
+        """Time the kernels of the runs inside a ``with`` block.
+
+        The `Profile` is filled in at the end of the block.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import onnxgrad as og
+        >>> session = og.InferenceSession(linear_model)
+        >>> with session.profiling() as profile:
+        ...     outputs = [session.run(None, {"X": np.ones((4, 2), np.float32)}) for _ in range(10)]
+        >>> profile.kernels[0].calls
+        10
+        """
+        with profiling(self._core) as profile:
+            yield profile
+
+    def memory(self) -> Memory:
+        """Return the memory that the session uses, by purpose.
+
+        Weights are constants here: those that are read in the file's bytes count as `file`, others,
+        and what kernels keep of them in an order of their own, as `constants`.
+        """
+        return Memory._of(self._core.memory())

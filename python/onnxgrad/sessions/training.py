@@ -32,7 +32,7 @@ from onnxgrad.optimizers import (
     update_options,
 )
 from onnxgrad.precision import PrecisionLike, as_precision
-from onnxgrad.profiles import Memory, Profile
+from onnxgrad.profiles import Memory, Profile, profiling
 from onnxgrad.sessions.inference import NotPickled, as_declared
 
 if TYPE_CHECKING:
@@ -522,13 +522,8 @@ class TrainingSession(NotPickled):
         >>> profile.kernels[0].calls
         10
         """
-        profile = Profile()
-        self._core.set_profiling(True)
-        try:
+        with profiling(self._core) as profile:
             yield profile
-        finally:
-            self._core.set_profiling(False)
-            profile._fill(self._core.profile())
 
     def memory(self) -> Memory:
         """Return the memory that the session uses, by purpose."""
