@@ -10,8 +10,10 @@
 #include "api/measures.h"
 #include "api/model_impl.h"
 #include "base/check.h"
+#include "base/memory_budget.h"
 #include "base/packed.h"
 #include "onnx/file_bytes.h"
+#include "opdef/packed_constants.h"
 #include "passes/passes.h"
 #include "runtime/packed_graph.h"
 #include "train/engine.h"
@@ -21,6 +23,9 @@
 
 namespace onnxgrad {
 namespace {
+
+// Of the memory that a session may use, what packed weights take at most.
+constexpr std::int64_t kPackedPart = 4;
 
 // Inputs that may be omitted, with their defaults.
 NamedTensors take_defaults(ir::Model& model) {
@@ -96,7 +101,6 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
     runnable.push_back(std::move(all[i]));
   }
   passes::fold_batch_norms(graph);
-  passes::transpose_weights(graph);
   ir::eliminate_dead_nodes(graph);
   runtime::ExecutorOptions own = train::executor_options(options);
   if (const auto& bytes = model.impl().file.bytes; bytes != nullptr) {
@@ -104,6 +108,8 @@ InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
     own.counted_elsewhere = bytes->memory();
   }
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) own.output_blocks.push_back(i);
+  const auto& budget = own.budget != nullptr ? own.budget : base::current_budget();
+  own.packed = std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
   executor.emplace(std::move(working), train::builtin_engine(), std::move(own));
 }
 

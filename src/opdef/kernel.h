@@ -23,8 +23,9 @@
 
 namespace onnxgrad::opdef {
 
-class BodyCompiler;  // opdef/body.h
-class Collectives;   // opdef/collectives.h
+class BodyCompiler;     // opdef/body.h
+class Collectives;      // opdef/collectives.h
+class PackedConstants;  // opdef/packed_constants.h
 
 /// Dense row-major operand or result. dtype kUndefined: absent.
 struct TensorDesc {
@@ -44,6 +45,8 @@ struct KernelRequest {
   const BodyCompiler* bodies = nullptr;
   /// Whether the kernel may keep constants in a form of its own (PreparedKernel::kept_bytes).
   bool keeps_constants = false;
+  /// Where products keep theirs, for all plans that read them; nullptr: nowhere.
+  PackedConstants* packed = nullptr;
 };
 
 /// What changes from step to step other than pointers: written by the loop before the step.

@@ -143,11 +143,6 @@ bool fuse_epilogues(ir::Graph& graph, const PassContext& context);
 /// changed anything.
 bool fold_batch_norms(ir::Graph& graph);
 
-/// Constant weights of a Gemm that are read transposed, and of moderate size, are stored transposed
-/// (new initializers), also in subgraphs: products of a few rows are faster. For the same models.
-/// Returns whether it changed anything.
-bool transpose_weights(ir::Graph& graph);
-
 }  // namespace onnxgrad::passes
 
 #endif  // ONNXGRAD_PASSES_PASSES_H_

@@ -468,6 +468,7 @@ MemoryUse Executor::memory() const {
     use.recomputed_flops = again.flops;
   }
   if (!impl_->owns_tails) return use;
+  if (impl_->options.packed != nullptr) use.constants += impl_->options.packed->size_bytes();
   impl_->options.tails->for_each([&use](const Region& tail) {
     use.dynamic += tail.arena_bytes() + tail.constant_bytes() + tail.body_bytes();
   });

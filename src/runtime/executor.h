@@ -16,6 +16,7 @@
 #include "ir/builder.h"
 #include "ir/graph.h"
 #include "opdef/kernel.h"
+#include "opdef/packed_constants.h"
 #include "opdef/registry.h"
 
 // An Executor holds a model of the internal opset, its state (weights, statistics, optimizer slots)
@@ -61,6 +62,9 @@ struct ExecutorOptions {
   std::vector<std::size_t> shape_inputs = {};
   /// The cache of the executor that this one runs a body for: their tails are counted together.
   std::shared_ptr<TailCache> tails = nullptr;
+  /// Keeps constant operands of products in the order in which these read them, which takes as much
+  /// memory again: for models that only run. nullptr: products read constants where they are.
+  std::shared_ptr<opdef::PackedConstants> packed = nullptr;
   /// Where plans are kept for other processes; nullptr: nowhere.
   std::shared_ptr<PlanCache> plan_cache = nullptr;
   /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state

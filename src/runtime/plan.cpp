@@ -32,8 +32,8 @@ class Planner {
  public:
   /// Kernels are chosen once for all plans of a graph.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
-          bool keeps_constants, const opdef::BodyCompiler* bodies, UpdateNumbers numbers,
-          KernelsByNode& kernels)
+          bool keeps_constants, const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed,
+          UpdateNumbers numbers, KernelsByNode& kernels)
       : numbers_(numbers),
         kernels_(kernels),
         graph_(graph),
@@ -42,6 +42,7 @@ class Planner {
         threads_(threads),
         keeps_constants_(keeps_constants),
         bodies_(bodies),
+        packed_(packed),
         arena_(engine.device.alignment()) {}
 
   void run() {
@@ -126,6 +127,7 @@ class Planner {
   std::optional<opdef::PreparedKernel> choose_kernel(const ir::Node& node, std::string* reasons) {
     opdef::KernelRequest request = make_request(node, threads_, bodies_);
     request.keeps_constants = keeps_constants_;
+    request.packed = packed_;
     auto kernel = select_kernel(engine_.kernels, request, reasons);
     if (!kernel) return kernel;
     const double cost_ns = estimate_ns(request, *kernel);
@@ -429,6 +431,7 @@ class Planner {
   double cost_ns_ = 0;
   bool keeps_constants_;
   const opdef::BodyCompiler* bodies_;
+  opdef::PackedConstants* packed_;
   Plan plan_;
   ArenaLayout arena_;
   std::vector<const ir::Node*> nodes_;  // one per step
@@ -463,16 +466,19 @@ std::string Plan::to_text() const {
 }
 
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies) {
+               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies,
+               opdef::PackedConstants* packed) {
   // Updates that run early free what they read, but may need scratch where most memory is in use.
   KernelsByNode kernels;
-  Planner early(graph, binding, engine, threads, keeps_constants, bodies, UpdateNumbers::kEarly,
-                kernels);
+  Planner early(graph, binding, engine, threads, keeps_constants, bodies, packed,
+                UpdateNumbers::kEarly, kernels);
   early.run();
   const int useful = device::useful_threads(early.cost_ns(), kPlanShareNs, threads);
-  if (useful < threads) return make_plan(graph, binding, engine, useful, keeps_constants, bodies);
+  if (useful < threads) {
+    return make_plan(graph, binding, engine, useful, keeps_constants, bodies, packed);
+  }
   if (!early.has_numbers()) return early.take_plan();
-  Planner in_order(graph, binding, engine, threads, keeps_constants, bodies,
+  Planner in_order(graph, binding, engine, threads, keeps_constants, bodies, packed,
                    UpdateNumbers::kInOrder, kernels);
   in_order.run();
   return in_order.arena_bytes() < early.arena_bytes() ? in_order.take_plan() : early.take_plan();

@@ -100,9 +100,11 @@ struct GraphBinding {
 /// `bodies`: for nodes with subgraphs, in their closed form. `keeps_constants`: whether kernels may
 /// keep packed constants; the results have the same bits. `threads`: the most; a plan that is not
 /// worth them takes fewer, and so does each kernel. The cost is estimated, not timed: the same
-/// graph always has the same number. Throws: UnsupportedOperatorError (no kernel), InternalError.
+/// graph always has the same number. `packed`: see KernelRequest::packed. Throws:
+/// UnsupportedOperatorError (no kernel), InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies = nullptr);
+               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies = nullptr,
+               opdef::PackedConstants* packed = nullptr);
 
 }  // namespace onnxgrad::runtime
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
+#include "device/cpu/packed_gemm.h"
 #include "device/cpu/threads.h"
 
 namespace onnxgrad::device {
@@ -294,6 +295,16 @@ PreparedGemm prepare(const GemmSpec& spec) {
   };
   if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
   const bool is_large = std::max(spec.m, kRowsOfRead) * spec.n * spec.k >= kSharedProduct;
+  if (spec.b_is_packed) {
+    ONNXGRAD_ASSERT(can_pack_b(spec));
+    if (!is_large) plan->threads = 1;
+    plan->b_is_packed = true;
+    plan->columns = split_columns(spec.n, *plan->target);
+    GemmSpec read = spec;
+    read.transpose_b = false;
+    plan_packed(*plan, choose_gemm(read, *plan->target) == GemmChoice::kBlocked);
+    return finish(run_blocked<T>, "packed");
+  }
   switch (choose_gemm(spec, *plan->target)) {
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
@@ -378,12 +389,42 @@ void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t s
   }
 }
 
+namespace {
+
+GemmChoice choice_of(const GemmSpec& spec) {
+  return spec.dtype == DataType::kFloat64 ? choose_gemm(spec, gemm_target<double>())
+                                          : choose_gemm(spec, gemm_target<float>());
+}
+
+}  // namespace
+
 bool can_hand_over(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
-  const GemmChoice choice = spec.dtype == DataType::kFloat64
-                                ? choose_gemm(spec, gemm_target<double>())
-                                : choose_gemm(spec, gemm_target<float>());
-  return choice == GemmChoice::kBlocked;
+  return choice_of(spec) == GemmChoice::kBlocked;
+}
+
+bool can_pack_b(const GemmSpec& spec) {
+  GemmSpec read = spec;
+  read.transpose_b = false;
+  return spec.m > 0 && spec.n > 1 && spec.k > 0 && !spec.transpose_a && !spec.hands_over &&
+         spec.a_row_length == 0 && choice_of(read) != GemmChoice::kDots;
+}
+
+std::int64_t packed_b_elements(const GemmSpec& spec) {
+  return spec.dtype == DataType::kFloat64
+             ? PackedGemm<double>::prepare(spec.k, spec.n).packed_size()
+             : PackedGemm<float>::prepare(spec.k, spec.n).packed_size();
+}
+
+void pack_gemm_b(const GemmSpec& spec, const void* b, void* packed) {
+  const auto pack = [&]<class T>(const T* from, T* to) {
+    const auto panels = PackedGemm<T>::prepare(spec.k, spec.n);
+    panels.pack(from, spec.transpose_b ? spec.k : spec.n, spec.transpose_b, to);
+  };
+  if (spec.dtype == DataType::kFloat64) {
+    return pack(static_cast<const double*>(b), static_cast<double*>(packed));
+  }
+  pack(static_cast<const float*>(b), static_cast<float*>(packed));
 }
 
 PreparedGemm prepare_gemm(const GemmSpec& spec) {

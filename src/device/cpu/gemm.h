@@ -47,6 +47,8 @@ struct GemmSpec {
   bool has_run_time_factor = false;  ///< alpha is multiplied by GemmOperands::factor
   int threads = 1;
   GemmChoice choice = GemmChoice::kBest;  ///< for tests and benchmarks
+  /// GemmOperands::b is what pack_gemm_b() wrote. Only where can_pack_b().
+  bool b_is_packed = false;
   /// C is not stored: each part of it goes to GemmOperands::finished while it is in the cache.
   /// Only where can_hand_over().
   bool hands_over = false;
@@ -91,6 +93,14 @@ PreparedGemm prepare_gemm(const GemmSpec& spec);
 /// Whether a product is computed block by block, and with few enough steps that each block of C can
 /// be completed before the next one is begun.
 bool can_hand_over(const GemmSpec& spec);
+
+/// For a B that is the same in many products: whether they can read it in the order of their
+/// innermost loops, which depends on k and n alone. Results have the bits of those with a B that is
+/// not transposed.
+bool can_pack_b(const GemmSpec& spec);
+std::int64_t packed_b_elements(const GemmSpec& spec);
+/// `packed`: packed_b_elements(), 64-byte aligned.
+void pack_gemm_b(const GemmSpec& spec, const void* b, void* packed);
 
 }  // namespace onnxgrad::device
 

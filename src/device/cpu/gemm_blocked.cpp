@@ -39,6 +39,7 @@ std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 /// A part of C that one thread computes.
 struct Part {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
+  std::int64_t panel = 0, panels = 0;  ///< instead of columns if B is packed
 };
 
 constexpr std::int64_t kAhead = 16;  // rows: enough time for one to come from memory
@@ -63,6 +64,7 @@ class Blocked {
   }
 
   void run(const Part& part) {
+    if (plan_.b_is_packed) return run_packed(part);
     for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
       columns_ = std::min(plan_.block_n, part.column + part.columns - j);
       split_ = split_columns(columns_, *plan_.target);
@@ -75,6 +77,23 @@ class Blocked {
   }
 
  private:
+  /// B is packed for all blocks, which are made of whole panels.
+  void run_packed(const Part& part) {
+    const ColumnSplit<T>& all = plan_.columns;
+    const std::int64_t wide = all.wide * plan_.target->lanes;
+    const std::int64_t most = std::max<std::int64_t>(kBlockN / wide, 1);
+    const std::int64_t last = all.wide_count + all.narrow_count;
+    for (std::int64_t p = part.panel; p < part.panel + part.panels; p += most) {
+      const std::int64_t panels = std::min(most, part.panel + part.panels - p);
+      split_ = all;
+      split_.wide_count = std::clamp<std::int64_t>(all.wide_count - p, 0, panels);
+      split_.narrow_count = panels - split_.wide_count;
+      if (p + panels < last) split_.tail = plan_.target->lanes;
+      const std::int64_t narrow_before = std::max<std::int64_t>(p - all.wide_count, 0);
+      run_steps(part, p * wide - narrow_before * plan_.target->lanes);
+    }
+  }
+
   std::int64_t panel_columns(std::int64_t p) const {
     return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *
            plan_.target->lanes;
@@ -102,7 +121,7 @@ class Blocked {
     const std::int64_t end = part.row + part.rows;
     for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
       begin_steps(k);
-      pack_panels(k, j, packed_b_);
+      if (!plan_.b_is_packed) pack_panels(k, j, packed_b_);
       for (std::int64_t i = part.row; i < end; i += plan_.block_m) {
         const std::int64_t below = i + plan_.block_m;
         const Block next =
@@ -181,13 +200,13 @@ class Blocked {
       const std::int64_t width = panel_columns(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
       tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
-      tile.b = b;
+      tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : b;
       tile.b_step = width;
       tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
       tile.c = c;
       set_addends(tile, row, column);
       extras_.ahead_rows = 0;
-      if (next.k < plan_.k) set_ahead(next, first_column, p, panels);
+      if (next.k < plan_.k && !plan_.b_is_packed) set_ahead(next, first_column, p, panels);
       const RowSplit<T> split =
           split_rows(rows, plan_.target->tile[vectors - 1], plan_.target->max_rows[vectors - 1]);
       if (plan_.hands_over && is_last_) {
@@ -218,6 +237,12 @@ class Blocked {
     if (extras_.ahead[0].lines + extras_.ahead[1].lines > 0) {
       extras_.ahead_rows = std::min(plan_.block_k, plan_.k - next.k);
     }
+  }
+
+  /// Of the panel that begins at `column`, from step `k` on: read from one end to the other, which
+  /// the hardware foresees.
+  const T* packed_steps(std::int64_t column, std::int64_t k, std::int64_t width) const {
+    return b_ + column * plan_.k + k * width;
   }
 
   /// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
@@ -310,15 +335,31 @@ class Blocked {
   bool is_first_ = false, is_last_ = false;
 };
 
+/// Equal blocks rather than a small last one.
+template <class T>
+std::int64_t equal_steps(const GemmPlan<T>& plan) {
+  return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockK), 1));
+}
+
 }  // namespace
+
+template <class T>
+void plan_packed(GemmPlan<T>& plan, bool in_blocks) {
+  plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
+  plan.block_m = std::min(plan.m, kBlockM);
+  const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
+  // What the thread with most has of all; panels if equal, since then each thread reads its own.
+  const auto largest = [&plan](std::int64_t units) {
+    return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
+  };
+  plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(panels);
+}
 
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan) {
   const std::int64_t lanes = plan.target->lanes;
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-  plan.block_k = std::min(plan.k, kBlockK);
-  // Equal blocks rather than a small last one.
-  plan.block_k = ceil_div(plan.k, ceil_div(plan.k, std::max<std::int64_t>(plan.block_k, 1)));
+  plan.block_k = equal_steps(plan);
   plan.block_m = std::min(plan.m, kBlockM);
   // Threads that share rows each pack all of B; those that share columns need some.
   plan.split_m = plan.m > plan.n && plan.n < lanes * 2 * kGemmMaxVectors * plan.threads;
@@ -346,8 +387,9 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
+  const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
   if (plan.threads == 1) {
-    Blocked<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n});
+    Blocked<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, panels});
     return;
   }
   on_threads(plan.threads, [&](const Share& share) {
@@ -355,18 +397,22 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     const std::int64_t units = ceil_div(plan.split_m ? plan.m : plan.n, unit);
     const std::int64_t first = share.first(units) * unit;
     const std::int64_t last = share.last(units) * unit;
-    Part part{0, plan.m, 0, plan.n};
+    Part part{0, plan.m, 0, plan.n, 0, panels};
     if (plan.split_m) {
       part.row = first;
       part.rows = std::min(last, plan.m) - first;
     } else {
       part.column = first;
       part.columns = std::min(last, plan.n) - first;
+      part.panel = share.first(panels);
+      part.panels = share.last(panels) - part.panel;
     }
     Blocked<T>(plan, operands, operands.scratch + share.thread * plan.thread_scratch).run(part);
   });
 }
 
+template void plan_packed(GemmPlan<float>& plan, bool in_blocks);
+template void plan_packed(GemmPlan<double>& plan, bool in_blocks);
 template std::int64_t plan_blocked(GemmPlan<float>& plan);
 template std::int64_t plan_blocked(GemmPlan<double>& plan);
 template void run_blocked<float>(const void* data, const GemmOperands& operands);

@@ -68,6 +68,7 @@ struct GemmPlan {
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
+  bool b_is_packed = false;  ///< all of B, in the panels of `columns`
   std::int64_t thread_scratch = 0;
 };
 
@@ -123,6 +124,10 @@ void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t s
 /// Sets what the blocked driver needs; returns the scratch bytes of all threads.
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan);
+
+/// The same for a packed B, which needs no scratch. `in_blocks`: sums are added up in blocks of k.
+template <class T>
+void plan_packed(GemmPlan<T>& plan, bool in_blocks);
 
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);

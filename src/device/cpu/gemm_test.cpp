@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -62,6 +63,11 @@ void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_pl
   const auto start =
       random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
   const PreparedGemm gemm = prepare_gemm(spec);
+  std::shared_ptr<std::byte> packed;
+  if (spec.b_is_packed) {
+    packed = base::allocate_aligned(packed_b_elements(spec) * std::int64_t{sizeof(T)});
+    pack_gemm_b(spec, b.data(), packed.get());
+  }
   // A guard after C shows writes beyond its end.
   constexpr std::size_t kGuard = 64;
   std::vector<T> c(static_cast<std::size_t>(spec.m * spec.n) + kGuard, T(77));
@@ -69,7 +75,7 @@ void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_pl
   const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
   std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
   gemm({.a = a.data(),
-        .b = b.data(),
+        .b = packed != nullptr ? static_cast<const void*>(packed.get()) : b.data(),
         .start = in_place ? c.data() : start.data(),
         .c = c.data(),
         .scratch = scratch.get(),
@@ -130,6 +136,59 @@ TEST(Gemm, SmallProductsOfAllShapes) {
       }
     }
   });
+}
+
+template <class T>
+void check_packed(GemmSpec spec, std::mt19937& random) {
+  spec.dtype = dtype_of<T>();
+  if (!can_pack_b(spec)) return;
+  spec.b_is_packed = true;
+  check_variants<T>(spec, random);
+}
+
+TEST(Gemm, PackedB) {
+  for_each_instruction_set([] {
+    std::mt19937 random(3);
+    for (const std::int64_t m : {1, 2, 5, 16, 33, 200}) {
+      for (const std::int64_t n : {2, 15, 16, 63, 65, 130, 600}) {
+        for (const std::int64_t k : {1, 9, 100, 300}) {
+          if (m * n * k > 8000000) continue;
+          GemmSpec spec{.m = m, .n = n, .k = k};
+          spec.transpose_b = random() % 2 == 0;
+          spec.threads = static_cast<int>(random() % 4) + 1;
+          check_packed<float>(spec, random);
+          check_packed<double>(spec, random);
+        }
+      }
+    }
+  });
+}
+
+TEST(Gemm, PackedBGivesTheSameBits) {
+  std::mt19937 random(4);
+  for (const auto& [m, n, k] :
+       {std::tuple{1, 512, 784}, {32, 130, 300}, {128, 770, 768}, {300, 600, 520}, {7, 2000, 40}}) {
+    const auto a = random_numbers<float>(m * k, random);
+    const auto b = random_numbers<float>(k * n, random);
+    for (const int threads : {1, 2, 3}) {
+      GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads};
+      ASSERT_TRUE(can_pack_b(spec));
+      const auto packed = base::allocate_aligned(packed_b_elements(spec) * 4);
+      pack_gemm_b(spec, b.data(), packed.get());
+      std::vector<std::vector<float>> results;
+      for (const bool is_packed : {false, true}) {
+        spec.b_is_packed = is_packed;
+        const PreparedGemm gemm = prepare_gemm(spec);
+        const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
+        std::vector<float>& c = results.emplace_back(static_cast<std::size_t>(m * n));
+        gemm({.a = a.data(),
+              .b = is_packed ? static_cast<const void*>(packed.get()) : b.data(),
+              .c = c.data(),
+              .scratch = scratch.get()});
+      }
+      EXPECT_EQ(results[0], results[1]) << m << "x" << n << "x" << k << ", threads " << threads;
+    }
+  }
 }
 
 TEST(Gemm, LargeProductsByEveryImplementation) {

@@ -87,6 +87,35 @@ TEST(FusedGemm, Epilogues) {
   }
 }
 
+// As in a session that only runs: packed when the kernel is prepared.
+TEST(FusedGemm, ConstantWeights) {
+  for (const Product& p : products()) {
+    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+      for (const int threads : {1, 2, 3}) {
+        KernelCall call = product_call(p, dtype);
+        call.threads = threads;
+        call.constants = {1};
+        EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+        call.inputs.push_back(random_tensor(dtype, {p.n}, 3));
+        call.attributes.push_back({.name = "epilogue", .value = bias_relu().to_ints()});
+        EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+      }
+    }
+  }
+}
+
+TEST(FusedGemm, ABiasOfZerosTakesNoPass) {
+  ExprProgram program{.num_inputs = 1};
+  program.results = {program.emit(
+      ExprOp::kRelu, program.emit(ExprOp::kAdd, program.input(0), program.constant(0)))};
+  for (const Product& p : products()) {
+    KernelCall call = product_call(p, DataType::kFloat32);
+    call.attributes.push_back({.name = "epilogue", .value = program.to_ints()});
+    EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+    EXPECT_TRUE(run_offers(call).front().label.ends_with(" relu"));
+  }
+}
+
 TEST(FusedGemm, LeadingAxesCollapse) {
   KernelCall call{.op_type = "Gemm", .domain = ir::kFusedDomain};
   call.inputs = {random_tensor(DataType::kFloat32, {2, 3, 5}, 1),

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/half_gemm.h"
+#include "opdef/packed_constants.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops {
 namespace {
@@ -24,6 +26,7 @@ constexpr std::size_t kMostAddends = device::kGemmMoreAddends + 1;
 
 struct ProductData {
   device::PreparedGemm gemm;
+  std::shared_ptr<const Tensor> packed_b;  ///< instead of argument `b`; nullptr: not packed
   int a = 0, b = 0, start = -1, factor = -1, c = 0, scratch = 0;
   std::vector<int> more;
   std::int64_t product_offset = -1;  ///< of the product in scratch; -1: it is in the result
@@ -38,6 +41,7 @@ struct ProductData {
 void run_gemm(const ProductData& data, std::byte* const* args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
+  if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
   if (data.product_offset >= 0) operands.c = args[data.scratch] + data.product_offset;
   if (data.start >= 0) operands.start = args[data.start];
   for (std::size_t i = 0; i < data.more.size(); ++i) operands.more[i] = args[data.more[i]];
@@ -82,6 +86,7 @@ struct SimpleEpilogue {
 
 /// Collects the terms of a sum of operands, in0 once among them; false if it is something else.
 bool collect_sum(const ExprProgram& program, std::int32_t i, std::vector<std::int32_t>& terms) {
+  if (is_zero(program, i)) return true;  // a bias of zeros
   const ExprInstruction& instruction = program.instructions[static_cast<std::size_t>(i)];
   if (instruction.op == ExprOp::kAdd) {
     return collect_sum(program, instruction.a, terms) && collect_sum(program, instruction.b, terms);
@@ -200,6 +205,25 @@ device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const 
   return device::prepare_half_gemm(half);
 }
 
+/// A constant B in the order in which the product reads it; nullptr: it is read where it is.
+std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
+                                            const ProductSpec& spec) {
+  const Tensor* b = request.constants[static_cast<std::size_t>(spec.b)];
+  if (request.packed == nullptr || b == nullptr || is_half(spec.gemm.dtype) ||
+      !device::can_pack_b(spec.gemm)) {
+    return nullptr;
+  }
+  const device::GemmSpec& gemm = spec.gemm;
+  const std::int64_t elements = device::packed_b_elements(gemm);
+  const std::string form =
+      fmt::format("panels {}x{}{}", gemm.k, gemm.n, gemm.transpose_b ? " transposed" : "");
+  return request.packed->get(*b, form, elements * element_bytes(gemm.dtype), [&] {
+    Tensor packed = Tensor::empty(gemm.dtype, {elements});
+    device::pack_gemm_b(gemm, b->raw(), packed.mutable_raw());
+    return packed;
+  });
+}
+
 }  // namespace
 
 std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& request, int a, int b,
@@ -232,6 +256,8 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
   const bool absorbed = spec.epilogue && absorb_epilogue(request, spec);
   spec.gemm.has_run_time_factor = spec.factor >= 0;
   auto data = std::make_shared<ProductData>();
+  data->packed_b = pack_constant(request, spec);
+  spec.gemm.b_is_packed = data->packed_b != nullptr;
   data->gemm = prepare_product(request, spec);
   data->a = spec.a;
   data->b = spec.b;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <random>
 
+#include "opdef/packed_constants.h"
 #include "ops/builtin.h"
 #include "ops/testing/case_runner.h"
 
@@ -102,12 +103,14 @@ std::vector<KernelRun> run_offers(const KernelCall& call) {
   ir::Node* node = graph.add_node(call.op_type, values, call.outputs.size(), call.attributes,
                                   call.domain, "node_under_test");
   if (const opdef::OpDef* def = builtin_ops().find(*node)) opdef::complete_attributes(*node, *def);
+  opdef::PackedConstants packed;
   const opdef::KernelRequest request{.node = *node,
                                      .inputs = inputs,
                                      .outputs = call.outputs,
                                      .constants = constants,
                                      .threads = call.threads,
-                                     .keeps_constants = true};
+                                     .keeps_constants = true,
+                                     .packed = &packed};
   std::vector<KernelRun> runs;
   for (const auto& entry : kernels().offers(call.domain, call.op_type)) {
     const opdef::KernelOffer offer = entry.offer(request);

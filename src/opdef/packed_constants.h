@@ -1,0 +1,50 @@
+#ifndef ONNXGRAD_OPDEF_PACKED_CONSTANTS_H_
+#define ONNXGRAD_OPDEF_PACKED_CONSTANTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "onnxgrad/tensor.h"
+
+namespace onnxgrad::opdef {
+
+/// Constants in the forms that kernels read, each once for all plans of a session. A form lives as
+/// long as a kernel holds it. Not thread-safe.
+class PackedConstants {
+ public:
+  /// No more is packed than `most_bytes`.
+  explicit PackedConstants(std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max())
+      : most_bytes_(most_bytes) {}
+
+  /// `constant` as `pack` writes it, which takes `size_bytes`. The name `form` says how: the same
+  /// for the same result. nullptr if that would be too much.
+  std::shared_ptr<const Tensor> get(const Tensor& constant, std::string_view form,
+                                    std::int64_t size_bytes, const std::function<Tensor()>& pack);
+  /// Of all forms that are in use.
+  std::int64_t size_bytes() const;
+
+ private:
+  // The constant is kept alive, so that nothing else has its address.
+  struct Packed {
+    Tensor constant;
+    Tensor packed;
+  };
+  struct Entry {
+    const std::byte* constant = nullptr;
+    std::string form;
+    std::weak_ptr<const Packed> packed;
+  };
+
+  std::int64_t most_bytes_;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace onnxgrad::opdef
+
+#endif  // ONNXGRAD_OPDEF_PACKED_CONSTANTS_H_
