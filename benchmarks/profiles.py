@@ -43,7 +43,7 @@ def kind_of(op_type: str, kernel: str) -> str:
     if op_type.startswith("Attention"):
         return "attention" if op_type == "Attention" else "attention, gradient"
     passes = {"Conv": "forward", "ConvTranspose": "input gradient"}
-    if op_type in passes or op_type.startswith("ConvWeightGrad"):
+    if op_type in passes or op_type.startswith(("ConvWeight", "ConvDescent")):
         ways = {"winograd": "Winograd", "depthwise": "depthwise"}
         way = next((ways[name] for name in ways if kernel.startswith(name)), "others")
         return f"convolutions, {passes.get(op_type, 'weight gradient')}, {way}"

@@ -8,6 +8,7 @@
 #include "opdef/guarded_update.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/step_patterns.h"
 
 // Pattern: Where(is_done, result, operand) for every result of an onnxgrad.WeightUpdate, as a loss
 // scale guards it. One kernel then updates in place, or leaves weight and slots as they are.
@@ -17,11 +18,6 @@ namespace {
 
 using ir::Node;
 using ir::Value;
-
-bool is_update_call(const Node& node) {
-  return node.domain == ir::kFunctionDomain &&
-         opdef::base_name(node.domain, node.op_type) == opdef::kWeightUpdate;
-}
 
 // The guards of the results, in their order; empty: they are not all guarded, or not alike.
 std::vector<Node*> guards_of(const Node& update, const ir::Uses& uses) {
@@ -46,7 +42,7 @@ bool fuse_guards(ir::Graph& graph, const PassContext& context) {
   const ir::Uses uses(graph);
   std::unordered_set<const Node*> gone;
   for (Node* node : graph.nodes) {
-    if (!is_update_call(*node) || !node->outputs[0]->type.static_dims()) continue;
+    if (!is_weight_update(*node) || !node->outputs[0]->type.static_dims()) continue;
     const std::vector<Node*> guards = guards_of(*node, uses);
     if (guards.empty()) continue;
     const Node before = *node;

@@ -6,6 +6,7 @@
 #include "opdef/fused.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/step_patterns.h"
 
 // Pattern: onnxgrad.WeightUpdate, as train/optimizers writes it, of a gradient that is an
 // onnxgrad.fused.Gemm that nothing else reads. The product joins the update as
@@ -15,11 +16,6 @@ namespace onnxgrad::passes {
 namespace {
 
 using ir::Node;
-
-bool is_weight_update(const Node& node) {
-  return node.domain == ir::kFunctionDomain &&
-         opdef::base_name(node.domain, node.op_type) == opdef::kWeightUpdate;
-}
 
 bool is_product(const Node* node) {
   return opdef::is_plain_product(node) && node->outputs[0]->type.rank() == 2;

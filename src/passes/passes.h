@@ -110,6 +110,10 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 /// or ScatterDescent.
 bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context);
 
+/// The same for the gradient of a convolution's weight, onnxgrad.ConvWeightGrad:
+/// onnxgrad.fused.ConvWeightUpdate or ConvDescent.
+bool fuse_conv_updates(ir::Graph& graph, const PassContext& context);
+
 /// onnxgrad.WeightUpdate whose results are all chosen by one condition, each against the value
 /// before, becomes onnxgrad.fused.GuardedWeightUpdate.
 bool fuse_guards(ir::Graph& graph, const PassContext& context);

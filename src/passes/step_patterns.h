@@ -7,7 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/builder.h"
 #include "ir/graph.h"
+#include "ir/uses.h"
+#include "opdef/fused.h"
+#include "opdef/registry.h"
 
 // What the passes that recognise updates of weights ask about nodes and values.
 
@@ -32,6 +36,44 @@ inline std::optional<double> constant_number(const ir::Value* value, std::int64_
   const std::vector<double> numbers = value->initializer.to_doubles();
   const bool are_equal = std::ranges::all_of(numbers, [&](double x) { return x == numbers[0]; });
   return are_equal ? std::optional(numbers[0]) : std::nullopt;
+}
+
+/// An update of a weight by a gradient that nothing else reads: onnxgrad.WeightUpdate, or
+/// w - rate * gradient for a leaf w.
+struct UpdateMatch {
+  ir::Value* gradient = nullptr;  ///< nullptr: none
+  bool is_descent = false;
+  std::vector<ir::Value*> others = {};  ///< w, m, ... or w, rate
+};
+
+inline bool is_weight_update(const ir::Node& node) {
+  return node.domain == ir::kFunctionDomain &&
+         opdef::base_name(node.domain, node.op_type) == opdef::kWeightUpdate;
+}
+
+inline UpdateMatch match_weight_update(const ir::Node& node, const ir::Uses& uses) {
+  if (is_weight_update(node)) {
+    if (uses.count(node.inputs[0]) != 1) return {};
+    return {.gradient = node.inputs[0], .others = {node.inputs.begin() + 1, node.inputs.end()}};
+  }
+  if (!is_standard(&node, "Sub")) return {};
+  ir::Value* weight = node.inputs[0];
+  const ir::Node* scaled = node.inputs[1]->producer;
+  if (weight->producer != nullptr || weight->is_constant() || !is_standard(scaled, "Mul") ||
+      uses.count(node.inputs[1]) != 1) {
+    return {};
+  }
+  for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
+    ir::Value* rate = scaled->inputs[1 - side];
+    ir::Value* gradient = scaled->inputs[side];
+    const auto dims = gradient->type.static_dims();
+    const bool fits = num_elements(rate) == 1 && dims && weight->type.static_dims() == dims &&
+                      node.outputs[0]->type.static_dims() == dims;
+    if (fits && uses.count(gradient) == 1) {
+      return {.gradient = gradient, .is_descent = true, .others = {weight, rate}};
+    }
+  }
+  return {};
 }
 
 }  // namespace onnxgrad::passes

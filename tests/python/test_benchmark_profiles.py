@@ -39,6 +39,7 @@ def profiles(load: Callable[[str], ModuleType]) -> ModuleType:
         ("Conv", "winograd 3x3, all weights", "convolutions, forward, Winograd"),
         ("ConvTranspose", "depthwise rows", "convolutions, input gradient, depthwise"),
         ("ConvWeightGrad__k3x3", "channels of 32 columns", "convolutions, weight gradient, others"),
+        ("ConvDescent", "winograd 3x3, descent", "convolutions, weight gradient, Winograd"),
         ("AttentionGradient", "32 of 128x128x64", "attention, gradient"),
         ("WeightUpdate__momentum_0", "momentum [384]", "updates of weights"),
         ("Expand", "strided copy", "other kernels"),

@@ -97,10 +97,10 @@ def data(dtype, size, rows=12):
     return x.astype(dtype), np.arange(rows, dtype=np.int64) % 3
 
 
-def train(dtype, threads, optimizer, frozen=(), size=12, epochs=2):
+def train(dtype, threads, optimizer, frozen=(), size=12, epochs=2, **options):
     trainer = og.Trainer(
         Network(dtype, size).build(), loss="softmax_cross_entropy", optimizer=optimizer,
-        threads=threads, frozen=frozen or None,
+        threads=threads, frozen=frozen or None, **options,
     )  # fmt: skip
     x, y = data(dtype, size)
     trainer.fit(x, y, epochs=epochs, batch_size=6, shuffle=False, verbose=0)
@@ -142,6 +142,51 @@ def test_convolutions_take_in_what_follows():
         assert "[relu(" not in trainer.session.plan_summary()
         trained[dtype] = weights(trainer)
     assert_close(trained[np.float32], trained[np.float64])
+
+
+JOINED = ("ConvWeightUpdate", "ConvDescent")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        og.optimizers.SGD(0.05),
+        og.optimizers.SGD(0.05, momentum=0.9),
+        og.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+        og.optimizers.Adam(1e-3),
+        og.optimizers.AdamW(1e-3, weight_decay=0.1),
+        og.optimizers.RMSProp(1e-3),
+        og.optimizers.Lion(1e-3),
+    ],
+    ids=lambda optimizer: type(optimizer).__name__,
+)
+def test_updates_join_the_gradients_of_weights(optimizer, threads):
+    joined = train(np.float32, threads, optimizer, epochs=1)
+    plan = joined.session.plan_summary()
+    assert any(name in plan for name in JOINED)
+    # A norm reads the gradients too, which are stored then; the limit is never reached.
+    stored = train(np.float32, threads, optimizer, epochs=1, clip_norm=1e9)
+    assert not any(name in stored.session.plan_summary() for name in JOINED)
+    assert_close(weights(joined), weights(stored))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"clip_norm": 0.5},
+        {"clip_value": 0.01},
+        {"accumulate": 2},
+        {"precision": "fp16"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_gradients_that_are_read_before_the_update_are_stored(options):
+    optimizer = og.optimizers.SGD(0.05, momentum=0.9)
+    trained = train(np.float32, 2, optimizer, **options)
+    assert not any(name in trained.session.plan_summary() for name in JOINED)
+    if "precision" not in options:
+        assert_close(weights(trained), weights(train(np.float64, 2, optimizer, **options)))
 
 
 def test_inference_agrees_with_onnxruntime():

@@ -19,7 +19,7 @@ template <class T>
 struct UpdateArrays {
   const T* gradient = nullptr;
   const T* w = nullptr;
-  const T* m = nullptr;
+  const T* m = nullptr;  ///< not of plain descent
   const T* v = nullptr;  ///< kAdam
   T* new_w = nullptr;
   T* new_m = nullptr;
@@ -44,9 +44,9 @@ struct UpdateArrays {
   /// Moves to a later element; the gradient stays.
   void skip(std::int64_t elements) {
     w += elements;
-    m += elements;
     new_w += elements;
-    new_m += elements;
+    if (m != nullptr) m += elements;
+    if (new_m != nullptr) new_m += elements;
     if (v != nullptr) v += elements;
     if (new_v != nullptr) new_v += elements;
   }
@@ -61,6 +61,10 @@ using UpdateFn = void (*)(const WeightUpdate& spec, const UpdateArrays<T>& array
 /// Denormal numbers count as zero.
 template <class T>
 UpdateFn<T> find_update(const WeightUpdate& spec);
+
+/// The loop for w' = w - rate * gradient, plain descent: `spec`, m and v are not read.
+template <class T>
+UpdateFn<T> find_descent();
 
 }  // namespace onnxgrad::device
 

@@ -216,8 +216,34 @@ UpdateFn<T> find(const WeightUpdate& spec) {
   }
 }
 
+template <class T>
+void descend(const WeightUpdate& /*spec*/, const UpdateArrays<T>& given) {
+  const UpdateArrays<T> arrays = given;  // stores cannot change a copy
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
+  const auto rate = hn::Set(d, arrays.rate);
+  const FlushDenormals flush;
+  const std::int64_t rest = arrays.count % kLanes;
+  const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
+  for (std::int64_t i = 0; i < arrays.rows; ++i) {
+    const T* gradient = arrays.gradient + i * arrays.gradient_row;
+    const T* w = arrays.w + i * arrays.row;
+    T* to = arrays.new_w + i * arrays.row;
+    const T* end = w + arrays.count - rest;
+    for (; w < end; w += kLanes, to += kLanes, gradient += kLanes) {
+      hn::StoreU(hn::NegMulAdd(rate, hn::LoadU(d, gradient), hn::LoadU(d, w)), d, to);
+    }
+    if (rest == 0) continue;
+    const auto last =
+        hn::NegMulAdd(rate, load_first(d, mask, gradient, rest), load_first(d, mask, w, rest));
+    store_first(last, d, mask, to, rest);
+  }
+}
+
 UpdateFn<float> find_float(const WeightUpdate& spec) { return find<float>(spec); }
 UpdateFn<double> find_double(const WeightUpdate& spec) { return find<double>(spec); }
+UpdateFn<float> find_descent_float() { return descend<float>; }
+UpdateFn<double> find_descent_double() { return descend<double>; }
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -227,6 +253,8 @@ namespace onnxgrad::device {
 
 HWY_EXPORT(find_float);
 HWY_EXPORT(find_double);
+HWY_EXPORT(find_descent_float);
+HWY_EXPORT(find_descent_double);
 
 template <>
 UpdateFn<float> find_update<float>(const WeightUpdate& spec) {
@@ -236,6 +264,16 @@ UpdateFn<float> find_update<float>(const WeightUpdate& spec) {
 template <>
 UpdateFn<double> find_update<double>(const WeightUpdate& spec) {
   return HWY_DYNAMIC_DISPATCH(find_double)(spec);
+}
+
+template <>
+UpdateFn<float> find_descent<float>() {
+  return HWY_DYNAMIC_DISPATCH(find_descent_float)();
+}
+
+template <>
+UpdateFn<double> find_descent<double>() {
+  return HWY_DYNAMIC_DISPATCH(find_descent_double)();
 }
 
 }  // namespace onnxgrad::device

@@ -6,13 +6,13 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 #include "opdef/scatter_update.h"
+#include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"
 
 // onnxgrad.fused.ScatterWeightUpdate and ScatterDescent. The places at which a row of the weight
@@ -45,9 +45,7 @@ struct ScatterData {
   bool is_descent = false;
   std::int64_t rows = 0, columns = 0, places = 0;
   int threads = 1;
-  // Positions among the arguments; -1: absent.
-  int w = 2, m = -1, v = -1, rate = 0, epsilon = -1, shrink = -1;
-  int new_w = 0, new_m = -1, new_v = -1, scratch = 0;
+  UpdatePlaces at;
   std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< in scratch
   std::string node;
 };
@@ -84,7 +82,7 @@ struct Step {
   const T* rows = nullptr;
   UpdateArrays<T> arrays;
 
-  /// Rows [begin, end) of the weight; `scratch`: three rows.
+  /// Rows [begin, end) of the weight; `scratch`: two rows.
   void run(std::int64_t begin, std::int64_t end, T* scratch) const {
     if (begin >= end) return;
     T* sum = scratch;
@@ -99,11 +97,7 @@ struct Step {
         continue;
       }
       sum_rows(lists, lists.first[row], rows, data.columns, sum);
-      if (data.is_descent) {
-        descend(row, sum, zeros, scratch + 2 * data.columns);
-      } else {
-        update_rows(row, 1, sum);
-      }
+      update_rows(row, 1, sum);
       ++row;
     }
   }
@@ -117,44 +111,18 @@ struct Step {
     part.row = data.columns;
     data.update(data.spec, part);
   }
-
-  /// Momentum that remembers nothing: m' = g, w' = w - rate m'.
-  void descend(std::int64_t row, const T* gradient, const T* zeros, T* ignored) const {
-    UpdateArrays<T> part = arrays;
-    part.w += row * data.columns;
-    part.new_w += row * data.columns;
-    part.gradient = gradient;
-    part.m = zeros;
-    part.new_m = ignored;
-    part.count = data.columns;
-    data.update(data.spec, part);
-  }
 };
 
 template <class T>
 void run_scatter_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const ScatterData<T>*>(raw);
-  const auto in = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
-  };
-  const auto out = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
-  };
-  std::byte* scratch = args[data.scratch];
+  std::byte* scratch = args[data.at.scratch];
   const Step<T> step{.data = data,
                      .lists = link(data, reinterpret_cast<const std::int64_t*>(args[0]), scratch),
-                     .rows = in(1),
-                     .arrays = {.w = in(data.w),
-                                .m = in(data.m),
-                                .v = in(data.v),
-                                .new_w = out(data.new_w),
-                                .new_m = out(data.new_m),
-                                .new_v = out(data.new_v),
-                                .rate = *in(data.rate),
-                                .epsilon = data.epsilon < 0 ? T(0) : *in(data.epsilon),
-                                .shrink = data.shrink < 0 ? T(1) : *in(data.shrink)}};
-  if (data.is_descent && args[data.w] != args[data.new_w]) {
-    std::memcpy(args[data.new_w], args[data.w],
+                     .rows = reinterpret_cast<const T*>(args[1]),
+                     .arrays = data.at.template arrays<T>(args)};
+  if (data.is_descent && args[data.at.w] != args[data.at.new_w]) {
+    std::memcpy(args[data.at.new_w], args[data.at.w],
                 static_cast<std::size_t>(data.rows * data.columns) * sizeof(T));
   }
   const auto own_rows = [&](std::int64_t thread) {
@@ -166,31 +134,12 @@ void run_scatter_update(const void* raw, std::byte* const* args, const opdef::La
 }
 
 template <class T>
-void find_places(const opdef::KernelRequest& request, ScatterData<T>& data) {
-  int next = 3;
-  if (!data.is_descent) {
-    data.m = next++;
-    if (data.spec.has_v()) data.v = next++;
-  }
-  data.rate = next++;
-  if (!data.is_descent && data.spec.has_epsilon()) data.epsilon = next++;
-  if (!data.is_descent && data.spec.shrinks) data.shrink = next++;
-  ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
-  data.new_w = next++;
-  if (!data.is_descent) {
-    data.new_m = next++;
-    if (data.spec.has_v()) data.new_v = next++;
-  }
-  data.scratch = next;
-}
-
-template <class T>
 opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_descent) {
   auto data = std::make_shared<ScatterData<T>>();
   data->is_descent = is_descent;
-  data->spec = is_descent ? WeightUpdate{.rule = opdef::UpdateRule::kMomentum}
-                          : WeightUpdate::read(request.node);
-  data->update = device::find_update<T>(data->spec);
+  if (!is_descent) data->spec = WeightUpdate::read(request.node);
+  data->update = is_descent ? device::find_descent<T>() : device::find_update<T>(data->spec);
+  data->at = UpdatePlaces::of(is_descent ? nullptr : &data->spec, request, 2);
   const Dims& dims = request.outputs[0].dims;
   data->rows = dims[0];
   data->columns = dims.product(1, dims.rank());
@@ -199,20 +148,17 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   const std::int64_t touched = is_descent ? data->places * data->columns : dims.num_elements();
   data->threads =
       static_cast<int>(std::clamp<std::int64_t>(touched / kParallelElements, 1, request.threads));
-  find_places(request, *data);
   const auto size = static_cast<std::int64_t>(sizeof(std::int32_t));
   data->next_offset = align64(data->rows * size);
   data->rows_offset = data->next_offset + align64(data->places * size);
-  data->thread_bytes = align64(3 * data->columns * static_cast<std::int64_t>(sizeof(T)));
+  data->thread_bytes = align64(2 * data->columns * static_cast<std::int64_t>(sizeof(T)));
   opdef::KernelOffer offer;
   offer.kernel.fn = run_scatter_update<T>;
   offer.kernel.scratch_bytes = data->rows_offset + data->threads * data->thread_bytes;
   offer.kernel.label = fmt::format(
       "{} of {} rows in {}", is_descent ? "descent" : opdef::update_rule_name(data->spec.rule),
       data->places, dims.to_string());
-  offer.kernel.in_place = {{data->w, 0}};
-  if (data->m >= 0) offer.kernel.in_place.emplace_back(data->m, 1);
-  if (data->v >= 0) offer.kernel.in_place.emplace_back(data->v, 2);
+  offer.kernel.in_place = data->at.in_place();
   offer.kernel.data = std::move(data);
   return offer;
 }

@@ -8,7 +8,6 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/flush_denormals.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
@@ -20,6 +19,7 @@
 #include "opdef/fused.h"
 #include "opdef/guarded_update.h"
 #include "opdef/kernel.h"
+#include "ops/fused/part_update_cpu.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
@@ -42,21 +42,13 @@ constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread
 // Multiply-adds per thread: about ten microseconds.
 constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
 
-/// Positions among the arguments of the kernel; -1: absent.
-struct Places {
-  int gradient = 0;  ///< A, if there is a product
-  int b = -1;
-  int w = 0, m = 0, v = -1, rate = 0, epsilon = -1, shrink = -1;
-  int is_done = -1;
-  int new_w = 0, new_m = 0, new_v = -1;
-  int scratch = 0;
-};
-
 template <class T>
 struct UpdateData {
   WeightUpdate spec;
   UpdateFn<T> update = nullptr;
-  Places at;
+  int gradient = 0;  ///< argument: A, if there is a product
+  int b = -1;
+  UpdatePlaces at;
   std::int64_t count = 0;
   int threads = 1;
   // The product, in blocks of `block_rows` rows; the last one may have fewer.
@@ -72,24 +64,10 @@ struct UpdateData {
 
 template <class T>
 UpdateArrays<T> arrays_of(const UpdateData<T>& data, std::byte* const* args) {
-  const auto in = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
-  };
-  const auto out = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
-  };
-  const Places& at = data.at;
-  return {.gradient = in(at.gradient),
-          .w = in(at.w),
-          .m = in(at.m),
-          .v = in(at.v),
-          .new_w = out(at.new_w),
-          .new_m = out(at.new_m),
-          .new_v = out(at.new_v),
-          .rate = *in(at.rate),
-          .epsilon = at.epsilon < 0 ? T(0) : *in(at.epsilon),
-          .shrink = at.shrink < 0 ? T(1) : *in(at.shrink),
-          .count = data.count};
+  UpdateArrays<T> arrays = data.at.template arrays<T>(args);
+  arrays.gradient = reinterpret_cast<const T*>(args[data.gradient]);
+  arrays.count = data.count;
+  return arrays;
 }
 
 template <class T>
@@ -116,7 +94,7 @@ void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*
 template <class T>
 void run_guarded_update(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
-  const Places& at = data.at;
+  const UpdatePlaces& at = data.at;
   if (*reinterpret_cast<const bool*>(args[at.is_done])) return run_update<T>(raw, args, launch);
   const auto keep = [&](int from, int to) {
     if (from < 0 || args[from] == args[to]) return;
@@ -152,8 +130,8 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   UpdateArrays<T> arrays = arrays_of(data, args);
   arrays.gradient = nullptr;
   std::byte* scratch = args[data.at.scratch];
-  const std::byte* a = args[data.at.gradient];
-  const std::byte* b = args[data.at.b];
+  const std::byte* a = args[data.gradient];
+  const std::byte* b = args[data.b];
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
   if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
   device::on_threads(data.block_threads, [&](const device::Share& share) {
@@ -187,33 +165,12 @@ void run_product_with_updates(const void* raw, std::byte* const* args,
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   PartUpdate<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
-  data.gemm({.a = args[data.at.gradient],
-             .b = args[data.at.b],
+  data.gemm({.a = args[data.gradient],
+             .b = args[data.b],
              .scratch = args[data.at.scratch],
              .finished = update_part<T>,
              .context = &update,
              .touched = {update.arrays.w, update.arrays.m, update.arrays.v}});
-}
-
-Places find_places(const WeightUpdate& update, const opdef::KernelRequest& request,
-                   bool has_product, bool is_guarded) {
-  int next = 0;
-  Places at;
-  at.gradient = next++;
-  if (has_product) at.b = next++;
-  at.w = next++;
-  at.m = next++;
-  if (update.has_v()) at.v = next++;
-  at.rate = next++;
-  if (update.has_epsilon()) at.epsilon = next++;
-  if (update.shrinks) at.shrink = next++;
-  if (is_guarded) at.is_done = next++;
-  ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
-  at.new_w = next++;
-  at.new_m = next++;
-  if (update.has_v()) at.new_v = next++;
-  at.scratch = next;
-  return at;
 }
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -299,7 +256,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
   const bool is_guarded = request.node.op_type == opdef::kGuardedWeightUpdate;
-  data->at = find_places(data->spec, request, gemm.has_value(), is_guarded);
+  if (gemm) data->b = 1;
+  data->at = UpdatePlaces::of(&data->spec, request, gemm ? 2 : 1, is_guarded);
   data->update = device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
@@ -316,8 +274,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops = 2.0 * static_cast<double>(data->count) * static_cast<double>(gemm->k);
   }
-  offer.kernel.in_place = {{data->at.w, 0}, {data->at.m, 1}};
-  if (data->at.v >= 0) offer.kernel.in_place.emplace_back(data->at.v, 2);
+  offer.kernel.in_place = data->at.in_place();
   offer.kernel.data = std::move(data);
   return offer;
 }

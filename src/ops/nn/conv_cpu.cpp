@@ -5,7 +5,9 @@
 #include <memory>
 #include <type_traits>
 
+#include "device/cpu/gemm_tile.h"
 #include "opdef/registry.h"
+#include "ops/fused/part_update_cpu.h"
 #include "ops/nn/conv_task.h"
 #include "ops/nn/conv_winograd_cpu.h"
 #include "ops/nn/norm_channels.h"
@@ -112,7 +114,7 @@ std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   }
   const bool takes_bias = op_type == "Conv" || op_type == "ConvTranspose";
   if (takes_bias && in.size() > 2 && in[2].is_present()) task.bias = 2;
-  if (node.domain == ir::kFusedDomain) {
+  if (node.domain == ir::kFusedDomain && op_type == "Conv") {
     if (in.size() > 3 && in[3].is_present()) task.residual = 3;
     task.low = node.float_attribute("low");
     task.high = node.float_attribute("high");
@@ -154,6 +156,49 @@ void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t f
   }
 }
 
+template <class T>
+void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBlock<T>& block,
+                    T* spare) {
+  const auto transpose = device::gemm_target<T>().transpose;
+  const std::int64_t row = task.shape.in_channels * task.shape.kernel_size();
+  const std::int64_t first = block.channel * row + block.column;
+  if (task.update == nullptr) {
+    transpose(block.from, block.from_row, reinterpret_cast<T*>(args[task.w]) + first, row,
+              block.columns, block.channels);
+    return;
+  }
+  for (std::int64_t k = 0; k < block.columns; k += kHandedColumns) {
+    const std::int64_t columns = std::min(kHandedColumns, block.columns - k);
+    transpose(block.from + k * block.from_row, block.from_row, spare, kHandedColumns, columns,
+              block.channels);
+    task.update->apply<T>(args, {.gradient = spare,
+                                 .gradient_row = kHandedColumns,
+                                 .first = first + k,
+                                 .rows = block.channels,
+                                 .columns = columns,
+                                 .row = row});
+  }
+}
+
+template <class T>
+void finish_weights(const ConvTask& task, std::byte* const* args, const T* from, std::int64_t first,
+                    std::int64_t last) {
+  if (task.update == nullptr) {
+    std::copy(from + first, from + last, reinterpret_cast<T*>(args[task.w]) + first);
+  } else if (first < last) {
+    task.update->apply<T>(args,
+                          {.gradient = from + first, .first = first, .columns = last - first});
+  }
+}
+
+template void finish_weights<float>(const ConvTask&, std::byte* const*, const float*, std::int64_t,
+                                    std::int64_t);
+template void finish_weights<double>(const ConvTask&, std::byte* const*, const double*,
+                                     std::int64_t, std::int64_t);
+template void finish_weights<float>(const ConvTask&, std::byte* const*, const WeightBlock<float>&,
+                                    float*);
+template void finish_weights<double>(const ConvTask&, std::byte* const*, const WeightBlock<double>&,
+                                     double*);
 template void finish_results<float>(const ConvTask&, std::byte* const*, std::int64_t, std::int64_t,
                                     std::int64_t, std::int64_t);
 template void finish_results<double>(const ConvTask&, std::byte* const*, std::int64_t, std::int64_t,

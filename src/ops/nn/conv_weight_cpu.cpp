@@ -62,7 +62,7 @@ struct WeightPlan {
   bool shares_panels = false;
   std::vector<std::int64_t> thread_panels = {0,
                                              0};  ///< the first of each thread, and after the last
-  std::int64_t columns_at = 0, matrix_at = 0, sums_at = 0, thread_elements = 0;
+  std::int64_t columns_at = 0, matrix_at = 0, spare_at = 0, sums_at = 0, thread_elements = 0;
 
   std::int64_t rows() const { return channels * taps; }
   std::int64_t sums() const { return groups * rows() * padded_channels; }
@@ -276,7 +276,13 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
     if (plan->matrix_row / whole_lines<T>(1) % 2 == 0) plan->matrix_row += whole_lines<T>(1);
     matrix = plan->rows() * plan->matrix_row + whole_lines<T>(1);
   }
-  plan->sums_at = plan->matrix_at + matrix;
+  plan->spare_at = plan->matrix_at + matrix;
+  plan->sums_at = plan->spare_at;
+  if (task.update != nullptr && plan->mode != WeightMode::kDots) {
+    std::int64_t widest = 0;
+    for (const ChannelPanel& panel : plan->panels) widest = std::max(widest, panel.width);
+    plan->sums_at += widest * kHandedColumns;
+  }
   plan->thread_elements = plan->sums_at;
   if (plan->shares_panels) {
     plan->sums_at = plan->thread_elements * threads;  // behind the threads' parts
@@ -505,16 +511,20 @@ class Unit {
 
 /// w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, one group after another.
 template <class T>
-void write_weights(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last, const T* sums,
-                   T* w) {
+void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t first,
+                   std::int64_t last, const T* sums, T* spare) {
   const std::int64_t rows = plan.rows();
   const auto count = static_cast<std::int64_t>(plan.panels.size());
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t group = i / count;
     const ChannelPanel& panel = plan.panels[static_cast<std::size_t>(i % count)];
-    device::gemm_target<T>().transpose(sums + plan.panel_sums(group, panel), panel.width,
-                                       w + (group * plan.y_channels + panel.first) * rows, rows,
-                                       rows, std::min(panel.width, plan.y_channels - panel.first));
+    finish_weights<T>(plan.task, args,
+                      {.from = sums + plan.panel_sums(group, panel),
+                       .from_row = panel.width,
+                       .channel = group * plan.y_channels + panel.first,
+                       .channels = std::min(panel.width, plan.y_channels - panel.first),
+                       .columns = rows},
+                      spare);
   }
 }
 
@@ -534,11 +544,10 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
   const std::int64_t units =
       (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
   T* sums = scratch + plan.sums_at;
-  T* w = reinterpret_cast<T*>(args[plan.task.w]);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   device::on_threads(plan.threads, [&](const device::Share& share) {
-    Unit<T> unit(plan, args, share.thread, scratch + share.thread * plan.thread_elements,
-                 sums + share.thread * plan.thread_sums());
+    T* own = scratch + share.thread * plan.thread_elements;
+    Unit<T> unit(plan, args, share.thread, own, sums + share.thread * plan.thread_sums());
     if (plan.shares_panels) {
       unit.run(0, units);
     } else {
@@ -548,10 +557,9 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
     }
     share.wait();
     if (plan.mode == WeightMode::kDots) {
-      const std::int64_t first = share.first(plan.sums());
-      std::copy_n(sums + first, share.last(plan.sums()) - first, w + first);
+      finish_weights<T>(plan.task, args, sums, share.first(plan.sums()), share.last(plan.sums()));
     } else {
-      write_weights(plan, share.first(panels), share.last(panels), sums, w);
+      write_weights(plan, args, share.first(panels), share.last(panels), sums, own + plan.spare_at);
     }
   });
 }

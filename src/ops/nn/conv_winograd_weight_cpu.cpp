@@ -42,6 +42,7 @@ struct WeightPlan {
   std::int64_t gradients_at = 0, threads_at = 0, thread_elements = 0;
   /// In a thread's part; tiles and gradients only if they are a unit's.
   std::int64_t y_copy_at = 0, tiles_at = 0, own_gradients_at = 0, sums_at = 0, spare_at = 0;
+  std::int64_t handed_at = 0;  ///< what an update is handed
 
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
@@ -57,9 +58,9 @@ class WeightWorker {
  public:
   WeightWorker(const WeightPlan& plan, std::byte* const* args, std::int64_t thread)
       : plan_(plan),
+        args_(args),
         x_(reinterpret_cast<const float*>(args[plan.task.x])),
         y_(reinterpret_cast<const float*>(args[plan.task.y])),
-        w_(reinterpret_cast<float*>(args[plan.task.w])),
         shared_(reinterpret_cast<float*>(args[plan.task.scratch])),
         own_(part_of(thread)) {
     const Geometry& geometry = plan.geometry;
@@ -200,21 +201,25 @@ class WeightWorker {
     const std::int64_t taps = plan_.taps();
     const std::int64_t width = panel(p).width;
     const std::int64_t count = rows_from(c);
-    const std::int64_t row = geometry.source.channels * taps;
     float* spare = own_ + plan_.spare_at;  // [channel, tap, width]
     for (std::int64_t i = 0; i < count; ++i) {
       write_weights(geometry.kernel, sums + i * width, plan_.sum_plane, width,
                     spare + i * taps * width, width);
     }
-    device::gemm_target<float>().transpose(
-        spare, width, w_ + panel(p).first * row + c * taps, row, count * taps,
-        std::min(width, geometry.result.channels - panel(p).first));
+    finish_weights<float>(plan_.task, args_,
+                          {.from = spare,
+                           .from_row = width,
+                           .channel = panel(p).first,
+                           .channels = std::min(width, geometry.result.channels - panel(p).first),
+                           .column = c * taps,
+                           .columns = count * taps},
+                          own_ + plan_.handed_at);
   }
 
   const WeightPlan& plan_;
+  std::byte* const* args_;
   const float* x_;
   const float* y_;
-  float* w_;
   float* shared_;
   float* own_;
 };
@@ -261,8 +266,10 @@ void place_scratch(WeightPlan& plan) {
   plan.own_gradients_at = plan.tiles_at + (plan.stores_images ? 0 : all_tiles);
   plan.sums_at = plan.own_gradients_at + (plan.stores_images ? 0 : all_gradients);
   plan.spare_at = plan.sums_at + sums;
-  plan.thread_elements =
+  plan.handed_at =
       plan.spare_at + whole_lines<float>(plan.taps() * std::min(kRowBlock, x.channels) * width);
+  plan.thread_elements =
+      plan.handed_at + (plan.task.update == nullptr ? 0 : kHandedColumns * width);
 }
 
 /// Cycles per image with panels of this many vectors.

@@ -1,0 +1,129 @@
+#ifndef ONNXGRAD_OPS_FUSED_PART_UPDATE_CPU_H_
+#define ONNXGRAD_OPS_FUSED_PART_UPDATE_CPU_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "device/cpu/update.h"
+#include "opdef/fused.h"
+#include "opdef/kernel.h"
+
+// What kernels that update a weight have in common: where its operands are, and the update of a
+// part of the weight when that part of the gradient is complete.
+
+namespace onnxgrad::ops {
+
+/// Positions among the arguments of a kernel; -1: absent.
+struct UpdatePlaces {
+  int w = -1, m = -1, v = -1, rate = -1, epsilon = -1, shrink = -1;
+  int is_done = -1;
+  int new_w = -1, new_m = -1, new_v = -1;
+  int scratch = -1;
+
+  /// Those of `update`, the last inputs of a node, from w = argument `first` on; nullptr: of plain
+  /// descent, (w, rate) -> w'.
+  static UpdatePlaces of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
+                         int first, bool is_guarded = false) {
+    const bool has_m = update != nullptr;
+    const bool has_v = has_m && update->has_v();
+    UpdatePlaces at;
+    int next = first;
+    at.w = next++;
+    if (has_m) at.m = next++;
+    if (has_v) at.v = next++;
+    at.rate = next++;
+    if (has_m && update->has_epsilon()) at.epsilon = next++;
+    if (has_m && update->shrinks) at.shrink = next++;
+    if (is_guarded) at.is_done = next++;
+    ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
+    at.new_w = next++;
+    if (has_m) at.new_m = next++;
+    if (has_v) at.new_v = next++;
+    at.scratch = next;
+    return at;
+  }
+
+  /// (input, output) pairs that may share memory.
+  std::vector<std::pair<int, int>> in_place() const {
+    std::vector<std::pair<int, int>> pairs{{w, 0}};
+    if (m >= 0) pairs.emplace_back(m, 1);
+    if (v >= 0) pairs.emplace_back(v, 2);
+    return pairs;
+  }
+
+  /// Without the gradient and sizes.
+  template <class T>
+  device::UpdateArrays<T> arrays(std::byte* const* args) const {
+    const auto in = [&](int place) {
+      return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
+    };
+    const auto out = [&](int place) {
+      return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
+    };
+    return {.w = in(w),
+            .m = in(m),
+            .v = in(v),
+            .new_w = out(new_w),
+            .new_m = out(new_m),
+            .new_v = out(new_v),
+            .rate = *in(rate),
+            .epsilon = epsilon < 0 ? T(0) : *in(epsilon),
+            .shrink = shrink < 0 ? T(1) : *in(shrink)};
+  }
+};
+
+/// The gradient of `rows` times `columns` elements of a weight, from its element `first` on.
+template <class T>
+struct GradientPart {
+  const T* gradient = nullptr;
+  std::int64_t gradient_row = 0;  ///< elements from row to row
+  std::int64_t first = 0;
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+  std::int64_t row = 0;  ///< of the weight, from row to row
+};
+
+/// An update by parts of the gradient, for float and double.
+struct PartUpdate {
+  opdef::WeightUpdate spec = {};
+  UpdatePlaces at = {};
+  device::UpdateFn<float> of_floats = nullptr;
+  device::UpdateFn<double> of_doubles = nullptr;
+
+  /// See UpdatePlaces::of.
+  static PartUpdate of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
+                       int first) {
+    PartUpdate result{.at = UpdatePlaces::of(update, request, first)};
+    if (update == nullptr) {
+      result.of_floats = device::find_descent<float>();
+      result.of_doubles = device::find_descent<double>();
+      return result;
+    }
+    result.spec = *update;
+    result.of_floats = device::find_update<float>(*update);
+    result.of_doubles = device::find_update<double>(*update);
+    return result;
+  }
+
+  template <class T>
+  void apply(std::byte* const* args, const GradientPart<T>& part) const {
+    device::UpdateArrays<T> arrays = at.arrays<T>(args).from(part.first, part.columns);
+    arrays.gradient = part.gradient;
+    arrays.gradient_row = part.gradient_row;
+    arrays.rows = part.rows;
+    arrays.row = part.row;
+    if constexpr (std::is_same_v<T, float>) {
+      of_floats(spec, arrays);
+    } else {
+      of_doubles(spec, arrays);
+    }
+  }
+};
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_FUSED_PART_UPDATE_CPU_H_

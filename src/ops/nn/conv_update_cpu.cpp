@@ -1,0 +1,64 @@
+#include "opdef/conv_update.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "ops/fused/part_update_cpu.h"
+#include "ops/nn/conv_tiles_cpu.h"
+#include "ops/nn/conv_winograd_cpu.h"
+
+// onnxgrad.fused.ConvWeightUpdate and ConvDescent: the kernels of ConvWeightGrad, which hand each
+// part of the weight to the update as they would store it (finish_weights).
+
+namespace onnxgrad::ops::conv_update_cpu {
+namespace {
+
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::WeightUpdate;
+
+// dy, x and w.
+bool have_one_type(const KernelRequest& request) {
+  const DataType dtype = request.outputs[0].dtype;
+  return (dtype == DataType::kFloat32 || dtype == DataType::kFloat64) &&
+         request.inputs[0].dtype == dtype && request.inputs[1].dtype == dtype;
+}
+
+KernelOffer offer_update(const KernelRequest& request, const WeightUpdate* update) {
+  if (!have_one_type(request)) return KernelOffer::decline("supports only float32 and float64");
+  auto task = ConvTask::of(request);
+  if (!task) return KernelOffer::decline("more than three spatial axes");
+  if (task->shape.flops() == 0) return KernelOffer::decline("an empty tensor");
+  if (offer_depthwise(request, *task).kernel.fn != nullptr) {
+    return KernelOffer::decline("a depthwise convolution has few weights");
+  }
+  const auto parts = std::make_shared<PartUpdate>(PartUpdate::of(update, request, 2));
+  task->update = parts;
+  KernelOffer offer = KernelOffer::decline("float32 only");
+  if (request.outputs[0].dtype == DataType::kFloat32) offer = offer_winograd_weight(request, *task);
+  if (offer.kernel.fn == nullptr) offer = offer_conv_weight(request, *task);
+  if (offer.kernel.fn == nullptr) return offer;
+  offer.kernel.label +=
+      fmt::format(", {}", update == nullptr ? "descent" : opdef::update_rule_name(update->rule));
+  offer.kernel.in_place = parts->at.in_place();
+  return offer;
+}
+
+KernelOffer offer_weight_update(const KernelRequest& request) {
+  const WeightUpdate update = WeightUpdate::read(request.node);
+  return offer_update(request, &update);
+}
+
+KernelOffer offer_descent(const KernelRequest& request) { return offer_update(request, nullptr); }
+
+}  // namespace
+
+void register_conv_update_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, opdef::kConvWeightUpdate, 1, offer_weight_update);
+  registry.add(ir::kFusedDomain, opdef::kConvDescent, 1, offer_descent);
+}
+
+}  // namespace onnxgrad::ops::conv_update_cpu

@@ -1,0 +1,66 @@
+#include <algorithm>
+#include <vector>
+
+#include "ir/builder.h"
+#include "ir/uses.h"
+#include "opdef/conv_update.h"
+#include "opdef/fused.h"
+#include "opdef/registry.h"
+#include "passes/passes.h"
+#include "passes/step_patterns.h"
+
+// Patterns: onnxgrad.WeightUpdate, and w - rate * gradient, where the gradient is
+// onnxgrad.ConvWeightGrad(dy, x) and has no other reader. The convolution joins the update as
+// onnxgrad.fused.ConvWeightUpdate or ConvDescent: the gradient is not stored. Where no kernel does
+// that (depthwise convolutions, images of 16 bits), or a guard follows, both nodes remain.
+
+namespace onnxgrad::passes {
+namespace {
+
+using ir::Node;
+
+bool is_weight_gradient(const Node* node) {
+  return node != nullptr && node->domain == ir::kFunctionDomain &&
+         opdef::base_name(node->domain, node->op_type) == "ConvWeightGrad";
+}
+
+// Where a guard chooses between results and what was before, all results would be stored until the
+// condition is known; without one they replace it.
+bool are_outputs(const std::vector<ir::Value*>& results, const ir::Graph& graph) {
+  return std::ranges::all_of(results, [&](const ir::Value* result) {
+    return std::ranges::find(graph.outputs, result) != graph.outputs.end();
+  });
+}
+
+}  // namespace
+
+bool fuse_conv_updates(ir::Graph& graph, const PassContext& context) {
+  if (!context.has_kernel) return false;
+  const ir::Uses uses(graph);
+  bool changed = false;
+  for (Node* node : graph.nodes) {
+    const UpdateMatch match = match_weight_update(*node, uses);
+    if (match.gradient == nullptr || !is_weight_gradient(match.gradient->producer)) continue;
+    if (!are_outputs(node->outputs, graph)) continue;
+    const Node* conv = match.gradient->producer;
+    const Node before = *node;
+    node->domain = ir::kFusedDomain;
+    node->op_type = match.is_descent ? opdef::kConvDescent : opdef::kConvWeightUpdate;
+    node->inputs = {conv->inputs[0], conv->inputs[1]};
+    node->inputs.insert(node->inputs.end(), match.others.begin(), match.others.end());
+    node->attributes.insert(node->attributes.end(), conv->attributes.begin(),
+                            conv->attributes.end());
+    if (!context.has_kernel(*node)) {
+      node->domain = before.domain;
+      node->op_type = before.op_type;
+      node->inputs = before.inputs;
+      node->attributes = before.attributes;
+      continue;
+    }
+    changed = true;
+  }
+  if (changed) ir::eliminate_dead_nodes(graph);
+  return changed;
+}
+
+}  // namespace onnxgrad::passes
