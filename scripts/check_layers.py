@@ -5,7 +5,8 @@ The tables below are those of docs/architecture.md; what a layer, or a sub-packa
 may include is transitive. Imports for type checkers alone count as well.
 
 Tests (*_test.*, *_bench.*, folders named testing/) may include anything. In src/ops only kernel
-files (stems ending in _cpu, _cuda or _simd) see src/device and the kernel libraries.
+files (stems ending in _cpu, _cuda or _simd) see src/device and the kernel libraries. Of
+src/device, the layers above see what is the same for all devices.
 """
 
 import ast
@@ -57,6 +58,8 @@ TRAIN_TOOLS = {
     "workers",
 }
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
+# What other layers see of devices is src/device/*.h: nothing of any one of them.
+OF_ONE_DEVICE = re.compile(r"device/\w+/")
 
 # Pattern of a library's headers -> layers that may include them ("kernels": kernel files of ops).
 LIBRARIES: list[tuple[str, str, set[str]]] = [
@@ -220,6 +223,8 @@ def check_includes(path: Path, text: str, src_folders: set[str]) -> list[str]:
         elif "/" in name and first in src_folders and first not in visible:
             may = ", ".join(sorted(visible - {layer})) or "include/onnxgrad only"
             problems.append(f'{path}: includes "{name}"; {layer} may include {may}')
+        elif OF_ONE_DEVICE.match(name) and not {"device", "kernels"} & roles:
+            problems.append(f'{path}: includes "{name}"; {layer} uses devices through device/*.h')
         elif name.startswith("../") or "/../" in name:
             problems.append(f'{path}: includes "{name}"; write it relative to src/ or include/')
         for library, pattern, owners in LIBRARIES:

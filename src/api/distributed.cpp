@@ -1,6 +1,6 @@
 #include "onnxgrad/distributed.h"
 
-#include "device/cpu/thread_count.h"
+#include "device/thread_count.h"
 #include "dist/connect.h"
 
 namespace onnxgrad {

@@ -85,6 +85,13 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream() = 0;
   /// The fused operators that its kernels support.
   virtual opdef::FusedSupport fused() const { return {}; }
+
+  /// Of at most `most` threads of this process, how many pay for a kernel, or for a plan, that
+  /// takes this long on one. 1: its kernels do not run on threads of the process.
+  virtual int threads_of_kernel(double cost_ns, int most) const;
+  virtual int threads_of_plan(double cost_ns, int most) const;
+  /// The most that took part in a kernel that this thread ran since the last call; for profiles.
+  virtual int take_threads_used() { return 1; }
 };
 
 /// This process's processors and memory. Thread-safe.

@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "ir/builder.h"
 #include "ir/inline.h"
+#include "ir/key.h"
+#include "ir/static_size.h"
 #include "ir/uses.h"
 #include "onnxgrad/error.h"
 
@@ -29,6 +34,46 @@ Model small_model() {
   Node* add = graph.add_node("Add", {relu->outputs[0], c}, 1, {}, "", "y");
   graph.outputs = {add->outputs[0]};
   return model;
+}
+
+TEST(StaticSize, IsThatOfTheDims) {
+  Value value;
+  EXPECT_EQ(static_elements(value), std::nullopt);
+  for (const Dims& dims : {Dims{}, Dims{2, 3}, Dims{5, 0}, Dims{7}}) {
+    for (const DataType dtype :
+         {DataType::kFloat32, DataType::kBool, DataType::kInt4, DataType::kString}) {
+      value.type = Type::tensor(dtype, dims);
+      EXPECT_EQ(static_elements(value), dims.num_elements());
+      EXPECT_EQ(static_bytes(value), dims.size_bytes(dtype));
+    }
+  }
+  value.type = Type::tensor(DataType::kFloat32, SymbolicShape{Dim(2), Dim::named("N")});
+  EXPECT_EQ(static_bytes(value), std::nullopt);
+  const Dim large(std::int64_t{1} << 32);
+  value.type = Type::tensor(DataType::kFloat32, SymbolicShape{large, large});
+  EXPECT_THROW(static_bytes(value), ShapeError);
+}
+
+TEST(Key, DiffersWhereAPartDoes) {
+  const auto key_of = [](const AttributeValue& value) {
+    std::string key;
+    EXPECT_TRUE(append_key(key, value, 64));
+    return key;
+  };
+  using Ints = std::vector<std::int64_t>;
+  EXPECT_EQ(key_of(Ints{1, 2}), key_of(Ints{1, 2}));
+  EXPECT_NE(key_of(Ints{1, 2}), key_of(Ints{1, 2, 0}));
+  EXPECT_NE(key_of(std::int64_t{0}), key_of(0.0F));
+  EXPECT_NE(key_of(0.0F), key_of(-0.0F));
+  EXPECT_NE(key_of(Tensor::zeros(DataType::kFloat32, {2, 1})),
+            key_of(Tensor::zeros(DataType::kFloat32, {1, 2})));
+  std::string key;
+  EXPECT_FALSE(append_key(key, AttributeValue(Tensor::zeros(DataType::kFloat32, {17})), 64));
+  std::string of_symbol;
+  std::string of_other;
+  append_key(of_symbol, Type::tensor(DataType::kFloat32, SymbolicShape{Dim::named("N")}));
+  append_key(of_other, Type::tensor(DataType::kFloat32, SymbolicShape{Dim::named("M")}));
+  EXPECT_NE(of_symbol, of_other);
 }
 
 TEST(NameAuthority, NeverGivesANameTwice) {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-// A snapshot is taken by every pass that looks for readers: two walks over the graph and two
+// A snapshot is taken by every pass that looks for readers: one walk over the graph and three
 // allocations, however many values there are.
 
 namespace onnxgrad::ir {
@@ -35,24 +35,32 @@ void visit_all(const Graph& graph, const Visit& visit) {
   visit_outputs(graph, visit);
 }
 
+// Those of the graph itself, about.
+std::size_t count_values(const Graph& graph) {
+  std::size_t count = graph.inputs.size() + graph.initializers.size();
+  for (const Node* node : graph.nodes) count += node->outputs.size();
+  return count;
+}
+
 }  // namespace
 
-Uses::Uses(const Graph& graph) : rows_(2 * graph.nodes.size()) {
-  std::uint32_t count = 0;
-  visit_all(graph, [&](const Value* value, const Use& /*use*/) {
+Uses::Uses(const Graph& graph) : rows_(count_values(graph)) {
+  std::vector<std::pair<const Value*, Use>> all;
+  all.reserve(3 * graph.nodes.size());
+  visit_all(graph, [&](const Value* value, const Use& use) {
     ++rows_[value].count;
-    ++count;
+    all.emplace_back(value, use);
   });
   std::uint32_t begin = 0;
   rows_.for_each([&](const Value* /*value*/, Row& row) {
     row.begin = begin;
     begin += std::exchange(row.count, 0);
   });
-  uses_.resize(count);
-  visit_all(graph, [&](const Value* value, const Use& use) {
+  uses_.resize(all.size());
+  for (const auto& [value, use] : all) {
     Row& row = *rows_.find(value);
     uses_[row.begin + row.count++] = use;
-  });
+  }
 }
 
 std::span<const Use> Uses::of(const Value* value) const {

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "ir/inline.h"
+#include "ir/key.h"
 #include "onnx/control_flow.h"
 #include "onnx/functions.h"
 #include "onnx/inferer.h"
@@ -179,6 +180,32 @@ std::string key_of_call(const ir::Node& node, KnownValues& known) {
   return key;
 }
 
+// Equal keys, equal types. False: elements of an integer, or bodies, may matter too, or the node is
+// changed by the inference.
+bool write_key(const ir::Node& node, std::int64_t opset, std::string& key) {
+  constexpr std::int64_t kMaxBytes = 64;  // of constants, which schemas may read
+  if (node.inputs.empty() || node.inputs.back() == nullptr) return false;
+  ir::append_key(key, &opset, 1);
+  ir::append_key(key, node.domain);
+  ir::append_key(key, node.op_type);
+  ir::append_key(key, node.overload);
+  for (const ir::Value* input : node.inputs) {
+    key += input == nullptr ? '_' : input->is_constant() ? 'c' : 'v';
+    if (input == nullptr) continue;
+    if (!input->type.is_tensor() || is_integer(input->dtype())) return false;
+    if (constant_of(input) != nullptr && !input->is_constant()) return false;  // a Constant's
+    ir::append_key(key, input->type);
+    if (input->is_constant() && !ir::append_key(key, input->initializer, kMaxBytes)) return false;
+  }
+  for (const ir::Attribute& attribute : node.attributes) {
+    ir::append_key(key, attribute.name);
+    if (!ir::append_key(key, attribute.value, kMaxBytes)) return false;
+  }
+  key += '|';
+  for (const ir::Value* output : node.outputs) key += output == nullptr ? '_' : 'o';
+  return true;
+}
+
 }  // namespace
 
 void Inferer::infer_at(ir::Node& node, std::int64_t opset, int depth) const {
@@ -213,6 +240,20 @@ void Inferer::check(const ir::Node& node) const {
 }
 
 std::vector<ir::Type> Inferer::output_types(ir::Node& node, std::int64_t opset, int depth) const {
+  std::string key;
+  key.reserve(256);
+  if (!write_key(node, opset, key)) return infer_types(node, opset, depth);
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto known = nodes_.find(key);
+    if (known != nodes_.end()) return known->second;
+  }
+  std::vector<ir::Type> types = infer_types(node, opset, depth);
+  const std::scoped_lock lock(mutex_);
+  return nodes_.try_emplace(std::move(key), std::move(types)).first->second;
+}
+
+std::vector<ir::Type> Inferer::infer_types(ir::Node& node, std::int64_t opset, int depth) const {
   if (depth > kMaxNesting) {
     throw ModelError({.what = "subgraphs or function calls nest deeper than " +
                               std::to_string(kMaxNesting) + " levels",

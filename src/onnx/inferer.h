@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "ir/builder.h"
@@ -32,6 +33,7 @@ class Inferer final : public ir::TypeInferer {
  private:
   void infer_at(ir::Node& node, std::int64_t opset, int depth) const;
   std::vector<ir::Type> output_types(ir::Node& node, std::int64_t opset, int depth) const;
+  std::vector<ir::Type> infer_types(ir::Node& node, std::int64_t opset, int depth) const;
   std::vector<ir::Type> through_schema(const ir::Node& node, const Schema& schema,
                                        std::int64_t opset) const;
   using FindBody = std::function<std::optional<ir::Function>()>;
@@ -46,6 +48,8 @@ class Inferer final : public ir::TypeInferer {
   // attributes and input types.
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<ir::Type>> calls_;
+  // Types of nodes of which nothing but attributes and input types matters. Models repeat layers.
+  mutable std::unordered_map<std::string, std::vector<ir::Type>> nodes_;
 };
 
 }  // namespace onnxgrad::onnx_io

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ir/pointer_map.h"
+#include "ir/static_size.h"
 #include "ir/uses.h"
 #include "opdef/expr.h"
 #include "passes/contraction.h"
@@ -393,7 +394,7 @@ DataType compute_type(const ir::Node& node) {
       has_uint64 = has_uint64 || dtype == DataType::kUint64;
       has_other = has_other || (dtype != DataType::kUint64 && dtype != DataType::kBool);
       const bool is_known = is_floating(dtype) || is_integer(dtype) || dtype == DataType::kBool;
-      if (!is_known || !value->type.static_dims()) return DataType::kUndefined;
+      if (!is_known || !ir::static_elements(*value)) return DataType::kUndefined;
     }
   }
   if (has_float64) return DataType::kFloat64;

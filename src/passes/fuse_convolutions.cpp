@@ -9,6 +9,7 @@
 #include "ir/pattern.h"
 #include "ir/uses.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 
 // Pattern: Conv whose result is read only by Relu, by Clip with constant bounds, or by a sum with a
 // residual, which may be followed by one of them. The node that results, onnxgrad.fused.Conv (x, w,
@@ -130,6 +131,7 @@ class ConvolutionFusion {
 }  // namespace
 
 bool fuse_convolutions(ir::Graph& graph, const PassContext& /*context*/) {
+  if (!any_node(graph, [](const ir::Node& node) { return is_op(&node, "Conv"); })) return false;
   return ConvolutionFusion(graph).run();
 }
 

@@ -3,11 +3,13 @@
 #include <vector>
 
 #include "ir/builder.h"
+#include "ir/pattern.h"
 #include "ir/uses.h"
 #include "opdef/fused.h"
 #include "opdef/guarded_update.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 #include "passes/step_patterns.h"
 
 // Pattern: Where(is_done, result, operand) for every result of an onnxgrad.WeightUpdate, as a loss
@@ -38,7 +40,10 @@ std::vector<Node*> guards_of(const Node& update, const ir::Uses& uses) {
 }  // namespace
 
 bool fuse_guards(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel) return false;
+  if (!context.has_kernel || !any_node(graph, is_weight_update) ||
+      !any_node(graph, [](const Node& node) { return ir::is_op(&node, "Where"); })) {
+    return false;
+  }
   const ir::Uses uses(graph);
   std::unordered_set<const Node*> gone;
   for (Node* node : graph.nodes) {

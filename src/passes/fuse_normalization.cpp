@@ -12,6 +12,7 @@
 #include "opdef/fused_normalization.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 
 // Pattern: BatchNormalization in training mode, float32, followed by Relu or Clip, by a sum with a
 // residual, or by a sum and Relu; and the onnxgrad.BatchNormalizationGrad of the same input,
@@ -465,7 +466,10 @@ class NormalizationFusion {
 }  // namespace
 
 bool fuse_normalization(ir::Graph& graph, const PassContext& /*context*/) {
-  return NormalizationFusion(graph).run();
+  const bool has_normalizations = any_node(graph, [](const Node& node) {
+    return opdef::base_name(node.domain, node.op_type).starts_with("BatchNormalization");
+  });
+  return has_normalizations && NormalizationFusion(graph).run();
 }
 
 }  // namespace onnxgrad::passes

@@ -9,6 +9,7 @@
 #include "opdef/registry.h"
 #include "opdef/scatter_update.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 #include "passes/step_patterns.h"
 
 // Patterns: onnxgrad.WeightUpdate, and w - rate * gradient, where the gradient is
@@ -50,7 +51,10 @@ bool is_scatter(const Value* gradient) {
 }  // namespace
 
 bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel) return false;
+  if (!context.has_kernel ||
+      !any_node(graph, [](const Node& node) { return is_op(&node, "ScatterND"); })) {
+    return false;
+  }
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {

@@ -11,6 +11,7 @@
 #include "ir/uses.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 
 // Pattern: onnxgrad.LSTMGates(X, W, R, ..., Y), as the gradient of LSTM calls it, where Y is the
 // first output of LSTM(X, W, R, ...) with the same attributes; likewise of GRU and RNN. The
@@ -143,6 +144,11 @@ bool drop_unread_gradients(ir::Graph& graph) {
 }  // namespace
 
 bool keep_gates(ir::Graph& graph, const PassContext& /*context*/) {
+  const bool has_cells = any_node(graph, [](const Node& node) {
+    return find_cell(node, &CellRow::gates) != nullptr ||
+           find_cell(node, &CellRow::gradient) != nullptr;
+  });
+  if (!has_cells) return false;
   bool changed = false;
   for (Node* node : graph.nodes) {
     const CellRow* row = find_cell(*node, &CellRow::gates);

@@ -8,6 +8,7 @@
 #include "ir/uses.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 
 // Pattern: SoftmaxCrossEntropyLoss whose log-probabilities only
 // onnxgrad.SoftmaxCrossEntropyLossGrad reads, with one row of scores after another in memory.
@@ -52,6 +53,7 @@ bool has_rows(const Value* scores) {
 }  // namespace
 
 bool keep_log_sums(ir::Graph& graph, const PassContext& /*context*/) {
+  if (!any_node(graph, [](const Node& node) { return ir::is_op(&node, kLoss); })) return false;
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "ir/static_size.h"
 #include "ir/uses.h"
 #include "opdef/activation.h"
 #include "opdef/attention.h"
@@ -50,6 +51,12 @@ std::size_t first_operand(const Node& node) {
   return opdef::is_fused(&node, opdef::kGemmUpdate) ? 1 : 0;
 }
 
+bool reads_halves(const ir::Graph& graph) {
+  return any_node(graph, [](const Node& node) {
+    return is_cast_node(&node) && half_behind(node.outputs[0]) != nullptr;
+  });
+}
+
 bool swaps_axes(const Node* node) {
   return node != nullptr && is_onnx_operator(*node, "Transpose") &&
          node->inputs[0]->type.rank() == 2 &&
@@ -58,7 +65,7 @@ bool swaps_axes(const Node* node) {
 
 bool shapes_are_static(const Node& node) {
   const auto has_dims = [](const Value* value) {
-    return value == nullptr || value->type.static_dims().has_value();
+    return value == nullptr || ir::static_elements(*value).has_value();
   };
   return std::ranges::all_of(node.inputs, has_dims) && std::ranges::all_of(node.outputs, has_dims);
 }
@@ -192,6 +199,7 @@ bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context,
 }  // namespace
 
 bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
+  if (!reads_halves(graph)) return false;
   bool changed = false;
   Rewriter out(graph);
   for (Node* node : std::vector<Node*>(graph.nodes)) {
@@ -217,7 +225,7 @@ bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
 }
 
 bool narrow_products(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel) return false;
+  if (!context.has_kernel || !reads_halves(graph)) return false;
   const ir::Uses uses(graph);
   std::vector<const Node*> gone;
   bool changed = false;
@@ -297,9 +305,8 @@ class CastSpreader {
     constexpr int kDeepest = 8;
     constexpr std::int64_t kFewest = 4096;
     const Node* node = value.producer;
-    const auto dims = value.type.static_dims();
     if (node == nullptr || depth > kDeepest || !node->domain.empty() ||
-        value.dtype() != DataType::kFloat32 || !dims || dims->num_elements() < kFewest) {
+        value.dtype() != DataType::kFloat32 || ir::static_elements(value).value_or(0) < kFewest) {
       return false;
     }
     const opdef::OpDef* def = context_.ops.find(*node);
@@ -368,7 +375,7 @@ class CastSpreader {
 }  // namespace
 
 bool spread_casts(ir::Graph& graph, const PassContext& context) {
-  return CastSpreader(graph, context).run();
+  return reads_halves(graph) && CastSpreader(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

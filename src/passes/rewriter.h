@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_PASSES_REWRITER_H_
 #define ONNXGRAD_PASSES_REWRITER_H_
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -9,6 +10,13 @@
 #include "ir/graph.h"
 
 namespace onnxgrad::passes {
+
+/// Whether a node of the graph satisfies `test`: most graphs have nothing for most passes, which
+/// then need not look for the readers of all values.
+template <class Test>
+bool any_node(const ir::Graph& graph, const Test& test) {
+  return std::ranges::any_of(graph.nodes, [&](const ir::Node* node) { return test(*node); });
+}
 
 /// Builds the new list of nodes of a graph, front to back: keep() or emit() in order, then
 /// finish().

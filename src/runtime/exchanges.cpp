@@ -140,20 +140,24 @@ ExchangeRole exchange_role(const ir::Node& node) {
 }
 
 BufferParts::BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
-                         const opdef::OpRegistry& registry) {
+                         const ViewRoots& roots) {
+  const auto is_start = [](const ir::Node* node) {
+    return exchange_role(*node).kind == ExchangeRole::Kind::kStart;
+  };
+  if (std::ranges::none_of(order, is_start)) return;
   std::unordered_map<const ir::Value*, int> readers;  // of roots
   for (const ir::Node* node : order) {
     for (const ir::Value* input : node->inputs) {
-      if (input != nullptr) ++readers[view_root(input, registry)];
+      if (input != nullptr) ++readers[roots.of(input)];
     }
   }
-  for (const ir::Value* output : graph.outputs) ++readers[view_root(output, registry)];
+  for (const ir::Value* output : graph.outputs) ++readers[roots.of(output)];
   for (const ir::Node* node : order) {
-    if (exchange_role(*node).kind != ExchangeRole::Kind::kStart) continue;
+    if (!is_start(node)) continue;
     const Exchange spec = Exchange::read(*node);
     const std::size_t first = spec.collective.is_conditional ? 1 : 0;
     for (std::size_t i = first; i < node->inputs.size(); ++i) {
-      const ir::Value* root = view_root(node->inputs[i], registry);
+      const ir::Value* root = roots.of(node->inputs[i]);
       const bool is_computed = root->producer != nullptr && !root->is_input;
       if (!is_computed || readers[root] != 1) continue;
       sent_[root] = {.buffer = node->outputs[0], .offset = spec.sent[i - first]};

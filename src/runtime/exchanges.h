@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "opdef/registry.h"
 
 // Collectives in the plan of one of several workers: each is started as soon as what it sends is
 // computed, waited for as late as possible, and sends from a buffer that kernels write into.
 
 namespace onnxgrad::runtime {
+
+class ViewRoots;  // schedule.h
 
 /// Whether a node is a collective that begin_exchanges() replaces.
 bool is_collective(const ir::Node& node);
@@ -42,7 +43,7 @@ class BufferParts {
   /// `order`: the nodes that kernels run. What is sent is computed in its place if nothing else
   /// reads it.
   BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
-              const opdef::OpRegistry& registry);
+              const ViewRoots& roots);
 
   /// Of what is sent: the root of a value.
   const Part* find_sent(const ir::Value* root) const;

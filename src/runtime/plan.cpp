@@ -6,9 +6,11 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
-#include "device/cpu/threads.h"
+#include "ir/pointer_map.h"
+#include "ir/static_size.h"
 #include "onnxgrad/error.h"
 #include "runtime/arena.h"
 #include "runtime/exchanges.h"
@@ -18,70 +20,51 @@ namespace onnxgrad::runtime {
 namespace {
 
 std::int64_t bytes_of(const ir::Value* value) {
-  return value->type.static_dims()->size_bytes(value->dtype());
+  const auto bytes = ir::static_bytes(*value);
+  ONNXGRAD_ASSERT(bytes.has_value());
+  return *bytes;
 }
 
-// Work in nanoseconds that pays for another thread: of a kernel, when the threads are awake; of a
-// plan, before which they may have to be woken.
-constexpr double kKernelShareNs = 1e3;
-constexpr double kPlanShareNs = 20e3;
-
-using KernelsByNode = std::unordered_map<const ir::Node*, opdef::PreparedKernel>;
-
-class Planner {
+/// The kernels of all nodes of a graph that are not views, on as many threads as pay.
+class Kernels {
  public:
-  /// Kernels are chosen once for all plans of a graph.
-  Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
-          bool keeps_constants, const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed,
-          UpdateNumbers numbers, KernelsByNode& kernels)
-      : numbers_(numbers),
-        kernels_(kernels),
-        graph_(graph),
-        binding_(binding),
-        engine_(engine),
+  Kernels(const ir::Graph& graph, const ViewRoots& roots, const Engine& engine, int threads,
+          bool keeps_constants, const opdef::BodyCompiler* bodies, opdef::PackedConstants* packed)
+      : engine_(engine),
         threads_(threads),
         keeps_constants_(keeps_constants),
         bodies_(bodies),
         packed_(packed),
-        arena_(engine.device.alignment()) {}
-
-  void run() {
-    const Schedule schedule = make_schedule(graph_, engine_.ops, binding_.updates, numbers_);
-    has_numbers_ = schedule.has_numbers;
-    select_kernels(schedule.order);
-    find_last_uses();
-    parts_.emplace(graph_, nodes_, engine_.ops);
-    find_updated_states();
-    alias_state_updates(schedule);
-    place_in_blocks();
-    for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
-    add_outputs();
-    add_copies();
-    plan_.arena_bytes = arena_.size_bytes();
-    plan_.threads = threads_;
-  }
-
-  /// After run(), once.
-  Plan take_plan() {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      plan_.steps[i].operands = describe_operands(*nodes_[i], plan_.steps[i]);
+        chosen_(graph.nodes.size()) {
+    for (const ir::Node* node : graph.nodes) {
+      if (roots.is_view(node)) {
+        check_view(*node);
+      } else {
+        choose(*node);
+      }
     }
-    return std::move(plan_);
+    // A plan on fewer threads may have kernels that cost less, and so on.
+    for (int useful = useful_threads(); useful < threads_; useful = useful_threads()) {
+      threads_ = useful;
+      cost_ns_ = 0;
+      for (const ir::Node* node : graph.nodes) {
+        if (!roots.is_view(node)) choose_again(*node);
+      }
+    }
   }
-  std::int64_t arena_bytes() const { return plan_.arena_bytes; }
 
-  /// After run(): whether another place for the numbers of updates makes another plan.
-  bool has_numbers() const { return has_numbers_; }
-  /// After run(): what the kernels that it chose take on one thread, roughly.
-  double cost_ns() const { return cost_ns_; }
+  const opdef::PreparedKernel& of(const ir::Node* node) const { return chosen_.find(node)->kernel; }
+  /// That the plan takes.
+  int threads() const { return threads_; }
 
  private:
-  const ir::Value* root(const ir::Value* value) const { return view_root(value, engine_.ops); }
+  struct Chosen {
+    opdef::PreparedKernel kernel;
+    double cost_ns = 0;
+    int threads = 1;  ///< that it was prepared for
+  };
 
-  bool is_view(const ir::Node& node) const {
-    const opdef::OpDef* def = engine_.ops.find(node);
-    return def != nullptr && def->is_view();
-  }
+  int useful_threads() const { return engine_.device.threads_of_plan(cost_ns_, threads_); }
 
   static void check_view(const ir::Node& node) {
     const Dims from = *node.inputs[0]->type.static_dims();
@@ -99,42 +82,130 @@ class Planner {
                  "instead of a fixed batch."});
   }
 
-  void select_kernels(const std::vector<ir::Node*>& order) {
-    for (const ir::Node* node : order) {
-      if (is_view(*node)) {
-        check_view(*node);
-        continue;
-      }
-      auto found = kernels_.find(node);
-      if (found == kernels_.end()) {
-        std::string reasons;
-        auto kernel = choose_kernel(*node, &reasons);
-        if (!kernel) throw_no_kernel(*node, reasons);
-        found = kernels_.emplace(node, *std::move(kernel)).first;
-      }
-      nodes_.push_back(node);
-      plan_.kept_bytes += found->second.kept_bytes;
-      plan_.steps.push_back({.kernel = found->second,
-                             .args = {},
-                             .op_type = node->op_type,
-                             .node = node->name,
-                             .results = {},
-                             .operands = {}});
-    }
-  }
-
   // Kernels that count their operations get as many threads as these are worth; others choose.
-  std::optional<opdef::PreparedKernel> choose_kernel(const ir::Node& node, std::string* reasons) {
+  void choose(const ir::Node& node) {
     opdef::KernelRequest request = make_request(node, threads_, bodies_);
     request.keeps_constants = keeps_constants_;
     request.packed = packed_;
-    auto kernel = select_kernel(engine_.kernels, request, reasons);
-    if (!kernel) return kernel;
+    Chosen& chosen = chosen_[&node];
+    chosen = prepare(request);
+    if (chosen.kernel.flops > 0) {
+      request.threads = engine_.device.threads_of_kernel(chosen.cost_ns, threads_);
+      if (request.threads < threads_) chosen = prepare(request);
+    }
+    cost_ns_ += chosen.cost_ns;
+  }
+
+  // On fewer threads than before. How many operations are worth depends on nothing else.
+  void choose_again(const ir::Node& node) {
+    const Chosen& chosen = *chosen_.find(&node);
+    if (chosen.kernel.flops > 0 && chosen.threads <= threads_) {
+      cost_ns_ += chosen.cost_ns;
+    } else {
+      choose(node);
+    }
+  }
+
+  Chosen prepare(const opdef::KernelRequest& request) const {
+    std::string reasons;
+    auto kernel = select_kernel(engine_.kernels, request, &reasons);
+    if (!kernel) throw_no_kernel(request.node, reasons);
     const double cost_ns = estimate_ns(request, *kernel);
-    cost_ns_ += cost_ns;
-    if (kernel->flops == 0) return kernel;
-    request.threads = device::useful_threads(cost_ns, kKernelShareNs, threads_);
-    return request.threads == threads_ ? kernel : select_kernel(engine_.kernels, request, reasons);
+    return {.kernel = *std::move(kernel), .cost_ns = cost_ns, .threads = request.threads};
+  }
+
+  const Engine& engine_;
+  int threads_;
+  bool keeps_constants_;
+  const opdef::BodyCompiler* bodies_;
+  opdef::PackedConstants* packed_;
+  ir::PointerMap<ir::Node, Chosen> chosen_;
+  double cost_ns_ = 0;  ///< of all on one thread, roughly
+};
+
+/// Lays out the memory of a graph whose nodes run in the order of a schedule.
+class Planner {
+ public:
+  /// The arguments outlive this, but not what the planner returns.
+  Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
+          const ViewRoots& roots, const Kernels& kernels)
+      : graph_(graph),
+        binding_(binding),
+        engine_(engine),
+        roots_(roots),
+        kernels_(kernels),
+        arena_(engine.device.alignment()),
+        steps_(graph.nodes.size()),
+        last_use_(graph.nodes.size()),
+        locations_(graph.nodes.size()),
+        buffers_(graph.nodes.size()) {}
+
+  void run(const Schedule& schedule) {
+    find_nodes(schedule.order);
+    find_last_uses();
+    parts_.emplace(graph_, nodes_, roots_);
+    find_updated_states();
+    alias_state_updates(schedule);
+    place_in_blocks();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
+    add_outputs();
+    add_copies();
+    plan_.arena_bytes = arena_.size_bytes();
+    plan_.threads = kernels_.threads();
+  }
+
+  /// After run(), once.
+  Plan take_plan() {
+    plan_.steps.reserve(nodes_.size());
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      plan_.steps.push_back(make_step(i));
+      plan_.kept_bytes += plan_.steps.back().kernel.kept_bytes;
+    }
+    return std::move(plan_);
+  }
+  std::int64_t arena_bytes() const { return plan_.arena_bytes; }
+
+ private:
+  // A buffer of the arena that a value owns.
+  struct Buffer {
+    std::int64_t bytes = -1;  ///< -1: none
+  };
+
+  const ir::Value* root(const ir::Value* value) const { return roots_.of(value); }
+  const opdef::PreparedKernel& kernel(std::size_t i) const { return *prepared_[i]; }
+
+  void find_nodes(const std::vector<ir::Node*>& order) {
+    nodes_.reserve(order.size());
+    prepared_.reserve(order.size());
+    args_.reserve(6 * order.size());
+    for (const ir::Node* node : order) {
+      if (roots_.is_view(node)) continue;
+      steps_[node] = nodes_.size();
+      nodes_.push_back(node);
+      prepared_.push_back(&kernels_.of(node));
+    }
+  }
+
+  PlanStep make_step(std::size_t i) const {
+    const ir::Node& node = *nodes_[i];
+    const std::size_t end = i + 1 < nodes_.size() ? first_args_[i + 1] : args_.size();
+    PlanStep step{.kernel = kernel(i),
+                  .args = {args_.begin() + static_cast<std::ptrdiff_t>(first_args_[i]),
+                           args_.begin() + static_cast<std::ptrdiff_t>(end)},
+                  .op_type = node.op_type,
+                  .node = node.name,
+                  .results = {},
+                  .operands = {}};
+    for (std::size_t o = 0; o < node.outputs.size(); ++o) {
+      const ir::Value* output = node.outputs[o];
+      if (output == nullptr || !is_floating(output->dtype())) continue;
+      step.results.push_back({.arg = node.inputs.size() + o,
+                              .name = output->name,
+                              .dtype = output->dtype(),
+                              .num_elements = *ir::static_elements(*output)});
+    }
+    step.operands = describe_operands(node, step);
+    return step;
   }
 
   void find_last_uses() {
@@ -151,9 +222,7 @@ class Planner {
   // A new value is written where the old one is: a file that describes its training may have one of
   // another shape for these batches.
   static void check_update(const ir::Value& input, const ir::Value& value) {
-    if (input.dtype() == value.dtype() && input.type.static_dims() == value.type.static_dims()) {
-      return;
-    }
+    if (input.dtype() == value.dtype() && input.type.shape == value.type.shape) return;
     throw ShapeError(
         {.what = fmt::format("the state '{}' is {}, but its next value is {}", input.name,
                              input.type.to_string(), value.type.to_string()),
@@ -172,14 +241,12 @@ class Planner {
   // The new value of a state is written over the old one, if the writer no longer needs the old
   // one or can work in place.
   void alias_state_updates(const Schedule& schedule) {
-    std::unordered_map<const ir::Node*, std::size_t> steps;
-    for (std::size_t i = 0; i < nodes_.size(); ++i) steps.emplace(nodes_[i], i);
     for (const std::size_t u : schedule.in_place_updates) {
       const auto [input, value] = binding_.updates[u];
       const ir::Value* target = root(value);
-      const auto step = steps.find(target->producer);
-      if (step == steps.end()) continue;
-      if (can_overwrite(step->second, input, static_cast<std::size_t>(target->output_index))) {
+      const std::size_t* step = steps_.find(target->producer);
+      if (step == nullptr) continue;
+      if (can_overwrite(*step, input, static_cast<std::size_t>(target->output_index))) {
         locations_[target] = {Location::Kind::kState,
                               static_cast<std::int64_t>(binding_.states.at(input))};
         aliased_.insert(u);
@@ -206,18 +273,17 @@ class Planner {
   void place_chain(const ir::Value* value, const Location& location) {
     while (value != nullptr) {
       locations_[value] = location;
-      const auto at = std::ranges::find(nodes_, value->producer);
-      if (at == nodes_.end()) return;
-      const auto i = static_cast<std::size_t>(at - nodes_.begin());
+      const std::size_t* at = steps_.find(value->producer);
+      if (at == nullptr) return;
+      const std::size_t i = *at;
       const auto output = static_cast<std::size_t>(value->output_index);
       const ir::Value* before = nullptr;
-      for (const auto& [from, to] : plan_.steps[i].kernel.in_place) {
-        const ir::Value* input = (*at)->input(static_cast<std::size_t>(from));
+      for (const auto& [from, to] : kernel(i).in_place) {
+        const ir::Value* input = nodes_[i]->input(static_cast<std::size_t>(from));
         if (static_cast<std::size_t>(to) != output || input == nullptr) continue;
         const ir::Value* old = root(input);
-        const bool is_free = std::ranges::find(nodes_, old->producer) != nodes_.end() &&
-                             !locations_.contains(old) && last_use_.at(old) == i &&
-                             bytes_of(old) == bytes_of(value);
+        const bool is_free = steps_.contains(old->producer) && !locations_.contains(old) &&
+                             *last_use_.find(old) == i && bytes_of(old) == bytes_of(value);
         if (is_free && can_overwrite(i, old, output)) before = old;
       }
       value = before;
@@ -227,7 +293,7 @@ class Planner {
   // True if step `i` may write output `output` over the bytes of `old`.
   bool can_overwrite(std::size_t i, const ir::Value* old, std::size_t output) const {
     const ir::Node& node = *nodes_[i];
-    const auto& pairs = plan_.steps[i].kernel.in_place;
+    const auto& pairs = kernel(i).in_place;
     for (std::size_t k = 0; k < node.inputs.size(); ++k) {
       if (node.inputs[k] == nullptr || root(node.inputs[k]) != old) continue;
       const std::pair pair(static_cast<int>(k), static_cast<int>(output));
@@ -239,7 +305,7 @@ class Planner {
   Location locate(const ir::Value* value) {
     if (value == nullptr) return {};
     const ir::Value* base = root(value);
-    if (const auto found = locations_.find(base); found != locations_.end()) return found->second;
+    if (const Location* known = locations_.find(base)) return *known;
     Location location;
     if (const auto state = binding_.states.find(base); state != binding_.states.end()) {
       location = {Location::Kind::kState, static_cast<std::int64_t>(state->second)};
@@ -258,38 +324,29 @@ class Planner {
   // Assigns memory to the outputs of step i, then frees what it was the last to read.
   void place(std::size_t i) {
     const ir::Node& node = *nodes_[i];
-    PlanStep& step = plan_.steps[i];
-    for (const ir::Value* input : node.inputs) step.args.push_back(locate(input));
+    first_args_.push_back(args_.size());
+    for (const ir::Value* input : node.inputs) args_.push_back(locate(input));
     divide_buffer(i);
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ir::Value* output = node.outputs[o];
       if (output != nullptr && !locations_.contains(output)) place_output(i, o);
-      if (output != nullptr && is_floating(output->dtype())) {
-        step.results.push_back({.arg = step.args.size(),
-                                .name = output->name,
-                                .dtype = output->dtype(),
-                                .num_elements = output->type.static_dims()->num_elements()});
-      }
-      step.args.push_back(output == nullptr ? Location{} : locations_.at(output));
+      args_.push_back(output == nullptr ? Location{} : *locations_.find(output));
     }
-    const std::int64_t scratch = step.kernel.scratch_bytes;
+    const std::int64_t scratch = kernel(i).scratch_bytes;
     Location scratch_location;
     if (scratch > 0) {
       scratch_location = {Location::Kind::kArena, arena_.allocate(scratch)};
       arena_.release(scratch_location.at, scratch);
     }
-    step.args.push_back(scratch_location);
+    args_.push_back(scratch_location);
     release_dead(i);
   }
 
   // The buffer of an exchange, from the first value on that is computed in it.
-  const Location& buffer_at(const ir::Value* buffer) {
-    const auto [at, is_new] = locations_.try_emplace(buffer);
-    if (is_new) {
-      at->second = {Location::Kind::kArena, arena_.allocate(bytes_of(buffer))};
-      sizes_[buffer] = bytes_of(buffer);
-    }
-    return at->second;
+  Location buffer_at(const ir::Value* buffer) {
+    if (const Location* known = locations_.find(buffer)) return *known;
+    buffers_[buffer].bytes = bytes_of(buffer);
+    return locations_[buffer] = {Location::Kind::kArena, arena_.allocate(bytes_of(buffer))};
   }
 
   // What an exchange gives takes the place of its buffer, part by part.
@@ -298,9 +355,8 @@ class Planner {
     const auto parts = BufferParts::received(node);
     if (parts.empty()) return;
     const ir::Value* buffer = parts.front().buffer;
-    const std::int64_t start = locations_.at(buffer).at;
-    const std::int64_t bytes = sizes_.at(buffer);
-    sizes_.erase(buffer);
+    const std::int64_t start = locations_.find(buffer)->at;
+    const std::int64_t bytes = std::exchange(buffers_[buffer].bytes, -1);
     const auto release = [&](std::int64_t begin, std::int64_t end) {
       if (end > begin) arena_.release(start + begin, end - begin);
     };
@@ -314,7 +370,7 @@ class Planner {
       done = std::min((end + unit - 1) / unit * unit, bytes);
       if (done == parts[o].offset) continue;
       locations_[output] = {Location::Kind::kArena, start + parts[o].offset};
-      sizes_[output] = done - parts[o].offset;
+      buffers_[output].bytes = done - parts[o].offset;
     }
     release(done, bytes);
   }
@@ -324,25 +380,26 @@ class Planner {
     const ir::Value* output = node.outputs[o];
     const std::int64_t bytes = bytes_of(output);
     if (const BufferParts::Part* part = parts_->find_sent(output)) {
-      const Location& buffer = buffer_at(part->buffer);
+      const Location buffer = buffer_at(part->buffer);
       locations_[output] = {Location::Kind::kArena, buffer.at + part->offset};
       return;
     }
-    for (const auto& [from, to] : plan_.steps[i].kernel.in_place) {
+    for (const auto& [from, to] : kernel(i).in_place) {
       if (static_cast<std::size_t>(to) != o) continue;
       const ir::Value* input = node.input(static_cast<std::size_t>(from));
       if (input == nullptr || bytes_of(input) != bytes) continue;
       const ir::Value* old = root(input);
-      const auto owned = sizes_.find(old);
-      const bool is_last = owned != sizes_.end() && last_use_.at(old) == i;
-      if (!is_last || owned->second < bytes || !can_overwrite(i, old, o)) continue;
-      locations_[output] = locations_.at(old);
-      sizes_[output] = owned->second;  // the buffer has a new owner
-      sizes_.erase(owned);
+      Buffer* owned = buffers_.find(old);
+      const bool is_last = owned != nullptr && owned->bytes >= 0 && *last_use_.find(old) == i;
+      if (!is_last || owned->bytes < bytes || !can_overwrite(i, old, o)) continue;
+      const Location location = *locations_.find(old);
+      const std::int64_t owned_bytes = std::exchange(owned->bytes, -1);
+      locations_[output] = location;
+      buffers_[output].bytes = owned_bytes;  // the buffer has a new owner
       return;
     }
     locations_[output] = {Location::Kind::kArena, arena_.allocate(bytes)};
-    sizes_[output] = bytes;
+    buffers_[output].bytes = bytes;
   }
 
   void release_dead(std::size_t i) {
@@ -350,12 +407,11 @@ class Planner {
     const auto release = [&](const ir::Value* value) {
       if (value == nullptr) return;
       const ir::Value* base = root(value);
-      const auto owned = sizes_.find(base);
-      if (owned == sizes_.end()) return;
-      const auto last = last_use_.find(base);
-      if (last != last_use_.end() && last->second > i) return;
-      arena_.release(locations_.at(base).at, owned->second);
-      sizes_.erase(owned);
+      Buffer* owned = buffers_.find(base);
+      if (owned == nullptr || owned->bytes < 0) return;
+      const std::size_t* last = last_use_.find(base);
+      if (last != nullptr && *last > i) return;
+      arena_.release(locations_.find(base)->at, std::exchange(owned->bytes, -1));
     };
     for (const ir::Value* input : node.inputs) release(input);
     for (const ir::Value* output : node.outputs) release(output);  // not read
@@ -399,9 +455,10 @@ class Planner {
     plan_.copies.insert(plan_.copies.end(), commits.begin(), commits.end());
   }
 
-  std::string describe_operands(const ir::Node& node, const PlanStep& step) const {
+  static std::string describe_operands(const ir::Node& node, const PlanStep& step) {
     constexpr const char* kKinds[] = {"none", "arena", "state", "feed", "const", "block"};
     std::string text;
+    text.reserve(64 * step.args.size());
     std::size_t arg = 0;
     const auto add = [&](const ir::Value* value) {
       const Location& at = step.args[arg++];
@@ -421,26 +478,24 @@ class Planner {
     return text;
   }
 
-  UpdateNumbers numbers_;
-  KernelsByNode& kernels_;
-  bool has_numbers_ = false;
   const ir::Graph& graph_;
   const GraphBinding& binding_;
   const Engine& engine_;
-  int threads_;
-  double cost_ns_ = 0;
-  bool keeps_constants_;
-  const opdef::BodyCompiler* bodies_;
-  opdef::PackedConstants* packed_;
+  const ViewRoots& roots_;
+  const Kernels& kernels_;
   Plan plan_;
   ArenaLayout arena_;
   std::vector<const ir::Node*> nodes_;  // one per step
+  std::vector<const opdef::PreparedKernel*> prepared_;
+  std::vector<Location> args_;           // of all steps
+  std::vector<std::size_t> first_args_;  // one per step
   std::optional<BufferParts> parts_;
-  std::unordered_map<const ir::Value*, std::size_t> last_use_;  // of roots, by step
-  std::unordered_map<const ir::Value*, Location> locations_;    // of roots
-  std::unordered_map<const ir::Value*, std::int64_t> sizes_;    // live arena buffers by owner
-  std::unordered_set<std::size_t> aliased_;                     // updates by number
-  std::unordered_set<std::int64_t> updated_;                    // states by number
+  ir::PointerMap<ir::Node, std::size_t> steps_;
+  ir::PointerMap<ir::Value, std::size_t> last_use_;  // of roots, by step
+  ir::PointerMap<ir::Value, Location> locations_;    // of roots
+  ir::PointerMap<ir::Value, Buffer> buffers_;        // by owner
+  std::unordered_set<std::size_t> aliased_;          // updates by number
+  std::unordered_set<std::int64_t> updated_;         // states by number
 };
 
 }  // namespace
@@ -468,19 +523,15 @@ std::string Plan::to_text() const {
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                int threads, bool keeps_constants, const opdef::BodyCompiler* bodies,
                opdef::PackedConstants* packed) {
+  const ViewRoots roots(graph, engine.ops);
+  const Kernels kernels(graph, roots, engine, threads, keeps_constants, bodies, packed);
+  const Scheduler scheduler(graph, roots, binding.updates);
   // Updates that run early free what they read, but may need scratch where most memory is in use.
-  KernelsByNode kernels;
-  Planner early(graph, binding, engine, threads, keeps_constants, bodies, packed,
-                UpdateNumbers::kEarly, kernels);
-  early.run();
-  const int useful = device::useful_threads(early.cost_ns(), kPlanShareNs, threads);
-  if (useful < threads) {
-    return make_plan(graph, binding, engine, useful, keeps_constants, bodies, packed);
-  }
-  if (!early.has_numbers()) return early.take_plan();
-  Planner in_order(graph, binding, engine, threads, keeps_constants, bodies, packed,
-                   UpdateNumbers::kInOrder, kernels);
-  in_order.run();
+  Planner early(graph, binding, engine, roots, kernels);
+  early.run(scheduler.schedule(UpdateNumbers::kEarly));
+  if (!scheduler.has_numbers()) return early.take_plan();
+  Planner in_order(graph, binding, engine, roots, kernels);
+  in_order.run(scheduler.schedule(UpdateNumbers::kInOrder));
   return in_order.arena_bytes() < early.arena_bytes() ? in_order.take_plan() : early.take_plan();
 }
 

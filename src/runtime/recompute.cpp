@@ -78,7 +78,9 @@ class Recompute {
   Recompute(ir::Graph& graph, const GraphBinding& binding, const Engine& engine, int threads,
             const opdef::BodyCompiler* bodies)
       : graph_(graph), binding_(binding), engine_(engine), threads_(threads), bodies_(bodies) {
-    graph_.nodes = make_schedule(graph_, engine_.ops, binding_.updates).order;
+    const ViewRoots roots(graph_, engine_.ops);
+    const Scheduler scheduler(graph_, roots, binding_.updates);
+    graph_.nodes = scheduler.schedule(UpdateNumbers::kEarly).order;
     for (const Node* node : graph_.nodes) facts_.emplace(node, facts_of(*node));
     find_lives();
   }

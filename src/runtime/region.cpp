@@ -10,7 +10,6 @@
 #include <span>
 
 #include "base/check.h"
-#include "device/cpu/threads.h"
 #include "opdef/collectives.h"
 #include "runtime/finite.h"
 #include "runtime/plan_key.h"
@@ -336,9 +335,10 @@ void Region::run_profiled() {
   }
   for (std::size_t i = 0; i < calls_.size(); ++i) {
     const Profiler::Clock::time_point start = Profiler::Clock::now();
-    device::take_threads_used();
+    context_.engine.device.take_threads_used();
     run_call(i);
-    profiler.record(profiles_[i], start, Profiler::Clock::now(), device::take_threads_used());
+    const int threads = context_.engine.device.take_threads_used();
+    profiler.record(profiles_[i], start, Profiler::Clock::now(), threads);
   }
 }
 

@@ -1,13 +1,16 @@
 #ifndef ONNXGRAD_RUNTIME_SCHEDULE_H_
 #define ONNXGRAD_RUNTIME_SCHEDULE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
+#include "ir/pointer_map.h"
 #include "opdef/registry.h"
+#include "runtime/exchanges.h"
 
 namespace onnxgrad::runtime {
 
@@ -25,7 +28,6 @@ enum class UpdateNumbers : std::uint8_t {
 
 struct Schedule {
   std::vector<ir::Node*> order;
-  bool has_numbers = false;  ///< updates wait for numbers
   /// Updates (by number) whose new value may be written over the old one: every other reader of the
   /// old value comes before the writer.
   std::unordered_set<std::size_t> in_place_updates;
@@ -34,11 +36,68 @@ struct Schedule {
 /// The value whose bytes `value` shows: follows views.
 const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry);
 
-/// Orders the nodes: dependencies first, writers of state as soon as they can run, otherwise as in
-/// the graph. An update is in place where the added order leaves the graph acyclic.
-Schedule make_schedule(const ir::Graph& graph, const opdef::OpRegistry& registry,
-                       std::span<const StateUpdate> updates,
-                       UpdateNumbers numbers = UpdateNumbers::kEarly);
+/// The same for all values of a graph that does not change.
+class ViewRoots {
+ public:
+  ViewRoots(const ir::Graph& graph, const opdef::OpRegistry& registry);
+
+  const ir::Value* of(const ir::Value* value) const {
+    const ir::Value* const* root = roots_.find(value);
+    return root == nullptr ? value : *root;
+  }
+  bool is_view(const ir::Node* node) const { return views_.contains(node); }
+
+ private:
+  ir::PointerMap<ir::Value, const ir::Value*> roots_;  // of what views return
+  ir::PointerSet<ir::Node> views_;
+};
+
+/// Orders the nodes of a graph: dependencies first, writers of state as soon as they can run,
+/// otherwise as in the graph. An update is in place where the added order leaves the graph acyclic.
+class Scheduler {
+ public:
+  /// The graph and `roots` outlive this and do not change.
+  Scheduler(const ir::Graph& graph, const ViewRoots& roots, std::span<const StateUpdate> updates);
+
+  Schedule schedule(UpdateNumbers numbers) const;
+  /// Whether updates wait for numbers: if not, both schedules are the same.
+  bool has_numbers() const { return has_numbers_; }
+
+ private:
+  using Nodes = std::unordered_set<std::size_t>;  // by position in the graph
+  struct Edge {
+    std::size_t to = 0;
+    std::ptrdiff_t next = -1;
+  };
+
+  void add_edge(std::size_t from, std::size_t to);
+  template <class Visit>
+  void visit_successors(std::size_t from, const Visit& visit) const;
+  void find_edges(std::span<const StateUpdate> updates);
+  void order_exchanges(ExchangeRole::Kind kind);
+  void place_updates(std::span<const StateUpdate> updates);
+  bool order_readers_first(const ir::Value* input, std::size_t writer);
+  bool reaches(std::size_t from, std::size_t to);
+  bool add_numbers(Nodes& urgent) const;
+  std::vector<std::size_t> order(const Nodes& urgent) const;
+  std::vector<ir::Node*> with_late_growth(const std::vector<std::size_t>& ordered,
+                                          const Nodes& urgent) const;
+
+  const ir::Graph& graph_;
+  const ViewRoots& roots_;
+  ir::PointerMap<ir::Node, std::size_t> position_;
+  std::vector<ExchangeRole> roles_;
+  std::vector<Edge> edges_;                            // lists, one per node
+  std::vector<std::ptrdiff_t> first_;                  // edge of each node; -1: none
+  std::vector<std::vector<std::size_t>> readers_;      // of old values of states
+  ir::PointerMap<ir::Value, std::size_t> old_values_;  // their numbers
+  std::vector<std::uint32_t> seen_;                    // by reaches()
+  std::uint32_t search_ = 0;
+  std::unordered_set<std::size_t> in_place_;
+  Nodes writers_;       // of updates in place
+  Nodes with_numbers_;  // these, and the numbers that they wait for
+  bool has_numbers_ = false;
+};
 
 }  // namespace onnxgrad::runtime
 

@@ -7,7 +7,7 @@
 
 #include "autodiff/gradient_at.h"
 #include "base/memory_budget.h"
-#include "device/cpu/thread_count.h"
+#include "device/thread_count.h"
 #include "onnx/inference.h"
 #include "onnx/operator_table.h"
 #include "onnxgrad/option_error.h"

@@ -1,12 +1,18 @@
 #include <cstring>
 
 #include "base/memory_budget.h"
+#include "device/cpu/threads.h"
 #include "device/device.h"
 
 // The CPU: addresses are pointers, and work is done when it is submitted.
 
 namespace onnxgrad::device {
 namespace {
+
+// Work in nanoseconds that pays for another thread: of a kernel, when the threads are awake; of a
+// plan, before which they may have to be woken.
+constexpr double kKernelShareNs = 1e3;
+constexpr double kPlanShareNs = 20e3;
 
 class CpuStream final : public Stream {
  public:
@@ -36,6 +42,13 @@ class CpuDevice final : public Device {
     return {.address = address_of(memory.get()), .bytes = bytes, .owner = std::move(memory)};
   }
   std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
+  int threads_of_kernel(double cost_ns, int most) const override {
+    return useful_threads(cost_ns, kKernelShareNs, most);
+  }
+  int threads_of_plan(double cost_ns, int most) const override {
+    return useful_threads(cost_ns, kPlanShareNs, most);
+  }
+  int take_threads_used() override { return device::take_threads_used(); }
 };
 
 }  // namespace

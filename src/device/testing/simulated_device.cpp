@@ -182,6 +182,13 @@ class SimulatedDevice final : public Device {
   std::unique_ptr<Stream> make_stream() override {
     return std::make_unique<SimulatedStream>(memory_);
   }
+  // Its kernels are those of the CPU.
+  int threads_of_kernel(double cost_ns, int most) const override {
+    return cpu().threads_of_kernel(cost_ns, most);
+  }
+  int threads_of_plan(double cost_ns, int most) const override {
+    return cpu().threads_of_plan(cost_ns, most);
+  }
 
  private:
   Memory memory_;

@@ -1,4 +1,4 @@
-#include "device/cpu/thread_count.h"
+#include "device/thread_count.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 
 namespace onnxgrad::device::thread_count_test {
 
-class ControlGroups : public testing::Test {
+class ControlGroups : public ::testing::Test {
  protected:
-  ControlGroups() : root_(testing::TempDir() + "onnxgrad_control_groups") {
+  ControlGroups() : root_(::testing::TempDir() + "onnxgrad_control_groups") {
     std::filesystem::remove_all(root_);
   }
   ~ControlGroups() override { std::filesystem::remove_all(root_); }

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_DEVICE_CPU_THREAD_COUNT_H_
-#define ONNXGRAD_DEVICE_CPU_THREAD_COUNT_H_
+#ifndef ONNXGRAD_DEVICE_THREAD_COUNT_H_
+#define ONNXGRAD_DEVICE_THREAD_COUNT_H_
 
 #include <filesystem>
 #include <optional>
@@ -30,4 +30,4 @@ std::optional<int> quota_threads(const std::filesystem::path& root, std::string_
 
 }  // namespace onnxgrad::device
 
-#endif  // ONNXGRAD_DEVICE_CPU_THREAD_COUNT_H_
+#endif  // ONNXGRAD_DEVICE_THREAD_COUNT_H_

@@ -1,4 +1,4 @@
-#include "device/cpu/thread_count.h"
+#include "device/thread_count.h"
 
 #ifdef __linux__
 #include <sched.h>
