@@ -19,6 +19,9 @@ ConvertFn find_conversion(DataType from, DataType to);
 /// The vectorised ones among them (convert_simd.cpp); nullptr for the others.
 ConvertFn find_vector_conversion(DataType from, DataType to);
 
+/// From float32 to float32: each number rounded to a half of type `half`.
+ConvertFn find_rounding(DataType half);
+
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_CONVERT_H_

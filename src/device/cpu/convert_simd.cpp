@@ -102,6 +102,17 @@ void double_to_half(void* to, const void* from, std::int64_t n) {
 }
 
 template <class Format>
+void round_floats(void* to, const void* from, std::int64_t n) {
+  const hn::ScalableTag<float> d;
+  convert_vectors(static_cast<float*>(to), static_cast<const float*>(from), n,
+                  [&](auto v) { return round_to_half<Format>(d, v); });
+}
+
+ConvertFn rounding_to(DataType half) {
+  return half == DataType::kFloat16 ? round_floats<Float16Format> : round_floats<Bfloat16Format>;
+}
+
+template <class Format>
 ConvertFn find_from_half(DataType to) {
   if (to == DataType::kFloat32) return half_to_float<Format>;
   return to == DataType::kFloat64 ? half_to_double<Format> : nullptr;
@@ -132,10 +143,13 @@ HWY_AFTER_NAMESPACE();
 namespace onnxgrad::device {
 
 HWY_EXPORT(find);
+HWY_EXPORT(rounding_to);
 
 ConvertFn find_vector_conversion(DataType from, DataType to) {
   return HWY_DYNAMIC_DISPATCH(find)(from, to);
 }
+
+ConvertFn find_rounding(DataType half) { return HWY_DYNAMIC_DISPATCH(rounding_to)(half); }
 
 }  // namespace onnxgrad::device
 #endif  // HWY_ONCE

@@ -1,57 +1,28 @@
-#include "device/cpu/half_gemm.h"
-
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
-#include <memory>
-#include <string>
 
-#include "base/check.h"
-#include "device/cpu/convert.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/half_gemm_plan.h"
 #include "device/cpu/threads.h"
+#include "device/cpu/wide_operands.h"
 
 // Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
 // of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
-// columns and rows are then smaller where k is large. Threads share rows, and pack B together, or
-// share columns.
+// columns and rows are then smaller where k is large. So have those that are handed over, panel by
+// panel. Threads share rows, and pack B together, or share columns.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockK = 768;
-constexpr std::int64_t kBlockN = 256;
-constexpr std::int64_t kBlockM = 192;
-constexpr std::int64_t kBlockBytes =
-    640LL * 1024;  // of a packed operand: about half of an L2 cache
-constexpr std::int64_t kLanes = kPairLanes;
-constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return ceil_div(value, unit) * unit;
-}
-std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
-
-struct HalfPlan {
-  HalfGemmSpec spec;
-  HalfGemmChoice choice = HalfGemmChoice::kWidened;
-  const GemmTarget<float>* target = nullptr;
-  bool widens = true;  ///< packed operands are float32, else pairs
-  bool packs_a = false;
-  bool is_amx = false;
-  bool keeps_sums = false;  ///< of a block in scratch, float32, which is then converted
-  bool split_m = true;
-  std::int64_t a_row = 0;  ///< elements from row to row of A in memory
-  std::int64_t block_k = 0, block_n = 0, block_m = 0;
-  std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
-  // Offsets in scratch, in bytes.
-  std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
-  std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
-  ConvertFn widen = nullptr, narrow = nullptr;
-};
+using half_gemm::ceil_div;
+using half_gemm::HalfPlan;
+using half_gemm::kHandedOverRows;
+using half_gemm::kLanes;
+using half_gemm::kPanelColumns;
+using half_gemm::round_up;
 
 /// Columns in panels of at most kPairMaxVectors vectors, none much smaller than the others.
 struct Panels {
@@ -70,10 +41,11 @@ class HalfBlocks {
         share_(share),
         shares_b_(shares_b),
         a_(static_cast<const std::uint16_t*>(operands.a)),
-        b_(static_cast<const std::uint16_t*>(operands.b)),
-        wide_b_(static_cast<const float*>(operands.b)),
+        wide_a_(static_cast<const float*>(operands.a)),
+        b_(operands.b),
         c_(static_cast<std::byte*>(operands.c)),
         start_(static_cast<const std::byte*>(operands.start)),
+        operands_(operands),
         scale_(static_cast<float>(spec_.alpha * operands.factor)) {
     std::byte* own = operands.scratch + share.thread * plan.own_bytes;
     if (shares_b) {
@@ -132,36 +104,17 @@ class HalfBlocks {
     return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
   }
 
-  /// `count` numbers of B; those of float32 go through the half.
-  void widen_b(float* to, std::int64_t at, std::int64_t count) const {
-    if (!spec_.rounds_b) return plan_.widen(to, b_ + at, count);
-    constexpr std::int64_t kPart = 256;
-    std::uint16_t halves[kPart];
-    for (std::int64_t i = 0; i < count; i += kPart) {
-      const std::int64_t part = std::min(kPart, count - i);
-      plan_.narrow(halves, wide_b_ + at + i, part);
-      plan_.widen(to + i, halves, part);
+  void widen_panel(std::int64_t column, std::int64_t count, std::int64_t width, float* to) const {
+    const WidePanel panel{.steps = steps_, .count = count, .width = width, .to = to};
+    if (spec_.transpose_b) {
+      pack_rows(plan_.wide_b, b_, column * spec_.k + k_, spec_.k, panel, *plan_.target,
+                reinterpret_cast<float*>(line_));
+    } else {
+      pack_columns(plan_.wide_b, b_, k_ * spec_.n + column, spec_.n, panel);
     }
   }
 
-  void widen_panel(std::int64_t column, std::int64_t count, std::int64_t width, float* to) const {
-    if (!spec_.transpose_b) {
-      for (std::int64_t k = 0; k < steps_; ++k) {
-        widen_b(to + k * width, (k_ + k) * spec_.n + column, count);
-        std::fill(to + k * width + count, to + (k + 1) * width, 0.0F);
-      }
-      return;
-    }
-    auto* lines = reinterpret_cast<float*>(line_);  // 16 rows of B at a time
-    for (std::int64_t j = 0; j < width; j += kLanes) {
-      const std::int64_t rows = std::clamp<std::int64_t>(count - j, 0, kLanes);
-      for (std::int64_t i = 0; i < rows; ++i) {
-        widen_b(lines + i * steps_, (column + j + i) * spec_.k + k_, steps_);
-      }
-      std::fill(lines + rows * steps_, lines + kLanes * steps_, 0.0F);
-      plan_.target->transpose(lines, steps_, to + j, width, kLanes, steps_);
-    }
-  }
+  const std::uint16_t* halves_of_b() const { return static_cast<const std::uint16_t*>(b_); }
 
   void pair_panel(std::int64_t column, std::int64_t count, std::int64_t width,
                   std::uint32_t* to) const {
@@ -170,13 +123,13 @@ class HalfBlocks {
     if (!spec_.transpose_b) {
       const std::int64_t at = k_ * spec_.n + column;
       if (spec_.rounds_b) {
-        pack_pairs(wide_b_ + at, spec_.n, steps_, count, to, width);
+        pack_pairs(static_cast<const float*>(b_) + at, spec_.n, steps_, count, to, width);
       } else {
-        pack_pairs(b_ + at, spec_.n, steps_, count, to, width);
+        pack_pairs(halves_of_b() + at, spec_.n, steps_, count, to, width);
       }
       return;
     }
-    const std::uint16_t* from = b_ + column * spec_.k + k_;
+    const std::uint16_t* from = halves_of_b() + column * spec_.k + k_;
     auto* out = reinterpret_cast<float*>(to);  // bits are moved only
     if (spec_.k % 2 == 0 && !spec_.rounds_b) {
       plan_.target->transpose(reinterpret_cast<const float*>(from), spec_.k / 2, out, width, count,
@@ -186,7 +139,8 @@ class HalfBlocks {
       for (std::int64_t j = 0; j < count; j += kLanes) {
         const std::int64_t rows = std::min(count - j, kLanes);
         if (spec_.rounds_b) {
-          round_rows(wide_b_ + (column + j) * spec_.k + k_, rows, pairs, lines);
+          round_rows(static_cast<const float*>(b_) + (column + j) * spec_.k + k_, rows, pairs,
+                     lines);
         } else {
           copy_rows(from + j * spec_.k, spec_.k, rows, pairs, lines);
         }
@@ -227,8 +181,13 @@ class HalfBlocks {
   };
 
   PackedA take_a(std::int64_t row, std::int64_t rows, int vectors) {
-    const std::uint16_t* from =
-        spec_.transpose_a ? a_ + k_ * plan_.a_row + row : a_ + row * plan_.a_row + k_;
+    const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
+    if (spec_.wide_a) {
+      const auto* at = reinterpret_cast<const std::byte*>(wide_a_ + first);
+      const std::ptrdiff_t line = plan_.a_row * 4;
+      return spec_.transpose_a ? PackedA{at, 4, line} : PackedA{at, line, 4};
+    }
+    const std::uint16_t* from = a_ + first;
     if (plan_.widens) return widen_a(from, rows);
     const std::ptrdiff_t padded_row = pairs_ * 4;
     if (!plan_.packs_a) {
@@ -333,30 +292,74 @@ class HalfBlocks {
         a = take_a(row, rows, vectors);
         packed_for = kPairRows[vectors - 1];
       }
-      const HalfEnd end = end_at(row, j_ + at);
       const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
-      if (plan_.widens) {
-        run_float_panel(a, rows, at, vectors, columns, end);
-        continue;
-      }
-      const PairPanel panel{.a = a.at,
-                            .a_row = a.row,
-                            .a_step = a.step,
-                            .b = pair_panel_at(at),
-                            .rows = rows,
-                            .pairs = pairs_,
-                            .vectors = vectors,
-                            .columns = columns,
-                            .end = end};
-      if (plan_.choice == HalfGemmChoice::kPairs) {
-        run_pairs(panel);
-      } else if (plan_.choice == HalfGemmChoice::kAmx) {
-        run_amx(panel);
+      if (spec_.hands_over) {
+        hand_over(a, row, rows, at, vectors, columns);
       } else {
-        run_amx_emulated(panel);
+        run_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
       }
     }
     if (plan_.keeps_sums) store_sums(row, rows);
+  }
+
+  void run_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
+                 std::int64_t columns, const HalfEnd& end) const {
+    if (plan_.widens) {
+      run_float_panel(a, rows, column, vectors, columns, end);
+    } else {
+      run_pair_panel(a, rows, column, vectors, columns, end);
+    }
+  }
+
+  /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
+  void hand_over(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
+                 std::int64_t columns) const {
+    const bool has_strips = plan_.packs_a && spec_.transpose_a && !plan_.widens &&
+                            plan_.choice == HalfGemmChoice::kPairs;
+    const HalfEnd end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
+    for (std::int64_t i = 0; i < rows; i += kHandedOverRows) {
+      const std::int64_t count = std::min(kHandedOverRows, rows - i);
+      fetch_touched(row + i, count, j_ + column, columns);
+      run_panel(a, count, column, vectors, columns, end);
+      operands_.finished(operands_.context, {.c = sums_,
+                                             .c_row = kPanelColumns,
+                                             .row = row + i,
+                                             .rows = count,
+                                             .column = j_ + column,
+                                             .columns = columns});
+      a.at += has_strips ? count * 4 * pairs_ : count * a.row;
+    }
+  }
+
+  void fetch_touched(std::int64_t row, std::int64_t rows, std::int64_t column,
+                     std::int64_t columns) const {
+    for (const void* matrix : operands_.touched) {
+      if (matrix == nullptr) continue;
+      const float* from = static_cast<const float*>(matrix) + row * spec_.n + column;
+      for (std::int64_t i = 0; i < rows; ++i, from += spec_.n) {
+        for (std::int64_t j = 0; j < columns; j += kLanes) __builtin_prefetch(from + j, 1, 2);
+      }
+    }
+  }
+
+  void run_pair_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
+                      std::int64_t columns, const HalfEnd& end) const {
+    const PairPanel panel{.a = a.at,
+                          .a_row = a.row,
+                          .a_step = a.step,
+                          .b = pair_panel_at(column),
+                          .rows = rows,
+                          .pairs = pairs_,
+                          .vectors = vectors,
+                          .columns = columns,
+                          .end = end};
+    if (plan_.choice == HalfGemmChoice::kPairs) {
+      run_pairs(panel);
+    } else if (plan_.choice == HalfGemmChoice::kAmx) {
+      run_amx(panel);
+    } else {
+      run_amx_emulated(panel);
+    }
   }
 
   /// A panel in float32, by tiles as many vectors wide as the instruction set has.
@@ -435,10 +438,11 @@ class HalfBlocks {
   Share share_;
   bool shares_b_;
   const std::uint16_t* a_;
-  const std::uint16_t* b_;
-  const float* wide_b_;  // with rounds_b, else `b_`
+  const float* wide_a_;  // with wide_a, else `a_`
+  const void* b_;        // halves, or float32 with rounds_b
   std::byte* c_;
   const std::byte* start_;
+  const GemmOperands& operands_;
   float scale_;
   std::byte* packed_b_;
   std::byte* packed_a_;
@@ -447,7 +451,9 @@ class HalfBlocks {
   std::int64_t j_ = 0, k_ = 0, steps_ = 0, pairs_ = 0, block_columns_ = 0;
 };
 
-void run_half(const void* data, const GemmOperands& operands) {
+}  // namespace
+
+void half_gemm::run(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const HalfPlan*>(data);
   const HalfGemmSpec& spec = plan.spec;
   if (spec.threads == 1) {
@@ -467,104 +473,6 @@ void run_half(const void* data, const GemmOperands& operands) {
       HalfBlocks(plan, operands, share, false).run(0, spec.m, first, last - first);
     }
   });
-}
-
-void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
-
-HalfGemmChoice choose(const HalfGemmSpec& spec) {
-  if (spec.choice != HalfGemmChoice::kBest) return spec.choice;
-  const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
-  constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
-  if (is_bfloat16 && has_half_gemm(HalfGemmChoice::kAmx) && spec.m >= kAmxRows &&
-      spec.n >= kLanes && spec.k >= 2 * kAmxPairs) {
-    return HalfGemmChoice::kAmx;
-  }
-  return is_bfloat16 && cpu_has_pairs() ? HalfGemmChoice::kPairs : HalfGemmChoice::kWidened;
-}
-
-const char* name_of(HalfGemmChoice choice) {
-  switch (choice) {
-    case HalfGemmChoice::kPairs:
-      return "pairs AVX512-BF16";
-    case HalfGemmChoice::kAmx:
-      return "tiles AMX";
-    case HalfGemmChoice::kAmxEmulated:
-      return "tiles emulated";
-    default:
-      return "widened";
-  }
-}
-
-}  // namespace
-
-bool has_half_gemm(HalfGemmChoice choice) {
-  if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
-  if (choice == HalfGemmChoice::kAmx) return cpu_has_pairs() && cpu_has_amx();
-  return true;
-}
-
-HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
-  return {.dtype = gemm.dtype,
-          .m = gemm.m,
-          .n = gemm.n,
-          .k = gemm.k,
-          .transpose_a = gemm.transpose_a,
-          .transpose_b = gemm.transpose_b,
-          .a_row_length = gemm.a_row_length,
-          .start = gemm.start,
-          .alpha = gemm.alpha,
-          .relu = gemm.relu,
-          .threads = gemm.threads};
-}
-
-PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
-  ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
-  auto plan = std::make_shared<HalfPlan>();
-  plan->spec = given;
-  HalfGemmSpec& spec = plan->spec;
-  plan->choice = choose(spec);
-  plan->target = &gemm_target<float>();
-  plan->widens = plan->choice == HalfGemmChoice::kWidened;
-  plan->widen = find_conversion(spec.dtype, DataType::kFloat32);
-  plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
-  plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
-  plan->is_amx =
-      plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
-  const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
-  const std::int64_t bytes = plan->widens ? 4 : 2;
-  plan->packs_a = plan->widens || spec.transpose_a || spec.k % unit_k != 0;
-  const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
-  plan->keeps_sums = plan->widens && (is_half(spec.c_dtype) || adds_half);
-  const bool is_whole = is_half(spec.c_dtype) || plan->keeps_sums;
-  const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
-  plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
-  const auto fitting = [&](std::int64_t most, std::int64_t unit) {
-    return std::clamp(kBlockBytes / (plan->block_k * bytes) / unit * unit, unit, most);
-  };
-  plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
-  plan->block_m = std::min(spec.m, fitting(kBlockM, 48));
-  const double flops =
-      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
-  if (flops < kSharedFlops) spec.threads = 1;
-  // Rows: B is then packed once for all threads.
-  plan->split_m = spec.m >= spec.n || spec.m >= std::int64_t{32} * spec.threads ||
-                  ceil_div(spec.n, kLanes) < spec.threads;
-  // The last strip of rows is packed in full, and lines are read in full vectors.
-  const std::int64_t row_room = round_up(plan->block_m, 48) + kLanes;
-  const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
-  plan->b_bytes = align64(plan->block_n * k_room * bytes);
-  plan->a_bytes = plan->packs_a ? align64(row_room * k_room * bytes) : 0;
-  plan->sums_bytes = plan->keeps_sums ? align64(plan->block_m * plan->block_n * 4) : 0;
-  plan->line_bytes = align64(std::max({kLanes * k_room * 4, row_room * 4, plan->block_n * 4}));
-  plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
-  if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
-  PreparedGemm prepared;
-  prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype), name_of(plan->choice),
-                               spec.m, spec.n, spec.k);
-  prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : run_half;
-  prepared.scratch_bytes = plan->b_bytes + plan->own_bytes * spec.threads;
-  prepared.data = std::move(plan);
-  return prepared;
 }
 
 }  // namespace onnxgrad::device

@@ -6,9 +6,9 @@
 #include "device/cpu/gemm.h"
 #include "onnxgrad/dtype.h"
 
-// Products of matrices of bfloat16 or float16 with sums in float32. half_gemm.cpp has the blocks
-// and the choice, half_gemm_pairs.h what the implementations share; the operands of each block are
-// packed for one of them:
+// Products of matrices of bfloat16 or float16 with sums in float32. half_gemm.cpp has the blocks,
+// half_gemm_plan.cpp the choice, half_gemm_pairs.h what the implementations share; the operands of
+// each block are packed for one of them:
 //
 //   pairs    bfloat16, AVX512-BF16: two numbers of k next to each other in 32 bits
 //   tiles    bfloat16, AMX: the same layout, 16 x 16 results at a time
@@ -19,12 +19,13 @@ namespace onnxgrad::device {
 enum class HalfGemmChoice : std::uint8_t { kBest, kPairs, kAmx, kAmxEmulated, kWidened };
 
 /// C = max(floor, alpha * op(A) * op(B) + start), shapes as in GemmSpec. A has `dtype`, B too, or
-/// is float32 and rounded to it as it is packed; C and what is added are float32 or `dtype`, C
-/// rounded once at the end. Roundings are to nearest, ties to even. Subnormal bfloat16 numbers may
-/// be treated as zero.
+/// is float32 and rounded to it as it is packed; or one of them is float32 and not rounded. C and
+/// what is added are float32 or `dtype`, C rounded once at the end. Roundings are to nearest, ties
+/// to even. Subnormal bfloat16 numbers may be treated as zero.
 struct HalfGemmSpec {
   DataType dtype = DataType::kBfloat16;  ///< or float16
-  bool rounds_b = false;                 ///< B is float32
+  bool rounds_b = false;                 ///< B is float32, rounded
+  bool wide_a = false, wide_b = false;   ///< one of them: float32, not rounded
   DataType c_dtype = DataType::kFloat32;
   DataType start_dtype = DataType::kFloat32;
   std::int64_t m = 0;
@@ -38,6 +39,9 @@ struct HalfGemmSpec {
   double alpha = 1;  ///< multiplied by GemmOperands::factor
   bool relu = false;
   int threads = 1;
+  /// C, float32, is not stored: each part goes to GemmOperands::finished while it is in the cache.
+  /// Nothing is added. Only where can_hand_over().
+  bool hands_over = false;
   HalfGemmChoice choice = HalfGemmChoice::kBest;  ///< for tests and benchmarks
 };
 
@@ -47,6 +51,12 @@ HalfGemmSpec half_gemm_spec(const GemmSpec& gemm);
 /// Sums run over k in an order that depends only on sizes and implementation. Thread-safe.
 /// GemmOperands::c overlaps nothing but, if both have one type, `start`.
 PreparedGemm prepare_half_gemm(const HalfGemmSpec& given);
+
+/// Whether a block of sums can be completed at once, and that is worth while.
+bool can_hand_over(const HalfGemmSpec& spec);
+
+/// Whether the product is computed in float32 of numbers that are converted as they are packed.
+bool is_widened(const HalfGemmSpec& spec);
 
 /// Whether this processor, and the system, supports an implementation.
 bool has_half_gemm(HalfGemmChoice choice);

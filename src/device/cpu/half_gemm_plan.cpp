@@ -1,0 +1,148 @@
+#include "device/cpu/half_gemm_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+
+// The choice of an implementation, and the sizes of blocks.
+
+namespace onnxgrad::device {
+namespace {
+
+using half_gemm::ceil_div;
+using half_gemm::HalfPlan;
+using half_gemm::kHandedOverRows;
+using half_gemm::kLanes;
+using half_gemm::kPanelColumns;
+using half_gemm::round_up;
+
+constexpr std::int64_t kBlockK = 768;
+constexpr std::int64_t kBlockN = 256;
+constexpr std::int64_t kBlockM = 192;
+constexpr std::int64_t kBlockBytes =
+    640LL * 1024;                               // of a packed operand: about half of an L2 cache
+constexpr std::int64_t kMostHandedOver = 4096;  // terms: packed panels fill the L2 cache
+constexpr std::int64_t kLeastHandedOver = 512;
+constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
+
+std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
+
+void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
+
+HalfGemmChoice choose(const HalfGemmSpec& spec) {
+  if (spec.wide_a || spec.wide_b) return HalfGemmChoice::kWidened;
+  if (spec.choice != HalfGemmChoice::kBest) return spec.choice;
+  const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
+  constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
+  if (is_bfloat16 && has_half_gemm(HalfGemmChoice::kAmx) && spec.m >= kAmxRows &&
+      spec.n >= kLanes && spec.k >= 2 * kAmxPairs) {
+    return HalfGemmChoice::kAmx;
+  }
+  return is_bfloat16 && cpu_has_pairs() ? HalfGemmChoice::kPairs : HalfGemmChoice::kWidened;
+}
+
+const char* name_of(HalfGemmChoice choice) {
+  switch (choice) {
+    case HalfGemmChoice::kPairs:
+      return "pairs AVX512-BF16";
+    case HalfGemmChoice::kAmx:
+      return "tiles AMX";
+    case HalfGemmChoice::kAmxEmulated:
+      return "tiles emulated";
+    default:
+      return "widened";
+  }
+}
+
+}  // namespace
+
+bool has_half_gemm(HalfGemmChoice choice) {
+  if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
+  if (choice == HalfGemmChoice::kAmx) return cpu_has_pairs() && cpu_has_amx();
+  return true;
+}
+
+bool can_hand_over(const HalfGemmSpec& spec) {
+  if (spec.k > kMostHandedOver) return false;
+  // Pairs are multiplied faster than a matrix like C is read by panels, unless sums are long.
+  return is_widened(spec) || spec.k >= kLeastHandedOver;
+}
+
+bool is_widened(const HalfGemmSpec& spec) { return choose(spec) == HalfGemmChoice::kWidened; }
+
+HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
+  return {.dtype = gemm.dtype,
+          .m = gemm.m,
+          .n = gemm.n,
+          .k = gemm.k,
+          .transpose_a = gemm.transpose_a,
+          .transpose_b = gemm.transpose_b,
+          .a_row_length = gemm.a_row_length,
+          .start = gemm.start,
+          .alpha = gemm.alpha,
+          .relu = gemm.relu,
+          .threads = gemm.threads};
+}
+
+PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
+  ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
+  ONNXGRAD_ASSERT(!(given.wide_a && given.wide_b) && !(given.wide_b && given.rounds_b));
+  auto plan = std::make_shared<HalfPlan>();
+  plan->spec = given;
+  HalfGemmSpec& spec = plan->spec;
+  plan->choice = choose(spec);
+  plan->target = &gemm_target<float>();
+  plan->widens = plan->choice == HalfGemmChoice::kWidened;
+  plan->widen = find_conversion(spec.dtype, DataType::kFloat32);
+  plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
+  plan->wide_b = source_of_b(spec);
+  plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
+  plan->is_amx =
+      plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
+  const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
+  const std::int64_t bytes = plan->widens ? 4 : 2;
+  plan->packs_a = !spec.wide_a && (plan->widens || spec.transpose_a || spec.k % unit_k != 0);
+  const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
+  plan->keeps_sums = plan->widens && (is_half(spec.c_dtype) || adds_half);
+  ONNXGRAD_ASSERT(!spec.hands_over || (can_hand_over(spec) && spec.start == GemmStart::kZero &&
+                                       !spec.relu && !is_half(spec.c_dtype)));
+  const bool is_whole = is_half(spec.c_dtype) || plan->keeps_sums || spec.hands_over;
+  const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
+  plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
+  const auto fitting = [&](std::int64_t most, std::int64_t unit) {
+    return std::clamp(kBlockBytes / (plan->block_k * bytes) / unit * unit, unit, most);
+  };
+  plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
+  plan->block_m = std::min(spec.m, fitting(kBlockM, 48));
+  const double flops =
+      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
+  if (flops < kSharedFlops) spec.threads = 1;
+  // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
+  plan->split_m = spec.m >= spec.n || spec.n < kPanelColumns * spec.threads;
+  // The last strip of rows is packed in full, and lines are read in full vectors.
+  const std::int64_t row_room = round_up(plan->block_m, 48) + kLanes;
+  const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
+  plan->b_bytes = align64(plan->block_n * k_room * bytes);
+  plan->a_bytes = plan->packs_a ? align64(row_room * k_room * bytes) : 0;
+  const std::int64_t sums = spec.hands_over    ? kHandedOverRows * kPanelColumns
+                            : plan->keeps_sums ? plan->block_m * plan->block_n
+                                               : 0;
+  plan->sums_bytes = align64(sums * 4);
+  plan->line_bytes = align64(std::max({kLanes * k_room * 4, row_room * 4, plan->block_n * 4}));
+  plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
+  if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
+  PreparedGemm prepared;
+  prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype), name_of(plan->choice),
+                               spec.m, spec.n, spec.k);
+  prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : half_gemm::run;
+  prepared.scratch_bytes = plan->b_bytes + plan->own_bytes * spec.threads;
+  prepared.data = std::move(plan);
+  return prepared;
+}
+
+}  // namespace onnxgrad::device

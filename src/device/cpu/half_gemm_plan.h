@@ -1,0 +1,49 @@
+#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_PLAN_H_
+#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_PLAN_H_
+
+#include <cstdint>
+
+#include "device/cpu/convert.h"
+#include "device/cpu/gemm_tile.h"
+#include "device/cpu/half_gemm.h"
+#include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/wide_operands.h"
+
+// What prepare_half_gemm computes (half_gemm_plan.cpp) for the blocks of half_gemm.cpp.
+
+namespace onnxgrad::device::half_gemm {
+
+inline constexpr std::int64_t kLanes = kPairLanes;
+inline constexpr std::int64_t kPanelColumns = kPairMaxVectors * kLanes;
+inline constexpr std::int64_t kHandedOverRows = 48;  // a multiple of the rows of any tile
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return ceil_div(value, unit) * unit;
+}
+
+struct HalfPlan {
+  HalfGemmSpec spec;
+  HalfGemmChoice choice = HalfGemmChoice::kWidened;
+  const GemmTarget<float>* target = nullptr;
+  bool widens = true;  ///< packed operands are float32, else pairs
+  bool packs_a = false;
+  bool is_amx = false;
+  bool keeps_sums = false;  ///< of a block in scratch, float32, which is then converted
+  bool split_m = true;
+  std::int64_t a_row = 0;  ///< elements from row to row of A in memory
+  std::int64_t block_k = 0, block_n = 0, block_m = 0;
+  std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
+  // Offsets in scratch, in bytes.
+  std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
+  std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
+  ConvertFn widen = nullptr, narrow = nullptr;
+  WideSource wide_b;
+};
+
+/// Of a HalfPlan.
+void run(const void* data, const GemmOperands& operands);
+
+}  // namespace onnxgrad::device::half_gemm
+
+#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_PLAN_H_
