@@ -15,6 +15,7 @@
 #include "device/cpu/half_gemm.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
+#include "device/cpu/wide_operands.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/guarded_update.h"
@@ -23,10 +24,12 @@
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
-// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
-// formulas. The gradient is never stored as a whole. A small product is computed in blocks of rows
-// that stay in the L1 cache until the update has read them, a large one hands over each part of
-// the gradient that is complete (GemmSpec::hands_over); threads share the parts.
+// onnxgrad.WeightUpdate, onnxgrad.fused.GemmWeightUpdate, and both where a condition holds;
+// opdef/fused.h and opdef/guarded_update.h have operands and formulas. The gradient is never stored
+// as a whole. A small product is computed in blocks of rows that stay in the L1 cache until the
+// update has read them, a large one hands over each part of the gradient that is complete
+// (GemmSpec::hands_over); threads share the parts. Halves that are multiplied in float32 are
+// converted first, as a whole where that needs little memory.
 
 namespace onnxgrad::ops::weight_update_cpu {
 namespace {
@@ -35,9 +38,10 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;              // of a product between updates
-constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
-constexpr std::int64_t kLineBytes = 64;                 // of a cache line
+constexpr std::int64_t kBlockBytes = 8192;                  // of a product between updates
+constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;      // the same for halves: of an L2 cache
+constexpr std::int64_t kWideBytes = std::int64_t{2} << 20;  // of operands that were halves
+constexpr std::int64_t kLineBytes = 64;                     // of a cache line
 constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
 // Multiply-adds per thread: about ten microseconds.
 constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
@@ -48,6 +52,7 @@ struct UpdateData {
   UpdateFn<T> update = nullptr;
   int gradient = 0;  ///< argument: A, if there is a product
   int b = -1;
+  opdef::KernelFn guarded = nullptr;  ///< what is done where `is_done`
   UpdatePlaces at;
   std::int64_t count = 0;
   int threads = 1;
@@ -58,6 +63,7 @@ struct UpdateData {
   std::int64_t a_step = 0;         ///< bytes of A from block to block
   std::int64_t product_bytes = 0;  ///< of a block, in the scratch block before the products' own
   bool hands_over = false;
+  device::WideOperands wide;        ///< of halves that are converted first
   int block_threads = 1;            ///< share the blocks
   std::int64_t thread_scratch = 0;  ///< bytes of each of them
 };
@@ -92,10 +98,10 @@ void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*
 }
 
 template <class T>
-void run_guarded_update(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
+void run_guarded(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   const UpdatePlaces& at = data.at;
-  if (*reinterpret_cast<const bool*>(args[at.is_done])) return run_update<T>(raw, args, launch);
+  if (*reinterpret_cast<const bool*>(args[at.is_done])) return data.guarded(raw, args, launch);
   const auto keep = [&](int from, int to) {
     if (from < 0 || args[from] == args[to]) return;
     std::memcpy(args[to], args[from], static_cast<std::size_t>(data.count) * sizeof(T));
@@ -105,18 +111,29 @@ void run_guarded_update(const void* raw, std::byte* const* args, const opdef::La
   keep(at.v, at.new_v);
 }
 
+/// What the product is multiplied by.
+template <class T>
+double factor_of(const UpdateData<T>& data, std::byte* const* args) {
+  const int place = data.at.factor;
+  return place < 0 ? 1 : static_cast<double>(*reinterpret_cast<const T*>(args[place]));
+}
+
 /// Blocks [first, last) of the product and the update.
 template <class T>
 void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::byte* a,
-                   const std::byte* b, std::byte* scratch, std::int64_t first, std::int64_t last) {
+                   const std::byte* b, double factor, std::byte* scratch, std::int64_t first,
+                   std::int64_t last) {
   block.gradient = reinterpret_cast<const T*>(scratch);
   block.skip(first * data.block_rows * data.columns);
   const device::FlushDenormals flush;  // once, not by each update
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t row = i * data.block_rows;
     const bool is_whole = row + data.block_rows <= data.rows;
-    (is_whole ? data.gemm : data.last_gemm)(
-        {.a = a + i * data.a_step, .b = b, .c = scratch, .scratch = scratch + data.product_bytes});
+    (is_whole ? data.gemm : data.last_gemm)({.a = a + i * data.a_step,
+                                             .b = b,
+                                             .c = scratch,
+                                             .scratch = scratch + data.product_bytes,
+                                             .factor = factor});
     block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
     update_range(data, block);
     block.skip(block.count);
@@ -133,9 +150,10 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   const std::byte* a = args[data.gradient];
   const std::byte* b = args[data.b];
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
-  if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
+  const double factor = factor_of(data, args);
+  if (data.block_threads == 1) return update_blocks(data, arrays, a, b, factor, scratch, 0, blocks);
   device::on_threads(data.block_threads, [&](const device::Share& share) {
-    update_blocks(data, arrays, a, b, scratch + share.thread * data.thread_scratch,
+    update_blocks(data, arrays, a, b, factor, scratch + share.thread * data.thread_scratch,
                   share.first(blocks), share.last(blocks));
   });
 }
@@ -165,9 +183,17 @@ void run_product_with_updates(const void* raw, std::byte* const* args,
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   PartUpdate<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
-  data.gemm({.a = args[data.gradient],
-             .b = args[data.b],
-             .scratch = args[data.at.scratch],
+  const void* a = args[data.gradient];
+  const void* b = args[data.b];
+  std::byte* scratch = args[data.at.scratch];
+  if (data.wide.bytes > 0) {
+    data.wide.convert(a, b, scratch);
+    scratch += data.wide.bytes;
+  }
+  data.gemm({.a = a,
+             .b = b,
+             .scratch = scratch,
+             .factor = factor_of(data, args),
              .finished = update_part<T>,
              .context = &update,
              .touched = {update.arrays.w, update.arrays.m, update.arrays.v}});
@@ -175,9 +201,55 @@ void run_product_with_updates(const void* raw, std::byte* const* args,
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-device::PreparedGemm prepare_block(const device::GemmSpec& gemm) {
-  if (!is_half(gemm.dtype)) return device::prepare_gemm(gemm);
-  return device::prepare_half_gemm(device::half_gemm_spec(gemm));
+/// A product whose sums have the weight's type.
+struct Product {
+  device::GemmSpec gemm;
+  bool rounds_b = false;  ///< B is float32 and rounded to A's type
+};
+
+device::HalfGemmSpec half_spec(const Product& product) {
+  device::HalfGemmSpec spec = device::half_gemm_spec(product.gemm);
+  spec.rounds_b = product.rounds_b;
+  return spec;
+}
+
+device::PreparedGemm prepare_block(const Product& product) {
+  return is_half(product.gemm.dtype) ? device::prepare_half_gemm(half_spec(product))
+                                     : device::prepare_gemm(product.gemm);
+}
+
+/// The same in float32, if operands that are converted as a whole need little memory.
+std::optional<device::GemmSpec> widened(const Product& product) {
+  device::GemmSpec spec = product.gemm;
+  constexpr std::int64_t kFloatBytes = 4;
+  if (!device::is_widened(half_spec(product)) ||
+      kFloatBytes * spec.k * (spec.m + spec.n) > kWideBytes) {
+    return std::nullopt;
+  }
+  spec.dtype = DataType::kFloat32;
+  spec.has_run_time_factor = true;
+  return spec;
+}
+
+/// A product that is handed over part by part, if it can be; else it has no function. `wide`: how
+/// its operands are converted first, if they are.
+device::PreparedGemm prepare_parts(const Product& product, device::WideOperands& wide) {
+  device::GemmSpec spec = product.gemm;
+  const bool has_halves = is_half(spec.dtype);
+  if (has_halves) {
+    if (const auto in_float32 = widened(product)) spec = *in_float32;
+  }
+  spec.hands_over = true;
+  if (is_half(spec.dtype)) {
+    device::HalfGemmSpec half = half_spec(product);
+    half.hands_over = true;
+    return device::can_hand_over(half) ? device::prepare_half_gemm(half) : device::PreparedGemm();
+  }
+  if (!device::can_hand_over(spec)) return {};
+  if (has_halves) {
+    wide = device::wide_operands(half_spec(product));
+  }
+  return device::prepare_gemm(spec);
 }
 
 /// Bytes of a block of the product; 0: the whole of it. A product of halves packs B for each block,
@@ -215,14 +287,13 @@ std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, Update
 
 /// Splits the product into blocks of rows; returns the scratch bytes.
 template <class T>
-std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
+std::int64_t plan_product(Product product, UpdateData<T>& data) {
+  device::GemmSpec& gemm = product.gemm;
   data.rows = gemm.m;
   data.columns = gemm.n;
-  if (!is_half(gemm.dtype) && device::can_hand_over(gemm)) {
-    gemm.hands_over = data.hands_over = true;
-    data.gemm = device::prepare_gemm(gemm);
-    return data.gemm.scratch_bytes;
-  }
+  data.gemm = prepare_parts(product, data.wide);
+  data.hands_over = data.gemm.fn != nullptr;
+  if (data.hands_over) return data.gemm.scratch_bytes + data.wide.bytes;
   const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most = block_bytes<T>(gemm);
   const bool in_blocks = gemm.n > 1 && most > 0 && gemm.m * row_bytes > most;
@@ -240,11 +311,11 @@ std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
   std::int64_t scratch = 0;
   if (rest > 0) {
     gemm.m = rest;
-    data.last_gemm = prepare_block(gemm);
+    data.last_gemm = prepare_block(product);
     scratch = data.last_gemm.scratch_bytes;
   }
   gemm.m = data.block_rows;
-  data.gemm = prepare_block(gemm);
+  data.gemm = prepare_block(product);
   data.product_bytes = align64(data.block_rows * row_bytes);
   data.thread_scratch = align64(data.product_bytes + std::max(scratch, data.gemm.scratch_bytes));
   return data.thread_scratch * data.block_threads;
@@ -252,12 +323,14 @@ std::int64_t plan_product(device::GemmSpec gemm, UpdateData<T>& data) {
 
 template <class T>
 opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
-                               const std::optional<device::GemmSpec>& gemm) {
+                               const std::optional<Product>& product) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
-  const bool is_guarded = request.node.op_type == opdef::kGuardedWeightUpdate;
-  if (gemm) data->b = 1;
-  data->at = UpdatePlaces::of(&data->spec, request, gemm ? 2 : 1, is_guarded);
+  const bool is_guarded = request.node.op_type == opdef::kGuardedWeightUpdate ||
+                          request.node.op_type == opdef::kGuardedGemmWeightUpdate;
+  if (product) data->b = 1;
+  data->at = UpdatePlaces::of(&data->spec, request, product ? 2 : 1, is_guarded,
+                              /*has_factor=*/is_guarded && product);
   data->update = device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
@@ -265,29 +338,29 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   opdef::KernelOffer offer;
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
-  offer.kernel.fn = gemm         ? run_product_and_update<T>
-                    : is_guarded ? run_guarded_update<T>
-                                 : run_update<T>;
-  if (gemm) {
-    offer.kernel.scratch_bytes = plan_product(*gemm, *data);
-    if (data->hands_over) offer.kernel.fn = run_product_with_updates<T>;
+  offer.kernel.fn = run_update<T>;
+  if (product) {
+    offer.kernel.scratch_bytes = plan_product(*product, *data);
+    offer.kernel.fn = data->hands_over ? run_product_with_updates<T> : run_product_and_update<T>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
-    offer.kernel.flops = 2.0 * static_cast<double>(data->count) * static_cast<double>(gemm->k);
+    offer.kernel.flops =
+        2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);
   }
+  if (is_guarded) data->guarded = std::exchange(offer.kernel.fn, run_guarded<T>);
   offer.kernel.in_place = data->at.in_place();
   offer.kernel.data = std::move(data);
   return offer;
 }
 
 opdef::KernelOffer offer_any(const opdef::KernelRequest& request,
-                             const std::optional<device::GemmSpec>& gemm) {
+                             const std::optional<Product>& product) {
   // A single number joins the surrounding element-wise work.
   if (request.outputs[0].dims.rank() == 0) {
     return opdef::KernelOffer::decline("the weight has rank 0");
   }
   const DataType dtype = request.outputs[0].dtype;
-  if (dtype == DataType::kFloat32) return offer_typed<float>(request, gemm);
-  if (dtype == DataType::kFloat64) return offer_typed<double>(request, gemm);
+  if (dtype == DataType::kFloat32) return offer_typed<float>(request, product);
+  if (dtype == DataType::kFloat64) return offer_typed<double>(request, product);
   return opdef::KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
 }
 
@@ -303,10 +376,17 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
   }
   const DataType dtype = request.outputs[0].dtype;
   const bool is_of_halves = is_half(gemm->dtype) && dtype == DataType::kFloat32;
-  if (request.inputs[1].dtype != gemm->dtype || (gemm->dtype != dtype && !is_of_halves)) {
+  const bool rounds_b = is_of_halves && request.inputs[1].dtype == DataType::kFloat32;
+  if ((request.inputs[1].dtype != gemm->dtype && !rounds_b) ||
+      (gemm->dtype != dtype && !is_of_halves)) {
     return decline_dtype(request, gemm->dtype);
   }
-  return offer_any(request, gemm);
+  return offer_any(request, Product{.gemm = *gemm, .rounds_b = rounds_b});
+}
+
+opdef::KernelOffer offer_guarded_product(const opdef::KernelRequest& request) {
+  if (!is_half(request.inputs[0].dtype)) return decline_dtype(request, request.inputs[0].dtype);
+  return offer_product_and_update(request);
 }
 
 }  // namespace
@@ -315,6 +395,7 @@ void register_weight_update_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update);
   registry.add(ir::kFusedDomain, opdef::kGuardedWeightUpdate, 1, offer_update);
   registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
+  registry.add(ir::kFusedDomain, opdef::kGuardedGemmWeightUpdate, 1, offer_guarded_product);
 }
 
 }  // namespace onnxgrad::ops::weight_update_cpu
