@@ -19,23 +19,6 @@ namespace onnxgrad::passes {
 namespace {
 
 using ir::Node;
-using ir::Value;
-
-// The guards of the results, in their order; empty: they are not all guarded, or not alike.
-std::vector<Node*> guards_of(const Node& update, const ir::Uses& uses) {
-  std::vector<Node*> guards;
-  for (std::size_t i = 0; i < update.outputs.size(); ++i) {
-    const Value* result = update.outputs[i];
-    Node* where = result == nullptr ? nullptr : uses.only_reader(result);
-    if (where == nullptr || where->op_type != "Where" || !where->domain.empty()) return {};
-    const bool keeps = where->inputs[1] == result && where->inputs[2] == update.inputs[i + 1];
-    const Value* is_done = where->inputs[0];
-    if (!keeps || is_done->type.static_dims() != Dims{}) return {};
-    if (!guards.empty() && guards.front()->inputs[0] != is_done) return {};
-    guards.push_back(where);
-  }
-  return guards;
-}
 
 }  // namespace
 

@@ -1,8 +1,9 @@
 #include "train/loss_scale.h"
 
-#include "train/collectives.h"
-
 #include <utility>
+
+#include "opdef/guarded_update.h"
+#include "train/collectives.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -14,9 +15,9 @@ using ir::Value;
 Value* sum_of_faults(GraphBuilder& g, std::span<Value* const> values) {
   Value* total = nullptr;
   for (Value* value : values) {
-    Value* zeros = g.scale(value, 0);
     const bool is_scalar = value->type.has_rank() && value->type.rank() == 0;
-    Value* sum = g.cast(is_scalar ? zeros : g.reduce_sum(zeros, {}, false), DataType::kFloat32);
+    Value* sum = is_scalar ? g.cast(g.scale(value, 0), DataType::kFloat32)
+                           : g.call(opdef::kFaultSum, {value}, 1)[0];
     total = total == nullptr ? sum : g.add(total, sum);
   }
   return total;

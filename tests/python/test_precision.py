@@ -187,8 +187,9 @@ class TestPlans:
 
     def test_a_guarded_update_is_one_kernel(self):
         plan = self.plan_of("fp16")
-        updates = [line for line in plan if "GuardedWeightUpdate [" in line]
+        updates = [line for line in plan if "WeightUpdate [" in line]
         assert len(updates) == 4
+        assert all(" Guarded" in line for line in updates)
         assert not any("Where" in line for line in plan if "select" in line and "w0" in line)
 
     def test_attention_is_one_kernel(self):
