@@ -27,12 +27,12 @@ struct FaultData {
 };
 
 template <class Bits>
-constexpr Bits kSign = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+constexpr Bits kSign = Bits{1} << (8 * sizeof(Bits) - 1);
 
 /// kOne: the lowest bit of the exponent.
 template <class Bits, Bits kOne>
 bool has_fault(const Bits* x, std::int64_t count) {
-  constexpr auto kRest = static_cast<Bits>(~kSign<Bits>);
+  constexpr Bits kRest = kSign<Bits> - 1;
   Bits carries = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     carries |= static_cast<Bits>((x[i] & kRest) + kOne);
