@@ -41,7 +41,6 @@ class HalfBlocks {
         share_(share),
         shares_b_(shares_b),
         a_(static_cast<const std::uint16_t*>(operands.a)),
-        wide_a_(static_cast<const float*>(operands.a)),
         b_(operands.b),
         c_(static_cast<std::byte*>(operands.c)),
         start_(static_cast<const std::byte*>(operands.start)),
@@ -182,11 +181,6 @@ class HalfBlocks {
 
   PackedA take_a(std::int64_t row, std::int64_t rows, int vectors) {
     const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
-    if (spec_.wide_a) {
-      const auto* at = reinterpret_cast<const std::byte*>(wide_a_ + first);
-      const std::ptrdiff_t line = plan_.a_row * 4;
-      return spec_.transpose_a ? PackedA{at, 4, line} : PackedA{at, line, 4};
-    }
     const std::uint16_t* from = a_ + first;
     if (plan_.widens) return widen_a(from, rows);
     const std::ptrdiff_t padded_row = pairs_ * 4;
@@ -438,8 +432,7 @@ class HalfBlocks {
   Share share_;
   bool shares_b_;
   const std::uint16_t* a_;
-  const float* wide_a_;  // with wide_a, else `a_`
-  const void* b_;        // halves, or float32 with rounds_b
+  const void* b_;  // halves, or float32 with rounds_b
   std::byte* c_;
   const std::byte* start_;
   const GemmOperands& operands_;

@@ -19,13 +19,12 @@ namespace onnxgrad::device {
 enum class HalfGemmChoice : std::uint8_t { kBest, kPairs, kAmx, kAmxEmulated, kWidened };
 
 /// C = max(floor, alpha * op(A) * op(B) + start), shapes as in GemmSpec. A has `dtype`, B too, or
-/// is float32 and rounded to it as it is packed; or one of them is float32 and not rounded. C and
-/// what is added are float32 or `dtype`, C rounded once at the end. Roundings are to nearest, ties
-/// to even. Subnormal bfloat16 numbers may be treated as zero.
+/// is float32 and rounded to it as it is packed. C and what is added are float32 or `dtype`, C
+/// rounded once at the end. Roundings are to nearest, ties to even. Subnormal bfloat16 numbers may
+/// be treated as zero.
 struct HalfGemmSpec {
   DataType dtype = DataType::kBfloat16;  ///< or float16
   bool rounds_b = false;                 ///< B is float32, rounded
-  bool wide_a = false, wide_b = false;   ///< one of them: float32, not rounded
   DataType c_dtype = DataType::kFloat32;
   DataType start_dtype = DataType::kFloat32;
   std::int64_t m = 0;

@@ -35,7 +35,6 @@ std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
 
 HalfGemmChoice choose(const HalfGemmSpec& spec) {
-  if (spec.wide_a || spec.wide_b) return HalfGemmChoice::kWidened;
   if (spec.choice != HalfGemmChoice::kBest) return spec.choice;
   const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
   constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
@@ -91,7 +90,6 @@ HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
 
 PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
-  ONNXGRAD_ASSERT(!(given.wide_a && given.wide_b) && !(given.wide_b && given.rounds_b));
   auto plan = std::make_shared<HalfPlan>();
   plan->spec = given;
   HalfGemmSpec& spec = plan->spec;
@@ -106,7 +104,7 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
       plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
   const std::int64_t bytes = plan->widens ? 4 : 2;
-  plan->packs_a = !spec.wide_a && (plan->widens || spec.transpose_a || spec.k % unit_k != 0);
+  plan->packs_a = plan->widens || spec.transpose_a || spec.k % unit_k != 0;
   const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
   plan->keeps_sums = plan->widens && (is_half(spec.c_dtype) || adds_half);
   ONNXGRAD_ASSERT(!spec.hands_over || (can_hand_over(spec) && spec.start == GemmStart::kZero &&

@@ -24,10 +24,8 @@ void fetch(const std::byte* from, std::int64_t bytes) {
 }  // namespace
 
 WideSource source_of_b(const HalfGemmSpec& spec) {
-  constexpr std::int64_t kFloatBytes = sizeof(float);
-  if (spec.rounds_b) return {.convert = find_rounding(spec.dtype), .size = kFloatBytes};
-  if (!spec.wide_b) return {.convert = find_conversion(spec.dtype, DataType::kFloat32)};
-  return {.convert = find_conversion(DataType::kFloat32, DataType::kFloat32), .size = kFloatBytes};
+  if (spec.rounds_b) return {.convert = find_rounding(spec.dtype), .size = sizeof(float)};
+  return {.convert = find_conversion(spec.dtype, DataType::kFloat32)};
 }
 
 void pack_columns(const WideSource& source, const void* b, std::int64_t first, std::int64_t row,
@@ -62,8 +60,8 @@ void pack_rows(const WideSource& source, const void* b, std::int64_t first, std:
 }
 
 WideOperands wide_operands(const HalfGemmSpec& spec) {
-  WideOperands operands{.a_count = spec.wide_a ? 0 : spec.m * spec.k,
-                        .b_count = spec.wide_b ? 0 : spec.k * spec.n,
+  WideOperands operands{.a_count = spec.m * spec.k,
+                        .b_count = spec.k * spec.n,
                         .a = {.convert = find_conversion(spec.dtype, DataType::kFloat32)},
                         .b = source_of_b(spec)};
   operands.threads =
@@ -87,8 +85,8 @@ void WideOperands::convert(const void*& from_a, const void*& from_b, std::byte* 
     convert_part(b, from_b, wide_b, (split - a_units) * kUnit,
                  std::min((last - a_units) * kUnit, b_count));
   });
-  if (a_count > 0) from_a = wide_a;
-  if (b_count > 0) from_b = wide_b;
+  from_a = wide_a;
+  from_b = wide_b;
 }
 
 }  // namespace onnxgrad::device

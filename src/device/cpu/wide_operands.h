@@ -20,7 +20,7 @@ struct WideSource {
   }
 };
 
-/// Halves, float32 that is rounded to them, or float32.
+/// Halves, or float32 that is rounded to them.
 WideSource source_of_b(const HalfGemmSpec& spec);
 
 /// Where `count` columns of a matrix B go: [steps, width], zeros after the last one.
@@ -40,7 +40,7 @@ void pack_rows(const WideSource& source, const void* b, std::int64_t first, std:
 
 /// Operands of a product of halves as float32 in scratch, for a kernel that computes in float32.
 struct WideOperands {
-  std::int64_t a_count = 0, b_count = 0;  ///< 0: it is float32
+  std::int64_t a_count = 0, b_count = 0;  ///< of numbers
   WideSource a = {}, b = {};
   int threads = 1;
   std::int64_t bytes = 0;  ///< of scratch; 0: none
