@@ -90,11 +90,12 @@ docs: setup package ## run the examples of onnxcustom's documents; write docs/se
 	@python examples/seeds/make_notebook.py
 	@python examples/seeds/make_page.py
 
-bench: build ## the benchmark workloads beside other systems at 1 and 2 threads (PEERS=... chooses), their floors and profiles, inference, optimizers
+bench: build ## the benchmark workloads beside other systems at 1 and 2 threads (PEERS=... chooses), their floors and profiles, half precision, inference, optimizers
 	@PEERS=$${PEERS:-all} python benchmarks/peers/run.py --workloads all --threads 1,2
 	@python benchmarks/large_models.py
 	@python benchmarks/floors.py
 	@python benchmarks/profiles.py
+	@python benchmarks/mixed_precision.py
 	@python benchmarks/inference.py
 	@python benchmarks/optimizers.py
 

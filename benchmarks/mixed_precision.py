@@ -1,7 +1,9 @@
 """Time of a step and memory of activations with each `precision=`, beside float32.
 
-Run from the repository: .venv/bin/python benchmarks/mixed_precision.py [--threads 1,2] [NAME...]
-Workloads are those of benchmarks/peers. The precisions take turns; the figure is the minimum.
+    .venv/bin/python benchmarks/mixed_precision.py                     # w3 to w8, 1 and 2 threads
+    .venv/bin/python benchmarks/mixed_precision.py w3_mlp784 --docs docs/benchmarks.md
+
+Workloads are those of benchmarks/peers. The precisions take turns; the shortest step counts.
 """
 
 import argparse
@@ -14,11 +16,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "peers"))
 import models
 import onnx
 import peer_onnxgrad
+import report
 import workloads
 
 import onnxgrad as og
 
-NAMES = ("w3_mlp784", "w5_resnet18", "w6_bert_tiny", "w7_causal_lm", "w8_mobilenetv2")
+NAMES = [name for name in workloads.WORKLOADS if name[:2] not in ("w1", "w2", "w4")]
 PRECISIONS = ("float32", "bf16", "fp16", "stored_bf16")
 
 
@@ -46,24 +49,34 @@ def measure(name, threads, seconds):
             start = time.perf_counter()
             session.step(feeds)
             times[precision].append(time.perf_counter() - start)
-    for precision, session in sessions.items():
-        best = min(times[precision]) * 1e3
-        ratio = best / (min(times["float32"]) * 1e3)
-        megabytes = session.memory().activations / 1e6
-        print(f"| {name} | {threads} | {precision} | {best:.2f} | {ratio:.2f} | {megabytes:.1f} |")
+    best = {precision: min(found) for precision, found in times.items()}
+    activations = [f"{s.memory().activations / 1e6:.3g}" for s in sessions.values()]
+    return [
+        name,
+        str(threads),
+        report.duration(best["float32"]),
+        *(f"{best[precision] / best['float32']:.2f}" for precision in PRECISIONS[1:]),
+        ", ".join(activations),
+    ]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", default=NAMES)
-    parser.add_argument("--threads", default="1")
+    parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
     options = parser.parse_args()
-    print("| workload | threads | precision | ms per step | relative | activations, MB |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    rows = []
     for name in options.names:
-        for threads in options.threads.split(","):
-            measure(name, int(threads), options.seconds)
+        for threads in map(int, options.threads.split(",")):
+            rows.append(measure(name, threads, options.seconds))
+            print(*rows[-1], flush=True)
+    head = ["workload", "threads", *PRECISIONS]
+    text = report.markdown([*head, f"activations, MB: {', '.join(PRECISIONS)}"], rows)
+    print(text)
+    if options.docs:
+        report.write_marked(options.docs, "half precision", text)
 
 
 if __name__ == "__main__":
