@@ -14,6 +14,7 @@ import argparse
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 
@@ -39,8 +40,16 @@ HEAD = [
 Pair = tuple[float | None, float | None]  # with one thread, with two
 
 
-def pair(pattern: str, values: Pair) -> str:
-    return " / ".join("-" if value is None else format(value, pattern) for value in values)
+def pair(show: Callable[[float], str], values: Pair) -> str:
+    return " / ".join("-" if value is None else show(value) for value in values)
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:#.3g}"
+
+
+def two_decimals(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def quotient(a: Pair, b: Pair) -> Pair:
@@ -85,15 +94,15 @@ def row(results: report.Results, name: str) -> list[str]:
     goal = GOALS.get(name)
     return [
         name,
-        pair("#.3g", milliseconds(results, name, ("before",))),
-        pair("#.3g", ours),
-        pair("#.3g", eager),
-        pair(".2f", quotient(ours, eager)),
-        pair(".2f", goal) if goal else "",
-        pair(".2f", quotient(ours, compiled)),
+        pair(three_digits, milliseconds(results, name, ("before",))),
+        pair(three_digits, ours),
+        pair(three_digits, eager),
+        pair(two_decimals, quotient(ours, eager)),
+        pair(two_decimals, goal) if goal else "",
+        pair(two_decimals, quotient(ours, compiled)),
         f"{gain(ours)}, {gain(eager)}",
-        f"{pair('.2f', starts(results, name, 'onnxgrad'))}, "
-        f"{pair('.2f', starts(results, name, 'torch-eager'))}",
+        f"{pair(two_decimals, starts(results, name, 'onnxgrad'))}, "
+        f"{pair(two_decimals, starts(results, name, 'torch-eager'))}",
         f"{peak(results, name, 'onnxgrad')}, {peak(results, name, 'torch-eager')}",
     ]
 

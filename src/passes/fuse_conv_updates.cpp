@@ -7,6 +7,7 @@
 #include "opdef/fused.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 #include "passes/step_patterns.h"
 
 // Patterns: onnxgrad.WeightUpdate, and w - rate * gradient, where the gradient is
@@ -19,9 +20,9 @@ namespace {
 
 using ir::Node;
 
-bool is_weight_gradient(const Node* node) {
-  return node != nullptr && node->domain == ir::kFunctionDomain &&
-         opdef::base_name(node->domain, node->op_type) == "ConvWeightGrad";
+bool is_weight_gradient(const Node& node) {
+  return node.domain == ir::kFunctionDomain &&
+         opdef::base_name(node.domain, node.op_type) == "ConvWeightGrad";
 }
 
 // Where a guard chooses between results and what was before, all results would be stored until the
@@ -35,14 +36,14 @@ bool are_outputs(const std::vector<ir::Value*>& results, const ir::Graph& graph)
 }  // namespace
 
 bool fuse_conv_updates(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel) return false;
+  if (!context.has_kernel || !any_node(graph, is_weight_gradient)) return false;
   const ir::Uses uses(graph);
   bool changed = false;
   for (Node* node : graph.nodes) {
     const UpdateMatch match = match_weight_update(*node, uses);
-    if (match.gradient == nullptr || !is_weight_gradient(match.gradient->producer)) continue;
+    const Node* conv = match.gradient == nullptr ? nullptr : match.gradient->producer;
+    if (conv == nullptr || !is_weight_gradient(*conv)) continue;
     if (!are_outputs(node->outputs, graph)) continue;
-    const Node* conv = match.gradient->producer;
     const Node before = *node;
     node->domain = ir::kFusedDomain;
     node->op_type = match.is_descent ? opdef::kConvDescent : opdef::kConvWeightUpdate;

@@ -13,6 +13,7 @@
 #include "opdef/guarded_update.h"
 #include "opdef/registry.h"
 #include "passes/passes.h"
+#include "passes/rewriter.h"
 #include "passes/step_patterns.h"
 
 // Pattern, as train/loss_scale.cpp writes it: a gradient G = op(A) op(B) of float16 numbers is
@@ -252,7 +253,10 @@ class GuardedProducts {
 }  // namespace
 
 bool fuse_guarded_products(ir::Graph& graph, const PassContext& context) {
-  return context.has_kernel && GuardedProducts(graph, context).run();
+  const bool has_checks = any_node(graph, [](const Node& node) {
+    return opdef::base_name(node.domain, node.op_type) == opdef::kFaultSum;
+  });
+  return context.has_kernel && has_checks && GuardedProducts(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

@@ -6,6 +6,8 @@ import pytest
 import onnxgrad as og
 from precision_kinds import MODELS
 
+CONVOLUTIONS = ("relu_network", "clip_network")  # all of whose kernels read and write halves
+
 
 def activations_of(model, feeds, classes, precision):
     feeds = {"X": np.random.default_rng(3).normal(size=feeds["X"].shape).astype(np.float32)}
@@ -23,7 +25,7 @@ def test_activations_take_about_half(name):
     model, feeds, classes = MODELS[name]()
     whole, loss = activations_of(model, feeds, classes, "float32")
     half, found = activations_of(model, feeds, classes, "bf16")
-    assert half <= 0.57 * whole
+    assert half <= (0.53 if name in CONVOLUTIONS else 0.57) * whole
     assert found == pytest.approx(loss, rel=0.02)
 
 
@@ -33,5 +35,5 @@ def test_stored_activations_take_less(name):
     model, feeds, classes = MODELS[name]()
     whole, loss = activations_of(model, feeds, classes, "float32")
     stored, found = activations_of(model, feeds, classes, "stored_bf16")
-    assert stored <= 0.8 * whole
+    assert stored <= (0.6 if name in CONVOLUTIONS else 0.8) * whole
     assert found == loss  # nothing is rounded in the forward pass
