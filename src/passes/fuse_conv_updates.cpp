@@ -13,7 +13,8 @@
 // Patterns: onnxgrad.WeightUpdate, and w - rate * gradient, where the gradient is
 // onnxgrad.ConvWeightGrad(dy, x) and has no other reader. The convolution joins the update as
 // onnxgrad.fused.ConvWeightUpdate or ConvDescent: the gradient is not stored. Where no kernel does
-// that (depthwise convolutions, images of 16 bits), or a guard follows, both nodes remain.
+// that (depthwise convolutions, images of 16 bits without AMX), or a guard follows, both nodes
+// remain.
 
 namespace onnxgrad::passes {
 namespace {

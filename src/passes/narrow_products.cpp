@@ -111,7 +111,8 @@ bool is_attention(const Node& node) {
          opdef::is_fused(&node, opdef::kAttentionGradient);
 }
 
-// What reads and writes images of halves. A weight beside them is float32.
+// What reads and writes images of halves. A weight beside them is float32, or a half where products
+// of halves are what is wanted and a kernel computes them.
 bool is_of_images(const Node& node) {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
   return opdef::is_fused(&node, opdef::kFusedNormalization) ||
@@ -122,9 +123,17 @@ bool is_of_images(const Node& node) {
 }
 
 // The half to read instead of an input, or nullptr.
-Value* half_to_read(const Node& node, const Value* input) {
+Value* half_to_read(const Node& node, const Value* input, bool takes_weights = false) {
   Value* const half = half_behind(input);
-  return half != nullptr && is_of_images(node) && weight_behind(half) != nullptr ? nullptr : half;
+  const bool is_weight = half != nullptr && is_of_images(node) && weight_behind(half) != nullptr;
+  return is_weight && !takes_weights ? nullptr : half;
+}
+
+bool reads_weight(const Node& node) {
+  return std::ranges::any_of(node.inputs, [](const Value* input) {
+    const Value* half = half_behind(input);
+    return half != nullptr && weight_behind(half) != nullptr;
+  });
 }
 
 bool narrow_inputs(Node& node, const PassContext& context) {
@@ -168,13 +177,13 @@ bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context)
 }
 
 // All operands and results at once. The Casts of the results are appended to `gone`.
-bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context,
+bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context, bool takes_weights,
                 std::vector<const Node*>& gone) {
   const std::vector<Value*> inputs = node.inputs;
   const std::vector<Value*> outputs = node.outputs;
   bool has_halves = false;
   for (Value*& input : node.inputs) {
-    Value* const half = half_to_read(node, input);
+    Value* const half = half_to_read(node, input, takes_weights);
     if (half == nullptr) continue;
     input = half;
     has_halves = true;
@@ -194,6 +203,21 @@ bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context,
     ir::Graph::set_output(&node, i, node.outputs[i]);
   }
   return true;
+}
+
+// A weight is rounded for each convolution that reads it as a half, rather than kept as one.
+void round_weights_again(ir::Graph& graph) {
+  Rewriter out(graph);
+  for (Node* node : std::vector<Node*>(graph.nodes)) {
+    for (Value*& input : node->inputs) {
+      if (input == nullptr || !is_of_images(*node) || !ir::holds_half(input)) continue;
+      Value* const weight = weight_behind(input);
+      if (weight == nullptr) continue;
+      input = out.emit("", "Cast", {weight}, input->type, input->producer->attributes, node->name);
+    }
+    out.keep(node);
+  }
+  out.finish();
 }
 
 }  // namespace
@@ -231,7 +255,9 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
   bool changed = false;
   for (Node* node : graph.nodes) {
     if (!shapes_are_static(*node)) continue;
-    if (is_of_images(*node) && narrow_all(*node, uses, context, gone)) {
+    if (is_of_images(*node) &&
+        (narrow_all(*node, uses, context, true, gone) ||
+         (reads_weight(*node) && narrow_all(*node, uses, context, false, gone)))) {
       changed = true;
       continue;
     }
@@ -246,7 +272,10 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
   }
   std::erase_if(graph.nodes,
                 [&](const Node* node) { return std::ranges::find(gone, node) != gone.end(); });
-  if (changed) ir::eliminate_dead_nodes(graph);
+  if (changed) {
+    if (any_node(graph, is_of_images)) round_weights_again(graph);
+    ir::eliminate_dead_nodes(graph);
+  }
   return changed;
 }
 

@@ -99,13 +99,33 @@ TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteHalvesBesideFloat32Weig
   Value* w = input("w", {5, 3, 1, 1});
   Value* y = g_.op("Conv", {wide(x), rounded(w)});
   graph().outputs = {half_of(y)};
-  run(narrow_products);
+  PassContext wide_weights = context();
+  wide_weights.has_kernel = [](const Node& node) {
+    return node.inputs[1]->dtype() == DataType::kFloat32;
+  };
+  EXPECT_TRUE(narrow_products(graph(), wide_weights));
   const Node* conv = find("Conv");
   ASSERT_NE(conv, nullptr);
   EXPECT_EQ(conv->inputs[0], x);
   EXPECT_EQ(conv->inputs[1]->dtype(), DataType::kFloat32);
   EXPECT_EQ(graph().outputs[0], conv->outputs[0]);
   EXPECT_EQ(conv->outputs[0]->dtype(), DataType::kBfloat16);
+}
+
+TEST_F(MixedPrecisionPassesTest, ConvolutionsOfHalvesEachRoundTheirWeight) {
+  Value* x = input("x", {2, 5, 4, 4}, DataType::kBfloat16);
+  Value* w = input("w", {5, 5, 1, 1});
+  Value* half = rounded(w);
+  Value* first = half_of(g_.op("Conv", {wide(x), half}));
+  Value* second = g_.op("Conv", {wide(first), half});
+  graph().outputs = {half_of(second)};
+  run(narrow_products);
+  EXPECT_EQ(op_types(), (std::vector<std::string>{"Cast", "Conv", "Cast", "Conv"}));
+  for (const Node* node : graph().nodes) {
+    if (node->op_type != "Conv") continue;
+    EXPECT_EQ(node->inputs[1]->dtype(), DataType::kBfloat16);
+    EXPECT_EQ(node->inputs[1]->producer->inputs[0], w);
+  }
 }
 
 TEST_F(MixedPrecisionPassesTest, AttentionReadsHalvesAndWritesFloat32) {

@@ -45,6 +45,7 @@ constexpr Pass kFuse[] = {
     {"spread_casts", spread_casts, &opdef::FusedSupport::elementwise_groups},
     {"fuse_elementwise", merge_elementwise},
     {"fuse_epilogues", fuse_epilogues, &opdef::FusedSupport::gemm_epilogue},
+    {"chain_convolutions", chain_convolutions, &opdef::FusedSupport::gemm_epilogue},
 };
 
 }  // namespace

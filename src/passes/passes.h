@@ -74,6 +74,10 @@ bool fuse_normalization(ir::Graph& graph, const PassContext& context);
 /// Conv takes in the sum with a residual, Relu and Clip after it: onnxgrad.fused.Conv.
 bool fuse_convolutions(ir::Graph& graph, const PassContext& context);
 
+/// Depthwise convolutions of many images, with those before and after them whose results nothing
+/// else reads, become onnxgrad.fused.ConvChain.
+bool chain_convolutions(ir::Graph& graph, const PassContext& context);
+
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 

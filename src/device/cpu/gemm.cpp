@@ -239,12 +239,8 @@ template <class T>
 void plan_panels(GemmPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
   const GemmTarget<T>& target = *plan.target;
   plan.columns = split_columns(columns, target);
-  const auto rows_of = [&](int vectors) {
-    return vectors == 0 ? RowSplit<T>{}
-                        : split_rows(rows, target.tile[vectors - 1], target.max_rows[vectors - 1]);
-  };
-  plan.wide_rows = rows_of(plan.columns.wide);
-  plan.narrow_rows = rows_of(plan.columns.wide - 1);
+  plan.wide_rows = split_rows(rows, target, plan.columns.wide);
+  plan.narrow_rows = split_rows(rows, target, plan.columns.wide - 1);
 }
 
 template <class T>
@@ -306,9 +302,12 @@ PreparedGemm prepare(const GemmSpec& spec) {
     return finish(run_blocked<T>, "packed");
   }
   switch (choose_gemm(spec, *plan->target)) {
+    case GemmChoice::kBlockedStrips:
+      plan->packs_a = plan->transpose_a;
+      [[fallthrough]];
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
-      return finish(run_blocked<T>, "blocked");
+      return finish(run_blocked<T>, plan->packs_a ? "strips" : "blocked");
     case GemmChoice::kDots:
       if (!is_large) plan->threads = 1;
       plan->pack_b = !plan->transpose_b && spec.n != 1 && spec.k != 1;
@@ -400,7 +399,8 @@ GemmChoice choice_of(const GemmSpec& spec) {
 
 bool can_hand_over(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
-  return choice_of(spec) == GemmChoice::kBlocked;
+  const GemmChoice choice = choice_of(spec);
+  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips;
 }
 
 bool can_pack_b(const GemmSpec& spec) {

@@ -25,7 +25,13 @@ enum class GemmStart : std::int32_t {
 
 inline constexpr std::size_t kGemmMoreAddends = 3;
 
-enum class GemmChoice : std::int32_t { kBest, kTiles, kDots, kBlocked };
+enum class GemmChoice : std::int32_t {
+  kBest,
+  kTiles,
+  kDots,
+  kBlocked,
+  kBlockedStrips  ///< a transposed A is packed too
+};
 
 /// C = max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
 /// A: [m, k], or [k, m] if transpose_a. B: [k, n], or [n, k] if transpose_b. C: [m, n].

@@ -9,7 +9,8 @@
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
-// A's block are traversed, and A's block, which is read in place, for all panels. While a block is
+// A's block are traversed, and A's block, which is read in place or, if it is transposed, may be
+// packed into strips as high as a tile, for all panels. While a block is
 // computed, tiles fetch what is packed and read for the next one (GemmExtras::ahead). If blocks of
 // C are handed over, B is kept packed for all k and the loop over k is inside that over rows: a
 // block of C is complete before the next one begins. Its last steps go to a buffer of two tiles,
@@ -36,6 +37,11 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
+template <class T>
+std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
+  return ceil_div(plan.block_m * plan.block_k, plan.target->lanes) * plan.target->lanes;
+}
+
 /// A part of C that one thread computes.
 struct Part {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
@@ -57,8 +63,13 @@ class Blocked {
         scale_(plan.alpha * static_cast<T>(operands.factor)),
         operands_(operands),
         packed_b_(reinterpret_cast<T*>(scratch)) {
+    T* rest = packed_b_ + plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+    if (plan.packs_a) {
+      packed_a_ = rest;
+      rest += packed_a_elements(plan);
+    }
     if (!plan.hands_over) return;
-    handed_over_ = packed_b_ + plan.block_n * plan.k;
+    handed_over_ = rest;
     c_ = handed_over_ + handed_over_elements(plan);
     c_row_ = plan.block_n;
   }
@@ -188,18 +199,26 @@ class Blocked {
     const auto [row, rows, k, packs_b] = block;
     const std::int64_t first_column = column;
     GemmTile<T> tile{.steps = steps_, .scale = scale_};
-    tile.a_row = plan_.transpose_a ? 1 : plan_.k;
-    tile.a_step = plan_.transpose_a ? plan_.m : 1;
     tile.c_row = c_row_;
     // The first block of k starts from the requested start, the others add to C.
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
+    if (plan_.packs_a) pack_a(k, row, split_rows(rows, *plan_.target, split_.wide));
     T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
     for (std::int64_t p = 0; p < panels; ++p) {
       const std::int64_t width = panel_columns(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
-      tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+      if (plan_.packs_a && p < split_.wide_count) {
+        tile.a = packed_a_;
+        tile.a_row = 1;
+        a_is_packed_ = true;
+      } else {
+        tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+        tile.a_row = plan_.transpose_a ? 1 : plan_.k;
+        tile.a_step = plan_.transpose_a ? plan_.m : 1;
+        a_is_packed_ = false;
+      }
       tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : b;
       tile.b_step = width;
       tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
@@ -207,8 +226,7 @@ class Blocked {
       set_addends(tile, row, column);
       extras_.ahead_rows = 0;
       if (next.k < plan_.k && !plan_.b_is_packed) set_ahead(next, first_column, p, panels);
-      const RowSplit<T> split =
-          split_rows(rows, plan_.target->tile[vectors - 1], plan_.target->max_rows[vectors - 1]);
+      const RowSplit<T> split = split_rows(rows, *plan_.target, vectors);
       if (plan_.hands_over && is_last_) {
         hand_over(tile, split, row, column, width - plan_.target->lanes + tile.tail);
       } else {
@@ -218,6 +236,30 @@ class Blocked {
       column += width;
       c += width;
     }
+  }
+
+  /// Tiles read their rows of a transposed A from each step's cache line; packed, one after
+  /// another.
+  void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
+    const T* from = a_ + k * plan_.m + row;
+    const std::int64_t big_rows = split.big_count * split.big;
+    plan_.target->pack_strips(from, plan_.m, packed_a_, split.big_count, split.big, steps_);
+    if (split.small_count == 0) return;
+    plan_.target->pack_strips(from + big_rows, plan_.m, packed_a_ + big_rows * steps_,
+                              split.small_count, split.big - 1, steps_);
+  }
+
+  /// Of tiles of `height` rows, one below the other.
+  void set_height(GemmTile<T>& tile, int height) const {
+    tile.a_block = height * (a_is_packed_ ? steps_ : tile.a_row);
+    if (a_is_packed_) tile.a_step = height;
+  }
+
+  /// Moves `tile` down by `blocks` of such tiles.
+  void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const {
+    const T* a = tile.a + blocks * tile.a_block;
+    move_down(tile, blocks * height);
+    tile.a = a;
   }
 
   /// The share of panel `p` in what is packed for the next block.
@@ -280,8 +322,8 @@ class Blocked {
                  std::int64_t columns) {
     const GemmExtras<T> whole = extras_;
     tile.c_row = tile.b_step;
-    const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, std::int64_t height) {
-      tile.a_block = height * tile.a_row;
+    const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
+      set_height(tile, height);
       for (std::int64_t i = 0; i < blocks; i += kHandedOverTiles) {
         tile.blocks = std::min(kHandedOverTiles, blocks - i);
         const std::int64_t rows = tile.blocks * height;
@@ -298,7 +340,7 @@ class Blocked {
                                                .rows = rows,
                                                .column = column,
                                                .columns = columns});
-        move_down(tile, rows);
+        skip_tiles(tile, tile.blocks, height);
         row += rows;
       }
     };
@@ -308,13 +350,13 @@ class Blocked {
 
   void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
     tile.blocks = rows.big_count;
-    tile.a_block = rows.big * tile.a_row;
+    set_height(tile, rows.big);
     rows.big_fn(tile);
     if (rows.small_count == 0) return;
-    move_down(tile, rows.big_count * rows.big);
+    skip_tiles(tile, rows.big_count, rows.big);
     extras_.ahead_rows = 0;
     tile.blocks = rows.small_count;
-    tile.a_block -= tile.a_row;
+    set_height(tile, rows.big - 1);
     rows.small_fn(tile);
   }
 
@@ -328,6 +370,8 @@ class Blocked {
   T scale_;
   const GemmOperands& operands_;
   T* packed_b_;
+  T* packed_a_ = nullptr;     // of a block
+  bool a_is_packed_ = false;  // for the panel that is computed
   GemmExtras<T> extras_ = {};
   ColumnSplit<T> split_ = {};
   std::int64_t steps_ = 0;
@@ -376,6 +420,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   }
   plan.block_n = ceil_div(columns, lanes) * lanes;
   std::int64_t elements = plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+  if (plan.packs_a) elements += packed_a_elements(plan);
   if (plan.hands_over) {
     elements += handed_over_elements(plan);
     if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;

@@ -29,6 +29,15 @@ struct RowSplit {
 template <class T>
 RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_rows);
 
+/// The same with the target's tiles of `vectors` vectors of columns. Nothing without rows or
+/// vectors.
+template <class T>
+RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, int vectors) {
+  return total == 0 || vectors == 0
+             ? RowSplit<T>{}
+             : split_rows(total, target.tile[vectors - 1], target.max_rows[vectors - 1]);
+}
+
 /// The columns of C as panels of `wide` vectors, then of `wide - 1`; the last vector has `tail`
 /// columns.
 template <class T>
@@ -68,6 +77,7 @@ struct GemmPlan {
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
+  bool packs_a = false;      ///< a transposed A, as strips of a tile's rows
   bool b_is_packed = false;  ///< all of B, in the panels of `columns`
   std::int64_t thread_scratch = 0;
 };

@@ -116,7 +116,7 @@ void check_variants(GemmSpec spec, std::mt19937& random) {
 }
 
 constexpr GemmChoice kChoices[] = {GemmChoice::kBest, GemmChoice::kTiles, GemmChoice::kDots,
-                                   GemmChoice::kBlocked};
+                                   GemmChoice::kBlocked, GemmChoice::kBlockedStrips};
 
 TEST(Gemm, SmallProductsOfAllShapes) {
   for_each_instruction_set([] {
@@ -272,6 +272,26 @@ void check_more_addends(GemmSpec spec, std::mt19937& random) {
   }
 }
 
+TEST(Gemm, StripsOfAChangeNoBit) {
+  for_each_instruction_set([] {
+    std::mt19937 random(11);
+    for (const auto& [m, n, k] : {std::tuple{205, 531, 270}, {7, 40, 9}, {193, 65, 256}}) {
+      const auto a = random_numbers<float>(m * k, random);
+      const auto b = random_numbers<float>(n * k, random);
+      std::vector<float> c[2];
+      for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+        const PreparedGemm gemm =
+            prepare_gemm({.m = m, .n = n, .k = k, .transpose_a = true, .choice = choice});
+        std::vector<float>& found = c[choice == GemmChoice::kBlocked ? 0 : 1];
+        found.resize(static_cast<std::size_t>(m * n));
+        const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
+        gemm({.a = a.data(), .b = b.data(), .c = found.data(), .scratch = scratch.get()});
+      }
+      EXPECT_EQ(c[0], c[1]) << m << "x" << n << "x" << k;
+    }
+  });
+}
+
 TEST(Gemm, AddsSeveralOperands) {
   for_each_instruction_set([] {
     std::mt19937 random(4);
@@ -315,7 +335,6 @@ void check_handed_over(GemmSpec spec, std::mt19937& random) {
   spec.dtype = dtype_of<T>();
   const auto a = random_numbers<T>(spec.m * spec.k, random);
   const auto b = random_numbers<T>(spec.n * spec.k, random);
-  spec.choice = GemmChoice::kBlocked;
   ASSERT_TRUE(can_hand_over(spec));
   spec.hands_over = true;
   const PreparedGemm gemm = prepare_gemm(spec);
@@ -354,10 +373,14 @@ TEST(Gemm, HandsOverEachElementOnce) {
                                 {520, 90, 140}}) {
     for (const int threads : {1, 2, 3}) {
       for (const bool transpose_a : {false, true}) {
-        GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
-        spec.transpose_b = random() % 2 == 0;
-        check_handed_over<float>(spec, random);
-        check_handed_over<double>(spec, random);
+        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+          if (choice == GemmChoice::kBlockedStrips && !transpose_a) continue;
+          GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
+          spec.transpose_b = random() % 2 == 0;
+          spec.choice = choice;
+          check_handed_over<float>(spec, random);
+          check_handed_over<double>(spec, random);
+        }
       }
     }
   }

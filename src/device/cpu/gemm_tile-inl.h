@@ -89,15 +89,21 @@ struct TileEnd {
   }
 };
 
+/// Rows of what is fetched ahead that go with each chunk of steps. As many with each: neither a
+/// division nor a branch that is hard to predict interrupts the multiply-adds.
 template <class T>
-HWY_INLINE void prefetch_ahead(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
-  const GemmExtras<T>& extras = *tile.extras;
+std::int64_t ahead_of_chunk(const GemmTile<T>& tile) {
+  if (tile.extras == nullptr || tile.extras->ahead_rows == 0) return 0;
+  const std::int64_t chunks = (tile.steps + kGemmChunk - 1) / kGemmChunk * tile.blocks;
+  return (tile.extras->ahead_rows + chunks - 1) / chunks;
+}
+
+/// Rows [row, row + count) of them, those that there are.
+template <class T>
+HWY_INLINE void prefetch_ahead(const GemmExtras<T>& extras, std::int64_t row, std::int64_t count) {
   constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
-  const std::int64_t chunks = (tile.steps + kGemmChunk - 1) / kGemmChunk;
-  const std::int64_t all = chunks * tile.blocks;
-  const std::int64_t done = block * chunks + chunk;
-  const std::int64_t last = extras.ahead_rows * (done + 1) / all;
-  for (std::int64_t row = extras.ahead_rows * done / all; row < last; ++row) {
+  const std::int64_t last = std::min(row + count, extras.ahead_rows);
+  for (; row < last; ++row) {
     for (const GemmAhead<T>& part : extras.ahead) {
       const T* from = part.from + row * part.row;
       for (std::int64_t i = 0; i < part.lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
@@ -120,7 +126,6 @@ HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std:
       }
     }
   }
-  if (extras.ahead_rows > 0) prefetch_ahead(tile, block, chunk);
   if (tile.a_step != 1) return;
   const T* next = tile.a + (block + 1) * tile.a_block + chunk * kGemmChunk;
 #pragma GCC unroll 16
@@ -145,6 +150,8 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   keep_in_register(a_row3);
   const std::ptrdiff_t a_step = tile.a_step;
   const std::ptrdiff_t b_step = tile.b_step;
+  const std::int64_t ahead = ahead_of_chunk(tile);
+  std::int64_t fetched = 0;
   for (std::int64_t block = 0; block < tile.blocks; ++block) {
     V sum[kRows][kVectors];
 #pragma GCC unroll 16
@@ -166,6 +173,8 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       std::int64_t steps = now->steps - done;
       if (now->extras != nullptr && now->steps >= kGemmLongSum) {
         prefetch_chunk<kRows, kVectors, kLanes>(*now, block, done / kGemmChunk);
+        prefetch_ahead(*now->extras, fetched, ahead);
+        fetched += ahead;
         steps = std::min(steps, kGemmChunk);
       }
       done += steps;
@@ -419,6 +428,36 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
   }
 }
 
+/// Some rows of all strips at a time: strips share cache lines of `from`. A row is stored as
+/// whole vectors, whose excess the next rows overwrite; not where it would leave the strip.
+template <class T>
+void pack_strips(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+                 std::int64_t width, std::int64_t steps) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  constexpr std::int64_t kTogether = 8;
+  const std::int64_t whole = (width - 1) / kLanes * kLanes;
+  const std::int64_t rest = width - whole;
+  const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
+  const std::int64_t last_whole = steps * width - whole - kLanes;  // of a strip
+  for (std::int64_t k = 0; k < steps; k += kTogether) {
+    const std::int64_t end = std::min(k + kTogether, steps);
+    for (std::int64_t s = 0; s < strips; ++s) {
+      for (std::int64_t i = k; i < end; ++i) {
+        const T* p = from + i * from_row + s * width;
+        T* q = to + (s * steps + i) * width;
+        for (std::int64_t j = 0; j < whole; j += kLanes) hn::StoreU(hn::LoadU(d, p + j), d, q + j);
+        const auto end_of_row = load_first(d, mask, p + whole, rest);
+        if (i * width <= last_whole) {
+          hn::StoreU(end_of_row, d, q + whole);
+        } else {
+          store_first(end_of_row, d, mask, q + whole, rest);
+        }
+      }
+    }
+  }
+}
+
 template <class T, int kVectors, int... kRow>
 void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
   target.max_rows[kVectors - 1] = sizeof...(kRow);
@@ -440,6 +479,7 @@ GemmTarget<T> make_target() {
   target.dots = dots<T>;
   target.transpose = transpose<T>;
   target.copy = copy<T>;
+  target.pack_strips = pack_strips<T>;
   fill_tiles<T, 1>(target, std::make_integer_sequence<int, kMaxRows[0]>());
   fill_tiles<T, 2>(target, std::make_integer_sequence<int, kMaxRows[1]>());
   fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());

@@ -110,6 +110,10 @@ struct GemmTarget {
   /// to[i, j] = from[i, j]; zeros after the last column up to a full vector.
   void (*copy)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) = nullptr;
+  /// to[s, i, j] = from[i, s * width + j] for i in [0, steps), j in [0, width): columns of a matrix
+  /// as strips.
+  void (*pack_strips)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+                      std::int64_t width, std::int64_t steps) = nullptr;
   /// Rows of b must be readable up to a full vector (no masked loads).
   bool needs_padding = false;
 };

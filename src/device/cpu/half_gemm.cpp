@@ -6,6 +6,7 @@
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/half_gemm_plan.h"
+#include "device/cpu/pair_product.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/wide_operands.h"
 
@@ -19,7 +20,6 @@ namespace {
 
 using half_gemm::ceil_div;
 using half_gemm::HalfPlan;
-using half_gemm::kHandedOverRows;
 using half_gemm::kLanes;
 using half_gemm::kPanelColumns;
 using half_gemm::round_up;
@@ -141,7 +141,7 @@ class HalfBlocks {
           round_rows(static_cast<const float*>(b_) + (column + j) * spec_.k + k_, rows, pairs,
                      lines);
         } else {
-          copy_rows(from + j * spec_.k, spec_.k, rows, pairs, lines);
+          pad_rows(from + j * spec_.k, spec_.k, rows, steps_, 2 * pairs, lines);
         }
         plan_.target->transpose(reinterpret_cast<const float*>(lines), pairs, out + j, width, rows,
                                 pairs);
@@ -163,15 +163,6 @@ class HalfBlocks {
   }
 
   /// Rows of steps_ numbers, with zeros up to `pairs` pairs.
-  void copy_rows(const std::uint16_t* from, std::int64_t from_row, std::int64_t rows,
-                 std::int64_t pairs, std::uint16_t* to) const {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      std::memcpy(to, from + i * from_row, static_cast<std::size_t>(steps_) * 2);
-      std::fill(to + steps_, to + 2 * pairs, std::uint16_t{0});
-      to += 2 * pairs;
-    }
-  }
-
   // ---- A ----
 
   struct PackedA {
@@ -179,7 +170,22 @@ class HalfBlocks {
     std::ptrdiff_t row, step;  // bytes
   };
 
-  PackedA take_a(std::int64_t row, std::int64_t rows, int vectors) {
+  /// Packed rows stay for the next block of columns if they are all that a block of k has.
+  const PackedA& take_a(std::int64_t row, std::int64_t rows, int vectors) {
+    const int height = has_strips() ? kPairRows[vectors - 1] : 0;
+    if (taken_row_ == row && taken_k_ == k_ && taken_height_ == height) return taken_;
+    taken_ = make_a(row, rows, vectors);
+    taken_row_ = row;
+    taken_k_ = k_;
+    taken_height_ = height;
+    return taken_;
+  }
+
+  bool has_strips() const {
+    return plan_.packs_a && spec_.transpose_a && plan_.choice == HalfGemmChoice::kPairs;
+  }
+
+  PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
     const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
     const std::uint16_t* from = a_ + first;
     if (plan_.widens) return widen_a(from, rows);
@@ -188,11 +194,13 @@ class HalfBlocks {
       return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
     }
     if (!spec_.transpose_a) {
-      copy_rows(from, plan_.a_row, rows, pairs_, reinterpret_cast<std::uint16_t*>(packed_a_));
+      pad_rows(from, plan_.a_row, rows, steps_, 2 * pairs_,
+               reinterpret_cast<std::uint16_t*>(packed_a_));
       return {packed_a_, padded_row, 4};
     }
-    if (plan_.choice == HalfGemmChoice::kPairs) return strips_of_a(from, rows, vectors);
-    transpose_a(from, rows);
+    if (has_strips()) return strips_of_a(from, rows, vectors);
+    pad_columns(from, plan_.a_row, rows, steps_, reinterpret_cast<std::uint16_t*>(packed_a_),
+                reinterpret_cast<std::uint32_t*>(line_));
     return {packed_a_, padded_row, 4};
   }
 
@@ -225,20 +233,6 @@ class HalfBlocks {
       }
     }
     return {packed_a_, 4, height * 4};
-  }
-
-  /// [k, m] to rows [m, pairs].
-  void transpose_a(const std::uint16_t* from, std::int64_t rows) const {
-    auto* line = reinterpret_cast<std::uint32_t*>(line_);
-    auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
-    const std::int64_t pairs = ceil_div(steps_, 2);
-    for (std::int64_t p = 0; p < pairs_; ++p) {
-      if (p < pairs) {
-        pack_pairs(from + 2 * p * plan_.a_row, plan_.a_row,
-                   std::min<std::int64_t>(2, steps_ - 2 * p), rows, line, 0);
-      }
-      for (std::int64_t i = 0; i < rows; ++i) to[i * pairs_ + p] = p < pairs ? line[i] : 0U;
-    }
   }
 
   // ---- results ----
@@ -277,15 +271,10 @@ class HalfBlocks {
 
   void run_rows(std::int64_t row, std::int64_t rows) {
     const Panels panels(block_columns_);
-    PackedA a = {};
-    int packed_for = 0;
     for (std::int64_t p = 0; p < panels.count; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
-      if (packed_for == 0 || (plan_.packs_a && kPairRows[vectors - 1] != packed_for)) {
-        a = take_a(row, rows, vectors);
-        packed_for = kPairRows[vectors - 1];
-      }
+      const PackedA& a = take_a(row, rows, vectors);
       const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
       if (spec_.hands_over) {
         hand_over(a, row, rows, at, vectors, columns);
@@ -308,11 +297,9 @@ class HalfBlocks {
   /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
   void hand_over(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
                  std::int64_t columns) const {
-    const bool has_strips = plan_.packs_a && spec_.transpose_a && !plan_.widens &&
-                            plan_.choice == HalfGemmChoice::kPairs;
     const HalfEnd end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
-    for (std::int64_t i = 0; i < rows; i += kHandedOverRows) {
-      const std::int64_t count = std::min(kHandedOverRows, rows - i);
+    for (std::int64_t i = 0; i < rows; i += plan_.handed_over_rows) {
+      const std::int64_t count = std::min(plan_.handed_over_rows, rows - i);
       fetch_touched(row + i, count, j_ + column, columns);
       run_panel(a, count, column, vectors, columns, end);
       operands_.finished(operands_.context, {.c = sums_,
@@ -321,7 +308,7 @@ class HalfBlocks {
                                              .rows = count,
                                              .column = j_ + column,
                                              .columns = columns});
-      a.at += has_strips ? count * 4 * pairs_ : count * a.row;
+      a.at += has_strips() ? count * 4 * pairs_ : count * a.row;
     }
   }
 
@@ -382,8 +369,7 @@ class HalfBlocks {
                            .scale = end.scale};
       const bool is_plain = end.start == nullptr && end.scale == 1 && !end.relu;
       tile.finish = end.relu ? GemmFinish::kRelu : is_plain ? GemmFinish::kStore : GemmFinish::kAdd;
-      const auto v = static_cast<std::size_t>(wide - 1);
-      const RowSplit<float> split_of_rows = split_rows(rows, target.tile[v], target.max_rows[v]);
+      const RowSplit<float> split_of_rows = split_rows(rows, target, wide);
       const auto run_part = [&](GemmTileFn<float> fn, std::int64_t blocks, std::int64_t height) {
         tile.blocks = blocks;
         tile.a_block = height * tile.a_row;
@@ -441,6 +427,9 @@ class HalfBlocks {
   std::byte* packed_a_;
   float* sums_;
   std::byte* line_;
+  PackedA taken_ = {};  ///< of the row, block of k and height of strips that follow
+  std::int64_t taken_row_ = -1, taken_k_ = -1;
+  int taken_height_ = 0;
   std::int64_t j_ = 0, k_ = 0, steps_ = 0, pairs_ = 0, block_columns_ = 0;
 };
 
@@ -455,9 +444,10 @@ void half_gemm::run(const void* data, const GemmOperands& operands) {
   }
   on_threads(spec.threads, [&](const Share& share) {
     if (plan.split_m) {
-      const std::int64_t units = ceil_div(spec.m, 8);
-      const std::int64_t first = std::min(share.first(units) * 8, spec.m);
-      const std::int64_t last = std::min(share.last(units) * 8, spec.m);
+      const std::int64_t unit = plan.is_amx ? kLanes : 8;
+      const std::int64_t units = ceil_div(spec.m, unit);
+      const std::int64_t first = std::min(share.first(units) * unit, spec.m);
+      const std::int64_t last = std::min(share.last(units) * unit, spec.m);
       HalfBlocks(plan, operands, share, true).run(first, last - first, 0, spec.n);
     } else {
       const std::int64_t units = ceil_div(spec.n, kLanes);

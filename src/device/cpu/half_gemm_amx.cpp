@@ -2,20 +2,22 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "device/cpu/half_gemm_end-inl.h"
 #include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/tap_products.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
 // pairs with 16 lines of 16 pairs, which is what a packed panel of B is. A block of results is 2 x
-// 2 tiles, so that each operand that is loaded is used twice. The same code runs on tiles that are
-// written out in C++ (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
-// TDPBF16PS), for tests.
+// 2 tiles, so that each operand that is loaded is used twice. For tests on other processors the
+// same operands are multiplied one by one (Intel 64 and IA-32 Architectures Software Developer's
+// Manual, volume 2, TDPBF16PS).
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
+#if ONNXGRAD_HAS_PAIRS && defined(__linux__)
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #define ONNXGRAD_HAS_AMX 1
+#define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES ",amx-tile,amx-bf16")))
 #else
 #define ONNXGRAD_HAS_AMX 0
 #endif
@@ -23,156 +25,267 @@
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
-constexpr std::ptrdiff_t kLine = 64;  // bytes of a row
-
-/// The end of a block of sums [rows, columns], which are `kTile * 2` apart.
-void finish(const PairPanel& panel, const float* sums, std::int64_t row, std::int64_t rows,
-            std::int64_t column, std::int64_t columns) {
-  const HalfEnd& end = panel.end;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::ptrdiff_t start = (row + i) * end.start_row + column;
-    const std::ptrdiff_t to = (row + i) * end.c_row + column;
-    for (std::int64_t j = 0; j < columns; ++j) {
-      float value = sums[i * 2 * kTile + j];
-      if (end.scale != 1) value *= end.scale;
-      if (end.half_start != nullptr) {
-        value += base::to_float(base::Bfloat16{end.half_start[start + j]});
-      } else if (end.start != nullptr) {
-        value += end.start[start + j];
-      }
-      if (end.relu && value < 0) value = 0;
-      if (end.half != nullptr) {
-        end.half[to + j] = base::to_bfloat16(value).bits;
-      } else {
-        end.c[to + j] = value;
-      }
-    }
-  }
+/// Subnormal operands are zero.
+float number(const std::byte* from) {
+  base::Bfloat16 value;
+  std::memcpy(&value.bits, from, sizeof(value.bits));
+  const bool is_subnormal = (value.bits & 0x7F80U) == 0;
+  return is_subnormal ? 0 : base::to_float(value);
 }
 
-/// Blocks of 32 x 32 results; `Tiles` has the instructions.
-template <class Tiles>
-void run_blocks(const PairPanel& panel) {
-  alignas(64) float sums[2 * kTile * 2 * kTile];
-  const std::ptrdiff_t b_row = panel.vectors * kLine;
-  const auto* b = reinterpret_cast<const std::byte*>(panel.b);
-  for (std::int64_t row = 0; row < panel.rows; row += 2 * kTile) {
-    const std::int64_t rows = std::min<std::int64_t>(2 * kTile, panel.rows - row);
-    for (int v = 0; v < panel.vectors; v += 2) {
-      const bool is_wide = v + 1 < panel.vectors;
-      Tiles tiles(rows, is_wide);
-      for (std::int64_t p = 0; p < panel.pairs; p += kAmxPairs) {
-        tiles.add(panel.a + row * panel.a_row + p * 4, panel.a_row, b + p * b_row + v * kLine,
-                  b_row);
-      }
-      tiles.store(sums);
-      const std::int64_t column = v * kTile;
-      finish(panel, sums, row, rows, column,
-             std::min<std::int64_t>(is_wide ? 2 * kTile : kTile, panel.columns - column));
-    }
+void finish_one(const HalfEnd& end, float value, std::int64_t row, std::int64_t column) {
+  const std::ptrdiff_t start = row * end.start_row + column;
+  const std::ptrdiff_t to = row * end.c_row + column;
+  value *= end.scale;
+  if (end.half_start != nullptr) value += base::to_float(base::Bfloat16{end.half_start[start]});
+  if (end.start != nullptr) value += end.start[start];
+  if (end.relu && value < 0) value = 0;
+  if (end.half != nullptr) {
+    end.half[to] = base::to_bfloat16(value).bits;
+  } else {
+    end.c[to] = value;
   }
 }
-
-/// TDPBF16PS: subnormal operands and results are zero, each step is rounded to nearest.
-class EmulatedTiles {
- public:
-  EmulatedTiles(std::int64_t rows, bool is_wide)
-      : rows_(rows), columns_(is_wide ? 2 * kTile : kTile) {}
-
-  void add(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b, std::ptrdiff_t b_row) {
-    for (std::int64_t i = 0; i < rows_; ++i) {
-      for (std::int64_t p = 0; p < kTile; ++p) {
-        for (std::int64_t j = 0; j < columns_; ++j) {
-          const std::byte* x = a + i * a_row + 4 * p;
-          const std::byte* y = b + p * b_row + 4 * j;
-          float& sum = sums_[i * 2 * kTile + j];
-          sum += number(x) * number(y);
-          sum += number(x + 2) * number(y + 2);
-        }
-      }
-    }
-  }
-  void store(float* to) const { std::copy(std::begin(sums_), std::end(sums_), to); }
-
- private:
-  static float number(const std::byte* from) {
-    base::Bfloat16 value;
-    std::memcpy(&value.bits, from, sizeof(value.bits));
-    const bool is_subnormal = (value.bits & 0x7F80U) == 0;
-    return is_subnormal ? 0 : base::to_float(value);
-  }
-
-  std::int64_t rows_;
-  std::int64_t columns_;
-  float sums_[2 * kTile * 2 * kTile] = {};
-};
 
 }  // namespace
 
-void run_amx_emulated(const PairPanel& panel) { run_blocks<EmulatedTiles>(panel); }
+void run_amx_emulated(const PairPanel& panel) {
+  const auto* b = reinterpret_cast<const std::byte*>(panel.b);
+  const std::ptrdiff_t b_row = panel.vectors * kPairLanes * 4;
+  for (std::int64_t i = 0; i < panel.rows; ++i) {
+    for (std::int64_t j = 0; j < panel.columns; ++j) {
+      float sum = 0;
+      for (std::int64_t p = 0; p < panel.pairs; ++p) {
+        const std::byte* x = panel.a + i * panel.a_row + 4 * p;
+        const std::byte* y = b + p * b_row + 4 * j;
+        sum += number(x) * number(y);
+        sum += number(x + 2) * number(y + 2);
+      }
+      finish_one(panel.end, sum, i, j);
+    }
+  }
+}
+
+namespace {
+
+void emulate_tap_products(const TapProducts& products) {
+  for (std::int64_t i = 0; i < products.rows; ++i) {
+    for (std::int64_t j = 0; j < products.columns; ++j) {
+      float& result = products.sums[i * products.sums_row + j];
+      float sum = products.adds ? result : 0;
+      for (std::int64_t s = 0; s < products.steps; ++s) {
+        const std::byte* a = products.a + products.a_offsets[s] + i * products.a_row;
+        const std::byte* b = products.b + products.b_offsets[s] + 4 * j;
+        for (std::int64_t p = 0; p < kTapPairs; ++p, a += 4, b += products.b_row) {
+          sum += number(a) * number(b);
+          sum += number(a + 2) * number(b + 2);
+        }
+      }
+      result = sum;
+    }
+  }
+}
+
+bool is_emulated = false;
+
+}  // namespace
+
+EmulatedAmx::EmulatedAmx() { is_emulated = true; }
+EmulatedAmx::~EmulatedAmx() { is_emulated = false; }
 
 #if ONNXGRAD_HAS_AMX
 
 namespace {
 
-#define ONNXGRAD_AMX_TARGET __attribute__((target("amx-tile,amx-bf16")))
+constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
+constexpr std::ptrdiff_t kLine = 64;  // bytes of a row
 
-/// Tiles 0 to 3: sums; 4, 5: rows of A; 6, 7: columns of B.
-class AmxTiles {
- public:
-  ONNXGRAD_AMX_TARGET AmxTiles(std::int64_t rows, bool is_wide)
-      : has_lower_(rows > kTile), is_wide_(is_wide) {
-    struct alignas(64) {
-      std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-      std::uint16_t row_bytes[16] = {};
-      std::uint8_t rows[16] = {};
-    } config;
+/// Tiles 0 to 3: sums of 2 x 2; 4, 5: rows of A; 6, 7: columns of B.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t heights[16] = {};
+
+  explicit TileConfig(std::int64_t rows) {
     const auto upper = static_cast<std::uint8_t>(std::min(rows, kTile));
-    const auto lower = static_cast<std::uint8_t>(std::max<std::int64_t>(rows - kTile, 1));
-    const std::uint8_t heights[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
-    for (int t = 0; t < 8; ++t) {
-      config.row_bytes[t] = kLine;
-      config.rows[t] = heights[t];
-    }
-    _tile_loadconfig(&config);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    const auto lower = static_cast<std::uint8_t>(std::clamp<std::int64_t>(rows - kTile, 1, kTile));
+    const std::uint8_t of_tiles[8] = {upper, upper, lower, lower, upper, lower, kTile, kTile};
+    std::fill_n(row_bytes, 8, static_cast<std::uint16_t>(kLine));
+    std::copy_n(of_tiles, 8, heights);
   }
-  ONNXGRAD_AMX_TARGET ~AmxTiles() { _tile_release(); }
-  AmxTiles(const AmxTiles&) = delete;
-  AmxTiles& operator=(const AmxTiles&) = delete;
+};
 
-  ONNXGRAD_AMX_TARGET void add(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b,
-                               std::ptrdiff_t b_row) const {
-    _tile_loadd(6, b, b_row);
-    _tile_loadd(4, a, a_row);
-    _tile_dpbf16ps(0, 4, 6);
-    if (is_wide_) {
-      _tile_loadd(7, b + kLine, b_row);
-      _tile_dpbf16ps(1, 4, 7);
-    }
-    if (!has_lower_) return;
+ONNXGRAD_AMX_TARGET void load_config(std::int64_t rows) {
+  const TileConfig config(rows);
+  // GCC 12's _tile_loadconfig names the first 8 bytes as its operand: the rest is not stored.
+  __asm__ volatile("ldtilecfg %0" : : "m"(config));
+}
+
+/// A block of up to 32 x 32 results.
+struct Block {
+  const std::byte* a = nullptr;
+  std::ptrdiff_t a_row = 0;  // bytes, as all of these
+  const std::byte* b = nullptr;
+  std::ptrdiff_t b_row = 0;
+  std::int64_t pairs = 0;
+  const float* start = nullptr;  ///< what the sums begin with; nullptr: zero
+  std::ptrdiff_t start_row = 0;
+  float* sums = nullptr;
+  std::ptrdiff_t sums_row = 0;
+};
+
+#define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline
+
+/// Sums begin with `start`, or with zero. Distances are in bytes.
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_INLINE void begin_sums(const float* start, std::ptrdiff_t row) {
+  if (start == nullptr) {
+    _tile_zero(0);
+    if (kIsWide) _tile_zero(1);
+    if (kHasLower) _tile_zero(2);
+    if (kHasLower && kIsWide) _tile_zero(3);
+    return;
+  }
+  const auto* upper = reinterpret_cast<const std::byte*>(start);
+  const std::byte* lower = upper + kTile * row;
+  _tile_loadd(0, upper, row);
+  if (kIsWide) _tile_loadd(1, upper + kLine, row);
+  if (kHasLower) _tile_loadd(2, lower, row);
+  if (kHasLower && kIsWide) _tile_loadd(3, lower + kLine, row);
+}
+
+/// 16 pairs of A's rows and of B's lines.
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_INLINE void add_pairs(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b,
+                                   std::ptrdiff_t b_row) {
+  _tile_loadd(6, b, b_row);
+  _tile_loadd(4, a, a_row);
+  _tile_dpbf16ps(0, 4, 6);
+  if (kHasLower) {
     _tile_loadd(5, a + kTile * a_row, a_row);
     _tile_dpbf16ps(2, 5, 6);
-    if (is_wide_) _tile_dpbf16ps(3, 5, 7);
   }
-
-  ONNXGRAD_AMX_TARGET void store(float* to) const {
-    constexpr std::ptrdiff_t kRow = 2 * kLine;
-    _tile_stored(0, to, kRow);
-    if (is_wide_) _tile_stored(1, to + kTile, kRow);
-    if (!has_lower_) return;
-    _tile_stored(2, to + 2 * kTile * kTile, kRow);
-    if (is_wide_) _tile_stored(3, to + 2 * kTile * kTile + kTile, kRow);
+  if (kIsWide) {
+    _tile_loadd(7, b + kLine, b_row);
+    _tile_dpbf16ps(1, 4, 7);
+    if (kHasLower) _tile_dpbf16ps(3, 5, 7);
   }
+}
 
- private:
-  bool has_lower_;
-  bool is_wide_;
-};
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_INLINE void store_sums(float* sums, std::ptrdiff_t row) {
+  auto* upper = reinterpret_cast<std::byte*>(sums);
+  std::byte* lower = upper + kTile * row;
+  _tile_stored(0, upper, row);
+  if (kIsWide) _tile_stored(1, upper + kLine, row);
+  if (kHasLower) _tile_stored(2, lower, row);
+  if (kHasLower && kIsWide) _tile_stored(3, lower + kLine, row);
+}
+
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_TARGET void multiply(const Block& block) {
+  begin_sums<kHasLower, kIsWide>(block.start, block.start_row);
+  const std::byte* a = block.a;
+  const std::byte* b = block.b;
+  for (std::int64_t p = 0; p < block.pairs; p += kAmxPairs) {
+    add_pairs<kHasLower, kIsWide>(a, block.a_row, b, block.b_row);
+    a += kLine;
+    b += kAmxPairs * block.b_row;
+  }
+  store_sums<kHasLower, kIsWide>(block.sums, block.sums_row);
+}
+
+/// What is added to a block.
+enum class Start : std::uint8_t { kNone, kFloat, kHalf };
+
+/// Ends sums that are `2 * kTile` apart and stores bfloat16: two vectors of each row, of which
+/// `mask` has the columns.
+template <Start kStart>
+ONNXGRAD_AMX_TARGET void finish_halves(const HalfEnd& given, const float* sums, std::int64_t row,
+                                       std::int64_t rows, std::int64_t column, __mmask32 mask) {
+  const HalfEnd end = given;  // a copy: no store changes it
+  const auto low_mask = static_cast<__mmask16>(mask);
+  const auto high_mask = static_cast<__mmask16>(mask >> 16);
+  const __m512 scale = _mm512_set1_ps(end.scale);
+  const __m512 least = _mm512_set1_ps(end.relu ? 0.0F : -__builtin_inff());
+  std::uint16_t* to = end.half + row * end.c_row + column;
+  std::ptrdiff_t start = row * end.start_row + column;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    __m512 low = _mm512_load_ps(sums + i * 2 * kTile);
+    __m512 high = _mm512_load_ps(sums + i * 2 * kTile + kTile);
+    if (kStart == Start::kNone) {
+      low = _mm512_mul_ps(low, scale);
+      high = _mm512_mul_ps(high, scale);
+    } else if (kStart == Start::kFloat) {
+      low = _mm512_fmadd_ps(low, scale, _mm512_maskz_loadu_ps(low_mask, end.start + start));
+      high =
+          _mm512_fmadd_ps(high, scale, _mm512_maskz_loadu_ps(high_mask, end.start + start + kTile));
+    } else {
+      const __m512i bits = _mm512_maskz_loadu_epi16(mask, end.half_start + start);
+      const auto widened = [](__m256i halves) ONNXGRAD_AMX_TARGET {
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+      };
+      low = _mm512_fmadd_ps(low, scale, widened(_mm512_castsi512_si256(bits)));
+      high = _mm512_fmadd_ps(high, scale, widened(_mm512_extracti64x4_epi64(bits, 1)));
+    }
+    low = _mm512_max_ps(least, low);  // NaN stays: second operand
+    high = _mm512_max_ps(least, high);
+    const auto bits = _mm512_cvtne2ps_pbh(high, low);
+    _mm512_mask_storeu_epi16(to, mask, reinterpret_cast<const __m512i&>(bits));
+    to += end.c_row;
+    start += end.start_row;
+  }
+}
+
+/// Ends sums that are `2 * kTile` apart.
+ONNXGRAD_AMX_TARGET void finish_block(const HalfEnd& end, const float* sums, std::int64_t row,
+                                      std::int64_t rows, std::int64_t column,
+                                      std::int64_t columns) {
+  if (end.half != nullptr) {
+    const auto mask = static_cast<__mmask32>((std::uint64_t{1} << columns) - 1);
+    const auto finish = end.half_start != nullptr ? finish_halves<Start::kHalf>
+                        : end.start != nullptr    ? finish_halves<Start::kFloat>
+                                                  : finish_halves<Start::kNone>;
+    return finish(end, sums, row, rows, column, mask);
+  }
+  const __mmask16 last = pairs::last_mask(columns);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; j += kTile) {
+      pairs::finish(end, _mm512_load_ps(sums + i * 2 * kTile + j), row + i, column + j,
+                    j + kTile < columns ? static_cast<__mmask16>(0xFFFF) : last);
+    }
+  }
+}
+
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_TARGET void multiply_taps(const TapProducts& products, const std::byte* right,
+                                       float* sums) {
+  const std::ptrdiff_t row = products.sums_row * 4;
+  begin_sums<kHasLower, kIsWide>(products.adds ? sums : nullptr, row);
+  for (std::int64_t s = 0; s < products.steps; ++s) {
+    add_pairs<kHasLower, kIsWide>(products.a + products.a_offsets[s], products.a_row,
+                                  right + products.b_offsets[s], products.b_row);
+  }
+  store_sums<kHasLower, kIsWide>(sums, row);
+}
+
+ONNXGRAD_AMX_TARGET void run_tap_products(const TapProducts& products) {
+  load_config(products.rows);
+  const bool has_lower = products.rows > kTile;
+  for (std::int64_t j = 0; j < products.columns; j += 2 * kTile) {
+    const std::byte* b = products.b + 4 * j;
+    float* sums = products.sums + j;
+    const bool is_wide = products.columns - j > kTile;
+    if (has_lower) {
+      is_wide ? multiply_taps<true, true>(products, b, sums)
+              : multiply_taps<true, false>(products, b, sums);
+    } else {
+      is_wide ? multiply_taps<false, true>(products, b, sums)
+              : multiply_taps<false, false>(products, b, sums);
+    }
+  }
+  _tile_release();
+}
 
 bool ask_for_amx() {
   unsigned eax = 0;
@@ -191,16 +304,55 @@ bool ask_for_amx() {
 }  // namespace
 
 bool cpu_has_amx() {
-  static const bool has = ask_for_amx();
-  return has;
+  static const bool has = cpu_has_pairs() && ask_for_amx();
+  return has || is_emulated;
 }
 
-void run_amx(const PairPanel& panel) { run_blocks<AmxTiles>(panel); }
+ONNXGRAD_AMX_TARGET void run_amx(const PairPanel& panel) {
+  if (is_emulated) return run_amx_emulated(panel);
+  alignas(64) float sums[2 * kTile * 2 * kTile];
+  const HalfEnd& end = panel.end;
+  // Sums of whole vectors that are only added to something begin with it and are stored as tiles.
+  const bool is_plain =
+      end.half == nullptr && end.half_start == nullptr && end.scale == 1 && !end.relu;
+  Block block{.a_row = panel.a_row, .b_row = panel.vectors * kLine, .pairs = panel.pairs};
+  std::int64_t configured = 0;
+  for (std::int64_t row = 0; row < panel.rows; row += 2 * kTile) {
+    const std::int64_t rows = std::min<std::int64_t>(2 * kTile, panel.rows - row);
+    if (rows != configured) load_config(rows);
+    configured = rows;
+    block.a = panel.a + row * panel.a_row;
+    for (std::int64_t column = 0; column < panel.columns; column += 2 * kTile) {
+      const std::int64_t columns = std::min<std::int64_t>(2 * kTile, panel.columns - column);
+      const bool is_direct = is_plain && columns % kTile == 0;
+      block.b = reinterpret_cast<const std::byte*>(panel.b) + column * 4;
+      block.start =
+          is_direct && end.start != nullptr ? end.start + row * end.start_row + column : nullptr;
+      block.start_row = end.start_row * 4;
+      block.sums = is_direct ? end.c + row * end.c_row + column : sums;
+      block.sums_row = is_direct ? end.c_row * 4 : 2 * kLine;
+      const bool is_wide = columns > kTile;
+      if (rows > kTile) {
+        is_wide ? multiply<true, true>(block) : multiply<true, false>(block);
+      } else {
+        is_wide ? multiply<false, true>(block) : multiply<false, false>(block);
+      }
+      if (!is_direct) finish_block(end, sums, row, rows, column, columns);
+    }
+  }
+  _tile_release();  // threads with tiles in use are slower to switch
+}
+
+TapProductsFn tap_products() {
+  if (is_emulated) return emulate_tap_products;
+  return cpu_has_amx() ? run_tap_products : nullptr;
+}
 
 #else
 
-bool cpu_has_amx() { return false; }
-void run_amx(const PairPanel& panel) { run_blocks<EmulatedTiles>(panel); }
+TapProductsFn tap_products() { return is_emulated ? emulate_tap_products : nullptr; }
+bool cpu_has_amx() { return is_emulated; }
+void run_amx(const PairPanel& panel) { run_amx_emulated(panel); }
 
 #endif
 

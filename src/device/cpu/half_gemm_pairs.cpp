@@ -6,21 +6,34 @@
 #include <utility>
 
 #include "base/half.h"
+#include "device/cpu/half_gemm_end-inl.h"
 
-// AVX512-BF16 (vdpbf16ps) through functions with a target attribute: Highway's targets do not have
-// the instruction yet.
+// AVX512-BF16 (vdpbf16ps).
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if ONNXGRAD_HAS_PAIRS
 #include <cpuid.h>
-#include <immintrin.h>
-#define ONNXGRAD_HAS_PAIRS 1
-#define ONNXGRAD_PAIRS_TARGET \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")))
-#else
-#define ONNXGRAD_HAS_PAIRS 0
 #endif
 
 namespace onnxgrad::device {
+namespace {
+
+std::uint32_t bits_of(std::uint16_t half) { return half; }
+std::uint32_t bits_of(float value) { return base::to_bfloat16(value).bits; }
+
+template <class T>
+void pack_plainly(const T* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
+                  std::uint32_t* to, std::ptrdiff_t to_row) {
+  for (std::int64_t k = 0; k < steps; k += 2) {
+    for (std::int64_t j = 0; j < (count + kPairLanes - 1) / kPairLanes * kPairLanes; ++j) {
+      const bool is_pair = j < count && k + 1 < steps;
+      const std::uint32_t low = j < count ? bits_of(from[k * from_row + j]) : 0;
+      const std::uint32_t high = is_pair ? bits_of(from[(k + 1) * from_row + j]) : 0;
+      to[k / 2 * to_row + j] = low | high << 16;
+    }
+  }
+}
+
+}  // namespace
 
 #if ONNXGRAD_HAS_PAIRS
 
@@ -38,32 +51,6 @@ bool saves_avx512() {
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   constexpr unsigned kAvx512 = 0xE6;
   return (low & kAvx512) == kAvx512;
-}
-
-ONNXGRAD_PAIRS_TARGET inline __m512 load_start(const HalfEnd& end, std::ptrdiff_t at,
-                                               __mmask16 mask) {
-  if (end.half_start != nullptr) {
-    const __m256i bits = _mm256_maskz_loadu_epi16(mask, end.half_start + at);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-  }
-  return _mm512_maskz_loadu_ps(mask, end.start + at);
-}
-
-/// Stores one vector of row i of the strip, columns from `column` on.
-ONNXGRAD_PAIRS_TARGET inline void finish(const HalfEnd& end, __m512 sum, std::int64_t row,
-                                         std::int64_t column, __mmask16 mask) {
-  if (end.scale != 1) sum = _mm512_mul_ps(sum, _mm512_set1_ps(end.scale));
-  if (end.start != nullptr || end.half_start != nullptr) {
-    sum = _mm512_add_ps(sum, load_start(end, row * end.start_row + column, mask));
-  }
-  if (end.relu) sum = _mm512_max_ps(_mm512_setzero_ps(), sum);  // NaN stays: second operand
-  const std::ptrdiff_t at = row * end.c_row + column;
-  if (end.half != nullptr) {
-    const auto bits = _mm512_cvtneps_pbh(sum);
-    _mm256_mask_storeu_epi16(end.half + at, mask, reinterpret_cast<const __m256i&>(bits));
-  } else {
-    _mm512_mask_storeu_ps(end.c + at, mask, sum);
-  }
 }
 
 template <int kRows, int kVectors>
@@ -98,14 +85,13 @@ ONNXGRAD_PAIRS_TARGET void strip(const PairPanel& panel, std::int64_t row, const
     }
     a += a_step;
   }
-  const auto tail = static_cast<unsigned>(panel.columns - (kVectors - 1) * kPairLanes);
-  const auto last = static_cast<__mmask16>((1U << tail) - 1);
+  const __mmask16 last = pairs::last_mask(panel.columns);
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      finish(panel.end, sum[i][v], row + i, v * kPairLanes,
-             v + 1 < kVectors ? static_cast<__mmask16>(0xFFFF) : last);
+      pairs::finish(panel.end, sum[i][v], row + i, v * kPairLanes,
+                    v + 1 < kVectors ? static_cast<__mmask16>(0xFFFF) : last);
     }
   }
 }
@@ -152,32 +138,39 @@ void run_pairs(const PairPanel& panel) {
   }
 }
 
-ONNXGRAD_PAIRS_TARGET void pack_pairs(const std::uint16_t* from, std::ptrdiff_t from_row,
-                                      std::int64_t steps, std::int64_t count, std::uint32_t* to,
-                                      std::ptrdiff_t to_row) {
-  constexpr std::ptrdiff_t kAhead = 6;
+namespace {
+
+ONNXGRAD_PAIRS_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t from_row,
+                                        std::int64_t steps, std::int64_t count, std::uint32_t* to,
+                                        std::ptrdiff_t to_row) {
+  constexpr std::ptrdiff_t kAhead = 8;
+  constexpr std::ptrdiff_t kBoth = 2 * kPairLanes;
+  const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
+                                         8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(kPairLanes));
   for (std::int64_t k = 0; k < steps; k += 2) {
     const std::uint16_t* first = from + k * from_row;
-    const bool is_pair = k + 1 < steps;
-    for (std::int64_t j = 0; j < count; j += kPairLanes) {
-      const auto left = static_cast<unsigned>(std::min<std::int64_t>(count - j, kPairLanes));
-      const auto mask = static_cast<__mmask16>((1U << left) - 1);
+    const std::uint16_t* second = first + from_row;
+    const __mmask32 is_pair = k + 1 < steps ? 0xFFFFFFFF : 0;
+    for (std::int64_t j = 0; j < count; j += kBoth) {
+      const auto left = std::min<std::int64_t>(count - j, kBoth);
+      const auto mask = static_cast<__mmask32>((std::uint64_t{1} << left) - 1);
       __builtin_prefetch(first + kAhead * from_row + j);
-      __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, first + j));
-      if (is_pair) {
-        __builtin_prefetch(first + (kAhead + 1) * from_row + j);
-        const __m256i second = _mm256_maskz_loadu_epi16(mask, first + from_row + j);
-        bits = _mm512_or_si512(bits, _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
+      __builtin_prefetch(second + kAhead * from_row + j);
+      const __m512i low = _mm512_maskz_loadu_epi16(mask, first + j);
+      const __m512i high = _mm512_maskz_loadu_epi16(mask & is_pair, second + j);
+      _mm512_storeu_si512(to + j, _mm512_permutex2var_epi16(low, lower, high));
+      if (j + kPairLanes < count) {
+        _mm512_storeu_si512(to + j + kPairLanes, _mm512_permutex2var_epi16(low, upper, high));
       }
-      _mm512_storeu_si512(to + j, bits);
     }
     to += to_row;
   }
 }
 
-ONNXGRAD_PAIRS_TARGET void pack_pairs(const float* from, std::ptrdiff_t from_row,
-                                      std::int64_t steps, std::int64_t count, std::uint32_t* to,
-                                      std::ptrdiff_t to_row) {
+ONNXGRAD_PAIRS_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_row,
+                                        std::int64_t steps, std::int64_t count, std::uint32_t* to,
+                                        std::ptrdiff_t to_row) {
   constexpr std::ptrdiff_t kAhead = 6;
   const auto rounded = [](const float* at, __mmask16 mask) ONNXGRAD_PAIRS_TARGET {
     const auto bits = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, at));
@@ -200,6 +193,8 @@ ONNXGRAD_PAIRS_TARGET void pack_pairs(const float* from, std::ptrdiff_t from_row
   }
 }
 
+}  // namespace
+
 #else
 
 bool cpu_has_pairs() { return false; }
@@ -207,33 +202,31 @@ void run_pairs(const PairPanel& /*panel*/) {}
 
 namespace {
 
-std::uint32_t bits_of(std::uint16_t half) { return half; }
-std::uint32_t bits_of(float value) { return base::to_bfloat16(value).bits; }
-
 template <class T>
-void pack_plainly(const T* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
+void pack_vectors(const T* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                   std::uint32_t* to, std::ptrdiff_t to_row) {
-  for (std::int64_t k = 0; k < steps; k += 2) {
-    for (std::int64_t j = 0; j < (count + kPairLanes - 1) / kPairLanes * kPairLanes; ++j) {
-      const bool is_pair = j < count && k + 1 < steps;
-      const std::uint32_t low = j < count ? bits_of(from[k * from_row + j]) : 0;
-      const std::uint32_t high = is_pair ? bits_of(from[(k + 1) * from_row + j]) : 0;
-      to[k / 2 * to_row + j] = low | high << 16;
-    }
-  }
+  pack_plainly(from, from_row, steps, count, to, to_row);
 }
 
 }  // namespace
 
+#endif
+
 void pack_pairs(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
                 std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row) {
-  pack_plainly(from, from_row, steps, count, to, to_row);
+  if (cpu_has_pairs()) {
+    pack_vectors(from, from_row, steps, count, to, to_row);
+  } else {
+    pack_plainly(from, from_row, steps, count, to, to_row);
+  }
 }
 void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                 std::uint32_t* to, std::ptrdiff_t to_row) {
-  pack_plainly(from, from_row, steps, count, to, to_row);
+  if (cpu_has_pairs()) {
+    pack_vectors(from, from_row, steps, count, to, to_row);
+  } else {
+    pack_plainly(from, from_row, steps, count, to, to_row);
+  }
 }
-
-#endif
 
 }  // namespace onnxgrad::device

@@ -57,6 +57,15 @@ void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, 
 
 /// Also asks the system for permission, once.
 bool cpu_has_amx();
+/// For tests: until the object ends, every processor has AMX, whose arithmetic is computed in C++.
+/// Not thread-safe.
+class EmulatedAmx {
+ public:
+  EmulatedAmx();
+  ~EmulatedAmx();
+  EmulatedAmx(const EmulatedAmx&) = delete;
+  EmulatedAmx& operator=(const EmulatedAmx&) = delete;
+};
 /// Rows of a: not packed, with a multiple of 32 numbers.
 void run_amx(const PairPanel& panel);
 /// The same with the tiles of AMX written out: for tests on other processors.

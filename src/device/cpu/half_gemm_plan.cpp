@@ -16,7 +16,6 @@ namespace {
 
 using half_gemm::ceil_div;
 using half_gemm::HalfPlan;
-using half_gemm::kHandedOverRows;
 using half_gemm::kLanes;
 using half_gemm::kPanelColumns;
 using half_gemm::round_up;
@@ -62,7 +61,7 @@ const char* name_of(HalfGemmChoice choice) {
 
 bool has_half_gemm(HalfGemmChoice choice) {
   if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
-  if (choice == HalfGemmChoice::kAmx) return cpu_has_pairs() && cpu_has_amx();
+  if (choice == HalfGemmChoice::kAmx) return cpu_has_amx();
   return true;
 }
 
@@ -116,22 +115,24 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
     return std::clamp(kBlockBytes / (plan->block_k * bytes) / unit * unit, unit, most);
   };
   plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
-  plan->block_m = std::min(spec.m, fitting(kBlockM, 48));
+  plan->handed_over_rows = plan->is_amx ? 64 : 48;
+  plan->block_m = std::min(spec.m, fitting(kBlockM, plan->handed_over_rows));
   const double flops =
       2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
   if (flops < kSharedFlops) spec.threads = 1;
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
   plan->split_m = spec.m >= spec.n || spec.n < kPanelColumns * spec.threads;
   // The last strip of rows is packed in full, and lines are read in full vectors.
-  const std::int64_t row_room = round_up(plan->block_m, 48) + kLanes;
+  const std::int64_t row_room = round_up(plan->block_m, plan->handed_over_rows) + kLanes;
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
   plan->b_bytes = align64(plan->block_n * k_room * bytes);
   plan->a_bytes = plan->packs_a ? align64(row_room * k_room * bytes) : 0;
-  const std::int64_t sums = spec.hands_over    ? kHandedOverRows * kPanelColumns
+  const std::int64_t sums = spec.hands_over    ? plan->handed_over_rows * kPanelColumns
                             : plan->keeps_sums ? plan->block_m * plan->block_n
                                                : 0;
   plan->sums_bytes = align64(sums * 4);
-  plan->line_bytes = align64(std::max({kLanes * k_room * 4, row_room * 4, plan->block_n * 4}));
+  plan->line_bytes =
+      align64(std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan->block_n * 4}));
   plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
   if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
   PreparedGemm prepared;

@@ -15,7 +15,6 @@ namespace onnxgrad::device::half_gemm {
 
 inline constexpr std::int64_t kLanes = kPairLanes;
 inline constexpr std::int64_t kPanelColumns = kPairMaxVectors * kLanes;
-inline constexpr std::int64_t kHandedOverRows = 48;  // a multiple of the rows of any tile
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -31,7 +30,8 @@ struct HalfPlan {
   bool is_amx = false;
   bool keeps_sums = false;  ///< of a block in scratch, float32, which is then converted
   bool split_m = true;
-  std::int64_t a_row = 0;  ///< elements from row to row of A in memory
+  std::int64_t handed_over_rows = 0;  ///< a multiple of the rows of the widest tiles
+  std::int64_t a_row = 0;             ///< elements from row to row of A in memory
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
   std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
   // Offsets in scratch, in bytes.

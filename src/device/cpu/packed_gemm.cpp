@@ -44,12 +44,8 @@ PackedGemm<T> PackedGemm<T>::prepare(std::int64_t k, std::int64_t n) {
 template <class T>
 typename PackedGemm<T>::Rows PackedGemm<T>::rows(std::int64_t m) const {
   const GemmTarget<T>& target = gemm_target<T>();
-  const auto rows_of = [&](int vectors) {
-    return vectors == 0 || m == 0
-               ? RowSplit<T>{}
-               : split_rows(m, target.tile[vectors - 1], target.max_rows[vectors - 1]);
-  };
-  return {.wide = rows_of(columns.wide), .narrow = rows_of(columns.wide - 1)};
+  return {.wide = split_rows(m, target, columns.wide),
+          .narrow = split_rows(m, target, columns.wide - 1)};
 }
 
 template <class T>
@@ -112,15 +108,8 @@ RowSumGemm<T> RowSumGemm<T>::prepare(std::int64_t m, std::int64_t n, std::int64_
   RowSumGemm made{.m = m, .n = n, .block = block, .lanes = target.lanes};
   made.columns = split_columns(n, target);
   const auto tiles_of = [&](int vectors) {
-    Tiles tiles;
-    if (vectors == 0) return tiles;
-    const auto split = [&](std::int64_t rows) {
-      return rows == 0 ? RowSplit<T>{}
-                       : split_rows(rows, target.tile[vectors - 1], target.max_rows[vectors - 1]);
-    };
-    tiles.whole = split(target.lanes);
-    tiles.rest = split(m % target.lanes);
-    return tiles;
+    return Tiles{.whole = split_rows(target.lanes, target, vectors),
+                 .rest = split_rows(m % target.lanes, target, vectors)};
   };
   made.wide = tiles_of(made.columns.wide);
   made.narrow = tiles_of(made.columns.wide - 1);

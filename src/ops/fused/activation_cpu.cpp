@@ -73,19 +73,26 @@ const float* load(const Stream& from, std::byte* const* args, std::int64_t at, s
   return buffer;
 }
 
+/// The same, always into the buffer.
+void copy(const Stream& from, std::byte* const* args, std::int64_t at, std::int64_t count,
+          float* buffer) {
+  const float* source = load(from, args, at, count, buffer);
+  if (source != buffer) std::copy_n(source, count, buffer);
+}
+
 void run_halves(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& task = *static_cast<const HalfTask*>(data);
   share_elements(task, [&](std::int64_t first, std::int64_t last) {
     alignas(64) float x[kPart];
     alignas(64) float y[kPart];
-    alignas(64) float slope[kPart];
     for (std::int64_t at = first; at < last; at += kPart) {
       const std::int64_t count = std::min(kPart, last - at);
       const float* from = load(task.x, args, at, count, x);
-      activation_rows::apply(task.function, from, y, task.has_gradient ? slope : nullptr, count);
       if (task.has_gradient) {
-        const float* dy = load(task.dy, args, at, count, x);
-        for (std::int64_t i = 0; i < count; ++i) y[i] = dy[i] * slope[i];
+        copy(task.dy, args, at, count, y);
+        activation_rows::multiply_slopes(task.function, from, y, count);
+      } else {
+        activation_rows::apply(task.function, from, y, nullptr, count);
       }
       std::byte* to = args[task.result.arg] + at * task.result.bytes;
       if (task.result.convert == nullptr) {

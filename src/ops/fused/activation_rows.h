@@ -13,6 +13,10 @@ void apply(opdef::ActivationFunction function, const float* x, float* y, float* 
 void apply(opdef::ActivationFunction function, const double* x, double* y, double* slope,
            std::int64_t count);
 
+/// dx *= f'(x), element by element.
+void multiply_slopes(opdef::ActivationFunction function, const float* x, float* dx,
+                     std::int64_t count);
+
 }  // namespace onnxgrad::ops::activation_rows
 
 #endif  // ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_

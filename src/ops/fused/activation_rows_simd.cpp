@@ -99,6 +99,22 @@ HWY_INLINE void apply_to(const T* x, T* y, T* slope, std::int64_t count) {
   if (slope != nullptr) dn::store_first(at.slope, d, mask, slope + i, count - i);
 }
 
+template <ActivationFunction kFunction>
+HWY_INLINE void multiply_slopes(const float* x, float* dx, std::int64_t count) {
+  const hn::ScalableTag<float> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const auto at = point<kFunction>(d, hn::LoadU(d, x + i));
+    hn::StoreU(hn::Mul(at.slope, hn::LoadU(d, dx + i)), d, dx + i);
+  }
+  if (i == count) return;
+  const auto mask = hn::FirstN(d, static_cast<std::size_t>(count - i));
+  const auto at = point<kFunction>(d, dn::load_first(d, mask, x + i, count - i));
+  const auto dy = dn::load_first(d, mask, dx + i, count - i);
+  dn::store_first(hn::Mul(at.slope, dy), d, mask, dx + i, count - i);
+}
+
 template <class T>
 HWY_INLINE void apply_any(ActivationFunction function, const T* x, T* y, T* slope,
                           std::int64_t count) {
@@ -109,6 +125,18 @@ HWY_INLINE void apply_any(ActivationFunction function, const T* x, T* y, T* slop
       return apply_to<ActivationFunction::kTanhGelu>(x, y, slope, count);
     case ActivationFunction::kSilu:
       return apply_to<ActivationFunction::kSilu>(x, y, slope, count);
+  }
+}
+
+HWY_ATTR void multiply_any(ActivationFunction function, const float* x, float* dx,
+                           std::int64_t count) {
+  switch (function) {
+    case ActivationFunction::kGelu:
+      return multiply_slopes<ActivationFunction::kGelu>(x, dx, count);
+    case ActivationFunction::kTanhGelu:
+      return multiply_slopes<ActivationFunction::kTanhGelu>(x, dx, count);
+    case ActivationFunction::kSilu:
+      return multiply_slopes<ActivationFunction::kSilu>(x, dx, count);
   }
 }
 
@@ -129,6 +157,7 @@ namespace onnxgrad::ops::activation_rows {
 
 HWY_EXPORT(apply_float);
 HWY_EXPORT(apply_double);
+HWY_EXPORT(multiply_any);
 
 void apply(opdef::ActivationFunction function, const float* x, float* y, float* slope,
            std::int64_t count) {
@@ -137,6 +166,10 @@ void apply(opdef::ActivationFunction function, const float* x, float* y, float* 
 void apply(opdef::ActivationFunction function, const double* x, double* y, double* slope,
            std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(apply_double)(function, x, y, slope, count);
+}
+void multiply_slopes(opdef::ActivationFunction function, const float* x, float* dx,
+                     std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(multiply_any)(function, x, dx, count);
 }
 
 }  // namespace onnxgrad::ops::activation_rows

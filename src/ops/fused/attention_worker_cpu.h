@@ -8,6 +8,7 @@
 
 #include "device/cpu/convert.h"
 #include "device/cpu/packed_gemm.h"
+#include "device/cpu/pair_product.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
 #include "ops/fused/attention_rows.h"
@@ -109,6 +110,13 @@ struct Task {
   std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< if they are halves
   std::int64_t scratch_bytes = 0;
 
+  bool uses_pairs = false;  ///< products of operands and shares in bfloat16, as they are rounded
+  device::PairProduct pair_keys, pair_values;  ///< q k', and p v or, of the gradient, dy v'
+  device::PairProduct pair_sum_keys;           ///< ds k
+  // Offsets into scratch as above.
+  std::int64_t pair_k = 0, pair_v = 0, pair_q = 0, pair_shares = 0, pair_lines = 0;
+  std::int64_t pair_k_rows = 0, pair_dscores = 0, pair_columns = 0, pair_rows = 0;
+
   std::int64_t keys() const { return k.rows; }
   std::int64_t queries() const { return q.rows; }
   /// Keys that rows before `end` see.
@@ -146,6 +154,18 @@ class Worker {
     const std::int64_t step = by_rows ? heads.row : heads.column;
     for (std::int64_t i = 0; i < lines; ++i) heads.widen(to + i * length, from + i * step, length);
     return {to, by_rows ? length : 1, by_rows ? 1 : length};
+  }
+  /// The same of an operand of 16 bits.
+  const std::uint16_t* halves(int arg, const Heads& heads, std::int64_t head,
+                              std::int64_t row = 0) const {
+    return reinterpret_cast<const std::uint16_t*>(args_[arg]) +
+           heads.offsets[static_cast<std::size_t>(head)] + row * heads.row;
+  }
+  std::uint16_t* half_scratch(std::int64_t offset) const {
+    return reinterpret_cast<std::uint16_t*>(scratch_ + offset);
+  }
+  std::uint32_t* pair_scratch(std::int64_t offset) const {
+    return reinterpret_cast<std::uint32_t*>(scratch_ + offset);
   }
   T* output(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
     return reinterpret_cast<T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
@@ -213,6 +233,39 @@ class Worker {
     // op(B) is [size, keys] if the keys are columns; an operand may lie in memory either way.
     const bool is_transposed = from.column != 1;
     gemm.pack(from.at, is_transposed ? from.column : from.row, by_columns != is_transposed, packed);
+  }
+
+  /// Keys, or values in the same place, as columns.
+  void pack_pair_columns(const device::PairProduct& product, int arg, const Heads& heads,
+                         std::int64_t head, std::int64_t packed) const {
+    const std::uint16_t* from = halves(arg, heads, head);
+    if (heads.column == 1) {
+      product.pack_columns(from, heads.row, pair_scratch(packed), pair_scratch(task_.pair_lines));
+    } else {
+      product.pack_rows(from, heads.column, pair_scratch(packed));
+    }
+  }
+
+  /// c = rows of an operand times what is packed.
+  void multiply_pairs(const device::PairProduct& product, int arg, const Heads& heads,
+                      std::int64_t head, std::int64_t row, std::int64_t count, std::int64_t seen,
+                      std::int64_t packed, float* c, std::int64_t c_row) const {
+    const std::uint16_t* a = halves(arg, heads, head, row);
+    std::int64_t a_row = heads.row;
+    if (const auto length = device::PairProduct::padded(heads.columns); length != heads.columns) {
+      device::pad_rows(a, a_row, count, heads.columns, length, half_scratch(task_.pair_q));
+      a = half_scratch(task_.pair_q);
+      a_row = length;
+    }
+    device::PairProduct::Operands operands{.a = a,
+                                           .a_row = a_row,
+                                           .packed = pair_scratch(packed),
+                                           .c_row = c_row,
+                                           .rows = count,
+                                           .columns = seen,
+                                           .steps = heads.columns};
+    operands.c = c;
+    product.run(operands);
   }
 
   const Task<T>& task_;

@@ -2,16 +2,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
+#include "ops/fused/attention_forward_cpu.h"
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
 #include "ops/kernel_support.h"
@@ -23,115 +27,6 @@
 
 namespace onnxgrad::ops::fused_attention_cpu {
 namespace {
-
-/// (q, k, v, masks...) -> (y, stats or shares).
-template <class T>
-class Forward : public Worker<T> {
- public:
-  Forward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
-          const opdef::Launch& launch)
-      : Worker<T>(task, args, 3, scratch, launch),
-        y_(3 + static_cast<int>(task.masks.size())),
-        stats_(reinterpret_cast<T*>(args[y_ + 1])) {}
-
-  /// Blocks [first, last) of the heads that share key head `key_head`.
-  void run(std::int64_t key_head, std::int64_t first, std::int64_t last) const {
-    const Task<T>& task = this->task_;
-    const Rows<T> k = this->rows(1, task.k, key_head, 0, task.keys(), task.wide_k);
-    const Rows<T> v = this->rows(2, task.v, key_head, 0, task.keys(), task.wide_v);
-    this->pack(task.times_keys, k, true, this->scratch(task.packed_k_columns));
-    this->pack(task.sum_values, v, false, this->scratch(task.packed_v_rows));
-    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
-    for (std::int64_t i = first; i < last; ++i) {
-      const std::int64_t row = i % blocks * task.block_rows;
-      run_block(key_head * task.groups + i / blocks, row,
-                std::min(task.block_rows, task.queries() - row));
-    }
-  }
-
- private:
-  void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
-    const Task<T>& task = this->task_;
-    // Shares that are stored as they are, are computed where they are stored.
-    const bool is_stored = task.stores_shares && task.narrow == nullptr;
-    T* scores = is_stored ? stats_ + (head * task.queries() + row) * task.keys()
-                          : this->scratch(task.scores);
-    const std::int64_t score_row = is_stored ? task.keys() : task.score_row;
-    const std::int64_t seen = task.seen(row + count);
-    const Rows<T> q = this->rows(0, task.q, head, row, count, task.wide_q);
-    task.times_keys.run(task.times_keys.rows(count),
-                        {.a = q.at,
-                         .a_row = q.row,
-                         .packed = this->scratch(task.packed_k_columns),
-                         .c = scores,
-                         .c_row = score_row,
-                         .columns = seen});
-    T* inverse = this->scratch(task.dscores);
-    const bool divides = task.stores_shares || task.rounds_forward;
-    for (std::int64_t i = 0; i < count; ++i) {
-      T* x = scores + i * score_row;
-      const std::int64_t own = task.seen(row + i + 1);
-      const auto stats = attention_rows::exponentials(x, this->mask(x, head, row + i, own), own);
-      std::fill(x + own, x + seen, T(0));
-      inverse[i] = stats.inverse;
-      if (divides) attention_rows::scale(x, stats.inverse, own);
-      if (task.narrow != nullptr) keep_halves(x, head, row + i, own);
-      if (!task.stores_shares && stats_ != nullptr) {
-        T* to = stats_ + 2 * (head * task.queries() + row + i);
-        to[0] = stats.largest;
-        to[1] = stats.inverse;
-      }
-    }
-    if (task.dropped > 0) {
-      scores = drop(scores, score_row, head, row, count, seen);
-    }
-    T* y = this->output(y_, task.y, head, row);
-    task.sum_values.run(task.sum_values.rows(count),
-                        {.a = scores,
-                         .a_row = task.dropped > 0 ? task.score_row : score_row,
-                         .packed = this->scratch(task.packed_v_rows),
-                         .c = y,
-                         .c_row = task.y.row,
-                         .steps = seen});
-    if (divides) return;
-    for (std::int64_t i = 0; i < count; ++i) {
-      attention_rows::scale(y + i * task.y.row, inverse[i], task.y.columns);
-    }
-  }
-
-  /// Rounds a row of shares and stores it, as far as that is wanted.
-  void keep_halves(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
-    const Task<T>& task = this->task_;
-    auto* halves = reinterpret_cast<std::uint16_t*>(this->scratch(task.shares));
-    if (task.stores_shares) {
-      halves =
-          reinterpret_cast<std::uint16_t*>(stats_) + (head * task.queries() + row) * task.keys();
-    }
-    if (task.rounds_forward) {
-      this->round(x, halves, count);
-    } else if (task.stores_shares) {
-      task.narrow(halves, x, count);
-    }
-  }
-
-  /// A block after the dropout, in scratch.
-  T* drop(const T* scores, std::int64_t score_row, std::int64_t head, std::int64_t row,
-          std::int64_t count, std::int64_t seen) const {
-    const Task<T>& task = this->task_;
-    T* dropped = this->scratch(task.scores);
-    T* keep = this->scratch(task.keep);
-    for (std::int64_t i = 0; i < count; ++i) {
-      T* to = dropped + i * task.score_row;
-      if (to != scores + i * score_row) std::copy_n(scores + i * score_row, seen, to);
-      this->draw(keep, head, row + i, seen);
-      attention_rows::multiply(to, keep, seen);
-    }
-    return dropped;
-  }
-
-  int y_;
-  T* stats_;
-};
 
 /// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore).
 template <class T>
@@ -146,15 +41,7 @@ class Backward : public Worker<T> {
 
   void run(std::int64_t key_head) {
     const Task<T>& task = this->task_;
-    const Rows<T> k = this->rows(4, task.k, key_head, 0, task.keys(), task.wide_k);
-    const Rows<T> v = this->rows(5, task.v, key_head, 0, task.keys(), task.wide_v);
-    if (!task.stores_shares) {
-      this->pack(task.times_keys, k, true, this->scratch(task.packed_k_columns));
-    }
-    this->pack(task.times_values, v, true, this->scratch(task.packed_v_columns));
-    if (task.dq.is_present()) {
-      this->pack(task.sum_keys, k, false, this->scratch(task.packed_k_rows));
-    }
+    task.uses_pairs ? pack_pairs(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     // Keys that the first block does not see get nothing from it.
     adds_ = blocks * task.groups > 1 || task.causal;
@@ -170,6 +57,36 @@ class Backward : public Worker<T> {
   }
 
  private:
+  void pack_pairs(std::int64_t key_head) const {
+    const Task<T>& task = this->task_;
+    if (!task.stores_shares) {
+      this->pack_pair_columns(task.pair_keys, 4, task.k, key_head, task.pair_k);
+    }
+    this->pack_pair_columns(task.pair_values, 5, task.v, key_head, task.pair_v);
+    if (!task.dq.is_present()) return;
+    const std::uint16_t* k = this->halves(4, task.k, key_head);
+    std::uint32_t* packed = this->pair_scratch(task.pair_k_rows);
+    if (task.k.column == 1) {
+      task.pair_sum_keys.pack_rows(k, task.k.row, packed);
+    } else {
+      task.pair_sum_keys.pack_columns(k, task.k.column, packed,
+                                      this->pair_scratch(task.pair_lines));
+    }
+  }
+
+  void pack_keys_and_values(std::int64_t key_head) const {
+    const Task<T>& task = this->task_;
+    const Rows<T> k = this->rows(4, task.k, key_head, 0, task.keys(), task.wide_k);
+    const Rows<T> v = this->rows(5, task.v, key_head, 0, task.keys(), task.wide_v);
+    if (!task.stores_shares) {
+      this->pack(task.times_keys, k, true, this->scratch(task.packed_k_columns));
+    }
+    this->pack(task.times_values, v, true, this->scratch(task.packed_v_columns));
+    if (task.dq.is_present()) {
+      this->pack(task.sum_keys, k, false, this->scratch(task.packed_k_rows));
+    }
+  }
+
   void clear(int arg, const Heads& heads, std::int64_t key_head) const {
     if (!heads.is_present()) return;
     for (std::int64_t i = 0; i < heads.rows; ++i) {
@@ -177,8 +94,78 @@ class Backward : public Worker<T> {
     }
   }
 
+  /// The block with products of pairs.
+  void run_pair_block(std::int64_t key_head, std::int64_t head, std::int64_t row,
+                      std::int64_t count) const {
+    const Task<T>& task = this->task_;
+    float* scores = this->scratch(task.scores);
+    float* dscores = this->scratch(task.dscores);
+    std::uint16_t* shares = this->half_scratch(task.pair_shares);
+    std::uint16_t* gradients = this->half_scratch(task.pair_dscores);
+    const std::int64_t seen = task.seen(row + count);
+    const std::int64_t length = device::PairProduct::padded(task.keys());
+    if (!task.stores_shares) {
+      this->multiply_pairs(task.pair_keys, 3, task.q, head, row, count, seen, task.pair_k, scores,
+                           task.score_row);
+    }
+    this->multiply_pairs(task.pair_values, 0, task.dy, head, row, count, seen, task.pair_v, dscores,
+                         task.score_row);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t own = task.seen(row + i + 1);
+      float* x = scores + i * task.score_row;
+      float* dx = dscores + i * task.score_row;
+      run_row(x, dx, nullptr, head, row + i, own);
+      const auto keep = [&](std::uint16_t* to, const float* from) {
+        task.narrow(to, from, own);
+        std::fill(to + own, to + device::PairProduct::padded(seen), std::uint16_t{0});
+      };
+      keep(shares + i * length, x);
+      keep(gradients + i * length, dx);
+    }
+    if (task.dq.is_present()) {
+      task.pair_sum_keys.run({.a = gradients,
+                              .a_row = length,
+                              .packed = this->pair_scratch(task.pair_k_rows),
+                              .c = this->output(dq_, task.dq, head, row),
+                              .c_row = task.dq.row,
+                              .rows = count,
+                              .columns = task.k.columns,
+                              .steps = seen});
+    }
+    sum_pairs(gradients, seen, this->halves(3, task.q, head, row), task.q, count, dq_ + 1, task.dk,
+              key_head);
+    sum_pairs(shares, seen, this->halves(0, task.dy, head, row), task.dy, count, dq_ + 2, task.dv,
+              key_head);
+  }
+
+  /// result[key head] (+)= (rows of scores)' (rows of `b`).
+  void sum_pairs(const std::uint16_t* scores, std::int64_t seen, const std::uint16_t* b,
+                 const Heads& heads, std::int64_t count, int arg, const Heads& result,
+                 std::int64_t key_head) const {
+    if (!result.is_present() || seen == 0) return;
+    const Task<T>& task = this->task_;
+    std::uint16_t* columns = this->half_scratch(task.pair_columns);
+    device::pad_columns(scores, device::PairProduct::padded(task.keys()), seen, count, columns,
+                        this->pair_scratch(task.pair_lines));
+    const device::PairProduct product{.steps = count, .columns = heads.columns};
+    std::uint32_t* packed = this->pair_scratch(task.pair_rows);
+    product.pack_rows(b, heads.row, packed);
+    product.run({.a = columns,
+                 .a_row = device::PairProduct::padded(count),
+                 .packed = packed,
+                 .c = this->output(arg, result, key_head),
+                 .c_row = result.row,
+                 .rows = seen,
+                 .columns = heads.columns,
+                 .steps = count,
+                 .adds = adds_});
+  }
+
   void run_block(std::int64_t key_head, std::int64_t head, std::int64_t row, std::int64_t count) {
     const Task<T>& task = this->task_;
+    if constexpr (std::is_same_v<T, float>) {
+      if (task.uses_pairs) return run_pair_block(key_head, head, row, count);
+    }
     T* scores = this->scratch(task.scores);
     T* dscores = this->scratch(task.dscores);
     const std::int64_t seen = task.seen(row + count);
@@ -423,8 +410,9 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratc
   task.threads =
       flops < kParallelFlops ? 1 : static_cast<int>(std::min<std::int64_t>(threads, most));
   task.scratch_bytes = scratch.size;
-  const std::string label = fmt::format("{} of {}x{}x{}{}", task.q.count(), task.queries(),
-                                        task.keys(), task.q.columns, task.causal ? " causal" : "");
+  const std::string label =
+      fmt::format("{} of {}x{}x{}{}{}", task.q.count(), task.queries(), task.keys(), task.q.columns,
+                  task.causal ? " causal" : "", task.uses_pairs ? " tiles AMX" : "");
   const int count = task.threads;
   opdef::KernelOffer made = prepared(fn, std::move(task), label);
   made.kernel.scratch_bytes = scratch.size * count;
@@ -441,10 +429,58 @@ void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::i
   copy = scratch.add<T>(rows * heads.columns);
 }
 
+/// Where operands are bfloat16 and shares are rounded to it, products are those of AMX. Only keys
+/// may be stored as columns.
+template <class T>
+bool can_use_pairs(const opdef::KernelRequest& request, std::initializer_list<std::size_t> operands,
+                   const opdef::Attention& op, const Task<T>& task) {
+  constexpr std::int64_t kFewest = 32;
+  const bool is_bfloat16 = std::all_of(operands.begin(), operands.end(), [&](std::size_t i) {
+    return request.inputs[i].dtype == DataType::kBfloat16;
+  });
+  const auto has_rows = [](const Heads& heads) { return !heads.is_present() || heads.column == 1; };
+  return std::is_same_v<T, float> && is_bfloat16 && has_rows(task.q) && has_rows(task.v) &&
+         has_rows(task.dy) && op.shares_type == DataType::kBfloat16 && task.rounds_forward &&
+         task.dropped == 0 && task.block_rows >= kFewest / 2 && task.keys() >= kFewest &&
+         task.q.columns >= kFewest / 2 && device::cpu_has_amx();
+}
+
+template <class T>
+void plan_pairs(Scratch& scratch, Task<T>& task) {
+  using device::PairProduct;
+  const std::int64_t size = std::max(task.q.columns, task.v.columns);
+  const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
+  const std::int64_t shares = task.block_rows * PairProduct::padded(task.keys());
+  task.uses_pairs = true;
+  task.pair_keys = {.steps = task.q.columns, .columns = task.keys()};
+  task.pair_k = scratch.add<std::uint32_t>(task.pair_keys.packed_size());
+  task.pair_v = scratch.add<std::uint32_t>(task.pair_values.packed_size());
+  task.pair_lines = scratch.add<std::uint32_t>(16 * PairProduct::padded(longest));
+  task.pair_q = scratch.add<std::uint16_t>(task.block_rows * PairProduct::padded(size));
+  task.pair_shares = scratch.add<std::uint16_t>(shares);
+}
+
+template <class T>
+void plan_gradient_pairs(Scratch& scratch, Task<T>& task) {
+  using device::PairProduct;
+  task.pair_values = {.steps = task.v.columns, .columns = task.keys()};
+  plan_pairs(scratch, task);
+  task.pair_sum_keys = {.steps = task.keys(), .columns = task.k.columns};
+  task.pair_k_rows = scratch.add<std::uint32_t>(task.pair_sum_keys.packed_size());
+  const std::int64_t rows = PairProduct::padded(task.block_rows);
+  task.pair_dscores =
+      scratch.add<std::uint16_t>(task.block_rows * PairProduct::padded(task.keys()));
+  task.pair_columns = scratch.add<std::uint16_t>(task.keys() * rows);
+  const PairProduct widest{.steps = task.block_rows,
+                           .columns = std::max(task.q.columns, task.v.columns)};
+  task.pair_rows = scratch.add<std::uint32_t>(widest.packed_size());
+}
+
 template <class T>
 opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   Task<T> task;
-  plan_common(request, opdef::Attention::read(request.node), task);
+  const auto op = opdef::Attention::read(request.node);
+  plan_common(request, op, task);
   task.times_keys = PackedGemm<T>::prepare(task.q.columns, task.keys());
   task.sum_values = PackedGemm<T>::prepare(task.keys(), task.v.columns);
   Scratch scratch;
@@ -457,6 +493,10 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 2, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
+  if (can_use_pairs(request, {0, 1, 2}, op, task)) {
+    task.pair_values = {.steps = task.keys(), .columns = task.v.columns};
+    plan_pairs(scratch, task);
+  }
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
   return offer(std::move(task), run_forward<T>, scratch, flops, request.threads, true);
@@ -491,6 +531,7 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 5, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
+  if (can_use_pairs(request, {0, 3, 4, 5}, op.forward, task)) plan_gradient_pairs(scratch, task);
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(),
                     (task.stores_shares ? 2 : 3) * task.q.columns + 2 * task.v.columns);

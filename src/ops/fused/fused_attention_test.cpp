@@ -140,6 +140,44 @@ TEST(FusedAttention, ReadsHalves) {
   }
 }
 
+// Operands of bfloat16 and shares that are rounded to it, which AMX multiplies where there is one,
+// against the nodes that round them. pair_product_test.cpp has the products, also emulated.
+TEST(FusedAttention, MultipliesRoundedShares) {
+  for (const bool turns : {false, true}) {
+    for (const fused_attention::Sizes& n :
+         {fused_attention::Sizes{3, 50, 33, 17, 17}, {2, 300, 300, 32, 70}, {2, 128, 64, 64, 64}}) {
+      const std::string round =
+          "{0}_half = Cast <to = 16> ({0})\n{0}_wide = Cast <to = 1> ({0}_half)\n";
+      for (const bool is_causal : {false, true}) {
+        OpCase one = fused_attention::attention(n, "", {});
+        std::string model;
+        for (const char* name : {"q", "kt", "v"}) {
+          model += fmt::format(fmt::runtime(round), name);
+        }
+        if (turns) {
+          one.inputs[1] = uniform({1, n.heads, n.keys, n.size}, -1, 1).named("kt");
+          model += "kt_turned = Transpose <perm = [0, 1, 3, 2]> (kt_wide)\n";
+        }
+        model += fmt::format("s = MatMul (q_wide, {})\n", turns ? "kt_turned" : "kt_wide");
+        if (is_causal) {
+          model += "m = Add (s, mask)\n";
+          one.inputs.insert(one.inputs.begin() + 2,
+                            fused_attention::triangle(n.queries, n.keys, n.keys / 3));
+        }
+        model += fmt::format("d = Softmax ({})\n", is_causal ? "m" : "s");
+        model += fmt::format(fmt::runtime(round), "d") + "y = MatMul (d_wide, v_wide)";
+        one.model = model;
+        SCOPED_TRACE(one.model);
+        const BuiltCase built = build_case(one, {.dtype = DataType::kFloat32});
+        const CaseResult fused = run_case(one, built);
+        const CaseResult plain = run_case(one, built, {.fuse = false});
+        // One unit in the last place of a share.
+        fused_attention::expect_same(fused, plain, 1.0 / 256);
+      }
+    }
+  }
+}
+
 // A row without keys is NaN; its gradient is zero if nothing reads it.
 TEST(FusedAttention, RowsWithoutKeys) {
   const double inf = std::numeric_limits<double>::infinity();

@@ -37,10 +37,7 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
                          const std::vector<std::int64_t>& sizes) {
     std::vector<std::int64_t> expected{first, second};
     expected.insert(expected.end(), sizes.begin(), sizes.end());
-    const auto index = static_cast<std::size_t>(arg);
-    const Dims& given = index < request.inputs.size()
-                            ? request.inputs[index].dims
-                            : request.outputs[index - request.inputs.size()].dims;
+    const Dims& given = operand(request, arg).dims;
     if (std::ranges::equal(given, expected)) return;
     throw ShapeError(problem_at(request.node,
                                 fmt::format("operand {} has shape {}, expected {}", arg,
@@ -121,6 +118,12 @@ std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   }
   conv_cpu::check_operands(task, request);
   return task;
+}
+
+const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg) {
+  const auto index = static_cast<std::size_t>(arg);
+  const std::size_t count = request.inputs.size();
+  return index < count ? request.inputs[index] : request.outputs[index - count];
 }
 
 bool ConvTask::finishes() const {
@@ -312,13 +315,9 @@ KernelOffer offer_winograd(const KernelRequest& request, const ConvTask& task) {
 
 // Whether all operands that the task reads or writes are of this type.
 bool has_type(const KernelRequest& request, const ConvTask& task, DataType dtype) {
-  const std::size_t count = request.inputs.size();
   return std::ranges::all_of(
-      std::array{task.x, task.w, task.y, task.bias, task.residual}, [&](int arg) {
-        const auto i = static_cast<std::size_t>(arg);
-        return arg < 0 ||
-               (i < count ? request.inputs[i] : request.outputs[i - count]).dtype == dtype;
-      });
+      std::array{task.x, task.w, task.y, task.bias, task.residual},
+      [&](int arg) { return arg < 0 || operand(request, arg).dtype == dtype; });
 }
 
 bool is_wide(const KernelRequest& request, const ConvTask& task) {
@@ -333,11 +332,12 @@ KernelOffer offer_wide(const KernelRequest& request) {
   return kOffer(request, *task);
 }
 
-KernelOffer offer_halves(const KernelRequest& request) {
+template <TaskOfferFn kOffer>
+KernelOffer offer_narrow(const KernelRequest& request) {
   const auto task = ConvTask::of(request);
   if (!task) return KernelOffer::decline("more than three spatial axes");
   if (is_wide(request, *task)) return KernelOffer::decline("no images of 16 bits");
-  return offer_conv_half(request, *task);
+  return kOffer(request, *task);
 }
 
 struct FloatOffer {
@@ -367,7 +367,8 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
     for (const FloatOffer& offer : kOffers) {
       registry.add(domain, op_type, offer.priority, offer.of_request);
     }
-    registry.add(domain, op_type, 10, offer_halves);
+    registry.add(domain, op_type, 15, offer_narrow<offer_conv_bf16>);
+    registry.add(domain, op_type, 10, offer_narrow<offer_conv_half>);
   }
 }
 

@@ -187,12 +187,6 @@ void run(const void* data, std::byte* const* args, const Launch& launch) {
   }
 }
 
-const opdef::TensorDesc& operand(const KernelRequest& request, int arg) {
-  const auto index = static_cast<std::size_t>(arg);
-  const std::size_t count = request.inputs.size();
-  return index < count ? request.inputs[index] : request.outputs[index - count];
-}
-
 std::vector<Images> tensors_of(const KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   std::vector<Images> tensors;

@@ -42,6 +42,9 @@ struct ConvTask {
   static std::optional<ConvTask> of(const opdef::KernelRequest& request);
 };
 
+/// An argument of a kernel: an input, or an output after them.
+const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg);
+
 /// What follows the sums of `channels` planes of y, `plane` elements apart, for `count` positions
 /// from element `first` on: called when a kernel has just written them.
 template <class T>

@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "device/testing/instruction_sets.h"
 #include "ir/builder.h"
+#include "ops/testing/conv_layers.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
@@ -109,16 +110,6 @@ std::vector<ErrorCase> conv_error_cases() {
 
 namespace conv {
 
-struct Layer {
-  Dims x;
-  Dims w;
-  Dims y;
-  std::vector<std::int64_t> strides;
-  std::vector<std::int64_t> pads;
-  std::vector<std::int64_t> dilations;
-  std::int64_t group = 1;
-};
-
 std::vector<Layer> layers() {
   return {
       {{2, 3, 9, 7}, {4, 3, 3, 3}, {2, 4, 9, 7}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
@@ -138,19 +129,6 @@ std::vector<Layer> layers() {
        {1, 1, 1}},
       {{1, 2, 3, 3}, {2, 2, 2, 2}, {1, 2, 8, 8}, {1, 1}, {3, 3, 3, 3}, {1, 1}},
   };
-}
-
-KernelCall call_of(const Layer& layer, std::string_view op_type, std::vector<Tensor> inputs,
-                   const Dims& result, std::string_view domain) {
-  const DataType dtype = inputs.front().dtype();
-  return {.op_type = op_type,
-          .attributes = {{.name = "strides", .value = layer.strides},
-                         {.name = "pads", .value = layer.pads},
-                         {.name = "dilations", .value = layer.dilations},
-                         {.name = "group", .value = layer.group}},
-          .inputs = std::move(inputs),
-          .outputs = {{.dtype = dtype, .dims = result}},
-          .domain = domain};
 }
 
 /// All kernels of a layer against the plain one, which sums tap by tap.
@@ -174,50 +152,6 @@ void compare_all(const Layer& layer, DataType dtype, int threads) {
     if (call.op_type == "ConvWeightGrad") continue;
     for (std::size_t i = 1; i < call.inputs.size(); ++i) call.constants.push_back(i);
     EXPECT_GE(compare_offers(call, tolerance), 1U) << call.op_type << " of constants";
-  }
-}
-
-/// Sizes and attributes at random; about `work` multiply-adds at most.
-Layer random_layer(base::PhiloxStream& stream, std::int64_t work) {
-  const auto pick = [&](std::int64_t low, std::int64_t high) {
-    return low + static_cast<std::int64_t>(stream.uniform() * static_cast<double>(high - low + 1));
-  };
-  for (;;) {
-    Layer layer;
-    layer.group = pick(0, 3) == 0 ? pick(2, 4) : 1;
-    std::int64_t channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 40);
-    std::int64_t out_channels = pick(0, 1) == 0 ? pick(1, 4) : pick(5, 70);
-    if (pick(0, 4) == 0) {  // depthwise
-      layer.group = pick(2, 40);
-      channels = out_channels = 1;
-    }
-    const std::int64_t rank = pick(1, 3);
-    std::vector<std::int64_t> x{pick(1, 5), layer.group * channels};
-    std::vector<std::int64_t> w{layer.group * out_channels, channels};
-    std::vector<std::int64_t> y{x[0], w[0]};
-    std::vector<std::int64_t> ends;
-    std::int64_t cost = y[0] * y[1] * channels;
-    for (std::int64_t i = 0; i < rank; ++i) {
-      const std::int64_t kernel = pick(1, 5);
-      layer.strides.push_back(pick(0, 2) == 0 ? pick(2, 3) : 1);
-      layer.dilations.push_back(pick(0, 3) == 0 ? pick(2, 3) : 1);
-      layer.pads.push_back(pick(0, 3));
-      ends.push_back(pick(0, 3));
-      const std::int64_t extent = (kernel - 1) * layer.dilations.back() + 1;
-      const std::int64_t size = pick(1, 40 / rank);
-      const std::int64_t room = size + layer.pads.back() + ends.back() - extent;
-      if (room < 0) cost = work + 1;
-      x.push_back(size);
-      w.push_back(kernel);
-      y.push_back(std::max<std::int64_t>(room, 0) / layer.strides.back() + 1);
-      cost *= y.back() * kernel;
-    }
-    layer.pads.insert(layer.pads.end(), ends.begin(), ends.end());
-    if (cost > work) continue;
-    layer.x = Dims(x);
-    layer.w = Dims(w);
-    layer.y = Dims(y);
-    return layer;
   }
 }
 
@@ -406,84 +340,6 @@ TEST(ConvKernels, TransposedWithBiasAgrees) {
                  random_tensor(kFloat, {20}, 3)},
       .outputs = {{.dtype = kFloat, .dims = {2, 20, 12, 9}}}};
   EXPECT_EQ(compare_offers(call, 1e-5), 1u);
-}
-
-namespace conv {
-
-/// The kernel for images of `half`, some of which may stay float32, against the plain one in
-/// float64.
-void compare_halves(KernelCall call, std::vector<std::size_t> images, DataType half) {
-  for (const std::size_t i : images) {
-    if (i < call.inputs.size()) call.inputs[i] = call.inputs[i].cast(half);
-  }
-  KernelCall wide = call;
-  for (Tensor& input : wide.inputs) {
-    if (input.is_defined()) input = input.cast(DataType::kFloat64);
-  }
-  wide.outputs[0].dtype = DataType::kFloat64;
-  const std::vector<double> expected = run_plain(wide)[0].to_doubles();
-  const bool is_rounded = std::ranges::find(images, call.inputs.size()) != images.end();
-  call.outputs[0].dtype = is_rounded ? half : DataType::kFloat32;
-  const std::vector<KernelRun> runs = run_offers(call);
-  ASSERT_EQ(runs.size(), 1U);
-  EXPECT_EQ(runs[0].label.substr(0, 6), "halves");
-  const std::vector<double> given = runs[0].outputs[0].to_doubles();
-  double largest = 1;
-  for (const double value : expected) largest = std::max(largest, std::abs(value));
-  const double unit = half == DataType::kFloat16 ? 0x1p-11 : 0x1p-8;  // half of a last place
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const double allowed = 2e-5 * largest + (is_rounded ? unit * std::abs(expected[i]) : 0);
-    ASSERT_NEAR(given[i], expected[i], allowed) << call.op_type << ' ' << i;
-  }
-}
-
-}  // namespace conv
-
-TEST(ConvKernels, OfHalvesAgree) {
-  // Every way to compute the sums; several units of images, of channels, units that all threads
-  // share; last units that are smaller.
-  const std::vector<conv::Layer> layers = {
-      {{5, 24, 10, 8}, {40, 24, 1, 1}, {5, 40, 10, 8}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
-      {{7, 64, 24, 24}, {64, 64, 1, 1}, {7, 64, 24, 24}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
-      {{3, 32, 16, 16}, {48, 32, 3, 3}, {3, 48, 16, 16}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
-      {{3, 200, 3, 3}, {300, 200, 1, 1}, {3, 300, 3, 3}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
-      {{2, 3, 41, 53}, {20, 3, 3, 3}, {2, 20, 21, 27}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
-      {{3, 75, 48, 48}, {75, 1, 3, 3}, {3, 75, 48, 48}, {1, 1}, {1, 1, 1, 1}, {1, 1}, 75},
-      {{2, 33, 13, 11}, {33, 1, 3, 3}, {2, 33, 7, 6}, {2, 2}, {1, 1, 1, 1}, {1, 1}, 33},
-      {{2, 12, 7, 7}, {18, 4, 3, 3}, {2, 18, 5, 5}, {1, 1}, {0, 0, 0, 0}, {1, 1}, 3},
-      {{2, 5, 40}, {7, 5, 4}, {2, 7, 20}, {2}, {1, 1}, {1}},
-  };
-  constexpr auto kFloat = DataType::kFloat32;
-  for (const conv::Layer& layer : layers) {
-    SCOPED_TRACE(layer.x.to_string());
-    const Tensor x = random_tensor(kFloat, layer.x, 1);
-    const Tensor w = random_tensor(kFloat, layer.w, 2, -0.1, 0.1);
-    const Tensor dy = random_tensor(kFloat, layer.y, 3);
-    const Tensor b = random_tensor(kFloat, {layer.w[0]}, 4);
-    KernelCall finished = conv::call_of(layer, "Conv", {x, w, b, dy}, layer.y, ir::kFusedDomain);
-    finished.attributes.push_back({.name = "low", .value = -0.25F});
-    finished.attributes.push_back({.name = "high", .value = 1.5F});
-    for (const int threads : {1, 2, 3}) {
-      const DataType half = threads == 2 ? DataType::kFloat16 : DataType::kBfloat16;
-      const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
-        call.threads = threads;
-        conv::compare_halves(std::move(call), std::move(images), half);
-      };
-      compare(conv::call_of(layer, "Conv", {x, w}, layer.y, ""), {0, 2});
-      compare(conv::call_of(layer, "Conv", {x, w}, layer.y, ""), {0});
-      compare(finished, {0, 3, 4});
-      compare(conv::call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"), {0, 2, 3});
-      compare(conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad"), {0, 1});
-      compare(conv::call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad"), {1});
-    }
-  }
-}
-
-TEST(ConvKernels, OfHalvesTakeFloat32WeightsOnly) {
-  const conv::Layer layer = conv::layers().front();
-  const Tensor x = random_tensor(DataType::kBfloat16, layer.x, 1);
-  const Tensor w = random_tensor(DataType::kBfloat16, layer.w, 2);
-  EXPECT_TRUE(run_offers(conv::call_of(layer, "Conv", {x, w}, layer.y, "")).empty());
 }
 
 TEST(ConvKernels, OperandsThatDoNotFitAreRefused) {

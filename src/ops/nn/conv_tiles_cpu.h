@@ -150,6 +150,8 @@ opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const C
 opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task);
 /// Images of 16 bits, some at a time in float32.
 opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const ConvTask& task);
+/// Both operands in bfloat16, multiplied as such; needs AMX.
+opdef::KernelOffer offer_conv_bf16(const opdef::KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

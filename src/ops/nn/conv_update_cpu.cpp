@@ -28,18 +28,20 @@ bool have_one_type(const KernelRequest& request) {
 }
 
 KernelOffer offer_update(const KernelRequest& request, const WeightUpdate* update) {
-  if (!have_one_type(request)) return KernelOffer::decline("supports only float32 and float64");
   auto task = ConvTask::of(request);
   if (!task) return KernelOffer::decline("more than three spatial axes");
   if (task->shape.flops() == 0) return KernelOffer::decline("an empty tensor");
-  if (offer_depthwise(request, *task).kernel.fn != nullptr) {
+  const bool is_wide = have_one_type(request);
+  if (is_wide && offer_depthwise(request, *task).kernel.fn != nullptr) {
     return KernelOffer::decline("a depthwise convolution has few weights");
   }
   const auto parts = std::make_shared<PartUpdate>(PartUpdate::of(update, request, 2));
   task->update = parts;
-  KernelOffer offer = KernelOffer::decline("float32 only");
-  if (request.outputs[0].dtype == DataType::kFloat32) offer = offer_winograd_weight(request, *task);
-  if (offer.kernel.fn == nullptr) offer = offer_conv_weight(request, *task);
+  KernelOffer offer = offer_conv_bf16(request, *task);
+  if (is_wide && request.outputs[0].dtype == DataType::kFloat32) {
+    offer = offer_winograd_weight(request, *task);
+  }
+  if (is_wide && offer.kernel.fn == nullptr) offer = offer_conv_weight(request, *task);
   if (offer.kernel.fn == nullptr) return offer;
   offer.kernel.label +=
       fmt::format(", {}", update == nullptr ? "descent" : opdef::update_rule_name(update->rule));

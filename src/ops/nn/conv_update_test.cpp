@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/half_gemm_pairs.h"
 #include "ir/builder.h"
 #include "opdef/conv_update.h"
 #include "opdef/fused.h"
@@ -72,22 +73,26 @@ std::vector<Tensor> operands_of(const Layer& layer, DataType dtype) {
   return {random_tensor(dtype, layer.y, 1), random_tensor(dtype, layer.x, 2)};
 }
 
-Tensor gradient_of(const Layer& layer, DataType dtype, int threads) {
+/// `images`: the type of dy and x, if it is another.
+Tensor gradient_of(const Layer& layer, DataType dtype, int threads,
+                   DataType images = DataType::kUndefined) {
+  if (images == DataType::kUndefined) images = dtype;
   const KernelCall call{.op_type = kWeightGrad,
                         .attributes = attributes_of(layer),
-                        .inputs = operands_of(layer, dtype),
+                        .inputs = operands_of(layer, images),
                         .outputs = {{dtype, layer.w}},
                         .domain = ir::kFunctionDomain,
                         .threads = threads};
   const auto runs = run_offers(call);
-  if (dtype == DataType::kFloat32 && threads == 1) {
+  if (images == DataType::kFloat32 && threads == 1) {
     EXPECT_NE(runs.front().label.find(layer.way), std::string::npos)
         << runs.front().label << ", not " << layer.way;
   }
   return runs.front().outputs.front();
 }
 
-void check_update(const Layer& layer, const WeightUpdate& update, DataType dtype, int threads) {
+void check_update(const Layer& layer, const WeightUpdate& update, DataType dtype, int threads,
+                  DataType images = DataType::kUndefined) {
   std::vector<Tensor> others{random_tensor(dtype, layer.w, 3),
                              random_tensor(dtype, layer.w, 4, 0, 1)};
   if (update.has_v()) others.push_back(random_tensor(dtype, layer.w, 5, 0, 1));
@@ -96,12 +101,12 @@ void check_update(const Layer& layer, const WeightUpdate& update, DataType dtype
   if (update.shrinks) others.push_back(Tensor::scalar_of(dtype, 0.9));
   KernelCall stored{.op_type = opdef::kWeightUpdate,
                     .attributes = update.attributes(),
-                    .inputs = {gradient_of(layer, dtype, threads)},
+                    .inputs = {gradient_of(layer, dtype, threads, images)},
                     .domain = ir::kFunctionDomain,
                     .threads = threads};
   KernelCall joined{.op_type = opdef::kConvWeightUpdate,
                     .attributes = attributes_of(layer),
-                    .inputs = operands_of(layer, dtype),
+                    .inputs = operands_of(layer, images == DataType::kUndefined ? dtype : images),
                     .domain = ir::kFusedDomain,
                     .threads = threads};
   for (const ir::Attribute& attribute : update.attributes()) {
@@ -153,6 +158,18 @@ TEST(ConvWeightUpdate, IsTheUpdateOfTheStoredGradient) {
   }
 }
 
+// Images of bfloat16 are multiplied as such where the processor can.
+TEST(ConvWeightUpdate, JoinsGradientsOfBfloat16) {
+  const device::EmulatedAmx emulated;
+  for (const Layer& layer : layers()) {
+    if (layer.group > 1 || layer.w[0] < 16) continue;
+    for (const int threads : {1, 2, 3}) {
+      const WeightUpdate update = update_of(UpdateRule::kAdam, threads == 2);
+      check_update(layer, update, DataType::kFloat32, threads, DataType::kBfloat16);
+    }
+  }
+}
+
 TEST(ConvWeightUpdate, ShrinksAndDecays) {
   for (const bool changes : {false, true}) {
     check_update(layers()[0], update_of(UpdateRule::kAdam, changes), DataType::kFloat32, 2);
@@ -182,7 +199,7 @@ TEST(ConvDescent, HasNoKernelForHalvesAndDepthwiseConvolutions) {
     return run_offers(call).size();
   };
   EXPECT_EQ(offers({2, 8, 6, 6}, {8, 8, 3, 3}, 1, DataType::kFloat32), 1U);
-  EXPECT_EQ(offers({2, 8, 6, 6}, {8, 8, 3, 3}, 1, DataType::kBfloat16), 0U);
+  EXPECT_EQ(offers({2, 8, 6, 6}, {8, 8, 3, 3}, 1, DataType::kFloat16), 0U);
   EXPECT_EQ(offers({2, 8, 6, 6}, {8, 1, 3, 3}, 8, DataType::kFloat32), 0U);
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/testing/instruction_sets.h"
+#include "ir/builder.h"
 #include "ops/testing/case_runner.h"
 #include "ops/testing/kernel_run.h"
 

@@ -1,0 +1,127 @@
+#include "device/cpu/pair_product.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "base/half.h"
+#include "device/cpu/half_gemm_pairs.h"
+
+// Against sums in double of the same numbers: sizes that are no multiples of a tile, both layouts
+// of B, a part of its rows and columns.
+
+namespace onnxgrad::device {
+namespace {
+
+using Bits = std::vector<std::uint16_t>;
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+double number(std::uint16_t bits) { return base::to_float(base::Bfloat16{bits}); }
+
+Bits random_bits(std::int64_t count, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  Bits bits(at(count));
+  for (auto& one : bits) one = base::to_bfloat16(normal(random)).bits;
+  return bits;
+}
+
+struct Case {
+  std::int64_t rows, steps, columns, used_steps, used_columns, gap;
+};
+
+void check(const Case& n, bool by_columns) {
+  SCOPED_TRACE(testing::Message() << n.rows << "x" << n.steps << "x" << n.columns << " columns "
+                                  << by_columns);
+  std::mt19937 random(1);
+  const PairProduct product{.steps = n.steps, .columns = n.columns};
+  const std::int64_t lines = by_columns ? n.columns : n.steps;
+  const std::int64_t b_row = (by_columns ? n.steps : n.columns) + n.gap;
+  const Bits b = random_bits(lines * b_row, random);
+  const Bits dense = random_bits(n.rows * n.used_steps, random);
+  const std::int64_t a_row = PairProduct::padded(n.used_steps);
+  const std::uint16_t nan = 0x7FC0;
+  Bits a(at(n.rows * a_row), nan);
+  pad_rows(dense.data(), n.used_steps, n.rows, n.used_steps, a_row, a.data());
+  std::vector<std::uint32_t> packed(at(product.packed_size()), ~0U);
+  std::vector<std::uint32_t> scratch(at(product.line_size()), ~0U);
+  if (by_columns) {
+    product.pack_columns(b.data(), b_row, packed.data(), scratch.data());
+  } else {
+    product.pack_rows(b.data(), b_row, packed.data());
+  }
+  const std::int64_t c_row = n.used_columns + 3;
+  std::vector<float> c(at(n.rows * c_row), -7);
+  product.run({.a = a.data(),
+               .a_row = a_row,
+               .packed = packed.data(),
+               .c = c.data(),
+               .c_row = c_row,
+               .rows = n.rows,
+               .columns = n.used_columns,
+               .steps = n.used_steps});
+  for (std::int64_t i = 0; i < n.rows; ++i) {
+    for (std::int64_t j = 0; j < c_row; ++j) {
+      double sum = 0;
+      double size = 0;
+      for (std::int64_t k = 0; k < n.used_steps && j < n.used_columns; ++k) {
+        const double term = number(dense[at(i * n.used_steps + k)]) *
+                            number(b[at(by_columns ? j * b_row + k : k * b_row + j)]);
+        sum += term;
+        size += std::abs(term);
+      }
+      const double expected = j < n.used_columns ? sum : -7;
+      ASSERT_NEAR(c[at(i * c_row + j)], expected, size * 1e-5) << i << " " << j;
+    }
+  }
+}
+
+TEST(PairProduct, PadsColumns) {
+  std::mt19937 random(1);
+  for (const std::int64_t rows : {1, 16, 50}) {
+    for (const std::int64_t steps : {1, 32, 75}) {
+      const std::int64_t row = rows + 3;
+      const std::int64_t length = PairProduct::padded(steps);
+      const Bits from = random_bits(steps * row, random);
+      Bits to(at(rows * length), 7);
+      std::vector<std::uint32_t> lines(at(16 * (rows + 15)));
+      pad_columns(from.data(), row, rows, steps, to.data(), lines.data());
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t k = 0; k < length; ++k) {
+          const int expected = k < steps ? from[at(k * row + i)] : 0;
+          ASSERT_EQ(to[at(i * length + k)], expected) << i << " " << k;
+        }
+      }
+    }
+  }
+}
+
+void check_all() {
+  for (const bool by_columns : {false, true}) {
+    for (const Case& n : {Case{32, 64, 128, 64, 128, 0},
+                          {17, 33, 50, 33, 50, 0},
+                          {50, 64, 33, 64, 33, 1},
+                          {1, 5, 1, 5, 1, 3},
+                          {40, 96, 150, 40, 70, 2},
+                          {16, 128, 300, 128, 64, 0},
+                          {3, 64, 40, 0, 40, 0}}) {
+      check(n, by_columns);
+    }
+  }
+}
+
+TEST(PairProduct, AgreesWithDoubles) {
+  if (!cpu_has_amx()) GTEST_SKIP() << "this processor has no AMX; the next test emulates it";
+  check_all();
+}
+
+TEST(PairProduct, AgreesWithDoublesOnEmulatedAmx) {
+  const EmulatedAmx emulated;
+  check_all();
+}
+
+}  // namespace
+}  // namespace onnxgrad::device

@@ -1,0 +1,308 @@
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "device/cpu/gemm_tile.h"
+#include "device/cpu/tap_products.h"
+#include "device/cpu/threads.h"
+#include "ops/nn/conv_bf16_cpu.h"
+#include "ops/nn/conv_tiles_cpu.h"
+
+// w[m, channel, tap] = sum over images and windows of y * x. A is the copy of x, whose positions
+// are adjacent, from a tap's first one on; B is y transposed, [pair of windows, m], with zeros for
+// the windows between rows and planes. Threads have images of their own and add up their sums, or,
+// if there are many weights, transpose y together and each computes the sums of its channels, or of
+// its taps if there are few channels. Start reading at run.
+
+namespace onnxgrad::ops::conv_bf16::weight {
+namespace {
+
+using device::kTapColumns;
+using device::kTapNumbers;
+using device::kTapPairs;
+using device::kTapRows;
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+
+constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;  // of x and y, in the L2 cache
+constexpr std::int64_t kFewestColumns = 16;
+constexpr std::int64_t kOwnSumBytes = std::int64_t{1024} * 1024;
+constexpr std::int64_t kHandedChannels = 64;
+
+struct Plan {
+  ConvTask task;
+  device::TapProductsFn products = nullptr;
+  int threads = 1;
+  std::int64_t batch = 0, channels = 0, columns = 0, taps = 0;
+  std::int64_t padded_columns = 0;
+  std::int64_t x_size = 0;
+  std::array<std::int64_t, 3> windows = {};
+  Copies copies;
+  bool splits_images = false, splits_taps = false;
+  std::int64_t images = 1;
+  std::int64_t length = 0;  ///< of a unit's line of windows, whole steps
+  std::vector<std::int64_t> tap_offsets = {};
+  std::vector<std::int32_t> a_offsets = {}, b_offsets = {};
+  // Scratch in bytes: y transposed and sums, which threads with images of their own have each, then
+  // each thread's copies of x, and rows of y.
+  std::int64_t sums_at = 0, sets = 1, set_bytes = 0, rows_at = 0, thread_bytes = 0;
+
+  std::int64_t window_count() const { return windows[0] * windows[1] * windows[2]; }
+  std::int64_t rows() const { return channels * taps; }
+  std::int64_t steps(std::int64_t of_images) const {
+    return (copies.span(windows, of_images) + kTapNumbers - 1) / kTapNumbers;
+  }
+};
+
+class Worker {
+ public:
+  /// all: the threads; share: those that compute the same images.
+  Worker(const Plan& plan, std::byte* const* args, const device::Share& all,
+         const device::Share& share)
+      : plan_(plan), args_(args), all_(all), share_(share) {
+    std::byte* scratch = args[plan.task.scratch];
+    std::byte* set = scratch + (plan.splits_images ? all.thread * plan.set_bytes : 0);
+    turned_ = reinterpret_cast<std::uint32_t*>(set);
+    sums_ = reinterpret_cast<float*>(set + plan.sums_at);
+    std::byte* own = scratch + plan.sets * plan.set_bytes + all.thread * plan.thread_bytes;
+    copy_ = reinterpret_cast<std::uint16_t*>(own);
+    rows_ = reinterpret_cast<std::uint16_t*>(own + plan.rows_at);
+    const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
+    first_ = plan.splits_taps ? 0 : std::min(share.first(blocks) * kTapColumns, plan.channels);
+    last_ = plan.splits_taps ? plan.channels
+                             : std::min(share.last(blocks) * kTapColumns, plan.channels);
+    first_tap_ = plan.splits_taps ? share.first(plan.taps) : 0;
+    last_tap_ = plan.splits_taps ? share.last(plan.taps) : plan.taps;
+    std::fill_n(copy_, (last_ - first_) * plan.copies.channel(), std::uint16_t{0});
+  }
+
+  /// Images from `first` on.
+  void run(std::int64_t first, std::int64_t last) {
+    for (std::int64_t image = first; image < last; image += plan_.images) {
+      const std::int64_t images = std::min(plan_.images, last - image);
+      if (image > first) share_.wait();  // before y of the last unit is overwritten
+      turn_y(image, images);
+      copy_x(image, images);
+      share_.wait();
+      add_products(image > first, plan_.steps(images));
+    }
+    all_.wait();
+    write();
+  }
+
+ private:
+  /// y as [pair of windows, m], of this thread's blocks of m.
+  void turn_y(std::int64_t image, std::int64_t images) {
+    const std::int64_t blocks = plan_.padded_columns / kTapColumns;
+    const std::int64_t length = plan_.steps(images) * kTapNumbers;
+    // Windows are written over those of the last unit, or of another block: between them are zeros.
+    std::fill_n(rows_, kTapColumns * plan_.length, std::uint16_t{0});
+    for (std::int64_t b = share_.first(blocks); b < share_.last(blocks); ++b) {
+      const std::int64_t m = b * kTapColumns;
+      const std::int64_t count = std::min(kTapColumns, plan_.columns - m);
+      for (std::int64_t j = 0; j < kTapColumns; ++j) {
+        std::uint16_t* row = rows_ + j * plan_.length;
+        if (j >= count) {
+          std::fill_n(row, length, std::uint16_t{0});
+          continue;
+        }
+        for (std::int64_t i = 0; i < images; ++i) {
+          copy_windows((image + i) * plan_.columns + m + j, row + i * plan_.copies.plane());
+        }
+      }
+      device::gemm_target<float>().transpose(
+          reinterpret_cast<const float*>(rows_), plan_.length / 2,
+          reinterpret_cast<float*>(turned_ + m), plan_.padded_columns, kTapColumns, length / 2);
+    }
+  }
+
+  /// One plane of y with the distances of x's copies.
+  void copy_windows(std::int64_t plane, std::uint16_t* to) const {
+    const auto& [depth, height, width] = plan_.windows;
+    const std::uint16_t* from = halves(plan_.task.y) + plane * plan_.window_count();
+    if (plan_.copies.row_pitch() == width && plan_.copies.depth_pitch() == height * width) {
+      std::copy_n(from, plan_.window_count(), to);
+      return;
+    }
+    for (std::int64_t d = 0; d < depth; ++d) {
+      for (std::int64_t h = 0; h < height; ++h, from += width) {
+        std::copy_n(from, width,
+                    to + d * plan_.copies.depth_pitch() + h * plan_.copies.row_pitch());
+      }
+    }
+  }
+
+  const std::uint16_t* halves(int arg) const {
+    return reinterpret_cast<const std::uint16_t*>(args_[arg]);
+  }
+
+  void copy_x(std::int64_t image, std::int64_t images) {
+    for (std::int64_t c = first_; c < last_; ++c) {
+      std::uint16_t* to = copy_ + (c - first_) * plan_.copies.channel();
+      for (std::int64_t i = 0; i < images; ++i) {
+        const std::uint16_t* plane =
+            halves(plan_.task.x) + ((image + i) * plan_.channels + c) * plan_.x_size;
+        plan_.copies.for_rows(
+            i, [&](std::int64_t at, std::int64_t first, std::int64_t count, std::int64_t step) {
+              if (step == 1) {
+                std::copy_n(plane + first, count, to + at);
+                return;
+              }
+              for (std::int64_t k = 0; k < count; ++k) to[at + k] = plane[first + k * step];
+            });
+      }
+    }
+  }
+
+  void add_products(bool adds, std::int64_t steps) const {
+    for (std::int64_t c = first_; c < last_; c += kTapRows) {
+      const std::uint16_t* x =
+          copy_ + (c - first_) * plan_.copies.channel() + plan_.copies.origin();
+      for (std::int64_t tap = first_tap_; tap < last_tap_; ++tap) {
+        plan_.products({.a = reinterpret_cast<const std::byte*>(
+                            x + plan_.tap_offsets[static_cast<std::size_t>(tap)]),
+                        .a_row = plan_.copies.channel() * 2,
+                        .a_offsets = plan_.a_offsets.data(),
+                        .b = reinterpret_cast<const std::byte*>(turned_),
+                        .b_row = plan_.padded_columns * 4,
+                        .b_offsets = plan_.b_offsets.data(),
+                        .steps = steps,
+                        .sums = sums_ + (c * plan_.taps + tap) * plan_.padded_columns,
+                        .sums_row = plan_.taps * plan_.padded_columns,
+                        .rows = std::min(kTapRows, last_ - c),
+                        .columns = plan_.padded_columns,
+                        .adds = adds});
+      }
+    }
+  }
+
+  /// This thread's rows of all sums.
+  void write() {
+    const std::int64_t first = all_.first(plan_.rows());
+    const std::int64_t last = all_.last(plan_.rows());
+    if (first == last) return;
+    std::byte* set = args_[plan_.task.scratch] + plan_.sums_at;
+    float* sums = reinterpret_cast<float*>(set) + first * plan_.padded_columns;
+    for (std::int64_t other = 1; other < plan_.sets; ++other) {
+      set += plan_.set_bytes;
+      const float* from = reinterpret_cast<float*>(set) + first * plan_.padded_columns;
+      for (std::int64_t i = 0; i < (last - first) * plan_.padded_columns; ++i) sums[i] += from[i];
+    }
+    auto* spare = reinterpret_cast<float*>(rows_);  // y has been read
+    for (std::int64_t m = 0; m < plan_.columns; m += kHandedChannels) {
+      finish_weights<float>(plan_.task, args_,
+                            {.from = sums + m,
+                             .from_row = plan_.padded_columns,
+                             .channel = m,
+                             .channels = std::min(kHandedChannels, plan_.columns - m),
+                             .column = first,
+                             .columns = last - first},
+                            spare);
+    }
+  }
+
+  const Plan& plan_;
+  std::byte* const* args_;
+  device::Share all_, share_;
+  std::uint32_t* turned_;
+  float* sums_;
+  std::uint16_t* copy_;
+  std::uint16_t* rows_;
+  std::int64_t first_ = 0, last_ = 0;  ///< channels
+  std::int64_t first_tap_ = 0, last_tap_ = 0;
+};
+
+void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+  const auto& plan = *static_cast<const Plan*>(data);
+  device::on_threads(plan.threads, [&](const device::Share& share) {
+    if (plan.splits_images) {
+      Worker(plan, args, share, {}).run(share.first(plan.batch), share.last(plan.batch));
+    } else {
+      Worker(plan, args, share, share).run(0, plan.batch);
+    }
+  });
+}
+
+void set_taps(const ConvShape& shape, Plan& plan) {
+  const auto taps = [&](std::size_t i) { return forward_phase(shape.axes[i]).taps; };
+  for (const AxisTap& d : taps(0)) {
+    for (const AxisTap& h : taps(1)) {
+      for (const AxisTap& w : taps(2)) {
+        plan.tap_offsets.push_back(plan.copies.offset(d.offset, h.offset, w.offset));
+      }
+    }
+  }
+  for (std::int64_t s = 0; s < plan.length / kTapNumbers; ++s) {
+    plan.a_offsets.push_back(static_cast<std::int32_t>(2 * s * kTapNumbers));
+    plan.b_offsets.push_back(static_cast<std::int32_t>(4 * s * kTapPairs * plan.padded_columns));
+  }
+}
+
+void place_scratch(Plan& plan) {
+  plan.sums_at = line_bytes(plan.length / 2 * plan.padded_columns, 4);
+  plan.set_bytes = plan.sums_at + line_bytes(plan.rows() * plan.padded_columns, 4);
+  plan.sets = plan.splits_images ? plan.threads : 1;
+  const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
+  const bool has_all = plan.splits_images || plan.splits_taps;
+  const std::int64_t own =
+      has_all ? plan.channels : (blocks + plan.threads - 1) / plan.threads * kTapColumns;
+  plan.rows_at = line_bytes(own * plan.copies.channel(), 2);
+  const std::int64_t spare = plan.task.update == nullptr ? 0 : kHandedChannels * kHandedColumns;
+  plan.thread_bytes =
+      plan.rows_at + std::max(line_bytes(kTapColumns * plan.length, 2), line_bytes(spare, 4));
+}
+
+}  // namespace
+
+KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
+  const ConvTask task = in_one_row(given);
+  const ConvShape& shape = task.shape;
+  if (shape.out_channels < kFewestColumns) return KernelOffer::decline("few channels");
+  auto plan = std::make_shared<Plan>();
+  plan->task = task;
+  plan->products = device::tap_products();
+  plan->threads = request.threads;
+  plan->batch = shape.batch;
+  plan->channels = shape.in_channels;
+  plan->columns = shape.out_channels;
+  plan->padded_columns = round_up(plan->columns, kTapColumns);
+  plan->taps = shape.kernel_size();
+  plan->x_size = shape.input_size();
+  plan->splits_images =
+      plan->threads > 1 && plan->batch >= plan->threads &&
+      plan->rows() * plan->padded_columns * std::int64_t{sizeof(float)} <= kOwnSumBytes;
+  plan->splits_taps = !plan->splits_images && plan->channels <= kTapColumns * (plan->threads - 1);
+  std::array<std::vector<AxisPhase>, 3> phases;
+  std::array<std::int64_t, 3> sizes = {};
+  for (std::size_t i = 0; i < 3; ++i) {
+    phases[i] = {forward_phase(shape.axes[i])};
+    sizes[i] = shape.axes[i].input;
+    plan->windows[i] = shape.axes[i].output;
+  }
+  plan->copies = Copies(phases, sizes);
+  const std::int64_t of_image = plan->copies.lines() * plan->copies.plane();
+  if (of_image > kLargestPadding * (plan->x_size + plan->window_count()) + kPaddingAllowance) {
+    return KernelOffer::decline("mostly padding");
+  }
+  const std::int64_t sharing = plan->splits_images ? 1 : plan->threads;
+  const std::int64_t of_thread = plan->splits_images ? plan->batch / plan->threads : plan->batch;
+  const std::int64_t image_bytes =
+      2 * (plan->channels * of_image / sharing + plan->padded_columns * plan->copies.plane());
+  plan->images =
+      even_part(of_thread, std::clamp<std::int64_t>(kUnitBytes / image_bytes, 1, of_thread));
+  plan->copies.set_images(plan->images);
+  plan->length = plan->steps(plan->images) * kTapNumbers;
+  constexpr std::int64_t kMostBytes = std::numeric_limits<std::int32_t>::max();
+  if (2 * plan->length * plan->padded_columns > kMostBytes) {
+    return KernelOffer::decline("too large for its offsets");
+  }
+  set_taps(shape, *plan);
+  place_scratch(*plan);
+  const std::int64_t scratch = plan->sets * plan->set_bytes + plan->threads * plan->thread_bytes;
+  const std::int64_t images = plan->images;
+  return offer_of(run, std::move(plan), shape, images, scratch);
+}
+
+}  // namespace onnxgrad::ops::conv_bf16::weight

@@ -1,0 +1,233 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "device/cpu/threads.h"
+#include "opdef/conv_chain.h"
+#include "opdef/registry.h"
+#include "ops/nn/conv_tiles_cpu.h"
+
+// Convolutions in a row, some images at a time: what one of them returns is still in the cache when
+// the next one reads it, and needs no memory of its own. Each is computed by the best kernel for as
+// many images (offer_conv_float).
+
+namespace onnxgrad::ops::conv_chain_cpu {
+
+using opdef::ConvChain;
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+using opdef::TensorDesc;
+
+namespace {
+
+// What a unit's largest convolution reads and writes: most of an L2 cache.
+constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;
+constexpr double kLongestWait = 1.15;  // time of the thread with most images, over an equal share's
+constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
+
+/// Places of a link's operands in the args of its kernel.
+enum LinkArg : std::uint8_t { kX, kW, kBias, kResidual, kY, kScratch, kLinkArgs };
+
+struct Link {
+  /// By whether the unit is the smaller last one.
+  std::array<opdef::PreparedKernel, 2> kernels = {};
+  std::int64_t y_elements = 0;  ///< of an image
+  std::int64_t y_at = 0;        ///< of a unit's result in its scratch, but the last link's
+};
+
+struct Plan {
+  std::vector<Link> links;
+  int threads = 1;
+  bool is_shared = false;  ///< all threads compute each unit; false: each has units of its own
+  std::int64_t batch = 0, unit_images = 0;
+  std::int64_t x_elements = 0;                      ///< of an image
+  std::int64_t kernel_at = 0, thread_elements = 0;  ///< of scratch
+
+  std::int64_t units() const { return (batch + unit_images - 1) / unit_images; }
+};
+
+std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
+
+void run_unit(const Plan& plan, std::int64_t unit, std::byte* const* args, std::byte* own,
+              const Launch& launch) {
+  const std::int64_t image = unit * plan.unit_images;
+  const std::size_t is_last = image + plan.unit_images > plan.batch ? 1 : 0;
+  std::byte* x = part(args[0], image * plan.x_elements);
+  std::byte* const* operands = args + 1;
+  for (const Link& link : plan.links) {
+    std::byte* y = part(own, link.y_at);
+    const bool is_end = &link == &plan.links.back();
+    if (is_end) y = part(operands[ConvChain::kLinkInputs], image * link.y_elements);
+    std::byte* residual = operands[2];
+    if (residual != nullptr) residual = part(residual, image * link.y_elements);
+    const std::array<std::byte*, kLinkArgs> inner = {
+        x, operands[0], operands[1], residual, y, part(own, plan.kernel_at)};
+    const opdef::PreparedKernel& kernel = link.kernels[is_last];
+    kernel.fn(kernel.data.get(), inner.data(), launch);
+    x = y;
+    operands += ConvChain::kLinkInputs;
+  }
+}
+
+void run(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& plan = *static_cast<const Plan*>(data);
+  std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
+  if (plan.is_shared) {
+    for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
+    return;
+  }
+  device::on_threads(plan.threads, [&](const device::Share& share) {
+    std::byte* own = part(scratch, share.thread * plan.thread_elements);
+    for (std::int64_t u = share.first(plan.units()); u < share.last(plan.units()); ++u) {
+      run_unit(plan, u, args, own, launch);
+    }
+  });
+}
+
+/// A link as a node of its own, with its operands.
+struct LinkRequest {
+  ir::Node node;
+  std::vector<TensorDesc> inputs;
+  std::vector<const Tensor*> constants;
+  TensorDesc output;
+  ConvShape shape;
+};
+
+Dims with_batch(const Dims& dims, std::int64_t batch) {
+  std::vector<std::int64_t> sizes(dims.begin(), dims.end());
+  sizes[0] = batch;
+  return Dims(sizes);
+}
+
+std::vector<LinkRequest> links_of(const KernelRequest& request) {
+  const ConvChain chain = ConvChain::read(request.node);
+  std::vector<LinkRequest> links;
+  TensorDesc x = request.inputs[0];
+  for (std::size_t i = 0; i < chain.links.size(); ++i) {
+    LinkRequest& link = links.emplace_back();
+    link.node.name = request.node.name;
+    link.node.domain = ir::kFusedDomain;
+    link.node.op_type = "Conv";
+    link.node.attributes = chain.links[i];
+    link.inputs = {x};
+    link.constants = {nullptr};
+    for (std::size_t j = 1; j <= ConvChain::kLinkInputs; ++j) {
+      link.inputs.push_back(request.inputs[i * ConvChain::kLinkInputs + j]);
+      link.constants.push_back(request.constants[i * ConvChain::kLinkInputs + j]);
+    }
+    link.shape = conv_shape(link.node, x.dims, link.inputs[kW].dims);
+    std::vector<std::int64_t> sizes{x.dims[0], link.shape.groups * link.shape.out_channels};
+    for (std::size_t axis = 3 - link.shape.spatial_rank; axis < 3; ++axis) {
+      sizes.push_back(link.shape.axes[axis].output);
+    }
+    link.output = {DataType::kFloat32, Dims(sizes)};
+    x = link.output;
+  }
+  return links;
+}
+
+std::int64_t image_elements(const TensorDesc& images) {
+  return images.dims.num_elements() / images.dims[0];
+}
+
+/// Up to `most` of `batch` images, in units that `threads` share: all units have as many if that is
+/// possible with more than half of them, so that one kernel of each link, and one copy of its
+/// weights, does for all.
+std::int64_t images_of_unit(std::int64_t batch, std::int64_t most, std::int64_t threads) {
+  most = std::clamp<std::int64_t>(most, 1, batch);
+  for (std::int64_t images = most; images > most / 2; --images) {
+    if (batch % images == 0 && batch / images % threads == 0) return images;
+  }
+  return even_part_of(batch, most, threads);
+}
+
+/// Which images are a unit. All threads compute each unit together if some would wait too long for
+/// the one with most of them.
+void split_work(const std::vector<LinkRequest>& links, Plan& plan) {
+  std::int64_t largest = 1;
+  for (const LinkRequest& link : links) {
+    largest = std::max(largest, image_elements(link.inputs[kX]) + image_elements(link.output));
+  }
+  const std::int64_t most = kUnitBytes / kFloat / largest;
+  plan.unit_images =
+      images_of_unit(plan.batch, std::min(most, plan.batch / plan.threads), plan.threads);
+  const std::int64_t rounds = (plan.units() + plan.threads - 1) / plan.threads;
+  plan.is_shared = kLongestWait * static_cast<double>(plan.batch) <
+                   static_cast<double>(rounds * plan.threads * plan.unit_images);
+  if (plan.is_shared) plan.unit_images = images_of_unit(plan.batch, most * plan.threads, 1);
+}
+
+KernelOffer link_offer(const KernelRequest& request, const LinkRequest& link, const Plan& plan,
+                       std::int64_t images) {
+  KernelRequest unit{.node = link.node,
+                     .inputs = link.inputs,
+                     .outputs = {link.output},
+                     .constants = link.constants,
+                     .threads = plan.is_shared ? plan.threads : 1,
+                     .keeps_constants = request.keeps_constants};
+  for (TensorDesc* desc : {&unit.inputs[kX], &unit.inputs[kResidual], unit.outputs.data()}) {
+    if (desc->is_present()) desc->dims = with_batch(desc->dims, images);
+  }
+  const auto task = ConvTask::of(unit);
+  return task ? offer_conv_float(unit, *task)
+              : KernelOffer::decline("more than three spatial axes");
+}
+
+KernelOffer offer_chain(const KernelRequest& request) {
+  for (const TensorDesc& input : request.inputs) {
+    if (input.is_present() && input.dtype != DataType::kFloat32) {
+      return KernelOffer::decline("supports only float32");
+    }
+  }
+  const std::vector<LinkRequest> links = links_of(request);
+  auto plan = std::make_shared<Plan>();
+  plan->threads = request.threads;
+  plan->batch = request.inputs[0].dims[0];
+  if (request.inputs[0].dims.num_elements() == 0) return KernelOffer::decline("an empty tensor");
+  plan->x_elements = image_elements(request.inputs[0]);
+  split_work(links, *plan);
+  opdef::PreparedKernel kernel;
+  std::int64_t kernel_bytes = 0;
+  const std::int64_t last_images = plan->batch - (plan->units() - 1) * plan->unit_images;
+  for (const LinkRequest& request_of : links) {
+    Link& link = plan->links.emplace_back();
+    link.y_elements = image_elements(request_of.output);
+    for (const bool is_last : {false, true}) {
+      if (is_last && last_images == plan->unit_images) continue;
+      KernelOffer offer =
+          link_offer(request, request_of, *plan, is_last ? last_images : plan->unit_images);
+      if (offer.kernel.fn == nullptr) return offer;
+      kernel_bytes = std::max(kernel_bytes, offer.kernel.scratch_bytes);
+      kernel.kept_bytes += offer.kernel.kept_bytes;
+      if (!is_last) {
+        kernel.label += (kernel.label.empty() ? "" : ", ") + offer.kernel.label;
+      }
+      link.kernels[is_last ? 1 : 0] = std::move(offer.kernel);
+    }
+    kernel.flops += request_of.shape.flops();
+    link.y_at = plan->kernel_at;
+    if (&request_of != &links.back()) {
+      plan->kernel_at += whole_lines<float>(plan->unit_images * link.y_elements);
+    }
+  }
+  plan->thread_elements = plan->kernel_at + whole_lines<float>(kernel_bytes / kFloat + 1);
+  kernel.fn = run;
+  kernel.label = fmt::format("{} images at a time: {}", plan->unit_images, kernel.label);
+  kernel.scratch_bytes = plan->thread_elements * (plan->is_shared ? 1 : plan->threads) * kFloat;
+  kernel.data = std::move(plan);
+  return {.kernel = std::move(kernel), .declined = {}};
+}
+
+}  // namespace
+
+void register_conv_chain_cpu(opdef::KernelRegistry& registry) {
+  registry.add(ir::kFusedDomain, opdef::kConvChain, 0, offer_chain);
+}
+
+}  // namespace onnxgrad::ops::conv_chain_cpu
