@@ -96,6 +96,7 @@ bench: build ## the benchmark workloads beside other systems at 1 and 2 threads 
 	@python benchmarks/floors.py
 	@python benchmarks/profiles.py
 	@python benchmarks/mixed_precision.py
+	@python benchmarks/compile_time.py
 	@python benchmarks/inference.py
 	@python benchmarks/optimizers.py
 

@@ -80,10 +80,12 @@ constexpr Shape kShapes[] = {
     {512, 3072, 768, "NN"},
     {512, 768, 3072, "NT"},
     {1024, 1024, 1024, "NN"},
+    {1024, 3072, 768, "NN"},
+    {3072, 768, 1024, "TN"},
 };
 
 constexpr GemmChoice kChoices[] = {GemmChoice::kTiles, GemmChoice::kDots, GemmChoice::kBlocked,
-                                   GemmChoice::kBest};
+                                   GemmChoice::kBlockedStrips, GemmChoice::kBest};
 
 /// One product by one implementation.
 template <class T>
@@ -138,9 +140,9 @@ std::string in_units(double seconds) {
 
 template <class T>
 void print_table(double budget_s, std::string_view wanted) {
-  fmt::print("| {} | tiles | dots | blocked | chosen | GFLOP/s | over the best |\n",
+  fmt::print("| {} | tiles | dots | blocked | strips | chosen | GFLOP/s | over the best |\n",
              onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- |\n");
+  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Shape& shape : kShapes) {
     const std::string title = fmt::format("{}x{}x{} {}", shape.m, shape.n, shape.k, shape.form);
     if (title.find(wanted) == std::string::npos) continue;
@@ -163,7 +165,7 @@ void print_table(double budget_s, std::string_view wanted) {
     double least = best.back();
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
-      constexpr const char* kNames[] = {"", "dots", "blocked"};
+      constexpr const char* kNames[] = {"", "dots", "blocked", "strips"};
       if (i > 0 && products[i].name() != kNames[i]) {
         row += " |";
         continue;

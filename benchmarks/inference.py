@@ -85,6 +85,7 @@ def main() -> int:
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
+    parser.add_argument("--mark", default="", help="there, after the table's name: a machine's")
     options = parser.parse_args()
     names = catalogue.choose_workloads(options.workloads)
     folder = environments.Cache(options.work).models(names)
@@ -106,7 +107,7 @@ def main() -> int:
     text = report.markdown(head, lines)
     print(text)
     if options.docs:
-        report.write_marked(options.docs, "inference", text)
+        report.write_marked(options.docs, "inference" + options.mark, text)
     return int(options.check and failed)
 
 

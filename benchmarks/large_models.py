@@ -5,7 +5,8 @@
     benchmarks/large_models.py --docs docs/benchmarks.md
 
 An earlier build that took part as `--extra "before=..."` gets a column. Of PyTorch the faster
-layout of images counts, eager and compiled apart.
+layout of images counts, eager and compiled apart. A second table has `precision="bf16"` beside
+PyTorch's autocast, if both took part (`--peers onnxgrad-bf16,torch-bf16,torch-bf16-cl`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ HEAD = [
     "workload", "before, ms", "now, ms", "PyTorch, ms", "now / PyTorch", "goal", "now / compiled",
     "second thread: ours, PyTorch", "set-up and first step, s: ours, PyTorch",
     "peak, MB: ours, PyTorch",
+]  # fmt: skip
+
+HALF_HEAD = [
+    "workload", "now, ms", "PyTorch, ms", "now / PyTorch", "float32 / bf16: ours", "PyTorch's",
 ]  # fmt: skip
 
 Pair = tuple[float | None, float | None]  # with one thread, with two
@@ -113,16 +118,44 @@ def table(results: report.Results) -> str:
     )
 
 
+def half_row(results: report.Results, name: str) -> list[str]:
+    ours = milliseconds(results, name, ("onnxgrad-bf16",))
+    autocast = milliseconds(results, name, ("torch-bf16", "torch-bf16-cl"))
+    eager = milliseconds(results, name, ("torch-eager", "torch-eager-cl"))
+    return [
+        name,
+        pair(three_digits, ours),
+        pair(three_digits, autocast),
+        pair(two_decimals, quotient(ours, autocast)),
+        pair(two_decimals, quotient(milliseconds(results, name, ("onnxgrad",)), ours)),
+        pair(two_decimals, quotient(eager, autocast)),
+    ]
+
+
+def half_table(results: report.Results) -> str:
+    """Empty without results of bfloat16."""
+    names = [
+        name
+        for name in LARGE
+        if name in results["workloads"]
+        and milliseconds(results, name, ("onnxgrad-bf16",)) != (None, None)
+    ]
+    return report.markdown(HALF_HEAD, [half_row(results, name) for name in names]) if names else ""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=pathlib.Path, help="default: results.json of the cache")
-    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
+    parser.add_argument("--docs", type=pathlib.Path, help="put the tables into this Markdown file")
+    parser.add_argument("--mark", default="", help="there, after the tables' names: a machine's")
     options = parser.parse_args()
     path = options.json or environments.DEFAULT_CACHE.expanduser() / "results.json"
-    text = table(json.loads(path.read_text()))
-    print(text)
-    if options.docs:
-        report.write_marked(options.docs, "large models", text)
+    results = json.loads(path.read_text())
+    texts = {"large models": table(results), "bfloat16 beside PyTorch": half_table(results)}
+    for mark, text in texts.items():
+        print(text)
+        if options.docs and text:
+            report.write_marked(options.docs, mark + options.mark, text)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ def main():
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
+    parser.add_argument("--mark", default="", help="there, after the table's name: a machine's")
     options = parser.parse_args()
     rows = []
     for name in options.names:
@@ -76,7 +77,7 @@ def main():
     text = report.markdown([*head, f"activations, MB: {', '.join(PRECISIONS)}"], rows)
     print(text)
     if options.docs:
-        report.write_marked(options.docs, "half precision", text)
+        report.write_marked(options.docs, "half precision" + options.mark, text)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import collections
 import pathlib
 import sys
 import time
-import types
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "peers"))
@@ -26,6 +25,7 @@ import catalogue  # noqa: E402
 import environments  # noqa: E402
 import peer_onnxgrad  # noqa: E402
 import report  # noqa: E402
+import worker  # noqa: E402
 import workloads  # noqa: E402
 
 OTHER = 0.01  # kinds below this share of a step are one row
@@ -42,6 +42,8 @@ def kind_of(op_type: str, kernel: str) -> str:
         return "the step of a linear model"
     if op_type.startswith("Attention"):
         return "attention" if op_type == "Attention" else "attention, gradient"
+    if op_type == "ConvChain":
+        return "convolutions, forward, in chains"
     passes = {"Conv": "forward", "ConvTranspose": "input gradient"}
     if op_type in passes or op_type.startswith(("ConvWeight", "ConvDescent")):
         ways = {"winograd": "Winograd", "depthwise": "depthwise"}
@@ -62,10 +64,10 @@ def kind_of(op_type: str, kernel: str) -> str:
     return "element-wise work and sums" if op_type == "Elementwise" else "other kernels"
 
 
-def measure(task: dict[str, object], name: str, threads: int, budget: float) -> tuple[Kinds, float]:
+def measure(task: worker.Task, budget: float) -> tuple[Kinds, float]:
     """Seconds and operations of each kind in a step; the shortest whole step, in seconds."""
-    workload = workloads.WORKLOADS[name]
-    peer = peer_onnxgrad.Peer(types.SimpleNamespace(**task, workload=workload, threads=threads))
+    workload = task.workload
+    peer = peer_onnxgrad.Peer(task)
     peer.first()
     whole, best, flops = float("inf"), {}, {}
     end, rounds = time.perf_counter() + budget, 0
@@ -131,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--workloads", default="all", help="list; default: all")
     parser.add_argument("--threads", default="1,2", help="list; default 1,2")
+    parser.add_argument("--system", default="onnxgrad", help="or onnxgrad-bf16")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds for each measurement")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     parser.add_argument("--docs", type=pathlib.Path, help="put the tables into this Markdown file")
@@ -140,10 +143,10 @@ def main() -> None:
     tables = []
     for name in names:
         inputs, targets = workloads.load_data(folder, name)
-        path = folder / f"{name}.onnx"
-        task = {"model_path": path, "inputs": inputs, "targets": targets}
         measured = {
-            threads: measure(task, name, threads, options.budget)
+            threads: measure(
+                worker.Task(options.system, name, threads, folder, inputs, targets), options.budget
+            )
             for threads in map(int, options.threads.split(","))
         }
         tables.append(table(name, measured))

@@ -29,6 +29,7 @@ class Entry:
 
 DENSE = ("w1", "w2", "w3")
 IMAGES = ("w4", "w5", "w8")
+LARGE = ("w3", "w4", "w5", "w6", "w7", "w8")
 PEERS: dict[str, Entry] = {
     "onnxgrad": Entry("project", "peer_onnxgrad.py"),
     "sklearn": Entry("sklearn", "peer_sklearn.py", DENSE),
@@ -39,6 +40,9 @@ PEERS: dict[str, Entry] = {
     "torch-eager-cl": Entry("torch", "peer_torch.py", IMAGES, default=False),
     "torch-compile": Entry("torch", "peer_torch.py", default=False, compiles=True),
     "torch-compile-cl": Entry("torch", "peer_torch.py", IMAGES, default=False, compiles=True),
+    "onnxgrad-bf16": Entry("project", "peer_onnxgrad.py", LARGE, default=False, exact=False),
+    "torch-bf16": Entry("torch", "peer_torch.py", LARGE, default=False, exact=False),
+    "torch-bf16-cl": Entry("torch", "peer_torch.py", IMAGES, default=False, exact=False),
     "jax-jit": Entry("jax", "peer_jax.py"),
     "jax-scan": Entry("jax", "peer_jax.py", DENSE),
 }

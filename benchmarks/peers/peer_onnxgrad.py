@@ -41,6 +41,7 @@ class Peer:
             str(task.model_path),
             loss=make_loss(task.workload),
             optimizer=make_optimizer(task.workload.optimizer),
+            precision="bf16" if task.variant.endswith("-bf16") else "float32",
             threads=task.threads,
             seed=0,
         )

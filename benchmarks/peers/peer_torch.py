@@ -1,6 +1,7 @@
 """PyTorch, eager and compiled. Functional forward pass (no nn.Module cost), the faster of its CPU
 optimizers, scaled_dot_product_attention, exact GELU. Variants: torch-eager, torch-compile (forward
-with loss and its backward compiled), each also as -cl (channels-last convolutions)."""
+with loss and its backward compiled), torch-bf16 (eager with autocast), each also as -cl
+(channels-last convolutions)."""
 
 from __future__ import annotations
 
@@ -140,7 +141,8 @@ class Peer:
             raise NotImplementedError("channels-last is for convolutions")
         torch.set_num_threads(task.threads)
         torch.set_num_interop_threads(1)
-        self.eager = task.variant.startswith("torch-eager")
+        self.eager = not task.variant.startswith("torch-compile")
+        self.autocast = task.variant.startswith("torch-bf16")
         self.layout = (
             torch.channels_last if task.variant.endswith("-cl") else torch.contiguous_format
         )
@@ -155,7 +157,8 @@ class Peer:
         criterion = F.mse_loss if workload.loss == "mse" else F.cross_entropy
 
         def loss(x, y):
-            return criterion(forward(x), y.flatten() if workload.loss == "ce" else y)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+                return criterion(forward(x), y.flatten() if workload.loss == "ce" else y)
 
         self.loss = loss if self.eager else torch.compile(loss)
         self.make_optimizer()
