@@ -1,11 +1,17 @@
 """Fixtures: the smallest model there is, and data for it."""
 
+import signal
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
 from support import LINEAR
+
+# A shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

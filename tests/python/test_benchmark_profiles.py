@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ def profiles(load: Callable[[str], ModuleType]) -> ModuleType:
         ("Gemm", "tiles AVX3 2048x128x128", "products"),
         ("GemmWeightUpdate", "adam [8, 8] + tiles", "weight gradients of products, with updates"),
         ("Conv", "winograd 3x3, all weights", "convolutions, forward, Winograd"),
+        ("ConvChain", "3 images at a time: depthwise rows", "convolutions, forward, in chains"),
         ("ConvTranspose", "depthwise rows", "convolutions, input gradient, depthwise"),
         ("ConvWeightGrad__k3x3", "channels of 32 columns", "convolutions, weight gradient, others"),
         ("ConvDescent", "winograd 3x3, descent", "convolutions, weight gradient, Winograd"),
@@ -61,6 +63,25 @@ def test_a_table_adds_up(profiles: ModuleType) -> None:
         ["all kernels", "2.01 ms", "", "", "1.01 ms", "", ""],
         ["a whole step, not profiled", "2.10 ms", "", "", "1.10 ms", "", ""],
     ]
+
+
+MEASURE = """
+import pathlib, sys
+sys.path[:0] = sys.argv[1:3]
+import profiles, worker, workloads
+inputs, targets = workloads.load_data(pathlib.Path("."), "w1_linreg100")
+task = worker.Task("onnxgrad", "w1_linreg100", 1, pathlib.Path("."), inputs[:20], targets[:20])
+kinds, whole = profiles.measure(task, 0)
+assert whole > 0 and kinds["the step of a linear model"][0] > 0, kinds
+"""
+
+
+def test_a_step_is_measured(load: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    """In a process of its own: one that trains from a path may not import onnx."""
+    load("workloads").generate(tmp_path, ["w1_linreg100"])
+    command = [sys.executable, "-c", MEASURE, str(BENCHMARKS), str(BENCHMARKS / "peers")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_large_models_beside_the_faster_pytorch(load: Callable[[str], ModuleType]) -> None:

@@ -18,12 +18,14 @@ from onnxgrad.errors import DeviceError, OptionError
 SCRIPT = """
 import os, sys, time
 import onnxgrad as og
+def say(*words):  # ranks share the pipe: print() to an unbuffered one writes word by word
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 workers = og.distributed.connect(timeout=30)
 texts = workers.gather(f"{workers.rank}/{workers.size}")
 chosen = workers.broadcast(f"from {workers.rank}", root=1)
 if workers.rank == 0:
-    print("start", os.environ["ONNXGRAD_RESTART"], *texts, chosen, len(set(workers.hosts)))
-    print("transport", workers.transport.split()[0], "local", workers.local_size, flush=True)
+    say("start", os.environ["ONNXGRAD_RESTART"], *texts, chosen, len(set(workers.hosts)))
+    say("transport", workers.transport.split()[0], "local", workers.local_size)
 """
 FAILS_ONCE = """
 workers.barrier()
@@ -80,11 +82,11 @@ def test_signals_reach_the_ranks_as_sigusr1(tmp_path, transport, number):
         + f"""
 import signal
 def end(*_):
-    print("rank", workers.rank, "ends", flush=True)
+    say("rank", workers.rank, "ends")
     sys.exit({EXIT_REQUEUE})
 signal.signal(signal.SIGUSR1, end)
 workers.barrier()
-print("ready", flush=True)
+say("ready")
 time.sleep(60)
 """
     )
