@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxgrad.cli.launching import EXIT_REQUEUE, LaunchOptions, find_mpirun, launch, mpirun_command
+from onnxgrad.cli.exit_status import EXIT_REQUEUE
+from onnxgrad.cli.launching import LaunchOptions, find_mpirun, launch, mpirun_command
 from onnxgrad.distributed import connect
 from onnxgrad.errors import DeviceError, OptionError
 
@@ -30,7 +31,7 @@ if workers.rank == 0:
 FAILS_ONCE = """
 workers.barrier()
 if workers.rank == 1 and os.environ["ONNXGRAD_RESTART"] == "0":
-    sys.exit(7)
+    sys.exit(9)
 workers.barrier()
 """
 
@@ -68,8 +69,37 @@ def test_a_rank_that_fails_ends_the_job_which_starts_again(tmp_path, transport):
     done = run_launch(tmp_path, SCRIPT + FAILS_ONCE, *options, "--restarts", "1")
     assert done.returncode == 0, done.stderr
     assert "rank 1" in done.stderr
-    assert "the job ended with status 7; restart 1 of 1" in done.stderr
+    assert "the job ended with status 9; restart 1 of 1" in done.stderr
     assert "start 1 0/2 1/2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ("1", "9", "9"),  # a script lost the rank that failed
+        ("7", "4", "4"),  # a command of onnxgrad did
+        ("7", "-9", "137"),  # the other one was killed
+        ("9", "1", "9"),
+        ("9", "4", "9"),
+        ("7", "1", "7"),
+        ("7", "0", "7"),
+        ("0", "4", "4"),
+    ],
+)
+def test_the_rank_that_failed_gives_the_status(tmp_path, first, second, expected):
+    """Whichever of the two is seen to end first: a rank that loses another may end before it."""
+    script = f"""
+import os, signal, sys, time
+rank = int(os.environ["RANK"])
+time.sleep(0.5 * rank)
+status = [{first}, {second}][rank]
+if status < 0:
+    os.kill(os.getpid(), -status)
+os._exit(status)
+"""
+    done = run_launch(tmp_path, script, "--transport", "tcp")
+    assert done.returncode == int(expected), done.stderr
+    assert f"ended with status {expected}" in done.stderr
 
 
 @pytest.mark.parametrize(("transport", "number"), [("tcp", "SIGUSR1"), ("mpi", "SIGTERM")])

@@ -1,5 +1,6 @@
 """The command line: ``onnxgrad``, ``python -m onnxgrad`` or ``python -m onnxgrad.cli``."""
 
-from onnxgrad.cli.program import EXIT_STATUS, app, main
+from onnxgrad.cli.exit_status import EXIT_STATUS
+from onnxgrad.cli.program import app, main
 
 __all__ = ["EXIT_STATUS", "app", "main"]

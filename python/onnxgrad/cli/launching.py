@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -18,14 +19,16 @@ from typing import Any, Literal
 
 from onnxgrad.base.checks import positive_int, unknown_name
 from onnxgrad.base.messages import print_stderr
-from onnxgrad.cli.training import EXIT_REQUEUE
+from onnxgrad.cli.exit_status import EXIT_REQUEUE, EXIT_STATUS, UNCAUGHT
 from onnxgrad.errors import DeviceError, OptionError
 
-__all__ = ["EXIT_REQUEUE", "LaunchOptions", "find_mpirun", "launch", "mpirun_command"]
+__all__ = ["LaunchOptions", "find_mpirun", "launch", "mpirun_command"]
 
 # A start with the same options would end in the same way: usage, model, data, divergence; and what
 # the user or the scheduler wants to end.
 _FINAL = {0, 2, 3, 4, 5, 129, 130, EXIT_REQUEUE}
+# How ranks end that have lost another one: a script, and a command of onnxgrad.
+_CONSEQUENCES = {UNCAUGHT, EXIT_STATUS[DeviceError]}
 
 Family = Literal["openmpi", "mpich"]
 
@@ -238,9 +241,13 @@ def _run_tcp(
 
 
 def _wait_all(processes: list[subprocess.Popen[Any]]) -> int:
-    """Wait for all; once one has failed, give the others a moment and end them."""
+    """Wait for all; once one has failed, give the others a moment and end them.
+
+    Returns the status of the rank that failed first. The others fail because they lose it, and may
+    be seen to end before it: a status that cannot come from that replaces one that can.
+    """
     patience = 5.0
-    status, deadline = 0, None
+    status, deadline, are_killed = 0, math.inf, False
     running = dict(enumerate(processes))
     while running:
         for rank, process in list(running.items()):
@@ -248,11 +255,14 @@ def _wait_all(processes: list[subprocess.Popen[Any]]) -> int:
                 continue
             del running[rank]
             ended = _status(process.returncode)
-            if ended != 0 and status == 0:
-                status, deadline = ended, time.monotonic() + patience
-                if ended != EXIT_REQUEUE:
-                    print_stderr(f"onnxgrad: rank {rank} ended with status {ended}")
-        if deadline is not None and time.monotonic() > deadline and status != EXIT_REQUEUE:
+            is_first = status == 0 or (status in _CONSEQUENCES and ended not in _CONSEQUENCES)
+            if ended == 0 or are_killed or not is_first:
+                continue
+            status, deadline = ended, min(deadline, time.monotonic() + patience)
+            if ended != EXIT_REQUEUE:
+                print_stderr(f"onnxgrad: rank {rank} ended with status {ended}")
+        if time.monotonic() > deadline and status != EXIT_REQUEUE:
+            are_killed = True
             for process in running.values():
                 process.kill()
         time.sleep(0.02)

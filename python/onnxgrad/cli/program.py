@@ -28,6 +28,7 @@ from onnxgrad.cli.console import (
     report_written,
     standard_output,
 )
+from onnxgrad.cli.exit_status import EXIT_STATUS, UNCAUGHT
 from onnxgrad.cli.outputs import check_output
 from onnxgrad.cli.train_options import with_parameters
 from onnxgrad.cli.training import Terminated
@@ -36,20 +37,6 @@ from onnxgrad.graphs.reports import report as make_report
 from onnxgrad.graphs.weight_changes import weight_change
 
 __all__ = ["app", "main"]
-
-EXIT_STATUS: dict[type[BaseException], int] = {
-    errors.InternalError: 1,
-    errors.OptionError: 2,
-    errors.ModelError: 3,
-    errors.UnsupportedOperatorError: 3,
-    errors.GradientError: 3,
-    errors.ShapeError: 3,
-    errors.DataError: 4,
-    errors.ConvergenceError: 5,
-    errors.CheckpointError: 6,
-    errors.DeviceError: 7,
-    KeyboardInterrupt: 130,
-}
 
 _EXIT_HELP = (
     "Exit status: 0 success, 1 bug in onnxgrad, 2 usage, 3 model or gradient, 4 data, "
@@ -116,7 +103,7 @@ def _with_exit_status(command: CommandFunction) -> CommandFunction:
             _report_bug(error)
         except errors.Error as error:
             print_stderr(message_of(error))
-            raise typer.Exit(EXIT_STATUS.get(type(error), 1)) from None
+            raise typer.Exit(EXIT_STATUS.get(type(error), UNCAUGHT)) from None
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
             _report_bug(error)
 

@@ -19,6 +19,7 @@ from onnxgrad.callbacks import Callback, CallbackLike, EarlyStopping, TensorBoar
 from onnxgrad.cli.console import OutputClosedError, out
 from onnxgrad.cli.derivatives import load_all
 from onnxgrad.cli.dry_run import dry_run
+from onnxgrad.cli.exit_status import EXIT_REQUEUE
 from onnxgrad.cli.outputs import (
     HistoryFile,
     check_outputs,
@@ -37,10 +38,7 @@ from onnxgrad.run_folder.description import to_toml
 from onnxgrad.sessions import Evaluation
 from onnxgrad.trainer import Trainer
 
-__all__ = ["EXIT_REQUEUE", "Terminated", "run"]
-
-EXIT_REQUEUE = 75
-"""Exit status of a training that a scheduler ended after a checkpoint: EX_TEMPFAIL of Unix."""
+__all__ = ["Terminated", "run"]
 
 
 _VALIDATION_OPTIONS = tuple(

@@ -1,0 +1,25 @@
+"""Exit statuses of the command line."""
+
+from __future__ import annotations
+
+from onnxgrad import errors
+
+__all__ = ["EXIT_REQUEUE", "EXIT_STATUS", "UNCAUGHT"]
+
+UNCAUGHT = 1  # Python's own for an exception that nothing catches
+
+EXIT_STATUS: dict[type[BaseException], int] = {
+    errors.InternalError: UNCAUGHT,
+    errors.OptionError: 2,
+    errors.ModelError: 3,
+    errors.UnsupportedOperatorError: 3,
+    errors.GradientError: 3,
+    errors.ShapeError: 3,
+    errors.DataError: 4,
+    errors.ConvergenceError: 5,
+    errors.CheckpointError: 6,
+    errors.DeviceError: 7,
+    KeyboardInterrupt: 130,
+}
+
+EXIT_REQUEUE = 75  # EX_TEMPFAIL: ended after a checkpoint, to be started again
