@@ -3,6 +3,7 @@
 // turns, so that other load on the machine hits all of them; the least of many times counts.
 //
 //   onnxgrad_gemm_table [seconds per product and implementation, default 0.2] [part of a name]
+//                       [BLAS library: "mkl", "openblas" or a path]
 
 #include <fmt/format.h>
 
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/blas.h"
 #include "device/cpu/gemm.h"
 
 namespace {
@@ -84,8 +86,9 @@ constexpr Shape kShapes[] = {
     {3072, 768, 1024, "TN"},
 };
 
-constexpr GemmChoice kChoices[] = {GemmChoice::kTiles, GemmChoice::kDots, GemmChoice::kBlocked,
-                                   GemmChoice::kBlockedStrips, GemmChoice::kBest};
+constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
+                                   GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
+                                   GemmChoice::kBlas,    GemmChoice::kBest};
 
 /// One product by one implementation.
 template <class T>
@@ -140,9 +143,9 @@ std::string in_units(double seconds) {
 
 template <class T>
 void print_table(double budget_s, std::string_view wanted) {
-  fmt::print("| {} | tiles | dots | blocked | strips | chosen | GFLOP/s | over the best |\n",
+  fmt::print("| {} | tiles | dots | blocked | strips | BLAS | chosen | GFLOP/s | over the best |\n",
              onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Shape& shape : kShapes) {
     const std::string title = fmt::format("{}x{}x{} {}", shape.m, shape.n, shape.k, shape.form);
     if (title.find(wanted) == std::string::npos) continue;
@@ -165,8 +168,9 @@ void print_table(double budget_s, std::string_view wanted) {
     double least = best.back();
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
-      constexpr const char* kNames[] = {"", "dots", "blocked", "strips"};
-      if (i > 0 && products[i].name() != kNames[i]) {
+      const onnxgrad::device::Blas* blas = onnxgrad::device::blas();
+      const std::string names[] = {"", "dots", "blocked", "strips", blas ? blas->name : "BLAS"};
+      if (i > 0 && products[i].name() != names[i]) {
         row += " |";
         continue;
       }
@@ -184,6 +188,7 @@ void print_table(double budget_s, std::string_view wanted) {
 int main(int argc, char** argv) {
   const double budget_s = argc > 1 ? std::atof(argv[1]) : 0.2;
   const std::string_view wanted = argc > 2 ? argv[2] : "";
+  if (argc > 3) onnxgrad::device::load_blas(argv[3]);
   print_table<float>(budget_s, wanted);
   print_table<double>(budget_s, wanted);
 }

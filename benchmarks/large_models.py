@@ -5,8 +5,9 @@
     benchmarks/large_models.py --docs docs/benchmarks.md
 
 An earlier build that took part as `--extra "before=..."` gets a column. Of PyTorch the faster
-layout of images counts, eager and compiled apart. A second table has `precision="bf16"` beside
-PyTorch's autocast, if both took part (`--peers onnxgrad-bf16,torch-bf16,torch-bf16-cl`).
+layout of images counts, eager and compiled apart. Further tables, of what took part:
+`precision="bf16"` beside PyTorch's autocast (`--peers onnxgrad-bf16,torch-bf16,torch-bf16-cl`), and
+large products by MKL (`--peers onnxgrad-mkl`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ HEAD = [
 
 HALF_HEAD = [
     "workload", "now, ms", "PyTorch, ms", "now / PyTorch", "float32 / bf16: ours", "PyTorch's",
+]  # fmt: skip
+
+MKL_HEAD = [
+    "workload", "own kernels, ms", "MKL, ms", "MKL / own", "PyTorch, ms", "own / PyTorch",
+    "MKL / PyTorch", "goal",
 ]  # fmt: skip
 
 Pair = tuple[float | None, float | None]  # with one thread, with two
@@ -132,15 +138,33 @@ def half_row(results: report.Results, name: str) -> list[str]:
     ]
 
 
-def half_table(results: report.Results) -> str:
-    """Empty without results of bfloat16."""
+def mkl_row(results: report.Results, name: str) -> list[str]:
+    own = milliseconds(results, name, ("onnxgrad",))
+    by_mkl = milliseconds(results, name, ("onnxgrad-mkl",))
+    eager = milliseconds(results, name, ("torch-eager", "torch-eager-cl"))
+    return [
+        name,
+        pair(three_digits, own),
+        pair(three_digits, by_mkl),
+        pair(two_decimals, quotient(by_mkl, own)),
+        pair(three_digits, eager),
+        pair(two_decimals, quotient(own, eager)),
+        pair(two_decimals, quotient(by_mkl, eager)),
+        pair(two_decimals, GOALS[name]) if name in GOALS else "",
+    ]
+
+
+def table_of(
+    peer: str, head: list[str], make: Callable[[report.Results, str], list[str]],
+    results: report.Results,
+) -> str:  # fmt: skip
+    """The workloads that a system took part in; empty if there is none."""
     names = [
         name
         for name in LARGE
-        if name in results["workloads"]
-        and milliseconds(results, name, ("onnxgrad-bf16",)) != (None, None)
+        if name in results["workloads"] and milliseconds(results, name, (peer,)) != (None, None)
     ]
-    return report.markdown(HALF_HEAD, [half_row(results, name) for name in names]) if names else ""
+    return report.markdown(head, [make(results, name) for name in names]) if names else ""
 
 
 def main() -> None:
@@ -151,7 +175,11 @@ def main() -> None:
     options = parser.parse_args()
     path = options.json or environments.DEFAULT_CACHE.expanduser() / "results.json"
     results = json.loads(path.read_text())
-    texts = {"large models": table(results), "bfloat16 beside PyTorch": half_table(results)}
+    texts = {
+        "large models": table(results),
+        "bfloat16 beside PyTorch": table_of("onnxgrad-bf16", HALF_HEAD, half_row, results),
+        "products by MKL": table_of("onnxgrad-mkl", MKL_HEAD, mkl_row, results),
+    }
     for mark, text in texts.items():
         print(text)
         if options.docs and text:

@@ -1,4 +1,4 @@
-// Versions of the library and of what it was built with.
+// Versions of the library and of what it was built with, and the BLAS library that it calls.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "bindings.h"
+#include "onnxgrad/blas.h"
 #include "onnxgrad/version.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
+using nb::literals::operator""_a;
 
 namespace onnxgrad::python {
 namespace {
@@ -26,6 +29,20 @@ std::vector<std::pair<std::string, std::string>> environment() {
 void bind_environment(nb::module_& module) {
   module.def("version", &version, "The version of the C++ library.");
   module.def("environment", &environment, "Versions of the library and of its build.");
+  module.def(
+      "use_blas",
+      [](std::string library, std::vector<std::string> folders) {
+        use_blas({.library = std::move(library), .folders = std::move(folders)});
+      },
+      "library"_a, "folders"_a, "Large products by a BLAS library; \"\": by own kernels.",
+      Unlocked());
+  module.def(
+      "request_blas",
+      [](std::string library, std::vector<std::string> folders) {
+        request_blas({.library = std::move(library), .folders = std::move(folders)});
+      },
+      "library"_a, "folders"_a, "The same, from the first plan on.");
+  module.def("blas_in_use", &blas_in_use, "Path of the BLAS library, or \"\".", Unlocked());
 }
 
 }  // namespace onnxgrad::python

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from onnxgrad import callbacks, data, errors, losses, metrics, optimizers, schedules
 from onnxgrad._core import set_image_decoder as _set_image_decoder
 from onnxgrad._core import version as _version
+from onnxgrad.base.libraries import request_blas_of_environment as _request_blas
+from onnxgrad.base.libraries import use_blas
 from onnxgrad.data.images import decode_image as _decode_image
 from onnxgrad.errors import (
     CheckpointError,
@@ -83,6 +85,7 @@ __all__ = [
     "set_weights",
     "show_versions",
     "training_step",
+    "use_blas",
     "vjp",
     "weight_change",
 ]
@@ -90,6 +93,7 @@ __all__ = [
 __version__: str = _version()
 
 _set_image_decoder(_decode_image)
+_request_blas()
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from onnxgrad import _core
+from onnxgrad.errors import OptionError
 
 __all__ = ["show_versions", "version_of", "versions"]
 
@@ -30,7 +31,7 @@ def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict
     if full:
         system["executable"] = sys.executable
     return {
-        "onnxgrad": dict(_core.environment()),
+        "onnxgrad": {**dict(_core.environment()), "blas": _blas()},
         "system": system,
         "packages": {name: version_of(name) for name in dict.fromkeys([*_PACKAGES, *packages])},
     }
@@ -73,6 +74,13 @@ def version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _blas() -> str:
+    try:
+        return _core.blas_in_use() or "own kernels"
+    except OptionError as error:
+        return error.what
 
 
 def _cpu_name() -> str:

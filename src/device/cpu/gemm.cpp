@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/blas.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/packed_gemm.h"
@@ -308,6 +309,10 @@ PreparedGemm prepare(const GemmSpec& spec) {
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
       return finish(run_blocked<T>, plan->packs_a ? "strips" : "blocked");
+    case GemmChoice::kBlas:
+      plan->blas = blas();
+      prepared.scratch_bytes = plan_blas(*plan);
+      return finish(run_blas<T>, plan->blas->name.c_str());
     case GemmChoice::kDots:
       if (!is_large) plan->threads = 1;
       plan->pack_b = !plan->transpose_b && spec.n != 1 && spec.k != 1;
@@ -400,14 +405,19 @@ GemmChoice choice_of(const GemmSpec& spec) {
 bool can_hand_over(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
   const GemmChoice choice = choice_of(spec);
-  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips;
+  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
+         choice == GemmChoice::kBlas;
 }
 
 bool can_pack_b(const GemmSpec& spec) {
   GemmSpec read = spec;
   read.transpose_b = false;
-  return spec.m > 0 && spec.n > 1 && spec.k > 0 && !spec.transpose_a && !spec.hands_over &&
-         spec.a_row_length == 0 && choice_of(read) != GemmChoice::kDots;
+  if (spec.m == 0 || spec.n <= 1 || spec.k == 0 || spec.transpose_a || spec.hands_over ||
+      spec.a_row_length != 0) {
+    return false;
+  }
+  const GemmChoice choice = choice_of(read);
+  return choice != GemmChoice::kDots && choice != GemmChoice::kBlas;
 }
 
 std::int64_t packed_b_elements(const GemmSpec& spec) {

@@ -30,7 +30,8 @@ enum class GemmChoice : std::int32_t {
   kTiles,
   kDots,
   kBlocked,
-  kBlockedStrips  ///< a transposed A is packed too
+  kBlockedStrips,  ///< a transposed A is packed too
+  kBlas            ///< a library, if one was chosen (device/blas.h) and the product is large
 };
 
 /// C = max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
@@ -92,8 +93,8 @@ struct PreparedGemm {
   void operator()(const GemmOperands& operands) const { fn(data.get(), operands); }
 };
 
-/// Sums run over k in an order that depends only on the sizes, not on the number of threads.
-/// Cost: a few microseconds. Thread-safe.
+/// Sums run over k in an order that depends only on the sizes, not on the number of threads, but
+/// for products by a library. Cost: a few microseconds. Thread-safe. Throws: what blas() throws.
 PreparedGemm prepare_gemm(const GemmSpec& spec);
 
 /// Whether a product is computed block by block, and with few enough steps that each block of C can

@@ -1,10 +1,14 @@
 #include "device/cpu/gemm_cost.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
+
+#include "device/blas.h"
 
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
 // each implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
@@ -52,6 +56,17 @@ bool waits_for_strided_lines() {
 #endif
 }
 
+/// Whether a library would compute it, if one was chosen. What it does besides multiplying, above
+/// all packing, should not take long beside that.
+bool suits_blas(const GemmSpec& spec) {
+  constexpr std::int64_t kLeast = 32;
+  constexpr std::int64_t kLeastWork = std::int64_t{1} << 21;
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  const auto [least, most] = std::minmax({spec.m, spec.n, spec.k});
+  return least >= kLeast && most <= kMost && spec.m * spec.n >= kLeastWork / spec.k &&
+         spec.a_row_length == 0 && spec.more[kGemmMaxMore - 1] == GemmStart::kZero;
+}
+
 double vectors(std::int64_t elements, int lanes) {
   const std::int64_t count = (elements + lanes - 1) / lanes;
   return static_cast<double>(count);
@@ -87,9 +102,12 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   if (spec.k == 0) return GemmChoice::kTiles;
   if (spec.choice != GemmChoice::kBest) {
     const bool cannot =
-        spec.choice == GemmChoice::kDots && (a_is_transposed || spec.more[0] != GemmStart::kZero);
+        (spec.choice == GemmChoice::kDots &&
+         (a_is_transposed || spec.more[0] != GemmStart::kZero)) ||
+        (spec.choice == GemmChoice::kBlas && (!suits_blas(spec) || blas() == nullptr));
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
+  if (suits_blas(spec) && blas() != nullptr) return GemmChoice::kBlas;
   const bool adds_more = spec.more[0] != GemmStart::kZero;  // dots do not
   if (!a_is_transposed && !adds_more && dots_cost(spec, target) < tiles_cost(spec, target)) {
     return GemmChoice::kDots;

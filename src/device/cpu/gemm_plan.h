@@ -5,10 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/blas.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
 
-// What prepare_gemm computes and the drivers in gemm.cpp and gemm_blocked.cpp read.
+// What prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp and gemm_blas.cpp read.
 
 namespace onnxgrad::device {
 
@@ -73,13 +74,14 @@ struct GemmPlan {
   bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
   bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
 
-  // Blocked: sizes of the blocks and bytes of one thread's scratch.
+  // Blocked, and by a library: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
   bool packs_a = false;      ///< a transposed A, as strips of a tile's rows
   bool b_is_packed = false;  ///< all of B, in the panels of `columns`
   std::int64_t thread_scratch = 0;
+  const Blas* blas = nullptr;
 };
 
 /// Moves everything that has C's rows.
@@ -141,6 +143,13 @@ void plan_packed(GemmPlan<T>& plan, bool in_blocks);
 
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);
+
+/// The same for products by a library.
+template <class T>
+std::int64_t plan_blas(GemmPlan<T>& plan);
+
+template <class T>
+void run_blas(const void* data, const GemmOperands& operands);
 
 }  // namespace onnxgrad::device
 
