@@ -150,7 +150,13 @@ struct FusedSupport {
   bool activation = true;          ///< `Activation` (opdef/activation.h)
   bool attention = true;           ///< `Attention` and `AttentionGradient` (opdef/attention.h)
   bool normalization = true;       ///< `BatchNormalization` with what surrounds it
+  bool pool_gradients = true;      ///< `MaxPoolGrad` and `AveragePoolGrad`
 };
+
+/// (dy, indices) and (dy) of domain `onnxgrad.fused`, with the attributes of the pool: the
+/// functions of these names without their last input, whose shape is that of the result.
+inline constexpr std::string_view kMaxPoolGrad = "MaxPoolGrad";
+inline constexpr std::string_view kAveragePoolGrad = "AveragePoolGrad";
 
 /// `GemmWeightUpdate` of domain `onnxgrad.fused`, (A, B, w, m, ...): WeightUpdate with the product
 /// op(A) op(B) as the gradient.

@@ -26,6 +26,7 @@ constexpr Pass kFuse[] = {
     {"merge_common_subexpressions", merge_common_subexpressions},
     {"keep_gates", keep_gates, &opdef::FusedSupport::kept_gates},
     {"keep_log_sums", keep_log_sums, &opdef::FusedSupport::log_sums},
+    {"fuse_pool_gradients", fuse_pool_gradients, &opdef::FusedSupport::pool_gradients},
     {"fuse_attention", fuse_attention, &opdef::FusedSupport::attention},
     {"fuse_activations", fuse_activations, &opdef::FusedSupport::activation},
     {"lift_casts", lift_casts, &opdef::FusedSupport::gemm},

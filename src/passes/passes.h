@@ -71,6 +71,11 @@ bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 /// and share the statistics: onnxgrad.fused.BatchNormalization, ...Grad.
 bool fuse_normalization(ir::Graph& graph, const PassContext& context);
 
+/// Relu's mask and a bias's sum move before the gradient of a MaxPool, where there are fewer
+/// numbers; gradients of pools no longer keep the pool's input: onnxgrad.fused.MaxPoolGrad,
+/// AveragePoolGrad.
+bool fuse_pool_gradients(ir::Graph& graph, const PassContext& context);
+
 /// Conv takes in the sum with a residual, Relu and Clip after it: onnxgrad.fused.Conv.
 bool fuse_convolutions(ir::Graph& graph, const PassContext& context);
 

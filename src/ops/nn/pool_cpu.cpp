@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "device/cpu/threads.h"
+#include "opdef/fused.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/max_pool_planes.h"
@@ -33,6 +34,7 @@ struct PoolTask {
   bool include_pad = false;
   bool has_indices = false;
   bool column_major = false;  ///< indices within a plane run along the first spatial axis
+  int dx = 0;                 ///< argument: of gradients, with the pool's input or without
   std::string node;
   int threads = 1;
   std::vector<std::int32_t> taps = {};  ///< of the kernel with a table: see planes::TapTable
@@ -135,14 +137,14 @@ void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
                    .hint = "Give the indices that MaxPool returned for an input of this shape."});
 }
 
-// args: dy, indices, x (not read), dx.
+// args: dy, indices, perhaps x (not read), dx.
 template <std::floating_point T>
 void run_max_pool_grad(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
-  T* dx = reinterpret_cast<T*>(args[3]);
+  T* dx = reinterpret_cast<T*>(args[task.dx]);
   const std::int64_t count = shape.planes * shape.input_size();
   std::fill_n(dx, count, T{0});
   for (std::int64_t o = 0; o < shape.planes * shape.output_size(); ++o) {
@@ -219,7 +221,7 @@ void run_max_pool_halved_grad(const void* data, std::byte* const* args, const La
   const PoolShape& shape = task.shape;
   const auto* dy = reinterpret_cast<const float*>(args[0]);
   const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
-  auto* dx = reinterpret_cast<float*>(args[3]);
+  auto* dx = reinterpret_cast<float*>(args[task.dx]);
   std::atomic<bool> is_done{true};
   visit_shares(task, [&](std::int64_t first, std::int64_t count) {
     const std::int64_t output = first * shape.output_size();
@@ -257,13 +259,13 @@ void run_average_pool(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// args: dy, x (not read), dx.
+// args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
 void run_average_pool_grad(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
   const T* dy = reinterpret_cast<const T*>(args[0]);
-  T* dx = reinterpret_cast<T*>(args[2]);
+  T* dx = reinterpret_cast<T*>(args[task.dx]);
   std::fill_n(dx, shape.planes * shape.input_size(), T{0});
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     T* result = dx + plane * shape.input_size();
@@ -311,13 +313,13 @@ void run_average_pool_rows(const void* data, std::byte* const* args, const Launc
   });
 }
 
-// args: dy, x (not read), dx.
+// args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
 void run_average_pool_rows_grad(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
   const T* dy = reinterpret_cast<const T*>(args[0]);
-  T* dx = reinterpret_cast<T*>(args[2]);
+  T* dx = reinterpret_cast<T*>(args[task.dx]);
   visit_shares(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       T* result = dx + plane * shape.input_size() * task.row;
@@ -385,7 +387,8 @@ Dims output_dims(const Dims& x, const PoolShape& shape) {
   return Dims(std::move(dims));
 }
 
-// `x` and `y`: the numbers of the tensors of the pool's input and output shape, inputs first.
+// `x` and `y`: the numbers of the tensors of the pool's input and output shape, inputs first. A
+// gradient without the pool's input has its output in the place of that.
 std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
                                   std::initializer_list<std::size_t> ys) {
   const auto desc = [&](std::size_t i) -> const opdef::TensorDesc& {
@@ -395,6 +398,7 @@ std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
   PoolTask task{.shape = pool_shape(request.node, desc(x).dims),
                 .include_pad = request.node.int_attribute("count_include_pad", 0) != 0,
                 .column_major = request.node.int_attribute("storage_order", 0) != 0,
+                .dx = static_cast<int>(request.inputs.size()),
                 .node = request.node.name,
                 .threads = request.threads};
   if (task.shape.spatial_rank > 3) return std::nullopt;
@@ -540,12 +544,14 @@ KernelOffer offer_global(const KernelRequest& request) {
 void register_pool_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "MaxPool", 0, offer_max_pool);
   registry.add("", "MaxPool", 10, offer_max_pool_simd);
-  registry.add(ir::kFunctionDomain, "MaxPoolGrad", 10, offer_max_pool_grad_simd);
   registry.add("", "AveragePool", 0, offer_average_pool);
   registry.add("", "AveragePool", 1, offer_average_pool_rows);
-  registry.add(ir::kFunctionDomain, "MaxPoolGrad", 0, offer_max_pool_grad);
-  registry.add(ir::kFunctionDomain, "AveragePoolGrad", 0, offer_average_pool_grad);
-  registry.add(ir::kFunctionDomain, "AveragePoolGrad", 1, offer_average_pool_rows_grad);
+  for (const std::string_view domain : {ir::kFunctionDomain, ir::kFusedDomain}) {
+    registry.add(domain, opdef::kMaxPoolGrad, 10, offer_max_pool_grad_simd);
+    registry.add(domain, opdef::kMaxPoolGrad, 0, offer_max_pool_grad);
+    registry.add(domain, opdef::kAveragePoolGrad, 0, offer_average_pool_grad);
+    registry.add(domain, opdef::kAveragePoolGrad, 1, offer_average_pool_rows_grad);
+  }
   registry.add("", "GlobalAveragePool", 0,
                offer_global<run_global_average<float>, run_global_average<double>>);
   registry.add("", "GlobalMaxPool", 0, offer_global<run_global_max<float>, run_global_max<double>>);
