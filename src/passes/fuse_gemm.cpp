@@ -89,7 +89,7 @@ void rewrite_gemm(Rewriter& out, ir::Graph& graph, const ir::Node& node) {
 bool fuse_gemm(ir::Graph& graph, const PassContext&) {
   bool changed = false;
   Rewriter out(graph);
-  for (ir::Node* node : std::vector<ir::Node*>(graph.nodes)) {
+  for (ir::Node* node : out.before()) {
     if (is_matmul(*node)) {
       rewrite_matmul(out, *node);
       changed = true;

@@ -84,7 +84,7 @@ bool fuse_gemm_updates(ir::Graph& graph, const PassContext&) {
   const Uses uses(graph);
   bool changed = false;
   Rewriter out(graph);
-  for (ir::Node* node : std::vector<ir::Node*>(graph.nodes)) {
+  for (ir::Node* node : out.before()) {
     const auto update = match_update(*node, uses);
     if (!update) {
       out.keep(node);

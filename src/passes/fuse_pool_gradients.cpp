@@ -64,7 +64,7 @@ bool mask_before(ir::Graph& graph) {
   const ir::Uses uses(graph);
   Rewriter rewriter(graph);
   bool changed = false;
-  for (Node* node : graph.nodes) {
+  for (Node* node : rewriter.before()) {
     const auto [gradient, y] = match_mask(*node, uses);
     if (gradient == nullptr || y == nullptr || y->type.shape != gradient->inputs[0]->type.shape) {
       rewriter.keep(node);

@@ -208,7 +208,7 @@ bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context, bo
 // A weight is rounded for each convolution that reads it as a half, rather than kept as one.
 void round_weights_again(ir::Graph& graph) {
   Rewriter out(graph);
-  for (Node* node : std::vector<Node*>(graph.nodes)) {
+  for (Node* node : out.before()) {
     for (Value*& input : node->inputs) {
       if (input == nullptr || !is_of_images(*node) || !ir::holds_half(input)) continue;
       Value* const weight = weight_behind(input);
@@ -226,7 +226,7 @@ bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
   if (!reads_halves(graph)) return false;
   bool changed = false;
   Rewriter out(graph);
-  for (Node* node : std::vector<Node*>(graph.nodes)) {
+  for (Node* node : out.before()) {
     const bool reads_matrices =
         is_onnx_operator(*node, "MatMul") || is_onnx_operator(*node, "Gemm");
     for (std::size_t i = 0; reads_matrices && i < 2; ++i) {
@@ -288,7 +288,7 @@ class CastSpreader {
       : graph_(graph), context_(context), uses_(graph), out_(graph) {}
 
   bool run() {
-    for (Node* node : std::vector<Node*>(graph_.nodes)) {
+    for (Node* node : out_.before()) {
       if (!is_cast_node(node)) ++position_;
       if (half_behind(node->output(0)) != nullptr) made_.emplace(node->outputs[0], position_);
       const opdef::OpDef* def = context_.ops.find(*node);

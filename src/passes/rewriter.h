@@ -18,11 +18,16 @@ bool any_node(const ir::Graph& graph, const Test& test) {
   return std::ranges::any_of(graph.nodes, [&](const ir::Node* node) { return test(*node); });
 }
 
-/// Builds the new list of nodes of a graph, front to back: keep() or emit() in order, then
-/// finish().
+/// Builds the new list of nodes of a graph, front to back: keep() or emit() for each of before(),
+/// then finish(). The graph's own list changes meanwhile.
 class Rewriter {
  public:
-  explicit Rewriter(ir::Graph& graph) : graph_(graph) { nodes_.reserve(graph.nodes.size()); }
+  explicit Rewriter(ir::Graph& graph) : graph_(graph), before_(graph.nodes) {
+    nodes_.reserve(before_.size());
+  }
+
+  /// The nodes that there were.
+  const std::vector<ir::Node*>& before() const { return before_; }
 
   void keep(ir::Node* node) { nodes_.push_back(node); }
 
@@ -50,6 +55,7 @@ class Rewriter {
 
  private:
   ir::Graph& graph_;
+  std::vector<ir::Node*> before_;
   std::vector<ir::Node*> nodes_;
 };
 
