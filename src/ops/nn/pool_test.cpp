@@ -35,6 +35,7 @@ std::vector<Windows> windows() {
       {"ceil_and_pads",
        "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1], ceil_mode = 1",
        {1, 2, 6, 5}},
+      {"ceil_beyond", "kernel_shape = [3, 3], strides = [2, 3], ceil_mode = 1", {1, 2, 2, 5}},
       {"floor", "kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 0", {1, 2, 6, 7}},
       {"same_upper",
        "kernel_shape = [3, 2], strides = [2, 2], auto_pad = \"SAME_UPPER\"",

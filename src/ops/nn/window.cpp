@@ -40,9 +40,11 @@ AutoPad read_auto_pad(const ir::Node& node) {
 
 // Number of windows along one axis; ONNX's convPoolShapeInference.
 std::int64_t count_windows(const WindowAxis& axis, bool ceil_mode) {
-  const std::int64_t room = axis.input + axis.pad_begin + axis.pad_end - axis.extent();
+  // With ceil_mode the last window may reach beyond the padding, also if it is the only one.
+  const std::int64_t room = axis.input + axis.pad_begin + axis.pad_end - axis.extent() +
+                            (ceil_mode ? axis.stride - 1 : 0);
   if (room < 0) return 0;
-  std::int64_t count = (room + (ceil_mode ? axis.stride - 1 : 0)) / axis.stride + 1;
+  std::int64_t count = room / axis.stride + 1;
   // A window that would start in the padding after the input is omitted.
   if (ceil_mode && (count - 1) * axis.stride >= axis.input + axis.pad_begin) --count;
   return count;
