@@ -3,9 +3,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <deque>
 #include <map>
-#include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -26,8 +27,10 @@ struct Choice {
   std::mutex mutex;
   std::string library;
   std::vector<std::string> folders;
-  std::shared_ptr<const Blas> blas;               // nullptr: none, or not loaded yet
-  std::vector<std::shared_ptr<const Blas>> kept;  // plans have their addresses
+  const Blas* blas = nullptr;  // none, or not loaded yet
+  std::deque<Blas> loaded;     // plans have their addresses
+
+  void keep(Blas&& library) { blas = &loaded.emplace_back(std::move(library)); }
 };
 
 Choice& choice() {
@@ -69,7 +72,7 @@ void limit_threads(void* library, Blas& blas) {
   if (set_threads != nullptr) set_threads(1);
 }
 
-std::shared_ptr<const Blas> load(const std::string& name, const std::vector<std::string>& folders) {
+Blas load(const std::string& name, const std::vector<std::string>& folders) {
   std::string failure;
   for (const std::string& path : candidates(name, folders)) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -78,18 +81,16 @@ std::shared_ptr<const Blas> load(const std::string& name, const std::vector<std:
       failure = why != nullptr ? why : path;
       continue;
     }
-    auto blas = std::make_shared<Blas>();
-    blas->name = name.substr(name.rfind('/') + 1);
-    blas->path = path;
-    find(library, "cblas_sgemm", blas->sgemm);
-    find(library, "cblas_dgemm", blas->dgemm);
-    if (blas->sgemm == nullptr || blas->dgemm == nullptr) {
+    Blas blas{.name = name.substr(name.rfind('/') + 1), .path = path};
+    find(library, "cblas_sgemm", blas.sgemm);
+    find(library, "cblas_dgemm", blas.dgemm);
+    if (blas.sgemm == nullptr || blas.dgemm == nullptr) {
       dlclose(library);
       throw OptionError({.what = fmt::format("'{}' exports no cblas_sgemm and cblas_dgemm", path),
                          .hint = "Give the file of a BLAS library with the C interface and 32-bit "
                                  "integers."});
     }
-    limit_threads(library, *blas);
+    limit_threads(library, blas);
     return blas;
   }
   throw OptionError(
@@ -111,24 +112,22 @@ void choose_blas(const std::string& library, const std::vector<std::string>& fol
 }
 
 void load_blas(const std::string& library, const std::vector<std::string>& folders) {
-  auto loaded = library.empty() ? nullptr : load(library, folders);
+  std::optional<Blas> loaded;
+  if (!library.empty()) loaded = load(library, folders);
   Choice& made = choice();
   const std::scoped_lock lock(made.mutex);
   made.library = library;
   made.folders = folders;
-  made.blas = loaded;
-  made.kept.push_back(std::move(loaded));
+  made.blas = nullptr;
+  if (loaded) made.keep(*std::move(loaded));
 }
 
 const Blas* blas() {
   Choice& made = choice();
   const std::scoped_lock lock(made.mutex);
   if (made.library.empty()) return nullptr;
-  if (made.blas == nullptr) {
-    made.blas = load(made.library, made.folders);
-    made.kept.push_back(made.blas);
-  }
-  return made.blas.get();
+  if (made.blas == nullptr) made.keep(load(made.library, made.folders));
+  return made.blas;
 }
 
 }  // namespace onnxgrad::device

@@ -21,10 +21,7 @@ namespace {
 
 using ir::Node;
 
-bool is_weight_gradient(const Node& node) {
-  return node.domain == ir::kFunctionDomain &&
-         opdef::base_name(node.domain, node.op_type) == "ConvWeightGrad";
-}
+bool is_weight_gradient(const Node& node) { return is_function(&node, "ConvWeightGrad"); }
 
 // Where a guard chooses between results and what was before, all results would be stored until the
 // condition is known; without one they replace it.

@@ -32,10 +32,6 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-bool is_function(const Node& node, std::string_view name) {
-  return node.domain == ir::kFunctionDomain && opdef::base_name(node.domain, node.op_type) == name;
-}
-
 Value* float16_behind(const Value* wide) {
   const Node* cast = wide->producer;
   if (!is_standard(cast, "Cast") || wide->dtype() != DataType::kFloat32) return nullptr;
@@ -69,7 +65,7 @@ class GuardedProducts {
   bool run() {
     bool changed = false;
     for (Node* node : std::vector<Node*>(graph_.nodes)) {
-      if (!is_function(*node, opdef::kFaultSum)) continue;
+      if (!is_function(node, opdef::kFaultSum)) continue;
       if (const auto match = find(node)) changed = rewrite(*match) || changed;
     }
     if (!changed) return false;
@@ -116,7 +112,7 @@ class GuardedProducts {
   bool find_update(const Value* gradient, Match& match) const {
     Node* reader = match.update;
     if (reader == nullptr || reader->graph != &graph_) return false;
-    if (is_function(*reader, opdef::kWeightUpdate)) {
+    if (is_function(reader, opdef::kWeightUpdate)) {
       if (reader->inputs[0] != gradient) return false;
       match.guards = guards_of(*reader, uses_);
       return !match.guards.empty();

@@ -28,13 +28,8 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-bool is_gradient(const Node* node, std::string_view base_name) {
-  return node != nullptr && node->domain == ir::kFunctionDomain &&
-         opdef::base_name(node->domain, node->op_type) == base_name;
-}
-
 bool is_pool_gradient(const Node& node) {
-  return is_gradient(&node, opdef::kMaxPoolGrad) || is_gradient(&node, opdef::kAveragePoolGrad);
+  return is_function(&node, opdef::kMaxPoolGrad) || is_function(&node, opdef::kAveragePoolGrad);
 }
 
 /// x > 0 ? gradient : 0, of the gradient of a MaxPool of x that nothing else reads.
@@ -48,7 +43,7 @@ Masked match_mask(const Node& where, const ir::Uses& uses) {
   const Value* dx = where.inputs[1];
   Node* gradient = dx == nullptr ? nullptr : dx->producer;
   const Node* greater = where.inputs[0]->producer;
-  if (!is_gradient(gradient, opdef::kMaxPoolGrad) || uses.only_reader(dx) != &where ||
+  if (!is_function(gradient, opdef::kMaxPoolGrad) || uses.only_reader(dx) != &where ||
       !ir::is_op(greater, "Greater") || !ir::is_number(greater->inputs[1], 0)) {
     return {};
   }
@@ -102,7 +97,7 @@ bool sum_before(const ir::Graph& graph) {
   for (Node* node : graph.nodes) {
     if (!ir::is_op(node, "ReduceSum")) continue;
     const Node* gradient = node->inputs[0]->producer;
-    if (!is_gradient(gradient, opdef::kMaxPoolGrad)) continue;
+    if (!is_function(gradient, opdef::kMaxPoolGrad)) continue;
     const auto dims = gradient->inputs[0]->type.static_dims();
     if (!dims || !covers_spatial_axes(*node, dims->rank())) continue;
     node->inputs[0] = gradient->inputs[0];

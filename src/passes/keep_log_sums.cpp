@@ -27,16 +27,11 @@ constexpr std::string_view kLossGradient = "SoftmaxCrossEntropyLossGrad";
 // With fewer scores, a step's time is in other things.
 constexpr std::int64_t kFewestScores = 1 << 14;
 
-bool is_loss_gradient(const Node* node) {
-  return node != nullptr && node->domain == ir::kFunctionDomain &&
-         opdef::base_name(node->domain, node->op_type) == kLossGradient;
-}
-
 // All that read the log-probabilities; empty if one of them is something else.
 std::vector<Node*> gradients_of(const Value* log_probabilities, const ir::Uses& uses) {
   std::vector<Node*> gradients;
   for (const ir::Use& use : uses.of(log_probabilities)) {
-    if (!is_loss_gradient(use.node) || use.input != 1) return {};
+    if (!is_function(use.node, kLossGradient) || use.input != 1) return {};
     gradients.push_back(use.node);
   }
   return gradients;

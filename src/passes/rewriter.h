@@ -8,8 +8,16 @@
 
 #include "ir/builder.h"
 #include "ir/graph.h"
+#include "opdef/registry.h"
 
 namespace onnxgrad::passes {
+
+/// Whether a node calls one of our functions, whatever it is specialised for: "MaxPoolGrad". False
+/// for nullptr.
+inline bool is_function(const ir::Node* node, std::string_view base_name) {
+  return node != nullptr && node->domain == ir::kFunctionDomain &&
+         opdef::base_name(node->domain, node->op_type) == base_name;
+}
 
 /// Whether a node of the graph satisfies `test`: most graphs have nothing for most passes, which
 /// then need not look for the readers of all values.

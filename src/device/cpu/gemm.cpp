@@ -23,10 +23,6 @@ constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
 // To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
 constexpr std::int64_t kRowsOfRead = 4;
 
-std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 template <class T>
 const T* zeros() {
   alignas(64) static constexpr T kZeros[kWidestPanel] = {};

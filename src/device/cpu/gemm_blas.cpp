@@ -18,8 +18,6 @@ constexpr std::int64_t kBufferBytes = std::int64_t{3} << 19;  // 768 rows of 512
 constexpr std::int64_t kLeastRows = 128;                      // of a thread or block
 constexpr std::int64_t kHandedOverRows = 16;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 /// A part of C.
 struct Part {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
@@ -137,11 +135,11 @@ std::int64_t plan_blas(GemmPlan<T>& plan) {
   const std::int64_t lanes = plan.target->lanes;
   const std::int64_t rows = plan.split_m ? ceil_div(plan.m, plan.threads) : plan.m;
   const std::int64_t columns = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
-  plan.block_n = ceil_div(columns, lanes) * lanes + lanes;
+  plan.block_n = round_up(columns, lanes) + lanes;
   const std::int64_t row_bytes = plan.block_n * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most = std::max(kBufferBytes / row_bytes, kLeastRows);
   const std::int64_t equal = ceil_div(rows, ceil_div(rows, most));
-  plan.block_m = ceil_div(equal, kHandedOverRows) * kHandedOverRows;
+  plan.block_m = round_up(equal, kHandedOverRows);
   plan.thread_scratch = plan.block_m * row_bytes;
   return plan.thread_scratch * plan.threads;
 }

@@ -33,10 +33,6 @@ std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
   return kHandedOverTiles * kGemmMaxRows * kGemmMaxVectors * plan.target->lanes;
 }
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 template <class T>
 std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
   return ceil_div(plan.block_m * plan.block_k, plan.target->lanes) * plan.target->lanes;
@@ -425,7 +421,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
     elements += handed_over_elements(plan);
     if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
   }
-  plan.thread_scratch = align64(elements * kSize);
+  plan.thread_scratch = round_up(elements * kSize, 64);
   return plan.thread_scratch * plan.threads;
 }
 

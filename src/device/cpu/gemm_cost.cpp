@@ -56,15 +56,16 @@ bool waits_for_strided_lines() {
 #endif
 }
 
-/// Whether a library would compute it, if one was chosen. What it does besides multiplying, above
-/// all packing, should not take long beside that.
+/// Whether a library was chosen and suits the product: what it does besides multiplying, above all
+/// packing, should not take long beside that.
 bool suits_blas(const GemmSpec& spec) {
   constexpr std::int64_t kLeast = 32;
   constexpr std::int64_t kLeastWork = std::int64_t{1} << 21;
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   const auto [least, most] = std::minmax({spec.m, spec.n, spec.k});
   return least >= kLeast && most <= kMost && spec.m * spec.n >= kLeastWork / spec.k &&
-         spec.a_row_length == 0 && spec.more[kGemmMaxMore - 1] == GemmStart::kZero;
+         spec.a_row_length == 0 && spec.more[kGemmMaxMore - 1] == GemmStart::kZero &&
+         blas() != nullptr;
 }
 
 double vectors(std::int64_t elements, int lanes) {
@@ -101,13 +102,12 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const bool a_is_transposed = spec.transpose_a && spec.m != 1 && spec.k != 1;
   if (spec.k == 0) return GemmChoice::kTiles;
   if (spec.choice != GemmChoice::kBest) {
-    const bool cannot =
-        (spec.choice == GemmChoice::kDots &&
-         (a_is_transposed || spec.more[0] != GemmStart::kZero)) ||
-        (spec.choice == GemmChoice::kBlas && (!suits_blas(spec) || blas() == nullptr));
+    const bool cannot = (spec.choice == GemmChoice::kDots &&
+                         (a_is_transposed || spec.more[0] != GemmStart::kZero)) ||
+                        (spec.choice == GemmChoice::kBlas && !suits_blas(spec));
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
-  if (suits_blas(spec) && blas() != nullptr) return GemmChoice::kBlas;
+  if (suits_blas(spec)) return GemmChoice::kBlas;
   const bool adds_more = spec.more[0] != GemmStart::kZero;  // dots do not
   if (!a_is_transposed && !adds_more && dots_cost(spec, target) < tiles_cost(spec, target)) {
     return GemmChoice::kDots;

@@ -13,6 +13,11 @@
 
 namespace onnxgrad::device {
 
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
+  return ceil_div(value, unit) * unit;
+}
+
 /// The longest sums whose blocks of C are completed one after the other.
 inline constexpr std::int64_t kMaxHandedOverSteps = 8192;
 

@@ -18,11 +18,9 @@
 namespace onnxgrad::device {
 namespace {
 
-using half_gemm::ceil_div;
 using half_gemm::HalfPlan;
 using half_gemm::kLanes;
 using half_gemm::kPanelColumns;
-using half_gemm::round_up;
 
 /// Columns in panels of at most kPairMaxVectors vectors, none much smaller than the others.
 struct Panels {

@@ -14,11 +14,9 @@
 namespace onnxgrad::device {
 namespace {
 
-using half_gemm::ceil_div;
 using half_gemm::HalfPlan;
 using half_gemm::kLanes;
 using half_gemm::kPanelColumns;
-using half_gemm::round_up;
 
 constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "device/cpu/convert.h"
+#include "device/cpu/gemm_plan.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/half_gemm.h"
 #include "device/cpu/half_gemm_pairs.h"
@@ -15,11 +16,6 @@ namespace onnxgrad::device::half_gemm {
 
 inline constexpr std::int64_t kLanes = kPairLanes;
 inline constexpr std::int64_t kPanelColumns = kPairMaxVectors * kLanes;
-
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return ceil_div(value, unit) * unit;
-}
 
 struct HalfPlan {
   HalfGemmSpec spec;

@@ -10,7 +10,6 @@ namespace onnxgrad::device {
 namespace {
 
 using half_gemm::kPanelColumns;
-using half_gemm::round_up;
 
 /// Calls f(first column, columns, width in memory) for each panel.
 template <class F>
