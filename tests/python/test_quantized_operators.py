@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 import onnxgrad as og
 from contrib_samples import MICROSOFT, Numbers, Sample
+from stock_products import largest_weight
 
 F = np.float32
 
@@ -164,7 +165,7 @@ def test_gradients_of_scales_equal_differences(form: str) -> None:
 def test_integer_products_equal_onnxruntimes() -> None:
     rng = np.random.default_rng(0)
     a = rng.integers(0, 256, (2, 5, 300)).astype(np.uint8)
-    b = rng.integers(-128, 128, (300, 4)).astype(np.int8)
+    b = rng.integers(-largest_weight(), largest_weight(), (300, 4)).astype(np.int8)
     zeros = {"az": np.uint8(120), "bz": rng.integers(-9, 9, 4).astype(np.int8)}
     product = oh.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
     model = model_of([product], {"a": a, "b": b}, ["y"], zeros, 17)
@@ -193,7 +194,7 @@ def close_codes(given: np.ndarray, expected: np.ndarray) -> None:
 def test_quantized_products_are_onnxruntimes() -> None:
     rng = np.random.default_rng(0)
     a = rng.integers(0, 256, (5, 40)).astype(np.uint8)
-    b = rng.integers(-128, 128, (40, 6)).astype(np.int8)
+    b = rng.integers(-largest_weight(), largest_weight(), (40, 6)).astype(np.int8)
     constants = {
         "as": F(0.02), "az": np.uint8(128),
         "bs": F(0.01), "bz": np.int8(2),
@@ -207,7 +208,7 @@ def test_quantized_products_are_onnxruntimes() -> None:
     x = rng.integers(0, 256, (2, 3, 6, 6)).astype(np.uint8)
     constants = {
         "xs": F(0.02), "xz": np.uint8(120),
-        "w": rng.integers(-128, 128, (4, 3, 3, 3)).astype(np.int8),
+        "w": rng.integers(-largest_weight(), largest_weight(), (4, 3, 3, 3)).astype(np.int8),
         "ws": rng.uniform(0.005, 0.02, 4).astype(F), "wz": np.zeros(4, np.int8),
         "ys": F(0.03), "yz": np.uint8(110), "bias": rng.integers(-500, 500, 4).astype(np.int32),
     }  # fmt: skip
@@ -289,7 +290,7 @@ def test_products_with_few_bits(sample: Sample) -> None:
 def test_quantized_attention_is_onnxruntimes() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (2, 4, 8)).astype(np.uint8)
-    w = rng.integers(-128, 128, (8, 24)).astype(np.int8)
+    w = rng.integers(-largest_weight(), largest_weight(), (8, 24)).astype(np.int8)
     inputs = [
         x, w, rng.normal(size=24).astype(F), np.array(0.02, F), np.array(0.01, F),
         np.array([3, 4], np.int32), np.array(128, np.uint8), np.array(1, np.int8),
