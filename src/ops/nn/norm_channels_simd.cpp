@@ -126,15 +126,18 @@ HWY_ATTR Moments moments_of(const E* x, const Stretches& stretches) {
       sums[which] = hn::Add(sums[which], lanes.load(x + i));
     });
     const auto size = static_cast<double>(block.count());
-    const double block_mean = total(sums) / size;
-    const auto rounded = static_cast<float>(block_mean);
-    const V centre = hn::Set(D(), rounded);
+    const auto centre = static_cast<float>(total(sums) / size);
+    const V centres = hn::Set(D(), centre);
+    V distances[2] = {hn::Zero(D()), hn::Zero(D())};
     V centred[2] = {hn::Zero(D()), hn::Zero(D())};
     visit(stretches, block, [&](std::int64_t i, auto lanes, int which) HWY_ATTR {
-      const V distance = lanes.only(hn::Sub(lanes.load(x + i), centre));
+      const V distance = lanes.only(hn::Sub(lanes.load(x + i), centres));
+      distances[which] = hn::Add(distances[which], distance);
       centred[which] = hn::MulAdd(distance, distance, centred[which]);
     });
-    const double error = block_mean - static_cast<double>(rounded);
+    // The first sum is rounded to the size of the elements, the second to their deviation.
+    const double error = total(distances) / size;
+    const double block_mean = static_cast<double>(centre) + error;
     const double block_squares = total(centred) - size * error * error;
     const double difference = block_mean - mean;
     squares += block_squares + difference * difference * count * size / (count + size);
