@@ -295,12 +295,14 @@ PreparedGemm prepare(const GemmSpec& spec) {
     plan->columns = split_columns(spec.n, *plan->target);
     GemmSpec read = spec;
     read.transpose_b = false;
-    plan_packed(*plan, choose_gemm(read, *plan->target) == GemmChoice::kBlocked);
+    const GemmChoice choice = choose_gemm(read, *plan->target);
+    plan->packs_a = choice == GemmChoice::kBlockedStrips;
+    prepared.scratch_bytes = plan_packed(*plan, choice != GemmChoice::kTiles);
     return finish(run_blocked<T>, "packed");
   }
   switch (choose_gemm(spec, *plan->target)) {
     case GemmChoice::kBlockedStrips:
-      plan->packs_a = plan->transpose_a;
+      plan->packs_a = true;
       [[fallthrough]];
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);

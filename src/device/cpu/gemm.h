@@ -30,7 +30,7 @@ enum class GemmChoice : std::int32_t {
   kTiles,
   kDots,
   kBlocked,
-  kBlockedStrips,  ///< a transposed A is packed too
+  kBlockedStrips,  ///< A is packed too
   kBlas            ///< a library, if one was chosen (device/blas.h) and the product is large
 };
 

@@ -9,33 +9,66 @@
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
-// A's block are traversed, and A's block, which is read in place or, if it is transposed, may be
-// packed into strips as high as a tile, for all panels. While a block is
-// computed, tiles fetch what is packed and read for the next one (GemmExtras::ahead). If blocks of
-// C are handed over, B is kept packed for all k and the loop over k is inside that over rows: a
-// block of C is complete before the next one begins. Its last steps go to a buffer of two tiles,
-// which the receiver finds in the L1 cache; if there are no other steps, there is no block.
+// A's block are traversed, and A's block, which is read in place or packed into strips as high as a
+// tile, for all panels. While a block is computed, tiles fetch what is packed and read for the next
+// one (GemmExtras::ahead). If there is only one block of rows and a panel is small, each panel is
+// packed when its tiles need it, and they find it in the L1 cache. If blocks of C are handed over,
+// B is kept packed for all k and the loop over k is inside that over rows: a block of C is complete
+// before the next one begins. Its last steps go to a buffer of a few tiles, which the receiver
+// finds in the L1 cache; if there are no other steps, there is no block.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kBlockK = 256;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockN = 512;
+constexpr std::int64_t kBlockNOfStrips = 1024;  // more columns use what has been packed of A
 // Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
-constexpr std::int64_t kHandedOverTiles = 2;
-constexpr std::int64_t kLeastRows = 128;  // of a thread, if each packs all of B
+constexpr std::int64_t kHandedOverRow = 512;  // bytes: of two tiles of 4 vectors of 512 bits
+constexpr std::int64_t kLeastRows = 128;      // of a thread, if each packs all of B
 
 template <class T>
-std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
-  return kHandedOverTiles * kGemmMaxRows * kGemmMaxVectors * plan.target->lanes;
+std::int64_t panel_columns(const GemmTarget<T>& target) {
+  return static_cast<std::int64_t>(target.lanes) * target.max_vectors;
+}
+
+/// Tiles that are handed over together: the receiver should have more to do than to begin.
+template <class T>
+std::int64_t handed_over_tiles(const GemmTarget<T>& target) {
+  return kHandedOverRow / (panel_columns(target) * static_cast<std::int64_t>(sizeof(T)));
+}
+
+template <class T>
+std::int64_t handed_over_elements(const GemmTarget<T>& target) {
+  return handed_over_tiles(target) * kGemmMaxRows * panel_columns(target);
+}
+
+/// Whether a panel leaves room for rows of A in the L1 cache.
+template <class T>
+bool has_small_panels(const GemmPlan<T>& plan) {
+  constexpr std::int64_t kSmallPanel = std::int64_t{16} << 10;
+  return plan.block_k * panel_columns(*plan.target) * static_cast<std::int64_t>(sizeof(T)) <=
+         kSmallPanel;
 }
 
 template <class T>
 std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
   return ceil_div(plan.block_m * plan.block_k, plan.target->lanes) * plan.target->lanes;
+}
+
+template <class T>
+std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
+  if (plan.b_is_packed) return 0;
+  if (plan.packs_in_turn) return plan.block_k * panel_columns(*plan.target);
+  return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+}
+
+/// Of a block.
+template <class T>
+std::int64_t most_columns(const GemmPlan<T>& plan) {
+  return plan.packs_a ? kBlockNOfStrips : kBlockN;
 }
 
 /// A part of C that one thread computes.
@@ -59,14 +92,14 @@ class Blocked {
         scale_(plan.alpha * static_cast<T>(operands.factor)),
         operands_(operands),
         packed_b_(reinterpret_cast<T*>(scratch)) {
-    T* rest = packed_b_ + plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+    T* rest = packed_b_ + packed_b_elements(plan);
     if (plan.packs_a) {
       packed_a_ = rest;
       rest += packed_a_elements(plan);
     }
     if (!plan.hands_over) return;
     handed_over_ = rest;
-    c_ = handed_over_ + handed_over_elements(plan);
+    c_ = handed_over_ + handed_over_elements(*plan.target);
     c_row_ = plan.block_n;
   }
 
@@ -88,7 +121,7 @@ class Blocked {
   void run_packed(const Part& part) {
     const ColumnSplit<T>& all = plan_.columns;
     const std::int64_t wide = all.wide * plan_.target->lanes;
-    const std::int64_t most = std::max<std::int64_t>(kBlockN / wide, 1);
+    const std::int64_t most = std::max<std::int64_t>(most_columns(plan_) / wide, 1);
     const std::int64_t last = all.wide_count + all.narrow_count;
     for (std::int64_t p = part.panel; p < part.panel + part.panels; p += most) {
       const std::int64_t panels = std::min(most, part.panel + part.panels - p);
@@ -101,7 +134,7 @@ class Blocked {
     }
   }
 
-  std::int64_t panel_columns(std::int64_t p) const {
+  std::int64_t columns_of(std::int64_t p) const {
     return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *
            plan_.target->lanes;
   }
@@ -128,7 +161,7 @@ class Blocked {
     const std::int64_t end = part.row + part.rows;
     for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
       begin_steps(k);
-      if (!plan_.b_is_packed) pack_panels(k, j, packed_b_);
+      pack_panels(k, j, packed_b_);
       for (std::int64_t i = part.row; i < end; i += plan_.block_m) {
         const std::int64_t below = i + plan_.block_m;
         const Block next =
@@ -147,7 +180,7 @@ class Blocked {
       const std::int64_t rows = rows_from(part, i);
       for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
         begin_steps(k);
-        T* b = packed_b_ + k * padded;
+        T* b = plan_.packs_in_turn ? packed_b_ : packed_b_ + k * padded;
         if (is_top) pack_panels(k, j, b);
         const std::int64_t below = i + plan_.block_m;
         const Block next = !is_last_ ? Block{i, rows, k + plan_.block_k, is_top}
@@ -159,16 +192,19 @@ class Blocked {
   }
 
   void pack_panels(std::int64_t k, std::int64_t j, T* to) {
-    if (!plan_.transpose_b) return copy_panels(b_ + k * plan_.n + j, to);
+    if (plan_.b_is_packed || plan_.packs_in_turn) return;
+    if (!plan_.transpose_b && !has_small_panels(plan_)) {
+      return copy_panels(b_ + k * plan_.n + j, to);
+    }
     for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
-      const std::int64_t width = panel_columns(p);
+      const std::int64_t width = columns_of(p);
       pack_b(plan_, b_, k, steps_, j + at, std::min(width, columns_ - at), to, width);
       to += width * steps_;
       at += width;
     }
   }
 
-  /// Row by row, in the order of memory.
+  /// Row by row, in the order of memory: those of wide panels are several cache lines.
   void copy_panels(const T* from, T* to) const {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
@@ -179,7 +215,7 @@ class Blocked {
       T* row = to;
       std::int64_t at = 0;
       for (std::int64_t p = 0; p < panels; ++p) {
-        const std::int64_t width = panel_columns(p);
+        const std::int64_t width = columns_of(p);
         const std::int64_t count = std::min(width, columns_ - at);
         T* place = row + k * width;
         std::memcpy(place, from + at, static_cast<std::size_t>(count) * sizeof(T));
@@ -200,11 +236,16 @@ class Blocked {
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
-    if (plan_.packs_a) pack_a(k, row, split_rows(rows, *plan_.target, split_.wide));
+    const RowSplit<T> packed = plan_.packs_a ? strips(rows) : RowSplit<T>{};
+    if (plan_.packs_a) pack_a(k, row, packed);
     T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
     for (std::int64_t p = 0; p < panels; ++p) {
-      const std::int64_t width = panel_columns(p);
+      const std::int64_t width = columns_of(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
+      if (plan_.packs_in_turn) {
+        const std::int64_t count = std::min(width, first_column + columns_ - column);
+        pack_b(plan_, b_, k, steps_, column, count, packed_b_, width);
+      }
       if (plan_.packs_a && p < split_.wide_count) {
         tile.a = packed_a_;
         tile.a_row = 1;
@@ -215,34 +256,49 @@ class Blocked {
         tile.a_step = plan_.transpose_a ? plan_.m : 1;
         a_is_packed_ = false;
       }
-      tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : b;
+      tile.b = plan_.b_is_packed     ? packed_steps(column, k, width)
+               : plan_.packs_in_turn ? packed_b_
+                                     : b + (column - first_column) * steps_;
       tile.b_step = width;
       tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
       tile.c = c;
       set_addends(tile, row, column);
-      extras_.ahead_rows = 0;
+      for (GemmAhead<T>& part : extras_.ahead) part = {};
       if (next.k < plan_.k && !plan_.b_is_packed) set_ahead(next, first_column, p, panels);
-      const RowSplit<T> split = split_rows(rows, *plan_.target, vectors);
+      if (plan_.packs_in_turn && !plan_.transpose_b && p + 1 < panels) {
+        set_panel_ahead(k, column + width, columns_of(p + 1));
+      }
+      extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
+      const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
       if (plan_.hands_over && is_last_) {
         hand_over(tile, split, row, column, width - plan_.target->lanes + tile.tail);
       } else {
         run_panel(tile, split);
       }
-      b += width * steps_;
       column += width;
       c += width;
     }
   }
 
-  /// Tiles read their rows of a transposed A from each step's cache line; packed, one after
-  /// another.
   void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
-    const T* from = a_ + k * plan_.m + row;
-    const std::int64_t big_rows = split.big_count * split.big;
-    plan_.target->pack_strips(from, plan_.m, packed_a_, split.big_count, split.big, steps_);
-    if (split.small_count == 0) return;
-    plan_.target->pack_strips(from + big_rows, plan_.m, packed_a_ + big_rows * steps_,
-                              split.small_count, split.big - 1, steps_);
+    const std::ptrdiff_t a_row = plan_.transpose_a ? plan_.m : plan_.k;
+    const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t height) {
+      const T* from =
+          plan_.transpose_a ? a_ + k * a_row + row + first : a_ + (row + first) * a_row + k;
+      pack_strips(*plan_.target, from, a_row, plan_.transpose_a, strips, height, steps_,
+                  packed_a_ + first * steps_);
+    };
+    pack(0, split.big_count, split.big);
+    if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
+  }
+
+  /// The tiles of packed rows.
+  RowSplit<T> strips(std::int64_t rows) const {
+    const GemmTarget<T>& target = *plan_.target;
+    if (split_.wide != target.max_vectors || target.strip[0] == nullptr) {
+      return split_rows(rows, target, split_.wide);
+    }
+    return split_rows(rows, target.strip, target.max_rows[split_.wide - 1]);
   }
 
   /// Of tiles of `height` rows, one below the other.
@@ -261,20 +317,28 @@ class Blocked {
   /// The share of panel `p` in what is packed for the next block.
   void set_ahead(const Block& next, std::int64_t column, std::int64_t p, std::int64_t panels) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
-    const auto share = [&](const T* from, std::ptrdiff_t row, std::int64_t width) {
+    const auto share = [&](const T* from, std::int64_t rows, std::ptrdiff_t row,
+                           std::int64_t width) {
       const std::int64_t first = width * p / panels;
       const std::int64_t count = width * (p + 1) / panels - first;
-      return GemmAhead<T>{from + first, row, ceil_div(count, kLine)};
+      return GemmAhead<T>{from + first, rows, row, ceil_div(count, kLine)};
     };
-    extras_.ahead[0] = plan_.transpose_a
-                           ? share(a_ + next.k * plan_.m + next.row, plan_.m, next.rows)
-                           : GemmAhead<T>{};
-    extras_.ahead[1] = next.packs_b && !plan_.transpose_b
-                           ? share(b_ + next.k * plan_.n + column, plan_.n, columns_)
-                           : GemmAhead<T>{};
-    if (extras_.ahead[0].lines + extras_.ahead[1].lines > 0) {
-      extras_.ahead_rows = std::min(plan_.block_k, plan_.k - next.k);
+    const std::int64_t steps = std::min(plan_.block_k, plan_.k - next.k);
+    if (plan_.transpose_a) {
+      extras_.ahead[0] = share(a_ + next.k * plan_.m + next.row, steps, plan_.m, next.rows);
+    } else if (plan_.packs_a) {
+      extras_.ahead[0] = share(a_ + next.row * plan_.k + next.k, next.rows, plan_.k, steps);
     }
+    if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
+      extras_.ahead[1] = share(b_ + next.k * plan_.n + column, steps, plan_.n, columns_);
+    }
+  }
+
+  /// The panel that is packed next, of this block's steps.
+  void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const std::int64_t count = std::min(width, plan_.n - column);
+    extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
   }
 
   /// Of the panel that begins at `column`, from step `k` on: read from one end to the other, which
@@ -317,16 +381,18 @@ class Blocked {
   void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t row, std::int64_t column,
                  std::int64_t columns) {
     const GemmExtras<T> whole = extras_;
+    const std::int64_t together = handed_over_tiles(*plan_.target);
     tile.c_row = tile.b_step;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
       set_height(tile, height);
-      for (std::int64_t i = 0; i < blocks; i += kHandedOverTiles) {
-        tile.blocks = std::min(kHandedOverTiles, blocks - i);
+      for (std::int64_t i = 0; i < blocks; i += together) {
+        tile.blocks = std::min(together, blocks - i);
         const std::int64_t rows = tile.blocks * height;
         const std::int64_t first = whole.ahead_rows * i / blocks;
         extras_.ahead_rows = whole.ahead_rows * (i + tile.blocks) / blocks - first;
         for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
           extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
+          extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
         }
         tile.c = handed_over_;
         fn(tile);
@@ -375,16 +441,23 @@ class Blocked {
   bool is_first_ = false, is_last_ = false;
 };
 
+/// Rows that one thread computes, at most.
+template <class T>
+std::int64_t most_rows(const GemmPlan<T>& plan) {
+  if (!plan.split_m) return plan.m;
+  return ceil_div(ceil_div(plan.m, kGemmMaxRows), plan.threads) * kGemmMaxRows;
+}
+
 /// Equal blocks rather than a small last one.
 template <class T>
 std::int64_t equal_steps(const GemmPlan<T>& plan) {
-  return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockK), 1));
+  return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockSteps), 1));
 }
 
 }  // namespace
 
 template <class T>
-void plan_packed(GemmPlan<T>& plan, bool in_blocks) {
+std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks) {
   plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
   plan.block_m = std::min(plan.m, kBlockM);
   const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
@@ -393,6 +466,9 @@ void plan_packed(GemmPlan<T>& plan, bool in_blocks) {
     return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
   };
   plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(panels);
+  const std::int64_t elements = plan.packs_a ? packed_a_elements(plan) : 0;
+  plan.thread_scratch = round_up(elements * static_cast<std::int64_t>(sizeof(T)), 64);
+  return plan.thread_scratch * plan.threads;
 }
 
 template <class T>
@@ -401,24 +477,24 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
   plan.block_k = equal_steps(plan);
   plan.block_m = std::min(plan.m, kBlockM);
-  // Threads that share rows each pack all of B; those that share columns need some.
-  plan.split_m = plan.m > plan.n && plan.n < lanes * 2 * kGemmMaxVectors * plan.threads;
+  plan.split_m = shares_rows_of_blocks(plan.m, plan.n, lanes, plan.threads);
   // With parts that are handed over, matrices like C are read and written. If these outweigh B,
   // each thread has rows of its own there, not lines beside those of another thread.
   if (plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads) {
     plan.split_m = true;
   }
-  std::int64_t columns = std::min(plan.n, kBlockN);
+  std::int64_t columns = std::min(plan.n, most_columns(plan));
   if (plan.hands_over) {
     const std::int64_t most = std::clamp(kWholeBytes / (kSize * plan.k), kLeastBlockN, kBlockN);
     const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
     columns = ceil_div(share, ceil_div(share, most));
   }
   plan.block_n = ceil_div(columns, lanes) * lanes;
-  std::int64_t elements = plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+  plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
+  std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
   if (plan.hands_over) {
-    elements += handed_over_elements(plan);
+    elements += handed_over_elements(*plan.target);
     if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
   }
   plan.thread_scratch = round_up(elements * kSize, 64);
@@ -452,8 +528,8 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   });
 }
 
-template void plan_packed(GemmPlan<float>& plan, bool in_blocks);
-template void plan_packed(GemmPlan<double>& plan, bool in_blocks);
+template std::int64_t plan_packed(GemmPlan<float>& plan, bool in_blocks);
+template std::int64_t plan_packed(GemmPlan<double>& plan, bool in_blocks);
 template std::int64_t plan_blocked(GemmPlan<float>& plan);
 template std::int64_t plan_blocked(GemmPlan<double>& plan);
 template void run_blocked<float>(const void* data, const GemmOperands& operands);

@@ -9,6 +9,7 @@
 #endif
 
 #include "device/blas.h"
+#include "device/cpu/gemm_plan.h"
 
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
 // each implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
@@ -28,9 +29,10 @@ constexpr double kLoneDotVector = 1.1;
 constexpr double kDotEnd = 5.5;
 
 // Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
-// packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB.
+// packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors
+// packing pays beyond the L1 cache.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
-constexpr double kCachedBytes = 256 * 1024;
+constexpr double kCachedBytes = 48 * 1024;
 // A transposed operand costs more in place: its size in bytes from which packing pays.
 constexpr double kTransposedBytes = 96 * 1024;
 // Bytes of A and columns of C beyond which blocks of rows pay.
@@ -38,22 +40,41 @@ constexpr double kStreamedBytes = 1024 * 1024;
 constexpr std::int64_t kStreamedColumns = 512;
 // At least this many rows, or columns, must use what has been packed.
 constexpr double kPackedRows = 32;
-constexpr std::int64_t kPackedColumns = 256;
+// Vectors of columns, at least, that use what has been packed of A.
+constexpr std::int64_t kPackedVectors512 = 16;
+constexpr std::int64_t kPackedVectors = 8;
 
-/// Each step of a transposed A is on another cache line, often of the same few sets. Intel's cores
-/// wait for them (3072x768x1024 in strips of A: 114 to 130 GFLOP/s); AMD's do not, and packing
-/// costs 2 %.
-bool waits_for_strided_lines() {
+template <class T>
+bool has_vectors_of_512_bits(const GemmTarget<T>& target) {
+  return target.lanes * static_cast<int>(sizeof(T)) == 64;
+}
+
+bool is_intel() {
 #ifdef __x86_64__
-  static const bool is_intel = [] {
+  static const bool found = [] {
     unsigned highest = 0, name[3] = {};
     if (__get_cpuid(0, &highest, &name[0], &name[2], &name[1]) == 0) return false;
     return std::memcmp(name, "GenuineIntel", sizeof(name)) == 0;
   }();
-  return is_intel;
+  return found;
 #else
   return false;
 #endif
+}
+
+/// Whether rows of A are read from strips. With vectors of less than 512 bits always: a load of A
+/// goes with fewer multiply-adds, and of strips a step takes the fewest instructions (Zen 3, one
+/// thread, in place and in strips: 1024x3072x768 57 and 54 ms; 3072x768x1024, A transposed, 77 and
+/// 55). With 512 bits only a transposed A, each of whose steps is on another cache line: Intel's
+/// cores wait for them (114 and 130 GFLOP/s), AMD's do not, and packing costs 2 %.
+template <class T>
+bool packs_a(const GemmSpec& spec, bool a_is_transposed, const GemmTarget<T>& target) {
+  if (!has_vectors_of_512_bits(target)) {
+    // Threads that share columns pack all rows each.
+    const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
+    return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes;
+  }
+  return a_is_transposed && spec.n >= kPackedVectors512 * target.lanes && is_intel();
 }
 
 /// Whether a library was chosen and suits the product: what it does besides multiplying, above all
@@ -116,16 +137,14 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const auto k = static_cast<double>(spec.k);
   const double a_bytes = m * k * sizeof(T);
   const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
-  const double cached =
-      target.lanes * static_cast<int>(sizeof(T)) == 64 ? kCachedBytes512 : kCachedBytes;
+  const double cached = has_vectors_of_512_bits(target) ? kCachedBytes512 : kCachedBytes;
   // Panels that each read all of a large A, and write a part of each row of C, wait for memory.
   const bool streams = a_bytes >= kStreamedBytes && spec.n >= kStreamedColumns;
   const bool packs = b_bytes > cached || streams ||
                      (spec.transpose_b && b_bytes > kTransposedBytes) ||
                      (a_is_transposed && a_bytes > kTransposedBytes);
   if (!packs || m < kPackedRows || spec.n <= target.lanes) return GemmChoice::kTiles;
-  const bool packs_a = a_is_transposed && spec.n >= kPackedColumns && waits_for_strided_lines();
-  return packs_a ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
+  return packs_a(spec, a_is_transposed, target) ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
 }
 
 template GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<float>& target);

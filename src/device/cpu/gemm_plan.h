@@ -18,8 +18,18 @@ inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return ceil_div(value, unit) * unit;
 }
 
+/// Steps of a block, at most: a panel of 2 vectors of 256 bits is half of an L1 cache then.
+inline constexpr std::int64_t kBlockSteps = 256;
+
 /// The longest sums whose blocks of C are completed one after the other.
 inline constexpr std::int64_t kMaxHandedOverSteps = 8192;
+
+/// Whether threads that share a blocked product have rows of their own, for which each packs all
+/// of B, instead of columns.
+inline bool shares_rows_of_blocks(std::int64_t m, std::int64_t n, std::int64_t lanes,
+                                  std::int64_t threads) {
+  return m > n && n < lanes * 2 * kGemmMaxVectors * threads;
+}
 
 /// `total` rows as `big_count` tiles of `big` rows, then `small_count` of `big - 1`: no tile is
 /// much smaller than the others.
@@ -83,8 +93,9 @@ struct GemmPlan {
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
-  bool packs_a = false;      ///< a transposed A, as strips of a tile's rows
-  bool b_is_packed = false;  ///< all of B, in the panels of `columns`
+  bool packs_a = false;        ///< as strips of a tile's rows
+  bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
+  bool b_is_packed = false;    ///< all of B, in the panels of `columns`
   std::int64_t thread_scratch = 0;
   const Blas* blas = nullptr;
 };
@@ -138,13 +149,26 @@ template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
+/// Packs rows of A as tiles read them, `strips` of `height` rows: those of one step, then those of
+/// the next. `a_row` is the distance of A's rows in memory, `transposed` if these are steps.
+template <class T>
+void pack_strips(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
+                 std::int64_t strips, std::int64_t height, std::int64_t steps, T* to) {
+  if (transposed) return target.pack_strips(a, a_row, to, strips, height, steps);
+  for (std::int64_t i = 0; i < strips; ++i) {
+    target.transpose(a, a_row, to, height, height, steps);
+    a += height * a_row;
+    to += height * steps;
+  }
+}
+
 /// Sets what the blocked driver needs; returns the scratch bytes of all threads.
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan);
 
-/// The same for a packed B, which needs no scratch. `in_blocks`: sums are added up in blocks of k.
+/// The same for a packed B. `in_blocks`: sums are added up in blocks of k.
 template <class T>
-void plan_packed(GemmPlan<T>& plan, bool in_blocks);
+std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
 
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/cpu/gemm_tile.h"
 #include "device/testing/gemm_checks.h"
 #include "device/testing/instruction_sets.h"
 
@@ -136,19 +137,36 @@ TEST(Gemm, ThreadsChangeNoBit) {
 TEST(Gemm, StripsOfAChangeNoBit) {
   for_each_instruction_set([] {
     std::mt19937 random(11);
-    for (const auto& [m, n, k] : {std::tuple{205, 531, 270}, {7, 40, 9}, {193, 65, 256}}) {
+    for (const auto& [m, n, k, transpose_a] : {std::tuple{205, 531, 270, true},
+                                               {205, 1100, 271, false},
+                                               {7, 40, 9, true},
+                                               {7, 40, 3, false},
+                                               {193, 65, 256, true},
+                                               {33, 65, 1024, false}}) {
       const auto a = random_numbers<float>(m * k, random);
       const auto b = random_numbers<float>(n * k, random);
       std::vector<float> c[2];
       for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
         const PreparedGemm gemm =
-            prepare_gemm({.m = m, .n = n, .k = k, .transpose_a = true, .choice = choice});
+            prepare_gemm({.m = m, .n = n, .k = k, .transpose_a = transpose_a, .choice = choice});
         std::vector<float>& found = c[choice == GemmChoice::kBlocked ? 0 : 1];
         found.resize(static_cast<std::size_t>(m * n));
         const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
         gemm({.a = a.data(), .b = b.data(), .c = found.data(), .scratch = scratch.get()});
       }
       EXPECT_EQ(c[0], c[1]) << m << "x" << n << "x" << k;
+    }
+  });
+}
+
+TEST(Gemm, ShortVectorsReadAFromStrips) {
+  for_each_instruction_set([] {
+    const std::int64_t lanes = gemm_target<float>().lanes;
+    const PreparedGemm gemm = prepare_gemm({.m = 200, .n = 400, .k = 300});
+    if (lanes == 16) {
+      EXPECT_EQ(gemm.label.find("strips"), std::string::npos) << gemm.label;
+    } else {
+      EXPECT_EQ(gemm.label.find("strips"), 0U) << gemm.label;
     }
   });
 }
@@ -173,26 +191,27 @@ TEST(Gemm, AddsSeveralOperands) {
 }
 
 TEST(Gemm, HandsOverEachElementOnce) {
-  std::mt19937 random(5);
-  for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
-                                {200, 130, 300},
-                                {390, 70, 530},
-                                {33, 1030, 100},
-                                {20, 150, 5000},
-                                {520, 90, 140}}) {
-    for (const int threads : {1, 2, 3}) {
-      for (const bool transpose_a : {false, true}) {
-        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
-          if (choice == GemmChoice::kBlockedStrips && !transpose_a) continue;
-          GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
-          spec.transpose_b = random() % 2 == 0;
-          spec.choice = choice;
-          check_handed_over<float>(spec, random);
-          check_handed_over<double>(spec, random);
+  for_each_instruction_set([] {
+    std::mt19937 random(5);
+    for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
+                                  {200, 130, 300},
+                                  {390, 70, 530},
+                                  {33, 1030, 100},
+                                  {20, 150, 5000},
+                                  {520, 90, 140}}) {
+      for (const int threads : {1, 2, 3}) {
+        for (const bool transpose_a : {false, true}) {
+          for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+            GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
+            spec.transpose_b = random() % 2 == 0;
+            spec.choice = choice;
+            check_handed_over<float>(spec, random);
+            check_handed_over<double>(spec, random);
+          }
         }
       }
     }
-  }
+  });
   EXPECT_FALSE(can_hand_over({.m = 400, .n = 400, .k = 10000, .transpose_a = true}));
   EXPECT_FALSE(can_hand_over({.m = 8, .n = 8, .k = 8}));
 }

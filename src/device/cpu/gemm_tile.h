@@ -21,10 +21,11 @@ inline constexpr std::int64_t kGemmChunk = 16;    // steps between prefetches
 inline constexpr int kGemmMaxMore = 3;            // addends besides `start`
 inline constexpr int kGemmMaxTouched = kGemmMaxMore + 2;
 
-/// A part of a matrix that is packed later: rows of `lines` cache lines.
+/// A part of a matrix that is packed later: `rows` of `lines` cache lines.
 template <class T>
 struct GemmAhead {
   const T* from = nullptr;
+  std::int64_t rows = 0;
   std::ptrdiff_t row = 0;  ///< from row to row
   std::int64_t lines = 0;
 };
@@ -43,7 +44,7 @@ struct GemmExtras {
   int touched_count = 0;
   /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
   GemmAhead<T> ahead[2] = {};
-  std::int64_t ahead_rows = 0;
+  std::int64_t ahead_rows = 0;  ///< of the one that has more
 };
 
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
@@ -101,6 +102,9 @@ struct GemmTarget {
   int max_rows[kGemmMaxVectors] = {};
   /// [vectors - 1][rows - 1]
   GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
+  /// Tiles of max_vectors whose A is a strip and whose B is a packed panel, if this set has their
+  /// own functions: [rows - 1].
+  GemmTileFn<T> strip[kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};
   void (*dots)(const GemmDots<T>& dots) = nullptr;

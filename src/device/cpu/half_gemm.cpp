@@ -22,11 +22,11 @@ using half_gemm::HalfPlan;
 using half_gemm::kLanes;
 using half_gemm::kPanelColumns;
 
-/// Columns in panels of at most kPairMaxVectors vectors, none much smaller than the others.
+/// Columns in panels of at most `most` vectors, none much smaller than the others.
 struct Panels {
   std::int64_t vectors = 0, count = 0;
-  explicit Panels(std::int64_t columns)
-      : vectors(ceil_div(columns, kLanes)), count(ceil_div(vectors, kPairMaxVectors)) {}
+  Panels(std::int64_t columns, std::int64_t most)
+      : vectors(ceil_div(columns, kLanes)), count(ceil_div(vectors, most)) {}
   std::int64_t first(std::int64_t p) const { return vectors * p / count; }
 };
 
@@ -53,8 +53,9 @@ class HalfBlocks {
       own += plan.b_bytes;
     }
     packed_a_ = own;
-    sums_ = reinterpret_cast<float*>(own + plan.a_bytes);
-    line_ = own + plan.a_bytes + plan.sums_bytes;
+    strips_ = own + plan.a_bytes;
+    sums_ = reinterpret_cast<float*>(strips_ + plan.strip_bytes);
+    line_ = strips_ + plan.strip_bytes + plan.sums_bytes;
   }
 
   void run(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
@@ -78,7 +79,7 @@ class HalfBlocks {
   // ---- B ----
 
   void pack_panels() {
-    const Panels panels(block_columns_);
+    const Panels panels(block_columns_, plan_.panel_vectors());
     const std::int64_t first = shares_b_ ? share_.first(panels.count) : 0;
     const std::int64_t last = shares_b_ ? share_.last(panels.count) : panels.count;
     for (std::int64_t p = first; p < last; ++p) {
@@ -186,7 +187,7 @@ class HalfBlocks {
   PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
     const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
     const std::uint16_t* from = a_ + first;
-    if (plan_.widens) return widen_a(from, rows);
+    if (plan_.widens) return plan_.strip_rows > 0 ? wide_strips(from, rows) : widen_a(from, rows);
     const std::ptrdiff_t padded_row = pairs_ * 4;
     if (!plan_.packs_a) {
       return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
@@ -211,6 +212,22 @@ class HalfBlocks {
     }
     const std::ptrdiff_t bytes = length * 4;
     return spec_.transpose_a ? PackedA{packed_a_, 4, bytes} : PackedA{packed_a_, bytes, 4};
+  }
+
+  /// Widened, then packed as strip_tile() reads it; the last strip has the rows that are left.
+  PackedA wide_strips(const std::uint16_t* from, std::int64_t rows) const {
+    const PackedA wide = widen_a(from, rows);
+    const auto* a = reinterpret_cast<const float*>(wide.at);
+    auto* to = reinterpret_cast<float*>(strips_);
+    const std::int64_t height = plan_.strip_rows;
+    const std::int64_t a_row = spec_.transpose_a ? rows : steps_;
+    const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t strip_rows) {
+      pack_strips(*plan_.target, a + (spec_.transpose_a ? first : first * a_row), a_row,
+                  spec_.transpose_a, strips, strip_rows, steps_, to + first * steps_);
+    };
+    pack(0, rows / height, height);
+    if (rows % height > 0) pack(rows / height * height, 1, rows % height);
+    return {strips_, steps_ * 4, height * 4};
   }
 
   PackedA strips_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
@@ -268,7 +285,7 @@ class HalfBlocks {
   }
 
   void run_rows(std::int64_t row, std::int64_t rows) {
-    const Panels panels(block_columns_);
+    const Panels panels(block_columns_, plan_.panel_vectors());
     for (std::int64_t p = 0; p < panels.count; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
@@ -345,6 +362,7 @@ class HalfBlocks {
   void run_float_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
                        std::int64_t columns, const HalfEnd& end) const {
     const GemmTarget<float>& target = *plan_.target;
+    const bool in_strips = plan_.strip_rows > 0;
     const std::int64_t width = vectors * kLanes;
     const float* b = float_panel(column);
     const ColumnSplit<float> split = split_columns(columns, target);
@@ -354,7 +372,7 @@ class HalfBlocks {
     for (std::int64_t p = 0; p < count; ++p) {
       const int wide = p < split.wide_count ? split.wide : split.wide - 1;
       GemmTile<float> tile{.a = reinterpret_cast<const float*>(a.at),
-                           .a_row = a.row / 4,
+                           .a_row = in_strips ? 1 : a.row / 4,
                            .a_step = a.step / 4,
                            .b = b + at,
                            .b_step = width,
@@ -367,18 +385,26 @@ class HalfBlocks {
                            .scale = end.scale};
       const bool is_plain = end.start == nullptr && end.scale == 1 && !end.relu;
       tile.finish = end.relu ? GemmFinish::kRelu : is_plain ? GemmFinish::kStore : GemmFinish::kAdd;
-      const RowSplit<float> split_of_rows = split_rows(rows, target, wide);
       const auto run_part = [&](GemmTileFn<float> fn, std::int64_t blocks, std::int64_t height) {
         tile.blocks = blocks;
-        tile.a_block = height * tile.a_row;
+        tile.a_block = height * (a.row / 4);
+        if (in_strips) tile.a_step = height;
         fn(tile);
         tile.a += blocks * tile.a_block;
         tile.c += blocks * height * tile.c_row;
         tile.start += blocks * height * tile.start_row;
       };
-      run_part(split_of_rows.big_fn, split_of_rows.big_count, split_of_rows.big);
-      if (split_of_rows.small_count > 0) {
-        run_part(split_of_rows.small_fn, split_of_rows.small_count, split_of_rows.big - 1);
+      if (in_strips) {
+        const auto* fns = wide == target.max_vectors ? target.strip : target.tile[wide - 1];
+        const std::int64_t height = plan_.strip_rows;
+        if (rows >= height) run_part(fns[height - 1], rows / height, height);
+        if (rows % height > 0) run_part(fns[rows % height - 1], 1, rows % height);
+      } else {
+        const RowSplit<float> split_of_rows = split_rows(rows, target, wide);
+        run_part(split_of_rows.big_fn, split_of_rows.big_count, split_of_rows.big);
+        if (split_of_rows.small_count > 0) {
+          run_part(split_of_rows.small_fn, split_of_rows.small_count, split_of_rows.big - 1);
+        }
       }
       at += static_cast<std::int64_t>(wide) * target.lanes;
     }
@@ -423,6 +449,7 @@ class HalfBlocks {
   float scale_;
   std::byte* packed_b_;
   std::byte* packed_a_;
+  std::byte* strips_;
   float* sums_;
   std::byte* line_;
   PackedA taken_ = {};  ///< of the row, block of k and height of strips that follow

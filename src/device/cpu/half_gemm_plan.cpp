@@ -101,13 +101,19 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
       plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
   const std::int64_t bytes = plan->widens ? 4 : 2;
+  if (plan->widens && plan->target->strip[0] != nullptr &&
+      plan->target->lanes * plan->target->max_vectors == kLanes) {
+    plan->strip_rows = plan->target->max_rows[plan->target->max_vectors - 1];
+  }
   plan->packs_a = plan->widens || spec.transpose_a || spec.k % unit_k != 0;
   const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
   plan->keeps_sums = plan->widens && (is_half(spec.c_dtype) || adds_half);
   ONNXGRAD_ASSERT(!spec.hands_over || (can_hand_over(spec) && spec.start == GemmStart::kZero &&
                                        !spec.relu && !is_half(spec.c_dtype)));
   const bool is_whole = is_half(spec.c_dtype) || plan->keeps_sums || spec.hands_over;
-  const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
+  const std::int64_t most_steps = plan->strip_rows > 0 ? kBlockSteps : kBlockK;
+  const std::int64_t blocks =
+      is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, most_steps), 1);
   plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
   const auto fitting = [&](std::int64_t most, std::int64_t unit) {
     return std::clamp(kBlockBytes / (plan->block_k * bytes) / unit * unit, unit, most);
@@ -125,13 +131,14 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
   plan->b_bytes = align64(plan->block_n * k_room * bytes);
   plan->a_bytes = plan->packs_a ? align64(row_room * k_room * bytes) : 0;
+  plan->strip_bytes = plan->strip_rows > 0 ? plan->a_bytes : 0;
   const std::int64_t sums = spec.hands_over    ? plan->handed_over_rows * kPanelColumns
                             : plan->keeps_sums ? plan->block_m * plan->block_n
                                                : 0;
   plan->sums_bytes = align64(sums * 4);
   plan->line_bytes =
       align64(std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan->block_n * 4}));
-  plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
+  plan->own_bytes = plan->a_bytes + plan->strip_bytes + plan->sums_bytes + plan->line_bytes;
   if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
   PreparedGemm prepared;
   prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype), name_of(plan->choice),

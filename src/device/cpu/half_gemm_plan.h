@@ -23,6 +23,8 @@ struct HalfPlan {
   const GemmTarget<float>* target = nullptr;
   bool widens = true;  ///< packed operands are float32, else pairs
   bool packs_a = false;
+  /// Widened rows are read from strips of this many (GemmTarget::strip); 0: in place.
+  int strip_rows = 0;
   bool is_amx = false;
   bool keeps_sums = false;  ///< of a block in scratch, float32, which is then converted
   bool split_m = true;
@@ -31,10 +33,13 @@ struct HalfPlan {
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
   std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
   // Offsets in scratch, in bytes.
-  std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
+  std::int64_t b_bytes = 0, a_bytes = 0, strip_bytes = 0, sums_bytes = 0, line_bytes = 0;
   std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
   ConvertFn widen = nullptr, narrow = nullptr;
   WideSource wide_b;
+
+  /// The most vectors of kLanes columns in a panel of B: one is what a strip is multiplied with.
+  int panel_vectors() const { return strip_rows > 0 ? 1 : kPairMaxVectors; }
 };
 
 /// Of a HalfPlan.

@@ -212,6 +212,20 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
                 random);
         }
       }
+      for (const bool hands_over : {false, true}) {
+        for (const bool transpose_a : {false, true}) {
+          check({.dtype = dtype,
+                 .m = 110,
+                 .n = 150,
+                 .k = 601,
+                 .transpose_a = transpose_a,
+                 .transpose_b = hands_over,
+                 .threads = 2,
+                 .hands_over = hands_over,
+                 .choice = HalfGemmChoice::kWidened},
+                random);
+        }
+      }
     }
   });
 }

@@ -34,6 +34,17 @@ HWY_INLINE void keep_in_register(T& value) {
 #endif
 }
 
+/// Says that `value` is still needed here, so that no result of a calculation before takes its
+/// register: in loops whose sums should stay where they are.
+template <class V>
+HWY_INLINE void needed_until_here(const V& value) {
+#if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
+  __asm__ volatile("" : : "v"(value.raw));
+#else
+  (void)value;
+#endif
+}
+
 /// The first `count` lanes, which are those of `mask`; zeros after them. Reads nothing else.
 template <class D, class M, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_first(D d, M mask, const T* from, std::int64_t count) {
