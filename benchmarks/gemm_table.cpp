@@ -1,6 +1,7 @@
 // Times every implementation of matrix products and prints a Markdown table: what the numbers in
 // src/device/cpu/gemm_cost.cpp are fitted to, and whether they choose well. Implementations take
-// turns, so that other load on the machine hits all of them; the least of many times counts.
+// turns, so that other load on the machine hits all of them; the least of many times counts. Their
+// median, in brackets, has what the others on the machine cost each implementation.
 //
 //   onnxgrad_gemm_table [seconds per product and implementation, default 0.2] [part of a name]
 //                       [BLAS library: "mkl", "openblas" or a path]
@@ -152,20 +153,22 @@ void print_table(double budget_s, std::string_view wanted) {
     const double flops =
         2.0 * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);
     std::vector<Product<T>> products;
-    std::vector<double> best;
+    std::vector<std::vector<double>> times;
     for (const GemmChoice choice : kChoices) {
       products.emplace_back(shape, choice);
-      best.push_back(1e9);
+      times.emplace_back();
     }
     constexpr int kRounds = 20;
     const auto count = static_cast<std::int64_t>(budget_s / kRounds / (flops / 50e9 + 50e-9));
     for (int round = 0; round < kRounds; ++round) {
       for (std::size_t i = 0; i < products.size(); ++i) {
-        best[i] = std::min(best[i], products[i].time(std::max<std::int64_t>(count, 1)));
+        times[i].push_back(products[i].time(std::max<std::int64_t>(count, 1)));
       }
     }
+    for (std::vector<double>& of_one : times) std::ranges::sort(of_one);
     std::string row = fmt::format("| {} |", title);
-    double least = best.back();
+    const double chosen = times.back().front();
+    double least = chosen;
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
       const onnxgrad::device::Blas* blas = onnxgrad::device::blas();
@@ -174,11 +177,11 @@ void print_table(double budget_s, std::string_view wanted) {
         row += " |";
         continue;
       }
-      row += fmt::format(" {} |", in_units(best[i]));
-      least = std::min(least, best[i]);
+      row += fmt::format(" {} ({}) |", in_units(times[i].front()), in_units(times[i][kRounds / 2]));
+      least = std::min(least, times[i].front());
     }
-    fmt::print("{} {} | {:.0f} | {:+.0f} % |\n", row, products.back().name(),
-               flops / best.back() * 1e-9, (best.back() / least - 1) * 100);
+    fmt::print("{} {} | {:.0f} | {:+.0f} % |\n", row, products.back().name(), flops / chosen * 1e-9,
+               (chosen / least - 1) * 100);
   }
   fmt::print("\n");
 }
