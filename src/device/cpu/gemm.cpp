@@ -296,7 +296,9 @@ PreparedGemm prepare(const GemmSpec& spec) {
     GemmSpec read = spec;
     read.transpose_b = false;
     const GemmChoice choice = choose_gemm(read, *plan->target);
-    plan->packs_a = choice == GemmChoice::kBlockedStrips;
+    // Panels that were packed for tiles of another width are read with A in place.
+    plan->packs_a = choice == GemmChoice::kBlockedStrips &&
+                    plan->target->strip_vectors == plan->target->max_vectors;
     prepared.scratch_bytes = plan_packed(*plan, choice != GemmChoice::kTiles);
     return finish(run_blocked<T>, "packed");
   }
@@ -365,14 +367,14 @@ RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_r
 }
 
 template <class T>
-ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target) {
+ColumnSplit<T> split_columns(std::int64_t total, int lanes, int max_vectors) {
   ColumnSplit<T> split;
-  const std::int64_t vectors = (total + target.lanes - 1) / target.lanes;
-  const std::int64_t count = (vectors + target.max_vectors - 1) / target.max_vectors;
+  const std::int64_t vectors = ceil_div(total, lanes);
+  const std::int64_t count = ceil_div(vectors, max_vectors);
   split.wide = static_cast<int>((vectors + count - 1) / count);
   split.narrow_count = split.wide * count - vectors;
   split.wide_count = count - split.narrow_count;
-  split.tail = static_cast<int>(total - (vectors - 1) * target.lanes);
+  split.tail = static_cast<int>(total - (vectors - 1) * lanes);
   return split;
 }
 
@@ -444,8 +446,8 @@ PreparedGemm prepare_gemm(const GemmSpec& spec) {
 
 template RowSplit<float> split_rows(std::int64_t, const GemmTileFn<float>*, int);
 template RowSplit<double> split_rows(std::int64_t, const GemmTileFn<double>*, int);
-template ColumnSplit<float> split_columns(std::int64_t, const GemmTarget<float>&);
-template ColumnSplit<double> split_columns(std::int64_t, const GemmTarget<double>&);
+template ColumnSplit<float> split_columns(std::int64_t, int, int);
+template ColumnSplit<double> split_columns(std::int64_t, int, int);
 template void pack_b(const GemmPlan<float>&, const float*, std::int64_t, std::int64_t, std::int64_t,
                      std::int64_t, float*, std::ptrdiff_t);
 template void pack_b(const GemmPlan<double>&, const double*, std::int64_t, std::int64_t,

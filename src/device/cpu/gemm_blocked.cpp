@@ -30,26 +30,31 @@ constexpr std::int64_t kHandedOverRow = 512;  // bytes: of two tiles of 4 vector
 constexpr std::int64_t kLeastRows = 128;      // of a thread, if each packs all of B
 
 template <class T>
-std::int64_t panel_columns(const GemmTarget<T>& target) {
-  return static_cast<std::int64_t>(target.lanes) * target.max_vectors;
+int panel_vectors(const GemmPlan<T>& plan) {
+  return plan.packs_a ? plan.target->strip_vectors : plan.target->max_vectors;
+}
+
+template <class T>
+std::int64_t panel_columns(const GemmPlan<T>& plan) {
+  return static_cast<std::int64_t>(plan.target->lanes) * panel_vectors(plan);
 }
 
 /// Tiles that are handed over together: the receiver should have more to do than to begin.
 template <class T>
-std::int64_t handed_over_tiles(const GemmTarget<T>& target) {
-  return kHandedOverRow / (panel_columns(target) * static_cast<std::int64_t>(sizeof(T)));
+std::int64_t handed_over_tiles(const GemmPlan<T>& plan) {
+  return kHandedOverRow / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
 }
 
 template <class T>
-std::int64_t handed_over_elements(const GemmTarget<T>& target) {
-  return handed_over_tiles(target) * kGemmMaxRows * panel_columns(target);
+std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
+  return handed_over_tiles(plan) * kGemmMaxRows * panel_columns(plan);
 }
 
 /// Whether a panel leaves room for rows of A in the L1 cache.
 template <class T>
 bool has_small_panels(const GemmPlan<T>& plan) {
-  constexpr std::int64_t kSmallPanel = std::int64_t{16} << 10;
-  return plan.block_k * panel_columns(*plan.target) * static_cast<std::int64_t>(sizeof(T)) <=
+  constexpr std::int64_t kSmallPanel = std::int64_t{32} << 10;
+  return plan.block_k * panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <=
          kSmallPanel;
 }
 
@@ -61,7 +66,7 @@ std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
 template <class T>
 std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
   if (plan.b_is_packed) return 0;
-  if (plan.packs_in_turn) return plan.block_k * panel_columns(*plan.target);
+  if (plan.packs_in_turn) return plan.block_k * panel_columns(plan);
   return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
 }
 
@@ -99,7 +104,7 @@ class Blocked {
     }
     if (!plan.hands_over) return;
     handed_over_ = rest;
-    c_ = handed_over_ + handed_over_elements(*plan.target);
+    c_ = handed_over_ + handed_over_elements(plan);
     c_row_ = plan.block_n;
   }
 
@@ -107,7 +112,7 @@ class Blocked {
     if (plan_.b_is_packed) return run_packed(part);
     for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
       columns_ = std::min(plan_.block_n, part.column + part.columns - j);
-      split_ = split_columns(columns_, *plan_.target);
+      split_ = split_columns<T>(columns_, plan_.target->lanes, panel_vectors(plan_));
       if (plan_.hands_over) {
         run_whole_sums(part, j);
       } else {
@@ -295,10 +300,8 @@ class Blocked {
   /// The tiles of packed rows.
   RowSplit<T> strips(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
-    if (split_.wide != target.max_vectors || target.strip[0] == nullptr) {
-      return split_rows(rows, target, split_.wide);
-    }
-    return split_rows(rows, target.strip, target.max_rows[split_.wide - 1]);
+    if (split_.wide != target.strip_vectors) return split_rows(rows, target, split_.wide);
+    return split_rows(rows, target.strip, target.strip_rows);
   }
 
   /// Of tiles of `height` rows, one below the other.
@@ -381,7 +384,7 @@ class Blocked {
   void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t row, std::int64_t column,
                  std::int64_t columns) {
     const GemmExtras<T> whole = extras_;
-    const std::int64_t together = handed_over_tiles(*plan_.target);
+    const std::int64_t together = handed_over_tiles(plan_);
     tile.c_row = tile.b_step;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
       set_height(tile, height);
@@ -494,7 +497,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
   if (plan.hands_over) {
-    elements += handed_over_elements(*plan.target);
+    elements += handed_over_elements(plan);
     if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
   }
   plan.thread_scratch = round_up(elements * kSize, 64);

@@ -29,10 +29,11 @@ constexpr double kLoneDotVector = 1.1;
 constexpr double kDotEnd = 5.5;
 
 // Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
-// packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors
-// packing pays beyond the L1 cache.
+// packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
+// and if that many rows use a panel of strips, packing pays beyond the L1 cache.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 48 * 1024;
+constexpr double kCachedRows512 = 128;
 // A transposed operand costs more in place: its size in bytes from which packing pays.
 constexpr double kTransposedBytes = 96 * 1024;
 // Bytes of A and columns of C beyond which blocks of rows pay.
@@ -41,7 +42,6 @@ constexpr std::int64_t kStreamedColumns = 512;
 // At least this many rows, or columns, must use what has been packed.
 constexpr double kPackedRows = 32;
 // Vectors of columns, at least, that use what has been packed of A.
-constexpr std::int64_t kPackedVectors512 = 16;
 constexpr std::int64_t kPackedVectors = 8;
 
 template <class T>
@@ -65,16 +65,21 @@ bool is_intel() {
 /// Whether rows of A are read from strips. With vectors of less than 512 bits always: a load of A
 /// goes with fewer multiply-adds, and of strips a step takes the fewest instructions (Zen 3, one
 /// thread, in place and in strips: 1024x3072x768 57 and 54 ms; 3072x768x1024, A transposed, 77 and
-/// 55). With 512 bits only a transposed A, each of whose steps is on another cache line: Intel's
-/// cores wait for them (114 and 130 GFLOP/s), AMD's do not, and packing costs 2 %.
+/// 55). With 512 bits on Intel's cores, which do two multiply-adds per cycle and wait for an A that
+/// is far apart (A transposed: 114 and 130 GFLOP/s) and for panels of B from the L2 cache. AMD's do
+/// not, and packing costs 0 to 5 %.
 template <class T>
-bool packs_a(const GemmSpec& spec, bool a_is_transposed, const GemmTarget<T>& target) {
-  if (!has_vectors_of_512_bits(target)) {
-    // Threads that share columns pack all rows each.
-    const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
-    return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes;
-  }
-  return a_is_transposed && spec.n >= kPackedVectors512 * target.lanes && is_intel();
+bool reads_strips(const GemmTarget<T>& target) {
+  return !has_vectors_of_512_bits(target) || is_intel();
+}
+
+/// Whether enough columns use the strips.
+template <class T>
+bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
+  // Threads that share columns pack all rows each.
+  const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
+  return reads_strips(target) &&
+         spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes;
 }
 
 /// Whether a library was chosen and suits the product: what it does besides multiplying, above all
@@ -137,14 +142,17 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const auto k = static_cast<double>(spec.k);
   const double a_bytes = m * k * sizeof(T);
   const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
-  const double cached = has_vectors_of_512_bits(target) ? kCachedBytes512 : kCachedBytes;
+  const bool in_strips = packs_a(spec, target);
+  const bool is_read_in_place =
+      has_vectors_of_512_bits(target) && (!in_strips || m < kCachedRows512);
+  const double cached = is_read_in_place ? kCachedBytes512 : kCachedBytes;
   // Panels that each read all of a large A, and write a part of each row of C, wait for memory.
   const bool streams = a_bytes >= kStreamedBytes && spec.n >= kStreamedColumns;
   const bool packs = b_bytes > cached || streams ||
                      (spec.transpose_b && b_bytes > kTransposedBytes) ||
                      (a_is_transposed && a_bytes > kTransposedBytes);
   if (!packs || m < kPackedRows || spec.n <= target.lanes) return GemmChoice::kTiles;
-  return packs_a(spec, a_is_transposed, target) ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
+  return in_strips ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
 }
 
 template GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<float>& target);

@@ -65,7 +65,13 @@ struct ColumnSplit {
 };
 
 template <class T>
-ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target);
+ColumnSplit<T> split_columns(std::int64_t total, int lanes, int max_vectors);
+
+/// The same for tiles whose A is in place.
+template <class T>
+ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target) {
+  return split_columns<T>(total, target.lanes, target.max_vectors);
+}
 
 template <class T>
 struct GemmPlan {

@@ -163,9 +163,8 @@ TEST(Gemm, ShortVectorsReadAFromStrips) {
   for_each_instruction_set([] {
     const std::int64_t lanes = gemm_target<float>().lanes;
     const PreparedGemm gemm = prepare_gemm({.m = 200, .n = 400, .k = 300});
-    if (lanes == 16) {
-      EXPECT_EQ(gemm.label.find("strips"), std::string::npos) << gemm.label;
-    } else {
+    // With 512 bits the processor decides.
+    if (lanes < 16) {
       EXPECT_EQ(gemm.label.find("strips"), 0U) << gemm.label;
     }
   });

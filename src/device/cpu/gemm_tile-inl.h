@@ -19,13 +19,23 @@ namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Sixteen registers hold 12 sums, 2 of b, one of a and the mask; thirty-two hold 24, 4, one and
-// more. Panels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it.
-#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+// more. Panels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows in
+// strips can be many without sharing a set of the L1 cache: panels are narrow enough for it then.
+#if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
+constexpr int kStripVectors = 2;
+constexpr int kStripRows = 12;
+#elif HWY_ARCH_ARM_A64
+constexpr int kMaxVectors = 4;
+constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
+constexpr int kStripVectors = 4;
+constexpr int kStripRows = 6;
 #else
 constexpr int kMaxVectors = 2;
 constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 0, 0};
+constexpr int kStripVectors = 2;
+constexpr int kStripRows = 6;
 #endif
 
 /// How C's elements are written: D is the vector; the last one of a row is masked to `tail`
@@ -539,7 +549,9 @@ void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*row
 
 template <class T, int... kRow>
 void fill_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  ((target.strip[kRow] = strip_tile<hn::ScalableTag<T>, kRow + 1, kMaxVectors>), ...);
+  target.strip_vectors = kStripVectors;
+  target.strip_rows = sizeof...(kRow);
+  ((target.strip[kRow] = strip_tile<hn::ScalableTag<T>, kRow + 1, kStripVectors>), ...);
 }
 
 template <class T, int... kRow>
@@ -564,10 +576,7 @@ GemmTarget<T> make_target() {
     fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
     fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
   }
-  // With vectors of 512 bits, rows in place and in strips take as long (Zen 4 and Zen 5).
-  if constexpr (kMaxVectors == 2) {
-    fill_strips<T>(target, std::make_integer_sequence<int, kMaxRows[1]>());
-  }
+  fill_strips<T>(target, std::make_integer_sequence<int, kStripRows>());
   fill_columns<T>(target, std::make_integer_sequence<int, kGemmMaxRows>());
   return target;
 }

@@ -102,8 +102,10 @@ struct GemmTarget {
   int max_rows[kGemmMaxVectors] = {};
   /// [vectors - 1][rows - 1]
   GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
-  /// Tiles of max_vectors whose A is a strip and whose B is a packed panel, if this set has their
-  /// own functions: [rows - 1].
+  /// Tiles of strip_vectors, and up to strip_rows, whose A is a strip and whose B is a packed panel:
+  /// [rows - 1].
+  int strip_vectors = 1;
+  int strip_rows = 1;
   GemmTileFn<T> strip[kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};

@@ -395,7 +395,7 @@ class HalfBlocks {
         tile.start += blocks * height * tile.start_row;
       };
       if (in_strips) {
-        const auto* fns = wide == target.max_vectors ? target.strip : target.tile[wide - 1];
+        const auto* fns = wide == target.strip_vectors ? target.strip : target.tile[wide - 1];
         const std::int64_t height = plan_.strip_rows;
         if (rows >= height) run_part(fns[height - 1], rows / height, height);
         if (rows % height > 0) run_part(fns[rows % height - 1], 1, rows % height);
