@@ -50,12 +50,12 @@ std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
   return handed_over_tiles(plan) * kGemmMaxRows * panel_columns(plan);
 }
 
-/// Whether a panel leaves room for rows of A in the L1 cache.
+/// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
+/// place, which are beside what is not read yet.
 template <class T>
 bool has_small_panels(const GemmPlan<T>& plan) {
-  constexpr std::int64_t kSmallPanel = std::int64_t{32} << 10;
-  return plan.block_k * panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <=
-         kSmallPanel;
+  const std::int64_t small = std::int64_t{plan.packs_a ? 32 : 16} << 10;
+  return plan.block_k * panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <= small;
 }
 
 template <class T>

@@ -1,19 +1,22 @@
 #include "device/cpu/gemm_cost.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
+#include "base/memory_budget.h"
 #include "device/blas.h"
 #include "device/cpu/gemm_plan.h"
 
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
 // each implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
-// instruction set alone: the same product runs the same code every time.
+// processor alone: the same product has the same bits every time.
 
 namespace onnxgrad::device {
 namespace {
@@ -30,7 +33,7 @@ constexpr double kDotEnd = 5.5;
 
 // Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
 // packed panel by panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
-// and if that many rows use a panel of strips, packing pays beyond the L1 cache.
+// and for that many rows on Intel's processors, packing pays beyond the L1 cache.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 48 * 1024;
 constexpr double kCachedRows512 = 128;
@@ -62,24 +65,54 @@ bool is_intel() {
 #endif
 }
 
+/// The shortest of a few times of a product, which takes about 1 ms, by each of two choices: the
+/// second is the faster one.
+bool is_faster(GemmChoice first, GemmChoice second) {
+  constexpr int kRounds = 4;
+  GemmSpec spec{.m = 224, .n = 512, .k = 768};
+  const std::vector<float> a(static_cast<std::size_t>(spec.m * spec.k), 0.5F);
+  const std::vector<float> b(static_cast<std::size_t>(spec.n * spec.k), 0.5F);
+  std::vector<float> c(static_cast<std::size_t>(spec.m * spec.n));
+  const auto prepare = [&spec](GemmChoice choice) {
+    spec.choice = choice;
+    return prepare_gemm(spec);
+  };
+  const PreparedGemm gemms[] = {prepare(first), prepare(second)};
+  const auto scratch =
+      base::allocate_aligned(std::max(gemms[0].scratch_bytes, gemms[1].scratch_bytes));
+  using Clock = std::chrono::steady_clock;
+  Clock::duration least[] = {Clock::duration::max(), Clock::duration::max()};
+  for (int round = 0; round < kRounds; ++round) {
+    for (const int i : {0, 1}) {
+      const Clock::time_point start = Clock::now();
+      gemms[i]({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
+      least[i] = std::min(least[i], Clock::now() - start);
+    }
+  }
+  return least[1] < least[0];
+}
+
 /// Whether rows of A are read from strips. With vectors of less than 512 bits always: a load of A
 /// goes with fewer multiply-adds, and of strips a step takes the fewest instructions (Zen 3, one
 /// thread, in place and in strips: 1024x3072x768 57 and 54 ms; 3072x768x1024, A transposed, 77 and
-/// 55). With 512 bits on Intel's cores, which do two multiply-adds per cycle and wait for an A that
-/// is far apart (A transposed: 114 and 130 GFLOP/s) and for panels of B from the L2 cache. AMD's do
-/// not, and packing costs 0 to 5 %.
+/// 55). With 512 bits never on AMD's processors, where packing costs 0 to 5 %; on Intel's, which do
+/// two multiply-adds per cycle, and wait for panels of B from the L2 cache, if it is faster there.
+/// The sums have the same bits.
 template <class T>
 bool reads_strips(const GemmTarget<T>& target) {
-  return !has_vectors_of_512_bits(target) || is_intel();
+  if (!has_vectors_of_512_bits(target)) return true;
+  static const bool pays =
+      is_intel() && is_faster(GemmChoice::kBlocked, GemmChoice::kBlockedStrips);
+  return pays;
 }
 
-/// Whether enough columns use the strips.
+/// The same, if enough columns use them.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
   // Threads that share columns pack all rows each.
   const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
-  return reads_strips(target) &&
-         spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes;
+  return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
+         reads_strips(target);
 }
 
 /// Whether a library was chosen and suits the product: what it does besides multiplying, above all
@@ -142,17 +175,15 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const auto k = static_cast<double>(spec.k);
   const double a_bytes = m * k * sizeof(T);
   const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
-  const bool in_strips = packs_a(spec, target);
-  const bool is_read_in_place =
-      has_vectors_of_512_bits(target) && (!in_strips || m < kCachedRows512);
-  const double cached = is_read_in_place ? kCachedBytes512 : kCachedBytes;
+  const bool stays_in_l2 = has_vectors_of_512_bits(target) && (!is_intel() || m < kCachedRows512);
+  const double cached = stays_in_l2 ? kCachedBytes512 : kCachedBytes;
   // Panels that each read all of a large A, and write a part of each row of C, wait for memory.
   const bool streams = a_bytes >= kStreamedBytes && spec.n >= kStreamedColumns;
   const bool packs = b_bytes > cached || streams ||
                      (spec.transpose_b && b_bytes > kTransposedBytes) ||
                      (a_is_transposed && a_bytes > kTransposedBytes);
   if (!packs || m < kPackedRows || spec.n <= target.lanes) return GemmChoice::kTiles;
-  return in_strips ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
+  return packs_a(spec, target) ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
 }
 
 template GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<float>& target);

@@ -102,8 +102,8 @@ struct GemmTarget {
   int max_rows[kGemmMaxVectors] = {};
   /// [vectors - 1][rows - 1]
   GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
-  /// Tiles of strip_vectors, and up to strip_rows, whose A is a strip and whose B is a packed panel:
-  /// [rows - 1].
+  /// Tiles of strip_vectors, and up to strip_rows, whose A is a strip and whose B is a packed
+  /// panel: [rows - 1].
   int strip_vectors = 1;
   int strip_rows = 1;
   GemmTileFn<T> strip[kGemmMaxRows] = {};

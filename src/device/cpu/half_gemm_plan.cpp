@@ -101,7 +101,8 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
       plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
   const std::int64_t bytes = plan->widens ? 4 : 2;
-  if (plan->widens && plan->target->lanes * plan->target->strip_vectors == kLanes) {
+  const std::int64_t lanes = plan->target->lanes;
+  if (plan->widens && lanes * plan->target->strip_vectors == kLanes) {
     plan->strip_rows = plan->target->strip_rows;
   }
   plan->packs_a = plan->widens || spec.transpose_a || spec.k % unit_k != 0;
