@@ -26,7 +26,8 @@ constexpr std::int64_t kBlockNOfStrips = 1024;  // more columns use what has bee
 // Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
-constexpr std::int64_t kHandedOverRow = 512;  // bytes: of two tiles of 4 vectors of 512 bits
+constexpr std::int64_t kHandedOverRow = 256;  // bytes: of a tile of 4 vectors of 512 bits
+constexpr std::int64_t kHandedOverTiles = 2;  // one below the other
 constexpr std::int64_t kLeastRows = 128;      // of a thread, if each packs all of B
 
 template <class T>
@@ -39,15 +40,15 @@ std::int64_t panel_columns(const GemmPlan<T>& plan) {
   return static_cast<std::int64_t>(plan.target->lanes) * panel_vectors(plan);
 }
 
-/// Tiles that are handed over together: the receiver should have more to do than to begin.
+/// Panels that make up a row of kHandedOverRow.
 template <class T>
-std::int64_t handed_over_tiles(const GemmPlan<T>& plan) {
+std::int64_t handed_over_panels(const GemmPlan<T>& plan) {
   return kHandedOverRow / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
 }
 
 template <class T>
 std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
-  return handed_over_tiles(plan) * kGemmMaxRows * panel_columns(plan);
+  return handed_over_panels(plan) * kHandedOverTiles * kGemmMaxRows * panel_columns(plan);
 }
 
 /// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
@@ -244,7 +245,8 @@ class Blocked {
     const RowSplit<T> packed = plan_.packs_a ? strips(rows) : RowSplit<T>{};
     if (plan_.packs_a) pack_a(k, row, packed);
     T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
-    for (std::int64_t p = 0; p < panels; ++p) {
+    for (std::int64_t p = 0, together = 0; p < panels; p += together) {
+      together = panels_together(p);
       const std::int64_t width = columns_of(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
       if (plan_.packs_in_turn) {
@@ -265,23 +267,25 @@ class Blocked {
                : plan_.packs_in_turn ? packed_b_
                                      : b + (column - first_column) * steps_;
       tile.b_step = width;
-      tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
+      tile.tail = p + together == panels ? split_.tail : plan_.target->lanes;
       tile.c = c;
       set_addends(tile, row, column);
       for (GemmAhead<T>& part : extras_.ahead) part = {};
-      if (next.k < plan_.k && !plan_.b_is_packed) set_ahead(next, first_column, p, panels);
+      if (next.k < plan_.k && !plan_.b_is_packed) {
+        set_ahead(next, first_column, p, p + together, panels);
+      }
       if (plan_.packs_in_turn && !plan_.transpose_b && p + 1 < panels) {
         set_panel_ahead(k, column + width, columns_of(p + 1));
       }
       extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
       const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
       if (plan_.hands_over && is_last_) {
-        hand_over(tile, split, row, column, width - plan_.target->lanes + tile.tail);
+        hand_over(tile, split, together);
       } else {
         run_panel(tile, split);
       }
-      column += width;
-      c += width;
+      column += together * width;
+      c += together * width;
     }
   }
 
@@ -317,13 +321,14 @@ class Blocked {
     tile.a = a;
   }
 
-  /// The share of panel `p` in what is packed for the next block.
-  void set_ahead(const Block& next, std::int64_t column, std::int64_t p, std::int64_t panels) {
+  /// The share of panels [p, end) in what is packed for the next block.
+  void set_ahead(const Block& next, std::int64_t column, std::int64_t p, std::int64_t end,
+                 std::int64_t panels) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const auto share = [&](const T* from, std::int64_t rows, std::ptrdiff_t row,
                            std::int64_t width) {
       const std::int64_t first = width * p / panels;
-      const std::int64_t count = width * (p + 1) / panels - first;
+      const std::int64_t count = width * end / panels - first;
       return GemmAhead<T>{from + first, rows, row, ceil_div(count, kLine)};
     };
     const std::int64_t steps = std::min(plan_.block_k, plan_.k - next.k);
@@ -380,33 +385,53 @@ class Blocked {
     }
   }
 
-  /// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t row, std::int64_t column,
-                 std::int64_t columns) {
+  /// Panels from `p` on whose tiles are handed over together.
+  std::int64_t panels_together(std::int64_t p) const {
+    const bool are_packed = plan_.hands_over && is_last_ && !plan_.packs_in_turn;
+    if (!are_packed || p >= split_.wide_count) return 1;
+    return std::min(handed_over_panels(plan_), split_.wide_count - p);
+  }
+
+  /// A few tiles at a time, of `panels` side by side: what the receiver reads beside them has just
+  /// come into the L1 cache, and a row of it is several lines.
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels) {
+    const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles / panels;
+    const std::int64_t width = tile.b_step;
+    const std::int64_t columns = panels * width - plan_.target->lanes + tile.tail;
+    const std::ptrdiff_t start_column = is_first_ ? plan_.start_column : 1;
     const GemmExtras<T> whole = extras_;
-    const std::int64_t together = handed_over_tiles(plan_);
-    tile.c_row = tile.b_step;
+    const std::int64_t tiles = (split.big_count + split.small_count) * panels;
+    std::int64_t done = 0;
+    const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now) {
+      const std::int64_t first = whole.ahead_rows * done / tiles;
+      done += now.blocks;
+      extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
+      for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
+        extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
+        extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
+      }
+      fn(now);
+    };
+    tile.c_row = panels * width;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
       set_height(tile, height);
       for (std::int64_t i = 0; i < blocks; i += together) {
         tile.blocks = std::min(together, blocks - i);
-        const std::int64_t rows = tile.blocks * height;
-        const std::int64_t first = whole.ahead_rows * i / blocks;
-        extras_.ahead_rows = whole.ahead_rows * (i + tile.blocks) / blocks - first;
-        for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
-          extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
-          extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
-        }
         tile.c = handed_over_;
-        fn(tile);
-        operands_.finished(operands_.context, {.c = tile.c,
+        for (std::int64_t p = 0; p < panels; ++p) {
+          GemmTile<T> now = tile;
+          now.b += p * width * steps_;
+          move_right(now, p * width, start_column);
+          if (p + 1 < panels) now.tail = plan_.target->lanes;
+          run(fn, now);
+        }
+        operands_.finished(operands_.context, {.c = handed_over_,
                                                .c_row = tile.c_row,
-                                               .row = row,
-                                               .rows = rows,
-                                               .column = column,
+                                               .row = tile.row,
+                                               .rows = tile.blocks * height,
+                                               .column = tile.column,
                                                .columns = columns});
         skip_tiles(tile, tile.blocks, height);
-        row += rows;
       }
     };
     run_part(split.big_fn, split.big_count, split.big);
