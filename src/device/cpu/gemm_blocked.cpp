@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
-#include <limits>
+#include <utility>
 
+#include "device/cpu/gemm_blocked.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/threads.h"
 
@@ -11,71 +12,17 @@
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
 // A's block are traversed, and A's block, which is read in place or packed into strips as high as a
 // tile, for all panels. While a block is computed, tiles fetch what is packed and read for the next
-// one (GemmExtras::ahead). If there is only one block of rows and a panel is small, each panel is
-// packed when its tiles need it, and they find it in the L1 cache. If blocks of C are handed over,
-// B is kept packed for all k and the loop over k is inside that over rows: a block of C is complete
-// before the next one begins. Its last steps go to a buffer of a few tiles, which the receiver
-// finds in the L1 cache; if there are no other steps, there is no block.
+// one (GemmExtras::ahead). With strips, each panel is packed when its first tiles need it; if there
+// is only one block of rows and a panel is small, always in the same place, and all of its tiles
+// find it in the L1 cache. Where an instruction set has such tiles (GemmTarget::packing_strip),
+// what is packed costs no pass of its own: those of the first panel multiply A in place and pack
+// it, the first of each panel does so with B. If blocks of C are handed over, B is kept packed for
+// all k and the loop over k is inside that over rows: a block of C is complete before the next one
+// begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
+// if there are no other steps, there is no block.
 
 namespace onnxgrad::device {
 namespace {
-
-constexpr std::int64_t kBlockM = 192;
-constexpr std::int64_t kBlockN = 512;
-constexpr std::int64_t kBlockNOfStrips = 1024;  // more columns use what has been packed of A
-// Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
-constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
-constexpr std::int64_t kLeastBlockN = 128;
-constexpr std::int64_t kHandedOverRow = 256;  // bytes: of a tile of 4 vectors of 512 bits
-constexpr std::int64_t kHandedOverTiles = 2;  // one below the other
-constexpr std::int64_t kLeastRows = 128;      // of a thread, if each packs all of B
-
-template <class T>
-int panel_vectors(const GemmPlan<T>& plan) {
-  return plan.packs_a ? plan.target->strip_vectors : plan.target->max_vectors;
-}
-
-template <class T>
-std::int64_t panel_columns(const GemmPlan<T>& plan) {
-  return static_cast<std::int64_t>(plan.target->lanes) * panel_vectors(plan);
-}
-
-/// Panels that make up a row of kHandedOverRow.
-template <class T>
-std::int64_t handed_over_panels(const GemmPlan<T>& plan) {
-  return kHandedOverRow / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
-}
-
-template <class T>
-std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
-  return handed_over_panels(plan) * kHandedOverTiles * kGemmMaxRows * panel_columns(plan);
-}
-
-/// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
-/// place, which are beside what is not read yet.
-template <class T>
-bool has_small_panels(const GemmPlan<T>& plan) {
-  const std::int64_t small = std::int64_t{plan.packs_a ? 32 : 16} << 10;
-  return plan.block_k * panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <= small;
-}
-
-template <class T>
-std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
-  return ceil_div(plan.block_m * plan.block_k, plan.target->lanes) * plan.target->lanes;
-}
-
-template <class T>
-std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
-  if (plan.b_is_packed) return 0;
-  if (plan.packs_in_turn) return plan.block_k * panel_columns(plan);
-  return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
-}
-
-/// Of a block.
-template <class T>
-std::int64_t most_columns(const GemmPlan<T>& plan) {
-  return plan.packs_a ? kBlockNOfStrips : kBlockN;
-}
 
 /// A part of C that one thread computes.
 struct Part {
@@ -173,7 +120,7 @@ class Blocked {
         const Block next =
             below < end ? Block{below, rows_from(part, below), k, false}
                         : Block{part.row, rows_from(part, part.row), k + plan_.block_k, true};
-        run_block({i, rows_from(part, i), k}, j, packed_b_, next);
+        run_block({i, rows_from(part, i), k, i == part.row}, j, packed_b_, next);
       }
     }
   }
@@ -192,13 +139,13 @@ class Blocked {
         const Block next = !is_last_ ? Block{i, rows, k + plan_.block_k, is_top}
                            : below < part.row + part.rows ? Block{below, rows_from(part, below), 0}
                                                           : Block{i, rows, plan_.k};
-        run_block({i, rows, k}, j, b, next);
+        run_block({i, rows, k, is_top}, j, b, next);
       }
     }
   }
 
   void pack_panels(std::int64_t k, std::int64_t j, T* to) {
-    if (plan_.b_is_packed || plan_.packs_in_turn) return;
+    if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
     if (!plan_.transpose_b && !has_small_panels(plan_)) {
       return copy_panels(b_ + k * plan_.n + j, to);
     }
@@ -233,7 +180,14 @@ class Blocked {
     }
   }
 
-  void run_block(const Block& block, std::int64_t column, const T* b, const Block& next) {
+  /// What the tiles of a panel find in place and pack while they multiply.
+  struct InPlace {
+    GemmStripA a = GemmStripA::kStrip;
+    T* a_to = nullptr;     // of the next tile
+    const T* b = nullptr;  // nullptr: B is packed
+  };
+
+  void run_block(const Block& block, std::int64_t column, T* b, const Block& next) {
     const auto [row, rows, k, packs_b] = block;
     const std::int64_t first_column = column;
     GemmTile<T> tile{.steps = steps_, .scale = scale_};
@@ -243,29 +197,41 @@ class Blocked {
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
     const RowSplit<T> packed = plan_.packs_a ? strips(rows) : RowSplit<T>{};
-    if (plan_.packs_a) pack_a(k, row, packed);
+    const bool can_pack = plan_.packs_a && has_packing_tiles(packed);
+    const bool packs_a_first = plan_.packs_a && !(can_pack && can_read_in_place());
+    if (packs_a_first) pack_a(k, row, packed);
     T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
     for (std::int64_t p = 0, together = 0; p < panels; p += together) {
       together = panels_together(p);
       const std::int64_t width = columns_of(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
-      if (plan_.packs_in_turn) {
-        const std::int64_t count = std::min(width, first_column + columns_ - column);
-        pack_b(plan_, b_, k, steps_, column, count, packed_b_, width);
-      }
-      if (plan_.packs_a && p < split_.wide_count) {
+      const bool in_strips = plan_.packs_a && p < split_.wide_count;
+      a_is_packed_ = in_strips && (p > 0 || packs_a_first);
+      if (a_is_packed_) {
         tile.a = packed_a_;
         tile.a_row = 1;
-        a_is_packed_ = true;
       } else {
         tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
         tile.a_row = plan_.transpose_a ? 1 : plan_.k;
         tile.a_step = plan_.transpose_a ? plan_.m : 1;
-        a_is_packed_ = false;
       }
-      tile.b = plan_.b_is_packed     ? packed_steps(column, k, width)
-               : plan_.packs_in_turn ? packed_b_
-                                     : b + (column - first_column) * steps_;
+      InPlace in_place;
+      if (in_strips && !a_is_packed_) {
+        in_place = {plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows, packed_a_};
+      }
+      T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
+      if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
+        const std::int64_t count = std::min(together * width, first_column + columns_ - column);
+        if (in_strips && can_pack && !plan_.transpose_b && count == together * width) {
+          in_place.b = b_ + k * plan_.n + column;
+        } else {
+          for (std::int64_t i = 0; i < together; ++i) {
+            pack_b(plan_, b_, k, steps_, column + i * width, std::min(width, count - i * width),
+                   panel + i * width * steps_, width);
+          }
+        }
+      }
+      tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
       tile.b_step = width;
       tile.tail = p + together == panels ? split_.tail : plan_.target->lanes;
       tile.c = c;
@@ -278,11 +244,11 @@ class Blocked {
         set_panel_ahead(k, column + width, columns_of(p + 1));
       }
       extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
-      const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
+      const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
       if (plan_.hands_over && is_last_) {
-        hand_over(tile, split, together);
+        hand_over(tile, split, together, in_place);
       } else {
-        run_panel(tile, split);
+        run_panel(tile, split, in_place);
       }
       column += together * width;
       c += together * width;
@@ -299,6 +265,20 @@ class Blocked {
     };
     pack(0, split.big_count, split.big);
     if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
+  }
+
+  /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
+  /// part of a line that the tile before has left.
+  bool can_read_in_place() const {
+    constexpr std::int64_t kPage = 4096 / sizeof(T);
+    return !plan_.transpose_a || plan_.m % kPage != 0;
+  }
+
+  /// Whether tiles of these heights pack what is in place.
+  bool has_packing_tiles(const RowSplit<T>& rows) const {
+    const auto& tiles = plan_.target->packing_strip[0][1];
+    return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
+           (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
   }
 
   /// The tiles of packed rows.
@@ -394,7 +374,8 @@ class Blocked {
 
   /// A few tiles at a time, of `panels` side by side: what the receiver reads beside them has just
   /// come into the L1 cache, and a row of it is several lines.
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels) {
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
+                 InPlace in_place) {
     const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles / panels;
     const std::int64_t width = tile.b_step;
     const std::int64_t columns = panels * width - plan_.target->lanes + tile.tail;
@@ -402,7 +383,7 @@ class Blocked {
     const GemmExtras<T> whole = extras_;
     const std::int64_t tiles = (split.big_count + split.small_count) * panels;
     std::int64_t done = 0;
-    const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now) {
+    const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now, int height, InPlace of_panel) {
       const std::int64_t first = whole.ahead_rows * done / tiles;
       done += now.blocks;
       extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
@@ -410,7 +391,7 @@ class Blocked {
         extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
         extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
       }
-      fn(now);
+      run_tiles(fn, now, height, of_panel);
     };
     tile.c_row = panels * width;
     const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
@@ -423,8 +404,18 @@ class Blocked {
           now.b += p * width * steps_;
           move_right(now, p * width, start_column);
           if (p + 1 < panels) now.tail = plan_.target->lanes;
-          run(fn, now);
+          InPlace of_panel = in_place;
+          if (in_place.b != nullptr) of_panel.b += p * width;
+          if (p > 0 && in_place.a_to != nullptr) {  // the panel before has packed it
+            of_panel.a = GemmStripA::kStrip;
+            now.a = in_place.a_to;
+            now.a_step = height;
+            now.a_block = height * steps_;
+          }
+          run(fn, now, height, of_panel);
         }
+        in_place.b = nullptr;
+        if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * height * steps_;
         operands_.finished(operands_.context, {.c = handed_over_,
                                                .c_row = tile.c_row,
                                                .row = tile.row,
@@ -438,16 +429,43 @@ class Blocked {
     if (split.small_count > 0) run_part(split.small_fn, split.small_count, split.big - 1);
   }
 
-  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
+  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place) {
     tile.blocks = rows.big_count;
     set_height(tile, rows.big);
-    rows.big_fn(tile);
+    run_tiles(rows.big_fn, tile, rows.big, in_place);
     if (rows.small_count == 0) return;
     skip_tiles(tile, rows.big_count, rows.big);
+    if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * rows.big * steps_;
+    in_place.b = nullptr;
     extras_.ahead_rows = 0;
     tile.blocks = rows.small_count;
     set_height(tile, rows.big - 1);
-    rows.small_fn(tile);
+    run_tiles(rows.small_fn, tile, rows.big - 1, in_place);
+  }
+
+  /// Tiles of `height` rows, one below the other, by `fn` if nothing is in place. The first one
+  /// packs B.
+  void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place) {
+    const auto& packing = plan_.target->packing_strip[static_cast<int>(in_place.a)];
+    GemmTile<T> now = tile;
+    extras_.packed_a = in_place.a_to;
+    if (in_place.b != nullptr) {
+      extras_.packed_b = const_cast<T*>(tile.b);
+      const std::int64_t ahead_rows = std::exchange(extras_.ahead_rows, 0);
+      now.b = in_place.b;
+      now.b_step = plan_.n;
+      now.blocks = 1;
+      packing[1][height - 1](now);
+      if (tile.blocks == 1) return;
+      extras_.ahead_rows = ahead_rows;
+      skip_tiles(now, 1, height);
+      if (in_place.a_to != nullptr) extras_.packed_a += height * steps_;
+      now.b = tile.b;
+      now.b_step = tile.b_step;
+      now.blocks = tile.blocks - 1;
+    }
+    if (in_place.a != GemmStripA::kStrip) fn = packing[0][height - 1];
+    fn(now);
   }
 
   const GemmPlan<T>& plan_;
@@ -469,65 +487,7 @@ class Blocked {
   bool is_first_ = false, is_last_ = false;
 };
 
-/// Rows that one thread computes, at most.
-template <class T>
-std::int64_t most_rows(const GemmPlan<T>& plan) {
-  if (!plan.split_m) return plan.m;
-  return ceil_div(ceil_div(plan.m, kGemmMaxRows), plan.threads) * kGemmMaxRows;
-}
-
-/// Equal blocks rather than a small last one.
-template <class T>
-std::int64_t equal_steps(const GemmPlan<T>& plan) {
-  return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockSteps), 1));
-}
-
 }  // namespace
-
-template <class T>
-std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks) {
-  plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
-  plan.block_m = std::min(plan.m, kBlockM);
-  const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
-  // What the thread with most has of all; panels if equal, since then each thread reads its own.
-  const auto largest = [&plan](std::int64_t units) {
-    return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
-  };
-  plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(panels);
-  const std::int64_t elements = plan.packs_a ? packed_a_elements(plan) : 0;
-  plan.thread_scratch = round_up(elements * static_cast<std::int64_t>(sizeof(T)), 64);
-  return plan.thread_scratch * plan.threads;
-}
-
-template <class T>
-std::int64_t plan_blocked(GemmPlan<T>& plan) {
-  const std::int64_t lanes = plan.target->lanes;
-  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-  plan.block_k = equal_steps(plan);
-  plan.block_m = std::min(plan.m, kBlockM);
-  plan.split_m = shares_rows_of_blocks(plan.m, plan.n, lanes, plan.threads);
-  // With parts that are handed over, matrices like C are read and written. If these outweigh B,
-  // each thread has rows of its own there, not lines beside those of another thread.
-  if (plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads) {
-    plan.split_m = true;
-  }
-  std::int64_t columns = std::min(plan.n, most_columns(plan));
-  if (plan.hands_over) {
-    const std::int64_t most = std::clamp(kWholeBytes / (kSize * plan.k), kLeastBlockN, kBlockN);
-    const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
-    columns = ceil_div(share, ceil_div(share, most));
-  }
-  plan.block_n = ceil_div(columns, lanes) * lanes;
-  plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
-  std::int64_t elements = packed_b_elements(plan);
-  if (plan.packs_a) elements += packed_a_elements(plan);
-  if (plan.hands_over) {
-    elements += handed_over_elements(plan);
-    if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
-  }
-  plan.thread_scratch = round_up(elements * kSize, 64);
-  return plan.thread_scratch * plan.threads;
-}
 
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands) {
@@ -556,10 +516,6 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   });
 }
 
-template std::int64_t plan_packed(GemmPlan<float>& plan, bool in_blocks);
-template std::int64_t plan_packed(GemmPlan<double>& plan, bool in_blocks);
-template std::int64_t plan_blocked(GemmPlan<float>& plan);
-template std::int64_t plan_blocked(GemmPlan<double>& plan);
 template void run_blocked<float>(const void* data, const GemmOperands& operands);
 template void run_blocked<double>(const void* data, const GemmOperands& operands);
 

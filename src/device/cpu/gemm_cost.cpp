@@ -1,16 +1,13 @@
 #include "device/cpu/gemm_cost.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
-#include "base/memory_budget.h"
 #include "device/blas.h"
 #include "device/cpu/gemm_plan.h"
 
@@ -65,45 +62,15 @@ bool is_intel() {
 #endif
 }
 
-/// The shortest of a few times of a product, which takes about 1 ms, by each of two choices: the
-/// second is the faster one.
-bool is_faster(GemmChoice first, GemmChoice second) {
-  constexpr int kRounds = 4;
-  GemmSpec spec{.m = 224, .n = 512, .k = 768};
-  const std::vector<float> a(static_cast<std::size_t>(spec.m * spec.k), 0.5F);
-  const std::vector<float> b(static_cast<std::size_t>(spec.n * spec.k), 0.5F);
-  std::vector<float> c(static_cast<std::size_t>(spec.m * spec.n));
-  const auto prepare = [&spec](GemmChoice choice) {
-    spec.choice = choice;
-    return prepare_gemm(spec);
-  };
-  const PreparedGemm gemms[] = {prepare(first), prepare(second)};
-  const auto scratch =
-      base::allocate_aligned(std::max(gemms[0].scratch_bytes, gemms[1].scratch_bytes));
-  using Clock = std::chrono::steady_clock;
-  Clock::duration least[] = {Clock::duration::max(), Clock::duration::max()};
-  for (int round = 0; round < kRounds; ++round) {
-    for (const int i : {0, 1}) {
-      const Clock::time_point start = Clock::now();
-      gemms[i]({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
-      least[i] = std::min(least[i], Clock::now() - start);
-    }
-  }
-  return least[1] < least[0];
-}
-
 /// Whether rows of A are read from strips. With vectors of less than 512 bits always: a load of A
 /// goes with fewer multiply-adds, and of strips a step takes the fewest instructions (Zen 3, one
 /// thread, in place and in strips: 1024x3072x768 57 and 54 ms; 3072x768x1024, A transposed, 77 and
-/// 55). With 512 bits never on AMD's processors, where packing costs 0 to 5 %; on Intel's, which do
-/// two multiply-adds per cycle, and wait for panels of B from the L2 cache, if it is faster there.
-/// The sums have the same bits.
+/// 55). With 512 bits never on AMD's processors, where packing costs 0 to 5 %; always on Intel's,
+/// which do two multiply-adds per cycle, and wait for panels of B from the L2 cache (Emerald
+/// Rapids, GFLOP/s: 146 and 162; 135 and 165). The sums have the same bits.
 template <class T>
 bool reads_strips(const GemmTarget<T>& target) {
-  if (!has_vectors_of_512_bits(target)) return true;
-  static const bool pays =
-      is_intel() && is_faster(GemmChoice::kBlocked, GemmChoice::kBlockedStrips);
-  return pays;
+  return !has_vectors_of_512_bits(target) || is_intel();
 }
 
 /// The same, if enough columns use them.

@@ -45,6 +45,10 @@ struct GemmExtras {
   /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
   GemmAhead<T> ahead[2] = {};
   std::int64_t ahead_rows = 0;  ///< of the one that has more
+  /// Where tiles of operands in place pack these: strips of the tile's rows, one after the other,
+  /// and a panel.
+  T* packed_a = nullptr;
+  T* packed_b = nullptr;
 };
 
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
@@ -90,6 +94,13 @@ struct GemmDots {
   GemmFinish finish = GemmFinish::kStore;
 };
 
+/// Where a tile of a packed panel finds its rows of A.
+enum class GemmStripA : std::int32_t {
+  kStrip,  ///< packed
+  kRows,   ///< in place; the steps of a row are adjacent
+  kSteps   ///< in place, transposed: the rows of a step are adjacent
+};
+
 inline constexpr int kGemmMaxVectors = 4;
 inline constexpr int kGemmMaxRows = 16;
 
@@ -107,6 +118,9 @@ struct GemmTarget {
   int strip_vectors = 1;
   int strip_rows = 1;
   GemmTileFn<T> strip[kGemmMaxRows] = {};
+  /// The same of operands that are in place, which they pack: A where GemmStripA says so, B if 1.
+  /// Those of some heights; nullptr: there is none.
+  GemmTileFn<T> packing_strip[3][2][kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};
   void (*dots)(const GemmDots<T>& dots) = nullptr;

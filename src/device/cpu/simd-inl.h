@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
@@ -22,6 +24,23 @@ inline constexpr bool kMasksAreSafe = true;
 #else
 inline constexpr bool kMasksAreSafe = false;
 #endif
+
+// After the parameters of a lambda that is part of an inner loop.
+#ifndef ONNXGRAD_INLINE_LAMBDA
+#define ONNXGRAD_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+#endif
+
+template <class F, int... kIndex>
+HWY_INLINE void unrolled(const F& f, std::integer_sequence<int, kIndex...> /*indices*/) {
+  (f(std::integral_constant<int, kIndex>()), ...);
+}
+
+/// f(0), ..., f(kCount - 1) with constants: arrays that they index become registers, even in a loop
+/// that stores, where those of an unrolled loop stay in memory.
+template <int kCount, class F>
+HWY_INLINE void unrolled(const F& f) {
+  unrolled(f, std::make_integer_sequence<int, kCount>());
+}
 
 /// Hides the origin of a pointer or a stride, so that the compiler keeps it in a register and
 /// does not derive a dozen others from it and spill them to the stack.

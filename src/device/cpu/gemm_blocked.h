@@ -1,0 +1,67 @@
+#ifndef ONNXGRAD_DEVICE_CPU_GEMM_BLOCKED_H_
+#define ONNXGRAD_DEVICE_CPU_GEMM_BLOCKED_H_
+
+#include <cstdint>
+
+#include "device/cpu/gemm_plan.h"
+
+// Sizes that the plan of a blocked product (gemm_blocked_plan.cpp) and its driver
+// (gemm_blocked.cpp) both follow.
+
+namespace onnxgrad::device {
+
+inline constexpr std::int64_t kBlockN = 512;
+inline constexpr std::int64_t kBlockNOfStrips = 1024;  // more columns use what is packed of A
+inline constexpr std::int64_t kHandedOverRow = 256;    // bytes: a tile of 4 vectors of 512 bits
+inline constexpr std::int64_t kHandedOverTiles = 2;    // one below the other
+
+template <class T>
+int panel_vectors(const GemmPlan<T>& plan) {
+  return plan.packs_a ? plan.target->strip_vectors : plan.target->max_vectors;
+}
+
+template <class T>
+std::int64_t panel_columns(const GemmPlan<T>& plan) {
+  return static_cast<std::int64_t>(plan.target->lanes) * panel_vectors(plan);
+}
+
+/// Panels that make up a row of kHandedOverRow.
+template <class T>
+std::int64_t handed_over_panels(const GemmPlan<T>& plan) {
+  return kHandedOverRow / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
+}
+
+template <class T>
+std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
+  return handed_over_panels(plan) * kHandedOverTiles * kGemmMaxRows * panel_columns(plan);
+}
+
+/// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
+/// place, which are beside what is not read yet.
+template <class T>
+bool has_small_panels(const GemmPlan<T>& plan) {
+  const std::int64_t small = std::int64_t{plan.packs_a ? 32 : 16} << 10;
+  return plan.block_k * panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <= small;
+}
+
+template <class T>
+std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
+  return ceil_div(plan.block_m * plan.block_k, plan.target->lanes) * plan.target->lanes;
+}
+
+template <class T>
+std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
+  if (plan.b_is_packed) return 0;
+  if (plan.packs_in_turn) return plan.block_k * panel_columns(plan);
+  return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+}
+
+/// Of a block.
+template <class T>
+std::int64_t most_columns(const GemmPlan<T>& plan) {
+  return plan.packs_a ? kBlockNOfStrips : kBlockN;
+}
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_GEMM_BLOCKED_H_

@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "device/cpu/gemm_blocked.h"
+#include "device/cpu/gemm_plan.h"
+
+// The sizes of a blocked product's blocks, and what its threads share.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kBlockM = 192;
+// Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
+constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
+constexpr std::int64_t kLeastBlockN = 128;
+constexpr std::int64_t kLeastRows = 128;  // of a thread, if each packs all of B
+
+/// Rows that one thread computes, at most.
+template <class T>
+std::int64_t most_rows(const GemmPlan<T>& plan) {
+  if (!plan.split_m) return plan.m;
+  return ceil_div(ceil_div(plan.m, kGemmMaxRows), plan.threads) * kGemmMaxRows;
+}
+
+/// Equal blocks rather than a small last one.
+template <class T>
+std::int64_t equal_steps(const GemmPlan<T>& plan) {
+  return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockSteps), 1));
+}
+
+}  // namespace
+
+template <class T>
+std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks) {
+  plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
+  plan.block_m = std::min(plan.m, kBlockM);
+  const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
+  // What the thread with most has of all; panels if equal, since then each thread reads its own.
+  const auto largest = [&plan](std::int64_t units) {
+    return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
+  };
+  plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(panels);
+  const std::int64_t elements = plan.packs_a ? packed_a_elements(plan) : 0;
+  plan.thread_scratch = round_up(elements * static_cast<std::int64_t>(sizeof(T)), 64);
+  return plan.thread_scratch * plan.threads;
+}
+
+template <class T>
+std::int64_t plan_blocked(GemmPlan<T>& plan) {
+  const std::int64_t lanes = plan.target->lanes;
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  plan.block_k = equal_steps(plan);
+  plan.block_m = std::min(plan.m, kBlockM);
+  plan.split_m = shares_rows_of_blocks(plan.m, plan.n, lanes, plan.threads);
+  // With parts that are handed over, matrices like C are read and written. If these outweigh B,
+  // each thread has rows of its own there, not lines beside those of another thread.
+  if (plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads) {
+    plan.split_m = true;
+  }
+  std::int64_t columns = std::min(plan.n, most_columns(plan));
+  if (plan.hands_over) {
+    const std::int64_t most = std::clamp(kWholeBytes / (kSize * plan.k), kLeastBlockN, kBlockN);
+    const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
+    columns = ceil_div(share, ceil_div(share, most));
+  }
+  plan.block_n = ceil_div(columns, lanes) * lanes;
+  plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
+  std::int64_t elements = packed_b_elements(plan);
+  if (plan.packs_a) elements += packed_a_elements(plan);
+  if (plan.hands_over) {
+    elements += handed_over_elements(plan);
+    if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
+  }
+  plan.thread_scratch = round_up(elements * kSize, 64);
+  return plan.thread_scratch * plan.threads;
+}
+
+template std::int64_t plan_packed(GemmPlan<float>& plan, bool in_blocks);
+template std::int64_t plan_packed(GemmPlan<double>& plan, bool in_blocks);
+template std::int64_t plan_blocked(GemmPlan<float>& plan);
+template std::int64_t plan_blocked(GemmPlan<double>& plan);
+
+}  // namespace onnxgrad::device

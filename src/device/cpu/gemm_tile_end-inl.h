@@ -1,0 +1,166 @@
+// How tiles of matrix products end, and what they fetch meanwhile, for all instruction sets.
+#if defined(ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_
+#undef ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_
+#else
+#define ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+
+#include "device/cpu/gemm_tile.h"
+#include "device/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace onnxgrad::device::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// How C's elements are written: D is the vector; the last one of a row is masked to `tail`
+/// columns.
+template <class D, int kRows, int kVectors>
+struct TileEnd {
+  using T = hn::TFromD<D>;
+  using V = hn::Vec<D>;
+  static constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
+
+  hn::Mask<D> mask;
+  std::int64_t tail;
+
+  V load(const T* from, int v) const {
+    const D d;
+    if (v + 1 < kVectors || kLanes == 1) return hn::LoadU(d, from);
+    return load_first(d, mask, from, tail);
+  }
+
+  /// All of `start` is read before anything is written: a load right after a masked store to the
+  /// same cache line waits for it. By itself if nothing scales: some processors add beside the
+  /// multiply-adds of the next tile.
+  template <bool kScales>
+  void add(V (&sum)[kRows][kVectors], const T* start, std::ptrdiff_t start_row, V scale) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const V term = load(start + v * kLanes, v);
+        sum[i][v] = kScales ? hn::MulAdd(scale, sum[i][v], term) : hn::Add(sum[i][v], term);
+      }
+      start += start_row;
+      keep_in_register(start);
+    }
+  }
+
+  /// Writes the sums of a tile's block as its `finish` says.
+  HWY_INLINE void finish(V (&sum)[kRows][kVectors], const GemmTile<T>& tile,
+                         std::int64_t block) const {
+    const D d;
+    const GemmTile<T>* now = &tile;
+    keep_in_register(now);
+    if (now->finish != GemmFinish::kStore) {
+      const T* start = now->start + block * kRows * now->start_row;
+      const V scale = hn::Set(d, now->scale);
+      if (now->scale != T(1)) {
+        add<true>(sum, start, now->start_row, scale);
+      } else {
+        add<false>(sum, start, now->start_row, scale);
+      }
+      if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
+        for (int i = 0; i < extras->more_count; ++i) {
+          const std::ptrdiff_t row = extras->more_row[i];
+          const T* more = extras->more[i] + (now->row + block * kRows) * row + now->column;
+          add<false>(sum, more, row, scale);
+        }
+      }
+      if (now->finish == GemmFinish::kRelu) relu(sum);
+    }
+    store(sum, now->c + block * kRows * now->c_row, now->c_row);
+  }
+
+  void relu(V (&sum)[kRows][kVectors]) const {
+    const V zero = hn::Zero(D());
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sum[i][v] = max_or_nan(zero, sum[i][v]);
+    }
+  }
+
+  void store(const V (&sum)[kRows][kVectors], T* c, std::ptrdiff_t c_row) const {
+    const D d;
+    const bool whole = tail == kLanes;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        if (v + 1 < kVectors || kLanes == 1 || whole) {
+          hn::StoreU(sum[i][v], d, c + v * kLanes);
+        } else {
+          store_first(sum[i][v], d, mask, c + v * kLanes, tail);
+        }
+      }
+      c += c_row;
+      keep_in_register(c);
+    }
+  }
+};
+
+template <class D, class V, int kRows, int kVectors>
+HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[i][v] = hn::Zero(d);
+  }
+}
+
+/// Rows of what is fetched ahead that go with each of a block's chunks of steps. As many with each:
+/// neither a division nor a branch that is hard to predict interrupts the multiply-adds.
+template <class T>
+std::int64_t ahead_of_chunk(const GemmTile<T>& tile, std::int64_t chunks_of_block) {
+  if (tile.extras == nullptr || tile.extras->ahead_rows == 0) return 0;
+  const std::int64_t chunks = chunks_of_block * tile.blocks;
+  return (tile.extras->ahead_rows + chunks - 1) / chunks;
+}
+
+/// Rows [row, row + count) of them, those that there are.
+template <class T>
+HWY_INLINE void prefetch_ahead(const GemmExtras<T>& extras, std::int64_t row, std::int64_t count) {
+  constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
+  for (const GemmAhead<T>& part : extras.ahead) {
+    const std::int64_t last = std::min(row + count, part.rows);
+    for (std::int64_t r = row; r < last; ++r) {
+      const T* from = part.from + r * part.row;
+      for (std::int64_t i = 0; i < part.lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
+    }
+  }
+}
+
+/// A row of each matrix that the end of a tile reads or writes.
+template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
+HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::int64_t block, std::int64_t row) {
+  const GemmExtras<T>& extras = *tile.extras;
+  const std::ptrdiff_t offset = (tile.row + block * kRows + row) * extras.touched_row + tile.column;
+  for (int i = 0; i < extras.touched_count; ++i) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      __builtin_prefetch(extras.touched[i] + offset + v * kLanes, 1);
+    }
+  }
+}
+
+/// What the tile will need later and the hardware does not foresee, a little with every chunk of
+/// steps: a row of each matrix that the end of the tile reads or writes, and the next tile's A.
+template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
+HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
+  if (chunk < kRows) prefetch_row<kRows, kVectors, kLanes>(tile, block, chunk);
+  if (tile.a_step != 1) return;
+  const T* next = tile.a + (block + 1) * tile.a_block + chunk * kGemmChunk;
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) __builtin_prefetch(next + i * tile.a_row);
+}
+
+}  // namespace onnxgrad::device::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
