@@ -20,6 +20,8 @@ constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any 
 constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
 // Of operands and result together, from which long sums fetch what they will need: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
+// Of each thread, that read a strip of A which a pass has packed, beside a B that was packed once.
+constexpr std::int64_t kWideStripColumns = 384;
 // To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
 constexpr std::int64_t kRowsOfRead = 4;
 
@@ -296,9 +298,9 @@ PreparedGemm prepare(const GemmSpec& spec) {
     GemmSpec read = spec;
     read.transpose_b = false;
     const GemmChoice choice = choose_gemm(read, *plan->target);
-    // Panels that were packed for tiles of another width are read with A in place.
+    const bool is_wide = plan->target->strip_vectors < plan->target->max_vectors;
     plan->packs_a = choice == GemmChoice::kBlockedStrips &&
-                    plan->target->strip_vectors == plan->target->max_vectors;
+                    (!is_wide || spec.n >= kWideStripColumns * spec.threads);
     prepared.scratch_bytes = plan_packed(*plan, choice != GemmChoice::kTiles);
     return finish(run_blocked<T>, "packed");
   }

@@ -30,7 +30,8 @@ struct Part {
   std::int64_t panel = 0, panels = 0;  ///< instead of columns if B is packed
 };
 
-constexpr std::int64_t kAhead = 16;  // rows: enough time for one to come from memory
+constexpr std::int64_t kAhead = 16;         // rows: enough time for one to come from memory
+constexpr std::int64_t kFetchingRows = 64;  // that use a panel while the next one is fetched
 
 template <class T>
 class Blocked {
@@ -243,6 +244,9 @@ class Blocked {
       if (plan_.packs_in_turn && !plan_.transpose_b && p + 1 < panels) {
         set_panel_ahead(k, column + width, columns_of(p + 1));
       }
+      if (plan_.b_is_packed && plan_.packs_a && p + 1 < panels && rows >= kFetchingRows) {
+        set_packed_ahead(k, column + width, columns_of(p + 1));
+      }
       extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
       const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
       if (plan_.hands_over && is_last_) {
@@ -284,8 +288,12 @@ class Blocked {
   /// The tiles of packed rows.
   RowSplit<T> strips(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
-    if (split_.wide != target.strip_vectors) return split_rows(rows, target, split_.wide);
-    return split_rows(rows, target.strip, target.strip_rows);
+    if (split_.wide == target.strip_vectors) {
+      return split_rows(rows, target.strip, target.strip_rows);
+    }
+    const bool are_wide = split_.wide == target.max_vectors && target.wide_strip[0] != nullptr;
+    return are_wide ? split_rows(rows, target.wide_strip, target.max_rows[split_.wide - 1])
+                    : split_rows(rows, target, split_.wide);
   }
 
   /// Of tiles of `height` rows, one below the other.
@@ -327,6 +335,12 @@ class Blocked {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     const std::int64_t count = std::min(width, plan_.n - column);
     extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
+  }
+
+  /// The same of a B that is packed.
+  void set_packed_ahead(std::int64_t k, std::int64_t column, std::int64_t width) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    extras_.ahead[1] = {packed_steps(column, k, width), steps_, width, ceil_div(width, kLine)};
   }
 
   /// Of the panel that begins at `column`, from step `k` on: read from one end to the other, which

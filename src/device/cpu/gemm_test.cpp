@@ -69,12 +69,14 @@ TEST(Gemm, PackedB) {
 
 TEST(Gemm, PackedBGivesTheSameBits) {
   std::mt19937 random(4);
+  constexpr GemmChoice kForms[] = {GemmChoice::kBest, GemmChoice::kBlocked,
+                                   GemmChoice::kBlockedStrips};
   for (const auto& [m, n, k] :
        {std::tuple{1, 512, 784}, {32, 130, 300}, {128, 770, 768}, {300, 600, 520}, {7, 2000, 40}}) {
     const auto a = random_numbers<float>(m * k, random);
     const auto b = random_numbers<float>(k * n, random);
-    for (const int threads : {1, 2, 3}) {
-      GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads};
+    for (int i = 0; i < 9; ++i) {
+      GemmSpec spec{.m = m, .n = n, .k = k, .threads = i % 3 + 1, .choice = kForms[i / 3]};
       ASSERT_TRUE(can_pack_b(spec));
       const auto packed = base::allocate_aligned(packed_b_elements(spec) * 4);
       pack_gemm_b(spec, b.data(), packed.get());
@@ -89,7 +91,8 @@ TEST(Gemm, PackedBGivesTheSameBits) {
               .c = c.data(),
               .scratch = scratch.get()});
       }
-      EXPECT_EQ(results[0], results[1]) << m << "x" << n << "x" << k << ", threads " << threads;
+      EXPECT_EQ(results[0], results[1])
+          << m << "x" << n << "x" << k << ", threads " << spec.threads << ", choice " << i / 3;
     }
   }
 }

@@ -379,6 +379,13 @@ void fill_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*ro
 }
 
 template <class T, int... kRow>
+void fill_wide_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
+  ((target.wide_strip[kRow] =
+        strip_tile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, GemmStripA::kStrip, false>),
+   ...);
+}
+
+template <class T, int... kRow>
 void fill_columns(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
   ((target.column[kRow] = gemm_tile<hn::CappedTag<T, 1>, kRow + 1, 1>), ...);
 }
@@ -401,6 +408,10 @@ GemmTarget<T> make_target() {
     fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
   }
   fill_strips<T>(target, std::make_integer_sequence<int, kStripRows>());
+  if constexpr (kMaxVectors > kStripVectors) {
+    constexpr int kRows = kMaxRows[kMaxVectors - 1];
+    fill_wide_strips<T>(target, std::make_integer_sequence<int, kRows>());
+  }
   fill_columns<T>(target, std::make_integer_sequence<int, kGemmMaxRows>());
   return target;
 }

@@ -121,6 +121,9 @@ struct GemmTarget {
   /// The same of operands that are in place, which they pack: A where GemmStripA says so, B if 1.
   /// Those of some heights; nullptr: there is none.
   GemmTileFn<T> packing_strip[3][2][kGemmMaxRows] = {};
+  /// The same of panels of max_vectors, if those are wider: B that is packed once for all numbers
+  /// of rows. Up to max_rows of them.
+  GemmTileFn<T> wide_strip[kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};
   void (*dots)(const GemmDots<T>& dots) = nullptr;
