@@ -115,7 +115,7 @@ class Blocked {
     const std::int64_t end = part.row + part.rows;
     for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
       begin_steps(k);
-      pack_panels(k, j, packed_b_);
+      pack_block(k, j, packed_b_);
       for (std::int64_t i = part.row; i < end; i += plan_.block_m) {
         const std::int64_t below = i + plan_.block_m;
         const Block next =
@@ -135,7 +135,7 @@ class Blocked {
       for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
         begin_steps(k);
         T* b = plan_.packs_in_turn ? packed_b_ : packed_b_ + k * padded;
-        if (is_top) pack_panels(k, j, b);
+        if (is_top) pack_block(k, j, b);
         const std::int64_t below = i + plan_.block_m;
         const Block next = !is_last_ ? Block{i, rows, k + plan_.block_k, is_top}
                            : below < part.row + part.rows ? Block{below, rows_from(part, below), 0}
@@ -145,16 +145,25 @@ class Blocked {
     }
   }
 
-  void pack_panels(std::int64_t k, std::int64_t j, T* to) {
+  /// All panels of a block, unless they are packed one by one.
+  void pack_block(std::int64_t k, std::int64_t j, T* to) {
     if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
     if (!plan_.transpose_b && !has_small_panels(plan_)) {
       return copy_panels(b_ + k * plan_.n + j, to);
     }
     for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
       const std::int64_t width = columns_of(p);
-      pack_b(plan_, b_, k, steps_, j + at, std::min(width, columns_ - at), to, width);
+      pack_panels(k, j + at, std::min(width, columns_ - at), width, to);
       to += width * steps_;
       at += width;
+    }
+  }
+
+  /// `count` columns from `column` on as panels of `width`.
+  void pack_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
+                   T* to) const {
+    for (std::int64_t i = 0; i < count; i += width) {
+      pack_b(plan_, b_, k, steps_, column + i, std::min(width, count - i), to + i * steps_, width);
     }
   }
 
@@ -208,14 +217,7 @@ class Blocked {
       const int vectors = static_cast<int>(width / plan_.target->lanes);
       const bool in_strips = plan_.packs_a && p < split_.wide_count;
       a_is_packed_ = in_strips && (p > 0 || packs_a_first);
-      if (a_is_packed_) {
-        tile.a = packed_a_;
-        tile.a_row = 1;
-      } else {
-        tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
-        tile.a_row = plan_.transpose_a ? 1 : plan_.k;
-        tile.a_step = plan_.transpose_a ? plan_.m : 1;
-      }
+      set_a(tile, k, row);
       InPlace in_place;
       if (in_strips && !a_is_packed_) {
         in_place = {plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows, packed_a_};
@@ -226,10 +228,7 @@ class Blocked {
         if (in_strips && can_pack && !plan_.transpose_b && count == together * width) {
           in_place.b = b_ + k * plan_.n + column;
         } else {
-          for (std::int64_t i = 0; i < together; ++i) {
-            pack_b(plan_, b_, k, steps_, column + i * width, std::min(width, count - i * width),
-                   panel + i * width * steps_, width);
-          }
+          pack_panels(k, column, count, width, panel);
         }
       }
       tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
@@ -241,12 +240,7 @@ class Blocked {
       if (next.k < plan_.k && !plan_.b_is_packed) {
         set_ahead(next, first_column, p, p + together, panels);
       }
-      if (plan_.packs_in_turn && !plan_.transpose_b && p + 1 < panels) {
-        set_panel_ahead(k, column + width, columns_of(p + 1));
-      }
-      if (plan_.b_is_packed && plan_.packs_a && p + 1 < panels && rows >= kFetchingRows) {
-        set_packed_ahead(k, column + width, columns_of(p + 1));
-      }
+      if (p + 1 < panels) set_panel_ahead(k, column + width, columns_of(p + 1), rows);
       extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
       const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
       if (plan_.hands_over && is_last_) {
@@ -269,6 +263,18 @@ class Blocked {
     };
     pack(0, split.big_count, split.big);
     if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
+  }
+
+  /// Where the tiles from `row` on find A.
+  void set_a(GemmTile<T>& tile, std::int64_t k, std::int64_t row) const {
+    if (a_is_packed_) {
+      tile.a = packed_a_;
+      tile.a_row = 1;
+      return;
+    }
+    tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+    tile.a_row = plan_.transpose_a ? 1 : plan_.k;
+    tile.a_step = plan_.transpose_a ? plan_.m : 1;
   }
 
   /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
@@ -330,17 +336,15 @@ class Blocked {
     }
   }
 
-  /// The panel that is packed next, of this block's steps.
-  void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width) {
+  /// The panel that `rows` rows use next, of this block's steps.
+  void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width, std::int64_t rows) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
-    const std::int64_t count = std::min(width, plan_.n - column);
-    extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
-  }
-
-  /// The same of a B that is packed.
-  void set_packed_ahead(std::int64_t k, std::int64_t column, std::int64_t width) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    extras_.ahead[1] = {packed_steps(column, k, width), steps_, width, ceil_div(width, kLine)};
+    if (plan_.packs_in_turn && !plan_.transpose_b) {
+      const std::int64_t count = std::min(width, plan_.n - column);
+      extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
+    } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
+      extras_.ahead[1] = {packed_steps(column, k, width), steps_, width, ceil_div(width, kLine)};
+    }
   }
 
   /// Of the panel that begins at `column`, from step `k` on: read from one end to the other, which
