@@ -41,8 +41,11 @@ constexpr double kStreamedBytes = 1024 * 1024;
 constexpr std::int64_t kStreamedColumns = 512;
 // At least this many rows, or columns, must use what has been packed.
 constexpr double kPackedRows = 32;
-// Vectors of columns, at least, that use what has been packed of A.
+// Vectors of columns, at least, that use what has been packed of A. Tiles of 512 bits pack steps of
+// a transposed A while they multiply: that pays from two panels on (two threads, Emerald Rapids:
+// 128x128x2048 206 and 235 GFLOP/s).
 constexpr std::int64_t kPackedVectors = 8;
+constexpr std::int64_t kPackedVectors512 = 4;
 
 template <class T>
 bool has_vectors_of_512_bits(const GemmTarget<T>& target) {
@@ -78,8 +81,9 @@ template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
   // Threads that share columns pack all rows each.
   const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
-  return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
-         reads_strips(target);
+  const bool packs_steps = spec.transpose_a && has_vectors_of_512_bits(target);
+  const std::int64_t least = packs_steps ? kPackedVectors512 : kPackedVectors;
+  return spec.n / (by_rows ? 1 : spec.threads) >= least * target.lanes && reads_strips(target);
 }
 
 /// Whether a library was chosen and suits the product: what it does besides multiplying, above all
