@@ -192,8 +192,7 @@ class Blocked {
 
   /// What the tiles of a panel find in place and pack while they multiply.
   struct InPlace {
-    GemmStripA a = GemmStripA::kStrip;
-    T* a_to = nullptr;     // of the next tile
+    T* a_to = nullptr;     // of the next tile; nullptr: A is packed
     const T* b = nullptr;  // nullptr: B is packed
   };
 
@@ -206,22 +205,21 @@ class Blocked {
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     const std::int64_t panels = split_.wide_count + split_.narrow_count;
-    const RowSplit<T> packed = plan_.packs_a ? strips(rows) : RowSplit<T>{};
-    const bool can_pack = plan_.packs_a && has_packing_tiles(packed);
-    const bool packs_a_first = plan_.packs_a && !(can_pack && can_read_in_place());
+    const bool packs_a = plan_.packs_a && has_strip_tiles();
+    const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
+    const bool can_pack = packs_a && has_packing_tiles(packed);
+    const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
     if (packs_a_first) pack_a(k, row, packed);
     T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
     for (std::int64_t p = 0, together = 0; p < panels; p += together) {
       together = panels_together(p);
       const std::int64_t width = columns_of(p);
       const int vectors = static_cast<int>(width / plan_.target->lanes);
-      const bool in_strips = plan_.packs_a && p < split_.wide_count;
+      const bool in_strips = packs_a && p < split_.wide_count;
       a_is_packed_ = in_strips && (p > 0 || packs_a_first);
       set_a(tile, k, row);
       InPlace in_place;
-      if (in_strips && !a_is_packed_) {
-        in_place = {plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows, packed_a_};
-      }
+      if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
       T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
       if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
         const std::int64_t count = std::min(together * width, first_column + columns_ - column);
@@ -259,7 +257,7 @@ class Blocked {
       const T* from =
           plan_.transpose_a ? a_ + k * a_row + row + first : a_ + (row + first) * a_row + k;
       pack_strips(*plan_.target, from, a_row, plan_.transpose_a, strips, height, steps_,
-                  packed_a_ + first * steps_);
+                  packed_a_ + strip_elements(plan_.transpose_a, first, steps_));
     };
     pack(0, split.big_count, split.big);
     if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
@@ -286,26 +284,34 @@ class Blocked {
 
   /// Whether tiles of these heights pack what is in place.
   bool has_packing_tiles(const RowSplit<T>& rows) const {
-    const auto& tiles = plan_.target->packing_strip[0][1];
+    const auto& tiles = plan_.target->strip[static_cast<int>(GemmStripA::kRows)][1];
     return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
            (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
+  }
+
+  /// Whether tiles of the wide panels read strips: the columns of a small block are one vector.
+  bool has_strip_tiles() const {
+    const GemmTarget<T>& target = *plan_.target;
+    return split_.wide == target.strip_vectors || split_.wide == target.max_vectors;
   }
 
   /// The tiles of packed rows.
   RowSplit<T> strips(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
+    const auto form = static_cast<int>(strip_of(plan_.transpose_a));
     if (split_.wide == target.strip_vectors) {
-      return split_rows(rows, target.strip, target.strip_rows);
+      return split_rows(rows, target.strip[form][0], target.strip_rows);
     }
-    const bool are_wide = split_.wide == target.max_vectors && target.wide_strip[0] != nullptr;
-    return are_wide ? split_rows(rows, target.wide_strip, target.max_rows[split_.wide - 1])
-                    : split_rows(rows, target, split_.wide);
+    return split_rows(rows, target.wide_strip[form], target.max_rows[split_.wide - 1]);
+  }
+
+  std::int64_t strip_size(std::int64_t height) const {
+    return strip_elements(plan_.transpose_a, height, steps_);
   }
 
   /// Of tiles of `height` rows, one below the other.
   void set_height(GemmTile<T>& tile, int height) const {
-    tile.a_block = height * (a_is_packed_ ? steps_ : tile.a_row);
-    if (a_is_packed_) tile.a_step = height;
+    tile.a_block = a_is_packed_ ? strip_size(height) : height * tile.a_row;
   }
 
   /// Moves `tile` down by `blocks` of such tiles.
@@ -425,15 +431,14 @@ class Blocked {
           InPlace of_panel = in_place;
           if (in_place.b != nullptr) of_panel.b += p * width;
           if (p > 0 && in_place.a_to != nullptr) {  // the panel before has packed it
-            of_panel.a = GemmStripA::kStrip;
+            of_panel.a_to = nullptr;
             now.a = in_place.a_to;
-            now.a_step = height;
-            now.a_block = height * steps_;
+            now.a_block = strip_size(height);
           }
           run(fn, now, height, of_panel);
         }
         in_place.b = nullptr;
-        if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * height * steps_;
+        if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);
         operands_.finished(operands_.context, {.c = handed_over_,
                                                .c_row = tile.c_row,
                                                .row = tile.row,
@@ -453,7 +458,7 @@ class Blocked {
     run_tiles(rows.big_fn, tile, rows.big, in_place);
     if (rows.small_count == 0) return;
     skip_tiles(tile, rows.big_count, rows.big);
-    if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * rows.big * steps_;
+    if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * strip_size(rows.big);
     in_place.b = nullptr;
     extras_.ahead_rows = 0;
     tile.blocks = rows.small_count;
@@ -464,7 +469,9 @@ class Blocked {
   /// Tiles of `height` rows, one below the other, by `fn` if nothing is in place. The first one
   /// packs B.
   void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place) {
-    const auto& packing = plan_.target->packing_strip[static_cast<int>(in_place.a)];
+    const GemmStripA in_rows = plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows;
+    const GemmStripA a = in_place.a_to == nullptr ? strip_of(plan_.transpose_a) : in_rows;
+    const auto& packing = plan_.target->strip[static_cast<int>(a)];
     GemmTile<T> now = tile;
     extras_.packed_a = in_place.a_to;
     if (in_place.b != nullptr) {
@@ -477,12 +484,12 @@ class Blocked {
       if (tile.blocks == 1) return;
       extras_.ahead_rows = ahead_rows;
       skip_tiles(now, 1, height);
-      if (in_place.a_to != nullptr) extras_.packed_a += height * steps_;
+      if (in_place.a_to != nullptr) extras_.packed_a += strip_size(height);
       now.b = tile.b;
       now.b_step = tile.b_step;
       now.blocks = tile.blocks - 1;
     }
-    if (in_place.a != GemmStripA::kStrip) fn = packing[0][height - 1];
+    if (in_place.a_to != nullptr) fn = packing[0][height - 1];
     fn(now);
   }
 

@@ -46,7 +46,7 @@ bool has_small_panels(const GemmPlan<T>& plan) {
 
 template <class T>
 std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
-  return ceil_div(plan.block_m * plan.block_k, plan.target->lanes) * plan.target->lanes;
+  return round_up(strip_elements(plan.transpose_a, plan.block_m, plan.block_k), plan.target->lanes);
 }
 
 template <class T>

@@ -155,17 +155,22 @@ template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
-/// Packs rows of A as tiles read them, `strips` of `height` rows: those of one step, then those of
-/// the next. `a_row` is the distance of A's rows in memory, `transposed` if these are steps.
+/// The kind of strips that A becomes.
+inline GemmStripA strip_of(bool transposed) {
+  return transposed ? GemmStripA::kStepStrip : GemmStripA::kRowStrip;
+}
+
+/// Elements of a strip of `height` rows.
+inline std::int64_t strip_elements(bool transposed, std::int64_t height, std::int64_t steps) {
+  return height * (transposed ? steps : round_up(steps, kGemmChunk));
+}
+
+/// Packs rows of A as tiles read them, `strips` of `height` rows. `a_row` is the distance of A's
+/// rows in memory, `transposed` if these are steps.
 template <class T>
 void pack_strips(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
                  std::int64_t strips, std::int64_t height, std::int64_t steps, T* to) {
-  if (transposed) return target.pack_strips(a, a_row, to, strips, height, steps);
-  for (std::int64_t i = 0; i < strips; ++i) {
-    target.transpose(a, a_row, to, height, height, steps);
-    a += height * a_row;
-    to += height * steps;
-  }
+  (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, strips, height, steps);
 }
 
 /// Sets what the blocked driver needs; returns the scratch bytes of all threads.

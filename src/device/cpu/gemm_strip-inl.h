@@ -23,127 +23,200 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 /// A tile whose steps read, at constant places, a strip of A and a panel of B, so that they take no
 /// more instructions than their loads and multiply-adds. A hyper-thread, whose core another one
-/// uses too, is 15 % faster with it. What will be needed is fetched in as many parts as there are
-/// rows: all at once, the loads of B would wait for it.
+/// uses too, is 15 % faster with it. What will be needed is fetched a little with every few steps:
+/// all at once, the loads of B would wait for it.
 ///
 /// kA and kPacksB: A, or B, is in place, and becomes a strip, or a panel, while the tile
-/// multiplies: the stores run beside the multiply-adds.
+/// multiplies: the copies run beside the multiply-adds.
 template <class D, int kRows, int kVectors, GemmStripA kA, bool kPacksB>
-void strip_tile(const GemmTile<hn::TFromD<D>>& tile) {
+class StripTile {
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
-  const D d;
-  constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
-  constexpr int kGroups = kA == GemmStripA::kRows ? (kRows + 3) / 4 : 1;  // four rows a pointer
-  constexpr std::ptrdiff_t kAhead = 12;  // steps in place: a line from the L2 cache needs two
-  std::ptrdiff_t a_row = tile.a_row;
-  std::ptrdiff_t a_row3 = 3 * a_row;
-  if (kA == GemmStripA::kRows) {
-    keep_in_register(a_row);
-    keep_in_register(a_row3);
+
+ public:
+  static void run(const GemmTile<T>& tile) { StripTile(tile).multiply(); }
+
+ private:
+  using Sums = V[kRows][kVectors];
+
+  static constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
+  static constexpr bool kHasChunks = kA == GemmStripA::kRowStrip || kA == GemmStripA::kRows;
+  static constexpr std::ptrdiff_t kChunk = kGemmChunk * kRows;
+  static constexpr std::ptrdiff_t kAhead = 12;  // steps in place: a line from L2 needs two
+  static constexpr int kRowVectors = (kRows + kLanes - 1) / kLanes;  // of a step in place
+
+  HWY_INLINE explicit StripTile(const GemmTile<T>& tile)
+      : tile_(tile), a_(kA == GemmStripA::kRows ? tile.extras->packed_a : tile.a) {
+    if constexpr (kA == GemmStripA::kSteps) to_ = tile.extras->packed_a;
   }
-  const std::ptrdiff_t a_step = tile.a_step;
-  const std::ptrdiff_t b_step = tile.b_step;
-  constexpr int kRowVectors = (kRows + kLanes - 1) / kLanes;  // of A's rows, of a step in place
-  const auto last_rows = hn::FirstN(d, kRows - (kRowVectors - 1) * kLanes);
-  T* a_to = kA == GemmStripA::kStrip ? nullptr : tile.extras->packed_a;
-  std::int64_t fetched = 0;
-  const std::int64_t ahead = ahead_of_chunk(tile, kRows);
-  const std::int64_t chunk = tile.steps / (4 * kRows) * 4;
-  const T* strip = tile.a;
-  for (std::int64_t block = 0; block < tile.blocks; ++block) {
-    V sum[kRows][kVectors];
-    unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
-      unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { sum[i][v] = hn::Zero(d); });
-    });
-    const T* b = tile.b;
-    T* b_to = kPacksB ? tile.extras->packed_b : nullptr;
-    const T* a[kGroups];
-    unrolled<kGroups>([&](auto g) ONNXGRAD_INLINE_LAMBDA {
-      a[g] = kA == GemmStripA::kStrip
-                 ? strip
-                 : tile.a + block * tile.a_block + static_cast<std::ptrdiff_t>(4 * g) * a_row;
-      keep_in_register(a[g]);
-    });
-    const auto add = [&](auto count) ONNXGRAD_INLINE_LAMBDA {
-      constexpr int kSteps = decltype(count)::value;
-      unrolled<kSteps>([&](auto s) ONNXGRAD_INLINE_LAMBDA {
-        V row[kVectors];
-        unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
-          if constexpr (kPacksB) {
-            row[v] = hn::LoadU(d, b + v * kLanes);
-            hn::StoreU(row[v], d, b_to + (s * kVectors + v) * kLanes);
-            __builtin_prefetch(b + kAhead * b_step + v * kLanes);
-          } else {
-            row[v] = hn::LoadU(d, b + (s * kVectors + v) * kLanes);
+
+  HWY_INLINE void multiply() {
+    const TileEnd<D, kRows, kVectors> end{hn::FirstN(D(), static_cast<std::size_t>(tile_.tail)),
+                                          tile_.tail};
+    const std::int64_t least = tile_.steps / (kGemmChunk * kRows);
+    const std::int64_t part = std::max<std::int64_t>(least, 1) * kGemmChunk;
+    const std::int64_t parts = std::max<std::int64_t>((tile_.steps + part - 1) / part, 1);
+    const std::int64_t rows = (kRows + parts - 1) / parts;
+    const std::int64_t ahead = ahead_of_chunk(tile_, parts);
+    std::int64_t fetched = 0;
+    for (std::int64_t block = 0; block < tile_.blocks; ++block) {
+      Sums sum;
+      unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
+        unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { sum[i][v] = hn::Zero(D()); });
+      });
+      begin(block);
+      for (std::int64_t row = 0, left = tile_.steps; left > 0;) {
+        std::int64_t steps = left;
+        if (tile_.extras != nullptr) {
+          for (std::int64_t i = rows; i > 0 && row < kRows; --i) {
+            prefetch_row<kRows, kVectors, kLanes>(tile_, block, row++);
           }
-        });
-        if constexpr (kA == GemmStripA::kSteps) {
-          unrolled<kRowVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
-            const T* from = a[0] + v * kLanes;
-            T* to = a_to + s * kRows + v * kLanes;
-            if constexpr (v + 1 < kRowVectors) {
-              hn::StoreU(hn::LoadU(d, from), d, to);
-            } else {
-              hn::BlendedStore(hn::MaskedLoad(last_rows, d, from), last_rows, d, to);
-            }
-          });
-          __builtin_prefetch(a[0] + kAhead * a_step);
+          prefetch_ahead(*tile_.extras, fetched, ahead);
+          fetched += ahead;
+          steps = std::min(left, part);
         }
-        unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
-          const T* from = kA == GemmStripA::kStrip   ? a[0] + s * kRows + i
-                          : kA == GemmStripA::kSteps ? a[0] + i
-                          : i % 4 == 3               ? a[i / 4 % kGroups] + a_row3 + s
-                                                     : a[i / 4 % kGroups] + i % 4 * a_row + s;
-          const V factor = hn::Set(d, *from);
-          needed_until_here(factor);
-          if constexpr (kA == GemmStripA::kRows) a_to[s * kRows + i] = hn::GetLane(factor);
-          unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
-            sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
-          });
-          needed_until_here(factor);
-        });
-        unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { needed_until_here(row[v]); });
-        if constexpr (kA == GemmStripA::kSteps) a[0] += a_step;
-        if constexpr (kPacksB) b += b_step;
-        keep_in_register(a[0]);  // loads stay in their step
-        keep_in_register(b);
-      });
-      unrolled<kGroups>([&](auto g) ONNXGRAD_INLINE_LAMBDA {
-        if constexpr (kA == GemmStripA::kStrip) a[g] += kSteps * kRows;
-        if constexpr (kA == GemmStripA::kRows) a[g] += kSteps;
-        keep_in_register(a[g]);
-      });
-      if constexpr (kA != GemmStripA::kStrip) {
-        a_to += kSteps * kRows;
-        keep_in_register(a_to);
+        left -= steps;
+        add_part(sum, steps, left);
       }
-      if constexpr (kPacksB) {
-        b_to += kSteps * kVectors * kLanes;
-        keep_in_register(b_to);
-      } else {
-        b += kSteps * kVectors * kLanes;
-        keep_in_register(b);
-      }
-    };
-    for (std::int64_t row = 0, left = tile.steps; left > 0; ++row) {
-      std::int64_t k = left;
-      if (tile.extras != nullptr) {
-        prefetch_row<kRows, kVectors, kLanes>(tile, block, row);
-        prefetch_ahead(*tile.extras, fetched, ahead);
-        fetched += ahead;
-        if (row + 1 < kRows) k = chunk;
-      }
-      left -= k;
-      for (; k >= 4; k -= 4) add(std::integral_constant<int, 4>());
-      for (; k > 0; --k) add(std::integral_constant<int, 1>());
+      end.finish(sum, tile_, block);
     }
-    strip = a[0];
-    const TileEnd<D, kRows, kVectors> end{hn::FirstN(d, static_cast<std::size_t>(tile.tail)),
-                                          tile.tail};
-    end.finish(sum, tile, block);
   }
-}
+
+  HWY_INLINE void begin(std::int64_t block) {
+    b_ = tile_.b;
+    if constexpr (kPacksB) panel_ = tile_.extras->packed_b;
+    if constexpr (kA == GemmStripA::kSteps) a_ = tile_.a + block * tile_.a_block;
+    if constexpr (kA == GemmStripA::kRows) {
+      from_ = tile_.a + block * tile_.a_block;
+      pack_chunk(a_, std::min<std::int64_t>(tile_.steps, kGemmChunk));
+    }
+  }
+
+  /// Adds `steps` products, before which there were whole chunks and after which `left` follow.
+  HWY_INLINE void add_part(Sums& sum, std::int64_t steps, std::int64_t left) {
+    if constexpr (!kHasChunks) {
+      add_steps(sum, steps);
+    } else {
+      for (; steps > 0; steps -= kGemmChunk) {
+        if constexpr (kA == GemmStripA::kRows) {
+          // The next one: no multiply-add waits for what has just been stored.
+          const std::int64_t next = steps + left - kGemmChunk;
+          if (next > 0) pack_chunk(a_ + kChunk, std::min<std::int64_t>(next, kGemmChunk));
+        }
+        const T* chunk = a_;
+        if (steps >= kGemmChunk) {
+          add<kGemmChunk>(sum);
+        } else {
+          std::int64_t count = steps;
+          keep_in_register(count);  // that there are few is no reason to write the loop out
+          add_steps(sum, count);
+        }
+        a_ = chunk + kChunk;
+      }
+    }
+  }
+
+  HWY_INLINE void add_steps(Sums& sum, std::int64_t steps) {
+    for (; steps >= 4; steps -= 4) add<4>(sum);
+    for (; steps > 0; --steps) add<1>(sum);
+  }
+
+  template <int kSteps>
+  HWY_INLINE void add(Sums& sum) {
+    constexpr std::ptrdiff_t kStep = kA == GemmStripA::kStepStrip ? kRows : kHasChunks ? 1 : 0;
+    constexpr std::ptrdiff_t kRow = kHasChunks ? kGemmChunk : 1;
+    const D d;
+    unrolled<kSteps>([&](auto s) ONNXGRAD_INLINE_LAMBDA {
+      V row[kVectors];
+      unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
+        row[v] = hn::LoadU(d, b_ + (kPacksB ? v : s * kVectors + v) * kLanes);
+      });
+      if constexpr (kPacksB) pack_row(row, s);
+      if constexpr (kA == GemmStripA::kSteps) pack_step(s);
+      unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
+        const V factor = hn::Set(d, a_[s * kStep + i * kRow]);
+        needed_until_here(factor);
+        unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
+          sum[i][v] = hn::MulAdd(factor, row[v], sum[i][v]);
+        });
+        needed_until_here(factor);
+      });
+      unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { needed_until_here(row[v]); });
+      if constexpr (kA == GemmStripA::kSteps) a_ += tile_.a_step;
+      if constexpr (kPacksB) b_ += tile_.b_step;
+      keep_in_register(a_);  // loads stay in their step
+      keep_in_register(b_);
+    });
+    if constexpr (kA != GemmStripA::kSteps) a_ += kSteps * kStep;
+    if constexpr (kA == GemmStripA::kSteps) to_ += kSteps * kRows;
+    if constexpr (kPacksB) panel_ += kSteps * kVectors * kLanes;
+    if constexpr (!kPacksB) b_ += kSteps * kVectors * kLanes;
+    keep_in_register(a_);
+    keep_in_register(b_);
+  }
+
+  /// Step s of B to the panel.
+  HWY_INLINE void pack_row(const V (&row)[kVectors], std::ptrdiff_t s) {
+    unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
+      hn::StoreU(row[v], D(), panel_ + (s * kVectors + v) * kLanes);
+      __builtin_prefetch(b_ + kAhead * tile_.b_step + v * kLanes);
+    });
+  }
+
+  /// Step s of A to the strip.
+  HWY_INLINE void pack_step(std::ptrdiff_t s) {
+    const D d;
+    const auto last_rows = hn::FirstN(d, kRows - (kRowVectors - 1) * kLanes);
+    unrolled<kRowVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
+      const T* from = a_ + v * kLanes;
+      T* to = to_ + s * kRows + v * kLanes;
+      if constexpr (v + 1 < kRowVectors) {
+        hn::StoreU(hn::LoadU(d, from), d, to);
+      } else {
+        hn::BlendedStore(hn::MaskedLoad(last_rows, d, from), last_rows, d, to);
+      }
+    });
+    __builtin_prefetch(a_ + kAhead * tile_.a_step);
+  }
+
+  /// The next `steps` of A's rows to the chunk at `chunk`.
+  HWY_INLINE void pack_chunk(const T* chunk, std::int64_t steps) {
+    constexpr int kChunkVectors = kGemmChunk / kLanes;
+    const D d;
+    T* to = const_cast<T*>(chunk);  // within packed_a
+    const T* from = from_;
+    std::ptrdiff_t a_row = tile_.a_row;
+    keep_in_register(to);
+    keep_in_register(a_row);
+    if (steps == kGemmChunk) {
+      unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
+        unrolled<kChunkVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA {
+          hn::StoreU(hn::LoadU(d, from + v * kLanes), d, to + i * kGemmChunk + v * kLanes);
+          __builtin_prefetch(from + kGemmChunk + v * kLanes);
+        });
+        from += a_row;
+        keep_in_register(from);
+      });
+    } else {
+      for (std::ptrdiff_t i = 0; i < kRows; ++i) {
+        for (std::int64_t at = 0; at < steps; at += kLanes) {
+          const auto mask = hn::FirstN(d, static_cast<std::size_t>(steps - at));
+          hn::StoreU(hn::MaskedLoad(mask, d, from + at), d, to + i * kGemmChunk + at);
+        }
+        from += a_row;
+      }
+    }
+    from_ += kGemmChunk;
+    keep_in_register(from_);
+  }
+
+  const GemmTile<T>& tile_;
+  const T* a_;                // in place, transposed, or of the strip
+  const T* b_ = nullptr;      // in place, or of the panel
+  const T* from_ = nullptr;   // A's rows in place, from the chunk on that is packed next
+  T* to_ = nullptr;           // where steps of A go
+  T* panel_ = nullptr;        // where steps of B go
+};
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

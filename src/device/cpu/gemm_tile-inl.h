@@ -319,8 +319,8 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
 /// Some rows of all strips at a time: strips share cache lines of `from`. A row is stored as
 /// whole vectors, whose excess the next rows overwrite; not where it would leave the strip.
 template <class T>
-void pack_strips(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
-                 std::int64_t width, std::int64_t steps) {
+void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+                std::int64_t width, std::int64_t steps) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   constexpr std::int64_t kTogether = 8;
@@ -346,43 +346,78 @@ void pack_strips(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t str
   }
 }
 
+/// A whole chunk of each row is copied; of the last one, no more than there is.
+template <class T>
+void pack_rows(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+               std::int64_t height, std::int64_t steps) {
+  const hn::ScalableTag<T> d;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  constexpr std::int64_t kAhead = 2 * kGemmChunk;
+  for (std::int64_t s = 0; s < strips; ++s) {
+    for (std::int64_t k = 0; k < steps; k += kGemmChunk) {
+      const std::int64_t count = std::min(kGemmChunk, steps - k);
+      const T* row = from + s * height * from_row + k;
+      for (std::int64_t i = 0; i < height; ++i) {
+        __builtin_prefetch(row + kAhead);
+        if (count == kGemmChunk) {
+          for (std::int64_t j = 0; j < kGemmChunk; j += kLanes) {
+            hn::StoreU(hn::LoadU(d, row + j), d, to + j);
+          }
+        } else {
+          for (std::int64_t j = 0; j < count; ++j) to[j] = row[j];
+        }
+        row += from_row;
+        to += kGemmChunk;
+      }
+    }
+  }
+}
+
 template <class T, int kVectors, int... kRow>
 void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
   target.max_rows[kVectors - 1] = sizeof...(kRow);
   ((target.tile[kVectors - 1][kRow] = gemm_tile<hn::ScalableTag<T>, kRow + 1, kVectors>), ...);
 }
 
+/// Tiles of all heights up to the highest, or of the highest ones if there are fewer.
 template <class T, GemmStripA kA, bool kPacksB, int... kRow>
-void fill_packing_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  constexpr int kLeast = kStripRows - static_cast<int>(sizeof...(kRow));
-  auto& tiles = target.packing_strip[static_cast<int>(kA)][kPacksB ? 1 : 0];
-  ((tiles[kLeast + kRow] =
-        strip_tile<hn::ScalableTag<T>, kLeast + kRow + 1, kStripVectors, kA, kPacksB>),
-   ...);
-}
-
-template <class T, int... kRow>
 void fill_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  target.strip_vectors = kStripVectors;
-  target.strip_rows = sizeof...(kRow);
-  ((target.strip[kRow] =
-        strip_tile<hn::ScalableTag<T>, kRow + 1, kStripVectors, GemmStripA::kStrip, false>),
+  constexpr int kLeast = kStripRows - static_cast<int>(sizeof...(kRow));
+  auto& tiles = target.strip[static_cast<int>(kA)][kPacksB ? 1 : 0];
+  ((tiles[kLeast + kRow] =
+        StripTile<hn::ScalableTag<T>, kLeast + kRow + 1, kStripVectors, kA, kPacksB>::run),
    ...);
-  if constexpr (kPackingStrips > 0) {
-    const std::make_integer_sequence<int, kPackingStrips> rows;
-    fill_packing_strips<T, GemmStripA::kStrip, true>(target, rows);
-    fill_packing_strips<T, GemmStripA::kRows, false>(target, rows);
-    fill_packing_strips<T, GemmStripA::kRows, true>(target, rows);
-    fill_packing_strips<T, GemmStripA::kSteps, false>(target, rows);
-    fill_packing_strips<T, GemmStripA::kSteps, true>(target, rows);
-  }
 }
 
-template <class T, int... kRow>
+template <class T, GemmStripA kA, int... kRow>
 void fill_wide_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  ((target.wide_strip[kRow] =
-        strip_tile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, GemmStripA::kStrip, false>),
+  ((target.wide_strip[static_cast<int>(kA)][kRow] =
+        StripTile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, kA, false>::run),
    ...);
+}
+
+template <class T>
+void fill_all_strips(GemmTarget<T>& target) {
+  using enum GemmStripA;
+  target.strip_vectors = kStripVectors;
+  target.strip_rows = kStripRows;
+  const std::make_integer_sequence<int, kStripRows> all;
+  fill_strips<T, kStepStrip, false>(target, all);
+  fill_strips<T, kRowStrip, false>(target, all);
+  if constexpr (kPackingStrips > 0) {
+    const std::make_integer_sequence<int, kPackingStrips> highest;
+    fill_strips<T, kStepStrip, true>(target, highest);
+    fill_strips<T, kRowStrip, true>(target, highest);
+    fill_strips<T, kSteps, false>(target, highest);
+    fill_strips<T, kSteps, true>(target, highest);
+    fill_strips<T, kRows, false>(target, highest);
+    fill_strips<T, kRows, true>(target, highest);
+  }
+  if constexpr (kMaxVectors > kStripVectors) {
+    const std::make_integer_sequence<int, kMaxRows[kMaxVectors - 1]> wide;
+    fill_wide_strips<T, kStepStrip>(target, wide);
+    fill_wide_strips<T, kRowStrip>(target, wide);
+  }
 }
 
 template <class T, int... kRow>
@@ -400,18 +435,15 @@ GemmTarget<T> make_target() {
   target.dots = dots<T>;
   target.transpose = transpose<T>;
   target.copy = copy<T>;
-  target.pack_strips = pack_strips<T>;
+  target.pack_steps = pack_steps<T>;
+  target.pack_rows = pack_rows<T>;
   fill_tiles<T, 1>(target, std::make_integer_sequence<int, kMaxRows[0]>());
   fill_tiles<T, 2>(target, std::make_integer_sequence<int, kMaxRows[1]>());
   if constexpr (kMaxVectors > 2) {
     fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
     fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
   }
-  fill_strips<T>(target, std::make_integer_sequence<int, kStripRows>());
-  if constexpr (kMaxVectors > kStripVectors) {
-    constexpr int kRows = kMaxRows[kMaxVectors - 1];
-    fill_wide_strips<T>(target, std::make_integer_sequence<int, kRows>());
-  }
+  fill_all_strips(target);
   fill_columns<T>(target, std::make_integer_sequence<int, kGemmMaxRows>());
   return target;
 }

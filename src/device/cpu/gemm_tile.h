@@ -17,7 +17,7 @@ enum class GemmFinish : std::int32_t {
 };
 
 inline constexpr std::int64_t kGemmLongSum = 96;  // steps from which tiles prefetch
-inline constexpr std::int64_t kGemmChunk = 16;    // steps between prefetches
+inline constexpr std::int64_t kGemmChunk = 16;    // steps between prefetches, and of packed rows
 inline constexpr int kGemmMaxMore = 3;            // addends besides `start`
 inline constexpr int kGemmMaxTouched = kGemmMaxMore + 2;
 
@@ -96,9 +96,10 @@ struct GemmDots {
 
 /// Where a tile of a packed panel finds its rows of A.
 enum class GemmStripA : std::int32_t {
-  kStrip,  ///< packed
-  kRows,   ///< in place; the steps of a row are adjacent
-  kSteps   ///< in place, transposed: the rows of a step are adjacent
+  kStepStrip,  ///< packed: all rows of a step, then those of the next one
+  kRowStrip,   ///< packed: kGemmChunk steps of each row, then the next ones, up to a whole chunk
+  kSteps,      ///< in place, transposed: the rows of a step are adjacent; becomes a kStepStrip
+  kRows        ///< in place: the steps of a row are adjacent; becomes a kRowStrip
 };
 
 inline constexpr int kGemmMaxVectors = 4;
@@ -113,17 +114,14 @@ struct GemmTarget {
   int max_rows[kGemmMaxVectors] = {};
   /// [vectors - 1][rows - 1]
   GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
-  /// Tiles of strip_vectors, and up to strip_rows, whose A is a strip and whose B is a packed
-  /// panel: [rows - 1].
+  /// Tiles of strip_vectors, and up to strip_rows, whose B is a packed panel, or becomes one if 1:
+  /// [GemmStripA][packs B][rows - 1]. nullptr: there is none; of strips and panels there are all.
   int strip_vectors = 1;
   int strip_rows = 1;
-  GemmTileFn<T> strip[kGemmMaxRows] = {};
-  /// The same of operands that are in place, which they pack: A where GemmStripA says so, B if 1.
-  /// Those of some heights; nullptr: there is none.
-  GemmTileFn<T> packing_strip[3][2][kGemmMaxRows] = {};
-  /// The same of panels of max_vectors, if those are wider: B that is packed once for all numbers
-  /// of rows. Up to max_rows of them.
-  GemmTileFn<T> wide_strip[kGemmMaxRows] = {};
+  GemmTileFn<T> strip[4][2][kGemmMaxRows] = {};
+  /// The same of panels of max_vectors, if those are wider, and strips: B that is packed once for
+  /// all numbers of rows. [GemmStripA][rows - 1], up to max_rows of them.
+  GemmTileFn<T> wide_strip[2][kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};
   void (*dots)(const GemmDots<T>& dots) = nullptr;
@@ -134,9 +132,12 @@ struct GemmTarget {
   void (*copy)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) = nullptr;
   /// to[s, i, j] = from[i, s * width + j] for i in [0, steps), j in [0, width): columns of a matrix
-  /// as strips.
-  void (*pack_strips)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
-                      std::int64_t width, std::int64_t steps) = nullptr;
+  /// as strips of steps.
+  void (*pack_steps)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+                     std::int64_t width, std::int64_t steps) = nullptr;
+  /// Rows of a matrix as strips of `height` of them (GemmStripA::kRowStrip).
+  void (*pack_rows)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+                    std::int64_t height, std::int64_t steps) = nullptr;
   /// Rows of b must be readable up to a full vector (no masked loads).
   bool needs_padding = false;
 };

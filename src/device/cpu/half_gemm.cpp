@@ -214,7 +214,7 @@ class HalfBlocks {
     return spec_.transpose_a ? PackedA{packed_a_, 4, bytes} : PackedA{packed_a_, bytes, 4};
   }
 
-  /// Widened, then packed as strip_tile() reads it; the last strip has the rows that are left.
+  /// Widened, then packed as a StripTile reads it; the last strip has the rows that are left.
   PackedA wide_strips(const std::uint16_t* from, std::int64_t rows) const {
     const PackedA wide = widen_a(from, rows);
     const auto* a = reinterpret_cast<const float*>(wide.at);
@@ -222,8 +222,14 @@ class HalfBlocks {
     const std::int64_t height = plan_.strip_rows;
     const std::int64_t a_row = spec_.transpose_a ? rows : steps_;
     const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t strip_rows) {
-      pack_strips(*plan_.target, a + (spec_.transpose_a ? first : first * a_row), a_row,
-                  spec_.transpose_a, strips, strip_rows, steps_, to + first * steps_);
+      if (spec_.transpose_a) {
+        return plan_.target->pack_steps(a + first, a_row, to + first * steps_, strips, strip_rows,
+                                        steps_);
+      }
+      for (std::int64_t row = first; row < first + strips * strip_rows; row += strip_rows) {
+        plan_.target->transpose(a + row * a_row, a_row, to + row * steps_, strip_rows, strip_rows,
+                                steps_);
+      }
     };
     pack(0, rows / height, height);
     if (rows % height > 0) pack(rows / height * height, 1, rows % height);
@@ -395,7 +401,7 @@ class HalfBlocks {
         tile.start += blocks * height * tile.start_row;
       };
       if (in_strips) {
-        const auto* fns = wide == target.strip_vectors ? target.strip : target.tile[wide - 1];
+        const auto* fns = wide == target.strip_vectors ? target.strip[0][0] : target.tile[wide - 1];
         const std::int64_t height = plan_.strip_rows;
         if (rows >= height) run_part(fns[height - 1], rows / height, height);
         if (rows % height > 0) run_part(fns[rows % height - 1], 1, rows % height);
