@@ -345,9 +345,13 @@ class Blocked {
   /// The panel that `rows` rows use next, of this block's steps.
   void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width, std::int64_t rows) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
-    if (plan_.packs_in_turn && !plan_.transpose_b) {
+    if (plan_.packs_in_turn) {
       const std::int64_t count = std::min(width, plan_.n - column);
-      extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
+      if (plan_.transpose_b) {
+        extras_.ahead[1] = {b_ + column * plan_.k + k, count, plan_.k, ceil_div(steps_, kLine)};
+      } else {
+        extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
+      }
     } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
       extras_.ahead[1] = {packed_steps(column, k, width), steps_, width, ceil_div(width, kLine)};
     }

@@ -57,8 +57,7 @@ class StripTile {
     const std::int64_t part = std::max<std::int64_t>(least, 1) * kGemmChunk;
     const std::int64_t parts = std::max<std::int64_t>((tile_.steps + part - 1) / part, 1);
     const std::int64_t rows = (kRows + parts - 1) / parts;
-    const std::int64_t ahead = ahead_of_chunk(tile_, parts);
-    std::int64_t fetched = 0;
+    Ahead<T> ahead(tile_, parts);
     for (std::int64_t block = 0; block < tile_.blocks; ++block) {
       Sums sum;
       unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
@@ -71,8 +70,7 @@ class StripTile {
           for (std::int64_t i = rows; i > 0 && row < kRows; --i) {
             prefetch_row<kRows, kVectors, kLanes>(tile_, block, row++);
           }
-          prefetch_ahead(*tile_.extras, fetched, ahead);
-          fetched += ahead;
+          ahead.fetch_part();
           steps = std::min(left, part);
         }
         left -= steps;

@@ -61,8 +61,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   keep_in_register(a_row3);
   const std::ptrdiff_t a_step = tile.a_step;
   const std::ptrdiff_t b_step = tile.b_step;
-  const std::int64_t ahead = ahead_of_chunk(tile, (tile.steps + kGemmChunk - 1) / kGemmChunk);
-  std::int64_t fetched = 0;
+  Ahead<T> ahead(tile, (tile.steps + kGemmChunk - 1) / kGemmChunk);
   for (std::int64_t block = 0; block < tile.blocks; ++block) {
     V sum[kRows][kVectors];
     set_zero(d, sum);
@@ -80,8 +79,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       std::int64_t steps = now->steps - done;
       if (now->extras != nullptr && now->steps >= kGemmLongSum) {
         prefetch_chunk<kRows, kVectors, kLanes>(*now, block, done / kGemmChunk);
-        prefetch_ahead(*now->extras, fetched, ahead);
-        fetched += ahead;
+        ahead.fetch_part();
         steps = std::min(steps, kGemmChunk);
       }
       done += steps;

@@ -114,27 +114,49 @@ HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
   }
 }
 
-/// Rows of what is fetched ahead that go with each of a block's chunks of steps. As many with each:
-/// neither a division nor a branch that is hard to predict interrupts the multiply-adds.
+/// What is packed later (GemmExtras::ahead), a few lines with each part of a tile's steps. As many
+/// with each: no branch that is hard to predict interrupts the multiply-adds.
 template <class T>
-std::int64_t ahead_of_chunk(const GemmTile<T>& tile, std::int64_t chunks_of_block) {
-  if (tile.extras == nullptr || tile.extras->ahead_rows == 0) return 0;
-  const std::int64_t chunks = chunks_of_block * tile.blocks;
-  return (tile.extras->ahead_rows + chunks - 1) / chunks;
-}
-
-/// Rows [row, row + count) of them, those that there are.
-template <class T>
-HWY_INLINE void prefetch_ahead(const GemmExtras<T>& extras, std::int64_t row, std::int64_t count) {
-  constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
-  for (const GemmAhead<T>& part : extras.ahead) {
-    const std::int64_t last = std::min(row + count, part.rows);
-    for (std::int64_t r = row; r < last; ++r) {
-      const T* from = part.from + r * part.row;
-      for (std::int64_t i = 0; i < part.lines; ++i) __builtin_prefetch(from + i * kLine, 0, 2);
+class Ahead {
+ public:
+  HWY_INLINE Ahead(const GemmTile<T>& tile, std::int64_t parts_of_block) {
+    if (tile.extras == nullptr || tile.extras->ahead_rows == 0) return;
+    const std::int64_t parts = parts_of_block * tile.blocks;
+    for (int i = 0; i < 2; ++i) {
+      const GemmAhead<T>& all = tile.extras->ahead[i];
+      lines_[i] = {all.from, all.from, all.row, 0, all.lines, all.rows * all.lines};
+      lines_[i].together = (lines_[i].left + parts - 1) / parts;
     }
   }
-}
+
+  HWY_INLINE void fetch_part() {
+    for (Lines& lines : lines_) {
+      std::int64_t count = std::min(lines.together, lines.left);
+      lines.left -= count;
+      for (; count > 0; --count) {
+        __builtin_prefetch(lines.at, 0, 2);
+        const bool ends = ++lines.line == lines.of_row;
+        lines.line = ends ? 0 : lines.line;
+        lines.begin += ends ? lines.row : 0;
+        lines.at = lines.begin + lines.line * kLine;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
+
+  struct Lines {
+    const T* begin = nullptr;  // of a row
+    const T* at = nullptr;
+    std::ptrdiff_t row = 0;  // from row to row
+    std::int64_t line = 0, of_row = 0;
+    std::int64_t left = 0;
+    std::int64_t together = 0;
+  };
+
+  Lines lines_[2];
+};
 
 /// A row of each matrix that the end of a tile reads or writes.
 template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
