@@ -38,10 +38,10 @@ HWY_INLINE Point<V> gelu(D d, V x) {
   using T = hn::TFromD<D>;
   const V one = hn::Set(d, T(1));
   const V a = hn::Min(hn::Abs(x), hn::Set(d, sizeof(T) == 4 ? T(14.5) : T(38.7)));
-  const V e = hn::Exp(d, hn::Mul(hn::Mul(a, a), hn::Set(d, T(-0.5))));
+  const V e = dn::exp_below_88(d, hn::Mul(hn::Mul(a, a), hn::Set(d, T(-0.5))));
   V p;  // Phi(x)
   if constexpr (sizeof(T) == 4) {
-    const V r = hn::Div(one, hn::Add(a, hn::Set(d, T(3))));
+    const V r = dn::reciprocal_of(d, hn::Add(a, hn::Set(d, T(3))));
     const V t = hn::NegMulAdd(r, hn::Set(d, T(6)), one);
     const V tail = hn::Mul(hn::Mul(e, r), dn::horner(d, t, kNormalTail));
     p = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail));
@@ -58,8 +58,9 @@ template <class D, class V>
 HWY_INLINE Point<V> gated(D d, V x, V w, V w_slope) {
   using T = hn::TFromD<D>;
   const V one = hn::Set(d, T(1));
-  const V limit = hn::Set(d, sizeof(T) == 4 ? T(88) : T(708));
-  const V s = hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(w), limit))));
+  const V limit = hn::Set(d, sizeof(T) == 4 ? T(85) : T(708));
+  const V e = dn::exp_below_88(d, hn::Min(hn::Neg(w), limit));
+  const V s = dn::reciprocal_of(d, hn::Add(one, e));
   const V y = hn::Mul(x, s);
   return {y, hn::MulAdd(hn::Mul(y, hn::Sub(one, s)), w_slope, s)};
 }

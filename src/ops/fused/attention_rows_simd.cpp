@@ -54,12 +54,6 @@ HWY_INLINE void visit(std::int64_t count, const F& f) {
   f(i, First<T>{hn::FirstN(Tag<T>(), static_cast<std::size_t>(count - i)), count - i});
 }
 
-// exp(x) for x <= 0 and NaN.
-template <class T>
-HWY_INLINE Vector<T> exp_below(Vector<T> x) {
-  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Tag<T>(), x));
-}
-
 template <class T>
 HWY_INLINE void add_mask_to(T* x, T scale, const T* mask, std::int64_t step, std::int64_t count) {
   const Tag<T> d;
@@ -85,7 +79,7 @@ HWY_INLINE RowStats<T> exponentials_of(T* x, T scale, std::int64_t count) {
   const Vector<T> shift = hn::Set(d, largest);
   Vector<T> sum = hn::Zero(d);
   visit<T>(count, [&](std::int64_t i, auto part) HWY_ATTR {
-    const Vector<T> e = exp_below<T>(hn::MulSub(factor, part.load(x + i), shift));
+    const Vector<T> e = dn::exp_below_88(d, hn::MulSub(factor, part.load(x + i), shift));
     part.store(e, x + i);
     sum = hn::Add(sum, part.fill_rest(e, T(0)));
   });
@@ -105,7 +99,7 @@ HWY_INLINE void gradient_of(const RowGradient<T>& row, std::int64_t count) {
     if (row.p != nullptr) {
       p = part.load(row.p + i);
     } else {
-      const Vector<T> e = exp_below<T>(hn::MulSub(scale, part.load(row.x + i), largest));
+      const Vector<T> e = dn::exp_below_88(d, hn::MulSub(scale, part.load(row.x + i), largest));
       p = hn::Mul(e, inverse);
     }
     Vector<T> dp = part.load(row.dx + i);
