@@ -78,12 +78,14 @@ std::vector<ir::Attribute> Elementwise::attributes() const {
 Gemm Gemm::read(const ir::Node& node) {
   return {.transpose_a = flag(node, "transA"),
           .transpose_b = flag(node, "transB"),
-          .epilogue = optional_program(node, "epilogue")};
+          .epilogue = optional_program(node, "epilogue"),
+          .sums_columns = flag(node, "sums_columns")};
 }
 
 std::vector<ir::Attribute> Gemm::attributes() const {
   std::vector<ir::Attribute> list = transposes(transpose_a, transpose_b);
   if (epilogue) list.push_back({.name = "epilogue", .value = epilogue->to_ints()});
+  if (sums_columns) list.push_back({.name = "sums_columns", .value = std::int64_t{1}});
   return list;
 }
 

@@ -37,12 +37,14 @@ struct Elementwise {
 };
 inline constexpr std::string_view kElementwise = "Elementwise";
 
-/// `Gemm` of domain `onnxgrad.fused`, (A, B, operands...): epilogue(op(A) op(B), operands...); the
-/// leading axes of A are collapsed. Without an epilogue, the product itself.
+/// `Gemm` of domain `onnxgrad.fused`, (A, B, operands...) -> (C, sums?): C = epilogue(op(A) op(B),
+/// operands...); the leading axes of A are collapsed. Without an epilogue, the product itself.
+/// sums: of each column of C, N elements in any shape.
 struct Gemm {
   bool transpose_a = false;
   bool transpose_b = false;
   std::optional<ExprProgram> epilogue = {};
+  bool sums_columns = false;
 
   static Gemm read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;

@@ -10,7 +10,8 @@
 #include "opdef/fused.h"
 #include "passes/passes.h"
 
-// Pattern: onnxgrad.fused.Gemm whose product is read by one onnxgrad.fused.Elementwise only.
+// Pattern: onnxgrad.fused.Gemm whose product is read by one onnxgrad.fused.Elementwise only, which
+// has one result, or that and the sums of its columns.
 
 namespace onnxgrad::passes {
 namespace {
@@ -47,10 +48,26 @@ ExprProgram with_first_operand(ExprProgram program, std::int32_t first) {
   return program;
 }
 
+// Whether the second result, and there is no other, is the sum of each column of the first.
+bool sums_columns(const opdef::Elementwise& elementwise, const Dims& space) {
+  const auto& results = elementwise.program.results;
+  if (elementwise.stored != 1 || results.size() != 2 || results[0] != results[1] ||
+      elementwise.folds.front() != opdef::Fold::kSum || elementwise.post || space.rank() < 2) {
+    return false;
+  }
+  const auto& axes = elementwise.reduce_axes;
+  for (std::size_t axis = 0; axis + 1 < space.rank(); ++axis) {
+    const bool is_summed = std::ranges::find(axes, static_cast<std::int64_t>(axis)) != axes.end();
+    if (!is_summed && space[axis] != 1) return false;
+  }
+  return axes.back() + 1 < static_cast<std::int64_t>(space.rank());
+}
+
 bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
-  if (!opdef::is_fused(&node, opdef::kElementwise) || node.outputs.size() != 1) return false;
+  if (!opdef::is_fused(&node, opdef::kElementwise)) return false;
   const auto elementwise = opdef::Elementwise::read(node);
-  if (!elementwise.folds.empty()) return false;
+  const bool has_sums = !elementwise.folds.empty();
+  if (node.outputs.size() != (has_sums ? 2 : 1) || node.outputs[0] == nullptr) return false;
   const std::size_t at = find_product(node, uses);
   if (at == node.inputs.size()) return false;
   ir::Value* product = node.inputs[at];
@@ -60,12 +77,15 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   const bool same_type = (result->dtype() == product->dtype() || is_narrowed) &&
                          elementwise.compute == product->dtype();
   const Dims space = *result->type.static_dims();
+  if (has_sums && (is_narrowed || !sums_columns(elementwise, space))) return false;
   if (!same_type || product->type.static_dims() != space ||
       !std::ranges::all_of(node.inputs, [&](const ir::Value* v) { return collapses(v, space); })) {
     return false;
   }
   auto gemm = opdef::Gemm::read(*product->producer);
   gemm.epilogue = with_first_operand(elementwise.program, static_cast<std::int32_t>(at));
+  gemm.epilogue->results.resize(1);
+  gemm.sums_columns = has_sums;
   std::vector<ir::Value*> inputs = product->producer->inputs;
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     if (i != at) inputs.push_back(node.inputs[i]);

@@ -261,6 +261,9 @@ PreparedGemm prepare(const GemmSpec& spec) {
   ONNXGRAD_ASSERT(plan->more_count == 0 || (spec.start != GemmStart::kZero && spec.n > 1));
   ONNXGRAD_ASSERT(!spec.hands_over || can_hand_over(spec));
   plan->hands_over = spec.hands_over;
+  ONNXGRAD_ASSERT((!spec.is_scaled && !spec.sums_columns) || can_scale(spec));
+  plan->is_scaled = spec.is_scaled;
+  plan->sums_columns = spec.sums_columns;
   const std::int64_t elements = spec.m * spec.k + spec.k * spec.n + spec.m * spec.n;
   plan->fetches = spec.n > 1 && spec.k >= kGemmLongSum &&
                   elements * static_cast<std::int64_t>(sizeof(T)) > kFetchedBytes;
@@ -409,6 +412,12 @@ bool can_hand_over(const GemmSpec& spec) {
   const GemmChoice choice = choice_of(spec);
   return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
          choice == GemmChoice::kBlas;
+}
+
+bool can_scale(const GemmSpec& spec) {
+  if (spec.m == 0 || spec.n <= 1 || spec.hands_over || spec.b_is_packed) return false;
+  const GemmChoice choice = choice_of(spec);
+  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips;
 }
 
 bool can_pack_b(const GemmSpec& spec) {

@@ -34,7 +34,7 @@ enum class GemmChoice : std::int32_t {
   kBlas            ///< a library, if one was chosen (device/blas.h) and the product is large
 };
 
-/// C = max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
+/// C = scales * max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
 /// A: [m, k], or [k, m] if transpose_a. B: [k, n], or [n, k] if transpose_b. C: [m, n].
 struct GemmSpec {
   DataType dtype = DataType::kFloat32;  ///< float32 or float64
@@ -51,6 +51,8 @@ struct GemmSpec {
   std::array<GemmStart, kGemmMoreAddends> more = {};
   double alpha = 1;
   bool relu = false;                 ///< floor is 0; else minus infinity. NaN stays NaN.
+  bool is_scaled = false;            ///< by GemmOperands::scales; else scales are 1
+  bool sums_columns = false;         ///< also GemmOperands::column_sums
   bool has_run_time_factor = false;  ///< alpha is multiplied by GemmOperands::factor
   int threads = 1;
   GemmChoice choice = GemmChoice::kBest;  ///< for tests and benchmarks
@@ -77,6 +79,8 @@ struct GemmOperands {
   std::byte* scratch = nullptr;  ///< scratch_bytes, 64-byte aligned
   double factor = 1;
   std::array<const void*, kGemmMoreAddends> more = {};
+  const void* scales = nullptr;  ///< [m, n]; not C
+  void* column_sums = nullptr;   ///< [n]: the sum of each column of C, in float64 from block to block
   /// With hands_over: called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
@@ -100,6 +104,9 @@ PreparedGemm prepare_gemm(const GemmSpec& spec);
 /// Whether a product is computed block by block, and with few enough steps that each block of C can
 /// be completed before the next one is begun.
 bool can_hand_over(const GemmSpec& spec);
+
+/// Whether a product is computed block by block, so that C can be scaled and its columns summed.
+bool can_scale(const GemmSpec& spec);
 
 /// For a B that is the same in many products: whether they can read it in the order of their
 /// innermost loops, which depends on k and n alone. Results have the bits of those with a B that is

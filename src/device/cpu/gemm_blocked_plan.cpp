@@ -71,6 +71,10 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
     if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
   }
   plan.thread_scratch = round_up(elements * kSize, 64);
+  if (plan.sums_columns) {
+    plan.sums_offset = plan.thread_scratch;
+    plan.thread_scratch += round_up(plan.n * (kSize + std::int64_t{sizeof(double)}), 64);
+  }
   return plan.thread_scratch * plan.threads;
 }
 

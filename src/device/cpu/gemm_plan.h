@@ -102,6 +102,9 @@ struct GemmPlan {
   bool packs_a = false;        ///< as strips of a tile's rows
   bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
   bool b_is_packed = false;    ///< all of B, in the panels of `columns`
+  bool is_scaled = false;
+  bool sums_columns = false;
+  std::int64_t sums_offset = 0;  ///< bytes into a thread's scratch: doubles, then T, [n] each
   std::int64_t thread_scratch = 0;
   const Blas* blas = nullptr;
 };

@@ -210,6 +210,53 @@ TEST(Gemm, AddsSeveralOperands) {
   });
 }
 
+TEST(Gemm, ScalesAndSumsColumns) {
+  for_each_instruction_set([] {
+    std::mt19937 random(6);
+    for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
+                                  {200, 130, 530},
+                                  {390, 70, 40},
+                                  {33, 1030, 100},
+                                  {20, 150, 600},
+                                  {520, 90, 140}}) {
+      for (const int threads : {1, 2, 3}) {
+        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice};
+          spec.transpose_a = random() % 2 == 0;
+          spec.transpose_b = random() % 2 == 0;
+          spec.relu = random() % 2 == 0;
+          spec.start = random() % 2 == 0 ? GemmStart::kZero : GemmStart::kMatrix;
+          spec.sums_columns = random() % 3 != 0;
+          spec.is_scaled = !spec.sums_columns || random() % 2 == 0;
+          check_scaled<float>(spec, random);
+          check_scaled<double>(spec, random);
+        }
+      }
+    }
+  });
+  EXPECT_FALSE(can_scale({.m = 8, .n = 8, .k = 8}));
+  EXPECT_FALSE(can_scale({.m = 400, .n = 1, .k = 4000}));
+}
+
+// Thousands of rows: sums in float32 alone would be off by more.
+TEST(Gemm, SumsOfManyRowsAreAccurate) {
+  constexpr std::int64_t kRows = 40000;
+  GemmSpec spec{.m = kRows, .n = 32, .k = 4, .choice = GemmChoice::kBlockedStrips};
+  spec.sums_columns = true;
+  const std::vector<float> a(kRows * 4, 0.1F);
+  const std::vector<float> b(4 * 32, 1.0F);
+  std::vector<float> c(kRows * 32), sums(32);
+  const PreparedGemm gemm = prepare_gemm(spec);
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
+  gemm({.a = a.data(),
+        .b = b.data(),
+        .c = c.data(),
+        .scratch = scratch.get(),
+        .column_sums = sums.data()});
+  const double right = static_cast<double>(c[0]) * kRows;
+  for (const float sum : sums) EXPECT_NEAR(sum, right, 4e-7 * right);
+}
+
 TEST(Gemm, HandsOverEachElementOnce) {
   for_each_instruction_set([] {
     std::mt19937 random(5);

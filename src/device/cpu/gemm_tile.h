@@ -19,7 +19,7 @@ enum class GemmFinish : std::int32_t {
 inline constexpr std::int64_t kGemmLongSum = 96;  // steps from which tiles prefetch
 inline constexpr std::int64_t kGemmChunk = 16;    // steps between prefetches, and of packed rows
 inline constexpr int kGemmMaxMore = 3;            // addends besides `start`
-inline constexpr int kGemmMaxTouched = kGemmMaxMore + 2;
+inline constexpr int kGemmMaxTouched = kGemmMaxMore + 3;
 
 /// A part of a matrix that is packed later: `rows` of `lines` cache lines.
 template <class T>
@@ -38,6 +38,11 @@ struct GemmExtras {
   const T* more[kGemmMaxMore] = {};
   std::ptrdiff_t more_row[kGemmMaxMore] = {};
   int more_count = 0;
+  /// What the elements are multiplied by at the end, [0, 0] and from row to row. nullptr: nothing.
+  const T* scales = nullptr;
+  std::ptrdiff_t scales_row = 0;
+  /// By column of C: receives the sums of each tile's columns. nullptr: not computed.
+  T* column_sums = nullptr;
   /// Matrices whose elements at C's places are fetched into the cache while long sums are computed.
   const T* touched[kGemmMaxTouched] = {};
   std::ptrdiff_t touched_row = 0;

@@ -74,7 +74,42 @@ struct TileEnd {
       }
       if (now->finish == GemmFinish::kRelu) relu(sum);
     }
+    if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
+      if (extras->scales != nullptr) {
+        const std::ptrdiff_t row = extras->scales_row;
+        scale(sum, extras->scales + (now->row + block * kRows) * row + now->column, row);
+      }
+      if (extras->column_sums != nullptr) add_columns(sum, extras->column_sums + now->column);
+    }
     store(sum, now->c + block * kRows * now->c_row, now->c_row);
+  }
+
+  void scale(V (&sum)[kRows][kVectors], const T* scales, std::ptrdiff_t row) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        sum[i][v] = hn::Mul(sum[i][v], load(scales + v * kLanes, v));
+      }
+      scales += row;
+      keep_in_register(scales);
+    }
+  }
+
+  void add_columns(const V (&sum)[kRows][kVectors], T* to) const {
+    const D d;
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      V total = sum[0][v];
+#pragma GCC unroll 16
+      for (int i = 1; i < kRows; ++i) total = hn::Add(total, sum[i][v]);
+      total = hn::Add(total, load(to + v * kLanes, v));
+      if (v + 1 < kVectors || kLanes == 1) {
+        hn::StoreU(total, d, to + v * kLanes);
+      } else {
+        store_first(total, d, mask, to + v * kLanes, tail);
+      }
+    }
   }
 
   void relu(V (&sum)[kRows][kVectors]) const {

@@ -163,6 +163,53 @@ void check_more_addends(GemmSpec spec, std::mt19937& random, std::size_t count =
   }
 }
 
+/// A product whose elements are multiplied by those of a matrix, and the sums of its columns.
+template <class T>
+void check_scaled(GemmSpec spec, std::mt19937& random) {
+  spec.dtype = dtype_of<T>();
+  const auto a = random_numbers<T>(spec.m * spec.k, random);
+  const auto b = random_numbers<T>(spec.n * spec.k, random);
+  const auto start =
+      random_numbers<T>(spec.start == GemmStart::kRow ? spec.n : spec.m * spec.n, random);
+  const auto scales = random_numbers<T>(spec.m * spec.n, random);
+  ASSERT_TRUE(can_scale(spec));
+  const PreparedGemm gemm = prepare_gemm(spec);
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
+  std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
+  std::vector<T> c(static_cast<std::size_t>(spec.m * spec.n));
+  std::vector<T> sums(static_cast<std::size_t>(spec.n) + 1, T(77));
+  gemm({.a = a.data(),
+        .b = b.data(),
+        .start = start.data(),
+        .c = c.data(),
+        .scratch = scratch.get(),
+        .scales = scales.data(),
+        .column_sums = sums.data()});
+  const auto epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+  for (std::int64_t j = 0; j < spec.n; ++j) {
+    double sum = 0;
+    double bound = 0;
+    for (std::int64_t i = 0; i < spec.m; ++i) {
+      const auto at = static_cast<std::size_t>(i * spec.n + j);
+      const Expected expected = expected_at(spec, a, b, start, 1, i, j);
+      const double scale = spec.is_scaled ? static_cast<double>(scales[at]) : 1;
+      const double allowed = std::abs(scale) * (expected.bound + epsilon * std::abs(expected.value));
+      ASSERT_LE(std::abs(static_cast<double>(c[at]) - scale * expected.value), allowed)
+          << gemm.label << " at [" << i << ", " << j << "]";
+      sum += scale * expected.value;
+      bound += allowed + 30 * epsilon * std::abs(scale * expected.value);
+    }
+    const auto at = static_cast<std::size_t>(j);
+    if (spec.sums_columns) {
+      ASSERT_LE(std::abs(static_cast<double>(sums[at]) - sum), bound) << gemm.label << " " << j;
+    }
+  }
+  ASSERT_EQ(sums.back(), T(77)) << gemm.label << " writes past the sums";
+  for (std::int64_t i = 0; i < 64; ++i) {
+    ASSERT_EQ(scratch.get()[gemm.scratch_bytes + i], std::byte{0xFF}) << gemm.label;
+  }
+}
+
 /// Collects the parts of C; threads write disjoint ones.
 template <class T>
 struct Collected {

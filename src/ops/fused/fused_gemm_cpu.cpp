@@ -20,7 +20,7 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   auto op = opdef::Gemm::read(request.node);
   const auto gemm = product_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm) return decline_shapes(request);
-  ProductSpec spec{.gemm = *gemm};
+  ProductSpec spec{.gemm = *gemm, .sums_columns = op.sums_columns};
   if (op.epilogue) {
     spec.epilogue = std::move(op.epilogue);
     for (std::size_t i = 2; i < request.inputs.size(); ++i) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/gemm.h"
 #include "ir/builder.h"
 #include "opdef/expr.h"
 #include "ops/testing/kernel_run.h"
@@ -83,6 +84,40 @@ TEST(FusedGemm, Epilogues) {
       call.attributes.back().value = masked().to_ints();
       call.inputs.push_back(random_tensor(DataType::kFloat32, {p.m, p.n}, 4));
       EXPECT_EQ(compare_offers(call, kTolerance), 1U) << addend.to_string();
+    }
+  }
+}
+
+// Scaled by a matrix and summed: by the product itself if it is large, else by a pass after it.
+TEST(FusedGemm, ScalesAndSumsOfColumns) {
+  ExprProgram scaled{.num_inputs = 2};
+  scaled.results = {scaled.emit(ExprOp::kMul, scaled.input(1), scaled.input(0))};
+  auto sizes = products();
+  sizes.push_back({300, 200, 130, false, true});
+  sizes.push_back({300, 600, 400, false, false});
+  for (const Product& p : sizes) {
+    for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+      for (const int threads : {1, 3}) {
+        KernelCall call = product_call(p, dtype);
+        call.threads = threads;
+        call.inputs.push_back(random_tensor(dtype, {p.m, p.n}, 3));
+        call.attributes.push_back({.name = "epilogue", .value = scaled.to_ints()});
+        EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+        call.attributes.push_back({.name = "sums_columns", .value = std::int64_t{1}});
+        call.outputs.push_back({dtype, {1, p.n}});
+        EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+        const bool is_large = device::can_scale({.dtype = dtype,
+                                                 .m = p.m,
+                                                 .n = p.n,
+                                                 .k = p.k,
+                                                 .transpose_a = p.transpose_a,
+                                                 .transpose_b = p.transpose_b,
+                                                 .threads = threads});
+        EXPECT_EQ(run_offers(call).front().label.ends_with(" scaled, sums"), is_large);
+        call.inputs.back() = random_tensor(dtype, {p.n}, 3);  // a row is no matrix
+        EXPECT_EQ(compare_offers(call, kTolerance), 1U);
+        EXPECT_FALSE(run_offers(call).front().label.ends_with(" scaled, sums"));
+      }
     }
   }
 }

@@ -27,7 +27,7 @@ constexpr std::size_t kMostAddends = device::kGemmMoreAddends + 1;
 struct ProductData {
   device::PreparedGemm gemm;
   std::shared_ptr<const Tensor> packed_b;  ///< instead of argument `b`; nullptr: not packed
-  int a = 0, b = 0, start = -1, factor = -1, c = 0, scratch = 0;
+  int a = 0, b = 0, start = -1, factor = -1, scales = -1, c = 0, column_sums = -1, scratch = 0;
   std::vector<int> more;
   std::int64_t product_offset = -1;  ///< of the product in scratch; -1: it is in the result
   DataType dtype = DataType::kFloat32;
@@ -45,6 +45,8 @@ void run_gemm(const ProductData& data, std::byte* const* args) {
   if (data.product_offset >= 0) operands.c = args[data.scratch] + data.product_offset;
   if (data.start >= 0) operands.start = args[data.start];
   for (std::size_t i = 0; i < data.more.size(); ++i) operands.more[i] = args[data.more[i]];
+  if (data.scales >= 0) operands.scales = args[data.scales];
+  if (data.column_sums >= 0) operands.column_sums = args[data.column_sums];
   if (data.factor >= 0) {
     operands.factor = data.dtype == DataType::kFloat32
                           ? static_cast<double>(*reinterpret_cast<const float*>(args[data.factor]))
@@ -77,10 +79,11 @@ bool is_zero(const ExprProgram& program, std::int32_t i) {
   return instruction.op == ExprOp::kConstant && instruction.constant == 0;
 }
 
-/// The part of an epilogue that the product itself can compute: relu(in0 + in1 + ...), or a part of
-/// it.
+/// The part of an epilogue that the product itself can compute: in1 * relu(in0 + in2 + ...), or a
+/// part of it.
 struct SimpleEpilogue {
   bool relu = false;
+  std::int32_t scales = 0;            // operand; 0: none
   std::vector<std::int32_t> addends;  ///< operands
 };
 
@@ -101,6 +104,12 @@ std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
   const auto at = [&](std::int32_t i) { return program.instructions[static_cast<std::size_t>(i)]; };
   SimpleEpilogue simple;
   std::int32_t index = program.results[0];
+  if (const ExprInstruction scaled = at(index); scaled.op == ExprOp::kMul) {
+    const auto is_scale = [&](std::int32_t i) { return at(i).op == ExprOp::kInput && at(i).a > 0; };
+    if (!is_scale(scaled.a) && !is_scale(scaled.b)) return std::nullopt;
+    simple.scales = at(is_scale(scaled.a) ? scaled.a : scaled.b).a;
+    index = is_scale(scaled.a) ? scaled.b : scaled.a;
+  }
   const ExprInstruction top = at(index);
   if (top.op == ExprOp::kRelu) {
     simple.relu = true;
@@ -129,10 +138,24 @@ GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm)
   return size == gemm.n && last == gemm.n ? GemmStart::kRow : GemmStart::kZero;
 }
 
+bool has_constant_b(const opdef::KernelRequest& request, const ProductSpec& spec) {
+  return request.packed != nullptr &&
+         request.constants[static_cast<std::size_t>(spec.b)] != nullptr;
+}
+
+/// Whether the product can multiply its elements by those of a matrix and sum its columns. Not if
+/// it would do without a packed B for that.
+bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec) {
+  return !is_half(spec.gemm.dtype) && !has_constant_b(request, spec) &&
+         device::can_scale(spec.gemm);
+}
+
 /// Moves an epilogue into the product if possible.
 bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
+  const bool needs_end = simple->scales > 0 || spec.sums_columns;
+  if (needs_end && !can_end(request, spec)) return false;
   const std::size_t count = simple->addends.size();
   // Products of halves and single columns have one addend at most.
   if (count > 1 && (is_half(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
@@ -143,6 +166,16 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
     kinds.push_back(addend_of(request.inputs[static_cast<std::size_t>(inputs.back())], spec.gemm));
     if (kinds.back() == GemmStart::kZero) return false;
   }
+  if (simple->scales > 0) {
+    const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->scales) - 1];
+    const opdef::TensorDesc& scales = request.inputs[static_cast<std::size_t>(input)];
+    if (scales.dtype != spec.gemm.dtype ||
+        addend_of(scales, spec.gemm) != GemmStart::kMatrix) {
+      return false;
+    }
+    spec.scales = input;
+    spec.gemm.is_scaled = true;
+  }
   if (count > 0) {
     spec.start = inputs[0];
     spec.gemm.start = kinds[0];
@@ -150,6 +183,7 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
     std::copy(kinds.begin() + 1, kinds.end(), spec.gemm.more.begin());
   }
   spec.gemm.relu = simple->relu;
+  spec.gemm.sums_columns = spec.sums_columns;
   spec.epilogue.reset();
   return true;
 }
@@ -178,6 +212,15 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
     data.epilogue_args.push_back(input);
   }
   data.epilogue_args.push_back(data.c);
+  if (spec.sums_columns) {
+    elementwise.program.results.push_back(elementwise.program.results[0]);
+    elementwise.outputs.push_back({request.outputs[1].dtype, {spec.gemm.n}});
+    elementwise.folds = {device::Fold::kSum};
+    for (std::size_t axis = 0; axis + 1 < result.dims.rank(); ++axis) {
+      elementwise.reduce_axes.push_back(static_cast<std::int64_t>(axis));
+    }
+    data.epilogue_args.push_back(data.c + 1);
+  }
   data.epilogue_args.push_back(kScratch);
   opdef::KernelOffer offer = device::prepare_elementwise(elementwise);
   if (offer.kernel.fn == nullptr) return offer.declined;
@@ -208,11 +251,11 @@ device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const 
 /// A constant B in the order in which the product reads it; nullptr: it is read where it is.
 std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
                                             const ProductSpec& spec) {
-  const Tensor* b = request.constants[static_cast<std::size_t>(spec.b)];
-  if (request.packed == nullptr || b == nullptr || is_half(spec.gemm.dtype) ||
+  if (!has_constant_b(request, spec) || is_half(spec.gemm.dtype) ||
       !device::can_pack_b(spec.gemm)) {
     return nullptr;
   }
+  const Tensor* b = request.constants[static_cast<std::size_t>(spec.b)];
   const device::GemmSpec& gemm = spec.gemm;
   const std::int64_t elements = device::packed_b_elements(gemm);
   const std::string form =
@@ -264,7 +307,9 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
   data->start = spec.start;
   data->more = spec.more;
   data->factor = spec.factor;
+  data->scales = spec.scales;
   data->c = static_cast<int>(request.inputs.size());
+  if (spec.gemm.sums_columns) data->column_sums = data->c + 1;
   data->scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
   data->dtype = sum_dtype(spec);
 
@@ -274,6 +319,8 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
   offer.kernel.label = data->gemm.label;
   if (!spec.more.empty()) offer.kernel.label += fmt::format(" + {} addends", spec.more.size() + 1);
   if (spec.gemm.relu) offer.kernel.label += " relu";
+  if (spec.gemm.is_scaled) offer.kernel.label += " scaled";
+  if (spec.gemm.sums_columns) offer.kernel.label += ", sums";
   if (spec.epilogue) {
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
       return opdef::KernelOffer::decline(std::move(reason));

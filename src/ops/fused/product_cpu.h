@@ -20,6 +20,8 @@ struct ProductSpec {
   int start = -1;              ///< what the product is added to; -1: nothing, as in gemm.start
   std::vector<int> more = {};  ///< further addends, as in gemm.more
   int factor = -1;             ///< one element that the product is multiplied by
+  int scales = -1;             ///< a matrix that the sum is multiplied by, as in gemm.is_scaled
+  bool sums_columns = false;   ///< output 1 is the sum of each column of the result
   /// Operand 0 is the product, the others are `epilogue_inputs`, broadcast to the result.
   std::optional<opdef::ExprProgram> epilogue = {};
   std::vector<int> epilogue_inputs = {};
@@ -27,7 +29,8 @@ struct ProductSpec {
 
 /// A of float16 or bfloat16: B has its type, or is float32 and is rounded to it; the result is a
 /// float32 sum or rounded once. An epilogue that adds rows and matrices, or is a Relu, or both,
-/// needs no extra pass.
+/// needs no extra pass; nor does a multiplication by a matrix or the sums of columns of a large
+/// product.
 opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec);
 
 /// m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have at least rank 2 if

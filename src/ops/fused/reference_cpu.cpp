@@ -226,6 +226,7 @@ struct GemmData {
   std::vector<Operand> operands = {};    // of the program after the product, over [m, n]
   std::vector<std::size_t> inputs = {};  // theirs
   std::size_t first_output = 0;
+  bool sums_columns = false;  // of the only result, which is the second output
 };
 
 template <class T>
@@ -261,11 +262,19 @@ void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
       }
     }
   }
+  if (!d.sums_columns) return;
+  const auto* out = reinterpret_cast<const T*>(args[d.first_output]);
+  for (std::int64_t j = 0; j < d.n; ++j) {
+    Accumulator<T> sum{};
+    for (std::int64_t i = 0; i < d.m; ++i) sum += static_cast<Accumulator<T>>(out[i * d.n + j]);
+    reinterpret_cast<T*>(args[d.first_output + 1])[j] = static_cast<T>(sum);
+  }
 }
 
 // The inputs besides A and B are operands of `program`, after the product.
 KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool transpose_a,
-                          bool transpose_b, ExprProgram program) {
+                          bool transpose_b, ExprProgram program,
+                          bool sums_columns = false) {
   if (!can_access(request.inputs)) {
     return KernelOffer::decline("an operand's type is not supported");
   }
@@ -282,7 +291,8 @@ KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool tran
              .a = a,
              .b = a + 1,
              .program = std::move(program),
-             .first_output = request.inputs.size()};
+             .first_output = request.inputs.size(),
+             .sums_columns = sums_columns};
   const Dims space{d.m, d.n};
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     if (i == d.a || i == d.b) continue;
@@ -310,7 +320,7 @@ ExprProgram product_alone() {
 KernelOffer offer_gemm(const KernelRequest& request) {
   const auto op = opdef::Gemm::read(request.node);
   return offer_product(request, 0, op.transpose_a, op.transpose_b,
-                       op.epilogue.value_or(product_alone()));
+                       op.epilogue.value_or(product_alone()), op.sums_columns);
 }
 
 KernelOffer offer_gemm_update(const KernelRequest& request) {
