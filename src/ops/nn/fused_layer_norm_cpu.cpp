@@ -106,7 +106,7 @@ void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, 
                   const float* x, const float* residual, std::int64_t count, float* sum,
                   std::uint8_t* mask) {
   if (!drop.is_on) {
-    for (std::int64_t i = 0; i < count; ++i) sum[i] = x[i] + residual[i];
+    stretches::add(x, residual, sum, count);
     if (mask != nullptr) std::fill_n(mask, count, std::uint8_t{1});
     return;
   }
@@ -194,8 +194,7 @@ void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, f
   const std::int64_t size = task.rows.size;
   const auto elements = [&](int place) { return reinterpret_cast<float*>(args[place]) + at; };
   if (task.more >= 0) {
-    const float* more = elements(task.more);
-    for (std::int64_t i = 0; i < size; ++i) row[i] += more[i];
+    stretches::add(row, elements(task.more), row, size);
   }
   const float* result = row;
   if (task.mask >= 0) {
@@ -206,7 +205,7 @@ void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, f
     result = dx;
   }
   if (task.sums < 0) return;
-  for (std::int64_t i = 0; i < size; ++i) sums[i] += result[i];
+  stretches::add(sums, result, sums, size);
 }
 
 void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {

@@ -8,6 +8,8 @@
 
 namespace onnxgrad::ops::stretches {
 
+/// to = a + b; to may be a or b.
+void add(const float* a, const float* b, float* to, std::int64_t n);
 double sum(const float* x, std::int64_t n);
 /// sum((x - mean)^2)
 double centred_square_sum(const float* x, float mean, std::int64_t n);

@@ -75,6 +75,12 @@ HWY_INLINE double sum_terms(std::int64_t n, F term) {
   return total;
 }
 
+HWY_ATTR void add_to(const float* a, const float* b, float* to, std::int64_t n) {
+  visit(n, [&](std::int64_t i, auto lanes) HWY_ATTR {
+    lanes.store(hn::Add(lanes.load(a + i), lanes.load(b + i)), to + i);
+  });
+}
+
 HWY_ATTR double sum_of(const float* x, std::int64_t n) {
   return sum_terms(n, [&](std::int64_t i, auto lanes) HWY_ATTR { return lanes.load(x + i); });
 }
@@ -191,6 +197,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace onnxgrad::ops::stretches {
 
+HWY_EXPORT(add_to);
 HWY_EXPORT(sum_of);
 HWY_EXPORT(squares_of);
 HWY_EXPORT(grad_sums_of);
@@ -199,6 +206,10 @@ HWY_EXPORT(normalize_grad_of);
 HWY_EXPORT(scale_row_of);
 HWY_EXPORT(scale_row_sums_of);
 HWY_EXPORT(scale_row_grad_of);
+
+void add(const float* a, const float* b, float* to, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(add_to)(a, b, to, n);
+}
 
 double sum(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(sum_of)(x, n); }
 
