@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -38,18 +39,50 @@ struct Rows {
 };
 
 struct Statistics {
-  double mean = 0;
-  double inverse = 0;  // 1 / standard deviation
+  float mean = 0;
+  float inverse = 0;  // 1 / standard deviation
 };
 
-Statistics statistics_of(const float* x, const Rows& rows) {
+// Short rows go through each phase of the work together: their sums and roots do not wait for each
+// other. Few enough to stay in the L1 cache.
+constexpr std::int64_t kMostTogether = 8;
+constexpr std::int64_t kElementsTogether = 4096;
+
+using GroupStatistics = std::array<Statistics, kMostTogether>;
+
+/// Of `count` rows, at most kMostTogether.
+GroupStatistics statistics_of(const float* x, const Rows& rows, std::int64_t count) {
   const auto size = static_cast<double>(rows.size);
-  const double mean = stretches::sum(x, rows.size) / size;
-  const auto rounded = static_cast<float>(mean);
-  const double error = mean - static_cast<double>(rounded);
-  const double variance =
-      std::max(stretches::centred_square_sum(x, rounded, rows.size) / size - error * error, 0.0);
-  return {.mean = mean, .inverse = 1 / std::sqrt(variance + rows.epsilon)};
+  std::array<double, kMostTogether> means{};
+  std::array<double, kMostTogether> squares{};
+  GroupStatistics statistics;
+  const auto each = [count](auto f) {
+    for (std::int64_t i = 0; i < count; ++i) f(i, static_cast<std::size_t>(i));
+  };
+  each([&](std::int64_t i, std::size_t at) {
+    means[at] = stretches::sum(x + i * rows.size, rows.size) / size;
+    statistics[at].mean = static_cast<float>(means[at]);
+  });
+  each([&](std::int64_t i, std::size_t at) {
+    squares[at] =
+        stretches::centred_square_sum(x + i * rows.size, statistics[at].mean, rows.size);
+  });
+  each([&](std::int64_t /*i*/, std::size_t at) {
+    const double error = means[at] - static_cast<double>(statistics[at].mean);
+    const double variance = std::max(squares[at] / size - error * error, 0.0);
+    statistics[at].inverse = static_cast<float>(1 / std::sqrt(variance + rows.epsilon));
+  });
+  return statistics;
+}
+
+/// f(row, count): `count` rows from `row` on, for all of [first, last).
+template <class F>
+void visit_groups(const Rows& rows, std::int64_t first, std::int64_t last, const F& f) {
+  const std::int64_t together = std::clamp<std::int64_t>(
+      kElementsTogether / std::max<std::int64_t>(rows.size, 1), 1, kMostTogether);
+  for (std::int64_t row = first; row < last; row += together) {
+    f(row, std::min(together, last - row));
+  }
 }
 
 /// f(first row, one behind the last row, thread) on each thread.
@@ -141,21 +174,23 @@ void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
   auto* mask = task.mask < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(args[task.mask]);
   const Drop drop = drop_of(task, args);
   share_rows(rows, [&](std::int64_t first, std::int64_t last, int /*thread*/) {
-    for (std::int64_t row = first; row < last; ++row) {
-      const std::int64_t at = row * rows.size;
-      const float* values = x + at;
-      if (residual != nullptr) {
+    visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
+      for (std::int64_t at = row * rows.size; residual != nullptr && at < (row + count) * rows.size;
+           at += rows.size) {
         drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at), x + at,
                      residual + at, rows.size, sum + at, mask == nullptr ? nullptr : mask + at);
-        values = sum + at;
       }
-      const Statistics s = statistics_of(values, rows);
-      if (means != nullptr) means[row] = static_cast<float>(s.mean);
-      if (inverses != nullptr) inverses[row] = static_cast<float>(s.inverse);
-      if (y == nullptr) continue;
-      stretches::scale_row(values, static_cast<float>(s.mean), static_cast<float>(s.inverse), scale,
-                           bias, y + at, rows.size);
-    }
+      const float* values = residual != nullptr ? sum : x;
+      const auto statistics = statistics_of(values + row * rows.size, rows, count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const Statistics& s = statistics[static_cast<std::size_t>(i)];
+        if (means != nullptr) means[row + i] = s.mean;
+        if (inverses != nullptr) inverses[row + i] = s.inverse;
+        const std::int64_t at = (row + i) * rows.size;
+        if (y == nullptr) continue;
+        stretches::scale_row(values + at, s.mean, s.inverse, scale, bias, y + at, rows.size);
+      }
+    });
   });
 }
 
@@ -220,20 +255,29 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
   share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
     const GradSums own = sums_of(task, args, thread);
     std::fill_n(own.dscale, (kScratchRows - 1) * rows.size, 0.0F);
-    for (std::int64_t row = first; row < last; ++row) {
-      const std::int64_t at = row * rows.size;
-      const Statistics s = statistics_of(x + at, rows);
-      const auto mean = static_cast<float>(s.mean);
-      const auto inverse = static_cast<float>(s.inverse);
-      const auto sums = stretches::scale_row_sums(dy + at, x + at, mean, inverse, scale, own.dscale,
-                                                  own.dbias, rows.size);
-      if (is_alone && ds == nullptr) continue;
-      float* result = ds == nullptr ? own.row : ds + at;
-      stretches::scale_row_grad(dy + at, x + at, mean, inverse, scale,
-                                static_cast<float>(sums.dy / size),
-                                static_cast<float>(sums.dot / size), result, rows.size);
-      finish_row(task, args, at, result, own.sums);
-    }
+    visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
+      const auto statistics = statistics_of(x + row * rows.size, rows, count);
+      std::array<stretches::GradSums, kMostTogether> sums;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t at = (row + i) * rows.size;
+        const auto place = static_cast<std::size_t>(i);
+        sums[place] =
+            stretches::scale_row_sums(dy + at, x + at, statistics[place].mean,
+                                      statistics[place].inverse, scale, own.dscale, own.dbias,
+                                      rows.size);
+      }
+      if (is_alone && ds == nullptr) return;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t at = (row + i) * rows.size;
+        const auto place = static_cast<std::size_t>(i);
+        float* result = ds == nullptr ? own.row : ds + at;
+        stretches::scale_row_grad(dy + at, x + at, statistics[place].mean,
+                                  statistics[place].inverse, scale,
+                                  static_cast<float>(sums[place].dy / size),
+                                  static_cast<float>(sums[place].dot / size), result, rows.size);
+        finish_row(task, args, at, result, own.sums);
+      }
+    });
   });
   const auto collect = [&](int place, auto part) {
     if (place < 0 || args[place] == nullptr) return;
