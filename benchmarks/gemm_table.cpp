@@ -104,27 +104,35 @@ constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
                                    GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
                                    GemmChoice::kBlas,    GemmChoice::kBest};
 
-/// Operands of a product, as many as `bytes` hold, but at least one.
+/// Operands of a product, as many as `bytes` hold, but at least one; in one piece of memory, as in a
+/// plan, which has large pages where the system gives them.
 template <class T>
 class Ring {
  public:
+  struct Operands {
+    T *a, *b, *c;
+  };
+
   Ring(const Shape& shape, double bytes) {
-    const auto elements =
-        static_cast<double>(shape.m * shape.k + shape.n * shape.k + shape.m * shape.n);
-    const double count = bytes / (elements * sizeof(T));
-    for (int i = 0; i < std::max(static_cast<int>(count), 1); ++i) {
-      operands_.push_back({std::vector<T>(static_cast<std::size_t>(shape.m * shape.k), T(0.5)),
-                           std::vector<T>(static_cast<std::size_t>(shape.n * shape.k), T(0.25)),
-                           std::vector<T>(static_cast<std::size_t>(shape.m * shape.n))});
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const auto lines = [](std::int64_t elements) { return (elements + kLine - 1) / kLine * kLine; };
+    const std::int64_t a = lines(shape.m * shape.k);
+    const std::int64_t b = lines(shape.n * shape.k);
+    const std::int64_t each = a + b + lines(shape.m * shape.n);
+    const double fitting = bytes / static_cast<double>(each * std::int64_t{sizeof(T)});
+    const std::int64_t count = std::max<std::int64_t>(static_cast<std::int64_t>(fitting), 1);
+    memory_ = onnxgrad::base::allocate_aligned(count * each * std::int64_t{sizeof(T)});
+    T* at = reinterpret_cast<T*>(memory_.get());
+    std::fill_n(at, count * each, T(0.5));
+    for (std::int64_t i = 0; i < count; ++i, at += each) {
+      operands_.push_back({at, at + a, at + a + b});
     }
   }
 
-  struct Operands {
-    std::vector<T> a, b, c;
-  };
-  Operands& next() { return operands_[at_++ % operands_.size()]; }
+  const Operands& next() { return operands_[at_++ % operands_.size()]; }
 
  private:
+  std::shared_ptr<std::byte> memory_;
   std::vector<Operands> operands_;
   std::size_t at_ = 0;
 };
@@ -153,12 +161,8 @@ class Product {
   double time(Ring<T>& ring, std::int64_t count) {
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < count; ++i) {
-      auto& operands = ring.next();
-      gemm_({.a = operands.a.data(),
-             .b = operands.b.data(),
-             .start = operands.c.data(),
-             .c = operands.c.data(),
-             .scratch = scratch_.get()});
+      const auto& [a, b, c] = ring.next();
+      gemm_({.a = a, .b = b, .start = c, .c = c, .scratch = scratch_.get()});
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
            static_cast<double>(count);
