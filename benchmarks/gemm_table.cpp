@@ -104,8 +104,8 @@ constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
                                    GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
                                    GemmChoice::kBlas,    GemmChoice::kBest};
 
-/// Operands of a product, as many as `bytes` hold, but at least one; in one piece of memory, as in a
-/// plan, which has large pages where the system gives them.
+/// Operands of a product, as many as `bytes` hold, but at least one; in one piece of memory, as in
+/// a plan, which has large pages where the system gives them.
 template <class T>
 class Ring {
  public:

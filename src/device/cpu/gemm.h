@@ -80,7 +80,8 @@ struct GemmOperands {
   double factor = 1;
   std::array<const void*, kGemmMoreAddends> more = {};
   const void* scales = nullptr;  ///< [m, n]; not C
-  void* column_sums = nullptr;   ///< [n]: the sum of each column of C, in float64 from block to block
+  void* column_sums =
+      nullptr;  ///< [n]: the sum of each column of C, in float64 from block to block
   /// With hands_over: called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;

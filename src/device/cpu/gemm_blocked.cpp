@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "device/cpu/gemm_blocked.h"
+#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/threads.h"
 
@@ -51,10 +52,7 @@ class Blocked {
       packed_a_ = rest;
       rest += packed_a_elements(plan);
     }
-    if (plan.sums_columns) {
-      totals_ = reinterpret_cast<double*>(scratch + plan.sums_offset);
-      sums_ = reinterpret_cast<T*>(totals_ + plan.n);
-    }
+    if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
     if (!plan.hands_over) return;
     handed_over_ = rest;
     c_ = handed_over_ + handed_over_elements(plan);
@@ -63,10 +61,7 @@ class Blocked {
 
   void run(const Part& part) {
     if (plan_.b_is_packed) return run_packed(part);
-    if (plan_.sums_columns) {
-      std::fill_n(totals_ + part.column, part.columns, 0.0);
-      std::fill_n(sums_ + part.column, part.columns, T(0));
-    }
+    if (plan_.sums_columns) sums_.begin(part.column, part.columns);
     for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
       columns_ = std::min(plan_.block_n, part.column + part.columns - j);
       split_ = split_columns<T>(columns_, plan_.target->lanes, panel_vectors(plan_));
@@ -130,15 +125,8 @@ class Blocked {
             below < end ? Block{below, rows_from(part, below), k, false}
                         : Block{part.row, rows_from(part, part.row), k + plan_.block_k, true};
         run_block({i, rows_from(part, i), k, i == part.row}, j, packed_b_, next);
-        if (is_last_ && plan_.sums_columns) add_sums(j);
+        if (is_last_ && plan_.sums_columns) sums_.end_block(j, columns_);
       }
-    }
-  }
-
-  /// The columns' sums of a block, whose rows are few, to the totals.
-  void add_sums(std::int64_t j) {
-    for (std::int64_t column = j; column < j + columns_; ++column) {
-      totals_[column] += static_cast<double>(std::exchange(sums_[column], T(0)));
     }
   }
 
@@ -415,7 +403,7 @@ class Blocked {
     extras_.scales = nullptr;
     extras_.column_sums = nullptr;
     if (!is_last_) return;
-    extras_.column_sums = sums_;
+    extras_.column_sums = sums_.of_block();
     if (!plan_.is_scaled) return;
     extras_.scales = static_cast<const T*>(operands_.scales);
     extras_.scales_row = plan_.n;
@@ -540,27 +528,11 @@ class Blocked {
   bool a_is_packed_ = false;  // for the panel that is computed
   GemmExtras<T> extras_ = {};
   ColumnSplit<T> split_ = {};
-  double* totals_ = nullptr;  // by column of C, see GemmPlan::sums_offset
-  T* sums_ = nullptr;         // of the block
+  ColumnSums<T> sums_;
   std::int64_t steps_ = 0;
   std::int64_t columns_ = 0;  // of the block
   bool is_first_ = false, is_last_ = false;
 };
-
-/// Columns [first, last) of the sums, of which `threads` have a part each.
-template <class T>
-void write_sums(const GemmPlan<T>& plan, const GemmOperands& operands, std::int64_t thread,
-                std::int64_t threads, std::int64_t first, std::int64_t last) {
-  auto* to = static_cast<T*>(operands.column_sums);
-  for (std::int64_t j = first; j < last; ++j) {
-    double sum = 0;
-    for (std::int64_t i = thread; i < thread + threads; ++i) {
-      const std::byte* scratch = operands.scratch + i * plan.thread_scratch + plan.sums_offset;
-      sum += reinterpret_cast<const double*>(scratch)[j];
-    }
-    to[j] = static_cast<T>(sum);
-  }
-}
 
 }  // namespace
 
@@ -570,7 +542,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
   if (plan.threads == 1) {
     Blocked<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, panels});
-    if (plan.sums_columns) write_sums(plan, operands, 0, 1, 0, plan.n);
+    if (plan.sums_columns) ColumnSums<T>::write(plan, operands, 0, 1, 0, plan.n);
     return;
   }
   on_threads(plan.threads, [&](const Share& share) {
@@ -592,9 +564,11 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     if (!plan.sums_columns) return;
     if (plan.split_m) {
       share.wait();
-      write_sums(plan, operands, 0, share.threads, share.first(plan.n), share.last(plan.n));
+      ColumnSums<T>::write(plan, operands, 0, share.threads, share.first(plan.n),
+                           share.last(plan.n));
     } else {
-      write_sums(plan, operands, share.thread, 1, part.column, part.column + part.columns);
+      ColumnSums<T>::write(plan, operands, share.thread, 1, part.column,
+                           part.column + part.columns);
     }
   });
 }

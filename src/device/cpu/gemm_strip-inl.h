@@ -209,11 +209,11 @@ class StripTile {
   }
 
   const GemmTile<T>& tile_;
-  const T* a_;                // in place, transposed, or of the strip
-  const T* b_ = nullptr;      // in place, or of the panel
-  const T* from_ = nullptr;   // A's rows in place, from the chunk on that is packed next
-  T* to_ = nullptr;           // where steps of A go
-  T* panel_ = nullptr;        // where steps of B go
+  const T* a_;               // in place, transposed, or of the strip
+  const T* b_ = nullptr;     // in place, or of the panel
+  const T* from_ = nullptr;  // A's rows in place, from the chunk on that is packed next
+  T* to_ = nullptr;          // where steps of A go
+  T* panel_ = nullptr;       // where steps of B go
 };
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE

@@ -193,7 +193,8 @@ void check_scaled(GemmSpec spec, std::mt19937& random) {
       const auto at = static_cast<std::size_t>(i * spec.n + j);
       const Expected expected = expected_at(spec, a, b, start, 1, i, j);
       const double scale = spec.is_scaled ? static_cast<double>(scales[at]) : 1;
-      const double allowed = std::abs(scale) * (expected.bound + epsilon * std::abs(expected.value));
+      const double allowed =
+          std::abs(scale) * (expected.bound + epsilon * std::abs(expected.value));
       ASSERT_LE(std::abs(static_cast<double>(c[at]) - scale * expected.value), allowed)
           << gemm.label << " at [" << i << ", " << j << "]";
       sum += scale * expected.value;

@@ -30,7 +30,8 @@ void check_exponentials(std::size_t count, double lowest) {
     const long double right = std::exp(static_cast<long double>(x[i]));
     const long double allowed = 1.5L * right * std::numeric_limits<T>::epsilon();
     const long double smallest = std::numeric_limits<T>::min();
-    ASSERT_LE(std::abs(static_cast<long double>(y[i]) - right), std::max(allowed, smallest)) << x[i];
+    ASSERT_LE(std::abs(static_cast<long double>(y[i]) - right), std::max(allowed, smallest))
+        << x[i];
     total += right;
   }
   EXPECT_NEAR(static_cast<double>(static_cast<long double>(stats.inverse) * total), 1, 1e-6);

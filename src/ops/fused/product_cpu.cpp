@@ -169,8 +169,7 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   if (simple->scales > 0) {
     const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->scales) - 1];
     const opdef::TensorDesc& scales = request.inputs[static_cast<std::size_t>(input)];
-    if (scales.dtype != spec.gemm.dtype ||
-        addend_of(scales, spec.gemm) != GemmStart::kMatrix) {
+    if (scales.dtype != spec.gemm.dtype || addend_of(scales, spec.gemm) != GemmStart::kMatrix) {
       return false;
     }
     spec.scales = input;

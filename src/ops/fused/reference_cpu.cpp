@@ -273,8 +273,7 @@ void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
 
 // The inputs besides A and B are operands of `program`, after the product.
 KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool transpose_a,
-                          bool transpose_b, ExprProgram program,
-                          bool sums_columns = false) {
+                          bool transpose_b, ExprProgram program, bool sums_columns = false) {
   if (!can_access(request.inputs)) {
     return KernelOffer::decline("an operand's type is not supported");
   }

@@ -64,8 +64,7 @@ GroupStatistics statistics_of(const float* x, const Rows& rows, std::int64_t cou
     statistics[at].mean = static_cast<float>(means[at]);
   });
   each([&](std::int64_t i, std::size_t at) {
-    squares[at] =
-        stretches::centred_square_sum(x + i * rows.size, statistics[at].mean, rows.size);
+    squares[at] = stretches::centred_square_sum(x + i * rows.size, statistics[at].mean, rows.size);
   });
   each([&](std::int64_t /*i*/, std::size_t at) {
     const double error = means[at] - static_cast<double>(statistics[at].mean);
@@ -261,10 +260,9 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t at = (row + i) * rows.size;
         const auto place = static_cast<std::size_t>(i);
-        sums[place] =
-            stretches::scale_row_sums(dy + at, x + at, statistics[place].mean,
-                                      statistics[place].inverse, scale, own.dscale, own.dbias,
-                                      rows.size);
+        sums[place] = stretches::scale_row_sums(dy + at, x + at, statistics[place].mean,
+                                                statistics[place].inverse, scale, own.dscale,
+                                                own.dbias, rows.size);
       }
       if (is_alone && ds == nullptr) return;
       for (std::int64_t i = 0; i < count; ++i) {

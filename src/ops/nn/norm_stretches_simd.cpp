@@ -76,9 +76,8 @@ HWY_INLINE double sum_terms(std::int64_t n, F term) {
 }
 
 HWY_ATTR void add_to(const float* a, const float* b, float* to, std::int64_t n) {
-  visit(n, [&](std::int64_t i, auto lanes) HWY_ATTR {
-    lanes.store(hn::Add(lanes.load(a + i), lanes.load(b + i)), to + i);
-  });
+  visit(n, [&](std::int64_t i, auto lanes)
+               HWY_ATTR { lanes.store(hn::Add(lanes.load(a + i), lanes.load(b + i)), to + i); });
 }
 
 HWY_ATTR double sum_of(const float* x, std::int64_t n) {
