@@ -325,15 +325,22 @@ class Blocked {
     tile.a = a;
   }
 
+  /// `count` elements of each of `rows` rows: one line more if they begin within lines.
+  static GemmAhead<T> lines_of(const T* from, std::int64_t rows, std::ptrdiff_t row,
+                               std::int64_t count) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    const bool are_whole = reinterpret_cast<std::uintptr_t>(from) % 64 == 0 && row % kLine == 0;
+    return {from, rows, row, ceil_div(count, kLine) + (are_whole ? 0 : 1)};
+  }
+
   /// The share of panels [p, end) in what is packed for the next block.
   void set_ahead(const Block& next, std::int64_t column, std::int64_t p, std::int64_t end,
                  std::int64_t panels) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
     const auto share = [&](const T* from, std::int64_t rows, std::ptrdiff_t row,
                            std::int64_t width) {
       const std::int64_t first = width * p / panels;
       const std::int64_t count = width * end / panels - first;
-      return GemmAhead<T>{from + first, rows, row, ceil_div(count, kLine)};
+      return lines_of(from + first, rows, row, count);
     };
     const std::int64_t steps = std::min(plan_.block_k, plan_.k - next.k);
     if (plan_.transpose_a) {
@@ -348,16 +355,13 @@ class Blocked {
 
   /// The panel that `rows` rows use next, of this block's steps.
   void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width, std::int64_t rows) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
     if (plan_.packs_in_turn) {
       const std::int64_t count = std::min(width, plan_.n - column);
-      if (plan_.transpose_b) {
-        extras_.ahead[1] = {b_ + column * plan_.k + k, count, plan_.k, ceil_div(steps_, kLine)};
-      } else {
-        extras_.ahead[1] = {b_ + k * plan_.n + column, steps_, plan_.n, ceil_div(count, kLine)};
-      }
+      extras_.ahead[1] = plan_.transpose_b
+                             ? lines_of(b_ + column * plan_.k + k, count, plan_.k, steps_)
+                             : lines_of(b_ + k * plan_.n + column, steps_, plan_.n, count);
     } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
-      extras_.ahead[1] = {packed_steps(column, k, width), steps_, width, ceil_div(width, kLine)};
+      extras_.ahead[1] = lines_of(packed_steps(column, k, width), steps_, width, width);
     }
   }
 

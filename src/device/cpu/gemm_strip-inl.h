@@ -159,6 +159,8 @@ class StripTile {
       hn::StoreU(row[v], D(), panel_ + (s * kVectors + v) * kLanes);
       __builtin_prefetch(b_ + kAhead * tile_.b_step + v * kLanes);
     });
+    // A row that begins within a line ends in another.
+    __builtin_prefetch(b_ + kAhead * tile_.b_step + kVectors * kLanes - 1);
   }
 
   /// Step s of A to the strip.

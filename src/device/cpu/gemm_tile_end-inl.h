@@ -203,6 +203,7 @@ HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::int64_t block, std::i
     for (int v = 0; v < kVectors; ++v) {
       __builtin_prefetch(extras.touched[i] + offset + v * kLanes, 1);
     }
+    __builtin_prefetch(extras.touched[i] + offset + kVectors * kLanes - 1, 1);
   }
 }
 
