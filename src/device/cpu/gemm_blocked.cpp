@@ -15,7 +15,7 @@
 // tile, for all panels. While a block is computed, tiles fetch what is packed and read for the next
 // one (GemmExtras::ahead). With strips, each panel is packed when its first tiles need it; if there
 // is only one block of rows and a panel is small, always in the same place, and all of its tiles
-// find it in the L1 cache. Where an instruction set has such tiles (GemmTarget::packing_strip),
+// find it in the L1 cache. Where an instruction set has such tiles (GemmTarget::strip),
 // what is packed costs no pass of its own: those of the first panel multiply A in place and pack
 // it, the first of each panel does so with B. If blocks of C are handed over, B is kept packed for
 // all k and the loop over k is inside that over rows: a block of C is complete before the next one
