@@ -48,8 +48,12 @@ ExprProgram with_first_operand(ExprProgram program, std::int32_t first) {
   return program;
 }
 
-// Whether the second result, and there is no other, is the sum of each column of the first.
-bool sums_columns(const opdef::Elementwise& elementwise, const Dims& space) {
+// Whether the second result, and there is no other, is the sum of each column of the first, in its
+// type.
+bool sums_columns(const ir::Node& node, const opdef::Elementwise& elementwise, const Dims& space) {
+  if (node.outputs[1] == nullptr || node.outputs[1]->dtype() != node.outputs[0]->dtype()) {
+    return false;
+  }
   const auto& results = elementwise.program.results;
   if (elementwise.stored != 1 || results.size() != 2 || results[0] != results[1] ||
       elementwise.folds.front() != opdef::Fold::kSum || elementwise.post || space.rank() < 2) {
@@ -77,7 +81,7 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   const bool same_type = (result->dtype() == product->dtype() || is_narrowed) &&
                          elementwise.compute == product->dtype();
   const Dims space = *result->type.static_dims();
-  if (has_sums && (is_narrowed || !sums_columns(elementwise, space))) return false;
+  if (has_sums && (is_narrowed || !sums_columns(node, elementwise, space))) return false;
   if (!same_type || product->type.static_dims() != space ||
       !std::ranges::all_of(node.inputs, [&](const ir::Value* v) { return collapses(v, space); })) {
     return false;

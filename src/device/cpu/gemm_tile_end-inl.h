@@ -159,7 +159,7 @@ class Ahead {
     const std::int64_t parts = parts_of_block * tile.blocks;
     for (int i = 0; i < 2; ++i) {
       const GemmAhead<T>& all = tile.extras->ahead[i];
-      lines_[i] = {all.from, all.from, all.row, 0, all.lines, all.rows * all.lines};
+      lines_[i] = {all.from, all.row, 0, all.lines, all.rows * all.lines};
       lines_[i].together = (lines_[i].left + parts - 1) / parts;
     }
   }
@@ -169,11 +169,10 @@ class Ahead {
       std::int64_t count = std::min(lines.together, lines.left);
       lines.left -= count;
       for (; count > 0; --count) {
-        __builtin_prefetch(lines.at, 0, 2);
+        __builtin_prefetch(lines.begin + lines.line * kLine, 0, 2);
         const bool ends = ++lines.line == lines.of_row;
         lines.line = ends ? 0 : lines.line;
         lines.begin += ends ? lines.row : 0;
-        lines.at = lines.begin + lines.line * kLine;
       }
     }
   }
@@ -183,8 +182,7 @@ class Ahead {
 
   struct Lines {
     const T* begin = nullptr;  // of a row
-    const T* at = nullptr;
-    std::ptrdiff_t row = 0;  // from row to row
+    std::ptrdiff_t row = 0;    // from row to row
     std::int64_t line = 0, of_row = 0;
     std::int64_t left = 0;
     std::int64_t together = 0;

@@ -401,7 +401,9 @@ class HalfBlocks {
         tile.start += blocks * height * tile.start_row;
       };
       if (in_strips) {
-        const auto* fns = wide == target.strip_vectors ? target.strip[0][0] : target.tile[wide - 1];
+        constexpr auto kSteps = static_cast<int>(GemmStripA::kStepStrip);
+        const auto* fns =
+            wide == target.strip_vectors ? target.strip[kSteps][0] : target.tile[wide - 1];
         const std::int64_t height = plan_.strip_rows;
         if (rows >= height) run_part(fns[height - 1], rows / height, height);
         if (rows % height > 0) run_part(fns[rows % height - 1], 1, rows % height);
