@@ -1,11 +1,11 @@
+#include "device/cpu/gemm_blocked.h"
+
 #include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <utility>
 
-#include "device/cpu/gemm_blocked.h"
-#include "device/cpu/gemm_column_sums.h"
-#include "device/cpu/gemm_plan.h"
+#include "device/cpu/gemm_blocked_run.h"
 #include "device/cpu/threads.h"
 
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
@@ -20,532 +20,449 @@
 // it, the first of each panel does so with B. If blocks of C are handed over, B is kept packed for
 // all k and the loop over k is inside that over rows: a block of C is complete before the next one
 // begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
-// if there are no other steps, there is no block.
+// if there are no other steps, there is no block. Where steps have enough multiply-adds, blocks
+// below the one that packs B go strip by strip instead of panel by panel (gemm_sweep.cpp).
 
 namespace onnxgrad::device {
 namespace {
 
-/// A part of C that one thread computes.
-struct Part {
-  std::int64_t row = 0, rows = 0, column = 0, columns = 0;
-  std::int64_t panel = 0, panels = 0;  ///< instead of columns if B is packed
-};
-
 constexpr std::int64_t kAhead = 16;         // rows: enough time for one to come from memory
 constexpr std::int64_t kFetchingRows = 64;  // that use a panel while the next one is fetched
 
+}  // namespace
+
 template <class T>
-class Blocked {
- public:
-  Blocked(const GemmPlan<T>& plan, const GemmOperands& operands, std::byte* scratch)
-      : plan_(plan),
-        a_(static_cast<const T*>(operands.a)),
-        b_(static_cast<const T*>(operands.b)),
-        c_(static_cast<T*>(operands.c)),
-        c_row_(plan.n),
-        start_(static_cast<const T*>(operands.start)),
-        scale_(plan.alpha * static_cast<T>(operands.factor)),
-        operands_(operands),
-        packed_b_(reinterpret_cast<T*>(scratch)) {
-    T* rest = packed_b_ + packed_b_elements(plan);
-    if (plan.packs_a) {
-      packed_a_ = rest;
-      rest += packed_a_elements(plan);
-    }
-    if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
-    if (!plan.hands_over) return;
-    handed_over_ = rest;
-    c_ = handed_over_ + handed_over_elements(plan);
-    c_row_ = plan.block_n;
+BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operands,
+                            std::byte* scratch)
+    : plan_(plan),
+      a_(static_cast<const T*>(operands.a)),
+      b_(static_cast<const T*>(operands.b)),
+      c_(static_cast<T*>(operands.c)),
+      c_row_(plan.n),
+      start_(static_cast<const T*>(operands.start)),
+      scale_(plan.alpha * static_cast<T>(operands.factor)),
+      operands_(operands),
+      packed_b_(reinterpret_cast<T*>(scratch)) {
+  T* rest = packed_b_ + packed_b_elements(plan);
+  if (plan.packs_a) {
+    packed_a_ = rest;
+    rest += packed_a_elements(plan);
   }
+  if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
+  if (!plan.hands_over) return;
+  handed_over_ = rest;
+  c_ = handed_over_ + handed_over_elements(plan);
+  c_row_ = plan.block_n;
+}
 
-  void run(const Part& part) {
-    if (plan_.b_is_packed) return run_packed(part);
-    if (plan_.sums_columns) sums_.begin(part.column, part.columns);
-    for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
-      columns_ = std::min(plan_.block_n, part.column + part.columns - j);
-      split_ = split_columns<T>(columns_, plan_.target->lanes, panel_vectors(plan_));
-      if (plan_.hands_over) {
-        run_whole_sums(part, j);
-      } else {
-        run_steps(part, j);
-      }
-    }
-  }
-
- private:
-  /// B is packed for all blocks, which are made of whole panels.
-  void run_packed(const Part& part) {
-    const ColumnSplit<T>& all = plan_.columns;
-    const std::int64_t wide = all.wide * plan_.target->lanes;
-    const std::int64_t most = std::max<std::int64_t>(most_columns(plan_) / wide, 1);
-    const std::int64_t last = all.wide_count + all.narrow_count;
-    for (std::int64_t p = part.panel; p < part.panel + part.panels; p += most) {
-      const std::int64_t panels = std::min(most, part.panel + part.panels - p);
-      split_ = all;
-      split_.wide_count = std::clamp<std::int64_t>(all.wide_count - p, 0, panels);
-      split_.narrow_count = panels - split_.wide_count;
-      if (p + panels < last) split_.tail = plan_.target->lanes;
-      const std::int64_t narrow_before = std::max<std::int64_t>(p - all.wide_count, 0);
-      run_steps(part, p * wide - narrow_before * plan_.target->lanes);
+template <class T>
+void BlockedGemm<T>::run(const Part& part) {
+  if (plan_.b_is_packed) return run_packed(part);
+  if (plan_.sums_columns) sums_.begin(part.column, part.columns);
+  for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
+    columns_ = std::min(plan_.block_n, part.column + part.columns - j);
+    split_ = split_columns<T>(columns_, plan_.target->lanes, panel_vectors(plan_));
+    if (plan_.hands_over) {
+      run_whole_sums(part, j);
+    } else {
+      run_steps(part, j);
     }
   }
+}
 
-  std::int64_t columns_of(std::int64_t p) const {
-    return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *
-           plan_.target->lanes;
+/// B is packed for all blocks, which are made of whole panels.
+template <class T>
+void BlockedGemm<T>::run_packed(const Part& part) {
+  const ColumnSplit<T>& all = plan_.columns;
+  const std::int64_t wide = all.wide * plan_.target->lanes;
+  const std::int64_t most = std::max<std::int64_t>(most_columns(plan_) / wide, 1);
+  const std::int64_t last = all.wide_count + all.narrow_count;
+  for (std::int64_t p = part.panel; p < part.panel + part.panels; p += most) {
+    const std::int64_t panels = std::min(most, part.panel + part.panels - p);
+    split_ = all;
+    split_.wide_count = std::clamp<std::int64_t>(all.wide_count - p, 0, panels);
+    split_.narrow_count = panels - split_.wide_count;
+    if (p + panels < last) split_.tail = plan_.target->lanes;
+    const std::int64_t narrow_before = std::max<std::int64_t>(p - all.wide_count, 0);
+    run_steps(part, p * wide - narrow_before * plan_.target->lanes);
   }
+}
 
-  void begin_steps(std::int64_t k) {
-    steps_ = std::min(plan_.block_k, plan_.k - k);
-    is_first_ = k == 0;
-    is_last_ = k + steps_ == plan_.k;
+/// Columns [j, j + columns_) of C: all rows for some steps, then for the next ones.
+template <class T>
+void BlockedGemm<T>::run_steps(const Part& part, std::int64_t j) {
+  const std::int64_t end = part.row + part.rows;
+  for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
+    begin_steps(k);
+    pack_block(k, j, packed_b_);
+    for (std::int64_t i = part.row; i < end; i += plan_.block_m) {
+      const std::int64_t below = i + plan_.block_m;
+      const Block next = below < end ? Block{below, rows_from(part, below), k, packed_b_, false}
+                                     : Block{part.row, rows_from(part, part.row), k + plan_.block_k,
+                                             packed_b_, true};
+      run_block({i, rows_from(part, i), k, packed_b_, i == part.row}, j, next);
+      if (is_last_ && plan_.sums_columns) sums_.end_block(j, columns_);
+    }
   }
+}
 
-  /// A block of C and some steps of its sums.
-  struct Block {
-    std::int64_t row = 0, rows = 0;
-    std::int64_t k = 0;
-    bool packs_b = false;  ///< no block before needed these steps of B
+/// The same, block of rows by block of rows with all their steps. B is packed with the first.
+template <class T>
+void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
+  const std::int64_t padded = round_up(columns_, plan_.target->lanes);
+  const auto packed = [&](std::int64_t k) {
+    return plan_.packs_in_turn ? packed_b_ : packed_b_ + k * padded;
   };
-
-  std::int64_t rows_from(const Part& part, std::int64_t row) const {
-    return std::min(plan_.block_m, part.row + part.rows - row);
-  }
-
-  /// Columns [j, j + columns_) of C: all rows for some steps, then for the next ones.
-  void run_steps(const Part& part, std::int64_t j) {
-    const std::int64_t end = part.row + part.rows;
+  for (std::int64_t i = part.row; i < part.row + part.rows; i += plan_.block_m) {
+    const bool is_top = i == part.row;
+    const std::int64_t rows = rows_from(part, i);
     for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
       begin_steps(k);
-      pack_block(k, j, packed_b_);
-      for (std::int64_t i = part.row; i < end; i += plan_.block_m) {
-        const std::int64_t below = i + plan_.block_m;
-        const Block next =
-            below < end ? Block{below, rows_from(part, below), k, false}
-                        : Block{part.row, rows_from(part, part.row), k + plan_.block_k, true};
-        run_block({i, rows_from(part, i), k, i == part.row}, j, packed_b_, next);
-        if (is_last_ && plan_.sums_columns) sums_.end_block(j, columns_);
+      if (is_top) pack_block(k, j, packed(k));
+      const std::int64_t below = i + plan_.block_m;
+      Block next{.k = plan_.k};
+      if (!is_last_) {
+        next = {i, rows, k + steps_, packed(k + steps_), is_top};
+      } else if (below < part.row + part.rows) {
+        next = {below, rows_from(part, below), 0, packed(0), false};
       }
+      run_block({i, rows, k, packed(k), is_top}, j, next);
     }
   }
+}
 
-  /// The same, block of rows by block of rows with all their steps. B is packed with the first.
-  void run_whole_sums(const Part& part, std::int64_t j) {
-    const std::int64_t padded = ceil_div(columns_, plan_.target->lanes) * plan_.target->lanes;
-    for (std::int64_t i = part.row; i < part.row + part.rows; i += plan_.block_m) {
-      const bool is_top = i == part.row;
-      const std::int64_t rows = rows_from(part, i);
-      for (std::int64_t k = 0; k < plan_.k; k += plan_.block_k) {
-        begin_steps(k);
-        T* b = plan_.packs_in_turn ? packed_b_ : packed_b_ + k * padded;
-        if (is_top) pack_block(k, j, b);
-        const std::int64_t below = i + plan_.block_m;
-        const Block next = !is_last_ ? Block{i, rows, k + plan_.block_k, is_top}
-                           : below < part.row + part.rows ? Block{below, rows_from(part, below), 0}
-                                                          : Block{i, rows, plan_.k};
-        run_block({i, rows, k, is_top}, j, b, next);
-      }
-    }
+/// All panels of a block, unless they are packed one by one.
+template <class T>
+void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
+  if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
+  if (!plan_.transpose_b && !has_small_panels(plan_)) {
+    return copy_panels(b_ + k * plan_.n + j, to);
   }
+  for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
+    const std::int64_t width = columns_of(p);
+    pack_panels(k, j + at, std::min(width, columns_ - at), width, to);
+    to += width * steps_;
+    at += width;
+  }
+}
 
-  /// All panels of a block, unless they are packed one by one.
-  void pack_block(std::int64_t k, std::int64_t j, T* to) {
-    if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
-    if (!plan_.transpose_b && !has_small_panels(plan_)) {
-      return copy_panels(b_ + k * plan_.n + j, to);
+/// `count` columns from `column` on as panels of `width`.
+template <class T>
+void BlockedGemm<T>::pack_panels(std::int64_t k, std::int64_t column, std::int64_t count,
+                                 std::int64_t width, T* to) const {
+  for (std::int64_t i = 0; i < count; i += width) {
+    pack_b(plan_, b_, k, steps_, column + i, std::min(width, count - i), to + i * steps_, width);
+  }
+}
+
+/// Row by row, in the order of memory: those of wide panels are several cache lines.
+template <class T>
+void BlockedGemm<T>::copy_panels(const T* from, T* to) const {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  const std::int64_t panels = split_.wide_count + split_.narrow_count;
+  for (std::int64_t k = 0; k < steps_; ++k) {
+    for (std::int64_t j = 0; j < columns_; j += kLine) {
+      __builtin_prefetch(from + kAhead * plan_.n + j);
     }
-    for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
+    T* row = to;
+    std::int64_t at = 0;
+    for (std::int64_t p = 0; p < panels; ++p) {
       const std::int64_t width = columns_of(p);
-      pack_panels(k, j + at, std::min(width, columns_ - at), width, to);
-      to += width * steps_;
+      const std::int64_t count = std::min(width, columns_ - at);
+      T* place = row + k * width;
+      std::memcpy(place, from + at, static_cast<std::size_t>(count) * sizeof(T));
+      if (count < width) std::fill(place + count, place + width, T(0));
+      row += width * steps_;
       at += width;
     }
+    from += plan_.n;
   }
+}
 
-  /// `count` columns from `column` on as panels of `width`.
-  void pack_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
-                   T* to) const {
-    for (std::int64_t i = 0; i < count; i += width) {
-      pack_b(plan_, b_, k, steps_, column + i, std::min(width, count - i), to + i * steps_, width);
-    }
+template <class T>
+void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Block& next) {
+  const auto [row, rows, k, b, packs_b] = block;
+  const std::int64_t first_column = column;
+  const std::int64_t panels = split_.wide_count + split_.narrow_count;
+  std::int64_t p = 0;
+  if (can_sweep(block)) {
+    sweep(block, column, next);
+    p = split_.wide_count;
+    column += p * columns_of(0);
   }
-
-  /// Row by row, in the order of memory: those of wide panels are several cache lines.
-  void copy_panels(const T* from, T* to) const {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    const std::int64_t panels = split_.wide_count + split_.narrow_count;
-    for (std::int64_t k = 0; k < steps_; ++k) {
-      for (std::int64_t j = 0; j < columns_; j += kLine) {
-        __builtin_prefetch(from + kAhead * plan_.n + j);
-      }
-      T* row = to;
-      std::int64_t at = 0;
-      for (std::int64_t p = 0; p < panels; ++p) {
-        const std::int64_t width = columns_of(p);
-        const std::int64_t count = std::min(width, columns_ - at);
-        T* place = row + k * width;
-        std::memcpy(place, from + at, static_cast<std::size_t>(count) * sizeof(T));
-        if (count < width) std::fill(place + count, place + width, T(0));
-        row += width * steps_;
-        at += width;
-      }
-      from += plan_.n;
-    }
-  }
-
-  /// What the tiles of a panel find in place and pack while they multiply.
-  struct InPlace {
-    T* a_to = nullptr;     // of the next tile; nullptr: A is packed
-    const T* b = nullptr;  // nullptr: B is packed
-  };
-
-  void run_block(const Block& block, std::int64_t column, T* b, const Block& next) {
-    const auto [row, rows, k, packs_b] = block;
-    const std::int64_t first_column = column;
-    GemmTile<T> tile{.steps = steps_, .scale = scale_};
-    tile.c_row = c_row_;
-    // The first block of k starts from the requested start, the others add to C.
-    tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
-    if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
-    const std::int64_t panels = split_.wide_count + split_.narrow_count;
-    const bool packs_a = plan_.packs_a && has_strip_tiles();
-    const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
-    const bool can_pack = packs_a && has_packing_tiles(packed);
-    const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
-    if (packs_a_first) pack_a(k, row, packed);
-    T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
-    for (std::int64_t p = 0, together = 0; p < panels; p += together) {
-      together = panels_together(p);
-      const std::int64_t width = columns_of(p);
-      const int vectors = static_cast<int>(width / plan_.target->lanes);
-      const bool in_strips = packs_a && p < split_.wide_count;
-      a_is_packed_ = in_strips && (p > 0 || packs_a_first);
-      set_a(tile, k, row);
-      InPlace in_place;
-      if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
-      T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
-      if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
-        const std::int64_t count = std::min(together * width, first_column + columns_ - column);
-        if (in_strips && can_pack && !plan_.transpose_b && count == together * width) {
-          in_place.b = b_ + k * plan_.n + column;
-        } else {
-          pack_panels(k, column, count, width, panel);
-        }
-      }
-      tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
-      tile.b_step = width;
-      tile.tail = p + together == panels ? split_.tail : plan_.target->lanes;
-      tile.c = c;
-      set_addends(tile, row, column);
-      for (GemmAhead<T>& part : extras_.ahead) part = {};
-      if (next.k < plan_.k && !plan_.b_is_packed) {
-        set_ahead(next, first_column, p, p + together, panels);
-      }
-      if (p + 1 < panels) set_panel_ahead(k, column + width, columns_of(p + 1), rows);
-      extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
-      const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
-      if (plan_.hands_over && is_last_) {
-        hand_over(tile, split, together, in_place);
+  GemmTile<T> tile = begin_tile();
+  const bool packs_a = plan_.packs_a && has_strip_tiles() && p < split_.wide_count;
+  const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
+  const bool can_pack = packs_a && has_packing_tiles(packed);
+  const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
+  if (packs_a_first) pack_a(k, row, packed);
+  T* c = plan_.hands_over ? c_ + (column - first_column) : c_ + row * plan_.n + column;
+  for (std::int64_t together = 0; p < panels; p += together) {
+    together = panels_together(p);
+    const std::int64_t width = columns_of(p);
+    const int vectors = static_cast<int>(width / plan_.target->lanes);
+    const bool in_strips = packs_a && p < split_.wide_count;
+    a_is_packed_ = in_strips && (p > 0 || packs_a_first);
+    set_a(tile, k, row);
+    InPlace in_place;
+    if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
+    T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
+    if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
+      const std::int64_t count = std::min(together * width, first_column + columns_ - column);
+      if (in_strips && can_pack && !plan_.transpose_b && count == together * width) {
+        in_place.b = b_ + k * plan_.n + column;
       } else {
-        run_panel(tile, split, in_place);
+        pack_panels(k, column, count, width, panel);
       }
-      column += together * width;
-      c += together * width;
     }
-  }
-
-  void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
-    const std::ptrdiff_t a_row = plan_.transpose_a ? plan_.m : plan_.k;
-    const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t height) {
-      const T* from =
-          plan_.transpose_a ? a_ + k * a_row + row + first : a_ + (row + first) * a_row + k;
-      pack_strips(*plan_.target, from, a_row, plan_.transpose_a, strips, height, steps_,
-                  packed_a_ + strip_elements(plan_.transpose_a, first, steps_));
-    };
-    pack(0, split.big_count, split.big);
-    if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
-  }
-
-  /// Where the tiles from `row` on find A.
-  void set_a(GemmTile<T>& tile, std::int64_t k, std::int64_t row) const {
-    if (a_is_packed_) {
-      tile.a = packed_a_;
-      tile.a_row = 1;
-      return;
+    tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
+    tile.b_step = width;
+    tile.tail = p + together == panels ? split_.tail : plan_.target->lanes;
+    tile.c = c;
+    set_addends(tile, row, column);
+    for (GemmAhead<T>& part : extras_.ahead) part = {};
+    if (next.k < plan_.k && !plan_.b_is_packed) {
+      set_ahead(next, first_column, {p, together, panels});
     }
-    tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
-    tile.a_row = plan_.transpose_a ? 1 : plan_.k;
-    tile.a_step = plan_.transpose_a ? plan_.m : 1;
-  }
-
-  /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
-  /// part of a line that the tile before has left.
-  bool can_read_in_place() const {
-    constexpr std::int64_t kPage = 4096 / sizeof(T);
-    return !plan_.transpose_a || plan_.m % kPage != 0;
-  }
-
-  /// Whether tiles of these heights pack what is in place.
-  bool has_packing_tiles(const RowSplit<T>& rows) const {
-    const auto& tiles = plan_.target->strip[static_cast<int>(GemmStripA::kRows)][1];
-    return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
-           (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
-  }
-
-  /// Whether tiles of the wide panels read strips: the columns of a small block are one vector.
-  bool has_strip_tiles() const {
-    const GemmTarget<T>& target = *plan_.target;
-    return split_.wide == target.strip_vectors || split_.wide == target.max_vectors;
-  }
-
-  /// The tiles of packed rows.
-  RowSplit<T> strips(std::int64_t rows) const {
-    const GemmTarget<T>& target = *plan_.target;
-    const auto form = static_cast<int>(strip_of(plan_.transpose_a));
-    if (split_.wide == target.strip_vectors) {
-      return split_rows(rows, target.strip[form][0], target.strip_rows);
+    if (p + 1 < panels) set_panel_ahead(k, column + width, columns_of(p + 1), rows);
+    extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
+    const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
+    if (plan_.hands_over && is_last_) {
+      hand_over(tile, split, together, in_place);
+    } else {
+      run_panel(tile, split, in_place);
     }
-    return split_rows(rows, target.wide_strip[form], target.max_rows[split_.wide - 1]);
+    column += together * width;
+    c += together * width;
   }
+}
 
-  std::int64_t strip_size(std::int64_t height) const {
-    return strip_elements(plan_.transpose_a, height, steps_);
+/// The share of panels in what is packed for the next block.
+template <class T>
+void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Progress& panels) {
+  const std::int64_t steps = steps_from(next.k);
+  if (plan_.packs_a || plan_.transpose_a) {
+    extras_.ahead[0] = share_of_a(panels, next.row, next.rows, next.k, steps);
   }
-
-  /// Of tiles of `height` rows, one below the other.
-  void set_height(GemmTile<T>& tile, int height) const {
-    tile.a_block = a_is_packed_ ? strip_size(height) : height * tile.a_row;
+  if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
+    extras_.ahead[1] = share_of_b(panels, column, next.k, steps);
   }
+}
 
-  /// Moves `tile` down by `blocks` of such tiles.
-  void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const {
-    const T* a = tile.a + blocks * tile.a_block;
-    move_down(tile, blocks * height);
-    tile.a = a;
+/// The panel that `rows` rows use next, of this block's steps.
+template <class T>
+void BlockedGemm<T>::set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width,
+                                     std::int64_t rows) {
+  if (plan_.packs_in_turn) {
+    const std::int64_t count = std::min(width, plan_.n - column);
+    extras_.ahead[1] = plan_.transpose_b
+                           ? lines_of(b_ + column * plan_.k + k, count, plan_.k, steps_)
+                           : lines_of(b_ + k * plan_.n + column, steps_, plan_.n, count);
+  } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
+    extras_.ahead[1] = lines_of(packed_steps(column, k, width), steps_, width, width);
   }
+}
 
-  /// `count` elements of each of `rows` rows: one line more if they begin within lines.
-  static GemmAhead<T> lines_of(const T* from, std::int64_t rows, std::ptrdiff_t row,
-                               std::int64_t count) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    const bool are_whole = reinterpret_cast<std::uintptr_t>(from) % 64 == 0 && row % kLine == 0;
-    return {from, rows, row, ceil_div(count, kLine) + (are_whole ? 0 : 1)};
+/// Whether tiles of the wide panels read strips: the columns of a small block are one vector.
+template <class T>
+bool BlockedGemm<T>::has_strip_tiles() const {
+  const GemmTarget<T>& target = *plan_.target;
+  return split_.wide == target.strip_vectors || split_.wide == target.max_vectors;
+}
+
+/// Panels from `p` on whose tiles are handed over together.
+template <class T>
+std::int64_t BlockedGemm<T>::panels_together(std::int64_t p) const {
+  const bool are_packed = plan_.hands_over && is_last_ && !plan_.packs_in_turn;
+  if (!are_packed || p >= split_.wide_count) return 1;
+  return std::min(handed_over_panels(plan_), split_.wide_count - p);
+}
+
+/// Of tiles of `height` rows, one below the other.
+template <class T>
+void BlockedGemm<T>::set_height(GemmTile<T>& tile, int height) const {
+  tile.a_block = a_is_packed_ ? strip_size(height) : height * tile.a_row;
+}
+
+/// Moves `tile` down by `blocks` of such tiles.
+template <class T>
+void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const {
+  const T* a = tile.a + blocks * tile.a_block;
+  move_down(tile, blocks * height);
+  tile.a = a;
+}
+
+template <class T>
+void BlockedGemm<T>::pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
+  const std::ptrdiff_t a_row = plan_.transpose_a ? plan_.m : plan_.k;
+  const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t height) {
+    const T* from =
+        plan_.transpose_a ? a_ + k * a_row + row + first : a_ + (row + first) * a_row + k;
+    pack_strips(*plan_.target, from, a_row, plan_.transpose_a, strips, height, steps_,
+                packed_a_ + strip_elements(plan_.transpose_a, first, steps_));
+  };
+  pack(0, split.big_count, split.big);
+  if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
+}
+
+/// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
+template <class T>
+void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) {
+  alignas(64) static constexpr T kZeros[64] = {};
+  tile.start = kZeros;
+  tile.start_row = 0;
+  if (!is_first_) {
+    tile.start = tile.c;
+    tile.start_row = c_row_;
+  } else if (plan_.start == GemmStart::kRow) {
+    tile.start = start_ + column;
+  } else if (plan_.start == GemmStart::kMatrix) {
+    tile.start = start_ + row * plan_.n + column;
+    tile.start_row = plan_.n;
   }
+  tile.extras = &extras_;
+  tile.row = row;
+  tile.column = column;
+  extras_.more_count = 0;
+  if (is_first_) set_more(plan_, operands_, extras_);  // before anything is written: one may be C
+  if (!plan_.hands_over) {
+    set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
+    return set_end();
+  }
+  if (!is_last_) {
+    extras_.touched_row = c_row_;
+    extras_.touched[0] = tile.c - row * c_row_ - column;
+    extras_.touched_count = is_first_ ? 0 : 1;
+    return;
+  }
+  extras_.touched_row = plan_.n;
+  extras_.touched_count = 0;
+  for (const void* matrix : operands_.touched) {
+    if (matrix == nullptr || !is_last_) continue;
+    extras_.touched[extras_.touched_count++] = static_cast<const T*>(matrix);
+  }
+}
 
-  /// The share of panels [p, end) in what is packed for the next block.
-  void set_ahead(const Block& next, std::int64_t column, std::int64_t p, std::int64_t end,
-                 std::int64_t panels) {
-    const auto share = [&](const T* from, std::int64_t rows, std::ptrdiff_t row,
-                           std::int64_t width) {
-      const std::int64_t first = width * p / panels;
-      const std::int64_t count = width * end / panels - first;
-      return lines_of(from + first, rows, row, count);
-    };
-    const std::int64_t steps = std::min(plan_.block_k, plan_.k - next.k);
-    if (plan_.transpose_a) {
-      extras_.ahead[0] = share(a_ + next.k * plan_.m + next.row, steps, plan_.m, next.rows);
-    } else if (plan_.packs_a) {
-      extras_.ahead[0] = share(a_ + next.row * plan_.k + next.k, next.rows, plan_.k, steps);
+/// What happens to complete elements of C.
+template <class T>
+void BlockedGemm<T>::set_end() {
+  extras_.scales = nullptr;
+  extras_.column_sums = nullptr;
+  if (!is_last_) return;
+  extras_.column_sums = sums_.of_block();
+  if (!plan_.is_scaled) return;
+  extras_.scales = static_cast<const T*>(operands_.scales);
+  extras_.scales_row = plan_.n;
+  extras_.touched[extras_.touched_count++] = extras_.scales;
+}
+
+/// A few tiles at a time, of `panels` side by side: what the receiver reads beside them has just
+/// come into the L1 cache, and a row of it is several lines.
+template <class T>
+void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
+                               InPlace in_place) {
+  const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles / panels;
+  const std::int64_t width = tile.b_step;
+  const std::int64_t columns = panels * width - plan_.target->lanes + tile.tail;
+  const std::ptrdiff_t start_column = is_first_ ? plan_.start_column : 1;
+  const GemmExtras<T> whole = extras_;
+  const std::int64_t tiles = (split.big_count + split.small_count) * panels;
+  std::int64_t done = 0;
+  const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now, int height, InPlace of_panel) {
+    const std::int64_t first = whole.ahead_rows * done / tiles;
+    done += now.blocks;
+    extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
+    for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
+      extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
+      extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
     }
-    if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
-      extras_.ahead[1] = share(b_ + next.k * plan_.n + column, steps, plan_.n, columns_);
-    }
-  }
-
-  /// The panel that `rows` rows use next, of this block's steps.
-  void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width, std::int64_t rows) {
-    if (plan_.packs_in_turn) {
-      const std::int64_t count = std::min(width, plan_.n - column);
-      extras_.ahead[1] = plan_.transpose_b
-                             ? lines_of(b_ + column * plan_.k + k, count, plan_.k, steps_)
-                             : lines_of(b_ + k * plan_.n + column, steps_, plan_.n, count);
-    } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
-      extras_.ahead[1] = lines_of(packed_steps(column, k, width), steps_, width, width);
-    }
-  }
-
-  /// Of the panel that begins at `column`, from step `k` on: read from one end to the other, which
-  /// the hardware foresees.
-  const T* packed_steps(std::int64_t column, std::int64_t k, std::int64_t width) const {
-    return b_ + column * plan_.k + k * width;
-  }
-
-  /// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
-  void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) {
-    alignas(64) static constexpr T kZeros[64] = {};
-    tile.start = kZeros;
-    tile.start_row = 0;
-    if (!is_first_) {
-      tile.start = tile.c;
-      tile.start_row = c_row_;
-    } else if (plan_.start == GemmStart::kRow) {
-      tile.start = start_ + column;
-    } else if (plan_.start == GemmStart::kMatrix) {
-      tile.start = start_ + row * plan_.n + column;
-      tile.start_row = plan_.n;
-    }
-    tile.extras = &extras_;
-    tile.row = row;
-    tile.column = column;
-    extras_.more_count = 0;
-    if (is_first_) set_more(plan_, operands_, extras_);  // before anything is written: one may be C
-    if (!plan_.hands_over) {
-      set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
-      return set_end();
-    }
-    extras_.touched_row = plan_.n;
-    extras_.touched_count = 0;
-    for (const void* matrix : operands_.touched) {
-      if (matrix == nullptr || !is_last_) continue;
-      extras_.touched[extras_.touched_count++] = static_cast<const T*>(matrix);
-    }
-  }
-
-  /// What happens to complete elements of C.
-  void set_end() {
-    extras_.scales = nullptr;
-    extras_.column_sums = nullptr;
-    if (!is_last_) return;
-    extras_.column_sums = sums_.of_block();
-    if (!plan_.is_scaled) return;
-    extras_.scales = static_cast<const T*>(operands_.scales);
-    extras_.scales_row = plan_.n;
-    extras_.touched[extras_.touched_count++] = extras_.scales;
-  }
-
-  /// Panels from `p` on whose tiles are handed over together.
-  std::int64_t panels_together(std::int64_t p) const {
-    const bool are_packed = plan_.hands_over && is_last_ && !plan_.packs_in_turn;
-    if (!are_packed || p >= split_.wide_count) return 1;
-    return std::min(handed_over_panels(plan_), split_.wide_count - p);
-  }
-
-  /// A few tiles at a time, of `panels` side by side: what the receiver reads beside them has just
-  /// come into the L1 cache, and a row of it is several lines.
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
-                 InPlace in_place) {
-    const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles / panels;
-    const std::int64_t width = tile.b_step;
-    const std::int64_t columns = panels * width - plan_.target->lanes + tile.tail;
-    const std::ptrdiff_t start_column = is_first_ ? plan_.start_column : 1;
-    const GemmExtras<T> whole = extras_;
-    const std::int64_t tiles = (split.big_count + split.small_count) * panels;
-    std::int64_t done = 0;
-    const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now, int height, InPlace of_panel) {
-      const std::int64_t first = whole.ahead_rows * done / tiles;
-      done += now.blocks;
-      extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
-      for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
-        extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
-        extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
-      }
-      run_tiles(fn, now, height, of_panel);
-    };
-    tile.c_row = panels * width;
-    const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
-      set_height(tile, height);
-      for (std::int64_t i = 0; i < blocks; i += together) {
-        tile.blocks = std::min(together, blocks - i);
-        tile.c = handed_over_;
-        for (std::int64_t p = 0; p < panels; ++p) {
-          GemmTile<T> now = tile;
-          now.b += p * width * steps_;
-          move_right(now, p * width, start_column);
-          if (p + 1 < panels) now.tail = plan_.target->lanes;
-          InPlace of_panel = in_place;
-          if (in_place.b != nullptr) of_panel.b += p * width;
-          if (p > 0 && in_place.a_to != nullptr) {  // the panel before has packed it
-            of_panel.a_to = nullptr;
-            now.a = in_place.a_to;
-            now.a_block = strip_size(height);
-          }
-          run(fn, now, height, of_panel);
+    run_tiles(fn, now, height, of_panel);
+  };
+  tile.c_row = panels * width;
+  const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
+    set_height(tile, height);
+    for (std::int64_t i = 0; i < blocks; i += together) {
+      tile.blocks = std::min(together, blocks - i);
+      tile.c = handed_over_;
+      for (std::int64_t p = 0; p < panels; ++p) {
+        GemmTile<T> now = tile;
+        now.b += p * width * steps_;
+        move_right(now, p * width, start_column);
+        if (p + 1 < panels) now.tail = plan_.target->lanes;
+        InPlace of_panel = in_place;
+        if (in_place.b != nullptr) of_panel.b += p * width;
+        if (p > 0 && in_place.a_to != nullptr) {  // the panel before has packed it
+          of_panel.a_to = nullptr;
+          now.a = in_place.a_to;
+          now.a_block = strip_size(height);
         }
-        in_place.b = nullptr;
-        if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);
-        operands_.finished(operands_.context, {.c = handed_over_,
-                                               .c_row = tile.c_row,
-                                               .row = tile.row,
-                                               .rows = tile.blocks * height,
-                                               .column = tile.column,
-                                               .columns = columns});
-        skip_tiles(tile, tile.blocks, height);
+        run(fn, now, height, of_panel);
       }
-    };
-    run_part(split.big_fn, split.big_count, split.big);
-    if (split.small_count > 0) run_part(split.small_fn, split.small_count, split.big - 1);
-  }
-
-  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place) {
-    tile.blocks = rows.big_count;
-    set_height(tile, rows.big);
-    run_tiles(rows.big_fn, tile, rows.big, in_place);
-    if (rows.small_count == 0) return;
-    skip_tiles(tile, rows.big_count, rows.big);
-    if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * strip_size(rows.big);
-    in_place.b = nullptr;
-    extras_.ahead_rows = 0;
-    tile.blocks = rows.small_count;
-    set_height(tile, rows.big - 1);
-    run_tiles(rows.small_fn, tile, rows.big - 1, in_place);
-  }
-
-  /// Tiles of `height` rows, one below the other, by `fn` if nothing is in place. The first one
-  /// packs B.
-  void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place) {
-    const GemmStripA in_rows = plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows;
-    const GemmStripA a = in_place.a_to == nullptr ? strip_of(plan_.transpose_a) : in_rows;
-    const auto& packing = plan_.target->strip[static_cast<int>(a)];
-    GemmTile<T> now = tile;
-    extras_.packed_a = in_place.a_to;
-    if (in_place.b != nullptr) {
-      extras_.packed_b = const_cast<T*>(tile.b);
-      const std::int64_t ahead_rows = std::exchange(extras_.ahead_rows, 0);
-      now.b = in_place.b;
-      now.b_step = plan_.n;
-      now.blocks = 1;
-      packing[1][height - 1](now);
-      if (tile.blocks == 1) return;
-      extras_.ahead_rows = ahead_rows;
-      skip_tiles(now, 1, height);
-      if (in_place.a_to != nullptr) extras_.packed_a += strip_size(height);
-      now.b = tile.b;
-      now.b_step = tile.b_step;
-      now.blocks = tile.blocks - 1;
+      in_place.b = nullptr;
+      if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);
+      operands_.finished(operands_.context, {.c = handed_over_,
+                                             .c_row = tile.c_row,
+                                             .row = tile.row,
+                                             .rows = tile.blocks * height,
+                                             .column = tile.column,
+                                             .columns = columns});
+      skip_tiles(tile, tile.blocks, height);
     }
-    if (in_place.a_to != nullptr) fn = packing[0][height - 1];
-    fn(now);
+  };
+  run_part(split.big_fn, split.big_count, split.big);
+  if (split.small_count > 0) run_part(split.small_fn, split.small_count, split.big - 1);
+}
+
+template <class T>
+void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place) {
+  tile.blocks = rows.big_count;
+  set_height(tile, rows.big);
+  run_tiles(rows.big_fn, tile, rows.big, in_place);
+  if (rows.small_count == 0) return;
+  skip_tiles(tile, rows.big_count, rows.big);
+  if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * strip_size(rows.big);
+  in_place.b = nullptr;
+  extras_.ahead_rows = 0;
+  tile.blocks = rows.small_count;
+  set_height(tile, rows.big - 1);
+  run_tiles(rows.small_fn, tile, rows.big - 1, in_place);
+}
+
+/// Tiles of `height` rows, one below the other, by `fn` if nothing is in place. The first one
+/// packs B.
+template <class T>
+void BlockedGemm<T>::run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height,
+                               const InPlace& in_place) {
+  const GemmStripA in_rows = plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows;
+  const GemmStripA a = in_place.a_to == nullptr ? strip_of(plan_.transpose_a) : in_rows;
+  const auto& packing = plan_.target->strip[static_cast<int>(a)];
+  GemmTile<T> now = tile;
+  extras_.packed_a = in_place.a_to;
+  if (in_place.b != nullptr) {
+    extras_.packed_b = const_cast<T*>(tile.b);
+    const std::int64_t ahead_rows = std::exchange(extras_.ahead_rows, 0);
+    now.b = in_place.b;
+    now.b_step = plan_.n;
+    now.blocks = 1;
+    packing[1][height - 1](now);
+    if (tile.blocks == 1) return;
+    extras_.ahead_rows = ahead_rows;
+    skip_tiles(now, 1, height);
+    if (in_place.a_to != nullptr) extras_.packed_a += strip_size(height);
+    now.b = tile.b;
+    now.b_step = tile.b_step;
+    now.blocks = tile.blocks - 1;
   }
-
-  const GemmPlan<T>& plan_;
-  const T* a_;
-  const T* b_;
-  T* c_;  // C, or the block of it that is handed over
-  T* handed_over_ = nullptr;
-  std::ptrdiff_t c_row_;
-  const T* start_;
-  T scale_;
-  const GemmOperands& operands_;
-  T* packed_b_;
-  T* packed_a_ = nullptr;     // of a block
-  bool a_is_packed_ = false;  // for the panel that is computed
-  GemmExtras<T> extras_ = {};
-  ColumnSplit<T> split_ = {};
-  ColumnSums<T> sums_;
-  std::int64_t steps_ = 0;
-  std::int64_t columns_ = 0;  // of the block
-  bool is_first_ = false, is_last_ = false;
-};
-
-}  // namespace
+  if (in_place.a_to != nullptr) fn = packing[0][height - 1];
+  fn(now);
+}
 
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
   const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
   if (plan.threads == 1) {
-    Blocked<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, panels});
+    BlockedGemm<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, panels});
     if (plan.sums_columns) ColumnSums<T>::write(plan, operands, 0, 1, 0, plan.n);
     return;
   }
@@ -554,7 +471,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     const std::int64_t units = ceil_div(plan.split_m ? plan.m : plan.n, unit);
     const std::int64_t first = share.first(units) * unit;
     const std::int64_t last = share.last(units) * unit;
-    Part part{0, plan.m, 0, plan.n, 0, panels};
+    typename BlockedGemm<T>::Part part{0, plan.m, 0, plan.n, 0, panels};
     if (plan.split_m) {
       part.row = first;
       part.rows = std::min(last, plan.m) - first;
@@ -564,7 +481,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
       part.panel = share.first(panels);
       part.panels = share.last(panels) - part.panel;
     }
-    Blocked<T>(plan, operands, operands.scratch + share.thread * plan.thread_scratch).run(part);
+    BlockedGemm<T>(plan, operands, operands.scratch + share.thread * plan.thread_scratch).run(part);
     if (!plan.sums_columns) return;
     if (plan.split_m) {
       share.wait();
@@ -577,6 +494,8 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   });
 }
 
+template class BlockedGemm<float>;  // but for what gemm_sweep.cpp defines
+template class BlockedGemm<double>;
 template void run_blocked<float>(const void* data, const GemmOperands& operands);
 template void run_blocked<double>(const void* data, const GemmOperands& operands);
 

@@ -53,65 +53,67 @@ class StripTile {
   HWY_INLINE void multiply() {
     const TileEnd<D, kRows, kVectors> end{hn::FirstN(D(), static_cast<std::size_t>(tile_.tail)),
                                           tile_.tail};
-    const std::int64_t least = tile_.steps / (kGemmChunk * kRows);
-    const std::int64_t part = std::max<std::int64_t>(least, 1) * kGemmChunk;
-    const std::int64_t parts = std::max<std::int64_t>((tile_.steps + part - 1) / part, 1);
-    const std::int64_t rows = (kRows + parts - 1) / parts;
-    Ahead<T> ahead(tile_, parts);
+    const std::int64_t chunks = (tile_.steps + kGemmChunk - 1) / kGemmChunk;
+    Touched<T, kRows, kVectors * kLanes> touched(tile_, chunks);
+    Ahead<T> ahead(tile_, chunks);
     for (std::int64_t block = 0; block < tile_.blocks; ++block) {
       Sums sum;
       unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
         unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { sum[i][v] = hn::Zero(D()); });
       });
-      begin(block);
-      for (std::int64_t row = 0, left = tile_.steps; left > 0;) {
-        std::int64_t steps = left;
+      const BlockPlace at = begin(block);
+      touched.begin(tile_, at);
+      for (std::int64_t left = tile_.steps; left > 0; left -= kGemmChunk) {
         if (tile_.extras != nullptr) {
-          for (std::int64_t i = rows; i > 0 && row < kRows; --i) {
-            prefetch_row<kRows, kVectors, kLanes>(tile_, block, row++);
-          }
+          touched.fetch_part();
           ahead.fetch_part();
-          steps = std::min(left, part);
         }
-        left -= steps;
-        add_part(sum, steps, left);
+        add_chunk(sum, left);
       }
-      end.finish(sum, tile_, block);
+      end.finish(sum, tile_, at);
     }
   }
 
-  HWY_INLINE void begin(std::int64_t block) {
+  /// Finds the operands of a block.
+  HWY_INLINE BlockPlace begin(std::int64_t block) {
+    const GemmExtras<T>* extras = tile_.extras;
     b_ = tile_.b;
-    if constexpr (kPacksB) panel_ = tile_.extras->packed_b;
-    if constexpr (kA == GemmStripA::kSteps) a_ = tile_.a + block * tile_.a_block;
+    if constexpr (kPacksB) panel_ = extras->packed_b;
+    if (kPacksB || extras == nullptr || extras->b_block == 0) {
+      begin_a(tile_.a + block * tile_.a_block);
+      return {.row = block * kRows};
+    }
+    b_ += block * extras->b_block;
+    begin_a(tile_.a);
+    return {.column = block * kVectors * kLanes, .start = block * extras->start_block};
+  }
+
+  HWY_INLINE void begin_a(const T* a) {
     if constexpr (kA == GemmStripA::kRows) {
-      from_ = tile_.a + block * tile_.a_block;
+      from_ = a;
       pack_chunk(a_, std::min<std::int64_t>(tile_.steps, kGemmChunk));
+    } else {
+      a_ = a;
     }
   }
 
-  /// Adds `steps` products, before which there were whole chunks and after which `left` follow.
-  HWY_INLINE void add_part(Sums& sum, std::int64_t steps, std::int64_t left) {
-    if constexpr (!kHasChunks) {
-      add_steps(sum, steps);
-    } else {
-      for (; steps > 0; steps -= kGemmChunk) {
-        if constexpr (kA == GemmStripA::kRows) {
-          // The next one: no multiply-add waits for what has just been stored.
-          const std::int64_t next = steps + left - kGemmChunk;
-          if (next > 0) pack_chunk(a_ + kChunk, std::min<std::int64_t>(next, kGemmChunk));
-        }
-        const T* chunk = a_;
-        if (steps >= kGemmChunk) {
-          add<kGemmChunk>(sum);
-        } else {
-          std::int64_t count = steps;
-          keep_in_register(count);  // that there are few is no reason to write the loop out
-          add_steps(sum, count);
-        }
-        a_ = chunk + kChunk;
-      }
+  /// Adds a chunk of products, or the `left` ones of the last.
+  HWY_INLINE void add_chunk(Sums& sum, std::int64_t left) {
+    if constexpr (kA == GemmStripA::kRows) {
+      // The next one: no multiply-add waits for what has just been stored.
+      const std::int64_t next = left - kGemmChunk;
+      if (next > 0) pack_chunk(a_ + kChunk, std::min<std::int64_t>(next, kGemmChunk));
+      keep_in_register(left);  // what follows is not written out for both cases
     }
+    const T* chunk = a_;
+    if (kHasChunks && left >= kGemmChunk) {
+      add<kGemmChunk>(sum);
+    } else {
+      std::int64_t count = kHasChunks ? left : std::min<std::int64_t>(left, kGemmChunk);
+      keep_in_register(count);  // that there are few is no reason to write the loop out
+      add_steps(sum, count);
+    }
+    if constexpr (kHasChunks) a_ = chunk + kChunk;
   }
 
   HWY_INLINE void add_steps(Sums& sum, std::int64_t steps) {

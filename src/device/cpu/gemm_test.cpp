@@ -71,8 +71,12 @@ TEST(Gemm, PackedBGivesTheSameBits) {
   std::mt19937 random(4);
   constexpr GemmChoice kForms[] = {GemmChoice::kBest, GemmChoice::kBlocked,
                                    GemmChoice::kBlockedStrips};
-  for (const auto& [m, n, k] :
-       {std::tuple{1, 512, 784}, {32, 130, 300}, {128, 770, 768}, {300, 600, 520}, {7, 2000, 40}}) {
+  for (const auto& [m, n, k] : {std::tuple{1, 512, 784},
+                                {32, 130, 300},
+                                {128, 770, 768},
+                                {300, 600, 520},
+                                {7, 2000, 40},
+                                {700, 220, 600}}) {
     const auto a = random_numbers<float>(m * k, random);
     const auto b = random_numbers<float>(k * n, random);
     for (int i = 0; i < 9; ++i) {
@@ -154,7 +158,10 @@ TEST(Gemm, StripsOfAChangeNoBit) {
                                   {9, 64, 21},
                                   {20, 64, 40},
                                   {45, 70, 13},
-                                  {64, 2080, 33}}) {
+                                  {64, 2080, 33},
+                                  {600, 200, 300},
+                                  {430, 220, 513},
+                                  {1024, 250, 300}}) {
       const auto a = random_numbers<float>(m * k, random);
       const auto b = random_numbers<float>(n * k, random);
       for (const int form : {0, 1, 2, 3}) {
@@ -195,7 +202,7 @@ TEST(Gemm, AddsSeveralOperands) {
   for_each_instruction_set([] {
     std::mt19937 random(4);
     for (const auto& [m, n, k] :
-         {std::tuple{1, 2, 3}, {7, 33, 20}, {65, 97, 300}, {200, 130, 530}, {12, 300, 0}}) {
+         {std::tuple{1, 2, 3}, {7, 33, 20}, {65, 97, 300}, {430, 220, 530}, {12, 300, 0}}) {
       for (const GemmChoice choice : kChoices) {
         for (const int threads : {1, 3}) {
           GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice};
@@ -216,6 +223,7 @@ TEST(Gemm, ScalesAndSumsColumns) {
     for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
                                   {200, 130, 530},
                                   {390, 70, 40},
+                                  {430, 220, 300},
                                   {33, 1030, 100},
                                   {20, 150, 600},
                                   {520, 90, 140}}) {
@@ -265,7 +273,9 @@ TEST(Gemm, HandsOverEachElementOnce) {
                                   {390, 70, 530},
                                   {33, 1030, 100},
                                   {20, 150, 5000},
-                                  {520, 90, 140}}) {
+                                  {520, 90, 140},
+                                  {500, 150, 520},
+                                  {1024, 100, 600}}) {
       for (const int threads : {1, 2, 3}) {
         for (const bool transpose_a : {false, true}) {
           for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {

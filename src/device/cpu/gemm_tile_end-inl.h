@@ -17,6 +17,12 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+/// Where one of a tile's blocks is, from the tile's first one: rows and columns of C, and what
+/// `start` moves by besides its rows.
+struct BlockPlace {
+  std::ptrdiff_t row = 0, column = 0, start = 0;
+};
+
 /// How C's elements are written: D is the vector; the last one of a row is masked to `tail`
 /// columns.
 template <class D, int kRows, int kVectors>
@@ -52,13 +58,12 @@ struct TileEnd {
   }
 
   /// Writes the sums of a tile's block as its `finish` says.
-  HWY_INLINE void finish(V (&sum)[kRows][kVectors], const GemmTile<T>& tile,
-                         std::int64_t block) const {
+  HWY_INLINE void finish(V (&sum)[kRows][kVectors], const GemmTile<T>& tile, BlockPlace at) const {
     const D d;
     const GemmTile<T>* now = &tile;
     keep_in_register(now);
     if (now->finish != GemmFinish::kStore) {
-      const T* start = now->start + block * kRows * now->start_row;
+      const T* start = now->start + at.row * now->start_row + at.start;
       const V scale = hn::Set(d, now->scale);
       if (now->scale != T(1)) {
         add<true>(sum, start, now->start_row, scale);
@@ -68,7 +73,7 @@ struct TileEnd {
       if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
         for (int i = 0; i < extras->more_count; ++i) {
           const std::ptrdiff_t row = extras->more_row[i];
-          const T* more = extras->more[i] + (now->row + block * kRows) * row + now->column;
+          const T* more = extras->more[i] + (now->row + at.row) * row + now->column + at.column;
           add<false>(sum, more, row, scale);
         }
       }
@@ -77,11 +82,14 @@ struct TileEnd {
     if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
       if (extras->scales != nullptr) {
         const std::ptrdiff_t row = extras->scales_row;
-        scale(sum, extras->scales + (now->row + block * kRows) * row + now->column, row);
+        const T* scales = extras->scales + (now->row + at.row) * row + now->column + at.column;
+        scale(sum, scales, row);
       }
-      if (extras->column_sums != nullptr) add_columns(sum, extras->column_sums + now->column);
+      if (extras->column_sums != nullptr) {
+        add_columns(sum, extras->column_sums + now->column + at.column);
+      }
     }
-    store(sum, now->c + block * kRows * now->c_row, now->c_row);
+    store(sum, now->c + at.row * now->c_row + at.column, now->c_row);
   }
 
   void scale(V (&sum)[kRows][kVectors], const T* scales, std::ptrdiff_t row) const {
@@ -150,7 +158,8 @@ HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
 }
 
 /// What is packed later (GemmExtras::ahead), a few lines with each part of a tile's steps. As many
-/// with each: no branch that is hard to predict interrupts the multiply-adds.
+/// with each: no branch that is hard to predict interrupts the multiply-adds. By few instructions:
+/// Intel's processors add integers on the ports that multiply vectors of 512 bits.
 template <class T>
 class Ahead {
  public:
@@ -159,21 +168,30 @@ class Ahead {
     const std::int64_t parts = parts_of_block * tile.blocks;
     for (int i = 0; i < 2; ++i) {
       const GemmAhead<T>& all = tile.extras->ahead[i];
-      lines_[i] = {all.from, all.row, 0, all.lines, all.rows * all.lines};
-      lines_[i].together = (lines_[i].left + parts - 1) / parts;
+      const std::int64_t lines = all.rows * all.lines;
+      lines_[i] = {all.from, all.from + all.lines * kLine, all.row - all.lines * kLine, all.row,
+                   lines,    (lines + parts - 1) / parts};
     }
   }
 
   HWY_INLINE void fetch_part() {
     for (Lines& lines : lines_) {
-      std::int64_t count = std::min(lines.together, lines.left);
+      if (lines.left <= 0) continue;
+      const T* at = lines.at;
+      const T* end = lines.end;
+      std::int64_t count = lines.together;
+      keep_in_register(count);  // not as a vector with another number
       lines.left -= count;
       for (; count > 0; --count) {
-        __builtin_prefetch(lines.begin + lines.line * kLine, 0, 2);
-        const bool ends = ++lines.line == lines.of_row;
-        lines.line = ends ? 0 : lines.line;
-        lines.begin += ends ? lines.row : 0;
+        __builtin_prefetch(at, 0, 2);
+        at += kLine;
+        if (at == end) {
+          at += lines.gap;
+          end += lines.row;
+        }
       }
+      lines.at = at;
+      lines.end = end;
     }
   }
 
@@ -181,9 +199,10 @@ class Ahead {
   static constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
 
   struct Lines {
-    const T* begin = nullptr;  // of a row
-    std::ptrdiff_t row = 0;    // from row to row
-    std::int64_t line = 0, of_row = 0;
+    const T* at = nullptr;
+    const T* end = nullptr;  // of a row
+    std::ptrdiff_t gap = 0;  // to the next row
+    std::ptrdiff_t row = 0;  // from row to row
     std::int64_t left = 0;
     std::int64_t together = 0;
   };
@@ -191,11 +210,54 @@ class Ahead {
   Lines lines_[2];
 };
 
-/// A row of each matrix that the end of a tile reads or writes.
-template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
-HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::int64_t block, std::int64_t row) {
+/// Rows of the matrices that the end of a tile reads or writes (GemmExtras::touched), of one block
+/// after the other, some with each part of its steps.
+template <class T, int kRows, std::ptrdiff_t kColumns>
+class Touched {
+ public:
+  HWY_INLINE Touched(const GemmTile<T>& tile, std::int64_t parts) {
+    if (tile.extras == nullptr) return;
+    count_ = tile.extras->touched_count;
+    row_ = tile.extras->touched_row;
+    together_ = (kRows + parts - 1) / std::max<std::int64_t>(parts, 1);
+  }
+
+  HWY_INLINE void begin(const GemmTile<T>& tile, const BlockPlace& at) {
+    if (count_ == 0) return;
+    left_ = kRows;
+    const std::ptrdiff_t offset = (tile.row + at.row) * row_ + tile.column + at.column;
+    for (int i = 0; i < count_; ++i) next_[i] = tile.extras->touched[i] + offset;
+  }
+
+  HWY_INLINE void fetch_part() {
+    if (left_ <= 0) return;
+    left_ -= together_;
+    for (int i = 0; i < count_; ++i) {
+      const T* at = next_[i];
+      for (std::int64_t r = together_; r > 0; --r) {
+        constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
+#pragma GCC unroll 4
+        for (std::ptrdiff_t j = 0; j < kColumns; j += kLine) __builtin_prefetch(at + j, 1);
+        __builtin_prefetch(at + kColumns - 1, 1);
+        at += row_;
+      }
+      next_[i] = at;
+    }
+  }
+
+ private:
+  const T* next_[kGemmMaxTouched];
+  int count_ = 0;
+  std::ptrdiff_t row_ = 0;
+  std::int64_t together_ = 0;
+  std::int64_t left_ = 0;
+};
+
+/// Row `row` of each matrix that the end of a tile reads or writes.
+template <int kVectors, std::ptrdiff_t kLanes, class T>
+HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
   const GemmExtras<T>& extras = *tile.extras;
-  const std::ptrdiff_t offset = (tile.row + block * kRows + row) * extras.touched_row + tile.column;
+  const std::ptrdiff_t offset = (tile.row + row) * extras.touched_row + tile.column;
   for (int i = 0; i < extras.touched_count; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -209,7 +271,7 @@ HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::int64_t block, std::i
 /// steps: a row of each matrix that the end of the tile reads or writes, and the next tile's A.
 template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
-  if (chunk < kRows) prefetch_row<kRows, kVectors, kLanes>(tile, block, chunk);
+  if (chunk < kRows) prefetch_row<kVectors, kLanes>(tile, block * kRows + chunk);
   if (tile.a_step != 1) return;
   const T* next = tile.a + (block + 1) * tile.a_block + chunk * kGemmChunk;
 #pragma GCC unroll 16

@@ -1,0 +1,204 @@
+#ifndef ONNXGRAD_DEVICE_CPU_GEMM_BLOCKED_RUN_H_
+#define ONNXGRAD_DEVICE_CPU_GEMM_BLOCKED_RUN_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/gemm_blocked.h"
+#include "device/cpu/gemm_column_sums.h"
+#include "device/cpu/gemm_plan.h"
+
+namespace onnxgrad::device {
+
+/// One thread's part of a blocked product: gemm_blocked.cpp has its loops over blocks and over the
+/// panels of one, gemm_sweep.cpp those over strips of A.
+template <class T>
+class BlockedGemm {
+ public:
+  /// A part of C.
+  struct Part {
+    std::int64_t row = 0, rows = 0, column = 0, columns = 0;
+    std::int64_t panel = 0, panels = 0;  ///< instead of columns if B is packed
+  };
+
+  BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operands, std::byte* scratch);
+  void run(const Part& part);
+
+ private:
+  static constexpr std::int64_t kLine = 64 / sizeof(T);
+
+  /// A block of C and some steps of its sums.
+  struct Block {
+    std::int64_t row = 0, rows = 0;
+    std::int64_t k = 0;
+    T* b = nullptr;        ///< where these steps of B are packed
+    bool packs_b = false;  ///< no block before needed them
+  };
+
+  /// What the tiles of a panel find in place and pack while they multiply.
+  struct InPlace {
+    T* a_to = nullptr;     // of the next tile; nullptr: A is packed
+    const T* b = nullptr;  // nullptr: B is packed
+  };
+
+  /// Tiles [at, at + count) of `all`, and what is fetched meanwhile.
+  struct Progress {
+    std::int64_t at = 0, count = 0, all = 0;
+  };
+
+  void run_packed(const Part& part);
+  void run_steps(const Part& part, std::int64_t j);
+  void run_whole_sums(const Part& part, std::int64_t j);
+  void pack_block(std::int64_t k, std::int64_t j, T* to);
+  void pack_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
+                   T* to) const;
+  void copy_panels(const T* from, T* to) const;
+  void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split);
+  void run_block(const Block& block, std::int64_t column, const Block& next);
+  void set_ahead(const Block& next, std::int64_t column, const Progress& panels);
+  void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width, std::int64_t rows);
+  bool has_strip_tiles() const;
+  std::int64_t panels_together(std::int64_t p) const;
+  void set_height(GemmTile<T>& tile, int height) const;
+  void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
+                 InPlace in_place);
+  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place);
+  void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place);
+  void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
+  void set_end();
+
+  struct Sweep;
+  bool can_sweep(const Block& block) const;
+  void sweep(const Block& block, std::int64_t column, const Block& next);
+  std::int64_t sweep_strips(const Sweep& sweep, std::int64_t row, std::int64_t count, int height);
+  void sweep_strip(const Sweep& sweep, const GemmTile<T>& begin, const Progress& strips,
+                   int height);
+  void set_sweep_ahead(const Sweep& sweep, std::int64_t below, const Progress& of_strips,
+                       const Progress& of_block);
+
+  std::int64_t columns_of(std::int64_t p) const {
+    return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *
+           plan_.target->lanes;
+  }
+
+  void begin_steps(std::int64_t k) {
+    steps_ = steps_from(k);
+    is_first_ = k == 0;
+    is_last_ = k + steps_ == plan_.k;
+  }
+
+  std::int64_t steps_from(std::int64_t k) const { return std::min(plan_.block_k, plan_.k - k); }
+
+  std::int64_t rows_from(const Part& part, std::int64_t row) const {
+    return std::min(plan_.block_m, part.row + part.rows - row);
+  }
+
+  GemmTile<T> begin_tile() const {
+    GemmTile<T> tile{.steps = steps_, .scale = scale_};
+    tile.c_row = c_row_;
+    // The first block of k starts from the requested start, the others add to C.
+    tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
+    if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
+    return tile;
+  }
+
+  /// Where the tiles from `row` on find A.
+  void set_a(GemmTile<T>& tile, std::int64_t k, std::int64_t row) const {
+    if (a_is_packed_) {
+      tile.a = packed_a_;
+      tile.a_row = 1;
+      return;
+    }
+    tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+    tile.a_row = plan_.transpose_a ? 1 : plan_.k;
+    tile.a_step = plan_.transpose_a ? plan_.m : 1;
+  }
+
+  /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
+  /// part of a line that the tile before has left.
+  bool can_read_in_place() const {
+    constexpr std::int64_t kPage = 4096 / sizeof(T);
+    return !plan_.transpose_a || plan_.m % kPage != 0;
+  }
+
+  /// Whether tiles of these heights pack what is in place.
+  bool has_packing_tiles(const RowSplit<T>& rows) const {
+    const auto& tiles = plan_.target->strip[static_cast<int>(GemmStripA::kRows)][1];
+    return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
+           (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
+  }
+
+  /// The tiles of packed rows.
+  RowSplit<T> strips(std::int64_t rows) const {
+    const GemmTarget<T>& target = *plan_.target;
+    const auto form = static_cast<int>(strip_of(plan_.transpose_a));
+    if (split_.wide == target.strip_vectors) {
+      return split_rows(rows, target.strip[form][0], target.strip_rows);
+    }
+    return split_rows(rows, target.wide_strip[form], target.max_rows[split_.wide - 1]);
+  }
+
+  std::int64_t strip_size(std::int64_t height) const {
+    return strip_elements(plan_.transpose_a, height, steps_);
+  }
+
+  /// Packed steps of B, of the panel that begins at `column`, from step `k` on: read from one end
+  /// to the other, which the hardware foresees.
+  const T* packed_steps(std::int64_t column, std::int64_t k, std::int64_t width) const {
+    return b_ + column * plan_.k + k * width;
+  }
+
+  /// `count` elements of each of `rows` rows: one line more if they begin within lines.
+  static GemmAhead<T> lines_of(const T* from, std::int64_t rows, std::ptrdiff_t row,
+                               std::int64_t count) {
+    const bool are_whole = reinterpret_cast<std::uintptr_t>(from) % 64 == 0 && row % kLine == 0;
+    return {from, rows, row, ceil_div(count, kLine) + (are_whole ? 0 : 1)};
+  }
+
+  /// The share of `now` in rows of a matrix: `count` elements of each.
+  static GemmAhead<T> share_of(const Progress& now, const T* from, std::int64_t rows,
+                               std::ptrdiff_t row, std::int64_t count) {
+    const std::int64_t first = rows * now.at / now.all;
+    const std::int64_t end = rows * (now.at + now.count) / now.all;
+    return lines_of(from + first * row, end - first, row, count);
+  }
+
+  /// The same of A for `rows` rows of C, from `row` on, and some steps.
+  GemmAhead<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows, std::int64_t k,
+                          std::int64_t steps) const {
+    return plan_.transpose_a ? share_of(now, a_ + k * plan_.m + row, steps, plan_.m, rows)
+                             : share_of(now, a_ + row * plan_.k + k, rows, plan_.k, steps);
+  }
+
+  /// The same of B, which is not packed, for columns_ columns.
+  GemmAhead<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t k,
+                          std::int64_t steps) const {
+    return plan_.transpose_b ? share_of(now, b_ + column * plan_.k + k, columns_, plan_.k, steps)
+                             : share_of(now, b_ + k * plan_.n + column, steps, plan_.n, columns_);
+  }
+
+  const GemmPlan<T>& plan_;
+  const T* a_;
+  const T* b_;
+  T* c_;  // C, or the block of it that is handed over
+  T* handed_over_ = nullptr;
+  std::ptrdiff_t c_row_;
+  const T* start_;
+  T scale_;
+  const GemmOperands& operands_;
+  T* packed_b_;
+  T* packed_a_ = nullptr;     // of a block
+  bool a_is_packed_ = false;  // for the panel that is computed
+  GemmExtras<T> extras_ = {};
+  ColumnSplit<T> split_ = {};
+  ColumnSums<T> sums_;
+  std::int64_t steps_ = 0;
+  std::int64_t columns_ = 0;  // of the block
+  bool is_first_ = false, is_last_ = false;
+};
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_GEMM_BLOCKED_RUN_H_
