@@ -157,12 +157,12 @@ class BlockedGemm {
     return {from, rows, row, ceil_div(count, kLine) + (are_whole ? 0 : 1)};
   }
 
-  /// The share of `now` in rows of a matrix: `count` elements of each.
-  static GemmAhead<T> share_of(const Progress& now, const T* from, std::int64_t rows,
-                               std::ptrdiff_t row, std::int64_t count) {
-    const std::int64_t first = rows * now.at / now.all;
-    const std::int64_t end = rows * (now.at + now.count) / now.all;
-    return lines_of(from + first * row, end - first, row, count);
+  /// The share of `now` in `all` rows of a matrix: `each` has so many elements.
+  static GemmAhead<T> share_of(const Progress& now, const T* from, std::int64_t all,
+                               std::ptrdiff_t row, std::int64_t each) {
+    const std::int64_t first = all * now.at / now.all;
+    const std::int64_t end = all * (now.at + now.count) / now.all;
+    return lines_of(from + first * row, end - first, row, each);
   }
 
   /// The same of A for `rows` rows of C, from `row` on, and some steps.

@@ -226,7 +226,12 @@ class Touched {
     if (count_ == 0) return;
     left_ = kRows;
     const std::ptrdiff_t offset = (tile.row + at.row) * row_ + tile.column + at.column;
-    for (int i = 0; i < count_; ++i) next_[i] = tile.extras->touched[i] + offset;
+    std::uintptr_t within = static_cast<std::uintptr_t>(row_) * sizeof(T);
+    for (int i = 0; i < count_; ++i) {
+      next_[i] = tile.extras->touched[i] + offset;
+      within |= reinterpret_cast<std::uintptr_t>(next_[i]);
+    }
+    are_whole_ = within % 64 == 0;
   }
 
   HWY_INLINE void fetch_part() {
@@ -238,7 +243,7 @@ class Touched {
         constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
 #pragma GCC unroll 4
         for (std::ptrdiff_t j = 0; j < kColumns; j += kLine) __builtin_prefetch(at + j, 1);
-        __builtin_prefetch(at + kColumns - 1, 1);
+        if (!are_whole_) __builtin_prefetch(at + kColumns - 1, 1);
         at += row_;
       }
       next_[i] = at;
@@ -251,6 +256,7 @@ class Touched {
   std::ptrdiff_t row_ = 0;
   std::int64_t together_ = 0;
   std::int64_t left_ = 0;
+  bool are_whole_ = false;  // lines: rows begin with one
 };
 
 /// Row `row` of each matrix that the end of a tile reads or writes.
