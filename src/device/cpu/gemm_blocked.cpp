@@ -136,7 +136,7 @@ template <class T>
 void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
   if (!plan_.transpose_b && !has_small_panels(plan_)) {
-    return copy_panels(b_ + k * plan_.n + j, to);
+    return copy_panels(b_at(j, k), to);
   }
   for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
     const std::int64_t width = columns_of(p);
@@ -203,14 +203,19 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     const int vectors = static_cast<int>(width / plan_.target->lanes);
     const bool in_strips = packs_a && p < split_.wide_count;
     a_is_packed_ = in_strips && (p > 0 || packs_a_first);
-    set_a(tile, k, row);
+    if (a_is_packed_) {
+      tile.a = packed_a_;
+      tile.a_row = 1;
+    } else {
+      set_a_in_place(tile, k, row);
+    }
     InPlace in_place;
     if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
     T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
     if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
       const std::int64_t count = std::min(together * width, first_column + columns_ - column);
       if (in_strips && can_pack && !plan_.transpose_b && count == together * width) {
-        in_place.b = b_ + k * plan_.n + column;
+        in_place.b = b_at(column, k);
       } else {
         pack_panels(k, column, count, width, panel);
       }
@@ -245,7 +250,7 @@ void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Pro
     extras_.ahead[0] = share_of_a(panels, next.row, next.rows, next.k, steps);
   }
   if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
-    extras_.ahead[1] = share_of_b(panels, column, next.k, steps);
+    extras_.ahead[1] = share_of_b(panels, column, columns_, next.k, steps);
   }
 }
 
@@ -255,9 +260,7 @@ void BlockedGemm<T>::set_panel_ahead(std::int64_t k, std::int64_t column, std::i
                                      std::int64_t rows) {
   if (plan_.packs_in_turn) {
     const std::int64_t count = std::min(width, plan_.n - column);
-    extras_.ahead[1] = plan_.transpose_b
-                           ? lines_of(b_ + column * plan_.k + k, count, plan_.k, steps_)
-                           : lines_of(b_ + k * plan_.n + column, steps_, plan_.n, count);
+    extras_.ahead[1] = share_of_b({0, 1, 1}, column, count, k, steps_);
   } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
     extras_.ahead[1] = lines_of(packed_steps(column, k, width), steps_, width, width);
   }
@@ -296,10 +299,8 @@ template <class T>
 void BlockedGemm<T>::pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
   const std::ptrdiff_t a_row = plan_.transpose_a ? plan_.m : plan_.k;
   const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t height) {
-    const T* from =
-        plan_.transpose_a ? a_ + k * a_row + row + first : a_ + (row + first) * a_row + k;
-    pack_strips(*plan_.target, from, a_row, plan_.transpose_a, strips, height, steps_,
-                packed_a_ + strip_elements(plan_.transpose_a, first, steps_));
+    pack_strips(*plan_.target, a_at(row + first, k), a_row, plan_.transpose_a, strips, height,
+                steps_, packed_a_ + strip_size(first));
   };
   pack(0, split.big_count, split.big);
   if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
@@ -338,7 +339,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
   extras_.touched_row = plan_.n;
   extras_.touched_count = 0;
   for (const void* matrix : operands_.touched) {
-    if (matrix == nullptr || !is_last_) continue;
+    if (matrix == nullptr) continue;
     extras_.touched[extras_.touched_count++] = static_cast<const T*>(matrix);
   }
 }
@@ -433,8 +434,7 @@ void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPla
 template <class T>
 void BlockedGemm<T>::run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height,
                                const InPlace& in_place) {
-  const GemmStripA in_rows = plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows;
-  const GemmStripA a = in_place.a_to == nullptr ? strip_of(plan_.transpose_a) : in_rows;
+  const GemmStripA a = strip_of(plan_.transpose_a, in_place.a_to == nullptr);
   const auto& packing = plan_.target->strip[static_cast<int>(a)];
   GemmTile<T> now = tile;
   extras_.packed_a = in_place.a_to;

@@ -104,14 +104,16 @@ class BlockedGemm {
     return tile;
   }
 
-  /// Where the tiles from `row` on find A.
-  void set_a(GemmTile<T>& tile, std::int64_t k, std::int64_t row) const {
-    if (a_is_packed_) {
-      tile.a = packed_a_;
-      tile.a_row = 1;
-      return;
-    }
-    tile.a = plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+  /// A and B, which are not packed, for a row or a column of C and a step.
+  const T* a_at(std::int64_t row, std::int64_t k) const {
+    return plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+  }
+  const T* b_at(std::int64_t column, std::int64_t k) const {
+    return plan_.transpose_b ? b_ + column * plan_.k + k : b_ + k * plan_.n + column;
+  }
+
+  void set_a_in_place(GemmTile<T>& tile, std::int64_t k, std::int64_t row) const {
+    tile.a = a_at(row, k);
     tile.a_row = plan_.transpose_a ? 1 : plan_.k;
     tile.a_step = plan_.transpose_a ? plan_.m : 1;
   }
@@ -168,15 +170,15 @@ class BlockedGemm {
   /// The same of A for `rows` rows of C, from `row` on, and some steps.
   GemmAhead<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows, std::int64_t k,
                           std::int64_t steps) const {
-    return plan_.transpose_a ? share_of(now, a_ + k * plan_.m + row, steps, plan_.m, rows)
-                             : share_of(now, a_ + row * plan_.k + k, rows, plan_.k, steps);
+    return plan_.transpose_a ? share_of(now, a_at(row, k), steps, plan_.m, rows)
+                             : share_of(now, a_at(row, k), rows, plan_.k, steps);
   }
 
-  /// The same of B, which is not packed, for columns_ columns.
-  GemmAhead<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t k,
-                          std::int64_t steps) const {
-    return plan_.transpose_b ? share_of(now, b_ + column * plan_.k + k, columns_, plan_.k, steps)
-                             : share_of(now, b_ + k * plan_.n + column, steps, plan_.n, columns_);
+  /// The same of B for some columns of C.
+  GemmAhead<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
+                          std::int64_t k, std::int64_t steps) const {
+    return plan_.transpose_b ? share_of(now, b_at(column, k), columns, plan_.k, steps)
+                             : share_of(now, b_at(column, k), steps, plan_.n, columns);
   }
 
   const GemmPlan<T>& plan_;

@@ -71,12 +71,7 @@ template <class T>
 std::int64_t BlockedGemm<T>::sweep_strips(const Sweep& sweep, std::int64_t row, std::int64_t count,
                                           int height) {
   GemmTile<T> tile = begin_tile();
-  if (sweep.packs_a_first) {
-    a_is_packed_ = false;
-    set_a(tile, sweep.block.k, row);
-    const std::ptrdiff_t a_row = plan_.transpose_a ? plan_.m : plan_.k;
-    pack_strips(*plan_.target, tile.a, a_row, plan_.transpose_a, count, height, steps_, packed_a_);
-  }
+  if (sweep.packs_a_first) pack_a(sweep.block.k, row, {.big_count = count, .big = height});
   tile.row = row;
   tile.a = packed_a_;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -102,9 +97,8 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
     count = packs_a || p == sweep.whole ? 1 : std::min(sweep.whole, end) - p;
     const std::int64_t column = sweep.column + p * sweep.width;
     GemmTile<T> tile = begin;
-    a_is_packed_ = !packs_a;
     if (packs_a) {
-      set_a(tile, block.k, begin.row);
+      set_a_in_place(tile, block.k, begin.row);
       extras_.packed_a = packed_a_;
     }
     tile.blocks = count;
@@ -124,8 +118,7 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
         sweep, begin.row + (strips.all - strips.at) * height,
         {strips.at * panels + p, count, strips.all * panels},
         {(begin.row - block.row) * panels + p * height, count * height, block.rows * panels});
-    const GemmStripA in_place = plan_.transpose_a ? GemmStripA::kSteps : GemmStripA::kRows;
-    const GemmStripA a = packs_a ? in_place : strip_of(plan_.transpose_a);
+    const GemmStripA a = strip_of(plan_.transpose_a, !packs_a);
     plan_.target->strip[static_cast<int>(a)][0][height - 1](tile);
     if (!sweep.hands_over || p + count < end) continue;
     const std::int64_t at = first * sweep.width;
@@ -158,7 +151,7 @@ void BlockedGemm<T>::set_sweep_ahead(const Sweep& sweep, std::int64_t below,
   if (has_next && next.k != block.k && !plan_.b_is_packed) {
     const std::int64_t steps = steps_from(next.k);
     const std::int64_t lines = steps * sweep.columns / kLine;
-    extras_.ahead[1] = next.packs_b ? share_of_b(of_block, sweep.column, next.k, steps)
+    extras_.ahead[1] = next.packs_b ? share_of_b(of_block, sweep.column, columns_, next.k, steps)
                                     : share_of(of_block, next.b, lines, kLine, kLine);
   }
   extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
