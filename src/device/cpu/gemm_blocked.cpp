@@ -21,7 +21,7 @@
 // all k and the loop over k is inside that over rows: a block of C is complete before the next one
 // begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
 // if there are no other steps, there is no block. Where steps have enough multiply-adds, blocks
-// below the one that packs B go strip by strip instead of panel by panel (gemm_sweep.cpp).
+// go strip by strip instead of panel by panel (gemm_sweep.cpp).
 
 namespace onnxgrad::device {
 namespace {
@@ -185,7 +185,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   const std::int64_t first_column = column;
   const std::int64_t panels = split_.wide_count + split_.narrow_count;
   std::int64_t p = 0;
-  if (can_sweep(block)) {
+  if (can_sweep()) {
     sweep(block, column, next);
     p = split_.wide_count;
     column += p * columns_of(0);

@@ -56,7 +56,7 @@ std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
   return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
 }
 
-/// Whether blocks whose B is packed are traversed strip by strip (gemm_sweep.cpp): where tiles have
+/// Whether blocks are traversed strip by strip (gemm_sweep.cpp): where tiles have
 /// so many multiply-adds in a step that they need not find a panel of B in the L1 cache.
 template <class T>
 bool sweeps(const GemmPlan<T>& plan) {

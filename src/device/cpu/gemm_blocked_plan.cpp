@@ -9,7 +9,6 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kBlockM = 192;
-constexpr std::int64_t kShortBlockM = 96;
 // Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
@@ -65,10 +64,6 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   }
   plan.block_n = ceil_div(columns, lanes) * lanes;
   plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
-  // Sums that are complete at once need no block of C, and the first block is not swept.
-  if (sweeps(plan) && plan.hands_over && plan.block_k == plan.k) {
-    plan.block_m = std::min(plan.block_m, kShortBlockM);
-  }
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
   if (plan.hands_over) {

@@ -70,11 +70,12 @@ class BlockedGemm {
   void set_end();
 
   struct Sweep;
-  bool can_sweep(const Block& block) const;
+  bool can_sweep() const;
   void sweep(const Block& block, std::int64_t column, const Block& next);
   std::int64_t sweep_strips(const Sweep& sweep, std::int64_t row, std::int64_t count, int height);
   void sweep_strip(const Sweep& sweep, const GemmTile<T>& begin, const Progress& strips,
                    int height);
+  bool find_b(const Sweep& sweep, std::int64_t p, bool can_pack, GemmTile<T>& tile);
   void set_sweep_ahead(const Sweep& sweep, std::int64_t below, const Progress& of_strips,
                        const Progress& of_block);
 

@@ -40,34 +40,34 @@ class StripTile {
   using Sums = V[kRows][kVectors];
 
   static constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
+  // Steps that are written out. 16, a whole chunk, are 2 to 5 KiB of instructions, which took 17 %
+  // longer or no longer depending on where the linker had placed them (Xeon, AVX-512).
+  static constexpr int kUnrolled = kRows * kVectors > 16 ? 4 : 8;
   static constexpr bool kHasChunks = kA == GemmStripA::kRowStrip || kA == GemmStripA::kRows;
   static constexpr std::ptrdiff_t kChunk = kGemmChunk * kRows;
   static constexpr std::ptrdiff_t kAhead = 12;  // steps in place: a line from L2 needs two
   static constexpr int kRowVectors = (kRows + kLanes - 1) / kLanes;  // of a step in place
 
   HWY_INLINE explicit StripTile(const GemmTile<T>& tile)
-      : tile_(tile), a_(kA == GemmStripA::kRows ? tile.extras->packed_a : tile.a) {
+      : tile_(tile),
+        a_(kA == GemmStripA::kRows ? tile.extras->packed_a : tile.a),
+        touched_(tile, tile.steps / kUnrolled) {
     if constexpr (kA == GemmStripA::kSteps) to_ = tile.extras->packed_a;
   }
 
   HWY_INLINE void multiply() {
     const TileEnd<D, kRows, kVectors> end{hn::FirstN(D(), static_cast<std::size_t>(tile_.tail)),
                                           tile_.tail};
-    const std::int64_t chunks = (tile_.steps + kGemmChunk - 1) / kGemmChunk;
-    Touched<T, kRows, kVectors * kLanes> touched(tile_, chunks);
-    Ahead<T> ahead(tile_, chunks);
+    Ahead<T> ahead(tile_, (tile_.steps + kGemmChunk - 1) / kGemmChunk);
     for (std::int64_t block = 0; block < tile_.blocks; ++block) {
       Sums sum;
       unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
         unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { sum[i][v] = hn::Zero(D()); });
       });
       const BlockPlace at = begin(block);
-      touched.begin(tile_, at);
+      touched_.begin(tile_, at);
       for (std::int64_t left = tile_.steps; left > 0; left -= kGemmChunk) {
-        if (tile_.extras != nullptr) {
-          touched.fetch_part();
-          ahead.fetch_part();
-        }
+        if (tile_.extras != nullptr) ahead.fetch_part();
         add_chunk(sum, left);
       }
       end.finish(sum, tile_, at);
@@ -106,18 +106,17 @@ class StripTile {
       keep_in_register(left);  // what follows is not written out for both cases
     }
     const T* chunk = a_;
-    if (kHasChunks && left >= kGemmChunk) {
-      add<kGemmChunk>(sum);
-    } else {
-      std::int64_t count = kHasChunks ? left : std::min<std::int64_t>(left, kGemmChunk);
-      keep_in_register(count);  // that there are few is no reason to write the loop out
-      add_steps(sum, count);
-    }
+    std::int64_t count = std::min<std::int64_t>(left, kGemmChunk);
+    keep_in_register(count);  // that there are few is no reason to write the loop out
+    add_steps(sum, count);
     if constexpr (kHasChunks) a_ = chunk + kChunk;
   }
 
   HWY_INLINE void add_steps(Sums& sum, std::int64_t steps) {
-    for (; steps >= 4; steps -= 4) add<4>(sum);
+    for (; steps >= kUnrolled; steps -= kUnrolled) {
+      touched_.fetch_part();
+      add<kUnrolled>(sum);
+    }
     for (; steps > 0; --steps) add<1>(sum);
   }
 
@@ -218,6 +217,7 @@ class StripTile {
   const T* from_ = nullptr;  // A's rows in place, from the chunk on that is packed next
   T* to_ = nullptr;          // where steps of A go
   T* panel_ = nullptr;       // where steps of B go
+  Touched<T, kRows, kVectors * kLanes> touched_;
 };
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE

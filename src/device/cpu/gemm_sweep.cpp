@@ -3,13 +3,13 @@
 
 #include "device/cpu/gemm_blocked_run.h"
 
-// The order of tiles that multiply strips of A by a block of B that is packed already: one strip
-// after the other, each by all panels, so that tiles of one strip are side by side. The strip stays
-// in the L1 cache, and each tile reads its panel from the L2 cache, which takes no longer where a
-// step has 24 multiply-adds. In return, rows of C, and of what the receiver of a handed over block
-// reads, are traversed from one end to the other, which processors foresee; no more than one strip
-// is packed at a time, in the L1 cache; and what is fetched for later is spread over all tiles of
-// the strip.
+// The order of tiles that multiply strips of A by a block of B: one strip after the other, each by
+// all panels, so that tiles of one strip are side by side. The tiles of the first strip pack B. The
+// strip stays in the L1 cache, and each tile reads its panel from the L2 cache, which takes no
+// longer where a step has 24 multiply-adds. In return, rows of C, and of what the receiver of a
+// handed over block reads, are traversed from one end to the other, which processors foresee; no
+// more than one strip is packed at a time, in the L1 cache; and what is fetched for later is spread
+// over all tiles of the strip.
 
 namespace onnxgrad::device {
 namespace {
@@ -33,12 +33,9 @@ struct BlockedGemm<T>::Sweep {
   std::int64_t most_rows = 0;  // of strips that are packed together
 };
 
-/// Blocks that pack B are left to run_block(), which fetches a panel while tiles one below the
-/// other use the one before.
 template <class T>
-bool BlockedGemm<T>::can_sweep(const Block& block) const {
-  return sweeps(plan_) && !block.packs_b && split_.wide_count > 0 &&
-         split_.wide == plan_.target->strip_vectors;
+bool BlockedGemm<T>::can_sweep() const {
+  return sweeps(plan_) && split_.wide_count > 0 && split_.wide == plan_.target->strip_vectors;
 }
 
 template <class T>
@@ -88,13 +85,14 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
                                  const Progress& strips, int height) {
   const Block& block = sweep.block;
   const std::int64_t panels = split_.wide_count;
+  const bool packs_b = block.packs_b && begin.row == block.row && !plan_.b_is_packed;
   T* c = plan_.hands_over ? c_ + (begin.row - block.row) * c_row_
                           : c_ + begin.row * plan_.n + sweep.column;
   for (std::int64_t p = 0, count = 0; p < panels; p += count) {
     const std::int64_t first = p / sweep.group * sweep.group;
     const std::int64_t end = std::min(first + sweep.group, panels);
     const bool packs_a = p == 0 && !sweep.packs_a_first;
-    count = packs_a || p == sweep.whole ? 1 : std::min(sweep.whole, end) - p;
+    count = packs_a || packs_b || p == sweep.whole ? 1 : std::min(sweep.whole, end) - p;
     const std::int64_t column = sweep.column + p * sweep.width;
     GemmTile<T> tile = begin;
     if (packs_a) {
@@ -119,7 +117,9 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
         {strips.at * panels + p, count, strips.all * panels},
         {(begin.row - block.row) * panels + p * height, count * height, block.rows * panels});
     const GemmStripA a = strip_of(plan_.transpose_a, !packs_a);
-    plan_.target->strip[static_cast<int>(a)][0][height - 1](tile);
+    const auto& fns = plan_.target->strip[static_cast<int>(a)];
+    const bool packs = packs_b && find_b(sweep, p, fns[1][height - 1] != nullptr, tile);
+    fns[packs ? 1 : 0][height - 1](tile);
     if (!sweep.hands_over || p + count < end) continue;
     const std::int64_t at = first * sweep.width;
     operands_.finished(operands_.context,
@@ -130,6 +130,23 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
                         .column = sweep.column + at,
                         .columns = std::min(end * sweep.width, sweep.columns) - at});
   }
+}
+
+/// Panel p of B for the first strip: in place, if a tile can pack it, or else packed now. Returns
+/// whether it is in place.
+template <class T>
+bool BlockedGemm<T>::find_b(const Sweep& sweep, std::int64_t p, bool can_pack, GemmTile<T>& tile) {
+  const std::int64_t column = sweep.column + p * sweep.width;
+  const std::int64_t count = std::min(sweep.width, sweep.column + columns_ - column);
+  T* panel = sweep.block.b + p * sweep.width * steps_;
+  if (!can_pack || plan_.transpose_b || count < sweep.width) {
+    pack_panels(sweep.block.k, column, count, sweep.width, panel);
+    return false;
+  }
+  tile.b = b_at(column, sweep.block.k);
+  tile.b_step = plan_.n;
+  extras_.packed_b = panel;
+  return true;
 }
 
 /// What tiles fetch: their shares of the rows of A that are packed next, from `below` on or in the
@@ -145,7 +162,7 @@ void BlockedGemm<T>::set_sweep_ahead(const Sweep& sweep, std::int64_t below,
     const std::int64_t rows = std::min(sweep.most_rows, left);
     extras_.ahead[0] = share_of_a(of_strips, below, rows, block.k, steps_);
   } else if (has_next) {
-    const std::int64_t rows = next.packs_b ? next.rows : std::min(sweep.most_rows, next.rows);
+    const std::int64_t rows = std::min(sweep.most_rows, next.rows);
     extras_.ahead[0] = share_of_a(of_strips, next.row, rows, next.k, steps_from(next.k));
   }
   if (has_next && next.k != block.k && !plan_.b_is_packed) {
@@ -157,8 +174,8 @@ void BlockedGemm<T>::set_sweep_ahead(const Sweep& sweep, std::int64_t below,
   extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
 }
 
-template bool BlockedGemm<float>::can_sweep(const Block& block) const;
-template bool BlockedGemm<double>::can_sweep(const Block& block) const;
+template bool BlockedGemm<float>::can_sweep() const;
+template bool BlockedGemm<double>::can_sweep() const;
 template void BlockedGemm<float>::sweep(const Block& block, std::int64_t column, const Block& next);
 template void BlockedGemm<double>::sweep(const Block& block, std::int64_t column,
                                          const Block& next);

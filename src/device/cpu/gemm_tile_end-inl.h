@@ -211,20 +211,24 @@ class Ahead {
 };
 
 /// Rows of the matrices that the end of a tile reads or writes (GemmExtras::touched), of one block
-/// after the other, some with each part of its steps.
+/// after the other. Few with each part of its steps, which wait for B meanwhile: a row of one
+/// matrix after the other where there are enough parts.
 template <class T, int kRows, std::ptrdiff_t kColumns>
 class Touched {
  public:
+  Touched() = default;
+
   HWY_INLINE Touched(const GemmTile<T>& tile, std::int64_t parts) {
-    if (tile.extras == nullptr) return;
+    if (tile.extras == nullptr || parts == 0) return;
     count_ = tile.extras->touched_count;
     row_ = tile.extras->touched_row;
-    together_ = (kRows + parts - 1) / std::max<std::int64_t>(parts, 1);
+    together_ = std::max<std::int64_t>((kRows * count_ + parts - 1) / parts, 1);
   }
 
   HWY_INLINE void begin(const GemmTile<T>& tile, const BlockPlace& at) {
     if (count_ == 0) return;
-    left_ = kRows;
+    now_ = 0;
+    left_ = (kRows + together_ - 1) / together_ * count_;
     const std::ptrdiff_t offset = (tile.row + at.row) * row_ + tile.column + at.column;
     std::uintptr_t within = static_cast<std::uintptr_t>(row_) * sizeof(T);
     for (int i = 0; i < count_; ++i) {
@@ -235,28 +239,29 @@ class Touched {
   }
 
   HWY_INLINE void fetch_part() {
-    if (left_ <= 0) return;
-    left_ -= together_;
-    for (int i = 0; i < count_; ++i) {
-      const T* at = next_[i];
-      for (std::int64_t r = together_; r > 0; --r) {
-        constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
+    if (left_ == 0) return;
+    --left_;
+    const T* at = next_[now_];
+    for (std::int64_t r = together_; r > 0; --r) {
+      constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
 #pragma GCC unroll 4
-        for (std::ptrdiff_t j = 0; j < kColumns; j += kLine) __builtin_prefetch(at + j, 1);
-        if (!are_whole_) __builtin_prefetch(at + kColumns - 1, 1);
-        at += row_;
-      }
-      next_[i] = at;
+      for (std::ptrdiff_t j = 0; j < kColumns; j += kLine) __builtin_prefetch(at + j, 1);
+      if (!are_whole_) __builtin_prefetch(at + kColumns - 1, 1);
+      at += row_;
     }
+    next_[now_] = at;
+    ++now_;
+    if (now_ == count_) now_ = 0;
   }
 
  private:
   const T* next_[kGemmMaxTouched];
   int count_ = 0;
+  int now_ = 0;  // of the matrices
   std::ptrdiff_t row_ = 0;
-  std::int64_t together_ = 0;
-  std::int64_t left_ = 0;
-  bool are_whole_ = false;  // lines: rows begin with one
+  std::int64_t together_ = 1;  // rows
+  std::int64_t left_ = 0;      // parts
+  bool are_whole_ = false;     // lines: rows begin with one
 };
 
 /// Row `row` of each matrix that the end of a tile reads or writes.
