@@ -28,6 +28,7 @@ void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.a += done * tile.a_row;
   tile.c += done * tile.c_row;
   tile.start += done * tile.start_row;
+  tile.row += done;
   tile.blocks = rows.small_count;
   tile.a_block -= tile.a_row;
   rows.small_fn(tile);
@@ -76,7 +77,14 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   if (rows.wide.big == 0) return;
   constexpr std::int64_t kWidestPanel = 64;
   alignas(64) static constexpr T kZeros[kWidestPanel] = {};
-  static constexpr GemmExtras<T> kFetchesA = {};
+  GemmExtras<T> extras;  // with them, tiles fetch A too
+  for (std::size_t i = 0; i < operands.ahead.size(); ++i) {
+    extras.ahead[i] = operands.ahead[i];
+    extras.ahead_rows = std::max(extras.ahead_rows, operands.ahead[i].rows);
+  }
+  extras.touched[0] = operands.c;
+  extras.touched_row = operands.c_row;
+  extras.touched_count = 1;
   const bool adds = operands.start != nullptr;
   const T* packed = operands.packed;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
@@ -96,8 +104,10 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
     tile.steps = operands.steps < 0 ? k : operands.steps;
     tile.tail = p + 1 == count ? columns.tail : lanes;
     tile.finish = adds ? GemmFinish::kAdd : GemmFinish::kStore;
-    tile.extras = &kFetchesA;
+    tile.extras = &extras;
+    tile.column = column;
     run_tiles(tile, p < columns.wide_count ? rows.wide : rows.narrow);
+    extras.ahead_rows = 0;  // has been fetched
     packed += padded * k;
   });
 }

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
 #define ONNXGRAD_DEVICE_CPU_PACKED_GEMM_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,6 +39,9 @@ struct PackedGemm {
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
     std::int64_t steps = -1;       ///< of k that are summed, the first ones; -1: all
     std::int64_t columns = -1;     ///< of C that are needed, the first ones; -1: all
+    /// What is needed later and fetched into the L2 cache meanwhile, if there are kGemmLongSum
+    /// steps or more.
+    std::array<GemmAhead<T>, 2> ahead = {};
   };
 
   static PackedGemm prepare(std::int64_t k, std::int64_t n);

@@ -23,13 +23,15 @@ class Forward : public Worker<T> {
         y_(3 + static_cast<int>(task.masks.size())),
         stats_(reinterpret_cast<T*>(args[y_ + 1])) {}
 
-  /// Blocks [first, last) of the heads that share key head `key_head`.
-  void run(std::int64_t key_head, std::int64_t first, std::int64_t last) const {
+  /// Blocks [first, last) of the heads that share key head `key_head`. The last block fetches key
+  /// head `next`, unless that is negative.
+  void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.uses_pairs ? pack_pairs(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
+      next_ = i + 1 < last ? -1 : next;
       run_block(key_head * task.groups + i / blocks, row,
                 std::min(task.block_rows, task.queries() - row));
     }
@@ -87,12 +89,16 @@ class Forward : public Worker<T> {
                                      .steps = seen});
       }
     }
-    task.sum_values.run(task.sum_values.rows(count), {.a = shares,
-                                                      .a_row = share_row,
-                                                      .packed = this->scratch(task.packed_v_rows),
-                                                      .c = y,
-                                                      .c_row = task.y.row,
-                                                      .steps = seen});
+    typename PackedGemm<T>::Operands operands{.a = shares,
+                                              .a_row = share_row,
+                                              .packed = this->scratch(task.packed_v_rows),
+                                              .c = y,
+                                              .c_row = task.y.row,
+                                              .steps = seen};
+    if (next_ >= 0) {
+      operands.ahead = {this->ahead(1, task.k, next_), this->ahead(2, task.v, next_)};
+    }
+    task.sum_values.run(task.sum_values.rows(count), operands);
   }
 
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
@@ -181,6 +187,7 @@ class Forward : public Worker<T> {
 
   int y_;
   T* stats_;
+  std::int64_t next_ = -1;  // key head that is fetched
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

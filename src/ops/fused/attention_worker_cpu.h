@@ -268,6 +268,17 @@ class Worker {
     product.run(operands);
   }
 
+  /// What a product fetches meanwhile: rows of `head`, unless they are converted first or lie
+  /// across.
+  device::GemmAhead<T> ahead(int arg, const Heads& heads, std::int64_t head) const {
+    if (heads.widen != nullptr || heads.column != 1) return {};
+    return {input(arg, heads, head), heads.rows, heads.row, lines(heads.columns)};
+  }
+  static std::int64_t lines(std::int64_t elements) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    return (elements + kLine - 1) / kLine;
+  }
+
   const Task<T>& task_;
   std::byte* const* args_;
   int first_mask_;
