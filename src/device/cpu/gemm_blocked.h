@@ -56,12 +56,18 @@ std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
   return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
 }
 
-/// Whether blocks are traversed strip by strip (gemm_sweep.cpp): where tiles have
-/// so many multiply-adds in a step that they need not find a panel of B in the L1 cache.
+/// Whether blocks can be traversed strip by strip (gemm_sweep.cpp): where tiles have so many
+/// multiply-adds in a step that they need not find a panel of B in the L1 cache.
+template <class T>
+bool has_sweeping_tiles(const GemmPlan<T>& plan) {
+  const auto& packing = plan.target->strip[static_cast<int>(GemmStripA::kRows)][0];
+  return plan.packs_a && packing[plan.target->strip_rows - 1] != nullptr;
+}
+
+/// Whether they are. Few rows go panel by panel, each of which stays in the L1 cache.
 template <class T>
 bool sweeps(const GemmPlan<T>& plan) {
-  const auto& packing = plan.target->strip[static_cast<int>(GemmStripA::kRows)][0];
-  return plan.packs_a && !plan.packs_in_turn && packing[plan.target->strip_rows - 1] != nullptr;
+  return has_sweeping_tiles(plan) && !plan.packs_in_turn;
 }
 
 /// Of a block.
