@@ -18,11 +18,14 @@ void visit_panels(const Gemm& gemm, F&& f) {
   }
 }
 
+/// `extras`: those of `tile`, whose first tiles fetch what they have ahead.
 template <class T>
-void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows) {
+void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras = nullptr) {
+  tile.extras = extras;
   tile.blocks = rows.big_count;
   tile.a_block = rows.big * tile.a_row;
   rows.big_fn(tile);
+  if (extras != nullptr) extras->ahead_rows = 0;
   if (rows.small_count == 0) return;
   const std::int64_t done = rows.big_count * rows.big;
   tile.a += done * tile.a_row;
@@ -104,10 +107,8 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
     tile.steps = operands.steps < 0 ? k : operands.steps;
     tile.tail = p + 1 == count ? columns.tail : lanes;
     tile.finish = adds ? GemmFinish::kAdd : GemmFinish::kStore;
-    tile.extras = &extras;
     tile.column = column;
-    run_tiles(tile, p < columns.wide_count ? rows.wide : rows.narrow);
-    extras.ahead_rows = 0;  // has been fetched
+    run_tiles(tile, p < columns.wide_count ? rows.wide : rows.narrow, &extras);
     packed += padded * k;
   });
 }
