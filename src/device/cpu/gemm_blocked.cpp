@@ -358,7 +358,7 @@ void BlockedGemm<T>::set_end() {
 }
 
 /// A few tiles at a time, of `panels` side by side: what the receiver reads beside them has just
-/// come into the L1 cache, and a row of it is several lines.
+/// come into the L1 cache, and a row of it is several lines. Of several panels nothing is in place.
 template <class T>
 void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
                                InPlace in_place) {
@@ -369,7 +369,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std:
   const GemmExtras<T> whole = extras_;
   const std::int64_t tiles = (split.big_count + split.small_count) * panels;
   std::int64_t done = 0;
-  const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now, int height, InPlace of_panel) {
+  const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now, int height) {
     const std::int64_t first = whole.ahead_rows * done / tiles;
     done += now.blocks;
     extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
@@ -377,7 +377,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std:
       extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
       extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
     }
-    run_tiles(fn, now, height, of_panel);
+    run_tiles(fn, now, height, in_place);
   };
   tile.c_row = panels * width;
   const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
@@ -390,14 +390,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std:
         now.b += p * width * steps_;
         move_right(now, p * width, start_column);
         if (p + 1 < panels) now.tail = plan_.target->lanes;
-        InPlace of_panel = in_place;
-        if (in_place.b != nullptr) of_panel.b += p * width;
-        if (p > 0 && in_place.a_to != nullptr) {  // the panel before has packed it
-          of_panel.a_to = nullptr;
-          now.a = in_place.a_to;
-          now.a_block = strip_size(height);
-        }
-        run(fn, now, height, of_panel);
+        run(fn, now, height);
       }
       in_place.b = nullptr;
       if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);

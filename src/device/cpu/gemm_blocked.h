@@ -57,11 +57,12 @@ std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
 }
 
 /// Whether blocks can be traversed strip by strip (gemm_sweep.cpp): where tiles have so many
-/// multiply-adds in a step that they need not find a panel of B in the L1 cache.
+/// multiply-adds in a step that they need not find a panel of B in the L1 cache. A B that is packed
+/// for all numbers of rows has wider panels.
 template <class T>
 bool has_sweeping_tiles(const GemmPlan<T>& plan) {
   const auto& packing = plan.target->strip[static_cast<int>(GemmStripA::kRows)][0];
-  return plan.packs_a && packing[plan.target->strip_rows - 1] != nullptr;
+  return plan.packs_a && !plan.b_is_packed && packing[plan.target->strip_rows - 1] != nullptr;
 }
 
 /// Whether they are. Few rows go panel by panel, each of which stays in the L1 cache.

@@ -85,7 +85,7 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
                                  const Progress& strips, int height) {
   const Block& block = sweep.block;
   const std::int64_t panels = split_.wide_count;
-  const bool packs_b = block.packs_b && begin.row == block.row && !plan_.b_is_packed;
+  const bool packs_b = block.packs_b && begin.row == block.row;
   T* c = plan_.hands_over ? c_ + (begin.row - block.row) * c_row_
                           : c_ + begin.row * plan_.n + sweep.column;
   for (std::int64_t p = 0, count = 0; p < panels; p += count) {
@@ -101,10 +101,9 @@ void BlockedGemm<T>::sweep_strip(const Sweep& sweep, const GemmTile<T>& begin,
     }
     tile.blocks = count;
     tile.tail = p < sweep.whole ? plan_.target->lanes : split_.tail;
-    tile.b = plan_.b_is_packed ? packed_steps(column, block.k, sweep.width)
-                               : block.b + p * sweep.width * steps_;
+    tile.b = block.b + p * sweep.width * steps_;
     tile.b_step = sweep.width;
-    extras_.b_block = sweep.width * (plan_.b_is_packed ? plan_.k : steps_);
+    extras_.b_block = sweep.width * steps_;
     tile.c = c + p * sweep.width;
     set_addends(tile, begin.row, column);
     extras_.start_block = is_first_ ? sweep.width * plan_.start_column : sweep.width;
@@ -165,7 +164,7 @@ void BlockedGemm<T>::set_sweep_ahead(const Sweep& sweep, std::int64_t below,
     const std::int64_t rows = std::min(sweep.most_rows, next.rows);
     extras_.ahead[0] = share_of_a(of_strips, next.row, rows, next.k, steps_from(next.k));
   }
-  if (has_next && next.k != block.k && !plan_.b_is_packed) {
+  if (has_next && next.k != block.k) {
     const std::int64_t steps = steps_from(next.k);
     const std::int64_t lines = steps * sweep.columns / kLine;
     extras_.ahead[1] = next.packs_b ? share_of_b(of_block, sweep.column, columns_, next.k, steps)

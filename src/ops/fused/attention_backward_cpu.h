@@ -186,44 +186,31 @@ class Backward : public Worker<T> {
       std::fill(x + own, x + seen, T(0));
       std::fill(dx + own, dx + seen, T(0));
     }
+    const std::int64_t next = next_ * task.groups;
     if (task.dq.is_present()) {
-      task.sum_keys.run(task.sum_keys.rows(count), {.a = dscores,
-                                                    .a_row = task.score_row,
-                                                    .packed = this->scratch(task.packed_k_rows),
-                                                    .c = this->output(dq_, task.dq, head, row),
-                                                    .c_row = task.dq.row,
-                                                    .steps = seen,
-                                                    .ahead = queries_and_keys_ahead()});
+      task.sum_keys.run(task.sum_keys.rows(count),
+                        {.a = dscores,
+                         .a_row = task.score_row,
+                         .packed = this->scratch(task.packed_k_rows),
+                         .c = this->output(dq_, task.dq, head, row),
+                         .c_row = task.dq.row,
+                         .steps = seen,
+                         .ahead = {this->ahead(3, task.q, next), this->ahead(4, task.k, next_)}});
     }
     sum_block(task.sum_q, q.at, q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
-              key_head, values_ahead());
+              key_head, {this->ahead(5, task.v, next_), this->ahead(0, task.dy, next)});
     sum_block(task.sum_dy, dy.at, dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
-              key_head, shares_ahead());
+              key_head, {this->ahead(1, task.y, next), shares_ahead()});
   }
 
   using Ahead = std::array<device::GemmAhead<T>, 2>;
 
-  // What the three products at the end of a block fetch of the next key head.
-  Ahead queries_and_keys_ahead() const {
+  /// Stored shares of the next key head's first head of queries.
+  device::GemmAhead<T> shares_ahead() const {
     const Task<T>& task = this->task_;
-    if (next_ < 0) return {};
-    return {this->ahead(3, task.q, next_ * task.groups), this->ahead(4, task.k, next_)};
-  }
-  Ahead values_ahead() const {
-    const Task<T>& task = this->task_;
-    if (next_ < 0) return {};
-    return {this->ahead(5, task.v, next_), this->ahead(0, task.dy, next_ * task.groups)};
-  }
-  Ahead shares_ahead() const {
-    const Task<T>& task = this->task_;
-    if (next_ < 0) return {};
-    const std::int64_t head = next_ * task.groups;
-    Ahead both = {this->ahead(1, task.y, head), {}};
-    if (task.stores_shares && task.narrow == nullptr) {
-      const std::int64_t first = head * task.queries() * task.keys();
-      both[1] = {stats_ + first, task.queries(), task.keys(), this->lines(task.keys())};
-    }
-    return both;
+    if (next_ < 0 || !task.stores_shares || task.narrow != nullptr) return {};
+    const std::int64_t first = next_ * task.groups * task.queries() * task.keys();
+    return {stats_ + first, task.queries(), task.keys(), this->lines(task.keys())};
   }
 
   /// x and dx become the shares of a row and the gradient of its scores times the scale.

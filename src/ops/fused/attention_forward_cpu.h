@@ -89,16 +89,14 @@ class Forward : public Worker<T> {
                                      .steps = seen});
       }
     }
-    typename PackedGemm<T>::Operands operands{.a = shares,
-                                              .a_row = share_row,
-                                              .packed = this->scratch(task.packed_v_rows),
-                                              .c = y,
-                                              .c_row = task.y.row,
-                                              .steps = seen};
-    if (next_ >= 0) {
-      operands.ahead = {this->ahead(1, task.k, next_), this->ahead(2, task.v, next_)};
-    }
-    task.sum_values.run(task.sum_values.rows(count), operands);
+    task.sum_values.run(task.sum_values.rows(count),
+                        {.a = shares,
+                         .a_row = share_row,
+                         .packed = this->scratch(task.packed_v_rows),
+                         .c = y,
+                         .c_row = task.y.row,
+                         .steps = seen,
+                         .ahead = {this->ahead(1, task.k, next_), this->ahead(2, task.v, next_)}});
   }
 
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {

@@ -268,10 +268,10 @@ class Worker {
     product.run(operands);
   }
 
-  /// What a product fetches meanwhile: rows of `head`, unless they are converted first or lie
-  /// across.
+  /// What a product fetches meanwhile: rows of `head`, unless that is negative, or they are
+  /// converted first or lie across.
   device::GemmAhead<T> ahead(int arg, const Heads& heads, std::int64_t head) const {
-    if (heads.widen != nullptr || heads.column != 1) return {};
+    if (head < 0 || heads.widen != nullptr || heads.column != 1) return {};
     return {input(arg, heads, head), heads.rows, heads.row, lines(heads.columns)};
   }
   static std::int64_t lines(std::int64_t elements) {
