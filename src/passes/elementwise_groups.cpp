@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "ir/pattern.h"
 #include "ir/pointer_map.h"
 #include "ir/static_size.h"
 #include "ir/uses.h"
@@ -46,7 +47,7 @@ class Grouper {
     for (ir::Node* node : graph_.nodes) {
       const opdef::OpDef* def = registry_.find(*node);
       if (def != nullptr && def->expression != nullptr) {
-        if (merge_ && (can_wait(*node) || is_read_of_half(*node))) {
+        if (merge_ && (can_wait(*node) || is_read_of_half(*node) || is_guarded(*node))) {
           waiting_.insert(node);
         } else {
           place_elementwise(node);
@@ -113,6 +114,25 @@ class Grouper {
     return source != nullptr && same_shape(*source, *output) &&
            std::ranges::any_of(uses_.of(source),
                                [this](const ir::Use& use) { return !is_elementwise(use.node); });
+  }
+
+  // Computed for a Where whose one condition is known later, as of an update that a loss scale
+  // guards: its operands are kept until then, not its results too.
+  bool is_guarded(const ir::Node& node) const {
+    constexpr int kLongest = 8;
+    const ir::Node* at = &node;
+    for (int i = 0; i < kLongest; ++i) {
+      const ir::Value* output = at->outputs[0];
+      const ir::Node* reader = uses_.only_reader(output);
+      if (!is_elementwise(reader) || !same_shape(*reader->outputs[0], *output)) return false;
+      if (ir::is_op(reader, "Where")) {
+        const ir::Value* condition = reader->inputs[0];
+        return condition != output && !condition->is_constant() &&
+               ir::static_elements(*condition) == 1 && ir::static_elements(*output) != 1;
+      }
+      at = reader;
+    }
+    return false;
   }
 
   // Adds the waiting producers of `node`, a main member of group g, to the group.

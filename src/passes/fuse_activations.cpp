@@ -274,10 +274,17 @@ void find_gradient(const ir::Uses& uses, const Functions& functions, const Sampl
   }
 }
 
-// The slope is then computed again from the half: stored, it would take twice its memory.
 bool is_stored_as_half(const Value& u) {
   return u.producer != nullptr && ir::is_op(*u.producer, {"Cast"}) &&
          u.dtype() == DataType::kFloat32 && ir::holds_half(u.producer->inputs[0]);
+}
+
+// What the forward pass reads too: not what was stored of it for the gradient, which computes y
+// again where it needs that.
+bool is_read_forward(const Value& half, const ir::Uses& uses) {
+  const Node* rounding = half.producer;
+  return rounding == nullptr || !ir::is_op(*rounding, {"Cast"}) ||
+         uses.count(rounding->inputs[0]) == 1;
 }
 
 std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Uses& uses) {
@@ -310,6 +317,18 @@ std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Us
     }
   }
   return std::nullopt;
+}
+
+// What is left of a value that is stored as the half that `widening` reads.
+Value* rounded(ir::Graph& graph, Value* value, const Node& widening) {
+  const auto cast = [&](Value* from, DataType dtype) {
+    Node* node = graph.add_node("Cast", {from}, 1, widening.attributes, "", value->name);
+    node->set_attribute("to", static_cast<std::int64_t>(dtype));
+    node->outputs[0]->type = value->type;
+    node->outputs[0]->type.dtype = dtype;
+    return node->outputs[0];
+  };
+  return cast(cast(value, widening.inputs[0]->dtype()), value->dtype());
 }
 
 // Before `place`, a node that computes these values, which it takes from their producers.
@@ -355,7 +374,9 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       replaced[old_y] = node;
     }
     if (old_du == nullptr) continue;
-    if (is_stored_as_half(*match.u)) {
+    // The slope of a half is stored as one too, instead of u, or else computed again from u.
+    const bool is_half = is_stored_as_half(*match.u);
+    if (is_half && (node == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses))) {
       Node* gradient = take(graph, opdef::kActivationGradient, {match.u, match.dy}, match.du,
                             ir::kFusedDomain, old_du->name);
       gradient->set_attribute("function", function);
@@ -363,6 +384,7 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       continue;
     }
     Value* slope = graph.add_output(node, 1, match.u->type, "slope");
+    if (is_half) slope = rounded(graph, slope, *match.u->producer);
     replaced[old_du] = take(graph, "Mul", {match.dy, slope}, match.du, "", old_du->name);
   }
   for (Node*& node : graph.nodes) {

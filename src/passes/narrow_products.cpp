@@ -9,6 +9,7 @@
 #include "opdef/activation.h"
 #include "opdef/attention.h"
 #include "opdef/fused.h"
+#include "opdef/fused_layer_norm.h"
 #include "opdef/fused_normalization.h"
 #include "passes/passes.h"
 #include "passes/rewriter.h"
@@ -99,6 +100,8 @@ bool narrow_operands(Node& node, const PassContext& context) {
 
 // What reads and writes halves element by element or row by row.
 bool is_stream(const Node& node) {
+  const std::string_view name = opdef::base_name(node.domain, node.op_type);
+  if (name == opdef::kFusedLayerNorm || name == opdef::kFusedLayerNormGrad) return true;
   return opdef::is_fused(&node, opdef::kActivation) ||
          opdef::is_fused(&node, opdef::kActivationGradient) ||
          opdef::is_fused(&node, "SoftmaxCrossEntropyLoss") ||
@@ -157,23 +160,27 @@ Value* half_of_result(const Value* wide, const ir::Uses& uses) {
   return is_cast_node(reader) && ir::holds_half(reader->outputs[0]) ? reader->outputs[0] : nullptr;
 }
 
-// The result is written as the half that it is rounded to, if nothing else reads it.
-bool narrow_result(Node& node, const ir::Uses& uses, const PassContext& context) {
+// Results are written as the halves that they are rounded to, if nothing else reads them. The Casts
+// are appended to `gone`.
+void narrow_results(Node& node, const ir::Uses& uses, const PassContext& context,
+                    std::vector<const Node*>& gone) {
   if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node) &&
       !is_of_images(node)) {
-    return false;
+    return;
   }
-  Value* const wide = node.outputs[0];
-  Value* const half = half_of_result(wide, uses);
-  if (half == nullptr) return false;
-  if (!is_stream(node) && half->dtype() != node.inputs[0]->dtype()) return false;
-  node.outputs[0] = half;
-  if (context.has_kernel(node)) {
-    ir::Graph::set_output(&node, 0, half);
-    return true;
+  for (std::size_t i = 0; i < (is_stream(node) ? node.outputs.size() : 1); ++i) {
+    Value* const wide = node.outputs[i];
+    Value* const half = half_of_result(wide, uses);
+    if (half == nullptr) continue;
+    if (!is_stream(node) && half->dtype() != node.inputs[0]->dtype()) continue;
+    node.outputs[i] = half;
+    if (context.has_kernel(node)) {
+      gone.push_back(half->producer);
+      ir::Graph::set_output(&node, i, half);
+    } else {
+      node.outputs[i] = wide;
+    }
   }
-  node.outputs[0] = wide;
-  return false;
 }
 
 // All operands and results at once. The Casts of the results are appended to `gone`.
@@ -267,8 +274,7 @@ bool narrow_products(ir::Graph& graph, const PassContext& context) {
                                                     : false;
     if (!is_narrowed) continue;
     changed = true;
-    const Node* reader = uses.only_reader(node->outputs[0]);
-    if (narrow_result(*node, uses, context)) gone.push_back(reader);
+    narrow_results(*node, uses, context, gone);
   }
   std::erase_if(graph.nodes,
                 [&](const Node* node) { return std::ranges::find(gone, node) != gone.end(); });

@@ -206,33 +206,51 @@ TEST_F(MixedPrecisionPassesTest, NearReadersShareThem) {
   EXPECT_FALSE(spread_casts(graph(), context()));
 }
 
-TEST_F(MixedPrecisionPassesTest, TheSlopeOfAnActivationIsComputedAgainFromTheHalf) {
+// SiLU of u and its gradient, as rules write it.
+struct Silu {
+  Value* y;
+  Value* slope;
+};
+
+Silu silu(ir::GraphBuilder& g, Value* u) {
+  Value* s = g.op("Sigmoid", {u});
+  Value* one = g.scalar_like(u, 1);
+  Value* y = g.mul(u, s);
+  return {y, g.add(s, g.mul(y, g.sub(one, s)))};
+}
+
+TEST_F(MixedPrecisionPassesTest, TheSlopeOfAHalfIsStoredAsOne) {
   Value* u = wide(input("u", {64, 128}, DataType::kBfloat16));
   Value* dy = wide(input("dy", {64, 128}, DataType::kBfloat16));
-  Value* s = g_.op("Sigmoid", {u});
-  Value* one = g_.scalar_like(u, 1);
-  Value* y = g_.mul(u, s);
-  Value* slope = g_.add(s, g_.mul(y, g_.sub(one, s)));
-  graph().outputs = {half_of(y), half_of(g_.mul(dy, slope))};
+  const Silu f = silu(g_, u);
+  graph().outputs = {half_of(f.y), half_of(g_.mul(dy, f.slope))};
   run(fuse_activations);
   EXPECT_TRUE(narrow_products(graph(), context()));
   const Node* forward = find(opdef::kActivation);
+  ASSERT_NE(forward, nullptr);
+  ASSERT_EQ(forward->outputs.size(), 2U);
+  for (const Value* result : forward->outputs) EXPECT_EQ(result->dtype(), DataType::kBfloat16);
+  EXPECT_EQ(forward->inputs[0]->dtype(), DataType::kBfloat16);
+  EXPECT_EQ(find(opdef::kActivationGradient), nullptr);
+}
+
+// The forward pass reads the number that was rounded.
+TEST_F(MixedPrecisionPassesTest, TheSlopeOfAStoredCopyIsComputedAgain) {
+  Value* u = input("u", {64, 128});
+  Value* dy = input("dy", {64, 128});
+  const Silu again = silu(g_, wide(half_of(u)));
+  graph().outputs = {silu(g_, u).y, again.y, g_.mul(dy, again.slope)};
+  run(fuse_activations);
+  EXPECT_TRUE(narrow_products(graph(), context()));
   const Node* gradient = find(opdef::kActivationGradient);
-  ASSERT_TRUE(forward != nullptr && gradient != nullptr);
-  EXPECT_EQ(graph().nodes.size(), 2U);
-  EXPECT_EQ(forward->outputs[0]->dtype(), DataType::kBfloat16);
-  for (const Value* operand : gradient->inputs) EXPECT_EQ(operand->dtype(), DataType::kBfloat16);
-  EXPECT_EQ(gradient->outputs[0]->dtype(), DataType::kBfloat16);
+  ASSERT_NE(gradient, nullptr);
+  EXPECT_EQ(gradient->inputs[0]->dtype(), DataType::kBfloat16);
+  EXPECT_EQ(gradient->inputs[1]->dtype(), DataType::kFloat32);
 }
 
 TEST_F(MixedPrecisionPassesTest, TheSlopeOfAFloat32IsStored) {
-  Value* u = input("u", {64, 128});
-  Value* dy = input("dy", {64, 128});
-  Value* s = g_.op("Sigmoid", {u});
-  Value* one = g_.scalar_like(u, 1);
-  Value* y = g_.mul(u, s);
-  Value* slope = g_.add(s, g_.mul(y, g_.sub(one, s)));
-  graph().outputs = {y, g_.mul(dy, slope)};
+  const Silu f = silu(g_, input("u", {64, 128}));
+  graph().outputs = {f.y, g_.mul(input("dy", {64, 128}), f.slope)};
   run(fuse_activations);
   EXPECT_EQ(op_types(), (std::vector<std::string>{std::string(opdef::kActivation), "Mul"}));
 }

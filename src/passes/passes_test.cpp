@@ -479,6 +479,23 @@ TEST_F(PassTest, MasksAreComputedWhereTheyAreRead) {
       << ir::to_text(graph());
 }
 
+// An update that a loss scale guards: new weights are not stored until the condition is known.
+TEST_F(PassTest, GuardedUpdatesAreComputedWhereTheyAreChosen) {
+  Value* w = input("w", {64, 64});
+  Value* g = g_.mul(input("g", {64, 64}), input("inverse_scale", {}));
+  Value* size = g_.reduce_sum(g_.matmul(g, g), {0, 1}, false);
+  Value* is_finite = g_.op("Less", {size, input("limit", {})});
+  Value* updated = g_.sub(w, g_.mul(g, input("rate", {})));
+  graph().outputs = {g_.op("Where", {is_finite, updated, w})};
+  run();
+  // The gradient; its product and what that adds up to; the update.
+  ASSERT_EQ(op_types(),
+            (std::vector<std::string>{"Elementwise", "Gemm", "Elementwise", "Elementwise"}))
+      << ir::to_text(graph());
+  EXPECT_EQ(graph().nodes[0]->outputs.size(), 1U);
+  EXPECT_EQ(graph().nodes[3]->outputs, graph().outputs);
+}
+
 // a -> MatMul -> b, and c = a + b: fusing a with c would need the product inside.
 TEST_F(PassTest, NoPathLeavesAGroupAndComesBack) {
   Value* x = input("x", {4, 4});

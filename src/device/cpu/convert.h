@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_CPU_CONVERT_H_
 #define ONNXGRAD_DEVICE_CPU_CONVERT_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "onnxgrad/dtype.h"
@@ -19,8 +20,16 @@ ConvertFn find_conversion(DataType from, DataType to);
 /// The vectorised ones among them (convert_simd.cpp); nullptr for the others.
 ConvertFn find_vector_conversion(DataType from, DataType to);
 
-/// From float32 to float32: each number rounded to a half of type `half`.
-ConvertFn find_rounding(DataType half);
+/// to[i, j] = from[i, j]; zeros after the last column up to a full vector. Rows are so many numbers
+/// apart.
+using ConvertRowsFn = void (*)(float* to, std::ptrdiff_t to_row, const void* from,
+                               std::ptrdiff_t from_row, std::int64_t rows, std::int64_t columns);
+
+/// From halves of a type, or, if it `rounds`, from float32 rounded to them.
+ConvertRowsFn find_widening(DataType half, bool rounds);
+
+/// to[i] += from[i] for i in [0, n).
+void add_widened(double* to, const float* from, std::int64_t n);
 
 }  // namespace onnxgrad::device
 

@@ -31,6 +31,8 @@ HWY_INLINE void convert_vectors(To* to, const From* from, std::int64_t n, F conv
   constexpr std::int64_t kLanes = hn::MaxLanes(wide);
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
+    if constexpr (sizeof(From) < sizeof(To)) __builtin_prefetch(from + n + i);
+    if constexpr (sizeof(From) > sizeof(To)) __builtin_prefetch(to + n + i, 1);
     hn::StoreU(convert(hn::LoadU(d_from, from + i)), d_to, to + i);
   }
   if (i == n) return;
@@ -101,15 +103,67 @@ void double_to_half(void* to, const void* from, std::int64_t n) {
                   [&](auto v) { return Format::store(df, to_odd_floats(d, v)); });
 }
 
-template <class Format>
-void round_floats(void* to, const void* from, std::int64_t n) {
+template <class From, class F>
+HWY_INLINE void convert_rows(float* to, std::ptrdiff_t to_row, const void* raw,
+                             std::ptrdiff_t from_row, std::int64_t rows, std::int64_t columns,
+                             F convert) {
   const hn::ScalableTag<float> d;
-  convert_vectors(static_cast<float*>(to), static_cast<const float*>(from), n,
-                  [&](auto v) { return round_to_half<Format>(d, v); });
+  const hn::Rebind<From, decltype(d)> d_from;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  constexpr std::ptrdiff_t kAhead = 4;  // rows, which may be short
+  const auto* from = static_cast<const From*>(raw);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    std::int64_t j = 0;
+    for (; j + kLanes <= columns; j += kLanes) {
+      __builtin_prefetch(from + kAhead * from_row + j);
+      hn::StoreU(convert(hn::LoadU(d_from, from + j)), d, to + j);
+    }
+    if (j < columns) {
+      HWY_ALIGN From rest[kLanes] = {};
+      for (std::int64_t r = j; r < columns; ++r) rest[r - j] = from[r];
+      hn::StoreU(convert(hn::Load(d_from, rest)), d, to + j);
+    }
+    from += from_row;
+    to += to_row;
+  }
 }
 
-ConvertFn rounding_to(DataType half) {
-  return half == DataType::kFloat16 ? round_floats<Float16Format> : round_floats<Bfloat16Format>;
+template <class Format>
+void widen_rows(float* to, std::ptrdiff_t to_row, const void* from, std::ptrdiff_t from_row,
+                std::int64_t rows, std::int64_t columns) {
+  const hn::ScalableTag<float> d;
+  convert_rows<std::uint16_t>(to, to_row, from, from_row, rows, columns,
+                              [&](auto v) { return Format::load(d, v); });
+}
+
+template <class Format>
+void round_rows(float* to, std::ptrdiff_t to_row, const void* from, std::ptrdiff_t from_row,
+                std::int64_t rows, std::int64_t columns) {
+  const hn::ScalableTag<float> d;
+  convert_rows<float>(to, to_row, from, from_row, rows, columns,
+                      [&](auto v) { return round_to_half<Format>(d, v); });
+}
+
+template <class Format>
+ConvertRowsFn widening_of(bool rounds) {
+  return rounds ? round_rows<Format> : widen_rows<Format>;
+}
+
+ConvertRowsFn widening(DataType half, bool rounds) {
+  return half == DataType::kFloat16 ? widening_of<Float16Format>(rounds)
+                                    : widening_of<Bfloat16Format>(rounds);
+}
+
+void add_widened(double* to, const float* from, std::int64_t n) {
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> df;
+  constexpr std::int64_t kLanes = hn::MaxLanes(d);
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto wide = hn::PromoteTo(d, hn::LoadU(df, from + i));
+    hn::StoreU(hn::Add(hn::LoadU(d, to + i), wide), d, to + i);
+  }
+  for (; i < n; ++i) to[i] += static_cast<double>(from[i]);
 }
 
 template <class Format>
@@ -143,13 +197,20 @@ HWY_AFTER_NAMESPACE();
 namespace onnxgrad::device {
 
 HWY_EXPORT(find);
-HWY_EXPORT(rounding_to);
+HWY_EXPORT(widening);
+HWY_EXPORT(add_widened);
 
 ConvertFn find_vector_conversion(DataType from, DataType to) {
   return HWY_DYNAMIC_DISPATCH(find)(from, to);
 }
 
-ConvertFn find_rounding(DataType half) { return HWY_DYNAMIC_DISPATCH(rounding_to)(half); }
+void add_widened(double* to, const float* from, std::int64_t n) {
+  HWY_DYNAMIC_DISPATCH(add_widened)(to, from, n);
+}
+
+ConvertRowsFn find_widening(DataType half, bool rounds) {
+  return HWY_DYNAMIC_DISPATCH(widening)(half, rounds);
+}
 
 }  // namespace onnxgrad::device
 #endif  // HWY_ONCE

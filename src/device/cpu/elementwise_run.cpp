@@ -2,6 +2,7 @@
 #include <cstring>
 #include <limits>
 
+#include "device/cpu/convert.h"
 #include "device/cpu/elementwise_plan.h"
 #include "device/cpu/flush_denormals.h"
 #include "device/cpu/threads.h"
@@ -301,9 +302,7 @@ class Runner {
   void combine(const Reduction& reduction, std::int64_t at, const std::byte* x, std::int64_t n) {
     if (reduction.is_wide) {
       auto* to = reinterpret_cast<double*>(totals(reduction)) + at;
-      const auto* from = reinterpret_cast<const float*>(x);
-      for (std::int64_t i = 0; i < n; ++i) to[i] += static_cast<double>(from[i]);
-      return;
+      return add_widened(to, reinterpret_cast<const float*>(x), n);
     }
     std::byte* to = totals(reduction) + at * plan_.element_bytes;
     plan_.table.at(combining(reduction.fold))(to, to, x, nullptr, n, false);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "device/cpu/gemm_source.h"
 #include "onnxgrad/dtype.h"
 
 // Dense matrix products for kernels: prepare_gemm computes everything about a product that is known
@@ -44,8 +45,11 @@ struct GemmSpec {
   bool transpose_a = false;
   bool transpose_b = false;
   /// From one row of A in memory to the next, if A is part of a larger matrix. 0:
-  /// dense. Otherwise only for kTiles and n > 1.
+  /// dense. Otherwise only for kTiles and n > 1, or with sources.
   std::int64_t a_row_length = 0;
+  /// float32: A and B are numbers of other types, converted as blocks of them are packed. Both or
+  /// neither.
+  GemmSource a_source = {}, b_source = {};
   GemmStart start = GemmStart::kZero;
   /// Further addends, up to the first kZero; only with a `start` and n > 1.
   std::array<GemmStart, kGemmMoreAddends> more = {};
@@ -87,6 +91,7 @@ struct GemmOperands {
   const void* context = nullptr;
   /// Matrices like C that `finished` reads, to be fetched into the cache meanwhile. nullptr: none.
   std::array<const void*, kGemmMoreAddends> touched = {};
+  std::int64_t touched_size = 0;  ///< bytes of their elements, at most C's; 0: as C's
 };
 
 struct PreparedGemm {

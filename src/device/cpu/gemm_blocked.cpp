@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "device/cpu/gemm_blocked_run.h"
@@ -36,6 +37,7 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
                             std::byte* scratch)
     : plan_(plan),
       a_(static_cast<const T*>(operands.a)),
+      a_line_(plan.transpose_a ? plan.m : plan.k),
       b_(static_cast<const T*>(operands.b)),
       c_(static_cast<T*>(operands.c)),
       c_row_(plan.n),
@@ -47,6 +49,14 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
   if (plan.packs_a) {
     packed_a_ = rest;
     rest += packed_a_elements(plan);
+  }
+  if (plan.a_source) {
+    converted_a_ = rest;
+    a_ = rest;
+    a_line_ = converted_row(plan);
+    rest += converted_a_elements(plan);
+    lines_ = rest;
+    rest += converted_lines(plan);
   }
   if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
   if (!plan.hands_over) return;
@@ -135,7 +145,7 @@ void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
 template <class T>
 void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
-  if (!plan_.transpose_b && !has_small_panels(plan_)) {
+  if (!plan_.transpose_b && !plan_.b_source && !has_small_panels(plan_)) {
     return copy_panels(b_at(j, k), to);
   }
   for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
@@ -150,8 +160,42 @@ void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
 template <class T>
 void BlockedGemm<T>::pack_panels(std::int64_t k, std::int64_t column, std::int64_t count,
                                  std::int64_t width, T* to) const {
+  if (plan_.b_source) return convert_panels(k, column, count, width, to);
   for (std::int64_t i = 0; i < count; i += width) {
     pack_b(plan_, b_, k, steps_, column + i, std::min(width, count - i), to + i * steps_, width);
+  }
+}
+
+/// The same of a matrix of other numbers.
+template <class T>
+void BlockedGemm<T>::convert_panels(std::int64_t k, std::int64_t column, std::int64_t count,
+                                    std::int64_t width, T* to) const {
+  if constexpr (std::is_same_v<T, float>) {
+    const GemmSource& source = plan_.b_source;
+    for (std::int64_t i = 0; i < count; i += width) {
+      const std::int64_t columns = std::min(width, count - i);
+      const std::int64_t first = source_of_b(column + i, k);
+      T* panel = to + i * steps_;
+      if (plan_.transpose_b) {
+        transpose_source(source, {b_, first, plan_.k, columns, steps_}, width, *plan_.target, panel,
+                         width, lines_);
+      } else {
+        source.convert(panel, width, source.at(b_, first), plan_.n, steps_, columns);
+      }
+    }
+  }
+}
+
+/// A block of A, which tiles then find in place.
+template <class T>
+void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t k) {
+  if constexpr (std::is_same_v<T, float>) {
+    const GemmSource& source = plan_.a_source;
+    source.convert(converted_a_, a_line_, source.at(operands_.a, source_of_a(row, k)),
+                   plan_.source_row, plan_.transpose_a ? steps_ : rows,
+                   plan_.transpose_a ? rows : steps_);
+    a_begin_row_ = row;
+    a_begin_k_ = k;
   }
 }
 
@@ -184,6 +228,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   const auto [row, rows, k, b, packs_b] = block;
   const std::int64_t first_column = column;
   const std::int64_t panels = split_.wide_count + split_.narrow_count;
+  if (plan_.a_source) convert_a(row, rows, k);
   std::int64_t p = 0;
   if (can_sweep()) {
     sweep(block, column, next);
@@ -214,7 +259,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
     if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
       const std::int64_t count = std::min(together * width, first_column + columns_ - column);
-      if (in_strips && can_pack && !plan_.transpose_b && count == together * width) {
+      if (in_strips && can_pack && can_pack_b() && count == together * width) {
         in_place.b = b_at(column, k);
       } else {
         pack_panels(k, column, count, width, panel);
@@ -246,7 +291,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
 template <class T>
 void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Progress& panels) {
   const std::int64_t steps = steps_from(next.k);
-  if (plan_.packs_a || plan_.transpose_a) {
+  if (plan_.packs_a || plan_.transpose_a || plan_.a_source) {
     extras_.ahead[0] = share_of_a(panels, next.row, next.rows, next.k, steps);
   }
   if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
@@ -297,9 +342,8 @@ void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int heig
 
 template <class T>
 void BlockedGemm<T>::pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
-  const std::ptrdiff_t a_row = plan_.transpose_a ? plan_.m : plan_.k;
   const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t height) {
-    pack_strips(*plan_.target, a_at(row + first, k), a_row, plan_.transpose_a, strips, height,
+    pack_strips(*plan_.target, a_at(row + first, k), a_line_, plan_.transpose_a, strips, height,
                 steps_, packed_a_ + strip_size(first));
   };
   pack(0, split.big_count, split.big);
@@ -332,15 +376,16 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
   }
   if (!is_last_) {
     extras_.touched_row = c_row_;
+    extras_.touched_size = sizeof(T);
     extras_.touched[0] = tile.c - row * c_row_ - column;
     extras_.touched_count = is_first_ ? 0 : 1;
     return;
   }
   extras_.touched_row = plan_.n;
+  if (operands_.touched_size > 0) extras_.touched_size = operands_.touched_size;
   extras_.touched_count = 0;
   for (const void* matrix : operands_.touched) {
-    if (matrix == nullptr) continue;
-    extras_.touched[extras_.touched_count++] = static_cast<const T*>(matrix);
+    if (matrix != nullptr) extras_.touched[extras_.touched_count++] = matrix;
   }
 }
 

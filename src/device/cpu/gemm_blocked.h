@@ -56,6 +56,24 @@ std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
   return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
 }
 
+/// From row to row of a block of A that has been converted.
+template <class T>
+std::int64_t converted_row(const GemmPlan<T>& plan) {
+  return round_up(plan.transpose_a ? plan.block_m : plan.block_k, 64 / sizeof(T));
+}
+
+template <class T>
+std::int64_t converted_a_elements(const GemmPlan<T>& plan) {
+  if (!plan.a_source) return 0;
+  return converted_row(plan) * (plan.transpose_a ? plan.block_k : plan.block_m);
+}
+
+/// Rows of B that are converted before they are transposed.
+template <class T>
+std::int64_t converted_lines(const GemmPlan<T>& plan) {
+  return plan.b_source && plan.transpose_b ? kSourceLines * kSourceSteps : 0;
+}
+
 /// Whether blocks can be traversed strip by strip (gemm_sweep.cpp): where tiles have so many
 /// multiply-adds in a step that they need not find a panel of B in the L1 cache. A B that is packed
 /// for all numbers of rows has wider panels.

@@ -75,6 +75,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
+  elements += converted_a_elements(plan) + converted_lines(plan);
   if (plan.hands_over) {
     elements += handed_over_elements(plan);
     if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;

@@ -54,6 +54,9 @@ class BlockedGemm {
   void pack_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
                    T* to) const;
   void copy_panels(const T* from, T* to) const;
+  void convert_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
+                      T* to) const;
+  void convert_a(std::int64_t row, std::int64_t rows, std::int64_t k);
   void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split);
   void run_block(const Block& block, std::int64_t column, const Block& next);
   void set_ahead(const Block& next, std::int64_t column, const Progress& panels);
@@ -107,7 +110,8 @@ class BlockedGemm {
 
   /// A and B, which are not packed, for a row or a column of C and a step.
   const T* a_at(std::int64_t row, std::int64_t k) const {
-    return plan_.transpose_a ? a_ + k * plan_.m + row : a_ + row * plan_.k + k;
+    const std::int64_t line = plan_.transpose_a ? k - a_begin_k_ : row - a_begin_row_;
+    return a_ + line * a_line_ + (plan_.transpose_a ? row - a_begin_row_ : k - a_begin_k_);
   }
   const T* b_at(std::int64_t column, std::int64_t k) const {
     return plan_.transpose_b ? b_ + column * plan_.k + k : b_ + k * plan_.n + column;
@@ -115,15 +119,15 @@ class BlockedGemm {
 
   void set_a_in_place(GemmTile<T>& tile, std::int64_t k, std::int64_t row) const {
     tile.a = a_at(row, k);
-    tile.a_row = plan_.transpose_a ? 1 : plan_.k;
-    tile.a_step = plan_.transpose_a ? plan_.m : 1;
+    tile.a_row = plan_.transpose_a ? 1 : a_line_;
+    tile.a_step = plan_.transpose_a ? a_line_ : 1;
   }
 
   /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
   /// part of a line that the tile before has left.
   bool can_read_in_place() const {
     constexpr std::int64_t kPage = 4096 / sizeof(T);
-    return !plan_.transpose_a || plan_.m % kPage != 0;
+    return !plan_.transpose_a || a_line_ % kPage != 0;
   }
 
   /// Whether tiles of these heights pack what is in place.
@@ -132,6 +136,9 @@ class BlockedGemm {
     return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
            (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
   }
+
+  /// Whether tiles can pack B.
+  bool can_pack_b() const { return !plan_.transpose_b && !plan_.b_source; }
 
   /// The tiles of packed rows.
   RowSplit<T> strips(std::int64_t rows) const {
@@ -171,19 +178,46 @@ class BlockedGemm {
   /// The same of A for `rows` rows of C, from `row` on, and some steps.
   GemmAhead<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows, std::int64_t k,
                           std::int64_t steps) const {
-    return plan_.transpose_a ? share_of(now, a_at(row, k), steps, plan_.m, rows)
-                             : share_of(now, a_at(row, k), rows, plan_.k, steps);
+    const std::int64_t all = plan_.transpose_a ? steps : rows;
+    const std::int64_t each = plan_.transpose_a ? rows : steps;
+    if (!plan_.a_source) return share_of(now, a_at(row, k), all, a_line_, each);
+    return share_of_source(now, plan_.a_source, operands_.a, source_of_a(row, k), all,
+                           plan_.source_row, each);
+  }
+
+  /// The number of A in memory for a row of C and a step.
+  std::int64_t source_of_a(std::int64_t row, std::int64_t k) const {
+    return plan_.transpose_a ? k * plan_.source_row + row : row * plan_.source_row + k;
   }
 
   /// The same of B for some columns of C.
   GemmAhead<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
                           std::int64_t k, std::int64_t steps) const {
-    return plan_.transpose_b ? share_of(now, b_at(column, k), columns, plan_.k, steps)
-                             : share_of(now, b_at(column, k), steps, plan_.n, columns);
+    const std::int64_t all = plan_.transpose_b ? columns : steps;
+    const std::int64_t each = plan_.transpose_b ? steps : columns;
+    const std::int64_t row = plan_.transpose_b ? plan_.k : plan_.n;
+    if (!plan_.b_source) return share_of(now, b_at(column, k), all, row, each);
+    return share_of_source(now, plan_.b_source, b_, source_of_b(column, k), all, row, each);
+  }
+
+  std::int64_t source_of_b(std::int64_t column, std::int64_t k) const {
+    return plan_.transpose_b ? column * plan_.k + k : k * plan_.n + column;
+  }
+
+  /// The share of a matrix of smaller numbers, in whole elements of T.
+  static GemmAhead<T> share_of_source(const Progress& now, const GemmSource& source,
+                                      const void* matrix, std::int64_t first, std::int64_t all,
+                                      std::int64_t row, std::int64_t each) {
+    constexpr std::int64_t kSize = sizeof(T);
+    const auto* from = reinterpret_cast<const T*>(source.at(matrix, first));
+    return share_of(now, from, all, row * source.size / kSize, ceil_div(each * source.size, kSize));
   }
 
   const GemmPlan<T>& plan_;
+  // A, from a row and a step on: all of it, or the block that has been converted.
   const T* a_;
+  std::ptrdiff_t a_line_;  // from row to row in memory
+  std::int64_t a_begin_row_ = 0, a_begin_k_ = 0;
   const T* b_;
   T* c_;  // C, or the block of it that is handed over
   T* handed_over_ = nullptr;
@@ -194,6 +228,8 @@ class BlockedGemm {
   T* packed_b_;
   T* packed_a_ = nullptr;     // of a block
   bool a_is_packed_ = false;  // for the panel that is computed
+  T* converted_a_ = nullptr;
+  T* lines_ = nullptr;  // of B, while they are converted
   GemmExtras<T> extras_ = {};
   ColumnSplit<T> split_ = {};
   ColumnSums<T> sums_;

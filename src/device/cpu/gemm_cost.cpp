@@ -130,6 +130,9 @@ double dots_cost(const GemmSpec& spec, const GemmTarget<T>& target) {
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const bool a_is_transposed = spec.transpose_a && spec.m != 1 && spec.k != 1;
+  if (spec.a_source) {
+    return packs_a(spec, target) ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
+  }
   if (spec.k == 0) return GemmChoice::kTiles;
   if (spec.choice != GemmChoice::kBest) {
     const bool cannot = (spec.choice == GemmChoice::kDots &&

@@ -102,6 +102,9 @@ struct GemmPlan {
   bool packs_a = false;        ///< as strips of a tile's rows
   bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
   bool b_is_packed = false;    ///< all of B, in the panels of `columns`
+  /// Of A and B in memory, if these are converted; and from row to row of A there.
+  GemmSource a_source = {}, b_source = {};
+  std::int64_t source_row = 0;
   bool is_scaled = false;
   bool sums_columns = false;
   std::int64_t sums_offset = 0;  ///< bytes into a thread's scratch: doubles, then T, [n] each

@@ -138,7 +138,7 @@ bool BlockedGemm<T>::find_b(const Sweep& sweep, std::int64_t p, bool can_pack, G
   const std::int64_t column = sweep.column + p * sweep.width;
   const std::int64_t count = std::min(sweep.width, sweep.column + columns_ - column);
   T* panel = sweep.block.b + p * sweep.width * steps_;
-  if (!can_pack || plan_.transpose_b || count < sweep.width) {
+  if (!can_pack || !can_pack_b() || count < sweep.width) {
     pack_panels(sweep.block.k, column, count, sweep.width, panel);
     return false;
   }
@@ -157,7 +157,12 @@ void BlockedGemm<T>::set_sweep_ahead(const Sweep& sweep, std::int64_t below,
   const Block& next = sweep.next;
   const bool has_next = next.k < plan_.k;
   for (GemmAhead<T>& part : extras_.ahead) part = {};
-  if (const std::int64_t left = block.row + block.rows - below; left > 0) {
+  if (plan_.a_source) {
+    if (has_next) {
+      const std::int64_t steps = steps_from(next.k);
+      extras_.ahead[0] = share_of_a(of_block, next.row, next.rows, next.k, steps);
+    }
+  } else if (const std::int64_t left = block.row + block.rows - below; left > 0) {
     const std::int64_t rows = std::min(sweep.most_rows, left);
     extras_.ahead[0] = share_of_a(of_strips, below, rows, block.k, steps_);
   } else if (has_next) {

@@ -44,8 +44,9 @@ struct GemmExtras {
   /// By column of C: receives the sums of each tile's columns. nullptr: not computed.
   T* column_sums = nullptr;
   /// Matrices whose elements at C's places are fetched into the cache while long sums are computed.
-  const T* touched[kGemmMaxTouched] = {};
-  std::ptrdiff_t touched_row = 0;
+  const void* touched[kGemmMaxTouched] = {};
+  std::ptrdiff_t touched_row = 0;           ///< elements
+  std::ptrdiff_t touched_size = sizeof(T);  ///< bytes of one, at most those of T
   int touched_count = 0;
   /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
   GemmAhead<T> ahead[2] = {};

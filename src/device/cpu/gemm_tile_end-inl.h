@@ -221,7 +221,7 @@ class Touched {
   HWY_INLINE Touched(const GemmTile<T>& tile, std::int64_t parts) {
     if (tile.extras == nullptr || parts == 0) return;
     count_ = tile.extras->touched_count;
-    row_ = tile.extras->touched_row;
+    row_ = tile.extras->touched_row * tile.extras->touched_size;
     together_ = std::max<std::int64_t>((kRows * count_ + parts - 1) / parts, 1);
   }
 
@@ -229,10 +229,11 @@ class Touched {
     if (count_ == 0) return;
     now_ = 0;
     left_ = (kRows + together_ - 1) / together_ * count_;
-    const std::ptrdiff_t offset = (tile.row + at.row) * row_ + tile.column + at.column;
-    std::uintptr_t within = static_cast<std::uintptr_t>(row_) * sizeof(T);
+    const std::ptrdiff_t offset =
+        (tile.row + at.row) * row_ + (tile.column + at.column) * tile.extras->touched_size;
+    auto within = static_cast<std::uintptr_t>(row_);
     for (int i = 0; i < count_; ++i) {
-      next_[i] = tile.extras->touched[i] + offset;
+      next_[i] = static_cast<const char*>(tile.extras->touched[i]) + offset;
       within |= reinterpret_cast<std::uintptr_t>(next_[i]);
     }
     are_whole_ = within % 64 == 0;
@@ -241,12 +242,12 @@ class Touched {
   HWY_INLINE void fetch_part() {
     if (left_ == 0) return;
     --left_;
-    const T* at = next_[now_];
+    const char* at = next_[now_];
     for (std::int64_t r = together_; r > 0; --r) {
-      constexpr std::ptrdiff_t kLine = 64 / sizeof(T);
+      constexpr std::ptrdiff_t kBytes = kColumns * sizeof(T);
 #pragma GCC unroll 4
-      for (std::ptrdiff_t j = 0; j < kColumns; j += kLine) __builtin_prefetch(at + j, 1);
-      if (!are_whole_) __builtin_prefetch(at + kColumns - 1, 1);
+      for (std::ptrdiff_t j = 0; j < kBytes; j += 64) __builtin_prefetch(at + j, 1);
+      if (!are_whole_) __builtin_prefetch(at + kBytes - 1, 1);
       at += row_;
     }
     next_[now_] = at;
@@ -255,10 +256,10 @@ class Touched {
   }
 
  private:
-  const T* next_[kGemmMaxTouched];
+  const char* next_[kGemmMaxTouched];
   int count_ = 0;
-  int now_ = 0;  // of the matrices
-  std::ptrdiff_t row_ = 0;
+  int now_ = 0;                // of the matrices
+  std::ptrdiff_t row_ = 0;     // bytes
   std::int64_t together_ = 1;  // rows
   std::int64_t left_ = 0;      // parts
   bool are_whole_ = false;     // lines: rows begin with one
@@ -268,13 +269,14 @@ class Touched {
 template <int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
   const GemmExtras<T>& extras = *tile.extras;
-  const std::ptrdiff_t offset = (tile.row + row) * extras.touched_row + tile.column;
+  const std::ptrdiff_t offset =
+      ((tile.row + row) * extras.touched_row + tile.column) * extras.touched_size;
+  constexpr std::ptrdiff_t kVector = kLanes * sizeof(T);
   for (int i = 0; i < extras.touched_count; ++i) {
+    const char* at = static_cast<const char*>(extras.touched[i]) + offset;
 #pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      __builtin_prefetch(extras.touched[i] + offset + v * kLanes, 1);
-    }
-    __builtin_prefetch(extras.touched[i] + offset + kVectors * kLanes - 1, 1);
+    for (int v = 0; v < kVectors; ++v) __builtin_prefetch(at + v * kVector, 1);
+    __builtin_prefetch(at + kVectors * kVector - 1, 1);
   }
 }
 

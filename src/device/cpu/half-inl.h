@@ -70,6 +70,11 @@ struct Float16Format {
       return hn::DemoteTo(du, hn::Or(result, sign));
     }
   }
+
+  template <class D>
+  static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
+    return load(d, store(d, v));
+  }
 };
 
 struct Bfloat16Format {
@@ -80,16 +85,28 @@ struct Bfloat16Format {
   }
 
   template <class D>
-  static HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, D>> store(D, hn::Vec<D> v) {
+  static HWY_INLINE hn::Vec<hn::Rebind<std::uint16_t, D>> store(D d, hn::Vec<D> v) {
+    const auto bits = hn::ShiftRight<16>(rounded_bits(d, v));
+    return hn::TruncateTo(hn::Rebind<std::uint16_t, D>(), bits);
+  }
+
+  /// What load(store(v)) is.
+  template <class D>
+  static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
     const hn::Rebind<std::uint32_t, D> du;
-    const hn::Rebind<std::int32_t, D> di;
+    return hn::BitCast(d, hn::And(rounded_bits(d, v), hn::Set(du, 0xFFFF0000)));
+  }
+
+ private:
+  /// The half's bits above 16 others.
+  template <class D>
+  static HWY_INLINE hn::Vec<hn::Rebind<std::uint32_t, D>> rounded_bits(D, hn::Vec<D> v) {
+    const hn::Rebind<std::uint32_t, D> du;
     const auto bits = hn::BitCast(du, v);
-    const auto high = hn::ShiftRight<16>(bits);
-    const auto is_odd = hn::And(high, hn::Set(du, 1));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(is_odd, hn::Set(du, 0x7FFF))));
+    const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+    const auto sum = hn::Add(bits, hn::Add(is_odd, hn::Set(du, 0x7FFF)));
     const auto is_nan = hn::RebindMask(du, hn::IsNaN(v));
-    const auto result = hn::IfThenElse(is_nan, hn::Or(high, hn::Set(du, 0x40)), rounded);
-    return hn::DemoteTo(hn::Rebind<std::uint16_t, D>(), hn::BitCast(di, result));
+    return hn::IfThenElse(is_nan, hn::Or(bits, hn::Set(du, 0x400000)), sum);
   }
 };
 
@@ -138,7 +155,7 @@ HWY_INLINE auto to_odd_floats(D d, hn::Vec<D> v) {
 template <class Format, class D>
 HWY_INLINE hn::Vec<D> round_to_half(D d, hn::Vec<D> v) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
-    return Format::load(d, Format::store(d, v));
+    return Format::round(d, v);
   } else {
     const hn::Rebind<float, D> df;
     return hn::PromoteTo(d, Format::load(df, Format::store(df, to_odd_floats(d, v))));

@@ -8,7 +8,6 @@
 #include "device/cpu/half_gemm_plan.h"
 #include "device/cpu/pair_product.h"
 #include "device/cpu/threads.h"
-#include "device/cpu/wide_operands.h"
 
 // Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
 // of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
@@ -53,9 +52,8 @@ class HalfBlocks {
       own += plan.b_bytes;
     }
     packed_a_ = own;
-    strips_ = own + plan.a_bytes;
-    sums_ = reinterpret_cast<float*>(strips_ + plan.strip_bytes);
-    line_ = strips_ + plan.strip_bytes + plan.sums_bytes;
+    sums_ = reinterpret_cast<float*>(packed_a_ + plan.a_bytes);
+    line_ = packed_a_ + plan.a_bytes + plan.sums_bytes;
   }
 
   void run(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
@@ -79,37 +77,20 @@ class HalfBlocks {
   // ---- B ----
 
   void pack_panels() {
-    const Panels panels(block_columns_, plan_.panel_vectors());
+    const Panels panels(block_columns_, kPairMaxVectors);
     const std::int64_t first = shares_b_ ? share_.first(panels.count) : 0;
     const std::int64_t last = shares_b_ ? share_.last(panels.count) : panels.count;
     for (std::int64_t p = first; p < last; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const std::int64_t width = (panels.first(p + 1) - panels.first(p)) * kLanes;
       const std::int64_t count = std::min(width, block_columns_ - at);
-      if (plan_.widens) {
-        widen_panel(j_ + at, count, width, float_panel(at));
-      } else {
-        pair_panel(j_ + at, count, width, pair_panel_at(at));
-      }
+      pair_panel(j_ + at, count, width, pair_panel_at(at));
     }
     if (shares_b_) share_.wait();
   }
 
-  float* float_panel(std::int64_t column) const {
-    return reinterpret_cast<float*>(packed_b_) + column * steps_;
-  }
   std::uint32_t* pair_panel_at(std::int64_t column) const {
     return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
-  }
-
-  void widen_panel(std::int64_t column, std::int64_t count, std::int64_t width, float* to) const {
-    const WidePanel panel{.steps = steps_, .count = count, .width = width, .to = to};
-    if (spec_.transpose_b) {
-      pack_rows(plan_.wide_b, b_, column * spec_.k + k_, spec_.k, panel, *plan_.target,
-                reinterpret_cast<float*>(line_));
-    } else {
-      pack_columns(plan_.wide_b, b_, k_ * spec_.n + column, spec_.n, panel);
-    }
   }
 
   const std::uint16_t* halves_of_b() const { return static_cast<const std::uint16_t*>(b_); }
@@ -187,7 +168,6 @@ class HalfBlocks {
   PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
     const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
     const std::uint16_t* from = a_ + first;
-    if (plan_.widens) return plan_.strip_rows > 0 ? wide_strips(from, rows) : widen_a(from, rows);
     const std::ptrdiff_t padded_row = pairs_ * 4;
     if (!plan_.packs_a) {
       return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
@@ -201,39 +181,6 @@ class HalfBlocks {
     pad_columns(from, plan_.a_row, rows, steps_, reinterpret_cast<std::uint16_t*>(packed_a_),
                 reinterpret_cast<std::uint32_t*>(line_));
     return {packed_a_, padded_row, 4};
-  }
-
-  PackedA widen_a(const std::uint16_t* from, std::int64_t rows) const {
-    auto* to = reinterpret_cast<float*>(packed_a_);
-    const std::int64_t lines = spec_.transpose_a ? steps_ : rows;
-    const std::int64_t length = spec_.transpose_a ? rows : steps_;
-    for (std::int64_t i = 0; i < lines; ++i) {
-      plan_.widen(to + i * length, from + i * plan_.a_row, length);
-    }
-    const std::ptrdiff_t bytes = length * 4;
-    return spec_.transpose_a ? PackedA{packed_a_, 4, bytes} : PackedA{packed_a_, bytes, 4};
-  }
-
-  /// Widened, then packed as a StripTile reads it; the last strip has the rows that are left.
-  PackedA wide_strips(const std::uint16_t* from, std::int64_t rows) const {
-    const PackedA wide = widen_a(from, rows);
-    const auto* a = reinterpret_cast<const float*>(wide.at);
-    auto* to = reinterpret_cast<float*>(strips_);
-    const std::int64_t height = plan_.strip_rows;
-    const std::int64_t a_row = spec_.transpose_a ? rows : steps_;
-    const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t strip_rows) {
-      if (spec_.transpose_a) {
-        return plan_.target->pack_steps(a + first, a_row, to + first * steps_, strips, strip_rows,
-                                        steps_);
-      }
-      for (std::int64_t row = first; row < first + strips * strip_rows; row += strip_rows) {
-        plan_.target->transpose(a + row * a_row, a_row, to + row * steps_, strip_rows, strip_rows,
-                                steps_);
-      }
-    };
-    pack(0, rows / height, height);
-    if (rows % height > 0) pack(rows / height * height, 1, rows % height);
-    return {strips_, steps_ * 4, height * 4};
   }
 
   PackedA strips_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
@@ -263,10 +210,7 @@ class HalfBlocks {
     const bool is_last = k_ + steps_ >= spec_.k;
     HalfEnd end{.scale = scale_};
     const bool writes_half = is_half(spec_.c_dtype);
-    if (plan_.keeps_sums) {
-      end.c = sums_ + (column - j_);
-      end.c_row = plan_.block_n;
-    } else if (writes_half) {
+    if (writes_half) {
       end.half = reinterpret_cast<std::uint16_t*>(c_) + row * spec_.n + column;
       end.c_row = spec_.n;
     } else {
@@ -276,7 +220,7 @@ class HalfBlocks {
     if (!is_first) {
       end.start = end.c;
       end.start_row = end.c_row;
-    } else if (spec_.start != GemmStart::kZero && !plan_.keeps_sums) {
+    } else if (spec_.start != GemmStart::kZero) {
       const bool is_row = spec_.start == GemmStart::kRow;
       const std::int64_t at = (is_row ? 0 : row * spec_.n) + column;
       if (is_half(spec_.start_dtype)) {
@@ -286,12 +230,12 @@ class HalfBlocks {
       }
       end.start_row = is_row ? 0 : spec_.n;
     }
-    end.relu = spec_.relu && is_last && !plan_.keeps_sums;
+    end.relu = spec_.relu && is_last;
     return end;
   }
 
   void run_rows(std::int64_t row, std::int64_t rows) {
-    const Panels panels(block_columns_, plan_.panel_vectors());
+    const Panels panels(block_columns_, kPairMaxVectors);
     for (std::int64_t p = 0; p < panels.count; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
@@ -300,18 +244,8 @@ class HalfBlocks {
       if (spec_.hands_over) {
         hand_over(a, row, rows, at, vectors, columns);
       } else {
-        run_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
+        run_pair_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
       }
-    }
-    if (plan_.keeps_sums) store_sums(row, rows);
-  }
-
-  void run_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
-                 std::int64_t columns, const HalfEnd& end) const {
-    if (plan_.widens) {
-      run_float_panel(a, rows, column, vectors, columns, end);
-    } else {
-      run_pair_panel(a, rows, column, vectors, columns, end);
     }
   }
 
@@ -322,7 +256,7 @@ class HalfBlocks {
     for (std::int64_t i = 0; i < rows; i += plan_.handed_over_rows) {
       const std::int64_t count = std::min(plan_.handed_over_rows, rows - i);
       fetch_touched(row + i, count, j_ + column, columns);
-      run_panel(a, count, column, vectors, columns, end);
+      run_pair_panel(a, count, column, vectors, columns, end);
       operands_.finished(operands_.context, {.c = sums_,
                                              .c_row = kPanelColumns,
                                              .row = row + i,
@@ -364,87 +298,6 @@ class HalfBlocks {
     }
   }
 
-  /// A panel in float32, by tiles as many vectors wide as the instruction set has.
-  void run_float_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
-                       std::int64_t columns, const HalfEnd& end) const {
-    const GemmTarget<float>& target = *plan_.target;
-    const bool in_strips = plan_.strip_rows > 0;
-    const std::int64_t width = vectors * kLanes;
-    const float* b = float_panel(column);
-    const ColumnSplit<float> split = split_columns(columns, target);
-    const std::int64_t count = split.wide_count + split.narrow_count;
-    alignas(64) static constexpr float kZeros[64] = {};
-    std::int64_t at = 0;
-    for (std::int64_t p = 0; p < count; ++p) {
-      const int wide = p < split.wide_count ? split.wide : split.wide - 1;
-      GemmTile<float> tile{.a = reinterpret_cast<const float*>(a.at),
-                           .a_row = in_strips ? 1 : a.row / 4,
-                           .a_step = a.step / 4,
-                           .b = b + at,
-                           .b_step = width,
-                           .c = end.c + at,
-                           .c_row = end.c_row,
-                           .start = end.start == nullptr ? kZeros : end.start + at,
-                           .start_row = end.start == nullptr ? 0 : end.start_row,
-                           .steps = steps_,
-                           .tail = p + 1 == count ? split.tail : target.lanes,
-                           .scale = end.scale};
-      const bool is_plain = end.start == nullptr && end.scale == 1 && !end.relu;
-      tile.finish = end.relu ? GemmFinish::kRelu : is_plain ? GemmFinish::kStore : GemmFinish::kAdd;
-      const auto run_part = [&](GemmTileFn<float> fn, std::int64_t blocks, std::int64_t height) {
-        tile.blocks = blocks;
-        tile.a_block = height * (a.row / 4);
-        if (in_strips) tile.a_step = height;
-        fn(tile);
-        tile.a += blocks * tile.a_block;
-        tile.c += blocks * height * tile.c_row;
-        tile.start += blocks * height * tile.start_row;
-      };
-      if (in_strips) {
-        constexpr auto kSteps = static_cast<int>(GemmStripA::kStepStrip);
-        const auto* fns =
-            wide == target.strip_vectors ? target.strip[kSteps][0] : target.tile[wide - 1];
-        const std::int64_t height = plan_.strip_rows;
-        if (rows >= height) run_part(fns[height - 1], rows / height, height);
-        if (rows % height > 0) run_part(fns[rows % height - 1], 1, rows % height);
-      } else {
-        const RowSplit<float> split_of_rows = split_rows(rows, target, wide);
-        run_part(split_of_rows.big_fn, split_of_rows.big_count, split_of_rows.big);
-        if (split_of_rows.small_count > 0) {
-          run_part(split_of_rows.small_fn, split_of_rows.small_count, split_of_rows.big - 1);
-        }
-      }
-      at += static_cast<std::int64_t>(wide) * target.lanes;
-    }
-  }
-
-  /// What is added to the sums of a block, and the conversion.
-  void store_sums(std::int64_t row, std::int64_t rows) {
-    auto* line = reinterpret_cast<float*>(line_);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      float* sums = sums_ + i * plan_.block_n;
-      if (spec_.start != GemmStart::kZero) {
-        const bool is_row = spec_.start == GemmStart::kRow;
-        const std::int64_t at = (is_row ? 0 : (row + i) * spec_.n) + j_;
-        const float* start = reinterpret_cast<const float*>(start_) + at;
-        if (is_half(spec_.start_dtype)) {
-          plan_.widen(line, reinterpret_cast<const std::uint16_t*>(start_) + at, block_columns_);
-          start = line;
-        }
-        for (std::int64_t j = 0; j < block_columns_; ++j) sums[j] += start[j];
-      }
-      if (spec_.relu) {
-        for (std::int64_t j = 0; j < block_columns_; ++j) sums[j] = sums[j] < 0 ? 0 : sums[j];
-      }
-      const std::int64_t at = (row + i) * spec_.n + j_;
-      if (is_half(spec_.c_dtype)) {
-        plan_.narrow(reinterpret_cast<std::uint16_t*>(c_) + at, sums, block_columns_);
-      } else {
-        std::copy(sums, sums + block_columns_, reinterpret_cast<float*>(c_) + at);
-      }
-    }
-  }
-
   const HalfPlan& plan_;
   const HalfGemmSpec& spec_;
   Share share_;
@@ -457,7 +310,6 @@ class HalfBlocks {
   float scale_;
   std::byte* packed_b_;
   std::byte* packed_a_;
-  std::byte* strips_;
   float* sums_;
   std::byte* line_;
   PackedA taken_ = {};  ///< of the row, block of k and height of strips that follow

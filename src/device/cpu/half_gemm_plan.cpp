@@ -48,10 +48,8 @@ const char* name_of(HalfGemmChoice choice) {
       return "pairs AVX512-BF16";
     case HalfGemmChoice::kAmx:
       return "tiles AMX";
-    case HalfGemmChoice::kAmxEmulated:
-      return "tiles emulated";
     default:
-      return "widened";
+      return "tiles emulated";
   }
 }
 
@@ -64,9 +62,9 @@ bool has_half_gemm(HalfGemmChoice choice) {
 }
 
 bool can_hand_over(const HalfGemmSpec& spec) {
-  if (spec.k > kMostHandedOver) return false;
+  if (is_widened(spec)) return half_gemm::can_hand_over_widened(spec);
   // Pairs are multiplied faster than a matrix like C is read by panels, unless sums are long.
-  return is_widened(spec) || spec.k >= kLeastHandedOver;
+  return spec.k >= kLeastHandedOver && spec.k <= kMostHandedOver;
 }
 
 bool is_widened(const HalfGemmSpec& spec) { return choose(spec) == HalfGemmChoice::kWidened; }
@@ -87,36 +85,26 @@ HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
 
 PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
+  ONNXGRAD_ASSERT(!given.hands_over || (can_hand_over(given) && given.start == GemmStart::kZero &&
+                                        !given.relu && !is_half(given.c_dtype)));
+  if (is_widened(given)) return half_gemm::prepare_widened(given);
   auto plan = std::make_shared<HalfPlan>();
   plan->spec = given;
   HalfGemmSpec& spec = plan->spec;
   plan->choice = choose(spec);
   plan->target = &gemm_target<float>();
-  plan->widens = plan->choice == HalfGemmChoice::kWidened;
-  plan->widen = find_conversion(spec.dtype, DataType::kFloat32);
   plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
-  plan->wide_b = source_of_b(spec);
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
   plan->is_amx =
       plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
-  const std::int64_t bytes = plan->widens ? 4 : 2;
-  const std::int64_t lanes = plan->target->lanes;
-  if (plan->widens && lanes * plan->target->strip_vectors == kLanes) {
-    plan->strip_rows = plan->target->strip_rows;
-  }
-  plan->packs_a = plan->widens || spec.transpose_a || spec.k % unit_k != 0;
-  const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
-  plan->keeps_sums = plan->widens && (is_half(spec.c_dtype) || adds_half);
-  ONNXGRAD_ASSERT(!spec.hands_over || (can_hand_over(spec) && spec.start == GemmStart::kZero &&
-                                       !spec.relu && !is_half(spec.c_dtype)));
-  const bool is_whole = is_half(spec.c_dtype) || plan->keeps_sums || spec.hands_over;
-  const std::int64_t most_steps = plan->strip_rows > 0 ? kBlockSteps : kBlockK;
-  const std::int64_t blocks =
-      is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, most_steps), 1);
+  constexpr std::int64_t kBytes = 2;
+  plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
+  const bool is_whole = is_half(spec.c_dtype) || spec.hands_over;
+  const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
   plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
   const auto fitting = [&](std::int64_t most, std::int64_t unit) {
-    return std::clamp(kBlockBytes / (plan->block_k * bytes) / unit * unit, unit, most);
+    return std::clamp(kBlockBytes / (plan->block_k * kBytes) / unit * unit, unit, most);
   };
   plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
   plan->handed_over_rows = plan->is_amx ? 64 : 48;
@@ -129,16 +117,13 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   // The last strip of rows is packed in full, and lines are read in full vectors.
   const std::int64_t row_room = round_up(plan->block_m, plan->handed_over_rows) + kLanes;
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
-  plan->b_bytes = align64(plan->block_n * k_room * bytes);
-  plan->a_bytes = plan->packs_a ? align64(row_room * k_room * bytes) : 0;
-  plan->strip_bytes = plan->strip_rows > 0 ? plan->a_bytes : 0;
-  const std::int64_t sums = spec.hands_over    ? plan->handed_over_rows * kPanelColumns
-                            : plan->keeps_sums ? plan->block_m * plan->block_n
-                                               : 0;
+  plan->b_bytes = align64(plan->block_n * k_room * kBytes);
+  plan->a_bytes = plan->packs_a ? align64(row_room * k_room * kBytes) : 0;
+  const std::int64_t sums = spec.hands_over ? plan->handed_over_rows * kPanelColumns : 0;
   plan->sums_bytes = align64(sums * 4);
   plan->line_bytes =
       align64(std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan->block_n * 4}));
-  plan->own_bytes = plan->a_bytes + plan->strip_bytes + plan->sums_bytes + plan->line_bytes;
+  plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
   if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
   PreparedGemm prepared;
   prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype), name_of(plan->choice),

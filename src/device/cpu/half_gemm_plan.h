@@ -8,7 +8,6 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/half_gemm.h"
 #include "device/cpu/half_gemm_pairs.h"
-#include "device/cpu/wide_operands.h"
 
 // What prepare_half_gemm computes (half_gemm_plan.cpp) for the blocks of half_gemm.cpp.
 
@@ -19,28 +18,24 @@ inline constexpr std::int64_t kPanelColumns = kPairMaxVectors * kLanes;
 
 struct HalfPlan {
   HalfGemmSpec spec;
-  HalfGemmChoice choice = HalfGemmChoice::kWidened;
+  HalfGemmChoice choice = HalfGemmChoice::kPairs;
   const GemmTarget<float>* target = nullptr;
-  bool widens = true;  ///< packed operands are float32, else pairs
   bool packs_a = false;
-  /// Widened rows are read from strips of this many (GemmTarget::strip); 0: in place.
-  int strip_rows = 0;
   bool is_amx = false;
-  bool keeps_sums = false;  ///< of a block in scratch, float32, which is then converted
   bool split_m = true;
   std::int64_t handed_over_rows = 0;  ///< a multiple of the rows of the widest tiles
   std::int64_t a_row = 0;             ///< elements from row to row of A in memory
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
   std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
   // Offsets in scratch, in bytes.
-  std::int64_t b_bytes = 0, a_bytes = 0, strip_bytes = 0, sums_bytes = 0, line_bytes = 0;
+  std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
   std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
-  ConvertFn widen = nullptr, narrow = nullptr;
-  WideSource wide_b;
-
-  /// The most vectors of kLanes columns in a panel of B: one is what a strip is multiplied with.
-  int panel_vectors() const { return strip_rows > 0 ? 1 : kPairMaxVectors; }
+  ConvertFn narrow = nullptr;
 };
+
+/// The same for HalfGemmChoice::kWidened (half_gemm_widened.cpp).
+PreparedGemm prepare_widened(const HalfGemmSpec& spec);
+bool can_hand_over_widened(const HalfGemmSpec& spec);
 
 /// Of a HalfPlan.
 void run(const void* data, const GemmOperands& operands);

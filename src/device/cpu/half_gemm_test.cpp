@@ -212,6 +212,25 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
                 random);
         }
       }
+      // Several blocks of each dimension; what is added at the end is of either type.
+      for (const Size& size : {Size{220, 90, 530}, Size{31, 530, 270}}) {
+        for (int kinds = 0; kinds < 8; ++kinds) {
+          check({.dtype = dtype,
+                 .rounds_b = kinds == 5,
+                 .c_dtype = (kinds & 1) != 0 ? dtype : DataType::kFloat32,
+                 .start_dtype = (kinds & 2) != 0 ? dtype : DataType::kFloat32,
+                 .m = size.m,
+                 .n = size.n,
+                 .k = size.k,
+                 .transpose_a = (kinds & 4) != 0,
+                 .transpose_b = (kinds & 1) != 0,
+                 .start = (kinds & 4) != 0 ? GemmStart::kMatrix : GemmStart::kRow,
+                 .relu = (kinds & 2) != 0,
+                 .threads = 1 + kinds % 3,
+                 .choice = HalfGemmChoice::kWidened},
+                random);
+        }
+      }
       for (const bool hands_over : {false, true}) {
         for (const bool transpose_a : {false, true}) {
           check({.dtype = dtype,

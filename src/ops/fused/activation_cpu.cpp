@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <utility>
 
-#include "device/cpu/convert.h"
 #include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/activation.h"
 #include "opdef/kernel.h"
 #include "ops/fused/activation_rows.h"
+#include "ops/half_stream_cpu.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::activation_cpu {
@@ -42,64 +42,32 @@ void run(const void* data, std::byte* const* args, const opdef::Launch& /*launch
   });
 }
 
-/// An operand or result of either type, in parts of kPart elements.
-constexpr std::int64_t kPart = 512;
-
-struct Stream {
-  int arg = 0;
-  std::int64_t bytes = 4;               ///< of an element
-  device::ConvertFn convert = nullptr;  ///< to or from float32; nullptr: it is float32
-
-  static Stream of(int arg, DataType dtype, bool is_result) {
-    Stream stream{.arg = arg};
-    if (!is_half(dtype)) return stream;
-    stream.bytes = 2;
-    stream.convert = is_result ? device::find_conversion(DataType::kFloat32, dtype)
-                               : device::find_conversion(dtype, DataType::kFloat32);
-    return stream;
-  }
-};
+constexpr std::int64_t kPart = 512;  // elements that are converted at a time
 
 struct HalfTask : Task {
-  Stream x, dy, result;
+  HalfStream x, dy, result, slope;
   bool has_gradient = false;
 };
-
-const float* load(const Stream& from, std::byte* const* args, std::int64_t at, std::int64_t count,
-                  float* buffer) {
-  const std::byte* source = args[from.arg] + at * from.bytes;
-  if (from.convert == nullptr) return reinterpret_cast<const float*>(source);
-  from.convert(buffer, source, count);
-  return buffer;
-}
-
-/// The same, always into the buffer.
-void copy(const Stream& from, std::byte* const* args, std::int64_t at, std::int64_t count,
-          float* buffer) {
-  const float* source = load(from, args, at, count, buffer);
-  if (source != buffer) std::copy_n(source, count, buffer);
-}
 
 void run_halves(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& task = *static_cast<const HalfTask*>(data);
   share_elements(task, [&](std::int64_t first, std::int64_t last) {
     alignas(64) float x[kPart];
     alignas(64) float y[kPart];
+    alignas(64) float slopes[kPart];
     for (std::int64_t at = first; at < last; at += kPart) {
       const std::int64_t count = std::min(kPart, last - at);
-      const float* from = load(task.x, args, at, count, x);
+      const float* from = task.x.load(args, at, count, x);
+      float* to = task.result.place(args, at, y);
       if (task.has_gradient) {
-        copy(task.dy, args, at, count, y);
-        activation_rows::multiply_slopes(task.function, from, y, count);
+        const float* dy = task.dy.load(args, at, count, y);
+        activation_rows::multiply_slopes(task.function, from, dy, to, count);
       } else {
-        activation_rows::apply(task.function, from, y, nullptr, count);
+        float* slope = task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
+        activation_rows::apply(task.function, from, to, slope, count);
+        if (slope != nullptr) task.slope.finish(args, at, count, slope);
       }
-      std::byte* to = args[task.result.arg] + at * task.result.bytes;
-      if (task.result.convert == nullptr) {
-        std::copy_n(y, count, reinterpret_cast<float*>(to));
-      } else {
-        task.result.convert(to, y, count);
-      }
+      task.result.finish(args, at, count, to);
     }
   });
 }
@@ -116,7 +84,7 @@ int threads_for(const opdef::KernelRequest& request) {
       request.inputs[0].dims.num_elements() / kParallelElements, 1, request.threads));
 }
 
-/// (x) -> (y) or (x, dy) -> (dx), float32 or one type of 16 bits each.
+/// (x) -> (y, slope?) or (x, dy) -> (dx), float32 or one type of 16 bits each.
 opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
   HalfTask task;
   task.function = function_of(request);
@@ -134,23 +102,30 @@ opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
     }
   }
   const auto result = static_cast<int>(request.inputs.size());
-  task.x = Stream::of(0, request.inputs[0].dtype, false);
-  if (task.has_gradient) task.dy = Stream::of(1, request.inputs[1].dtype, false);
-  task.result = Stream::of(result, request.outputs[0].dtype, true);
-  opdef::KernelOffer offer = prepared(
-      run_halves, task,
-      fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
-                  task.has_gradient ? " gradient" : "", request.inputs[0].dims.to_string()));
+  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+  if (has_slope) task.slope = HalfStream::result(result + 1, request.outputs[1].dtype);
+  task.x = HalfStream::operand(0, request.inputs[0].dtype);
+  if (task.has_gradient) task.dy = HalfStream::operand(1, request.inputs[1].dtype);
+  task.result = HalfStream::result(result, request.outputs[0].dtype);
+  opdef::KernelOffer offer =
+      prepared(run_halves, task,
+               fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
+                           task.has_gradient ? " gradient"
+                           : has_slope       ? ", slope"
+                                             : "",
+                           request.inputs[0].dims.to_string()));
   // Parts are read before they are written; the planner compares the sizes.
   offer.kernel.in_place = {{0, 0}};
   if (task.has_gradient) offer.kernel.in_place = {{1, 0}, {0, 0}};
+  if (has_slope) offer.kernel.in_place.emplace_back(0, 1);
   return offer;
 }
 
 opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
   const opdef::TensorDesc& x = request.inputs[0];
   const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
-  if (!has_slope && (is_half(x.dtype) || is_half(request.outputs[0].dtype))) {
+  if (is_half(x.dtype) || is_half(request.outputs[0].dtype) ||
+      (has_slope && is_half(request.outputs[1].dtype))) {
     return offer_halves(request);
   }
   if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {

@@ -13,8 +13,8 @@ void apply(opdef::ActivationFunction function, const float* x, float* y, float* 
 void apply(opdef::ActivationFunction function, const double* x, double* y, double* slope,
            std::int64_t count);
 
-/// dx *= f'(x), element by element.
-void multiply_slopes(opdef::ActivationFunction function, const float* x, float* dx,
+/// dx = dy f'(x), element by element; dx may be either.
+void multiply_slopes(opdef::ActivationFunction function, const float* x, const float* dy, float* dx,
                      std::int64_t count);
 
 }  // namespace onnxgrad::ops::activation_rows

@@ -101,19 +101,19 @@ HWY_INLINE void apply_to(const T* x, T* y, T* slope, std::int64_t count) {
 }
 
 template <ActivationFunction kFunction>
-HWY_INLINE void multiply_slopes(const float* x, float* dx, std::int64_t count) {
+HWY_INLINE void multiply_slopes(const float* x, const float* dy, float* dx, std::int64_t count) {
   const hn::ScalableTag<float> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   std::int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
     const auto at = point<kFunction>(d, hn::LoadU(d, x + i));
-    hn::StoreU(hn::Mul(at.slope, hn::LoadU(d, dx + i)), d, dx + i);
+    hn::StoreU(hn::Mul(at.slope, hn::LoadU(d, dy + i)), d, dx + i);
   }
   if (i == count) return;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(count - i));
   const auto at = point<kFunction>(d, dn::load_first(d, mask, x + i, count - i));
-  const auto dy = dn::load_first(d, mask, dx + i, count - i);
-  dn::store_first(hn::Mul(at.slope, dy), d, mask, dx + i, count - i);
+  const auto rest = dn::load_first(d, mask, dy + i, count - i);
+  dn::store_first(hn::Mul(at.slope, rest), d, mask, dx + i, count - i);
 }
 
 template <class T>
@@ -129,15 +129,15 @@ HWY_INLINE void apply_any(ActivationFunction function, const T* x, T* y, T* slop
   }
 }
 
-HWY_ATTR void multiply_any(ActivationFunction function, const float* x, float* dx,
+HWY_ATTR void multiply_any(ActivationFunction function, const float* x, const float* dy, float* dx,
                            std::int64_t count) {
   switch (function) {
     case ActivationFunction::kGelu:
-      return multiply_slopes<ActivationFunction::kGelu>(x, dx, count);
+      return multiply_slopes<ActivationFunction::kGelu>(x, dy, dx, count);
     case ActivationFunction::kTanhGelu:
-      return multiply_slopes<ActivationFunction::kTanhGelu>(x, dx, count);
+      return multiply_slopes<ActivationFunction::kTanhGelu>(x, dy, dx, count);
     case ActivationFunction::kSilu:
-      return multiply_slopes<ActivationFunction::kSilu>(x, dx, count);
+      return multiply_slopes<ActivationFunction::kSilu>(x, dy, dx, count);
   }
 }
 
@@ -168,9 +168,9 @@ void apply(opdef::ActivationFunction function, const double* x, double* y, doubl
            std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(apply_double)(function, x, y, slope, count);
 }
-void multiply_slopes(opdef::ActivationFunction function, const float* x, float* dx,
+void multiply_slopes(opdef::ActivationFunction function, const float* x, const float* dy, float* dx,
                      std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(multiply_any)(function, x, dx, count);
+  HWY_DYNAMIC_DISPATCH(multiply_any)(function, x, dy, dx, count);
 }
 
 }  // namespace onnxgrad::ops::activation_rows

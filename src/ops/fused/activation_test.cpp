@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <utility>
 #include <vector>
 
 #include "device/testing/instruction_sets.h"
@@ -32,8 +33,10 @@ std::pair<long double, long double> exact(ActivationFunction function, long doub
   return {x * p, p + x * density};
 }
 
-std::vector<KernelRun> run(ActivationFunction function, const Tensor& x, int threads) {
-  const opdef::TensorDesc desc{.dtype = x.dtype(), .dims = x.dims()};
+std::vector<KernelRun> run(ActivationFunction function, const Tensor& x, int threads,
+                           DataType result = DataType::kUndefined) {
+  const opdef::TensorDesc desc{.dtype = result == DataType::kUndefined ? x.dtype() : result,
+                               .dims = x.dims()};
   return run_offers(
       {.op_type = opdef::kActivation,
        .attributes = {{.name = "function", .value = static_cast<std::int64_t>(function)}},
@@ -72,6 +75,33 @@ TEST(Activation, ValuesAndSlopes) {
     }
   };
   device::for_each_instruction_set(check);
+}
+
+// Each rounded once, whichever of them are halves.
+TEST(Activation, ValuesAndSlopesOfHalves) {
+  for (const auto& [half, unit] :
+       {std::pair{DataType::kBfloat16, 0x1p-8}, std::pair{DataType::kFloat16, 0x1p-11}}) {
+    const Tensor x = random_tensor(DataType::kFloat32, {3011}, 5, -6, 6).cast(half);
+    for (const DataType from : {half, DataType::kFloat32}) {
+      for (const auto function :
+           {activation::ActivationFunction::kGelu, activation::ActivationFunction::kTanhGelu,
+            activation::ActivationFunction::kSilu}) {
+        const auto runs = activation::run(function, x.cast(from), 2, half);
+        ASSERT_EQ(runs.size(), 1U);
+        const auto numbers = x.to_doubles();
+        for (std::size_t i = 0; i < numbers.size(); ++i) {
+          const auto [value, derivative] = activation::exact(function, numbers[i]);
+          const auto expect_rounded = [&](std::size_t output, long double exact) {
+            const auto want = static_cast<double>(exact);
+            const double got = runs[0].outputs[output].to_doubles()[i];
+            ASSERT_NEAR(got, want, 0.51 * unit * std::fabs(want) * 2 + 3e-6) << numbers[i];
+          };
+          expect_rounded(0, value);
+          expect_rounded(1, derivative);
+        }
+      }
+    }
+  }
 }
 
 TEST(Activation, NanStaysNan) {

@@ -15,7 +15,6 @@
 #include "device/cpu/half_gemm.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
-#include "device/cpu/wide_operands.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/guarded_update.h"
@@ -38,10 +37,9 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;                  // of a product between updates
-constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;      // the same for halves: of an L2 cache
-constexpr std::int64_t kWideBytes = std::int64_t{2} << 20;  // of operands that were halves
-constexpr std::int64_t kLineBytes = 64;                     // of a cache line
+constexpr std::int64_t kBlockBytes = 8192;              // of a product between updates
+constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
+constexpr std::int64_t kLineBytes = 64;                 // of a cache line
 constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
 // Multiply-adds per thread: about ten microseconds.
 constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
@@ -63,7 +61,6 @@ struct UpdateData {
   std::int64_t a_step = 0;         ///< bytes of A from block to block
   std::int64_t product_bytes = 0;  ///< of a block, in the scratch block before the products' own
   bool hands_over = false;
-  device::WideOperands wide;        ///< of halves that are converted first
   int block_threads = 1;            ///< share the blocks
   std::int64_t thread_scratch = 0;  ///< bytes of each of them
 };
@@ -183,16 +180,9 @@ void run_product_with_updates(const void* raw, std::byte* const* args,
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   PartUpdate<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
-  const void* a = args[data.gradient];
-  const void* b = args[data.b];
-  std::byte* scratch = args[data.at.scratch];
-  if (data.wide.bytes > 0) {
-    data.wide.convert(a, b, scratch);
-    scratch += data.wide.bytes;
-  }
-  data.gemm({.a = a,
-             .b = b,
-             .scratch = scratch,
+  data.gemm({.a = args[data.gradient],
+             .b = args[data.b],
+             .scratch = args[data.at.scratch],
              .factor = factor_of(data, args),
              .finished = update_part<T>,
              .context = &update,
@@ -218,38 +208,16 @@ device::PreparedGemm prepare_block(const Product& product) {
                                      : device::prepare_gemm(product.gemm);
 }
 
-/// The same in float32, if operands that are converted as a whole need little memory.
-std::optional<device::GemmSpec> widened(const Product& product) {
-  device::GemmSpec spec = product.gemm;
-  constexpr std::int64_t kFloatBytes = 4;
-  if (!device::is_widened(half_spec(product)) ||
-      kFloatBytes * spec.k * (spec.m + spec.n) > kWideBytes) {
-    return std::nullopt;
-  }
-  spec.dtype = DataType::kFloat32;
-  spec.has_run_time_factor = true;
-  return spec;
-}
-
-/// A product that is handed over part by part, if it can be; else it has no function. `wide`: how
-/// its operands are converted first, if they are.
-device::PreparedGemm prepare_parts(const Product& product, device::WideOperands& wide) {
-  device::GemmSpec spec = product.gemm;
-  const bool has_halves = is_half(spec.dtype);
-  if (has_halves) {
-    if (const auto in_float32 = widened(product)) spec = *in_float32;
-  }
-  spec.hands_over = true;
-  if (is_half(spec.dtype)) {
+/// A product that is handed over part by part, if it can be; else it has no function.
+device::PreparedGemm prepare_parts(const Product& product) {
+  if (is_half(product.gemm.dtype)) {
     device::HalfGemmSpec half = half_spec(product);
     half.hands_over = true;
     return device::can_hand_over(half) ? device::prepare_half_gemm(half) : device::PreparedGemm();
   }
-  if (!device::can_hand_over(spec)) return {};
-  if (has_halves) {
-    wide = device::wide_operands(half_spec(product));
-  }
-  return device::prepare_gemm(spec);
+  device::GemmSpec spec = product.gemm;
+  spec.hands_over = true;
+  return device::can_hand_over(spec) ? device::prepare_gemm(spec) : device::PreparedGemm();
 }
 
 /// Bytes of a block of the product; 0: the whole of it. A product of halves packs B for each block,
@@ -291,9 +259,9 @@ std::int64_t plan_product(Product product, UpdateData<T>& data) {
   device::GemmSpec& gemm = product.gemm;
   data.rows = gemm.m;
   data.columns = gemm.n;
-  data.gemm = prepare_parts(product, data.wide);
+  data.gemm = prepare_parts(product);
   data.hands_over = data.gemm.fn != nullptr;
-  if (data.hands_over) return data.gemm.scratch_bytes + data.wide.bytes;
+  if (data.hands_over) return data.gemm.scratch_bytes;
   const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most = block_bytes<T>(gemm);
   const bool in_blocks = gemm.n > 1 && most > 0 && gemm.m * row_bytes > most;

@@ -156,24 +156,26 @@ void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
   auto* scratch = reinterpret_cast<float*>(args[plan.task.scratch]);
   device::on_threads(plan.threads, [&](const device::Share& share) {
     float* own = scratch + share.thread * plan.thread_elements;
-    float* sums = own + plan.sums_at;
+    auto* w = reinterpret_cast<float*>(args[plan.task.w]);
+    float* sums = share.thread == 0 ? w : own + plan.sums_at;
     float* partial = own + plan.partial_at;
-    if (plan.is_sum()) std::fill_n(sums, plan.weights(), 0.0F);
-    for (std::int64_t u = share.first(plan.units()); u < share.last(plan.units()); ++u) {
+    const std::int64_t begin = share.first(plan.units());
+    const std::int64_t end = share.last(plan.units());
+    // The first unit with all weights begins the sums.
+    const bool are_whole = plan.group_units() == 1 && begin < end;
+    if (plan.is_sum() && !are_whole) std::fill_n(sums, plan.weights(), 0.0F);
+    for (std::int64_t u = begin; u < end; ++u) {
       const Unit unit(plan, u);
-      run_unit(plan, unit, args, own, reinterpret_cast<std::byte*>(partial), OnThisThread(),
-               launch);
-      if (!plan.is_sum()) continue;
+      float* to = are_whole && u == begin ? sums : partial;
+      run_unit(plan, unit, args, own, reinterpret_cast<std::byte*>(to), OnThisThread(), launch);
+      if (!plan.is_sum() || to == sums) continue;
       add(partial, 0, unit.groups * plan.group_weights, sums + unit.group * plan.group_weights);
     }
     if (!plan.is_sum()) return;
     share.wait();
-    const std::int64_t first = share.first(plan.weights());
-    const std::int64_t count = share.last(plan.weights()) - first;
-    float* w = reinterpret_cast<float*>(args[plan.task.w]) + first;
-    std::copy_n(scratch + plan.sums_at + first, count, w);
     for (std::int64_t other = 1; other < share.threads; ++other) {
-      add(scratch + other * plan.thread_elements + plan.sums_at + first, 0, count, w);
+      add(scratch + other * plan.thread_elements + plan.sums_at, share.first(plan.weights()),
+          share.last(plan.weights()), w);
     }
   });
 }

@@ -9,6 +9,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/kernel.h"
+#include "ops/half_stream_cpu.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
@@ -18,7 +19,8 @@
 // Kernels of LayerNormalization and its gradient for float32, with SIMD, alone and with what
 // surrounds them: the Dropout and the sum with a residual before, the sum with another cotangent
 // and the masks after the gradient. x: [rows, size], where size is the product of the normalised
-// axes; a row is in the L1 cache while everything is done with it. Threads share the rows.
+// axes; a row is in the L1 cache while everything is done with it. Threads share the rows. x, y and
+// their cotangents may be halves, which are converted there.
 
 namespace onnxgrad::ops::fused_layer_norm_cpu {
 namespace {
@@ -74,14 +76,24 @@ GroupStatistics statistics_of(const float* x, const Rows& rows, std::int64_t cou
   return statistics;
 }
 
+std::int64_t rows_together(const Rows& rows) {
+  return std::clamp<std::int64_t>(kElementsTogether / std::max<std::int64_t>(rows.size, 1), 1,
+                                  kMostTogether);
+}
+
 /// f(row, count): `count` rows from `row` on, for all of [first, last).
 template <class F>
 void visit_groups(const Rows& rows, std::int64_t first, std::int64_t last, const F& f) {
-  const std::int64_t together = std::clamp<std::int64_t>(
-      kElementsTogether / std::max<std::int64_t>(rows.size, 1), 1, kMostTogether);
+  const std::int64_t together = rows_together(rows);
   for (std::int64_t row = first; row < last; row += together) {
     f(row, std::min(together, last - row));
   }
+}
+
+/// Elements of a buffer for a group of rows, in whole cache lines.
+std::int64_t group_elements(const Rows& rows) {
+  constexpr std::int64_t kLine = 16;
+  return (rows_together(rows) * rows.size + kLine - 1) / kLine * kLine;
 }
 
 /// f(first row, one behind the last row, thread) on each thread.
@@ -97,8 +109,10 @@ void share_rows(const Rows& rows, const F& f) {
 /// Positions among the arguments; -1: absent.
 struct NormTask {
   Rows rows;
+  HalfStream x = {}, y = {};
   int residual = -1, scale = 1, bias = -1, ratio = -1, training_mode = -1;
-  int y = 0, sum = -1, mask = -1, mean = -1, inverse = -1;
+  int sum = -1, mask = -1, mean = -1, inverse = -1;
+  int scratch = -1;  ///< for groups of x and y, if they are halves
   bool drops = false;
   DataType ratio_dtype = DataType::kUndefined;
   DrawStream draws = {};
@@ -162,33 +176,39 @@ void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
   const auto out = [&](int place) {
     return place < 0 ? nullptr : reinterpret_cast<float*>(args[place]);
   };
-  const float* x = in(0);
   const float* residual = in(task.residual);
   const float* scale = in(task.scale);
   const float* bias = in(task.bias);
   float* sum = out(task.sum);
-  float* y = out(task.y);
   float* means = out(task.mean);
   float* inverses = out(task.inverse);
   auto* mask = task.mask < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(args[task.mask]);
   const Drop drop = drop_of(task, args);
-  share_rows(rows, [&](std::int64_t first, std::int64_t last, int /*thread*/) {
+  const std::int64_t group = group_elements(rows);
+  const bool has_y = !task.y.is_absent(args);
+  share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
+    float* own = task.scratch < 0 ? nullptr : out(task.scratch) + thread * (2 * group);
     visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
-      for (std::int64_t at = row * rows.size; residual != nullptr && at < (row + count) * rows.size;
-           at += rows.size) {
-        drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at), x + at,
-                     residual + at, rows.size, sum + at, mask == nullptr ? nullptr : mask + at);
+      const std::int64_t begin = row * rows.size;
+      const std::int64_t end = begin + count * rows.size;
+      const float* values = task.x.load(args, begin, end - begin, own);
+      for (std::int64_t at = begin; residual != nullptr && at < end; at += rows.size) {
+        drop_and_add(task, drop, launch, batch_number(task.stretches, launch, at),
+                     values + (at - begin), residual + at, rows.size, sum + at,
+                     mask == nullptr ? nullptr : mask + at);
       }
-      const float* values = residual != nullptr ? sum : x;
-      const auto statistics = statistics_of(values + row * rows.size, rows, count);
+      if (residual != nullptr) values = sum + begin;
+      const auto statistics = statistics_of(values, rows, count);
+      float* y = has_y ? task.y.place(args, begin, own + group) : nullptr;
       for (std::int64_t i = 0; i < count; ++i) {
         const Statistics& s = statistics[static_cast<std::size_t>(i)];
         if (means != nullptr) means[row + i] = s.mean;
         if (inverses != nullptr) inverses[row + i] = s.inverse;
-        const std::int64_t at = (row + i) * rows.size;
-        if (y == nullptr) continue;
+        const std::int64_t at = i * rows.size;
+        if (!has_y) continue;
         stretches::scale_row(values + at, s.mean, s.inverse, scale, bias, y + at, rows.size);
       }
+      if (has_y) task.y.finish(args, begin, end - begin, y);
     });
   });
 }
@@ -197,29 +217,40 @@ void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
 
 struct GradTask {
   Rows rows;
+  HalfStream dy = {}, x = {}, ds = {};
   int more = -1, mask = -1, factor = -1;
-  int ds = 0, dscale = 0, dbias = 0, dx = -1, sums = -1, scratch = 0;
+  int dscale = 0, dbias = 0, dx = -1, sums = -1, scratch = 0;
 };
 
-/// A thread's share of what is summed over rows, and a row to work in.
+/// A thread's share of what is summed over rows, a row to work in, and groups of rows for what are
+/// halves.
 struct GradSums {
   float* row;
   float* dscale;
   float* dbias;
   float* sums;
+  float* dy;
+  float* x;
+  float* ds;
 };
 constexpr std::int64_t kScratchRows = 4;
 
 // No two threads write to a cache line.
-std::int64_t thread_elements(const Rows& rows) {
+std::int64_t thread_elements(const GradTask& task) {
   constexpr std::int64_t kLine = 16;
-  return (kScratchRows * rows.size + kLine - 1) / kLine * kLine;
+  const bool has_halves = task.dy.is_half() || task.x.is_half() || task.ds.is_half();
+  const std::int64_t groups = has_halves ? 3 * group_elements(task.rows) : 0;
+  return groups + (kScratchRows * task.rows.size + kLine - 1) / kLine * kLine;
 }
 
 GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thread) {
   const std::int64_t size = task.rows.size;
-  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * thread_elements(task.rows);
-  return {first, first + size, first + 2 * size, first + 3 * size};
+  const std::int64_t elements = thread_elements(task);
+  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * elements;
+  const std::int64_t group = group_elements(task.rows);
+  float* groups = first + elements - 3 * group;
+  return {first,  first + size,   first + 2 * size,  first + 3 * size,
+          groups, groups + group, groups + 2 * group};
 }
 
 /// Everything after the gradient by the normalised values, for one row of it.
@@ -245,36 +276,40 @@ void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, f
 void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const GradTask*>(data);
   const Rows& rows = task.rows;
-  const auto* dy = reinterpret_cast<const float*>(args[0]);
-  const auto* x = reinterpret_cast<const float*>(args[1]);
   const auto* scale = reinterpret_cast<const float*>(args[2]);
   const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
-  auto* ds = reinterpret_cast<float*>(args[task.ds]);
+  const bool has_ds = !task.ds.is_absent(args);
   const auto size = static_cast<double>(rows.size);
   share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
     const GradSums own = sums_of(task, args, thread);
     std::fill_n(own.dscale, (kScratchRows - 1) * rows.size, 0.0F);
     visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
-      const auto statistics = statistics_of(x + row * rows.size, rows, count);
+      const std::int64_t begin = row * rows.size;
+      const std::int64_t elements = count * rows.size;
+      const float* x = task.x.load(args, begin, elements, own.x);
+      const float* dy = task.dy.load(args, begin, elements, own.dy);
+      const auto statistics = statistics_of(x, rows, count);
       std::array<stretches::GradSums, kMostTogether> sums;
       for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t at = (row + i) * rows.size;
+        const std::int64_t at = i * rows.size;
         const auto place = static_cast<std::size_t>(i);
         sums[place] = stretches::scale_row_sums(dy + at, x + at, statistics[place].mean,
                                                 statistics[place].inverse, scale, own.dscale,
                                                 own.dbias, rows.size);
       }
-      if (is_alone && ds == nullptr) return;
+      if (is_alone && !has_ds) return;
+      float* ds = has_ds ? task.ds.place(args, begin, own.ds) : nullptr;
       for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t at = (row + i) * rows.size;
+        const std::int64_t at = i * rows.size;
         const auto place = static_cast<std::size_t>(i);
-        float* result = ds == nullptr ? own.row : ds + at;
+        float* result = has_ds ? ds + at : own.row;
         stretches::scale_row_grad(dy + at, x + at, statistics[place].mean,
                                   statistics[place].inverse, scale,
                                   static_cast<float>(sums[place].dy / size),
                                   static_cast<float>(sums[place].dot / size), result, rows.size);
-        finish_row(task, args, at, result, own.sums);
+        finish_row(task, args, begin + at, result, own.sums);
       }
+      if (has_ds) task.ds.finish(args, begin, elements, ds);
     });
   });
   const auto collect = [&](int place, auto part) {
@@ -324,17 +359,22 @@ bool has_output(const KernelRequest& request, std::size_t output) {
   return output < request.outputs.size() && request.outputs[output].is_present();
 }
 
-/// "": inputs and outputs that are present are float32, but for those named.
-std::string wrong_type(const KernelRequest& request, std::optional<std::size_t> other_output = {},
-                       std::size_t first_other_input = 4) {
-  for (std::size_t i = 0; i < std::min(request.inputs.size(), first_other_input); ++i) {
-    if (is_present(request, i) && request.inputs[i].dtype != DataType::kFloat32) {
+/// "": inputs and outputs that are present are float32, but for those named, and the first
+/// `half_inputs` inputs and the first output, which may be halves.
+std::string wrong_type(const KernelRequest& request, std::size_t half_inputs,
+                       std::optional<std::size_t> other_output = {}) {
+  constexpr std::size_t kFirstOtherInput = 4;
+  const auto is_float32 = [](const TensorDesc& desc, bool may_be_half) {
+    return desc.dtype == DataType::kFloat32 || (may_be_half && is_half(desc.dtype));
+  };
+  for (std::size_t i = 0; i < std::min(request.inputs.size(), kFirstOtherInput); ++i) {
+    if (is_present(request, i) && !is_float32(request.inputs[i], i < half_inputs)) {
       return "float32 only";
     }
   }
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
     if (has_output(request, i) && i != other_output &&
-        request.outputs[i].dtype != DataType::kFloat32) {
+        !is_float32(request.outputs[i], i == 0 && half_inputs > 0)) {
       return "float32 only";
     }
   }
@@ -342,10 +382,12 @@ std::string wrong_type(const KernelRequest& request, std::optional<std::size_t> 
 }
 
 KernelOffer offer_norm(const KernelRequest& request) {
-  if (auto reason = wrong_type(request); !reason.empty()) return KernelOffer::decline(reason);
+  if (auto reason = wrong_type(request, 1); !reason.empty()) return KernelOffer::decline(reason);
   const Dims& x = request.inputs[0].dims;
   const auto first = static_cast<int>(request.inputs.size());
-  NormTask task{.rows = rows_of(request, x), .y = first};
+  NormTask task{.rows = rows_of(request, x),
+                .x = HalfStream::operand(0, request.inputs[0].dtype),
+                .y = HalfStream::result(first, request.outputs[0].dtype)};
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     if (is_present(request, i) && !is_row(request.inputs[i].dims, x, task.rows.size)) {
       return KernelOffer::decline("scale or bias is not as long as a row");
@@ -354,17 +396,25 @@ KernelOffer offer_norm(const KernelRequest& request) {
   if (is_present(request, 2)) task.bias = 2;
   if (has_output(request, 1)) task.mean = first + 1;
   if (has_output(request, 2)) task.inverse = first + 2;
-  return prepared(run_norm, std::move(task), "simd rows");
+  if (!task.x.is_half() && !task.y.is_half()) {
+    return prepared(run_norm, std::move(task), "simd rows");
+  }
+  task.scratch = first + static_cast<int>(request.outputs.size());
+  const std::int64_t elements = task.rows.threads * (2 * group_elements(task.rows));
+  KernelOffer offer = prepared(run_norm, std::move(task), "simd rows by halves");
+  offer.kernel.scratch_bytes = elements * static_cast<std::int64_t>(sizeof(float));
+  return offer;
 }
 
 KernelOffer offer_fused_norm(const KernelRequest& request) {
-  if (auto reason = wrong_type(request, 2); !reason.empty()) return KernelOffer::decline(reason);
+  if (auto reason = wrong_type(request, 0, 2); !reason.empty()) return KernelOffer::decline(reason);
   const Dims& x = request.inputs[0].dims;
   const auto first = static_cast<int>(request.inputs.size());
   NormTask task{.rows = rows_of(request, x),
+                .x = HalfStream::operand(0, DataType::kFloat32),
+                .y = HalfStream::result(first, DataType::kFloat32),
                 .residual = 1,
                 .scale = 2,
-                .y = first,
                 .sum = first + 1,
                 .drops = request.node.int_attribute("drops", 0) != 0,
                 .node = request.node.name};
@@ -401,16 +451,18 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   return offer;
 }
 
-KernelOffer prepared_grad(const KernelRequest& request, GradTask task, const char* label) {
-  const Rows rows = task.rows;
+KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::string label) {
   const auto first = static_cast<int>(request.inputs.size());
-  task.ds = first;
+  task.dy = HalfStream::operand(0, request.inputs[0].dtype);
+  task.x = HalfStream::operand(1, request.inputs[1].dtype);
+  task.ds = HalfStream::result(first, request.outputs[0].dtype);
+  if (task.dy.is_half() || task.x.is_half() || task.ds.is_half()) label += " by halves";
   task.dscale = first + 1;
   task.dbias = first + 2;
   task.scratch = first + static_cast<int>(request.outputs.size());
-  KernelOffer offer = prepared(run_grad, task, label);
+  KernelOffer offer = prepared(run_grad, task, std::move(label));
   offer.kernel.scratch_bytes =
-      rows.threads * thread_elements(rows) * static_cast<std::int64_t>(sizeof(float));
+      task.rows.threads * thread_elements(task) * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
 
@@ -420,14 +472,14 @@ bool is_plain_grad(const KernelRequest& request, const Rows& rows) {
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
-  if (auto reason = wrong_type(request); !reason.empty()) return KernelOffer::decline(reason);
+  if (auto reason = wrong_type(request, 2); !reason.empty()) return KernelOffer::decline(reason);
   GradTask task{.rows = rows_of(request, request.inputs[1].dims)};
   if (!is_plain_grad(request, task.rows)) return KernelOffer::decline("shapes do not match");
   return prepared_grad(request, task, "simd rows");
 }
 
 KernelOffer offer_fused_grad(const KernelRequest& request) {
-  if (auto reason = wrong_type(request); !reason.empty()) return KernelOffer::decline(reason);
+  if (auto reason = wrong_type(request, 2); !reason.empty()) return KernelOffer::decline(reason);
   const Dims& x = request.inputs[1].dims;
   const auto first = static_cast<int>(request.inputs.size());
   GradTask task{.rows = rows_of(request, x)};
@@ -453,7 +505,7 @@ KernelOffer offer_fused_grad(const KernelRequest& request) {
     label += ", sums of columns";
   }
   if (!fits) return KernelOffer::decline("shapes do not match");
-  return prepared_grad(request, task, label.c_str());
+  return prepared_grad(request, task, std::move(label));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,6 +141,61 @@ TEST(LayerNormRows, AgreeWithThePlainKernels) {
     for (const int threads : {1, 3}) {
       call.threads = threads;
       EXPECT_EQ(compare_offers(call, 1e-4), 1U);
+    }
+  }
+}
+
+// Against the plain kernels in float64 of the same numbers: results are rounded once.
+TEST(LayerNormRows, OfHalves) {
+  for (const auto& [half, unit] :
+       {std::pair{DataType::kBfloat16, 0x1p-8}, std::pair{DataType::kFloat16, 0x1p-11}}) {
+    for (const Dims& dims : {Dims{3, 5}, Dims{0, 4}, Dims{37, 33}, Dims{700, 128}, Dims{3, 9000}}) {
+      const Dims row{dims[1]};
+      const Tensor x = random_tensor(DataType::kFloat32, dims, 1).cast(half);
+      const Tensor dy = random_tensor(DataType::kFloat32, dims, 4).cast(half);
+      const Tensor scale = random_tensor(DataType::kFloat32, row, 2);
+      const auto expect_near = [&, unit = unit](const std::vector<Tensor>& given,
+                                                const std::vector<Tensor>& plain) {
+        for (std::size_t i = 0; i < plain.size(); ++i) {
+          const auto got = given[i].to_doubles();
+          const auto want = plain[i].to_doubles();
+          ASSERT_EQ(got.size(), want.size());
+          const double size = i == 0 ? 1 : std::sqrt(static_cast<double>(dims[0])) + 1;
+          for (std::size_t k = 0; k < want.size(); ++k) {
+            const double rounding = is_half(given[i].dtype()) ? unit * std::fabs(want[k]) : 0;
+            ASSERT_NEAR(got[k], want[k], 1e-4 * size + rounding) << i << ", " << k;
+          }
+        }
+      };
+      KernelCall call{.op_type = "LayerNormalization",
+                      .attributes = {{.name = "axis", .value = std::int64_t{-1}},
+                                     {.name = "epsilon", .value = 1e-3F}},
+                      .inputs = {x.cast(DataType::kFloat64), scale.cast(DataType::kFloat64)},
+                      .outputs = {{DataType::kFloat64, dims}}};
+      KernelCall grad{.op_type = "LayerNormalizationGrad",
+                      .attributes = call.attributes,
+                      .inputs = {dy.cast(DataType::kFloat64), call.inputs[0], call.inputs[1]},
+                      .outputs = {{DataType::kFloat64, dims},
+                                  {DataType::kFloat64, row},
+                                  {DataType::kFloat64, row}},
+                      .domain = ir::kFunctionDomain};
+      const std::vector<Tensor> y = run_plain(call);
+      const std::vector<Tensor> gradients = run_plain(grad);
+      for (int halves = 1; halves < 8; ++halves) {
+        const auto type = [&, half = half](int bit) {
+          return (halves & bit) != 0 ? half : DataType::kFloat32;
+        };
+        call.inputs = {x.cast(type(1)), scale};
+        call.outputs = {{type(2), dims}};
+        grad.inputs = {dy.cast(type(4)), x.cast(type(1)), scale};
+        grad.outputs = {{type(2), dims}, {DataType::kFloat32, row}, {DataType::kFloat32, row}};
+        for (const int threads : {1, 3}) {
+          SCOPED_TRACE(dims.to_string() + ", halves " + std::to_string(halves));
+          call.threads = grad.threads = threads;
+          expect_near(run_offers(call).at(0).outputs, y);
+          expect_near(run_offers(grad).at(0).outputs, gradients);
+        }
+      }
     }
   }
 }

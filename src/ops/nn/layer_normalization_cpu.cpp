@@ -168,6 +168,12 @@ LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
 KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   const DataType dtype = request.inputs[0].dtype;
+  for (const opdef::TensorDesc& input : request.inputs) {
+    if (input.is_present() && input.dtype != dtype) return decline_dtype(request, input.dtype);
+  }
+  if (request.outputs[0].is_present() && request.outputs[0].dtype != dtype) {
+    return decline_dtype(request, request.outputs[0].dtype);
+  }
   if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
   if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
   return decline_dtype(request, dtype);

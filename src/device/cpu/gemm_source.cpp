@@ -1,0 +1,27 @@
+#include "device/cpu/gemm_source.h"
+
+#include <algorithm>
+
+namespace onnxgrad::device {
+
+GemmSource source_of_halves(DataType half, bool rounds) {
+  return {.convert = find_widening(half, rounds), .size = rounds ? 4 : 2};
+}
+
+void transpose_source(const GemmSource& source, const SourceBlock& block, std::int64_t width,
+                      const GemmTarget<float>& target, float* to, std::ptrdiff_t to_row,
+                      float* lines) {
+  for (std::int64_t i = 0; i < width; i += kSourceLines) {
+    const std::int64_t count = std::min(kSourceLines, width - i);
+    const std::int64_t rows = std::clamp<std::int64_t>(block.rows - i, 0, count);
+    for (std::int64_t j = 0; j < block.columns; j += kSourceSteps) {
+      const std::int64_t columns = std::min(kSourceSteps, block.columns - j);
+      source.convert(lines, kSourceSteps, source.at(block.matrix, block.first + i * block.row + j),
+                     block.row, rows, columns);
+      std::fill(lines + rows * kSourceSteps, lines + count * kSourceSteps, 0.0F);
+      target.transpose(lines, kSourceSteps, to + j * to_row + i, to_row, count, columns);
+    }
+  }
+}
+
+}  // namespace onnxgrad::device

@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "device/cpu/convert.h"
+#include "device/cpu/gemm_source.h"
+#include "device/cpu/half_gemm_plan.h"
+
+// Products of halves in float32, for processors without instructions that multiply them: blocked
+// products (gemm_blocked.cpp) whose operands are converted as blocks of them are packed. Results in
+// 16 bits are handed over part by part, from the L1 cache, and rounded there.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kPartColumns = 256;  // at most, of what is completed at once
+constexpr double kSharedFlops = 1 << 20;    // as in half_gemm_plan.cpp
+
+/// What is done with sums that are not simply stored.
+struct Ending {
+  PreparedGemm gemm;
+  std::int64_t m = 0, n = 0;
+  bool hands_over = false;  ///< parts of C; else all of it is in scratch
+  bool narrows = false;
+  bool adds_half_row = false;     ///< its float32 is the product's `start`
+  bool adds_half_matrix = false;  ///< added here
+  bool relu = false;              ///< after that
+  ConvertFn widen = nullptr, narrow = nullptr;
+  std::int64_t row_offset = 0;   ///< in scratch, of the row in float32
+  std::int64_t sums_offset = 0;  ///< of all of C
+};
+
+/// In an operation.
+struct EndingRun {
+  const Ending& ending;
+  const std::uint16_t* start = nullptr;
+  void* c = nullptr;
+
+  void end_row(const float* sums, std::int64_t at, std::int64_t columns) const {
+    alignas(64) float line[kPartColumns];
+    if (ending.adds_half_matrix) {
+      ending.widen(line, start + at, columns);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const float sum = line[j] + sums[j];
+        line[j] = ending.relu && sum < 0 ? 0 : sum;  // NaN stays
+      }
+      sums = line;
+    }
+    if (ending.narrows) {
+      ending.narrow(static_cast<std::uint16_t*>(c) + at, sums, columns);
+    } else {
+      std::copy_n(sums, columns, static_cast<float*>(c) + at);
+    }
+  }
+};
+
+void end_part(const void* context, const GemmBlock& block) {
+  const auto& run = *static_cast<const EndingRun*>(context);
+  const auto* sums = static_cast<const float*>(block.c);
+  for (std::int64_t i = 0; i < block.rows; ++i, sums += block.c_row) {
+    const std::int64_t at = (block.row + i) * run.ending.n + block.column;
+    for (std::int64_t j = 0; j < block.columns; j += kPartColumns) {
+      run.end_row(sums + j, at + j, std::min(kPartColumns, block.columns - j));
+    }
+  }
+}
+
+void run_with_ending(const void* data, const GemmOperands& operands) {
+  const auto& ending = *static_cast<const Ending*>(data);
+  EndingRun run{.ending = ending, .c = operands.c};
+  if (ending.adds_half_matrix) run.start = static_cast<const std::uint16_t*>(operands.start);
+  GemmOperands inner = operands;
+  if (ending.adds_half_row) {
+    auto* row = reinterpret_cast<float*>(operands.scratch + ending.row_offset);
+    ending.widen(row, operands.start, ending.n);
+    inner.start = row;
+  }
+  if (ending.hands_over) {
+    inner.finished = end_part;
+    inner.context = &run;
+    inner.touched = {operands.c, run.start};
+    inner.touched_size = ending.narrows ? 2 : 4;
+    return ending.gemm(inner);
+  }
+  inner.c = operands.scratch + ending.sums_offset;
+  ending.gemm(inner);
+  end_part(&run, {.c = inner.c, .c_row = ending.n, .rows = ending.m, .columns = ending.n});
+}
+
+/// The product alone, for can_hand_over() too.
+GemmSpec in_float32(const HalfGemmSpec& spec) {
+  GemmSpec gemm{.m = spec.m,
+                .n = spec.n,
+                .k = spec.k,
+                .transpose_a = spec.transpose_a,
+                .transpose_b = spec.transpose_b,
+                .alpha = spec.alpha,
+                .has_run_time_factor = true,
+                .threads = spec.threads};
+  if (spec.k == 0) return gemm;
+  gemm.a_row_length = spec.a_row_length;
+  gemm.a_source = source_of_halves(spec.dtype);
+  gemm.b_source = source_of_halves(spec.dtype, spec.rounds_b);
+  return gemm;
+}
+
+}  // namespace
+
+bool half_gemm::can_hand_over_widened(const HalfGemmSpec& spec) {
+  return can_hand_over(in_float32(spec));
+}
+
+PreparedGemm half_gemm::prepare_widened(const HalfGemmSpec& spec) {
+  GemmSpec gemm = in_float32(spec);
+  const double flops =
+      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
+  if (flops < kSharedFlops) gemm.threads = 1;
+  const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
+  const bool adds_half_matrix = adds_half && spec.start == GemmStart::kMatrix;
+  const bool ends = is_half(spec.c_dtype) || adds_half;
+  if (!adds_half_matrix) {
+    gemm.start = spec.start;
+    gemm.relu = spec.relu;
+  }
+  gemm.hands_over = spec.hands_over || (ends && can_hand_over(gemm));
+  PreparedGemm prepared = prepare_gemm(gemm);
+  prepared.label = fmt::format("{} widened {}", dtype_name(spec.dtype), prepared.label);
+  if (!ends) return prepared;
+  auto ending = std::make_shared<Ending>();
+  ending->m = spec.m, ending->n = spec.n;
+  ending->hands_over = gemm.hands_over;
+  ending->narrows = is_half(spec.c_dtype);
+  ending->adds_half_row = adds_half && !adds_half_matrix;
+  ending->adds_half_matrix = adds_half_matrix;
+  ending->relu = spec.relu;
+  ending->widen = find_conversion(spec.dtype, DataType::kFloat32);
+  ending->narrow = find_conversion(DataType::kFloat32, spec.dtype);
+  PreparedGemm all;
+  all.fn = run_with_ending;
+  all.label = prepared.label;
+  all.scratch_bytes = round_up(prepared.scratch_bytes, 64);
+  const auto reserve = [&all](std::int64_t count) {
+    const std::int64_t offset = all.scratch_bytes;
+    all.scratch_bytes += round_up(count * static_cast<std::int64_t>(sizeof(float)), 64);
+    return offset;
+  };
+  if (ending->adds_half_row) ending->row_offset = reserve(spec.n);
+  if (!ending->hands_over) ending->sums_offset = reserve(spec.m * spec.n);
+  ending->gemm = std::move(prepared);
+  all.data = std::move(ending);
+  return all;
+}
+
+}  // namespace onnxgrad::device

@@ -1,0 +1,55 @@
+#ifndef ONNXGRAD_OPS_HALF_STREAM_CPU_H_
+#define ONNXGRAD_OPS_HALF_STREAM_CPU_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/convert.h"
+#include "ops/kernel_support.h"
+
+namespace onnxgrad::ops {
+
+/// An operand or a result of a kernel that computes in float32: float32 itself, which is used where
+/// it is, or halves, which are converted part by part in a buffer in the cache.
+struct HalfStream {
+  int arg = -1;                         ///< -1: absent
+  std::int64_t bytes = 4;               ///< of an element
+  device::ConvertFn convert = nullptr;  ///< nullptr: it is float32
+
+  static HalfStream operand(int arg, DataType dtype) {
+    if (!is_half(dtype)) return {.arg = arg};
+    return {arg, 2, device::find_conversion(dtype, DataType::kFloat32)};
+  }
+  static HalfStream result(int arg, DataType dtype) {
+    if (!is_half(dtype)) return {.arg = arg};
+    return {arg, 2, device::find_conversion(DataType::kFloat32, dtype)};
+  }
+
+  bool is_half() const { return convert != nullptr; }
+  bool is_absent(std::byte* const* args) const { return arg < 0 || args[arg] == nullptr; }
+
+  /// `count` elements of an operand from `at` on, possibly in `buffer`.
+  const float* load(std::byte* const* args, std::int64_t at, std::int64_t count,
+                    float* buffer) const {
+    const std::byte* from = args[arg] + at * bytes;
+    if (!is_half()) return reinterpret_cast<const float*>(from);
+    convert(buffer, from, count);
+    return buffer;
+  }
+
+  /// Where elements of a result from `at` on are computed; then finish() is called.
+  float* place(std::byte* const* args, std::int64_t at, float* buffer) const {
+    return is_half() ? buffer : reinterpret_cast<float*>(args[arg]) + at;
+  }
+  void finish(std::byte* const* args, std::int64_t at, std::int64_t count,
+              const float* placed) const {
+    if (is_half()) convert(args[arg] + at * bytes, placed, count);
+  }
+
+ private:
+  static bool is_half(DataType dtype) { return onnxgrad::is_half(dtype); }
+};
+
+}  // namespace onnxgrad::ops
+
+#endif  // ONNXGRAD_OPS_HALF_STREAM_CPU_H_
