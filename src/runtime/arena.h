@@ -1,8 +1,11 @@
 #ifndef ONNXGRAD_RUNTIME_ARENA_H_
 #define ONNXGRAD_RUNTIME_ARENA_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
+#include <vector>
 
 namespace onnxgrad::runtime {
 
@@ -21,10 +24,43 @@ class ArenaLayout {
   std::int64_t size_bytes() const { return end_; }
 
  private:
-  std::int64_t rounded(std::int64_t bytes) const;
-
   std::int64_t alignment_;
   std::map<std::int64_t, std::int64_t> free_;  // offset -> bytes; neighbours are merged
+  std::int64_t end_ = 0;
+};
+
+/// The same for the least memory, not for the nearest: buffers whose lives are all known before
+/// they get their places. The largest ones come first, each into the smallest gap between those
+/// that it meets (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
+/// 2020: greedy by size).
+class PackedArena {
+ public:
+  explicit PackedArena(std::int64_t alignment) : alignment_(alignment) {}
+
+  /// A buffer that is in use from `time` on: its name until pack(), at which bytes of it may be
+  /// named like offsets. Times do not decrease.
+  std::int64_t allocate(std::int64_t bytes, std::size_t time);
+  /// Of a buffer or a part of it, which is in use at `time` for the last time.
+  void release(std::int64_t name, std::int64_t bytes, std::size_t time);
+
+  /// Gives all buffers their places.
+  void pack();
+  std::int64_t offset_of(std::int64_t name) const;
+  std::int64_t size_bytes() const { return end_; }
+
+ private:
+  struct Buffer {
+    std::int64_t name = 0, bytes = 0;
+    std::int64_t left = 0;  ///< bytes that are not released
+    std::size_t first = 0, last = std::numeric_limits<std::size_t>::max();
+    std::int64_t offset = 0;
+  };
+
+  std::size_t index_of(std::int64_t name) const;
+
+  std::int64_t alignment_;
+  std::vector<Buffer> buffers_;  // by name
+  std::int64_t names_ = 0;
   std::int64_t end_ = 0;
 };
 

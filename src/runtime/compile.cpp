@@ -81,7 +81,7 @@ class Compiler {
     try {
       const bool is_free = !max_arena_bytes_;
       region_.plan = make_plan(*known.model->graph, known.binding, engine_, options_.threads,
-                               /*keeps_constants=*/is_free, nullptr,
+                               is_free ? PlanMemory::kFree : PlanMemory::kLimited, nullptr,
                                is_free ? options_.packed.get() : nullptr);
     } catch (const Error& error) {
       options_.plan_cache->warn_of(key, error.problem().what);
@@ -118,11 +118,10 @@ class Compiler {
     follow_updates();
     const int threads = options_.threads;
     const PlannedBodies* bodies = region_.bodies.get();
-    region_.plan =
-        max_arena_bytes_
-            ? make_plan_within(graph(), binding_, engine_, threads, bodies, max_arena_bytes_)
-            : make_plan(graph(), binding_, engine_, threads,
-                        /*keeps_constants=*/true, bodies, options_.packed.get());
+    region_.plan = max_arena_bytes_ ? make_plan_within(graph(), binding_, engine_, threads, bodies,
+                                                       max_arena_bytes_)
+                                    : make_plan(graph(), binding_, engine_, threads,
+                                                PlanMemory::kFree, bodies, options_.packed.get());
     if (bodies != nullptr) region_.plan.recomputed += bodies->recomputed();
     if (region_.dynamic.empty() && !region_.bodies && !keeps_model_) region_.model.reset();
   }

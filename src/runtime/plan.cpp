@@ -126,15 +126,18 @@ class Kernels {
 /// Lays out the memory of a graph whose nodes run in the order of a schedule.
 class Planner {
  public:
-  /// The arguments outlive this, but not what the planner returns.
+  /// The arguments outlive this, but not what the planner returns. `is_tight`: the least memory
+  /// counts, not that buffers are reused soon.
   Planner(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-          const ViewRoots& roots, const Kernels& kernels)
+          const ViewRoots& roots, const Kernels& kernels, bool is_tight)
       : graph_(graph),
         binding_(binding),
         engine_(engine),
         roots_(roots),
         kernels_(kernels),
         arena_(engine.device.alignment()),
+        packed_(engine.device.alignment()),
+        is_tight_(is_tight),
         steps_(graph.nodes.size()),
         last_use_(graph.nodes.size()),
         locations_(graph.nodes.size()),
@@ -147,10 +150,11 @@ class Planner {
     find_updated_states();
     alias_state_updates(schedule);
     place_in_blocks();
-    for (std::size_t i = 0; i < nodes_.size(); ++i) place(i);
+    for (; now_ < nodes_.size(); ++now_) place(now_);
     add_outputs();
     add_copies();
-    plan_.arena_bytes = arena_.size_bytes();
+    if (is_tight_) pack();
+    plan_.arena_bytes = is_tight_ ? packed_.size_bytes() : arena_.size_bytes();
     plan_.threads = kernels_.threads();
   }
 
@@ -321,6 +325,31 @@ class Planner {
     return locations_[base] = location;
   }
 
+  std::int64_t allocate(std::int64_t bytes) {
+    return is_tight_ ? packed_.allocate(bytes, now_) : arena_.allocate(bytes);
+  }
+  void release(std::int64_t at, std::int64_t bytes) {
+    if (is_tight_) {
+      packed_.release(at, bytes, now_);
+    } else {
+      arena_.release(at, bytes);
+    }
+  }
+
+  // From names of buffers to places.
+  void pack() {
+    packed_.pack();
+    const auto move = [&](Location& location) {
+      if (location.kind == Location::Kind::kArena) location.at = packed_.offset_of(location.at);
+    };
+    for (Location& location : args_) move(location);
+    for (auto& output : plan_.outputs) move(output.location);
+    for (Copy& copy : plan_.copies) {
+      move(copy.from);
+      move(copy.to);
+    }
+  }
+
   // Assigns memory to the outputs of step i, then frees what it was the last to read.
   void place(std::size_t i) {
     const ir::Node& node = *nodes_[i];
@@ -335,8 +364,8 @@ class Planner {
     const std::int64_t scratch = kernel(i).scratch_bytes;
     Location scratch_location;
     if (scratch > 0) {
-      scratch_location = {Location::Kind::kArena, arena_.allocate(scratch)};
-      arena_.release(scratch_location.at, scratch);
+      scratch_location = {Location::Kind::kArena, allocate(scratch)};
+      release(scratch_location.at, scratch);
     }
     args_.push_back(scratch_location);
     release_dead(i);
@@ -346,7 +375,7 @@ class Planner {
   Location buffer_at(const ir::Value* buffer) {
     if (const Location* known = locations_.find(buffer)) return *known;
     buffers_[buffer].bytes = bytes_of(buffer);
-    return locations_[buffer] = {Location::Kind::kArena, arena_.allocate(bytes_of(buffer))};
+    return locations_[buffer] = {Location::Kind::kArena, allocate(bytes_of(buffer))};
   }
 
   // What an exchange gives takes the place of its buffer, part by part.
@@ -357,22 +386,22 @@ class Planner {
     const ir::Value* buffer = parts.front().buffer;
     const std::int64_t start = locations_.find(buffer)->at;
     const std::int64_t bytes = std::exchange(buffers_[buffer].bytes, -1);
-    const auto release = [&](std::int64_t begin, std::int64_t end) {
-      if (end > begin) arena_.release(start + begin, end - begin);
+    const auto release_part = [&](std::int64_t begin, std::int64_t end) {
+      if (end > begin) release(start + begin, end - begin);
     };
     const std::int64_t unit = engine_.device.alignment();
     std::int64_t done = 0;  // what has an owner, or none, up to there
     for (std::size_t o = 0; o < parts.size(); ++o) {
       const ir::Value* output = node.output(o);
       if (parts[o].offset < 0 || output == nullptr || locations_.contains(output)) continue;
-      release(done, parts[o].offset);
+      release_part(done, parts[o].offset);
       const std::int64_t end = parts[o].offset + bytes_of(output);
       done = std::min((end + unit - 1) / unit * unit, bytes);
       if (done == parts[o].offset) continue;
       locations_[output] = {Location::Kind::kArena, start + parts[o].offset};
       buffers_[output].bytes = done - parts[o].offset;
     }
-    release(done, bytes);
+    release_part(done, bytes);
   }
 
   void place_output(std::size_t i, std::size_t o) {
@@ -398,23 +427,23 @@ class Planner {
       buffers_[output].bytes = owned_bytes;  // the buffer has a new owner
       return;
     }
-    locations_[output] = {Location::Kind::kArena, arena_.allocate(bytes)};
+    locations_[output] = {Location::Kind::kArena, allocate(bytes)};
     buffers_[output].bytes = bytes;
   }
 
   void release_dead(std::size_t i) {
     const ir::Node& node = *nodes_[i];
-    const auto release = [&](const ir::Value* value) {
+    const auto release_if_dead = [&](const ir::Value* value) {
       if (value == nullptr) return;
       const ir::Value* base = root(value);
       Buffer* owned = buffers_.find(base);
       if (owned == nullptr || owned->bytes < 0) return;
       const std::size_t* last = last_use_.find(base);
       if (last != nullptr && *last > i) return;
-      arena_.release(locations_.find(base)->at, std::exchange(owned->bytes, -1));
+      release(locations_.find(base)->at, std::exchange(owned->bytes, -1));
     };
-    for (const ir::Value* input : node.inputs) release(input);
-    for (const ir::Value* output : node.outputs) release(output);  // not read
+    for (const ir::Value* input : node.inputs) release_if_dead(input);
+    for (const ir::Value* output : node.outputs) release_if_dead(output);  // not read
   }
 
   // A copy in the arena of a state that this step overwrites; other locations are kept.
@@ -422,7 +451,7 @@ class Planner {
     const Location at = locate(value);
     if (at.kind != Location::Kind::kState || !is_updated(at.at)) return at;
     const std::int64_t bytes = bytes_of(value);
-    const Location to{Location::Kind::kArena, arena_.allocate(bytes)};
+    const Location to{Location::Kind::kArena, allocate(bytes)};
     plan_.copies.push_back({.from = at, .to = to, .bytes = bytes});
     return to;
   }
@@ -485,6 +514,9 @@ class Planner {
   const Kernels& kernels_;
   Plan plan_;
   ArenaLayout arena_;
+  PackedArena packed_;  // instead, if is_tight_
+  bool is_tight_;
+  std::size_t now_ = 0;                 // the step that is placed
   std::vector<const ir::Node*> nodes_;  // one per step
   std::vector<const opdef::PreparedKernel*> prepared_;
   std::vector<Location> args_;           // of all steps
@@ -521,16 +553,17 @@ std::string Plan::to_text() const {
 }
 
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies,
+               int threads, PlanMemory memory, const opdef::BodyCompiler* bodies,
                opdef::PackedConstants* packed) {
   const ViewRoots roots(graph, engine.ops);
-  const Kernels kernels(graph, roots, engine, threads, keeps_constants, bodies, packed);
+  const bool is_tight = memory == PlanMemory::kLimited;
+  const Kernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
   const Scheduler scheduler(graph, roots, binding.updates);
   // Updates that run early free what they read, but may need scratch where most memory is in use.
-  Planner early(graph, binding, engine, roots, kernels);
+  Planner early(graph, binding, engine, roots, kernels, is_tight);
   early.run(scheduler.schedule(UpdateNumbers::kEarly));
   if (!scheduler.has_numbers()) return early.take_plan();
-  Planner in_order(graph, binding, engine, roots, kernels);
+  Planner in_order(graph, binding, engine, roots, kernels, is_tight);
   in_order.run(scheduler.schedule(UpdateNumbers::kInOrder));
   return in_order.arena_bytes() < early.arena_bytes() ? in_order.take_plan() : early.take_plan();
 }

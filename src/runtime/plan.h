@@ -96,14 +96,19 @@ struct GraphBinding {
   std::vector<std::size_t> output_blocks = {};
 };
 
+/// What matters more; the results have the same bits.
+enum class PlanMemory : std::uint8_t {
+  kFree,    ///< time: kernels may keep packed constants, buffers are reused soon
+  kLimited  ///< as little memory as can be
+};
+
 /// Chooses kernels, order and memory. Every value of `graph` has a static shape.
-/// `bodies`: for nodes with subgraphs, in their closed form. `keeps_constants`: whether kernels may
-/// keep packed constants; the results have the same bits. `threads`: the most; a plan that is not
-/// worth them takes fewer, and so does each kernel. The cost is estimated, not timed: the same
+/// `bodies`: for nodes with subgraphs, in their closed form. `threads`: the most; a plan that is
+/// not worth them takes fewer, and so does each kernel. The cost is estimated, not timed: the same
 /// graph always has the same number. `packed`: see KernelRequest::packed. Throws:
 /// UnsupportedOperatorError (no kernel), InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
-               int threads, bool keeps_constants, const opdef::BodyCompiler* bodies = nullptr,
+               int threads, PlanMemory memory, const opdef::BodyCompiler* bodies = nullptr,
                opdef::PackedConstants* packed = nullptr);
 
 }  // namespace onnxgrad::runtime

@@ -27,7 +27,7 @@ constexpr double kBytesPerSecond = 5e9;
 // A state of at most this many bytes that the step overwrites early is copied first.
 constexpr std::int64_t kMaxSavedState = std::int64_t{1} << 16;
 constexpr std::size_t kMaxRepeatedTogether = 64;
-constexpr int kMostRepeats = 2;  // of a node
+constexpr int kMostRepeats = 4;  // of a node
 
 std::int64_t size_of(const Value* value) {
   return value->type.static_dims()->size_bytes(value->dtype());
@@ -448,7 +448,7 @@ std::optional<Plan> reduce_plan(ir::Graph& graph, const GraphBinding& binding, c
   std::optional<Plan> plan;
   for (bool can_reduce = true; can_reduce && !plan;) {
     can_reduce = recompute.reduce_to(target);
-    plan = make_plan(graph, binding, engine, threads, /*keeps_constants=*/false, bodies);
+    plan = make_plan(graph, binding, engine, threads, PlanMemory::kLimited, bodies);
     shortage.most = max_bytes();
     shortage.least = std::min(shortage.least, plan->arena_bytes);
     const std::int64_t excess = plan->arena_bytes - shortage.most;
@@ -467,7 +467,7 @@ Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engin
                       int threads, const PlannedBodies* bodies,
                       const std::function<std::int64_t()>& max_bytes) {
   std::optional<Plan> plan =
-      make_plan(graph, binding, engine, threads, /*keeps_constants=*/false, bodies);
+      make_plan(graph, binding, engine, threads, PlanMemory::kLimited, bodies);
   Shortage shortage{.most = max_bytes(), .least = plan->arena_bytes};
   if (plan->arena_bytes <= shortage.most) return *std::move(plan);
   plan.reset();  // its kernels' tables count
