@@ -20,7 +20,9 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Full vectors with `convert`, the rest element by element through a separate vector.
+/// Full vectors with `convert`, the rest element by element through a separate vector. Kernels
+/// convert arrays in parts that fit the L1 cache: of the narrow side, which is in memory, what
+/// follows this part is fetched.
 template <class To, class From, class F>
 HWY_INLINE void convert_vectors(To* to, const From* from, std::int64_t n, F convert) {
   // As many lanes as the wider type has in a vector.

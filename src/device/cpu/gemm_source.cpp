@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "device/cpu/gemm_tile.h"
+
 namespace onnxgrad::device {
 
 GemmSource source_of_halves(DataType half, bool rounds) {

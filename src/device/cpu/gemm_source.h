@@ -5,11 +5,13 @@
 #include <cstdint>
 
 #include "device/cpu/convert.h"
-#include "device/cpu/gemm_tile.h"
 
 // Operands of another type than the one a product computes in.
 
 namespace onnxgrad::device {
+
+template <class T>
+struct GemmTarget;  // gemm_tile.h
 
 /// How a product in float32 reads a matrix of halves, or one of float32 that is rounded to halves.
 struct GemmSource {

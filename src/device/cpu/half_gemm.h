@@ -6,13 +6,13 @@
 #include "device/cpu/gemm.h"
 #include "onnxgrad/dtype.h"
 
-// Products of matrices of bfloat16 or float16 with sums in float32. half_gemm.cpp has the blocks,
-// half_gemm_plan.cpp the choice, half_gemm_pairs.h what the implementations share; the operands of
-// each block are packed for one of them:
+// Products of matrices of bfloat16 or float16 with sums in float32; half_gemm_plan.cpp chooses:
 //
 //   pairs    bfloat16, AVX512-BF16: two numbers of k next to each other in 32 bits
 //   tiles    bfloat16, AMX: the same layout, 16 x 16 results at a time
-//   widened  any processor and type: in float32, for the tiles of gemm_tile.h
+//   widened  any processor and type: products of float32 (half_gemm_widened.cpp)
+//
+// half_gemm.cpp has the blocks of the first two, half_gemm_pairs.h what they share.
 
 namespace onnxgrad::device {
 
