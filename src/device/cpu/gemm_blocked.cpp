@@ -22,8 +22,8 @@
 // all k and the loop over k is inside that over rows: a block of C is complete before the next one
 // begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
 // if there are no other steps, there is no block. Operands of another type (GemmSpec::a_source) are
-// converted: a block of A before its panels, which find it in place, B as it is packed. Where steps have enough multiply-adds, blocks
-// go strip by strip instead of panel by panel (gemm_sweep.cpp).
+// converted: a block of A before its panels, which find it in place, B as it is packed. Where steps
+// have enough multiply-adds, blocks go strip by strip instead of panel by panel (gemm_sweep.cpp).
 
 namespace onnxgrad::device {
 namespace {
