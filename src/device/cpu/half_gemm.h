@@ -54,9 +54,6 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given);
 /// Whether a block of sums can be completed at once, and that is worth while.
 bool can_hand_over(const HalfGemmSpec& spec);
 
-/// Whether the product is computed in float32 of numbers that are converted as they are packed.
-bool is_widened(const HalfGemmSpec& spec);
-
 /// Whether this processor, and the system, supports an implementation.
 bool has_half_gemm(HalfGemmChoice choice);
 

@@ -42,6 +42,8 @@ HalfGemmChoice choose(const HalfGemmSpec& spec) {
   return is_bfloat16 && cpu_has_pairs() ? HalfGemmChoice::kPairs : HalfGemmChoice::kWidened;
 }
 
+bool is_widened(const HalfGemmSpec& spec) { return choose(spec) == HalfGemmChoice::kWidened; }
+
 const char* name_of(HalfGemmChoice choice) {
   switch (choice) {
     case HalfGemmChoice::kPairs:
@@ -67,8 +69,6 @@ bool can_hand_over(const HalfGemmSpec& spec) {
   return spec.k >= kLeastHandedOver && spec.k <= kMostHandedOver;
 }
 
-bool is_widened(const HalfGemmSpec& spec) { return choose(spec) == HalfGemmChoice::kWidened; }
-
 HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
   return {.dtype = gemm.dtype,
           .m = gemm.m,
@@ -87,10 +87,13 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
   ONNXGRAD_ASSERT(!given.hands_over || (can_hand_over(given) && given.start == GemmStart::kZero &&
                                         !given.relu && !is_half(given.c_dtype)));
-  if (is_widened(given)) return half_gemm::prepare_widened(given);
   auto plan = std::make_shared<HalfPlan>();
   plan->spec = given;
   HalfGemmSpec& spec = plan->spec;
+  const double flops =
+      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
+  if (flops < kSharedFlops) spec.threads = 1;
+  if (is_widened(spec)) return half_gemm::prepare_widened(spec);
   plan->choice = choose(spec);
   plan->target = &gemm_target<float>();
   plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
@@ -109,9 +112,6 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
   plan->handed_over_rows = plan->is_amx ? 64 : 48;
   plan->block_m = std::min(spec.m, fitting(kBlockM, plan->handed_over_rows));
-  const double flops =
-      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
-  if (flops < kSharedFlops) spec.threads = 1;
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
   plan->split_m = spec.m >= spec.n || spec.n < kPanelColumns * spec.threads;
   // The last strip of rows is packed in full, and lines are read in full vectors.

@@ -19,7 +19,6 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kPartColumns = 256;  // at most, of what is completed at once
-constexpr double kSharedFlops = 1 << 20;    // as in half_gemm_plan.cpp
 
 /// What is done with sums that are not simply stored.
 struct Ending {
@@ -117,9 +116,6 @@ bool half_gemm::can_hand_over_widened(const HalfGemmSpec& spec) {
 
 PreparedGemm half_gemm::prepare_widened(const HalfGemmSpec& spec) {
   GemmSpec gemm = in_float32(spec);
-  const double flops =
-      2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
-  if (flops < kSharedFlops) gemm.threads = 1;
   const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
   const bool adds_half_matrix = adds_half && spec.start == GemmStart::kMatrix;
   const bool ends = is_half(spec.c_dtype) || adds_half;

@@ -220,6 +220,8 @@ struct GradTask {
   HalfStream dy = {}, x = {}, ds = {};
   int more = -1, mask = -1, factor = -1;
   int dscale = 0, dbias = 0, dx = -1, sums = -1, scratch = 0;
+
+  bool has_halves() const { return dy.is_half() || x.is_half() || ds.is_half(); }
 };
 
 /// A thread's share of what is summed over rows, a row to work in, and groups of rows for what are
@@ -238,8 +240,7 @@ constexpr std::int64_t kScratchRows = 4;
 // No two threads write to a cache line.
 std::int64_t thread_elements(const GradTask& task) {
   constexpr std::int64_t kLine = 16;
-  const bool has_halves = task.dy.is_half() || task.x.is_half() || task.ds.is_half();
-  const std::int64_t groups = has_halves ? 3 * group_elements(task.rows) : 0;
+  const std::int64_t groups = task.has_halves() ? 3 * group_elements(task.rows) : 0;
   return groups + (kScratchRows * task.rows.size + kLine - 1) / kLine * kLine;
 }
 
@@ -456,7 +457,7 @@ KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::stri
   task.dy = HalfStream::operand(0, request.inputs[0].dtype);
   task.x = HalfStream::operand(1, request.inputs[1].dtype);
   task.ds = HalfStream::result(first, request.outputs[0].dtype);
-  if (task.dy.is_half() || task.x.is_half() || task.ds.is_half()) label += " by halves";
+  if (task.has_halves()) label += " by halves";
   task.dscale = first + 1;
   task.dbias = first + 2;
   task.scratch = first + static_cast<int>(request.outputs.size());
