@@ -49,17 +49,21 @@ ir::Model to_working_copy(const onnx_io::FileModel& file, const onnx_io::Operato
       });
 }
 
+int thread_count(const EngineOptions& options) {
+  if (options.threads < 0) {
+    throw OptionError({.what = fmt::format("{} threads were requested", options.threads),
+                       .hint = "Pass 0 for the number of cores, or a positive number."});
+  }
+  return options.threads > 0 ? options.threads : device::available_threads();
+}
+
 runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   if (options.device != "cpu") {
     throw DeviceError(
         {.what = "there is no device '" + options.device + "'", .hint = "Available: 'cpu'."});
   }
-  runtime::ExecutorOptions result{.seed = options.seed, .fuse = options.fuse};
-  if (options.threads < 0) {
-    throw OptionError({.what = fmt::format("{} threads were requested", options.threads),
-                       .hint = "Pass 0 for the number of cores, or a positive number."});
-  }
-  result.threads = options.threads > 0 ? options.threads : device::available_threads();
+  runtime::ExecutorOptions result{
+      .threads = thread_count(options), .seed = options.seed, .fuse = options.fuse};
   if (options.memory_limit_bytes > 0) {
     result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
     result.fits_budget = true;

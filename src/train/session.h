@@ -51,7 +51,8 @@ class Session {
     return {.inputs = inputs_,
             .loss = loss(),
             .sample_weight = graph().sample_weight,
-            .texts = texts_.get()};
+            .texts = texts_.get(),
+            .threads = thread_count(options_.engine)};
   }
 
   double learning_rate() const { return step_->learning_rate(); }

@@ -205,7 +205,7 @@ Tensor prepare_input(const DataSchema& schema, const Port& port, const Dataset& 
   check_rows(port.name, own_rows, rows);
   const bool is_text = schema.texts != nullptr && fitted.dtype() == DataType::kString;
   if (is_text && port.type.dtype == DataType::kInt64) return schema.texts->encode(fitted);
-  if (!allow_nan) check_finite(place, fitted, true);
+  if (!allow_nan) check_finite(place, fitted, true, schema.threads);
   return convert_numbers(place, fitted, port.type.dtype);
 }
 

@@ -62,6 +62,7 @@ struct DataSchema {
   const LossInfo& loss;
   const std::string& sample_weight;  ///< name of that input; empty: none
   const TextCodes* texts = nullptr;  ///< the numbers of texts; nullptr: the model reads none
+  int threads = 1;                   ///< for checks of large arrays
 };
 
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted

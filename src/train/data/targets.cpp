@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <unordered_map>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/parts.h"
 #include "onnxgrad/data_files.h"
 #include "runtime/finite.h"
 #include "train/data/number_text.h"
@@ -19,24 +22,38 @@
 namespace onnxgrad::train {
 namespace {
 
-// Position of the first infinite number or NaN, or -1. Blocks are scanned without a branch per
-// number.
-std::int64_t first_non_finite(const Tensor& value) {
+// Position of the first infinite number or NaN from `begin` to `end`, or `end`. Blocks are scanned
+// without a branch per number.
+std::int64_t first_non_finite_between(const Tensor& value, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kBlock = 4096;
-  const std::int64_t count = value.num_elements();
   const DataType dtype = value.dtype();
   const std::int64_t bytes = Dims{1}.size_bytes(dtype);
-  const auto is_finite = [&](std::int64_t begin, std::int64_t size) {
-    return runtime::all_finite(dtype, value.raw() + begin * bytes, size);
+  const auto is_finite = [&](std::int64_t first, std::int64_t size) {
+    return runtime::all_finite(dtype, value.raw() + first * bytes, size);
   };
-  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-    const std::int64_t size = std::min(kBlock, count - begin);
-    if (is_finite(begin, size)) continue;
-    std::int64_t bad = begin;
+  for (std::int64_t block = begin; block < end; block += kBlock) {
+    const std::int64_t size = std::min(kBlock, end - block);
+    if (is_finite(block, size)) continue;
+    std::int64_t bad = block;
     while (is_finite(bad, 1)) ++bad;
     return bad;
   }
-  return -1;
+  return end;
+}
+
+// The same for a whole tensor, or -1.
+std::int64_t first_non_finite(const Tensor& value, int threads) {
+  const std::int64_t count = value.num_elements();
+  const std::int64_t bytes = Dims{1}.size_bytes(value.dtype());
+  std::atomic<std::int64_t> first = count;
+  base::in_parts(count * bytes, threads, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t bad = first_non_finite_between(value, begin / bytes, end / bytes);
+    if (bad == end / bytes) return;
+    for (std::int64_t seen = first; bad < seen;) {
+      if (first.compare_exchange_weak(seen, bad)) return;
+    }
+  });
+  return first < count ? first.load() : -1;
 }
 
 // "<array> has <what> in <row and column><reason>".
@@ -329,9 +346,9 @@ Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dt
   return value.cast(dtype);
 }
 
-void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed) {
+void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed, int threads) {
   if (!is_floating(value.dtype())) return;
-  const std::int64_t bad = first_non_finite(value);
+  const std::int64_t bad = first_non_finite(value, threads);
   if (bad < 0) return;
   const auto at = static_cast<std::size_t>(bad);
   const double number = value.dtype() == DataType::kFloat32   ? value.data<float>()[at]

@@ -64,8 +64,10 @@ void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& p
 Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dtype);
 
 /// Throws: DataError for the first NaN or infinite element, with row and column. Non-floating
-/// tensors pass. `can_be_allowed`: FitOptions::allow_nan would allow such elements.
-void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed = false);
+/// tensors pass. `can_be_allowed`: FitOptions::allow_nan would allow such elements. `threads`: at
+/// most, for large tensors.
+void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed = false,
+                  int threads = 1);
 
 }  // namespace onnxgrad::train
 

@@ -141,4 +141,28 @@ TEST(Targets, FiniteNumbersPassAndOthersAreFound) {
   EXPECT_NO_THROW(check_finite("ids", ints({1, 2})));
 }
 
+// Several threads scan a large array: the first bad number is named, whoever finds it.
+TEST(Targets, TheFirstBadNumberOfALargeArrayIsNamedForEveryNumberOfThreads) {
+  const std::int64_t rows = (std::int64_t{33} << 20) / 8;  // four parts and some bytes
+  Tensor tensor = Tensor::empty(DataType::kFloat32, Dims{rows + 3, 2});
+  const auto values = tensor.mutable_data<float>();
+  std::ranges::fill(values, 1.0F);
+  for (const int threads : {1, 2, 3, 5}) {
+    EXPECT_NO_THROW(check_finite("x", tensor, true, threads)) << threads;
+  }
+  // From the last to the first: each is before those that stay.
+  for (const std::int64_t row : {rows + 2, rows, rows / 2 + 1, rows / 4 - 1, std::int64_t{0}}) {
+    values[static_cast<std::size_t>(row * 2 + 1)] = std::nanf("");
+    for (const int threads : {1, 2, 3, 5}) {
+      try {
+        check_finite("x", tensor, true, threads);
+        FAIL() << row << " with " << threads;
+      } catch (const DataError& error) {
+        EXPECT_THAT(error.what(),
+                    HasSubstr("'x' has NaN in row " + std::to_string(row) + ", column 1"));
+      }
+    }
+  }
+}
+
 }  // namespace onnxgrad::train::targets_test
