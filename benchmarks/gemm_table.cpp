@@ -23,6 +23,7 @@
 #include "base/memory_budget.h"
 #include "device/blas.h"
 #include "device/cpu/gemm.h"
+#include "operand_ring.h"
 
 namespace {
 
@@ -104,38 +105,8 @@ constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
                                    GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
                                    GemmChoice::kBlas,    GemmChoice::kBest};
 
-/// Operands of a product, as many as `bytes` hold, but at least one; in one piece of memory, as in
-/// a plan, which has large pages where the system gives them.
 template <class T>
-class Ring {
- public:
-  struct Operands {
-    T *a, *b, *c;
-  };
-
-  Ring(const Shape& shape, double bytes) {
-    constexpr std::int64_t kLine = 64 / sizeof(T);
-    const auto lines = [](std::int64_t elements) { return (elements + kLine - 1) / kLine * kLine; };
-    const std::int64_t a = lines(shape.m * shape.k);
-    const std::int64_t b = lines(shape.n * shape.k);
-    const std::int64_t each = a + b + lines(shape.m * shape.n);
-    const double fitting = bytes / static_cast<double>(each * std::int64_t{sizeof(T)});
-    const std::int64_t count = std::max<std::int64_t>(static_cast<std::int64_t>(fitting), 1);
-    memory_ = onnxgrad::base::allocate_aligned(count * each * std::int64_t{sizeof(T)});
-    T* at = reinterpret_cast<T*>(memory_.get());
-    std::fill_n(at, count * each, T(0.5));
-    for (std::int64_t i = 0; i < count; ++i, at += each) {
-      operands_.push_back({at, at + a, at + a + b});
-    }
-  }
-
-  const Operands& next() { return operands_[at_++ % operands_.size()]; }
-
- private:
-  std::shared_ptr<std::byte> memory_;
-  std::vector<Operands> operands_;
-  std::size_t at_ = 0;
-};
+using Ring = onnxgrad::benchmarks::OperandRing<T>;
 
 /// One product by one implementation.
 template <class T>
@@ -161,8 +132,8 @@ class Product {
   double time(Ring<T>& ring, std::int64_t count) {
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < count; ++i) {
-      const auto& [a, b, c] = ring.next();
-      gemm_({.a = a, .b = b, .start = c, .c = c, .scratch = scratch_.get()});
+      T* const* set = ring.next();
+      gemm_({.a = set[0], .b = set[1], .start = set[2], .c = set[2], .scratch = scratch_.get()});
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
            static_cast<double>(count);
@@ -191,7 +162,7 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes) {
     if (title.find(wanted) == std::string::npos) continue;
     const double flops =
         2.0 * static_cast<double>(shape.m * shape.n) * static_cast<double>(shape.k);
-    Ring<T> ring(shape, ring_bytes);
+    Ring<T> ring({shape.m * shape.k, shape.n * shape.k, shape.m * shape.n}, ring_bytes);
     std::vector<Product<T>> products;
     std::vector<std::vector<double>> times;
     for (const GemmChoice choice : kChoices) {

@@ -275,7 +275,10 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     if (next.k < plan_.k && !plan_.b_is_packed) {
       set_ahead(next, first_column, {p, together, panels});
     }
-    if (p + 1 < panels) set_panel_ahead(k, column + width, columns_of(p + 1), rows);
+    if (p + together < panels) {
+      set_panel_ahead(block, column + together * width, p + together,
+                      panel + together * width * steps_);
+    }
     extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
     const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
     if (plan_.hands_over && is_last_) {
@@ -300,15 +303,22 @@ void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Pro
   }
 }
 
-/// The panel that `rows` rows use next, of this block's steps.
+/// Panel `p`, at `column`, which the rows of `block` use next; `packed`: where it is if the whole
+/// block is packed.
 template <class T>
-void BlockedGemm<T>::set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width,
-                                     std::int64_t rows) {
+void BlockedGemm<T>::set_panel_ahead(const Block& block, std::int64_t column, std::int64_t p,
+                                     const T* packed) {
+  const std::int64_t width = columns_of(p);
   if (plan_.packs_in_turn) {
     const std::int64_t count = std::min(width, plan_.n - column);
-    extras_.ahead[1] = share_of_b({0, 1, 1}, column, count, k, steps_);
-  } else if (plan_.b_is_packed && plan_.packs_a && rows >= kFetchingRows) {
-    extras_.ahead[1] = lines_of(packed_steps(column, k, width), steps_, width, width);
+    extras_.ahead[1] = share_of_b({0, 1, 1}, column, count, block.k, steps_);
+    return;
+  }
+  if (!plan_.packs_a || block.rows < kFetchingRows) return;
+  if (plan_.b_is_packed) {
+    extras_.ahead[1] = lines_of(packed_steps(column, block.k, width), steps_, width, width);
+  } else if (!block.packs_b && extras_.ahead[1].rows == 0) {
+    extras_.ahead[1] = lines_of(packed, panels_together(p) * steps_, width, width);
   }
 }
 

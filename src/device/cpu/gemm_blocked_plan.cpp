@@ -9,7 +9,13 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kBlockM = 192;
-// Bytes of B for all k if blocks of C are handed over, unless that leaves very few columns.
+// Rows of a block whose sums stay in the L2 cache from step to step until it is handed over: where
+// it goes strip by strip (of float64 half as many), and panel by panel.
+constexpr std::int64_t kSweptSumsM = 384;
+constexpr std::int64_t kSumsM = 96;
+// Bytes of B for all k if blocks of C are handed over: at most, for all columns in one block; for
+// several blocks, unless that leaves very few columns.
+constexpr std::int64_t kOneBlockBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
 constexpr std::int64_t kLeastRows = 128;  // of a thread, if each packs all of B
@@ -33,6 +39,29 @@ bool shares_rows(const GemmPlan<T>& plan) {
   // each thread has rows of its own there, not lines beside those of another thread.
   if (plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads) return true;
   return has_sweeping_tiles(plan) && 4 * plan.m >= (plan.transpose_b ? 8 : 5) * plan.n;
+}
+
+/// Columns of B in blocks of C that are handed over. In one block, strips of A are packed once, and
+/// rows of C and of what the receiver reads are long.
+template <class T>
+std::int64_t handed_over_columns(const GemmPlan<T>& plan, std::int64_t share) {
+  const std::int64_t column_bytes = plan.k * std::int64_t{sizeof(T)};
+  if (plan.packs_a && share <= kBlockNOfStrips && share * column_bytes <= kOneBlockBytes) {
+    return share;
+  }
+  const std::int64_t most = std::clamp(kWholeBytes / column_bytes, kLeastBlockN, kBlockN);
+  return ceil_div(share, ceil_div(share, most));
+}
+
+/// Rows of a block of sums that is handed over when all of its steps are done; `columns` of
+/// `share`.
+template <class T>
+std::int64_t rows_of_sums(const GemmPlan<T>& plan, std::int64_t columns, std::int64_t share) {
+  if (!plan.packs_a || plan.a_source || plan.packs_in_turn) return plan.block_m;
+  if (!sweeps(plan)) return std::min(plan.m, kSumsM);
+  const bool is_one_block = columns == share;
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
+  return is_one_block ? std::min(plan.m, kSweptSumsM * 4 / kSize) : plan.block_m;
 }
 
 /// Equal blocks rather than a small last one.
@@ -65,20 +94,19 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   plan.block_k = equal_steps(plan);
   plan.block_m = std::min(plan.m, kBlockM);
   plan.split_m = shares_rows(plan);
-  std::int64_t columns = std::min(plan.n, most_columns(plan));
-  if (plan.hands_over) {
-    const std::int64_t most = std::clamp(kWholeBytes / (kSize * plan.k), kLeastBlockN, kBlockN);
-    const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
-    columns = ceil_div(share, ceil_div(share, most));
-  }
+  const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
+  const std::int64_t columns =
+      plan.hands_over ? handed_over_columns(plan, share) : std::min(plan.n, most_columns(plan));
   plan.block_n = ceil_div(columns, lanes) * lanes;
   plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
+  const bool keeps_sums = plan.hands_over && plan.block_k < plan.k;
+  if (keeps_sums) plan.block_m = rows_of_sums(plan, columns, share);
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
   elements += converted_a_elements(plan) + converted_lines(plan);
   if (plan.hands_over) {
     elements += handed_over_elements(plan);
-    if (plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
+    if (keeps_sums) elements += plan.block_m * plan.block_n;
   }
   plan.thread_scratch = round_up(elements * kSize, 64);
   if (plan.sums_columns) {

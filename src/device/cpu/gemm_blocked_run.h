@@ -60,7 +60,7 @@ class BlockedGemm {
   void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split);
   void run_block(const Block& block, std::int64_t column, const Block& next);
   void set_ahead(const Block& next, std::int64_t column, const Progress& panels);
-  void set_panel_ahead(std::int64_t k, std::int64_t column, std::int64_t width, std::int64_t rows);
+  void set_panel_ahead(const Block& block, std::int64_t column, std::int64_t p, const T* packed);
   bool has_strip_tiles() const;
   std::int64_t panels_together(std::int64_t p) const;
   void set_height(GemmTile<T>& tile, int height) const;

@@ -275,6 +275,8 @@ TEST(Gemm, HandsOverEachElementOnce) {
                                   {20, 150, 5000},
                                   {520, 90, 140},
                                   {500, 150, 520},
+                                  {100, 700, 260},
+                                  {20, 1100, 260},
                                   {1024, 100, 600}}) {
       for (const int threads : {1, 2, 3}) {
         for (const bool transpose_a : {false, true}) {
