@@ -5,6 +5,7 @@
 //
 //   onnxgrad_gemm_table [seconds per product and implementation, default 0.2] [part of a name]
 //                       [BLAS library: "mkl", "openblas" or a path, or "none"] [MB of a ring]
+//                       [threads, default 1]
 //
 // With a ring, each product takes the next operands of so many that they come from beyond the L2
 // cache, as in a step; its median counts.
@@ -112,7 +113,7 @@ using Ring = onnxgrad::benchmarks::OperandRing<T>;
 template <class T>
 class Product {
  public:
-  Product(const Shape& shape, GemmChoice choice) {
+  Product(const Shape& shape, GemmChoice choice, int threads) {
     const std::string form = shape.form;
     const bool updates = form.size() > 2;
     gemm_ =
@@ -124,6 +125,7 @@ class Product {
                                         .transpose_b = form[1] == 'T',
                                         .start = updates ? GemmStart::kMatrix : GemmStart::kZero,
                                         .alpha = updates ? -1e-9 : 1,
+                                        .threads = threads,
                                         .choice = choice});
     scratch_ = onnxgrad::base::allocate_aligned(gemm_.scratch_bytes);
   }
@@ -153,7 +155,7 @@ std::string in_units(double seconds) {
 }
 
 template <class T>
-void print_table(double budget_s, std::string_view wanted, double ring_bytes) {
+void print_table(double budget_s, std::string_view wanted, double ring_bytes, int threads) {
   fmt::print("| {} | tiles | dots | blocked | strips | BLAS | chosen | GFLOP/s | over the best |\n",
              onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
   fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
@@ -166,7 +168,7 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes) {
     std::vector<Product<T>> products;
     std::vector<std::vector<double>> times;
     for (const GemmChoice choice : kChoices) {
-      products.emplace_back(shape, choice);
+      products.emplace_back(shape, choice, threads);
       times.emplace_back();
     }
     constexpr int kRounds = 20;
@@ -205,6 +207,7 @@ int main(int argc, char** argv) {
   const std::string_view wanted = argc > 2 ? argv[2] : "";
   if (argc > 3 && std::string_view(argv[3]) != "none") onnxgrad::device::load_blas(argv[3]);
   const double ring_bytes = argc > 4 ? std::atof(argv[4]) * 1e6 : 0;
-  print_table<float>(budget_s, wanted, ring_bytes);
-  print_table<double>(budget_s, wanted, ring_bytes);
+  const int threads = argc > 5 ? std::max(std::atoi(argv[5]), 1) : 1;
+  print_table<float>(budget_s, wanted, ring_bytes, threads);
+  print_table<double>(budget_s, wanted, ring_bytes, threads);
 }

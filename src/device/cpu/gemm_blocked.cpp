@@ -304,7 +304,8 @@ void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Pro
 }
 
 /// Panel `p`, at `column`, which the rows of `block` use next; `packed`: where it is if the whole
-/// block is packed.
+/// block is packed. With all of its steps, as for blocks that are handed over, B is larger than the
+/// L2 cache; else fetching it costs more than it brings.
 template <class T>
 void BlockedGemm<T>::set_panel_ahead(const Block& block, std::int64_t column, std::int64_t p,
                                      const T* packed) {
@@ -317,7 +318,7 @@ void BlockedGemm<T>::set_panel_ahead(const Block& block, std::int64_t column, st
   if (!plan_.packs_a || block.rows < kFetchingRows) return;
   if (plan_.b_is_packed) {
     extras_.ahead[1] = lines_of(packed_steps(column, block.k, width), steps_, width, width);
-  } else if (!block.packs_b && extras_.ahead[1].rows == 0) {
+  } else if (plan_.hands_over && !block.packs_b && extras_.ahead[1].rows == 0) {
     extras_.ahead[1] = lines_of(packed, panels_together(p) * steps_, width, width);
   }
 }

@@ -229,6 +229,7 @@ void evaluate(const opdef::ExprProgram& program, const T* operands, T* registers
     } else if (in.op == ExprOp::kConstant) {
       registers[i] = static_cast<T>(in.constant);
     } else if (is_function(in.op)) {
+      registers[i] = T{};  // of an integer: no operator asks for it
       if constexpr (std::is_floating_point_v<T>) registers[i] = apply_function(in.op, at(in.a));
     } else {
       registers[i] = apply_arithmetic<T>(in.op, at(in.a), at(in.b), at(in.c));
