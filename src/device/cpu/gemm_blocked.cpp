@@ -21,9 +21,11 @@
 // it, the first of each panel does so with B. If blocks of C are handed over, B is kept packed for
 // all k and the loop over k is inside that over rows: a block of C is complete before the next one
 // begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
-// if there are no other steps, there is no block. Operands of another type (GemmSpec::a_source) are
-// converted: a block of A before its panels, which find it in place, B as it is packed. Where steps
-// have enough multiply-adds, blocks go strip by strip instead of panel by panel (gemm_sweep.cpp).
+// if there are no other steps, there is no block. Or the receiver gets the whole block, and reads
+// whole rows of what it updates (GemmPlan::hands_over_blocks). Operands of another type
+// (GemmSpec::a_source) are converted: a block of A before its panels, which find it in place, B as
+// it is packed. Where steps have enough multiply-adds, blocks go strip by strip instead of panel by
+// panel (gemm_sweep.cpp).
 
 namespace onnxgrad::device {
 namespace {
@@ -281,7 +283,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     }
     extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
     const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
-    if (plan_.hands_over && is_last_) {
+    if (plan_.hands_over && is_last_ && !plan_.hands_over_blocks) {
       hand_over(tile, split, together, in_place);
     } else {
       run_panel(tile, split, in_place);
@@ -289,6 +291,13 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     column += together * width;
     c += together * width;
   }
+  if (!plan_.hands_over_blocks || !is_last_) return;
+  operands_.finished(operands_.context, {.c = c_,
+                                         .c_row = c_row_,
+                                         .row = row,
+                                         .rows = rows,
+                                         .column = first_column,
+                                         .columns = columns_});
 }
 
 /// The share of panels in what is packed for the next block.
@@ -333,8 +342,8 @@ bool BlockedGemm<T>::has_strip_tiles() const {
 /// Panels from `p` on whose tiles are handed over together.
 template <class T>
 std::int64_t BlockedGemm<T>::panels_together(std::int64_t p) const {
-  const bool are_packed = plan_.hands_over && is_last_ && !plan_.packs_in_turn;
-  if (!are_packed || p >= split_.wide_count) return 1;
+  const bool are_parts = plan_.hands_over && !plan_.hands_over_blocks && is_last_;
+  if (!are_parts || plan_.packs_in_turn || p >= split_.wide_count) return 1;
   return std::min(handed_over_panels(plan_), split_.wide_count - p);
 }
 
@@ -386,7 +395,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
     set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
     return set_end();
   }
-  if (!is_last_) {
+  if (!is_last_ || plan_.hands_over_blocks) {
     extras_.touched_row = c_row_;
     extras_.touched_size = sizeof(T);
     extras_.touched[0] = tile.c - row * c_row_ - column;

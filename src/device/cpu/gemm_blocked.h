@@ -31,8 +31,10 @@ std::int64_t handed_over_panels(const GemmPlan<T>& plan) {
   return kHandedOverRow / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
 }
 
+/// Of the buffer of a few tiles.
 template <class T>
 std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
+  if (!plan.hands_over || plan.hands_over_blocks) return 0;
   return handed_over_panels(plan) * kHandedOverTiles * kGemmMaxRows * panel_columns(plan);
 }
 

@@ -9,10 +9,10 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kBlockM = 192;
-// Rows of a block whose sums stay in the L2 cache from step to step until it is handed over: where
-// it goes strip by strip (of float64 half as many), and panel by panel.
+// Rows of a block of C that stays in the L2 cache until it is handed over: strip by strip, in parts
+// (of float64 half as many), and whole, if all steps are one block.
 constexpr std::int64_t kSweptSumsM = 384;
-constexpr std::int64_t kSumsM = 96;
+constexpr std::int64_t kWholeBlockM = 96;
 // Bytes of B for all k if blocks of C are handed over: at most, for all columns in one block; for
 // several blocks, unless that leaves very few columns.
 constexpr std::int64_t kOneBlockBytes = std::int64_t{4} << 20;
@@ -53,15 +53,15 @@ std::int64_t handed_over_columns(const GemmPlan<T>& plan, std::int64_t share) {
   return ceil_div(share, ceil_div(share, most));
 }
 
-/// Rows of a block of sums that is handed over when all of its steps are done; `columns` of
-/// `share`.
+/// Rows of blocks that are handed over; `columns` of a thread's `share`.
 template <class T>
-std::int64_t rows_of_sums(const GemmPlan<T>& plan, std::int64_t columns, std::int64_t share) {
+std::int64_t handed_over_rows(const GemmPlan<T>& plan, std::int64_t columns, std::int64_t share) {
+  const bool has_one_step = plan.block_k == plan.k;
   if (!plan.packs_a || plan.a_source || plan.packs_in_turn) return plan.block_m;
-  if (!sweeps(plan)) return std::min(plan.m, kSumsM);
+  if (plan.hands_over_blocks) return has_one_step ? std::min(plan.m, kWholeBlockM) : plan.block_m;
   const bool is_one_block = columns == share;
-  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
-  return is_one_block ? std::min(plan.m, kSweptSumsM * 4 / kSize) : plan.block_m;
+  if (has_one_step || !is_one_block || !sweeps(plan)) return plan.block_m;
+  return std::min(plan.m, kSweptSumsM * std::int64_t{sizeof(float)} / std::int64_t{sizeof(T)});
 }
 
 /// Equal blocks rather than a small last one.
@@ -99,14 +99,17 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
       plan.hands_over ? handed_over_columns(plan, share) : std::min(plan.n, most_columns(plan));
   plan.block_n = ceil_div(columns, lanes) * lanes;
   plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
-  const bool keeps_sums = plan.hands_over && plan.block_k < plan.k;
-  if (keeps_sums) plan.block_m = rows_of_sums(plan, columns, share);
+  if (plan.hands_over) {
+    // With vectors of 512 bits, parts of a few tiles, whose rows of what the receiver reads are
+    // fetched beside multiply-adds, take less time or the same.
+    plan.hands_over_blocks = plan.packs_a && !has_sweeping_tiles(plan) && !plan.a_source;
+    plan.block_m = handed_over_rows(plan, columns, share);
+  }
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
-  elements += converted_a_elements(plan) + converted_lines(plan);
-  if (plan.hands_over) {
-    elements += handed_over_elements(plan);
-    if (keeps_sums) elements += plan.block_m * plan.block_n;
+  elements += converted_a_elements(plan) + converted_lines(plan) + handed_over_elements(plan);
+  if (plan.hands_over && (plan.hands_over_blocks || plan.block_k < plan.k)) {
+    elements += plan.block_m * plan.block_n;
   }
   plan.thread_scratch = round_up(elements * kSize, 64);
   if (plan.sums_columns) {
