@@ -245,8 +245,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
   if (packs_a_first) pack_a(k, row, packed);
   T* c = plan_.hands_over ? c_ + (column - first_column) : c_ + row * plan_.n + column;
-  for (std::int64_t together = 0; p < panels; p += together) {
-    together = panels_together(p);
+  for (; p < panels; ++p) {
     const std::int64_t width = columns_of(p);
     const int vectors = static_cast<int>(width / plan_.target->lanes);
     const bool in_strips = packs_a && p < split_.wide_count;
@@ -261,8 +260,8 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
     T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
     if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
-      const std::int64_t count = std::min(together * width, first_column + columns_ - column);
-      if (in_strips && can_pack && can_pack_b() && count == together * width) {
+      const std::int64_t count = std::min(width, first_column + columns_ - column);
+      if (in_strips && can_pack && can_pack_b() && count == width) {
         in_place.b = b_at(column, k);
       } else {
         pack_panels(k, column, count, width, panel);
@@ -270,26 +269,25 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     }
     tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
     tile.b_step = width;
-    tile.tail = p + together == panels ? split_.tail : plan_.target->lanes;
+    tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
     tile.c = c;
     set_addends(tile, row, column);
     for (GemmAhead<T>& part : extras_.ahead) part = {};
     if (next.k < plan_.k && !plan_.b_is_packed) {
-      set_ahead(next, first_column, {p, together, panels});
+      set_ahead(next, first_column, {p, 1, panels});
     }
-    if (p + together < panels) {
-      set_panel_ahead(block, column + together * width, p + together,
-                      panel + together * width * steps_);
+    if (p + 1 < panels) {
+      set_panel_ahead(block, column + width, p + 1, panel + width * steps_);
     }
     extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
     const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
     if (plan_.hands_over && is_last_ && !plan_.hands_over_blocks) {
-      hand_over(tile, split, together, in_place);
+      hand_over(tile, split, in_place);
     } else {
       run_panel(tile, split, in_place);
     }
-    column += together * width;
-    c += together * width;
+    column += width;
+    c += width;
   }
   if (!plan_.hands_over_blocks || !is_last_) return;
   operands_.finished(operands_.context, {.c = c_,
@@ -328,7 +326,7 @@ void BlockedGemm<T>::set_panel_ahead(const Block& block, std::int64_t column, st
   if (plan_.b_is_packed) {
     extras_.ahead[1] = lines_of(packed_steps(column, block.k, width), steps_, width, width);
   } else if (plan_.hands_over && !block.packs_b && extras_.ahead[1].rows == 0) {
-    extras_.ahead[1] = lines_of(packed, panels_together(p) * steps_, width, width);
+    extras_.ahead[1] = lines_of(packed, steps_, width, width);
   }
 }
 
@@ -337,14 +335,6 @@ template <class T>
 bool BlockedGemm<T>::has_strip_tiles() const {
   const GemmTarget<T>& target = *plan_.target;
   return split_.wide == target.strip_vectors || split_.wide == target.max_vectors;
-}
-
-/// Panels from `p` on whose tiles are handed over together.
-template <class T>
-std::int64_t BlockedGemm<T>::panels_together(std::int64_t p) const {
-  const bool are_parts = plan_.hands_over && !plan_.hands_over_blocks && is_last_;
-  if (!are_parts || plan_.packs_in_turn || p >= split_.wide_count) return 1;
-  return std::min(handed_over_panels(plan_), split_.wide_count - p);
 }
 
 /// Of tiles of `height` rows, one below the other.
@@ -423,41 +413,31 @@ void BlockedGemm<T>::set_end() {
   extras_.touched[extras_.touched_count++] = extras_.scales;
 }
 
-/// A few tiles at a time, of `panels` side by side: what the receiver reads beside them has just
-/// come into the L1 cache, and a row of it is several lines. Of several panels nothing is in place.
+/// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
 template <class T>
-void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
-                               InPlace in_place) {
-  const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles / panels;
-  const std::int64_t width = tile.b_step;
-  const std::int64_t columns = panels * width - plan_.target->lanes + tile.tail;
-  const std::ptrdiff_t start_column = is_first_ ? plan_.start_column : 1;
+void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPlace in_place) {
+  const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles;
+  const std::int64_t columns = tile.b_step - plan_.target->lanes + tile.tail;
   const GemmExtras<T> whole = extras_;
-  const std::int64_t tiles = (split.big_count + split.small_count) * panels;
+  const std::int64_t tiles = split.big_count + split.small_count;
   std::int64_t done = 0;
-  const auto run = [&](GemmTileFn<T> fn, const GemmTile<T>& now, int height) {
+  const auto fetch_share = [&](std::int64_t blocks) {
     const std::int64_t first = whole.ahead_rows * done / tiles;
-    done += now.blocks;
+    done += blocks;
     extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
     for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
       extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
       extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
     }
-    run_tiles(fn, now, height, in_place);
   };
-  tile.c_row = panels * width;
+  tile.c_row = tile.b_step;
   const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
     set_height(tile, height);
     for (std::int64_t i = 0; i < blocks; i += together) {
       tile.blocks = std::min(together, blocks - i);
       tile.c = handed_over_;
-      for (std::int64_t p = 0; p < panels; ++p) {
-        GemmTile<T> now = tile;
-        now.b += p * width * steps_;
-        move_right(now, p * width, start_column);
-        if (p + 1 < panels) now.tail = plan_.target->lanes;
-        run(fn, now, height);
-      }
+      fetch_share(tile.blocks);
+      run_tiles(fn, tile, height, in_place);
       in_place.b = nullptr;
       if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);
       operands_.finished(operands_.context, {.c = handed_over_,

@@ -62,11 +62,9 @@ class BlockedGemm {
   void set_ahead(const Block& next, std::int64_t column, const Progress& panels);
   void set_panel_ahead(const Block& block, std::int64_t column, std::int64_t p, const T* packed);
   bool has_strip_tiles() const;
-  std::int64_t panels_together(std::int64_t p) const;
   void set_height(GemmTile<T>& tile, int height) const;
   void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, std::int64_t panels,
-                 InPlace in_place);
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPlace in_place);
   void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place);
   void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
