@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/convert.h"
 #include "device/cpu/flush_denormals.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
@@ -25,24 +26,25 @@ using opdef::TensorDesc;
 
 constexpr std::size_t kMostOperands = 16;
 constexpr std::size_t kMostInstructions = 64;
+constexpr std::size_t kMostOfLabel = 57;  // characters
 
 struct NumberData {
   opdef::Elementwise op;
-  std::vector<DataType> inputs = {};
-  std::vector<DataType> outputs = {};  ///< kUndefined: not read
+  std::vector<device::ConvertFn> loads = {};
+  std::vector<device::ConvertFn> stores = {};  ///< nullptr: not read
 };
 
 template <class T>
 void compute(const NumberData& data, std::byte* const* args) {
   std::array<T, kMostOperands> operands;
   std::array<T, kMostInstructions> registers;
-  const std::size_t count = data.inputs.size();
-  for (std::size_t i = 0; i < count; ++i) operands[i] = load<T>(args[i], data.inputs[i], 0);
+  const std::size_t count = data.loads.size();
+  for (std::size_t i = 0; i < count; ++i) data.loads[i](&operands[i], args[i], 1);
   evaluate(data.op.program, operands.data(), registers.data());
-  for (std::size_t o = 0; o < data.outputs.size(); ++o) {
-    if (data.outputs[o] == DataType::kUndefined) continue;
+  for (std::size_t o = 0; o < data.stores.size(); ++o) {
+    if (data.stores[o] == nullptr) continue;
     const auto result = static_cast<std::size_t>(data.op.program.results[o]);
-    store(args[count + o], data.outputs[o], 0, registers[result]);
+    data.stores[o](args[count + o], &registers[result], 1);
   }
 }
 
@@ -69,11 +71,22 @@ opdef::KernelFn find_kernel(DataType compute) {
   }
 }
 
-/// Absent, or one number of a type that can be loaded and stored.
 bool is_number(const TensorDesc& desc) {
-  if (!desc.is_present()) return true;
-  return desc.dims.num_elements() == 1 &&
-         (is_half(desc.dtype) || visit_dtype(desc.dtype, [](auto) {}));
+  return !desc.is_present() || desc.dims.num_elements() == 1;
+}
+
+/// From the types in memory and to them; false if one is not supported.
+bool find_conversions(const KernelRequest& request, NumberData& data) {
+  for (const TensorDesc& input : request.inputs) {
+    data.loads.push_back(device::find_conversion(input.dtype, data.op.compute));
+    if (data.loads.back() == nullptr) return false;
+  }
+  for (const TensorDesc& output : request.outputs) {
+    data.stores.push_back(
+        output.is_present() ? device::find_conversion(data.op.compute, output.dtype) : nullptr);
+    if (output.is_present() && data.stores.back() == nullptr) return false;
+  }
+  return true;
 }
 
 KernelOffer offer_number(const KernelRequest& request) {
@@ -89,10 +102,10 @@ KernelOffer offer_number(const KernelRequest& request) {
   }
   const opdef::KernelFn fn = find_kernel(data.op.compute);
   if (fn == nullptr) return KernelOffer::decline("unknown compute type");
-  for (const TensorDesc& input : request.inputs) data.inputs.push_back(input.dtype);
-  for (const TensorDesc& output : request.outputs) data.outputs.push_back(output.dtype);
-  std::string label = "number: " + data.op.program.to_string();
-  KernelOffer offer = prepared(fn, std::move(data), std::move(label));
+  if (!find_conversions(request, data)) return KernelOffer::decline("an operand's type");
+  std::string text = data.op.program.to_string();
+  if (text.size() > kMostOfLabel) text = text.substr(0, kMostOfLabel) + "...";
+  KernelOffer offer = prepared(fn, std::move(data), "number: " + text);
   // All operands are read before anything is written.
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     for (std::size_t o = 0; o < request.outputs.size(); ++o) {

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -9,8 +11,8 @@
 #include "opdef/expr.h"
 #include "ops/testing/kernel_run.h"
 
-// Element-wise work on single numbers beside the kernel for arrays (rank 1), which shares no code
-// with it.
+// Element-wise work on single numbers beside the kernel for arrays (rank 1), whose arithmetic is
+// other code.
 
 namespace onnxgrad::ops_test::elementwise_number_test {
 namespace {
@@ -104,6 +106,35 @@ TEST(ElementwiseNumber, ConvertsOperandsAndResults) {
     EXPECT_EQ(run->outputs[0].to_doubles().front(), 7);
     const double half = dtype == DataType::kBool ? 1 : is_floating(dtype) ? 3.5 : 3;
     EXPECT_EQ(run->outputs[2].to_doubles().front(), half) << dtype_name(dtype);
+  }
+}
+
+// Numbers that the type of the result does not have: as in arrays, whatever that is.
+TEST(ElementwiseNumber, ConvertsWhatDoesNotFitAsArraysDo) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  ExprProgram program{.num_inputs = 1};
+  program.results = {program.input(0)};
+  for (const DataType compute : {DataType::kFloat32, DataType::kFloat64, DataType::kInt64}) {
+    for (const DataType to :
+         {DataType::kInt8, DataType::kUint8, DataType::kInt16, DataType::kUint16, DataType::kInt32,
+          DataType::kUint32, DataType::kInt64, DataType::kUint64, DataType::kBool,
+          DataType::kFloat16, DataType::kBfloat16, DataType::kFloat32, DataType::kFloat64}) {
+      for (const double x : {-1.5, 300.7, 70000.0, -70000.0, 5e9, -5e9, 1e20, -1e20, 1e39, 1e-46,
+                             std::nan(""), kInfinity, -kInfinity}) {
+        if (!is_floating(compute) && (std::abs(x) > 1e18 || std::isnan(x))) continue;
+        KernelCall call = call_of(program, compute);
+        call.inputs = {Tensor::scalar_of(DataType::kFloat64, x).cast(compute)};
+        call.outputs = {{to, {}}};
+        const std::vector<KernelRun> runs = run_offers(call);
+        const KernelRun* numbers = run_of(runs, kNumberRank);
+        const KernelRun* arrays = run_of(runs, kArrayRank);
+        ASSERT_NE(numbers, nullptr);
+        if (arrays == nullptr) continue;
+        SCOPED_TRACE(std::to_string(x) + " from " + std::string(dtype_name(compute)) + " to " +
+                     std::string(dtype_name(to)));
+        expect_same(numbers->outputs[0], arrays->outputs[0], 0);
+      }
+    }
   }
 }
 
