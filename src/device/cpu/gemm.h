@@ -89,7 +89,7 @@ struct GemmOperands {
   /// With hands_over: called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
-  /// Matrices like C that `finished` reads, to be fetched into the cache meanwhile. nullptr: none.
+  /// Matrices like C that `finished` reads; tiles may fetch them meanwhile. nullptr: none.
   std::array<const void*, kGemmMoreAddends> touched = {};
   std::int64_t touched_size = 0;  ///< bytes of their elements, at most C's; 0: as C's
 };
