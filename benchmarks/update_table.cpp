@@ -80,12 +80,12 @@ struct PartUpdate {
   std::int64_t columns = 0;
 
   void part(const GemmBlock& block) const {
-    UpdateArrays<float> some = arrays.from(block.row * columns + block.column, block.columns);
-    some.gradient = static_cast<const float*>(block.c);
-    some.gradient_row = block.c_row;
-    some.rows = block.rows;
-    some.row = columns;
-    update(spec, some);
+    update(spec, arrays.with({.gradient = static_cast<const float*>(block.c),
+                              .gradient_row = block.c_row,
+                              .first = block.row * columns + block.column,
+                              .rows = block.rows,
+                              .columns = block.columns,
+                              .row = columns}));
   }
 };
 

@@ -130,4 +130,10 @@ std::string ExprProgram::to_string() const {
   return fmt::format("{}", fmt::join(out, "; "));
 }
 
+std::string ExprProgram::to_short_string() const {
+  constexpr std::size_t kMost = 60;
+  std::string text = to_string();
+  return text.size() > kMost ? text.substr(0, kMost - 3) + "..." : text;
+}
+
 }  // namespace onnxgrad::opdef

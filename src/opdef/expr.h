@@ -97,6 +97,8 @@ struct ExprProgram {
   static ExprProgram from_ints(std::span<const std::int64_t> ints);
   /// "r0 = in0 + in1; r1 = max(r0, 0)".
   std::string to_string() const;
+  /// The same, cut to 60 characters: for the labels of kernels.
+  std::string to_short_string() const;
 };
 
 /// Number of operands that `op` reads (0 to 3).

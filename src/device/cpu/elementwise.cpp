@@ -414,8 +414,7 @@ class Preparer {
   }
 
   std::string label() const {
-    std::string text = spec_.program.to_string();
-    if (text.size() > 60) text = text.substr(0, 57) + "...";
+    std::string text = spec_.program.to_short_string();
     if (!spec_.folds.empty()) text += fmt::format(" -> [{}]", plan_->reduced_size);
     return fmt::format("{} {}", text, space_dims_.to_string());
   }

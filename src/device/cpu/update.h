@@ -13,6 +13,17 @@ namespace onnxgrad::device {
 using opdef::UpdateRule;
 using opdef::WeightUpdate;
 
+/// The gradient of `rows` times `columns` elements of a weight, from its element `first` on.
+template <class T>
+struct GradientPart {
+  const T* gradient = nullptr;
+  std::int64_t gradient_row = 0;  ///< elements from row to row
+  std::int64_t first = 0;
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+  std::int64_t row = 0;  ///< of the weight, from row to row
+};
+
 /// Arrays of `count` elements, or `rows` times as many of matrices; w', m' and v' may be w, m
 /// and v.
 template <class T>
@@ -39,6 +50,18 @@ struct UpdateArrays {
     part.skip(first);
     part.count = number;
     return part;
+  }
+
+  /// The elements whose gradient is `part`.
+  UpdateArrays<T> with(const GradientPart<T>& part) const {
+    UpdateArrays result = *this;
+    result.skip(part.first);
+    result.gradient = part.gradient;
+    result.gradient_row = part.gradient_row;
+    result.rows = part.rows;
+    result.count = part.columns;
+    result.row = part.row;
+    return result;
   }
 
   /// Moves to a later element; the gradient stays.

@@ -26,7 +26,6 @@ using opdef::TensorDesc;
 
 constexpr std::size_t kMostOperands = 16;
 constexpr std::size_t kMostInstructions = 64;
-constexpr std::size_t kMostOfLabel = 57;  // characters
 
 struct NumberData {
   opdef::Elementwise op;
@@ -103,9 +102,8 @@ KernelOffer offer_number(const KernelRequest& request) {
   const opdef::KernelFn fn = find_kernel(data.op.compute);
   if (fn == nullptr) return KernelOffer::decline("unknown compute type");
   if (!find_conversions(request, data)) return KernelOffer::decline("an operand's type");
-  std::string text = data.op.program.to_string();
-  if (text.size() > kMostOfLabel) text = text.substr(0, kMostOfLabel) + "...";
-  KernelOffer offer = prepared(fn, std::move(data), "number: " + text);
+  std::string label = "number: " + data.op.program.to_short_string();
+  KernelOffer offer = prepared(fn, std::move(data), std::move(label));
   // All operands are read before anything is written.
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     for (std::size_t o = 0; o < request.outputs.size(); ++o) {

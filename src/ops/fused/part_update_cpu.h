@@ -77,17 +77,6 @@ struct UpdatePlaces {
   }
 };
 
-/// The gradient of `rows` times `columns` elements of a weight, from its element `first` on.
-template <class T>
-struct GradientPart {
-  const T* gradient = nullptr;
-  std::int64_t gradient_row = 0;  ///< elements from row to row
-  std::int64_t first = 0;
-  std::int64_t rows = 1;
-  std::int64_t columns = 0;
-  std::int64_t row = 0;  ///< of the weight, from row to row
-};
-
 /// An update by parts of the gradient, for float and double.
 struct PartUpdate {
   opdef::WeightUpdate spec = {};
@@ -111,12 +100,8 @@ struct PartUpdate {
   }
 
   template <class T>
-  void apply(std::byte* const* args, const GradientPart<T>& part) const {
-    device::UpdateArrays<T> arrays = at.arrays<T>(args).from(part.first, part.columns);
-    arrays.gradient = part.gradient;
-    arrays.gradient_row = part.gradient_row;
-    arrays.rows = part.rows;
-    arrays.row = part.row;
+  void apply(std::byte* const* args, const device::GradientPart<T>& part) const {
+    const device::UpdateArrays<T> arrays = at.arrays<T>(args).with(part);
     if constexpr (std::is_same_v<T, float>) {
       of_floats(spec, arrays);
     } else {

@@ -166,12 +166,13 @@ template <class T>
 void update_part(const void* context, const device::GemmBlock& block) {
   const auto& update = *static_cast<const PartUpdate<T>*>(context);
   const std::int64_t columns = update.data->columns;
-  UpdateArrays<T> part = update.arrays.from(block.row * columns + block.column, block.columns);
-  part.gradient = static_cast<const T*>(block.c);
-  part.gradient_row = block.c_row;
-  part.rows = block.rows;
-  part.row = columns;
-  update.data->update(update.data->spec, part);
+  update.data->update(update.data->spec,
+                      update.arrays.with({.gradient = static_cast<const T*>(block.c),
+                                          .gradient_row = block.c_row,
+                                          .first = block.row * columns + block.column,
+                                          .rows = block.rows,
+                                          .columns = block.columns,
+                                          .row = columns}));
 }
 
 template <class T>
