@@ -112,7 +112,7 @@ TEST_F(BlasTest, OwnKernelsComputeTheRest) {
   choose_blas("");
   EXPECT_NE(name_of({.m = 300, .n = 300, .k = 300}), "open");
   EXPECT_EQ(name_of({.m = 300, .n = 300, .k = 300, .choice = GemmChoice::kBlas}), "tile");
-  EXPECT_TRUE(can_pack_b({.m = 300, .n = 300, .k = 300}));
+  EXPECT_TRUE(can_pack_b({.dtype = DataType::kFloat64, .m = 300, .n = 300, .k = 300}));
 }
 
 // What a plan of before refers to stays.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -317,6 +318,12 @@ PreparedGemm prepare(const GemmSpec& spec) {
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
       return finish(run_blocked<T>, plan->packs_a ? "strips" : "blocked");
+    case GemmChoice::kSplit:
+      if constexpr (std::is_same_v<T, float>) {
+        prepared.scratch_bytes = plan_split(*plan);
+        return finish(run_split, "split");
+      }
+      break;
     case GemmChoice::kBlas:
       plan->blas = blas();
       prepared.scratch_bytes = plan_blas(*plan);
@@ -414,13 +421,14 @@ bool can_hand_over(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
   const GemmChoice choice = choice_of(spec);
   return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
-         choice == GemmChoice::kBlas;
+         choice == GemmChoice::kSplit || choice == GemmChoice::kBlas;
 }
 
 bool can_scale(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.hands_over || spec.b_is_packed) return false;
   const GemmChoice choice = choice_of(spec);
-  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips;
+  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
+         choice == GemmChoice::kSplit;
 }
 
 bool can_pack_b(const GemmSpec& spec) {
@@ -431,7 +439,7 @@ bool can_pack_b(const GemmSpec& spec) {
     return false;
   }
   const GemmChoice choice = choice_of(read);
-  return choice != GemmChoice::kDots && choice != GemmChoice::kBlas;
+  return choice != GemmChoice::kDots && choice != GemmChoice::kSplit && choice != GemmChoice::kBlas;
 }
 
 std::int64_t packed_b_elements(const GemmSpec& spec) {

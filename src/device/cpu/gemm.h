@@ -32,6 +32,7 @@ enum class GemmChoice : std::int32_t {
   kDots,
   kBlocked,
   kBlockedStrips,  ///< A is packed too
+  kSplit,          ///< float32 in three parts of bfloat16, where hardware multiplies those faster
   kBlas            ///< a library, if one was chosen (device/blas.h) and the product is large
 };
 

@@ -2,13 +2,14 @@
 #include <cstring>
 
 #include "device/blas.h"
+#include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/threads.h"
 
 // Products by a BLAS library that the user has chosen (device/blas.h). Each thread calls it for its
 // rows or columns. What the library cannot do, addends, max(0, x) and parts that are handed over,
 // is done block by block of rows: the library writes a block to a buffer of an L2 cache, from where
-// tiles without steps complete it. The library packs its operands in each call: blocks have many
+// it is completed (gemm_buffer.h). The library packs its operands in each call: blocks have many
 // rows.
 
 namespace onnxgrad::device {
@@ -88,37 +89,12 @@ class ByBlas {
     }
   }
 
-  /// c = what is in the buffer, plus the addends: tiles whose sums have no steps.
+  /// c = what is in the buffer, plus the addends.
   void add(const Part& block, T* c, std::int64_t c_row) const {
     GemmExtras<T> extras;
-    set_more(plan_, operands_, extras);
-    if (plan_.start != GemmStart::kZero) {
-      extras.more[extras.more_count] = static_cast<const T*>(operands_.start);
-      extras.more_row[extras.more_count++] = plan_.start == GemmStart::kMatrix ? plan_.n : 0;
-    }
-    GemmTile<T> top{.finish = plan_.finish, .extras = &extras};
-    top.start = buffer_;
-    top.start_row = plan_.block_n;
-    top.c = c;
-    top.c_row = c_row;
-    top.row = block.row;
-    top.column = block.column;
-    const ColumnSplit<T> columns = split_columns(block.columns, *plan_.target);
-    const std::int64_t count = columns.wide_count + columns.narrow_count;
-    for (std::int64_t p = 0; p < count; ++p) {
-      const int vectors = p < columns.wide_count ? columns.wide : columns.wide - 1;
-      GemmTile<T> tile = top;
-      tile.tail = p + 1 == count ? columns.tail : plan_.target->lanes;
-      const RowSplit<T> rows = split_rows(block.rows, *plan_.target, vectors);
-      tile.blocks = rows.big_count;
-      rows.big_fn(tile);
-      if (rows.small_count > 0) {
-        move_down(tile, rows.big_count * rows.big);
-        tile.blocks = rows.small_count;
-        rows.small_fn(tile);
-      }
-      move_right(top, static_cast<std::int64_t>(vectors) * plan_.target->lanes, 1);
-    }
+    add_addends(plan_, operands_, extras);
+    end_buffer(plan_, {block.row, block.rows, block.column, block.columns, buffer_, plan_.block_n},
+               extras, plan_.finish, c, c_row);
   }
 
   const GemmPlan<T>& plan_;

@@ -9,9 +9,12 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
 
-// What prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp and gemm_blas.cpp read.
+// What prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp, gemm_split.cpp and
+// gemm_blas.cpp read.
 
 namespace onnxgrad::device {
+
+struct SplitTarget;  // gemm_split.h
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -111,6 +114,8 @@ struct GemmPlan {
   std::int64_t sums_offset = 0;  ///< bytes into a thread's scratch: doubles, then T, [n] each
   std::int64_t thread_scratch = 0;
   const Blas* blas = nullptr;
+  const SplitTarget* split = nullptr;
+  std::int64_t whole_bytes = 0;  ///< split: of the operand that threads do not share
 };
 
 /// Moves everything that has C's rows.
@@ -198,6 +203,10 @@ std::int64_t plan_blas(GemmPlan<T>& plan);
 
 template <class T>
 void run_blas(const void* data, const GemmOperands& operands);
+
+/// The same for products of parts (gemm_split.h).
+std::int64_t plan_split(GemmPlan<float>& plan);
+void run_split(const void* data, const GemmOperands& operands);
 
 }  // namespace onnxgrad::device
 

@@ -81,7 +81,10 @@ TEST(Gemm, PackedBGivesTheSameBits) {
     const auto b = random_numbers<float>(k * n, random);
     for (int i = 0; i < 9; ++i) {
       GemmSpec spec{.m = m, .n = n, .k = k, .threads = i % 3 + 1, .choice = kForms[i / 3]};
-      ASSERT_TRUE(can_pack_b(spec));
+      if (!can_pack_b(spec)) {  // parts of numbers are packed anew
+        ASSERT_EQ(prepare_gemm(spec).label.substr(0, 5), "split");
+        continue;
+      }
       const auto packed = base::allocate_aligned(packed_b_elements(spec) * 4);
       pack_gemm_b(spec, b.data(), packed.get());
       std::vector<std::vector<float>> results;
@@ -189,10 +192,11 @@ TEST(Gemm, StripsOfAChangeNoBit) {
 
 TEST(Gemm, ShortVectorsReadAFromStrips) {
   for_each_instruction_set([] {
-    const std::int64_t lanes = gemm_target<float>().lanes;
-    const PreparedGemm gemm = prepare_gemm({.m = 200, .n = 400, .k = 300});
+    const std::int64_t lanes = gemm_target<double>().lanes;
+    const PreparedGemm gemm =
+        prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300});
     // With 512 bits Intel's processors alone.
-    if (lanes < 16) {
+    if (lanes < 8) {
       EXPECT_EQ(gemm.label.find("strips"), 0U) << gemm.label;
     }
   });

@@ -92,6 +92,7 @@ bool is_emulated = false;
 
 EmulatedAmx::EmulatedAmx() { is_emulated = true; }
 EmulatedAmx::~EmulatedAmx() { is_emulated = false; }
+bool is_amx_emulated() { return is_emulated; }
 
 #if ONNXGRAD_HAS_AMX
 

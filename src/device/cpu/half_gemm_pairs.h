@@ -66,6 +66,7 @@ class EmulatedAmx {
   EmulatedAmx(const EmulatedAmx&) = delete;
   EmulatedAmx& operator=(const EmulatedAmx&) = delete;
 };
+bool is_amx_emulated();
 /// Rows of a: not packed, with a multiple of 32 numbers.
 void run_amx(const PairPanel& panel);
 /// The same with the tiles of AMX written out: for tests on other processors.

@@ -1,0 +1,461 @@
+#include "device/cpu/gemm_split.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "device/cpu/gemm_buffer.h"
+#include "device/cpu/gemm_column_sums.h"
+#include "device/cpu/threads.h"
+
+// Loops, outermost first: blocks of k; blocks of the operand with more rows or columns, which
+// threads share; blocks of columns; strips of 32 rows; 32 columns. The other operand is packed
+// whole before the blocks, by all threads together; a block when it begins. So the sums of a block
+// of k stay in the registers of tiles. Those of a strip and a block of columns go to a buffer, from
+// where they become a part of C (gemm_buffer.h) or are handed over.
+
+namespace onnxgrad::device {
+namespace {
+
+constexpr std::int64_t kMostSteps = 1024;        // of a block
+constexpr std::int64_t kMostBytesOfC = 1 << 20;  // that is handed over, in blocks of steps
+constexpr std::int64_t kSmallWhole = 800 << 10;  // bytes: leaves room for blocks in an L2 cache
+constexpr std::int64_t kBlockBytes = 800 << 10;
+constexpr std::int64_t kSmallBlockBytes = 384 << 10;
+constexpr std::int64_t kMostColumns = 512;  // of a block: rows of the buffer
+constexpr std::int64_t kLeastGroups = 4;    // of a block: rows in memory of several lines
+constexpr std::int64_t kChunkSteps = 128;
+constexpr std::int64_t kFloat = sizeof(float);
+constexpr std::int64_t kLine = 64;
+constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
+
+std::int64_t groups_of(std::int64_t count) { return ceil_div(count, kSplitGroup); }
+
+/// Groups are not pages apart.
+std::int64_t group_bytes(const GemmPlan<float>& plan) {
+  return plan.block_k / kSplitSteps * kSplitSlice + 128;
+}
+
+std::int64_t whole_groups(const GemmPlan<float>& plan) {
+  return groups_of(plan.split_m ? plan.n : plan.m);
+}
+
+/// Of the operand that is packed whole, before its groups.
+std::int64_t flag_bytes(const GemmPlan<float>& plan) { return round_up(whole_groups(plan), 64); }
+
+/// Whether each thread packs it for itself: faster than to read what other cores have written.
+bool has_own_whole(const GemmPlan<float>& plan) { return plan.whole_bytes <= kSmallWhole; }
+
+std::int64_t bytes_of_c(const GemmPlan<float>& plan) {
+  return round_up(plan.m * plan.n * kFloat, 64);
+}
+
+/// Offsets in the scratch of a thread.
+struct Layout {
+  std::int64_t packed = 0, flags = 0, buffer = 0, sums = 0, whole = 0, size = 0;
+
+  Layout(const GemmPlan<float>& plan) {
+    const std::int64_t groups = groups_of(plan.split_m ? plan.block_m : plan.block_n);
+    flags = packed + groups * group_bytes(plan);
+    buffer = flags + round_up(groups, 64);
+    sums = buffer + kSplitBlock * buffer_row() * kFloat;
+    whole = sums;
+    if (plan.sums_columns) whole += round_up(plan.n * (kFloat + std::int64_t{sizeof(double)}), 64);
+    size = whole;
+    if (has_own_whole(plan)) size += flag_bytes(plan) + plan.whole_bytes;
+  }
+
+  /// Rows of the buffer are not pages apart.
+  static std::int64_t buffer_row() { return kMostColumns + kSplitGroup; }
+};
+
+/// Which groups have a number whose parts do not add up.
+using Flags = std::uint8_t*;
+
+/// One thread's part of a product.
+class SplitBlocks {
+ public:
+  SplitBlocks(const GemmPlan<float>& plan, const GemmOperands& operands, const Share& share)
+      : plan_(plan),
+        target_(*plan.split),
+        operands_(operands),
+        share_(share),
+        a_(static_cast<const float*>(operands.a)),
+        b_(static_cast<const float*>(operands.b)),
+        c_(static_cast<float*>(operands.c)),
+        scale_(plan.alpha * static_cast<float>(operands.factor)) {
+    const Layout layout(plan);
+    std::byte* own = operands.scratch + share.thread * plan.thread_scratch;
+    packed_ = own + layout.packed;
+    flags_ = reinterpret_cast<Flags>(own + layout.flags);
+    buffer_ = reinterpret_cast<float*>(own + layout.buffer);
+    std::byte* shared = operands.scratch + plan.threads * plan.thread_scratch;
+    if (plan.hands_over) {
+      c_ = reinterpret_cast<float*>(shared);
+      if (plan.block_k < plan.k) shared += bytes_of_c(plan);
+    }
+    std::byte* whole = has_own_whole(plan) ? own + layout.whole : shared;
+    whole_flags_ = reinterpret_cast<Flags>(whole);
+    whole_ = whole + flag_bytes(plan);
+    if (plan.sums_columns) sums_ = ColumnSums<float>(plan, own);
+  }
+
+  /// Rows, or columns, [first, last).
+  void run(std::int64_t first, std::int64_t last) {
+    if (plan_.sums_columns) {
+      plan_.split_m ? sums_.begin(0, plan_.n) : sums_.begin(first, last - first);
+    }
+    target_.begin();
+    for (k_ = 0; k_ < plan_.k; k_ += plan_.block_k) {
+      steps_ = std::min(plan_.block_k, plan_.k - k_);
+      pack_whole();
+      for (std::int64_t i = first; i < last; i += block()) {
+        const std::int64_t count = std::min(block(), last - i);
+        pack(plan_.split_m, i, count, packed_, flags_);
+        plan_.split_m ? run_rows(i, count) : run_columns(i, count);
+      }
+      if (k_ + steps_ < plan_.k && share_.threads > 1 && !has_own_whole(plan_)) share_.wait();
+    }
+    target_.end();
+  }
+
+  const ColumnSums<float>& sums() const { return sums_; }
+
+ private:
+  struct Packed {
+    const std::byte* groups = nullptr;
+    const std::uint8_t* flags = nullptr;
+  };
+
+  /// Packed lines that are used next.
+  struct Ahead {
+    const std::byte* from = nullptr;
+    std::int64_t lines = 0;
+  };
+
+  std::int64_t block() const { return plan_.split_m ? plan_.block_m : plan_.block_n; }
+  bool is_first() const { return k_ == 0; }
+  bool is_last() const { return k_ + steps_ == plan_.k; }
+
+  // ---- packing ----
+
+  void pack_whole() {
+    const std::int64_t all = plan_.split_m ? plan_.n : plan_.m;
+    if (has_own_whole(plan_)) return pack(!plan_.split_m, 0, all, whole_, whole_flags_);
+    const std::int64_t groups = groups_of(all);
+    const std::int64_t first = share_.first(groups);
+    const std::int64_t last = std::min(share_.last(groups) * kSplitGroup, all);
+    if (first * kSplitGroup < last) {
+      pack(!plan_.split_m, first * kSplitGroup, last - first * kSplitGroup,
+           whole_ + first * group_bytes(plan_), whole_flags_ + first);
+    }
+    if (share_.threads > 1) share_.wait();
+  }
+
+  /// Rows of A, or columns of B.
+  void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to, Flags flags) const {
+    const std::int64_t groups = groups_of(count);
+    std::fill_n(flags, groups, std::uint8_t{0});
+    if (pack_groups(is_a, first, count, to)) return;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::int64_t at = g * kSplitGroup;
+      const bool is_good = pack_groups(is_a, first + at, std::min(kSplitGroup, count - at),
+                                       to + g * group_bytes(plan_));
+      flags[g] = is_good ? 0 : 1;
+    }
+  }
+
+  bool pack_groups(bool is_a, std::int64_t first, std::int64_t count, std::byte* to) const {
+    SplitSource source{.count = count, .steps = steps_, .to = to, .group = group_bytes(plan_)};
+    if (is_a) {
+      source.row = plan_.transpose_a ? plan_.m : plan_.k;
+      source.from = a_ + (plan_.transpose_a ? k_ * plan_.m + first : first * plan_.k + k_);
+      return target_.pack_a[plan_.transpose_a ? 1 : 0](source);
+    }
+    source.row = plan_.transpose_b ? plan_.k : plan_.n;
+    source.from = b_ + (plan_.transpose_b ? first * plan_.k + k_ : k_ * plan_.n + first);
+    return target_.pack_b[plan_.transpose_b ? 1 : 0](source);
+  }
+
+  // ---- products ----
+
+  /// A block of rows by all columns.
+  void run_rows(std::int64_t row, std::int64_t rows) {
+    Packed b = {whole_, whole_flags_};
+    for (std::int64_t j = 0; j < plan_.n; j += plan_.block_n) {
+      run_block(row, rows, {packed_, flags_}, j, std::min(plan_.block_n, plan_.n - j), b);
+      skip(b, plan_.block_n / kSplitGroup);
+    }
+  }
+
+  /// A block of columns by all rows.
+  void run_columns(std::int64_t column, std::int64_t columns) {
+    Packed b = {packed_, flags_};
+    for (std::int64_t j = 0; j < columns; j += kMostColumns) {
+      run_block(0, plan_.m, {whole_, whole_flags_}, column + j, std::min(kMostColumns, columns - j),
+                b);
+      skip(b, kMostColumns / kSplitGroup);
+    }
+  }
+
+  void run_block(std::int64_t row, std::int64_t rows, Packed a, std::int64_t column,
+                 std::int64_t columns, const Packed& b) {
+    for (std::int64_t i = 0; i < rows; i += kSplitBlock) {
+      Packed next = a;
+      skip(next, i + kSplitBlock < rows ? 2 : 0);
+      run_strip({row + i, std::min(kSplitBlock, rows - i), column, columns, buffer_,
+                 Layout::buffer_row()},
+                a, next.groups, b);
+      a = next;
+    }
+  }
+
+  void skip(Packed& packed, std::int64_t groups) const {
+    packed.groups += groups * group_bytes(plan_);
+    packed.flags += groups;
+  }
+
+  /// A few steps at a time: these of the strip stay in the L1 cache. `next`: the strip after it.
+  void run_strip(const GemmBuffer<float>& buffer, const Packed& a, const std::byte* next,
+                 const Packed& b) {
+    for (std::int64_t k = 0; k < steps_; k += kChunkSteps) {
+      set_fetched(buffer, a.groups, next, k);
+      run_chunk(buffer, a, b, k);
+    }
+    end_strip(buffer);
+  }
+
+  /// What is fetched while steps of the block from k on are multiplied: the strip's next steps, or
+  /// those of the strip after it; and, if there is time, what the end of the strip reads and
+  /// writes.
+  void set_fetched(const GemmBuffer<float>& buffer, const std::byte* strip, const std::byte* next,
+                   std::int64_t k) {
+    const std::int64_t panels = ceil_div(buffer.columns, kSplitBlock);
+    const std::int64_t slices = ceil_div(std::min(kChunkSteps, steps_ - k), kSplitSteps);
+    const std::int64_t turns = panels * slices * kSplitProducts;
+    std::int64_t count = 0;
+    std::int64_t lines = 0;
+    const auto add = [&](const SplitLines& piece) {
+      pieces_[count++] = piece;
+      lines += piece.rows * piece.lines;
+    };
+    const std::int64_t after = k + kChunkSteps;
+    if (!has_own_whole(plan_)) {
+      const bool is_end = after >= steps_;
+      const std::int64_t steps = std::min(kChunkSteps, is_end ? steps_ : steps_ - after);
+      add({is_end ? next : strip + after / kSplitSteps * kSplitSlice,
+           buffer.rows > kSplitGroup ? 2 : 1, ceil_div(steps, kSplitSteps) * kSplitSlice / kLine,
+           group_bytes(plan_)});
+    }
+    std::int64_t size = kFloat;
+    const auto matrices = matrices_at_end(size);
+    const std::int64_t first = buffer.rows * k / steps_;
+    const std::int64_t rows = buffer.rows * std::min(after, steps_) / steps_ - first;
+    const std::int64_t at = ((buffer.row + first) * plan_.n + buffer.column) * size;
+    const std::int64_t row_lines = ceil_div(buffer.columns * size, kLine);
+    for (const void* matrix : matrices) {
+      if (matrix == nullptr || lines + rows * row_lines > turns * kMostEach) continue;
+      add({static_cast<const std::byte*>(matrix) + at, rows, row_lines, plan_.n * size});
+    }
+    fetch_ = SplitFetch{};
+    fetch_.next = pieces_;
+    fetch_.end = pieces_ + count;
+    fetch_.each = ceil_div(lines, turns);
+  }
+
+  /// Matrices like C that the end of a strip reads or writes, with elements of `size` bytes.
+  std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
+    if (plan_.hands_over) {
+      if (!is_last()) return {c_};
+      if (operands_.touched_size > 0) size = operands_.touched_size;
+      return operands_.touched;
+    }
+    const bool adds = is_first() && plan_.start == GemmStart::kMatrix && operands_.start != c_;
+    return {c_, adds ? operands_.start : nullptr,
+            is_last() && plan_.is_scaled ? operands_.scales : nullptr};
+  }
+
+  /// Steps of the block from k on.
+  void run_chunk(const GemmBuffer<float>& buffer, const Packed& a, Packed b, std::int64_t k) {
+    const std::int64_t steps = std::min(kChunkSteps, steps_ - k);
+    const std::ptrdiff_t offset = k / kSplitSteps * kSplitSlice;
+    SplitProduct product{.a = a.groups + offset,
+                         .a_group = group_bytes(plan_),
+                         .b_group = group_bytes(plan_),
+                         .slices = ceil_div(steps, kSplitSteps),
+                         .has_lower = buffer.rows > kSplitGroup,
+                         .adds = k > 0,
+                         .c_row = buffer.sums_row,
+                         .fetch = &fetch_};
+    for (std::int64_t j = 0; j < buffer.columns; j += kSplitBlock) {
+      const std::int64_t count = std::min(kSplitBlock, buffer.columns - j);
+      product.is_wide = count > kSplitGroup;
+      product.b = b.groups + offset;
+      product.c = buffer_ + j;
+      const bool is_flagged = a.flags[0] != 0 || (product.has_lower && a.flags[1] != 0) ||
+                              b.flags[0] != 0 || (product.is_wide && b.flags[1] != 0);
+      if (!is_flagged) {
+        target_.multiply(product);
+      } else if (k == 0) {
+        multiply_numbers(buffer.row, buffer.rows, buffer.column + j, count, product.c);
+      }
+      skip(b, 2);
+    }
+  }
+
+  /// Numbers as they are, where parts would give NaN instead of infinity.
+  void multiply_numbers(std::int64_t row, std::int64_t rows, std::int64_t column,
+                        std::int64_t columns, float* c) const {
+    const std::int64_t a_row = plan_.transpose_a ? 1 : plan_.k;
+    const std::int64_t a_step = plan_.transpose_a ? plan_.m : 1;
+    const std::int64_t b_column = plan_.transpose_b ? plan_.k : 1;
+    const std::int64_t b_step = plan_.transpose_b ? 1 : plan_.n;
+    for (std::int64_t i = 0; i < rows; ++i, c += Layout::buffer_row()) {
+      for (std::int64_t j = 0; j < columns; ++j) {
+        const float* a = a_ + (row + i) * a_row + k_ * a_step;
+        const float* b = b_ + (column + j) * b_column + k_ * b_step;
+        float sum = 0;
+        for (std::int64_t k = 0; k < steps_; ++k) sum += a[k * a_step] * b[k * b_step];
+        c[j] = sum;
+      }
+    }
+  }
+
+  // ---- results ----
+
+  void end_strip(const GemmBuffer<float>& buffer) {
+    if (scale_ != 1) scale(buffer);
+    GemmExtras<float> extras;
+    if (is_first()) {
+      add_addends(plan_, operands_, extras);
+    } else {
+      extras.more[0] = c_;
+      extras.more_row[0] = plan_.n;
+      extras.more_count = 1;
+    }
+    const bool is_relu = is_last() && plan_.finish == GemmFinish::kRelu;
+    const GemmFinish finish = is_relu ? GemmFinish::kRelu : GemmFinish::kAdd;
+    if (plan_.hands_over && is_last()) {
+      if (is_relu || extras.more_count > 0) {
+        end_buffer(plan_, buffer, extras, finish, buffer_, buffer.sums_row);
+      }
+      operands_.finished(operands_.context, {.c = buffer_,
+                                             .c_row = buffer.sums_row,
+                                             .row = buffer.row,
+                                             .rows = buffer.rows,
+                                             .column = buffer.column,
+                                             .columns = buffer.columns});
+      return;
+    }
+    if (is_last()) {
+      extras.column_sums = sums_.of_block();
+      if (plan_.is_scaled) {
+        extras.scales = static_cast<const float*>(operands_.scales);
+        extras.scales_row = plan_.n;
+      }
+    }
+    end_buffer(plan_, buffer, extras, finish, c_ + buffer.row * plan_.n + buffer.column, plan_.n);
+    if (is_last() && plan_.sums_columns) sums_.end_block(buffer.column, buffer.columns);
+  }
+
+  void scale(const GemmBuffer<float>& buffer) {
+    for (std::int64_t i = 0; i < buffer.rows; ++i) {
+      float* row = buffer_ + i * buffer.sums_row;
+      for (std::int64_t j = 0; j < buffer.columns; ++j) row[j] *= scale_;
+    }
+  }
+
+  const GemmPlan<float>& plan_;
+  const SplitTarget& target_;
+  const GemmOperands& operands_;
+  Share share_;
+  const float* a_;
+  const float* b_;
+  float* c_;
+  float scale_;
+  std::byte* packed_;  // groups of a block
+  Flags flags_;
+  std::byte* whole_;  // groups of the other operand
+  Flags whole_flags_;
+  float* buffer_;
+  ColumnSums<float> sums_;
+  SplitLines pieces_[1 + kGemmMoreAddends];
+  SplitFetch fetch_;
+  std::int64_t k_ = 0, steps_ = 0;
+};
+
+/// Whether threads have rows of their own instead of columns. Blocks of columns are wide, so that a
+/// strip stays in the L1 cache for all of them. But a small B is packed faster by each thread than
+/// a large A, and what is like C is then written, or handed over, in whole rows; and few columns
+/// are not enough for all threads.
+bool shares_rows(const GemmPlan<float>& plan) {
+  constexpr std::int64_t kMuchMore = 8;
+  constexpr std::int64_t kFewSteps = 512;
+  constexpr std::int64_t kLeastRows = 64;   // of a thread
+  constexpr std::int64_t kLeastBlocks = 4;  // of a thread, so that all have about as many
+  const bool has_more_rows = plan.m > plan.n;
+  const bool is_b_small = groups_of(plan.n) * group_bytes(plan) <= kSmallWhole;
+  if ((has_more_rows || plan.hands_over) && is_b_small && plan.k <= kFewSteps &&
+      plan.m >= kLeastRows * plan.threads) {
+    return true;
+  }
+  if (!has_more_rows) return false;
+  return plan.m >= kMuchMore * plan.n || plan.n < kLeastBlocks * kSplitBlock * plan.threads;
+}
+
+}  // namespace
+
+std::int64_t plan_split(GemmPlan<float>& plan) {
+  plan.split = split_target();
+  // Parts that are handed over are complete: sums of several blocks need a C of their own.
+  const bool has_one_block = plan.hands_over && bytes_of_c(plan) > kMostBytesOfC;
+  const std::int64_t blocks = has_one_block ? 1 : ceil_div(plan.k, kMostSteps);
+  plan.block_k = round_up(ceil_div(plan.k, blocks), kSplitSteps);
+  plan.split_m = shares_rows(plan);
+  plan.whole_bytes = whole_groups(plan) * group_bytes(plan);
+  const auto even_groups = [&](std::int64_t bytes) {
+    return std::max<std::int64_t>(bytes / group_bytes(plan) / 2 * 2, kLeastGroups);
+  };
+  // Equal blocks of what a thread has.
+  const std::int64_t pairs = ceil_div(plan.split_m ? plan.m : plan.n, kSplitBlock);
+  const std::int64_t of_thread = 2 * ceil_div(pairs, plan.threads);
+  const std::int64_t most = even_groups(has_own_whole(plan) ? kSmallBlockBytes : kBlockBytes);
+  const std::int64_t count = ceil_div(of_thread, most);
+  const std::int64_t block = round_up(ceil_div(of_thread, count), 2) * kSplitGroup;
+  if (plan.split_m) {
+    plan.block_m = block;
+    const std::int64_t columns = even_groups(kSmallBlockBytes) * kSplitGroup;
+    plan.block_n = has_own_whole(plan) ? kMostColumns : std::min(columns, kMostColumns);
+  } else {
+    plan.block_m = plan.m;
+    plan.block_n = block;
+  }
+  const Layout layout(plan);
+  plan.sums_offset = layout.sums;
+  plan.thread_scratch = layout.size;
+  std::int64_t bytes = plan.thread_scratch * plan.threads;
+  if (plan.hands_over && blocks > 1) bytes += bytes_of_c(plan);
+  if (!has_own_whole(plan)) bytes += flag_bytes(plan) + plan.whole_bytes;
+  return bytes;
+}
+
+void run_split(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const GemmPlan<float>*>(data);
+  on_threads(plan.threads, [&](const Share& share) {
+    const std::int64_t all = plan.split_m ? plan.m : plan.n;
+    const std::int64_t pairs = ceil_div(all, kSplitBlock);
+    const std::int64_t first = std::min(share.first(pairs) * kSplitBlock, all);
+    const std::int64_t last = std::min(share.last(pairs) * kSplitBlock, all);
+    SplitBlocks(plan, operands, share).run(first, last);
+    if (!plan.sums_columns) return;
+    if (plan.split_m) {
+      if (share.threads > 1) share.wait();
+      ColumnSums<float>::write(plan, operands, 0, share.threads, share.first(plan.n),
+                               share.last(plan.n));
+    } else {
+      ColumnSums<float>::write(plan, operands, share.thread, 1, first, last);
+    }
+  });
+}
+
+}  // namespace onnxgrad::device

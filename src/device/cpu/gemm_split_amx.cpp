@@ -1,0 +1,482 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/half.h"
+#include "device/cpu/gemm_split.h"
+#include "device/cpu/half_gemm_end-inl.h"
+#include "device/cpu/half_gemm_pairs.h"
+
+// AMX multiplies tiles of 16 x 16 pairs (TDPBF16PS, Intel 64 and IA-32 Architectures Software
+// Developer's Manual, volume 2): six of them for what is one product of float32. A multiply-add of
+// 512 bits has 16 products, TDPBF16PS 8,192 in 16 cycles: with six of them still 2.7 times as many
+// as two multiply-adds in a cycle. For tests on other processors all of it is written out in C++.
+
+#if ONNXGRAD_HAS_PAIRS && defined(__linux__)
+#define ONNXGRAD_HAS_AMX 1
+#define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES ",amx-tile,amx-bf16")))
+#else
+#define ONNXGRAD_HAS_AMX 0
+#endif
+
+// GCC 12 says so of its own intrinsics, whose result has no bits of the operand that they leave
+// undefined.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
+namespace onnxgrad::device {
+namespace {
+
+// ---- in C++ ----
+
+std::uint32_t bits_of(float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+float of_bits(std::uint32_t bits) {
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+constexpr std::uint32_t kHalfOfLast = 0x8000;  // of bfloat16's last place, in float32's bits
+constexpr std::uint32_t kPartBits = 0xFFFF0000;
+
+float rounded(float value) { return of_bits((bits_of(value) + kHalfOfLast) & kPartBits); }
+
+/// Writes the parts of pair (x, y) to the pair's place in each tile. Returns their smallest parts'
+/// sum: NaN if the parts do not add up.
+float split_pair(float x, float y, std::byte* to) {
+  float last = 0;
+  const float values[2] = {x, y};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const float first = rounded(values[i]);
+    const float rest = values[i] - first;
+    const float second = rounded(rest);
+    const float third = rest - second;
+    last += third;
+    const float parts[kSplitParts] = {first, second, third};
+    for (std::size_t part = 0; part < kSplitParts; ++part) {
+      const auto half = static_cast<std::uint16_t>(bits_of(parts[part]) >> 16);
+      std::memcpy(to + part * kSplitTile + 2 * i, &half, sizeof(half));
+    }
+  }
+  return last;
+}
+
+/// `at(i, k)`: row or column i, step k; `place(i, p)`: bytes within a tile.
+template <class At, class Place>
+bool pack_plainly(const SplitSource& source, const At& at, const Place& place) {
+  float all = 0;
+  for (std::int64_t i = 0; i < round_up(source.count, kSplitGroup); ++i) {
+    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
+      std::byte* to = source.to + i / kSplitGroup * source.group + k / kSplitSteps * kSplitSlice;
+      for (std::int64_t p = 0; p < kSplitGroup; ++p) {
+        const auto number = [&](std::int64_t step) {
+          return i < source.count && step < source.steps ? at(i, step) : 0.0F;
+        };
+        const float x = number(k + p);
+        const float y = number(k + kSplitGroup + p);
+        all += split_pair(x, y, to + place(i % kSplitGroup, p));
+      }
+    }
+  }
+  return !std::isnan(all);
+}
+
+/// Of A, or of B: where the pairs are. `is_transposed`: where the numbers are.
+template <bool kIsA, bool kIsTransposed>
+bool pack_plainly(const SplitSource& source) {
+  // Steps of A's rows, and columns of B's steps, are adjacent, or else the others.
+  constexpr bool kStepsAreAdjacent = kIsA != kIsTransposed;
+  const auto at = [&](std::int64_t i, std::int64_t k) {
+    return kStepsAreAdjacent ? source.from[i * source.row + k] : source.from[k * source.row + i];
+  };
+  return pack_plainly(source, at, [](std::int64_t i, std::int64_t p) {
+    return kIsA ? i * 64 + p * 4 : p * 64 + i * 4;
+  });
+}
+
+/// A part of a number: subnormal ones are zero.
+float part_at(const std::byte* from) {
+  std::uint16_t half = 0;
+  std::memcpy(&half, from, sizeof(half));
+  return (half & 0x7F80U) == 0 ? 0.0F : base::to_float(base::Bfloat16{half});
+}
+
+// The products of parts, (of A, of B), each of which shares an operand with the one before.
+constexpr int kOrder[kSplitProducts][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+
+/// One product of tiles for sum [i, j].
+float tile_product(const std::byte* a, const std::byte* b) {
+  float even = 0;
+  float odd = 0;
+  for (std::int64_t p = 0; p < kSplitGroup; ++p) {
+    even = std::fma(part_at(a + 4 * p), part_at(b + 64 * p), even);
+    odd = std::fma(part_at(a + 4 * p + 2), part_at(b + 64 * p + 2), odd);
+  }
+  return even + odd;
+}
+
+void multiply_plainly(const SplitProduct& product) {
+  const std::int64_t rows = (product.has_lower ? 2 : 1) * kSplitGroup;
+  const std::int64_t columns = (product.is_wide ? 2 : 1) * kSplitGroup;
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::byte* a = product.a + i / kSplitGroup * product.a_group + i % kSplitGroup * 64;
+    for (std::int64_t j = 0; j < columns; ++j) {
+      const std::byte* b = product.b + j / kSplitGroup * product.b_group + j % kSplitGroup * 4;
+      float& c = product.c[i * product.c_row + j];
+      float sum = 0;
+      for (std::int64_t s = 0; s < product.slices; ++s) {
+        for (const auto& [x, y] : kOrder) {
+          sum += tile_product(a + s * kSplitSlice + x * kSplitTile,
+                              b + s * kSplitSlice + y * kSplitTile);
+        }
+      }
+      c = product.adds ? c + sum : sum;
+    }
+  }
+}
+
+void do_nothing() {}
+
+constexpr SplitTarget kPlain = {{pack_plainly<true, false>, pack_plainly<true, true>},
+                                {pack_plainly<false, false>, pack_plainly<false, true>},
+                                multiply_plainly,
+                                do_nothing,
+                                do_nothing};
+
+// ---- AMX ----
+
+#if ONNXGRAD_HAS_AMX
+
+#define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline
+
+constexpr std::ptrdiff_t kLine = 64;
+
+/// Writes the parts of 16 pairs, (x, y), to one line of each tile. Adds the smallest parts to
+/// `last`.
+ONNXGRAD_AMX_INLINE void split_pairs(__m512 x, __m512 y, std::byte* to, __m512& last) {
+  const __m512i half_of_last = _mm512_set1_epi32(static_cast<int>(kHalfOfLast));
+  const __m512i part_bits = _mm512_set1_epi32(static_cast<int>(kPartBits));
+  const auto store = [&](__m512i low, __m512i high, std::ptrdiff_t part) ONNXGRAD_AMX_TARGET {
+    // (high & part_bits) | (low >> 16)
+    const __m512i both =
+        _mm512_ternarylogic_epi32(high, part_bits, _mm512_srli_epi32(low, 16), 0xEA);
+    _mm512_store_si512(to + part * kSplitTile, both);
+  };
+#pragma GCC unroll 2
+  for (std::ptrdiff_t part = 0; part < 2; ++part) {
+    const __m512i x_bits = _mm512_add_epi32(_mm512_castps_si512(x), half_of_last);
+    const __m512i y_bits = _mm512_add_epi32(_mm512_castps_si512(y), half_of_last);
+    store(x_bits, y_bits, part);
+    x = _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(x_bits, part_bits)));
+    y = _mm512_sub_ps(y, _mm512_castsi512_ps(_mm512_and_si512(y_bits, part_bits)));
+  }
+  store(_mm512_castps_si512(x), _mm512_castps_si512(y), 2);
+  last = _mm512_add_ps(last, _mm512_add_ps(x, y));
+}
+
+ONNXGRAD_AMX_INLINE bool has_no_nan(__m512 last) {
+  return _mm512_cmp_ps_mask(last, last, _CMP_UNORD_Q) == 0;
+}
+
+inline __mmask16 mask_of(std::int64_t count) {
+  const auto bits = static_cast<unsigned>(std::clamp<std::int64_t>(count, 0, kSplitGroup));
+  return static_cast<__mmask16>((1U << bits) - 1);
+}
+
+ONNXGRAD_AMX_TARGET bool pack_rows(const SplitSource& source) {
+  __m512 last = _mm512_setzero_ps();
+  const std::int64_t whole = source.steps / kSplitSteps * kSplitSteps;
+  for (std::int64_t i = 0; i < round_up(source.count, kSplitGroup); ++i) {
+    std::byte* to = source.to + i / kSplitGroup * source.group + i % kSplitGroup * kLine;
+    const float* from = source.from + i * source.row;
+    const std::int64_t steps = i < source.count ? source.steps : 0;
+    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += kSplitSlice) {
+      if (k < whole && steps > 0) {
+        split_pairs(_mm512_loadu_ps(from + k), _mm512_loadu_ps(from + k + kSplitGroup), to, last);
+      } else {
+        const __m512 x = _mm512_maskz_loadu_ps(mask_of(steps - k), from + k);
+        const __m512 y =
+            _mm512_maskz_loadu_ps(mask_of(steps - k - kSplitGroup), from + k + kSplitGroup);
+        split_pairs(x, y, to, last);
+      }
+    }
+  }
+  return has_no_nan(last);
+}
+
+ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
+  constexpr std::int64_t kAhead = 4;  // steps
+  __m512 last = _mm512_setzero_ps();
+  for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
+    std::byte* slice = source.to + k / kSplitSteps * kSplitSlice;
+    for (std::int64_t p = 0; p < kSplitGroup; ++p) {
+      const float* x = source.from + (k + p) * source.row;
+      const float* y = x + kSplitGroup * source.row;
+      const bool has_x = k + p < source.steps;
+      const bool has_y = k + kSplitGroup + p < source.steps;
+      std::byte* to = slice + p * kLine;
+      for (std::int64_t j = 0; j < source.count; j += kSplitGroup, to += source.group) {
+        __builtin_prefetch(x + kAhead * source.row + j);
+        __builtin_prefetch(y + kAhead * source.row + j);
+        const __mmask16 mask = mask_of(source.count - j);
+        split_pairs(_mm512_maskz_loadu_ps(has_x ? mask : static_cast<__mmask16>(0), x + j),
+                    _mm512_maskz_loadu_ps(has_y ? mask : static_cast<__mmask16>(0), y + j), to,
+                    last);
+      }
+    }
+  }
+  return has_no_nan(last);
+}
+
+/// Transposes 16 x 16 numbers.
+ONNXGRAD_AMX_INLINE void transpose(__m512 (&rows)[kSplitGroup]) {
+  __m512 pairs[kSplitGroup];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  // Of four rows: numbers 4 q + c of each, for the q-th 128 bits.
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    const auto join = [&](int a, int b, bool high) ONNXGRAD_AMX_TARGET {
+      const __m512d x = _mm512_castps_pd(pairs[a]);
+      const __m512d y = _mm512_castps_pd(pairs[b]);
+      return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(x, y) : _mm512_unpacklo_pd(x, y));
+    };
+    rows[i] = join(i, i + 2, false);
+    rows[i + 1] = join(i, i + 2, true);
+    rows[i + 2] = join(i + 1, i + 3, false);
+    rows[i + 3] = join(i + 1, i + 3, true);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512 low = _mm512_shuffle_f32x4(rows[c], rows[4 + c], 0x44);
+    const __m512 high = _mm512_shuffle_f32x4(rows[c], rows[4 + c], 0xEE);
+    const __m512 lower = _mm512_shuffle_f32x4(rows[8 + c], rows[12 + c], 0x44);
+    const __m512 higher = _mm512_shuffle_f32x4(rows[8 + c], rows[12 + c], 0xEE);
+    pairs[c] = _mm512_shuffle_f32x4(low, lower, 0x88);
+    pairs[4 + c] = _mm512_shuffle_f32x4(low, lower, 0xDD);
+    pairs[8 + c] = _mm512_shuffle_f32x4(high, higher, 0x88);
+    pairs[12 + c] = _mm512_shuffle_f32x4(high, higher, 0xDD);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
+}
+
+/// The first `count` rows of 16 numbers, of which `mask` has some.
+ONNXGRAD_AMX_INLINE void load_transposed(const float* from, std::ptrdiff_t row, std::int64_t count,
+                                         __mmask16 mask, __m512 (&to)[kSplitGroup]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    to[i] = _mm512_maskz_loadu_ps(i < count ? mask : static_cast<__mmask16>(0), from);
+    if (i + 1 < count) from += row;
+  }
+  transpose(to);
+}
+
+/// A slice of a group whose pairs are transposed: x and y begin the numbers of both steps.
+ONNXGRAD_AMX_TARGET void split_transposed(const float* x, const float* y, std::ptrdiff_t row,
+                                          std::int64_t x_count, std::int64_t y_count,
+                                          __mmask16 x_mask, __mmask16 y_mask, std::byte* to,
+                                          __m512& all) {
+  __m512 last = all;
+  __m512 numbers[kSplitGroup];
+  alignas(64) float first[kSplitGroup * kSplitGroup];
+  load_transposed(x, row, x_count, x_mask, numbers);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) _mm512_store_ps(first + i * kSplitGroup, numbers[i]);
+  load_transposed(y, row, y_count, y_mask, numbers);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    split_pairs(_mm512_load_ps(first + i * kSplitGroup), numbers[i], to + i * kLine, last);
+  }
+  all = last;
+}
+
+/// Steps whose rows are adjacent.
+ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
+  constexpr std::int64_t kAhead = 2 * kSplitGroup;  // numbers
+  __m512 last = _mm512_setzero_ps();
+  for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
+    std::byte* to = source.to + k / kSplitSteps * kSplitSlice;
+    const std::int64_t steps = source.steps - k;
+    const float* x = source.from + k * source.row;
+    const float* y = x + (steps > kSplitGroup ? kSplitGroup * source.row : 0);
+    for (std::int64_t i = 0; i < source.count; i += kSplitGroup, to += source.group) {
+      for (std::int64_t p = 0; p < std::min(steps, kSplitSteps); ++p) {
+        __builtin_prefetch(x + p * source.row + i + kAhead);
+      }
+      const __mmask16 mask = mask_of(source.count - i);
+      split_transposed(x + i, y + i, source.row, steps, steps - kSplitGroup, mask, mask, to, last);
+    }
+  }
+  return has_no_nan(last);
+}
+
+/// Columns whose steps are adjacent.
+ONNXGRAD_AMX_TARGET bool pack_columns(const SplitSource& source) {
+  __m512 last = _mm512_setzero_ps();
+  for (std::int64_t j = 0; j < source.count; j += kSplitGroup) {
+    std::byte* to = source.to + j / kSplitGroup * source.group;
+    const std::int64_t count = source.count - j;
+    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += kSplitSlice) {
+      const float* x = source.from + j * source.row + k;
+      const std::int64_t steps = source.steps - k;
+      split_transposed(x, x + kSplitGroup, source.row, count, count, mask_of(steps),
+                       mask_of(steps - kSplitGroup), to, last);
+    }
+  }
+  return has_no_nan(last);
+}
+
+/// Tiles 0 to 3: sums of 2 x 2 groups; 4, 5: of A; 6, 7: of B.
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+ONNXGRAD_AMX_TARGET void begin_amx() {
+  static constexpr TileConfig kConfig;
+  __asm__ volatile("ldtilecfg %0" : : "m"(kConfig));
+}
+
+ONNXGRAD_AMX_TARGET void end_amx() { _tile_release(); }
+
+inline void fetch_lines(SplitFetch& fetch) {
+  for (std::int64_t i = 0; i < fetch.each; ++i) {
+    while (fetch.now.rows == 0) {
+      if (fetch.next == fetch.end) return;
+      fetch.now = *fetch.next++;
+      fetch.line = 0;
+    }
+    __builtin_prefetch(fetch.now.from + fetch.line * kLine);
+    if (++fetch.line < fetch.now.lines) continue;
+    fetch.line = 0;
+    fetch.now.from += fetch.now.row;
+    --fetch.now.rows;
+  }
+}
+
+/// The operands of a slice, tiles of one group or two.
+template <bool kHasLower, bool kIsWide>
+struct Slice {
+  const std::byte* a;
+  std::ptrdiff_t a_group;
+  const std::byte* b;
+  std::ptrdiff_t b_group;
+
+  ONNXGRAD_AMX_INLINE void load_a(std::ptrdiff_t part) const {
+    _tile_loadd(4, a + part * kSplitTile, kLine);
+    if (kHasLower) _tile_loadd(5, a + a_group + part * kSplitTile, kLine);
+  }
+
+  ONNXGRAD_AMX_INLINE void load_b(std::ptrdiff_t part) const {
+    _tile_loadd(6, b + part * kSplitTile, kLine);
+    if (kIsWide) _tile_loadd(7, b + b_group + part * kSplitTile, kLine);
+  }
+
+  ONNXGRAD_AMX_INLINE static void add(SplitFetch& fetch) {
+    _tile_dpbf16ps(0, 4, 6);
+    if (kIsWide) _tile_dpbf16ps(1, 4, 7);
+    if (kHasLower) _tile_dpbf16ps(2, 5, 6);
+    if (kHasLower && kIsWide) _tile_dpbf16ps(3, 5, 7);
+    fetch_lines(fetch);
+  }
+
+  /// The products of kOrder.
+  ONNXGRAD_AMX_INLINE void add_all(SplitFetch& fetch) const {
+    load_a(0);
+    load_b(2);
+    add(fetch);
+    load_b(1);
+    add(fetch);
+    load_a(1);
+    add(fetch);
+    load_b(0);
+    add(fetch);
+    load_a(2);
+    add(fetch);
+    load_a(0);
+    add(fetch);
+  }
+};
+
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_INLINE void begin_sums() {
+  _tile_zero(0);
+  if (kIsWide) _tile_zero(1);
+  if (kHasLower) _tile_zero(2);
+  if (kHasLower && kIsWide) _tile_zero(3);
+}
+
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_INLINE void store_sums(float* to, std::ptrdiff_t row) {
+  auto* upper = reinterpret_cast<std::byte*>(to);
+  const std::ptrdiff_t bytes = row * static_cast<std::ptrdiff_t>(sizeof(float));
+  std::byte* lower = upper + kSplitGroup * bytes;
+  _tile_stored(0, upper, bytes);
+  if (kIsWide) _tile_stored(1, upper + kLine, bytes);
+  if (kHasLower) _tile_stored(2, lower, bytes);
+  if (kHasLower && kIsWide) _tile_stored(3, lower + kLine, bytes);
+}
+
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_INLINE void add_sums(const float* from, float* to, std::ptrdiff_t row) {
+  constexpr std::ptrdiff_t kRows = (kHasLower ? 2 : 1) * kSplitGroup;
+  for (std::ptrdiff_t i = 0; i < kRows; ++i, from += kSplitBlock, to += row) {
+    _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), _mm512_load_ps(from)));
+    if (!kIsWide) continue;
+    float* wide = to + kSplitGroup;
+    _mm512_storeu_ps(wide,
+                     _mm512_add_ps(_mm512_loadu_ps(wide), _mm512_load_ps(from + kSplitGroup)));
+  }
+}
+
+template <bool kHasLower, bool kIsWide>
+ONNXGRAD_AMX_TARGET void multiply_groups(const SplitProduct& product) {
+  Slice<kHasLower, kIsWide> slice{product.a, product.a_group, product.b, product.b_group};
+  SplitFetch fetch = *product.fetch;  // a copy: no store changes it
+  begin_sums<kHasLower, kIsWide>();
+  for (std::int64_t s = 0; s < product.slices; ++s) {
+    slice.add_all(fetch);
+    slice.a += kSplitSlice;
+    slice.b += kSplitSlice;
+  }
+  *product.fetch = fetch;
+  if (!product.adds) return store_sums<kHasLower, kIsWide>(product.c, product.c_row);
+  alignas(64) float sums[kSplitBlock * kSplitBlock];
+  store_sums<kHasLower, kIsWide>(sums, kSplitBlock);
+  add_sums<kHasLower, kIsWide>(sums, product.c, product.c_row);
+}
+
+void multiply(const SplitProduct& product) {
+  if (product.has_lower) {
+    product.is_wide ? multiply_groups<true, true>(product) : multiply_groups<true, false>(product);
+  } else {
+    product.is_wide ? multiply_groups<false, true>(product)
+                    : multiply_groups<false, false>(product);
+  }
+}
+
+constexpr SplitTarget kAmx = {
+    {pack_rows, pack_row_steps}, {pack_steps, pack_columns}, multiply, begin_amx, end_amx};
+
+#endif
+
+}  // namespace
+
+const SplitTarget* split_target() {
+  if (is_amx_emulated()) return &kPlain;
+#if ONNXGRAD_HAS_AMX
+  if (cpu_has_amx()) return &kAmx;
+#endif
+  return nullptr;
+}
+
+}  // namespace onnxgrad::device
