@@ -3,6 +3,7 @@
 
 // The whole public interface. Start reading at model.h, then trainer.h.
 
+#include "onnxgrad/amx.h"                // IWYU pragma: export
 #include "onnxgrad/blas.h"               // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export

@@ -18,6 +18,32 @@ struct GemmBuffer {
   std::ptrdiff_t sums_row = 0;
 };
 
+/// All tiles of a part of C, from `top` on, whose panels of B are side by side.
+template <class T>
+void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t rows,
+                  std::int64_t columns) {
+  const ColumnSplit<T> split = split_columns(columns, target);
+  const std::int64_t count = split.wide_count + split.narrow_count;
+  for (std::int64_t p = 0; p < count; ++p) {
+    const int vectors = p < split.wide_count ? split.wide : split.wide - 1;
+    GemmTile<T> tile = top;
+    tile.tail = p + 1 == count ? split.tail : target.lanes;
+    const RowSplit<T> tiles = split_rows(rows, target, vectors);
+    tile.blocks = tiles.big_count;
+    tile.a_block = tiles.big * tile.a_row;
+    tiles.big_fn(tile);
+    if (tiles.small_count > 0) {
+      move_down(tile, tiles.big_count * tiles.big);
+      tile.blocks = tiles.small_count;
+      tile.a_block -= tile.a_row;
+      tiles.small_fn(tile);
+    }
+    const std::int64_t width = static_cast<std::int64_t>(vectors) * target.lanes;
+    top.b += width;
+    move_right(top, width, 1);
+  }
+}
+
 /// c = finish(sums + extras.more), scaled and summed as `extras` says: by tiles whose sums have no
 /// steps. `c` is at the part's first element, and may be the buffer.
 template <class T>
@@ -30,22 +56,7 @@ void end_buffer(const GemmPlan<T>& plan, const GemmBuffer<T>& buffer, const Gemm
   top.c_row = c_row;
   top.row = buffer.row;
   top.column = buffer.column;
-  const ColumnSplit<T> columns = split_columns(buffer.columns, *plan.target);
-  const std::int64_t count = columns.wide_count + columns.narrow_count;
-  for (std::int64_t p = 0; p < count; ++p) {
-    const int vectors = p < columns.wide_count ? columns.wide : columns.wide - 1;
-    GemmTile<T> tile = top;
-    tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
-    const RowSplit<T> rows = split_rows(buffer.rows, *plan.target, vectors);
-    tile.blocks = rows.big_count;
-    rows.big_fn(tile);
-    if (rows.small_count > 0) {
-      move_down(tile, rows.big_count * rows.big);
-      tile.blocks = rows.small_count;
-      rows.small_fn(tile);
-    }
-    move_right(top, static_cast<std::int64_t>(vectors) * plan.target->lanes, 1);
-  }
+  run_tiles_of(*plan.target, top, buffer.rows, buffer.columns);
 }
 
 /// Adds `start` and the further addends to `extras`. At most kGemmMaxMore together.

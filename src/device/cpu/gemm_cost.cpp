@@ -100,8 +100,8 @@ bool suits_blas(const GemmSpec& spec) {
 }
 
 bool can_split(const GemmSpec& spec) {
-  return spec.dtype == DataType::kFloat32 && spec.a_row_length == 0 && has_few_addends(spec) &&
-         split_target() != nullptr;
+  return spec.dtype == DataType::kFloat32 && (spec.a_row_length == 0 || spec.a_source) &&
+         has_few_addends(spec) && split_target() != nullptr;
 }
 
 /// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:
@@ -147,6 +147,7 @@ template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const bool a_is_transposed = spec.transpose_a && spec.m != 1 && spec.k != 1;
   if (spec.a_source) {
+    if (spec.choice != GemmChoice::kBlocked && suits_split(spec)) return GemmChoice::kSplit;
     return packs_a(spec, target) ? GemmChoice::kBlockedStrips : GemmChoice::kBlocked;
   }
   if (spec.k == 0) return GemmChoice::kTiles;

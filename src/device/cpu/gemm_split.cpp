@@ -6,6 +6,7 @@
 
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_column_sums.h"
+#include "device/cpu/gemm_split_operand.h"
 #include "device/cpu/threads.h"
 
 // Loops, outermost first: blocks of k; blocks of the operand with more rows or columns, which
@@ -26,14 +27,17 @@ constexpr std::int64_t kMostColumns = 512;  // of a block: rows of the buffer
 constexpr std::int64_t kLeastGroups = 4;    // of a block: rows in memory of several lines
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kFloat = sizeof(float);
+constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a panel of B
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
 
 std::int64_t groups_of(std::int64_t count) { return ceil_div(count, kSplitGroup); }
 
+int parts_of(const GemmPlan<float>& plan) { return plan.a_source ? 2 : 3; }
+
 /// Groups are not pages apart.
 std::int64_t group_bytes(const GemmPlan<float>& plan) {
-  return plan.block_k / kSplitSteps * kSplitSlice + 128;
+  return plan.block_k / kSplitSteps * split_slice(parts_of(plan)) + 128;
 }
 
 std::int64_t whole_groups(const GemmPlan<float>& plan) {
@@ -52,13 +56,14 @@ std::int64_t bytes_of_c(const GemmPlan<float>& plan) {
 
 /// Offsets in the scratch of a thread.
 struct Layout {
-  std::int64_t packed = 0, flags = 0, buffer = 0, sums = 0, whole = 0, size = 0;
+  std::int64_t packed = 0, flags = 0, buffer = 0, lines = 0, sums = 0, whole = 0, size = 0;
 
   Layout(const GemmPlan<float>& plan) {
     const std::int64_t groups = groups_of(plan.split_m ? plan.block_m : plan.block_n);
     flags = packed + groups * group_bytes(plan);
     buffer = flags + round_up(groups, 64);
-    sums = buffer + kSplitBlock * buffer_row() * kFloat;
+    lines = buffer + kSplitBlock * buffer_row() * kFloat;
+    sums = lines + kLineBuffers * SplitOperand::kLines * kFloat;
     whole = sums;
     if (plan.sums_columns) whole += round_up(plan.n * (kFloat + std::int64_t{sizeof(double)}), 64);
     size = whole;
@@ -80,8 +85,18 @@ class SplitBlocks {
         target_(*plan.split),
         operands_(operands),
         share_(share),
-        a_(static_cast<const float*>(operands.a)),
-        b_(static_cast<const float*>(operands.b)),
+        a_{.matrix = operands.a,
+           .source = plan.a_source,
+           .row = plan.source_row,
+           .are_steps_adjacent = !plan.transpose_a,
+           .pack_fn = plan.split->pack_a[plan.transpose_a ? 1 : 0],
+           .parts = parts_of(plan)},
+        b_{.matrix = operands.b,
+           .source = plan.b_source,
+           .row = plan.transpose_b ? plan.k : plan.n,
+           .are_steps_adjacent = plan.transpose_b,
+           .pack_fn = plan.split->pack_b[plan.transpose_b ? 1 : 0],
+           .parts = parts_of(plan)},
         c_(static_cast<float*>(operands.c)),
         scale_(plan.alpha * static_cast<float>(operands.factor)) {
     const Layout layout(plan);
@@ -89,6 +104,9 @@ class SplitBlocks {
     packed_ = own + layout.packed;
     flags_ = reinterpret_cast<Flags>(own + layout.flags);
     buffer_ = reinterpret_cast<float*>(own + layout.buffer);
+    a_.lines = reinterpret_cast<float*>(own + layout.lines);
+    b_.lines = a_.lines + SplitOperand::kLines;
+    panel_ = b_.lines + SplitOperand::kLines;
     std::byte* shared = operands.scratch + plan.threads * plan.thread_scratch;
     if (plan.hands_over) {
       c_ = reinterpret_cast<float*>(shared);
@@ -154,27 +172,7 @@ class SplitBlocks {
 
   /// Rows of A, or columns of B.
   void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to, Flags flags) const {
-    const std::int64_t groups = groups_of(count);
-    std::fill_n(flags, groups, std::uint8_t{0});
-    if (pack_groups(is_a, first, count, to)) return;
-    for (std::int64_t g = 0; g < groups; ++g) {
-      const std::int64_t at = g * kSplitGroup;
-      const bool is_good = pack_groups(is_a, first + at, std::min(kSplitGroup, count - at),
-                                       to + g * group_bytes(plan_));
-      flags[g] = is_good ? 0 : 1;
-    }
-  }
-
-  bool pack_groups(bool is_a, std::int64_t first, std::int64_t count, std::byte* to) const {
-    SplitSource source{.count = count, .steps = steps_, .to = to, .group = group_bytes(plan_)};
-    if (is_a) {
-      source.row = plan_.transpose_a ? plan_.m : plan_.k;
-      source.from = a_ + (plan_.transpose_a ? k_ * plan_.m + first : first * plan_.k + k_);
-      return target_.pack_a[plan_.transpose_a ? 1 : 0](source);
-    }
-    source.row = plan_.transpose_b ? plan_.k : plan_.n;
-    source.from = b_ + (plan_.transpose_b ? first * plan_.k + k_ : k_ * plan_.n + first);
-    return target_.pack_b[plan_.transpose_b ? 1 : 0](source);
+    (is_a ? a_ : b_).pack({first, count, k_, steps_}, to, group_bytes(plan_), flags);
   }
 
   // ---- products ----
@@ -232,7 +230,7 @@ class SplitBlocks {
                    std::int64_t k) {
     const std::int64_t panels = ceil_div(buffer.columns, kSplitBlock);
     const std::int64_t slices = ceil_div(std::min(kChunkSteps, steps_ - k), kSplitSteps);
-    const std::int64_t turns = panels * slices * kSplitProducts;
+    const std::int64_t turns = panels * slices * split_products(parts_of(plan_));
     std::int64_t count = 0;
     std::int64_t lines = 0;
     const auto add = [&](const SplitLines& piece) {
@@ -243,8 +241,8 @@ class SplitBlocks {
     if (!has_own_whole(plan_)) {
       const bool is_end = after >= steps_;
       const std::int64_t steps = std::min(kChunkSteps, is_end ? steps_ : steps_ - after);
-      add({is_end ? next : strip + after / kSplitSteps * kSplitSlice,
-           buffer.rows > kSplitGroup ? 2 : 1, ceil_div(steps, kSplitSteps) * kSplitSlice / kLine,
+      add({is_end ? next : strip + after / kSplitSteps * split_slice(parts_of(plan_)),
+           buffer.rows > kSplitGroup ? 2 : 1, ceil_div(steps, kSplitSteps) * split_slice(parts_of(plan_)) / kLine,
            group_bytes(plan_)});
     }
     std::int64_t size = kFloat;
@@ -278,11 +276,12 @@ class SplitBlocks {
   /// Steps of the block from k on.
   void run_chunk(const GemmBuffer<float>& buffer, const Packed& a, Packed b, std::int64_t k) {
     const std::int64_t steps = std::min(kChunkSteps, steps_ - k);
-    const std::ptrdiff_t offset = k / kSplitSteps * kSplitSlice;
+    const std::ptrdiff_t offset = k / kSplitSteps * split_slice(parts_of(plan_));
     SplitProduct product{.a = a.groups + offset,
                          .a_group = group_bytes(plan_),
                          .b_group = group_bytes(plan_),
                          .slices = ceil_div(steps, kSplitSteps),
+                         .parts = parts_of(plan_),
                          .has_lower = buffer.rows > kSplitGroup,
                          .adds = k > 0,
                          .c_row = buffer.sums_row,
@@ -306,18 +305,28 @@ class SplitBlocks {
   /// Numbers as they are, where parts would give NaN instead of infinity.
   void multiply_numbers(std::int64_t row, std::int64_t rows, std::int64_t column,
                         std::int64_t columns, float* c) const {
-    const std::int64_t a_row = plan_.transpose_a ? 1 : plan_.k;
-    const std::int64_t a_step = plan_.transpose_a ? plan_.m : 1;
-    const std::int64_t b_column = plan_.transpose_b ? plan_.k : 1;
-    const std::int64_t b_step = plan_.transpose_b ? 1 : plan_.n;
-    for (std::int64_t i = 0; i < rows; ++i, c += Layout::buffer_row()) {
-      for (std::int64_t j = 0; j < columns; ++j) {
-        const float* a = a_ + (row + i) * a_row + k_ * a_step;
-        const float* b = b_ + (column + j) * b_column + k_ * b_step;
-        float sum = 0;
-        for (std::int64_t k = 0; k < steps_; ++k) sum += a[k * a_step] * b[k * b_step];
-        c[j] = sum;
+    const GemmTarget<float>& target = *plan_.target;
+    for (std::int64_t k = 0; k < steps_; k += SplitOperand::kNumberSteps) {
+      const std::int64_t steps = std::min(SplitOperand::kNumberSteps, steps_ - k);
+      const SplitOperand::Numbers a = a_.numbers({row, rows, k_ + k, steps});
+      const SplitOperand::Numbers b = b_.numbers({column, columns, k_ + k, steps});
+      if (plan_.transpose_b) {
+        target.transpose(b.from, b.row, panel_, kSplitBlock, columns, steps);
+      } else {
+        target.copy(b.from, b.step, panel_, kSplitBlock, steps, columns);
       }
+      GemmTile<float> tile{.a = a.from,
+                           .a_row = a.row,
+                           .a_step = a.step,
+                           .b = panel_,
+                           .b_step = kSplitBlock,
+                           .c = c,
+                           .c_row = Layout::buffer_row(),
+                           .start = c,
+                           .start_row = Layout::buffer_row(),
+                           .steps = steps,
+                           .finish = k == 0 ? GemmFinish::kStore : GemmFinish::kAdd};
+      run_tiles_of(target, tile, rows, columns);
     }
   }
 
@@ -369,8 +378,7 @@ class SplitBlocks {
   const SplitTarget& target_;
   const GemmOperands& operands_;
   Share share_;
-  const float* a_;
-  const float* b_;
+  SplitOperand a_, b_;
   float* c_;
   float scale_;
   std::byte* packed_;  // groups of a block
@@ -378,6 +386,7 @@ class SplitBlocks {
   std::byte* whole_;  // groups of the other operand
   Flags whole_flags_;
   float* buffer_;
+  float* panel_;
   ColumnSums<float> sums_;
   SplitLines pieces_[1 + kGemmMoreAddends];
   SplitFetch fetch_;

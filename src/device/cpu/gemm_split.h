@@ -12,8 +12,10 @@
 // Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
 // computations", ARITH 2019). gemm_split.cpp has the blocks, gemm_split_amx.cpp what is here.
 //
+// A number that was float16 or bfloat16 is the sum of two, whose four products are all summed.
+//
 // Packed operands are made of groups of 16 rows of A or 16 columns of B, of slices of 32 steps, and
-// of the three parts of each. One part of a slice of a group is 16 x 16 pairs, what AMX calls a
+// of the parts of each. One part of a slice of a group is 16 x 16 pairs, what AMX calls a
 // tile: of A [row, pair], of B [pair, column]. Pair p is steps p and 16 + p of the slice.
 
 namespace onnxgrad::device {
@@ -34,6 +36,7 @@ struct SplitSource {
   std::int64_t steps = 0;
   std::byte* to = nullptr;
   std::ptrdiff_t group = 0;
+  int parts = 3;  ///< of a number, or 2
 };
 
 /// Cache lines of a matrix: `lines` of each of `rows`.
@@ -53,7 +56,11 @@ struct SplitFetch {
   std::int64_t each = 0;  ///< lines
 };
 
-inline constexpr std::int64_t kSplitProducts = 6;  ///< of parts: as often a slice fetches lines
+/// Products of parts: as often a slice fetches lines.
+constexpr std::int64_t split_products(int parts) { return parts == 3 ? 6 : 4; }
+
+/// Bytes of a group's slice.
+constexpr std::int64_t split_slice(int parts) { return parts * kSplitTile; }
 
 /// A block of up to 32 x 32 sums, in float32, whole groups.
 struct SplitProduct {
@@ -61,6 +68,7 @@ struct SplitProduct {
   const std::byte* b = nullptr;
   std::ptrdiff_t a_group = 0, b_group = 0;  ///< bytes from one group to the next
   std::int64_t slices = 0;
+  int parts = 3;           ///< of a number, or 2
   bool has_lower = false;  ///< two groups of rows
   bool is_wide = false;    ///< two groups of columns
   bool adds = false;       ///< to what is in c
@@ -69,12 +77,13 @@ struct SplitProduct {
   SplitFetch* fetch = nullptr;
 };
 
+using SplitPackFn = bool (*)(const SplitSource& source);
+
 /// The functions for one kind of hardware.
 struct SplitTarget {
-  using PackFn = bool (*)(const SplitSource& source);
   /// Rows of A as groups, and columns of B; 1: of a transposed matrix in memory. Returns false if a
   /// number is infinite, NaN or rounds to infinity, so that its parts do not add up.
-  PackFn pack_a[2] = {}, pack_b[2] = {};
+  SplitPackFn pack_a[2] = {}, pack_b[2] = {};
   void (*multiply)(const SplitProduct& product) = nullptr;
   /// Before the first product of a thread, and after the last one.
   void (*begin)() = nullptr;

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
 #include "base/half.h"
+#include "device/amx.h"
 #include "device/cpu/gemm_split.h"
 #include "device/cpu/half_gemm_end-inl.h"
 #include "device/cpu/half_gemm_pairs.h"
@@ -26,6 +28,8 @@
 namespace onnxgrad::device {
 namespace {
 
+std::atomic<bool> is_used = true;
+
 // ---- in C++ ----
 
 std::uint32_t bits_of(float value) {
@@ -47,19 +51,19 @@ float rounded(float value) { return of_bits((bits_of(value) + kHalfOfLast) & kPa
 
 /// Writes the parts of pair (x, y) to the pair's place in each tile. Returns their smallest parts'
 /// sum: NaN if the parts do not add up.
-float split_pair(float x, float y, std::byte* to) {
+float split_pair(float x, float y, int parts, std::byte* to) {
   float last = 0;
-  const float values[2] = {x, y};
-  for (std::size_t i = 0; i < 2; ++i) {
-    const float first = rounded(values[i]);
-    const float rest = values[i] - first;
-    const float second = rounded(rest);
-    const float third = rest - second;
-    last += third;
-    const float parts[kSplitParts] = {first, second, third};
-    for (std::size_t part = 0; part < kSplitParts; ++part) {
-      const auto half = static_cast<std::uint16_t>(bits_of(parts[part]) >> 16);
-      std::memcpy(to + part * kSplitTile + 2 * i, &half, sizeof(half));
+  float rest[2] = {x, y};
+  for (int part = 0; part < parts; ++part, to += kSplitTile) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      const float now = part + 1 < parts ? rounded(rest[i]) : rest[i];
+      const auto half = static_cast<std::uint16_t>(bits_of(now) >> 16);
+      std::memcpy(to + 2 * i, &half, sizeof(half));
+      if (part + 1 < parts) {
+        rest[i] -= now;
+      } else {
+        last += now;
+      }
     }
   }
   return last;
@@ -78,7 +82,7 @@ bool pack_plainly(const SplitSource& source, const At& at, const Place& place) {
         };
         const float x = number(k + p);
         const float y = number(k + kSplitGroup + p);
-        all += split_pair(x, y, to + place(i % kSplitGroup, p));
+        all += split_pair(x, y, source.parts, to + place(i % kSplitGroup, p));
       }
     }
   }
@@ -106,7 +110,8 @@ float part_at(const std::byte* from) {
 }
 
 // The products of parts, (of A, of B), each of which shares an operand with the one before.
-constexpr int kOrder[kSplitProducts][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+constexpr int kThreeParts[split_products(3)][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+constexpr int kTwoParts[split_products(2)][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
 
 /// One product of tiles for sum [i, j].
 float tile_product(const std::byte* a, const std::byte* b) {
@@ -122,6 +127,8 @@ float tile_product(const std::byte* a, const std::byte* b) {
 void multiply_plainly(const SplitProduct& product) {
   const std::int64_t rows = (product.has_lower ? 2 : 1) * kSplitGroup;
   const std::int64_t columns = (product.is_wide ? 2 : 1) * kSplitGroup;
+  const std::int64_t slice = split_slice(product.parts);
+  const auto* order = product.parts == 3 ? kThreeParts : kTwoParts;
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::byte* a = product.a + i / kSplitGroup * product.a_group + i % kSplitGroup * 64;
     for (std::int64_t j = 0; j < columns; ++j) {
@@ -129,9 +136,9 @@ void multiply_plainly(const SplitProduct& product) {
       float& c = product.c[i * product.c_row + j];
       float sum = 0;
       for (std::int64_t s = 0; s < product.slices; ++s) {
-        for (const auto& [x, y] : kOrder) {
-          sum += tile_product(a + s * kSplitSlice + x * kSplitTile,
-                              b + s * kSplitSlice + y * kSplitTile);
+        for (std::int64_t q = 0; q < split_products(product.parts); ++q) {
+          const auto& [x, y] = order[q];
+          sum += tile_product(a + s * slice + x * kSplitTile, b + s * slice + y * kSplitTile);
         }
       }
       c = product.adds ? c + sum : sum;
@@ -157,6 +164,7 @@ constexpr std::ptrdiff_t kLine = 64;
 
 /// Writes the parts of 16 pairs, (x, y), to one line of each tile. Adds the smallest parts to
 /// `last`.
+template <int kParts>
 ONNXGRAD_AMX_INLINE void split_pairs(__m512 x, __m512 y, std::byte* to, __m512& last) {
   const __m512i half_of_last = _mm512_set1_epi32(static_cast<int>(kHalfOfLast));
   const __m512i part_bits = _mm512_set1_epi32(static_cast<int>(kPartBits));
@@ -167,14 +175,14 @@ ONNXGRAD_AMX_INLINE void split_pairs(__m512 x, __m512 y, std::byte* to, __m512& 
     _mm512_store_si512(to + part * kSplitTile, both);
   };
 #pragma GCC unroll 2
-  for (std::ptrdiff_t part = 0; part < 2; ++part) {
+  for (std::ptrdiff_t part = 0; part + 1 < kParts; ++part) {
     const __m512i x_bits = _mm512_add_epi32(_mm512_castps_si512(x), half_of_last);
     const __m512i y_bits = _mm512_add_epi32(_mm512_castps_si512(y), half_of_last);
     store(x_bits, y_bits, part);
     x = _mm512_sub_ps(x, _mm512_castsi512_ps(_mm512_and_si512(x_bits, part_bits)));
     y = _mm512_sub_ps(y, _mm512_castsi512_ps(_mm512_and_si512(y_bits, part_bits)));
   }
-  store(_mm512_castps_si512(x), _mm512_castps_si512(y), 2);
+  store(_mm512_castps_si512(x), _mm512_castps_si512(y), kParts - 1);
   last = _mm512_add_ps(last, _mm512_add_ps(x, y));
 }
 
@@ -187,6 +195,7 @@ inline __mmask16 mask_of(std::int64_t count) {
   return static_cast<__mmask16>((1U << bits) - 1);
 }
 
+template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_rows(const SplitSource& source) {
   __m512 last = _mm512_setzero_ps();
   const std::int64_t whole = source.steps / kSplitSteps * kSplitSteps;
@@ -194,25 +203,26 @@ ONNXGRAD_AMX_TARGET bool pack_rows(const SplitSource& source) {
     std::byte* to = source.to + i / kSplitGroup * source.group + i % kSplitGroup * kLine;
     const float* from = source.from + i * source.row;
     const std::int64_t steps = i < source.count ? source.steps : 0;
-    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += kSplitSlice) {
+    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += split_slice(kParts)) {
       if (k < whole && steps > 0) {
-        split_pairs(_mm512_loadu_ps(from + k), _mm512_loadu_ps(from + k + kSplitGroup), to, last);
+        split_pairs<kParts>(_mm512_loadu_ps(from + k), _mm512_loadu_ps(from + k + kSplitGroup), to, last);
       } else {
         const __m512 x = _mm512_maskz_loadu_ps(mask_of(steps - k), from + k);
         const __m512 y =
             _mm512_maskz_loadu_ps(mask_of(steps - k - kSplitGroup), from + k + kSplitGroup);
-        split_pairs(x, y, to, last);
+        split_pairs<kParts>(x, y, to, last);
       }
     }
   }
   return has_no_nan(last);
 }
 
+template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
   constexpr std::int64_t kAhead = 4;  // steps
   __m512 last = _mm512_setzero_ps();
   for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
-    std::byte* slice = source.to + k / kSplitSteps * kSplitSlice;
+    std::byte* slice = source.to + k / kSplitSteps * split_slice(kParts);
     for (std::int64_t p = 0; p < kSplitGroup; ++p) {
       const float* x = source.from + (k + p) * source.row;
       const float* y = x + kSplitGroup * source.row;
@@ -223,7 +233,7 @@ ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
         __builtin_prefetch(x + kAhead * source.row + j);
         __builtin_prefetch(y + kAhead * source.row + j);
         const __mmask16 mask = mask_of(source.count - j);
-        split_pairs(_mm512_maskz_loadu_ps(has_x ? mask : static_cast<__mmask16>(0), x + j),
+        split_pairs<kParts>(_mm512_maskz_loadu_ps(has_x ? mask : static_cast<__mmask16>(0), x + j),
                     _mm512_maskz_loadu_ps(has_y ? mask : static_cast<__mmask16>(0), y + j), to,
                     last);
       }
@@ -280,6 +290,7 @@ ONNXGRAD_AMX_INLINE void load_transposed(const float* from, std::ptrdiff_t row, 
 }
 
 /// A slice of a group whose pairs are transposed: x and y begin the numbers of both steps.
+template <int kParts>
 ONNXGRAD_AMX_TARGET void split_transposed(const float* x, const float* y, std::ptrdiff_t row,
                                           std::int64_t x_count, std::int64_t y_count,
                                           __mmask16 x_mask, __mmask16 y_mask, std::byte* to,
@@ -293,17 +304,18 @@ ONNXGRAD_AMX_TARGET void split_transposed(const float* x, const float* y, std::p
   load_transposed(y, row, y_count, y_mask, numbers);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) {
-    split_pairs(_mm512_load_ps(first + i * kSplitGroup), numbers[i], to + i * kLine, last);
+    split_pairs<kParts>(_mm512_load_ps(first + i * kSplitGroup), numbers[i], to + i * kLine, last);
   }
   all = last;
 }
 
 /// Steps whose rows are adjacent.
+template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
   constexpr std::int64_t kAhead = 2 * kSplitGroup;  // numbers
   __m512 last = _mm512_setzero_ps();
   for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
-    std::byte* to = source.to + k / kSplitSteps * kSplitSlice;
+    std::byte* to = source.to + k / kSplitSteps * split_slice(kParts);
     const std::int64_t steps = source.steps - k;
     const float* x = source.from + k * source.row;
     const float* y = x + (steps > kSplitGroup ? kSplitGroup * source.row : 0);
@@ -312,22 +324,23 @@ ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
         __builtin_prefetch(x + p * source.row + i + kAhead);
       }
       const __mmask16 mask = mask_of(source.count - i);
-      split_transposed(x + i, y + i, source.row, steps, steps - kSplitGroup, mask, mask, to, last);
+      split_transposed<kParts>(x + i, y + i, source.row, steps, steps - kSplitGroup, mask, mask, to, last);
     }
   }
   return has_no_nan(last);
 }
 
 /// Columns whose steps are adjacent.
+template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_columns(const SplitSource& source) {
   __m512 last = _mm512_setzero_ps();
   for (std::int64_t j = 0; j < source.count; j += kSplitGroup) {
     std::byte* to = source.to + j / kSplitGroup * source.group;
     const std::int64_t count = source.count - j;
-    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += kSplitSlice) {
+    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += split_slice(kParts)) {
       const float* x = source.from + j * source.row + k;
       const std::int64_t steps = source.steps - k;
-      split_transposed(x, x + kSplitGroup, source.row, count, count, mask_of(steps),
+      split_transposed<kParts>(x, x + kSplitGroup, source.row, count, count, mask_of(steps),
                        mask_of(steps - kSplitGroup), to, last);
     }
   }
@@ -364,7 +377,7 @@ inline void fetch_lines(SplitFetch& fetch) {
 }
 
 /// The operands of a slice, tiles of one group or two.
-template <bool kHasLower, bool kIsWide>
+template <bool kHasLower, bool kIsWide, int kParts>
 struct Slice {
   const std::byte* a;
   std::ptrdiff_t a_group;
@@ -389,19 +402,23 @@ struct Slice {
     fetch_lines(fetch);
   }
 
-  /// The products of kOrder.
+  /// The products of kThreeParts or kTwoParts.
   ONNXGRAD_AMX_INLINE void add_all(SplitFetch& fetch) const {
     load_a(0);
-    load_b(2);
-    add(fetch);
+    if (kParts == 3) {
+      load_b(2);
+      add(fetch);
+    }
     load_b(1);
     add(fetch);
     load_a(1);
     add(fetch);
     load_b(0);
     add(fetch);
-    load_a(2);
-    add(fetch);
+    if (kParts == 3) {
+      load_a(2);
+      add(fetch);
+    }
     load_a(0);
     add(fetch);
   }
@@ -438,15 +455,15 @@ ONNXGRAD_AMX_INLINE void add_sums(const float* from, float* to, std::ptrdiff_t r
   }
 }
 
-template <bool kHasLower, bool kIsWide>
+template <bool kHasLower, bool kIsWide, int kParts>
 ONNXGRAD_AMX_TARGET void multiply_groups(const SplitProduct& product) {
-  Slice<kHasLower, kIsWide> slice{product.a, product.a_group, product.b, product.b_group};
+  Slice<kHasLower, kIsWide, kParts> slice{product.a, product.a_group, product.b, product.b_group};
   SplitFetch fetch = *product.fetch;  // a copy: no store changes it
   begin_sums<kHasLower, kIsWide>();
   for (std::int64_t s = 0; s < product.slices; ++s) {
     slice.add_all(fetch);
-    slice.a += kSplitSlice;
-    slice.b += kSplitSlice;
+    slice.a += split_slice(kParts);
+    slice.b += split_slice(kParts);
   }
   *product.fetch = fetch;
   if (!product.adds) return store_sums<kHasLower, kIsWide>(product.c, product.c_row);
@@ -455,23 +472,42 @@ ONNXGRAD_AMX_TARGET void multiply_groups(const SplitProduct& product) {
   add_sums<kHasLower, kIsWide>(sums, product.c, product.c_row);
 }
 
-void multiply(const SplitProduct& product) {
+template <int kParts>
+void multiply_parts(const SplitProduct& product) {
   if (product.has_lower) {
-    product.is_wide ? multiply_groups<true, true>(product) : multiply_groups<true, false>(product);
+    product.is_wide ? multiply_groups<true, true, kParts>(product)
+                    : multiply_groups<true, false, kParts>(product);
   } else {
-    product.is_wide ? multiply_groups<false, true>(product)
-                    : multiply_groups<false, false>(product);
+    product.is_wide ? multiply_groups<false, true, kParts>(product)
+                    : multiply_groups<false, false, kParts>(product);
   }
 }
 
+void multiply(const SplitProduct& product) {
+  product.parts == 3 ? multiply_parts<3>(product) : multiply_parts<2>(product);
+}
+
+template <SplitPackFn kOfThree, SplitPackFn kOfTwo>
+bool pack(const SplitSource& source) {
+  return source.parts == 3 ? kOfThree(source) : kOfTwo(source);
+}
+
 constexpr SplitTarget kAmx = {
-    {pack_rows, pack_row_steps}, {pack_steps, pack_columns}, multiply, begin_amx, end_amx};
+    {pack<pack_rows<3>, pack_rows<2>>, pack<pack_row_steps<3>, pack_row_steps<2>>},
+    {pack<pack_steps<3>, pack_steps<2>>, pack<pack_columns<3>, pack_columns<2>>},
+    multiply,
+    begin_amx,
+    end_amx};
 
 #endif
 
 }  // namespace
 
+void use_amx_for_float32(bool on) { is_used = on; }
+bool uses_amx_for_float32() { return split_target() != nullptr; }
+
 const SplitTarget* split_target() {
+  if (!is_used) return nullptr;
   if (is_amx_emulated()) return &kPlain;
 #if ONNXGRAD_HAS_AMX
   if (cpu_has_amx()) return &kAmx;

@@ -1,0 +1,17 @@
+#ifndef ONNXGRAD_AMX_H_
+#define ONNXGRAD_AMX_H_
+
+namespace [[gnu::visibility("default")]] onnxgrad {
+
+/// Whether large products of float32 are computed by AMX, on processors that have it, in plans that
+/// are compiled from now on: as sums of products of bfloat16, each number in three parts, with half
+/// the rounding error of multiply-adds. On at first. A choice for the whole process. Numbers below
+/// 2^-110 lose their smaller parts: docs/kernels.md.
+void use_amx_for_float32(bool on);
+
+/// Whether they are: false without AMX.
+bool amx_computes_float32();
+
+}  // namespace onnxgrad
+
+#endif  // ONNXGRAD_AMX_H_
