@@ -1,4 +1,4 @@
-// Versions of the library and of what it was built with, and the BLAS library that it calls.
+// Versions of the library and of what it was built with, and what computes its large products.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "onnxgrad/amx.h"
 #include "onnxgrad/blas.h"
 #include "onnxgrad/version.h"
 #include "unlocked.h"
@@ -42,6 +43,9 @@ void bind_environment(nb::module_& module) {
         request_blas({.library = std::move(library), .folders = std::move(folders)});
       },
       "library"_a, "folders"_a, "The same, from the first plan on.");
+  module.def("use_amx_for_float32", &use_amx_for_float32, "on"_a,
+             "Large products of float32 in parts of bfloat16 by AMX.");
+  module.def("amx_computes_float32", &amx_computes_float32, "Whether they are: false without AMX.");
   module.def("blas_in_use", &blas_in_use, "Path of the BLAS library, or \"\".", Unlocked());
 }
 

@@ -31,7 +31,11 @@ def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict
     if full:
         system["executable"] = sys.executable
     return {
-        "onnxgrad": {**dict(_core.environment()), "blas": _blas()},
+        "onnxgrad": {
+            **dict(_core.environment()),
+            "blas": _blas(),
+            "float32": "AMX" if _core.amx_computes_float32() else "multiply-adds",
+        },
         "system": system,
         "packages": {name: version_of(name) for name in dict.fromkeys([*_PACKAGES, *packages])},
     }

@@ -242,7 +242,8 @@ class SplitBlocks {
       const bool is_end = after >= steps_;
       const std::int64_t steps = std::min(kChunkSteps, is_end ? steps_ : steps_ - after);
       add({is_end ? next : strip + after / kSplitSteps * split_slice(parts_of(plan_)),
-           buffer.rows > kSplitGroup ? 2 : 1, ceil_div(steps, kSplitSteps) * split_slice(parts_of(plan_)) / kLine,
+           buffer.rows > kSplitGroup ? 2 : 1,
+           ceil_div(steps, kSplitSteps) * split_slice(parts_of(plan_)) / kLine,
            group_bytes(plan_)});
     }
     std::int64_t size = kFloat;

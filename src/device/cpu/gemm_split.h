@@ -22,9 +22,7 @@ namespace onnxgrad::device {
 
 inline constexpr std::int64_t kSplitGroup = 16;               ///< rows or columns
 inline constexpr std::int64_t kSplitSteps = 32;               ///< of a slice
-inline constexpr std::int64_t kSplitParts = 3;                ///< of a number
 inline constexpr std::int64_t kSplitTile = kSplitGroup * 64;  ///< bytes
-inline constexpr std::int64_t kSplitSlice = 3 * kSplitTile;   ///< bytes of a group's slice
 inline constexpr std::int64_t kSplitBlock = 2 * kSplitGroup;  ///< rows and columns of sums
 
 /// Rows or columns of a matrix that become groups, one after the other `group` bytes apart. Rows

@@ -75,7 +75,8 @@ bool pack_plainly(const SplitSource& source, const At& at, const Place& place) {
   float all = 0;
   for (std::int64_t i = 0; i < round_up(source.count, kSplitGroup); ++i) {
     for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
-      std::byte* to = source.to + i / kSplitGroup * source.group + k / kSplitSteps * kSplitSlice;
+      std::byte* to =
+          source.to + i / kSplitGroup * source.group + k / kSplitSteps * split_slice(source.parts);
       for (std::int64_t p = 0; p < kSplitGroup; ++p) {
         const auto number = [&](std::int64_t step) {
           return i < source.count && step < source.steps ? at(i, step) : 0.0F;
@@ -205,7 +206,8 @@ ONNXGRAD_AMX_TARGET bool pack_rows(const SplitSource& source) {
     const std::int64_t steps = i < source.count ? source.steps : 0;
     for (std::int64_t k = 0; k < source.steps; k += kSplitSteps, to += split_slice(kParts)) {
       if (k < whole && steps > 0) {
-        split_pairs<kParts>(_mm512_loadu_ps(from + k), _mm512_loadu_ps(from + k + kSplitGroup), to, last);
+        split_pairs<kParts>(_mm512_loadu_ps(from + k), _mm512_loadu_ps(from + k + kSplitGroup), to,
+                            last);
       } else {
         const __m512 x = _mm512_maskz_loadu_ps(mask_of(steps - k), from + k);
         const __m512 y =
@@ -234,8 +236,8 @@ ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
         __builtin_prefetch(y + kAhead * source.row + j);
         const __mmask16 mask = mask_of(source.count - j);
         split_pairs<kParts>(_mm512_maskz_loadu_ps(has_x ? mask : static_cast<__mmask16>(0), x + j),
-                    _mm512_maskz_loadu_ps(has_y ? mask : static_cast<__mmask16>(0), y + j), to,
-                    last);
+                            _mm512_maskz_loadu_ps(has_y ? mask : static_cast<__mmask16>(0), y + j),
+                            to, last);
       }
     }
   }
@@ -324,7 +326,8 @@ ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
         __builtin_prefetch(x + p * source.row + i + kAhead);
       }
       const __mmask16 mask = mask_of(source.count - i);
-      split_transposed<kParts>(x + i, y + i, source.row, steps, steps - kSplitGroup, mask, mask, to, last);
+      split_transposed<kParts>(x + i, y + i, source.row, steps, steps - kSplitGroup, mask, mask, to,
+                               last);
     }
   }
   return has_no_nan(last);
@@ -341,7 +344,7 @@ ONNXGRAD_AMX_TARGET bool pack_columns(const SplitSource& source) {
       const float* x = source.from + j * source.row + k;
       const std::int64_t steps = source.steps - k;
       split_transposed<kParts>(x, x + kSplitGroup, source.row, count, count, mask_of(steps),
-                       mask_of(steps - kSplitGroup), to, last);
+                               mask_of(steps - kSplitGroup), to, last);
     }
   }
   return has_no_nan(last);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/amx.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/half_gemm_pairs.h"
 #include "device/testing/gemm_checks.h"
@@ -58,6 +59,16 @@ TEST(GemmSplit, IsChosenForLargeProducts) {
   GemmSpec wide = split(128, 128, 128);
   wide.dtype = DataType::kFloat64;
   EXPECT_NE(label(wide), "split");
+}
+
+TEST(GemmSplit, CanBeSwitchedOff) {
+  const EmulatedAmx emulated;
+  use_amx_for_float32(false);
+  EXPECT_FALSE(uses_amx_for_float32());
+  EXPECT_EQ(prepare_gemm({.m = 128, .n = 128, .k = 128}).label.find("split"), std::string::npos);
+  EXPECT_EQ(prepare_gemm(split(128, 128, 128)).label.find("split"), std::string::npos);
+  use_amx_for_float32(true);
+  EXPECT_TRUE(uses_amx_for_float32());
 }
 
 TEST(GemmSplit, ProductsOfAllShapes) {

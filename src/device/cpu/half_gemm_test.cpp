@@ -12,6 +12,7 @@
 
 #include "base/half.h"
 #include "base/memory_budget.h"
+#include "device/cpu/half_gemm_pairs.h"
 #include "device/testing/instruction_sets.h"
 
 // Products of halves against sums in double of the same numbers, for each implementation: blocks of
@@ -247,6 +248,61 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
       }
     }
   });
+}
+
+// On AMX large products of float16 are products of two parts (gemm_split.h).
+void check_widened_in_parts() {
+  std::mt19937 random(12);
+  for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
+    for (const Size& size : {Size{70, 130, 150}, Size{150, 65, 300}, Size{66, 70, 1100}}) {
+      for (int kinds = 0; kinds < 16; ++kinds) {
+        const HalfGemmSpec spec{.dtype = dtype,
+                                .rounds_b = (kinds & 8) != 0,
+                                .c_dtype = (kinds & 4) != 0 ? dtype : DataType::kFloat32,
+                                .start_dtype = (kinds & 1) != 0 ? dtype : DataType::kFloat32,
+                                .m = size.m,
+                                .n = size.n,
+                                .k = size.k,
+                                .transpose_a = (kinds & 1) != 0,
+                                .transpose_b = (kinds & 2) != 0,
+                                .start = static_cast<GemmStart>(random() % 3),
+                                .relu = random() % 2 == 0,
+                                .threads = kinds % 3 + 1,
+                                .choice = HalfGemmChoice::kWidened};
+        ASSERT_NE(prepare_half_gemm(spec).label.find("split"), std::string::npos);
+        check(spec, random);
+      }
+    }
+  }
+}
+
+TEST(HalfGemm, WidenedInParts) {
+  if (cpu_has_amx()) check_widened_in_parts();
+  const EmulatedAmx emulated;
+  check_widened_in_parts();
+}
+
+TEST(HalfGemm, InfinityInParts) {
+  const EmulatedAmx emulated;
+  constexpr std::int64_t kSize = 128;
+  constexpr std::uint16_t kOne = 0x3C00;
+  constexpr std::uint16_t kInfinity = 0x7C00;
+  const HalfGemmSpec spec{.dtype = DataType::kFloat16,
+                          .m = kSize,
+                          .n = kSize,
+                          .k = kSize,
+                          .choice = HalfGemmChoice::kWidened};
+  Bits a(at(kSize * kSize), kOne);
+  const Bits b(at(kSize * kSize), kOne);
+  a[at(5 * kSize + 7)] = kInfinity;
+  const PreparedGemm gemm = prepare_half_gemm(spec);
+  const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
+  std::vector<float> c(at(kSize * kSize));
+  gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
+  for (std::int64_t i = 0; i < kSize * kSize; ++i) {
+    const float expected = i / kSize == 5 ? std::numeric_limits<float>::infinity() : kSize;
+    ASSERT_EQ(c[at(i)], expected) << i;
+  }
 }
 
 TEST(HalfGemm, SeveralBlocksAndThreads) {
