@@ -6,7 +6,7 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// Whether large products of float32 are computed by AMX, on processors that have it, in plans that
 /// are compiled from now on: as sums of products of bfloat16, each number in three parts, with half
 /// the rounding error of multiply-adds. On at first. A choice for the whole process. Numbers below
-/// 2^-110 lose their smaller parts: docs/kernels.md.
+/// 2^-102 keep fewer bits, those below 2^-118 as many as bfloat16 has: docs/kernels.md.
 void use_amx_for_float32(bool on);
 
 /// Whether they are: false without AMX.
