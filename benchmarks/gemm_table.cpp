@@ -102,10 +102,9 @@ constexpr Shape kShapes[] = {
     {3072, 768, 1024, "TN"},
 };
 
-constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
-                                   GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
-                                   GemmChoice::kSplit,   GemmChoice::kBlas,
-                                   GemmChoice::kBest};
+constexpr GemmChoice kChoices[] = {
+    GemmChoice::kTiles, GemmChoice::kDots, GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
+    GemmChoice::kSplit, GemmChoice::kBlas, GemmChoice::kBest};
 
 template <class T>
 using Ring = onnxgrad::benchmarks::OperandRing<T>;
@@ -157,8 +156,10 @@ std::string in_units(double seconds) {
 
 template <class T>
 void print_table(double budget_s, std::string_view wanted, double ring_bytes, int threads) {
-  fmt::print("| {} | tiles | dots | blocked | strips | split | BLAS | chosen | GFLOP/s | over the best |\n",
-             onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
+  fmt::print(
+      "| {} | tiles | dots | blocked | strips | split | BLAS | chosen | GFLOP/s | over the best "
+      "|\n",
+      onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
   fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const Shape& shape : kShapes) {
     const std::string title = fmt::format("{}x{}x{} {}", shape.m, shape.n, shape.k, shape.form);
@@ -187,8 +188,8 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
       const onnxgrad::device::Blas* blas = onnxgrad::device::blas();
-      const std::string names[] = {"", "dots", "blocked", "strips", "split",
-                                   blas ? blas->name : "BLAS"};
+      const std::string names[] = {"",       "dots",  "blocked",
+                                   "strips", "split", blas ? blas->name : "BLAS"};
       if (i > 0 && products[i].name() != names[i]) {
         row += " |";
         continue;

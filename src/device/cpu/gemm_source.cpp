@@ -7,7 +7,9 @@
 namespace onnxgrad::device {
 
 GemmSource source_of_halves(DataType half, bool rounds) {
-  return {.convert = find_widening(half, rounds), .size = rounds ? 4 : 2};
+  return {.convert = find_widening(half, rounds),
+          .size = rounds ? 4 : 2,
+          .parts = half == DataType::kBfloat16 ? 1 : 2};
 }
 
 void transpose_source(const GemmSource& source, const SourceBlock& block, std::int64_t width,

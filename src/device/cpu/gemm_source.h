@@ -17,6 +17,7 @@ struct GemmTarget;  // gemm_tile.h
 struct GemmSource {
   ConvertRowsFn convert = nullptr;  ///< nullptr: numbers are of the product's type
   std::int64_t size = 0;            ///< bytes of a number
+  int parts = 1;                    ///< numbers of bfloat16 whose sum each converted one is
 
   explicit operator bool() const { return convert != nullptr; }
   const std::byte* at(const void* matrix, std::int64_t index) const {

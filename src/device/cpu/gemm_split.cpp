@@ -23,8 +23,8 @@ constexpr std::int64_t kMostBytesOfC = 1 << 20;  // that is handed over, in bloc
 constexpr std::int64_t kSmallWhole = 800 << 10;  // bytes: leaves room for blocks in an L2 cache
 constexpr std::int64_t kBlockBytes = 800 << 10;
 constexpr std::int64_t kSmallBlockBytes = 384 << 10;
-constexpr std::int64_t kMostColumns = 512;  // of a block: rows of the buffer
-constexpr std::int64_t kLeastGroups = 4;    // of a block: rows in memory of several lines
+constexpr std::int64_t kMostColumns = 1024;  // of a block: rows of the buffer
+constexpr std::int64_t kLeastGroups = 4;     // of a block: rows in memory of several lines
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a panel of B
@@ -33,7 +33,7 @@ constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
 
 std::int64_t groups_of(std::int64_t count) { return ceil_div(count, kSplitGroup); }
 
-int parts_of(const GemmPlan<float>& plan) { return plan.a_source ? 2 : 3; }
+int parts_of(const GemmPlan<float>& plan) { return plan.a_source ? plan.a_source.parts : 3; }
 
 /// Groups are not pages apart.
 std::int64_t group_bytes(const GemmPlan<float>& plan) {

@@ -12,7 +12,8 @@
 // Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
 // computations", ARITH 2019). gemm_split.cpp has the blocks, gemm_split_amx.cpp what is here.
 //
-// A number that was float16 or bfloat16 is the sum of two, whose four products are all summed.
+// A number that was float16 is the sum of two, whose four products are all summed; one of bfloat16
+// is its only part.
 //
 // Packed operands are made of groups of 16 rows of A or 16 columns of B, of slices of 32 steps, and
 // of the parts of each. One part of a slice of a group is 16 x 16 pairs, what AMX calls a
@@ -34,7 +35,7 @@ struct SplitSource {
   std::int64_t steps = 0;
   std::byte* to = nullptr;
   std::ptrdiff_t group = 0;
-  int parts = 3;  ///< of a number, or 2
+  int parts = 3;  ///< of a number, 1 to 3
 };
 
 /// Cache lines of a matrix: `lines` of each of `rows`.
@@ -55,7 +56,7 @@ struct SplitFetch {
 };
 
 /// Products of parts: as often a slice fetches lines.
-constexpr std::int64_t split_products(int parts) { return parts == 3 ? 6 : 4; }
+constexpr std::int64_t split_products(int parts) { return parts == 3 ? 6 : parts * parts; }
 
 /// Bytes of a group's slice.
 constexpr std::int64_t split_slice(int parts) { return parts * kSplitTile; }
@@ -66,7 +67,7 @@ struct SplitProduct {
   const std::byte* b = nullptr;
   std::ptrdiff_t a_group = 0, b_group = 0;  ///< bytes from one group to the next
   std::int64_t slices = 0;
-  int parts = 3;           ///< of a number, or 2
+  int parts = 3;           ///< of a number, 1 to 3
   bool has_lower = false;  ///< two groups of rows
   bool is_wide = false;    ///< two groups of columns
   bool adds = false;       ///< to what is in c

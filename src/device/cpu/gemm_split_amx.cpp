@@ -61,7 +61,7 @@ float split_pair(float x, float y, int parts, std::byte* to) {
       std::memcpy(to + 2 * i, &half, sizeof(half));
       if (part + 1 < parts) {
         rest[i] -= now;
-      } else {
+      } else if (parts > 1) {
         last += now;
       }
     }
@@ -113,6 +113,7 @@ float part_at(const std::byte* from) {
 // The products of parts, (of A, of B), each of which shares an operand with the one before.
 constexpr int kThreeParts[split_products(3)][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
 constexpr int kTwoParts[split_products(2)][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
+constexpr int kOnePart[split_products(1)][2] = {{0, 0}};
 
 /// One product of tiles for sum [i, j].
 float tile_product(const std::byte* a, const std::byte* b) {
@@ -129,7 +130,7 @@ void multiply_plainly(const SplitProduct& product) {
   const std::int64_t rows = (product.has_lower ? 2 : 1) * kSplitGroup;
   const std::int64_t columns = (product.is_wide ? 2 : 1) * kSplitGroup;
   const std::int64_t slice = split_slice(product.parts);
-  const auto* order = product.parts == 3 ? kThreeParts : kTwoParts;
+  const auto* order = product.parts == 3 ? kThreeParts : product.parts == 2 ? kTwoParts : kOnePart;
   for (std::int64_t i = 0; i < rows; ++i) {
     const std::byte* a = product.a + i / kSplitGroup * product.a_group + i % kSplitGroup * 64;
     for (std::int64_t j = 0; j < columns; ++j) {
@@ -184,7 +185,7 @@ ONNXGRAD_AMX_INLINE void split_pairs(__m512 x, __m512 y, std::byte* to, __m512& 
     y = _mm512_sub_ps(y, _mm512_castsi512_ps(_mm512_and_si512(y_bits, part_bits)));
   }
   store(_mm512_castps_si512(x), _mm512_castps_si512(y), kParts - 1);
-  last = _mm512_add_ps(last, _mm512_add_ps(x, y));
+  if (kParts > 1) last = _mm512_add_ps(last, _mm512_add_ps(x, y));
 }
 
 ONNXGRAD_AMX_INLINE bool has_no_nan(__m512 last) {
@@ -405,8 +406,13 @@ struct Slice {
     fetch_lines(fetch);
   }
 
-  /// The products of kThreeParts or kTwoParts.
+  /// The products of kThreeParts, kTwoParts or kOnePart.
   ONNXGRAD_AMX_INLINE void add_all(SplitFetch& fetch) const {
+    if (kParts == 1) {
+      load_a(0);
+      load_b(0);
+      return add(fetch);
+    }
     load_a(0);
     if (kParts == 3) {
       load_b(2);
@@ -487,20 +493,23 @@ void multiply_parts(const SplitProduct& product) {
 }
 
 void multiply(const SplitProduct& product) {
-  product.parts == 3 ? multiply_parts<3>(product) : multiply_parts<2>(product);
+  if (product.parts == 3) return multiply_parts<3>(product);
+  product.parts == 2 ? multiply_parts<2>(product) : multiply_parts<1>(product);
 }
 
-template <SplitPackFn kOfThree, SplitPackFn kOfTwo>
+template <SplitPackFn kOne, SplitPackFn kTwo, SplitPackFn kThree>
 bool pack(const SplitSource& source) {
-  return source.parts == 3 ? kOfThree(source) : kOfTwo(source);
+  if (source.parts == 3) return kThree(source);
+  return source.parts == 2 ? kTwo(source) : kOne(source);
 }
 
-constexpr SplitTarget kAmx = {
-    {pack<pack_rows<3>, pack_rows<2>>, pack<pack_row_steps<3>, pack_row_steps<2>>},
-    {pack<pack_steps<3>, pack_steps<2>>, pack<pack_columns<3>, pack_columns<2>>},
-    multiply,
-    begin_amx,
-    end_amx};
+constexpr SplitTarget kAmx = {{pack<pack_rows<1>, pack_rows<2>, pack_rows<3>>,
+                               pack<pack_row_steps<1>, pack_row_steps<2>, pack_row_steps<3>>},
+                              {pack<pack_steps<1>, pack_steps<2>, pack_steps<3>>,
+                               pack<pack_columns<1>, pack_columns<2>, pack_columns<3>>},
+                              multiply,
+                              begin_amx,
+                              end_amx};
 
 #endif
 

@@ -42,7 +42,15 @@ HalfGemmChoice choose(const HalfGemmSpec& spec) {
   return is_bfloat16 && cpu_has_pairs() ? HalfGemmChoice::kPairs : HalfGemmChoice::kWidened;
 }
 
-bool is_widened(const HalfGemmSpec& spec) { return choose(spec) == HalfGemmChoice::kWidened; }
+/// Short sums that are handed over: in whole rows of C, which tiles of pairs are not.
+bool hands_over_rows(const HalfGemmSpec& spec) {
+  return spec.hands_over && spec.choice == HalfGemmChoice::kBest && spec.k < kLeastHandedOver &&
+         half_gemm::is_widened_in_parts(spec);
+}
+
+bool is_widened(const HalfGemmSpec& spec) {
+  return choose(spec) == HalfGemmChoice::kWidened || hands_over_rows(spec);
+}
 
 const char* name_of(HalfGemmChoice choice) {
   switch (choice) {

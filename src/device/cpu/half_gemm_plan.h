@@ -36,6 +36,8 @@ struct HalfPlan {
 /// The same for HalfGemmChoice::kWidened (half_gemm_widened.cpp).
 PreparedGemm prepare_widened(const HalfGemmSpec& spec);
 bool can_hand_over_widened(const HalfGemmSpec& spec);
+/// Whether these are products of parts (gemm_split.h).
+bool is_widened_in_parts(const HalfGemmSpec& spec);
 
 /// Of a HalfPlan.
 void run(const void* data, const GemmOperands& operands);

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "device/cpu/convert.h"
+#include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_source.h"
 #include "device/cpu/half_gemm_plan.h"
 
@@ -112,6 +113,10 @@ GemmSpec in_float32(const HalfGemmSpec& spec) {
 
 bool half_gemm::can_hand_over_widened(const HalfGemmSpec& spec) {
   return can_hand_over(in_float32(spec));
+}
+
+bool half_gemm::is_widened_in_parts(const HalfGemmSpec& spec) {
+  return choose_gemm(in_float32(spec), gemm_target<float>()) == GemmChoice::kSplit;
 }
 
 PreparedGemm half_gemm::prepare_widened(const HalfGemmSpec& spec) {
