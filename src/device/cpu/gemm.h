@@ -117,7 +117,7 @@ bool can_scale(const GemmSpec& spec);
 
 /// For a B that is the same in many products: whether they can read it in the order of their
 /// innermost loops, which depends on k and n alone. Results have the bits of those with a B that is
-/// not transposed.
+/// not transposed and of multiply-adds.
 bool can_pack_b(const GemmSpec& spec);
 std::int64_t packed_b_elements(const GemmSpec& spec);
 /// `packed`: packed_b_elements(), 64-byte aligned.

@@ -100,8 +100,9 @@ bool suits_blas(const GemmSpec& spec) {
 }
 
 bool can_split(const GemmSpec& spec) {
-  return spec.dtype == DataType::kFloat32 && (spec.a_row_length == 0 || spec.a_source) &&
-         has_few_addends(spec) && split_target() != nullptr;
+  return !spec.b_is_packed && spec.dtype == DataType::kFloat32 &&
+         (spec.a_row_length == 0 || spec.a_source) && has_few_addends(spec) &&
+         split_target() != nullptr;
 }
 
 /// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:

@@ -9,11 +9,11 @@
 #include "device/cpu/gemm_split_operand.h"
 #include "device/cpu/threads.h"
 
-// Loops, outermost first: blocks of k; blocks of the operand with more rows or columns, which
-// threads share; blocks of columns; strips of 32 rows; 32 columns. The other operand is packed
-// whole before the blocks, by all threads together; a block when it begins. So the sums of a block
-// of k stay in the registers of tiles. Those of a strip and a block of columns go to a buffer, from
-// where they become a part of C (gemm_buffer.h) or are handed over.
+// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads share; strips
+// of 32 rows; a few steps; 32 columns. The operand that has the blocks is packed block by block,
+// the other one whole before them, by each thread for itself if it is small. A few steps of a strip
+// stay in the L1 cache while tiles multiply them by all columns of the block, and their sums are
+// added up in a buffer, from where they become a part of C (gemm_buffer.h) or are handed over.
 
 namespace onnxgrad::device {
 namespace {

@@ -61,6 +61,18 @@ TEST(GemmSplit, IsChosenForLargeProducts) {
   EXPECT_NE(label(wide), "split");
 }
 
+// A constant B is packed as it is for few rows, once; parts pay for many.
+TEST(GemmSplit, PackedNumbersForFewRows) {
+  const EmulatedAmx emulated;
+  GemmSpec spec{.m = 128, .n = 128, .k = 512};
+  EXPECT_TRUE(can_pack_b(spec));
+  spec.b_is_packed = true;
+  EXPECT_EQ(prepare_gemm(spec).label.substr(0, 6), "packed");
+  EXPECT_FALSE(can_pack_b({.m = 300, .n = 128, .k = 512}));
+  EXPECT_FALSE(can_pack_b({.m = 128, .n = 512, .k = 512}));
+  EXPECT_TRUE(can_pack_b({.m = 128, .n = 512, .k = 512, .threads = 2}));
+}
+
 TEST(GemmSplit, CanBeSwitchedOff) {
   const EmulatedAmx emulated;
   use_amx_for_float32(false);

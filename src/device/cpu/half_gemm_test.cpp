@@ -377,6 +377,25 @@ TEST(HalfGemm, HandsOverPartsOfC) {
   }
 }
 
+// Of AMX, in one part.
+TEST(HalfGemm, HandsOverShortSumsInRows) {
+  const EmulatedAmx emulated;
+  std::mt19937 random(13);
+  for (int layout = 0; layout < 8; ++layout) {
+    const HalfGemmSpec spec{.rounds_b = (layout & 4) != 0,
+                            .m = 100,
+                            .n = 1100,
+                            .k = 130,
+                            .transpose_a = (layout & 1) != 0,
+                            .transpose_b = (layout & 2) != 0,
+                            .threads = layout % 3 + 1,
+                            .hands_over = true};
+    ASSERT_TRUE(can_hand_over(spec));
+    ASSERT_NE(prepare_half_gemm(spec).label.find("split"), std::string::npos);
+    check(spec, random);
+  }
+}
+
 // Numbers beside A in memory do not enter a sum, not even as 0 times infinity.
 TEST(HalfGemm, ReadsNoNeighbours) {
   constexpr std::int64_t kRows = 9;
