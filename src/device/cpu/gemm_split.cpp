@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_column_sums.h"
@@ -137,18 +136,10 @@ class SplitBlocks {
     target_.end();
   }
 
-  const ColumnSums<float>& sums() const { return sums_; }
-
  private:
   struct Packed {
     const std::byte* groups = nullptr;
     const std::uint8_t* flags = nullptr;
-  };
-
-  /// Packed lines that are used next.
-  struct Ahead {
-    const std::byte* from = nullptr;
-    std::int64_t lines = 0;
   };
 
   std::int64_t block() const { return plan_.split_m ? plan_.block_m : plan_.block_n; }
@@ -238,7 +229,7 @@ class SplitBlocks {
       lines += piece.rows * piece.lines;
     };
     const std::int64_t after = k + kChunkSteps;
-    if (!has_own_whole(plan_)) {
+    if (!plan_.split_m && !has_own_whole(plan_)) {
       const bool is_end = after >= steps_;
       const std::int64_t steps = std::min(kChunkSteps, is_end ? steps_ : steps_ - after);
       add({is_end ? next : strip + after / kSplitSteps * split_slice(parts_of(plan_)),

@@ -5,21 +5,14 @@
 
 #include "base/half.h"
 #include "device/amx.h"
+#include "device/cpu/amx-inl.h"
 #include "device/cpu/gemm_split.h"
-#include "device/cpu/half_gemm_end-inl.h"
 #include "device/cpu/half_gemm_pairs.h"
 
 // AMX multiplies tiles of 16 x 16 pairs (TDPBF16PS, Intel 64 and IA-32 Architectures Software
 // Developer's Manual, volume 2): six of them for what is one product of float32. A multiply-add of
 // 512 bits has 16 products, TDPBF16PS 8,192 in 16 cycles: with six of them still 2.7 times as many
 // as two multiply-adds in a cycle. For tests on other processors all of it is written out in C++.
-
-#if ONNXGRAD_HAS_PAIRS && defined(__linux__)
-#define ONNXGRAD_HAS_AMX 1
-#define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES ",amx-tile,amx-bf16")))
-#else
-#define ONNXGRAD_HAS_AMX 0
-#endif
 
 // GCC 12 says so of its own intrinsics, whose result has no bits of the operand that they leave
 // undefined.
@@ -160,9 +153,9 @@ constexpr SplitTarget kPlain = {{pack_plainly<true, false>, pack_plainly<true, t
 
 #if ONNXGRAD_HAS_AMX
 
-#define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline
-
-constexpr std::ptrdiff_t kLine = 64;
+using amx::kLine;
+using amx::store_sums;
+using amx::zero_sums;
 
 /// Writes the parts of 16 pairs, (x, y), to one line of each tile. Adds the smallest parts to
 /// `last`.
@@ -434,25 +427,6 @@ struct Slice {
 };
 
 template <bool kHasLower, bool kIsWide>
-ONNXGRAD_AMX_INLINE void begin_sums() {
-  _tile_zero(0);
-  if (kIsWide) _tile_zero(1);
-  if (kHasLower) _tile_zero(2);
-  if (kHasLower && kIsWide) _tile_zero(3);
-}
-
-template <bool kHasLower, bool kIsWide>
-ONNXGRAD_AMX_INLINE void store_sums(float* to, std::ptrdiff_t row) {
-  auto* upper = reinterpret_cast<std::byte*>(to);
-  const std::ptrdiff_t bytes = row * static_cast<std::ptrdiff_t>(sizeof(float));
-  std::byte* lower = upper + kSplitGroup * bytes;
-  _tile_stored(0, upper, bytes);
-  if (kIsWide) _tile_stored(1, upper + kLine, bytes);
-  if (kHasLower) _tile_stored(2, lower, bytes);
-  if (kHasLower && kIsWide) _tile_stored(3, lower + kLine, bytes);
-}
-
-template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void add_sums(const float* from, float* to, std::ptrdiff_t row) {
   constexpr std::ptrdiff_t kRows = (kHasLower ? 2 : 1) * kSplitGroup;
   for (std::ptrdiff_t i = 0; i < kRows; ++i, from += kSplitBlock, to += row) {
@@ -468,16 +442,17 @@ template <bool kHasLower, bool kIsWide, int kParts>
 ONNXGRAD_AMX_TARGET void multiply_groups(const SplitProduct& product) {
   Slice<kHasLower, kIsWide, kParts> slice{product.a, product.a_group, product.b, product.b_group};
   SplitFetch fetch = *product.fetch;  // a copy: no store changes it
-  begin_sums<kHasLower, kIsWide>();
+  zero_sums<kHasLower, kIsWide>();
   for (std::int64_t s = 0; s < product.slices; ++s) {
     slice.add_all(fetch);
     slice.a += split_slice(kParts);
     slice.b += split_slice(kParts);
   }
   *product.fetch = fetch;
-  if (!product.adds) return store_sums<kHasLower, kIsWide>(product.c, product.c_row);
+  constexpr std::ptrdiff_t kFloat = sizeof(float);
+  if (!product.adds) return store_sums<kHasLower, kIsWide>(product.c, product.c_row * kFloat);
   alignas(64) float sums[kSplitBlock * kSplitBlock];
-  store_sums<kHasLower, kIsWide>(sums, kSplitBlock);
+  store_sums<kHasLower, kIsWide>(sums, kSplitBlock * kFloat);
   add_sums<kHasLower, kIsWide>(sums, product.c, product.c_row);
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "base/half.h"
+#include "device/cpu/amx-inl.h"
 #include "device/cpu/half_gemm_end-inl.h"
 #include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/tap_products.h"
@@ -12,14 +13,10 @@
 // same operands are multiplied one by one (Intel 64 and IA-32 Architectures Software Developer's
 // Manual, volume 2, TDPBF16PS).
 
-#if ONNXGRAD_HAS_PAIRS && defined(__linux__)
+#if ONNXGRAD_HAS_AMX
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#define ONNXGRAD_HAS_AMX 1
-#define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES ",amx-tile,amx-bf16")))
-#else
-#define ONNXGRAD_HAS_AMX 0
 #endif
 
 namespace onnxgrad::device {
@@ -98,8 +95,9 @@ bool is_amx_emulated() { return is_emulated; }
 
 namespace {
 
-constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
-constexpr std::ptrdiff_t kLine = 64;  // bytes of a row
+using amx::kLine;
+using amx::kTile;
+using amx::store_sums;
 
 /// Tiles 0 to 3: sums of 2 x 2; 4, 5: rows of A; 6, 7: columns of B.
 struct alignas(64) TileConfig {
@@ -135,18 +133,10 @@ struct Block {
   std::ptrdiff_t sums_row = 0;
 };
 
-#define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline
-
 /// Sums begin with `start`, or with zero. Distances are in bytes.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void begin_sums(const float* start, std::ptrdiff_t row) {
-  if (start == nullptr) {
-    _tile_zero(0);
-    if (kIsWide) _tile_zero(1);
-    if (kHasLower) _tile_zero(2);
-    if (kHasLower && kIsWide) _tile_zero(3);
-    return;
-  }
+  if (start == nullptr) return amx::zero_sums<kHasLower, kIsWide>();
   const auto* upper = reinterpret_cast<const std::byte*>(start);
   const std::byte* lower = upper + kTile * row;
   _tile_loadd(0, upper, row);
@@ -171,16 +161,6 @@ ONNXGRAD_AMX_INLINE void add_pairs(const std::byte* a, std::ptrdiff_t a_row, con
     _tile_dpbf16ps(1, 4, 7);
     if (kHasLower) _tile_dpbf16ps(3, 5, 7);
   }
-}
-
-template <bool kHasLower, bool kIsWide>
-ONNXGRAD_AMX_INLINE void store_sums(float* sums, std::ptrdiff_t row) {
-  auto* upper = reinterpret_cast<std::byte*>(sums);
-  std::byte* lower = upper + kTile * row;
-  _tile_stored(0, upper, row);
-  if (kIsWide) _tile_stored(1, upper + kLine, row);
-  if (kHasLower) _tile_stored(2, lower, row);
-  if (kHasLower && kIsWide) _tile_stored(3, lower + kLine, row);
 }
 
 template <bool kHasLower, bool kIsWide>
