@@ -4,7 +4,7 @@
 namespace onnxgrad::device {
 
 /// Whether plans that are made from now on multiply matrices of float32 by AMX
-/// (device/cpu/gemm_split.h), on processors that have it. Thread-safe.
+/// (device/cpu/gemm_split.h), on processors that have it. Not while a plan is made.
 void use_amx_for_float32(bool on);
 bool uses_amx_for_float32();
 

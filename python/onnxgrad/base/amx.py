@@ -15,8 +15,9 @@ _VARIABLE = "ONNXGRAD_AMX_FLOAT32"
 def use_amx_for_float32(on: bool = True) -> None:
     """Compute large matrix products of float32 by AMX, on processors that have it, or not.
 
-    On unless it is switched off. A choice for the whole process, and for sessions that are made
-    from now on. The environment variable ``ONNXGRAD_AMX_FLOAT32=0`` switches it off from the start.
+    On unless it is switched off. A choice for the whole process, and for plans that are compiled
+    from now on (a session compiles one for each set of input shapes); not to be changed while
+    another thread compiles one. Products of float16 follow it too. The environment variable ``ONNXGRAD_AMX_FLOAT32=0`` switches it off from the start.
 
     Parameters
     ----------
@@ -28,7 +29,7 @@ def use_amx_for_float32(on: bool = True) -> None:
     -----
     Each number is the sum of three of bfloat16, whose products are summed in float32 (XLA calls the
     algorithm ``BF16_BF16_F32_X6``). Rounding errors are about half of those of multiply-adds.
-    Numbers below 2**-102 keep fewer bits, those below 2**-118 as many as bfloat16 has.
+    Numbers below 2**-103 keep fewer bits, those below 2**-118 as many as bfloat16 has.
     docs/kernels.md has figures.
 
     Examples

@@ -447,8 +447,12 @@ bool can_pack_b(const GemmSpec& spec) {
       spec.a_row_length != 0) {
     return false;
   }
-  const GemmChoice choice = choice_of(read);
-  if (choice == GemmChoice::kSplit) return !packs_parts_anew(spec);
+  GemmChoice choice = choice_of(read);
+  if (choice == GemmChoice::kSplit) {
+    if (packs_parts_anew(spec)) return false;
+    read.b_is_packed = true;
+    choice = choice_of(read);
+  }
   return choice != GemmChoice::kDots && choice != GemmChoice::kBlas;
 }
 

@@ -39,7 +39,7 @@ void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t row
       tiles.small_fn(tile);
     }
     const std::int64_t width = static_cast<std::int64_t>(vectors) * target.lanes;
-    top.b += width;
+    if (top.b != nullptr) top.b += width;
     move_right(top, width, 1);
   }
 }

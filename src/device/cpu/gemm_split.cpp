@@ -122,6 +122,7 @@ class SplitBlocks {
     if (plan_.sums_columns) {
       plan_.split_m ? sums_.begin(0, plan_.n) : sums_.begin(first, last - first);
     }
+    if (first == last && has_own_whole(plan_)) return;
     target_.begin();
     for (k_ = 0; k_ < plan_.k; k_ += plan_.block_k) {
       steps_ = std::min(plan_.block_k, plan_.k - k_);

@@ -8,7 +8,7 @@
 
 // Products of float32 on hardware that multiplies bfloat16. A number of float32 is the sum of three
 // of bfloat16, its parts: 24 bits are three times 8. The products of all parts but the three
-// smallest, less than 2^-26 of the whole, are summed in float32 (G. Henry, P. T. P. Tang and A.
+// smallest, about 2^-26 of the whole, are summed in float32 (G. Henry, P. T. P. Tang and A.
 // Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision
 // computations", ARITH 2019). gemm_split.cpp has the blocks, gemm_split_amx.cpp what is here.
 //

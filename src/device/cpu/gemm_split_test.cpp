@@ -71,6 +71,28 @@ TEST(GemmSplit, PackedNumbersForFewRows) {
   EXPECT_FALSE(can_pack_b({.m = 300, .n = 128, .k = 512}));
   EXPECT_FALSE(can_pack_b({.m = 128, .n = 512, .k = 512}));
   EXPECT_TRUE(can_pack_b({.m = 128, .n = 512, .k = 512, .threads = 2}));
+  // Whatever the choice without parts is, dot products for example.
+  for (const std::int64_t m : {65, 128, 250}) {
+    for (const std::int64_t n : {64, 65, 200}) {
+      for (const std::int64_t k : {128, 700, 2048, 5000}) {
+        GemmSpec packed{.m = m, .n = n, .k = k};
+        packed.b_is_packed = can_pack_b(packed);
+        EXPECT_NE(prepare_gemm(packed).fn, nullptr);
+      }
+    }
+  }
+}
+
+// Parts take three addends, others four: what a kernel asks before it knows them must hold.
+TEST(GemmSplit, FourAddendsAreForOthers) {
+  const EmulatedAmx emulated;
+  GemmSpec spec{.m = 100, .n = 128, .k = 128, .start = GemmStart::kRow};
+  spec.more = {GemmStart::kMatrix, GemmStart::kRow, GemmStart::kZero};
+  EXPECT_EQ(prepare_gemm(spec).label.substr(0, 5), "split");
+  spec.more[2] = GemmStart::kMatrix;
+  EXPECT_NE(prepare_gemm(spec).label.substr(0, 5), "split");
+  spec.is_scaled = can_scale(spec);
+  EXPECT_NE(prepare_gemm(spec).fn, nullptr);
 }
 
 TEST(GemmSplit, CanBeSwitchedOff) {

@@ -68,8 +68,13 @@ TEST(Gemm, PackedB) {
   });
 }
 
+struct WithoutAmx {
+  WithoutAmx() { use_amx_for_float32(false); }
+  ~WithoutAmx() { use_amx_for_float32(true); }
+};
+
 TEST(Gemm, PackedBGivesTheSameBits) {
-  use_amx_for_float32(false);
+  const WithoutAmx without_amx;
   std::mt19937 random(4);
   constexpr GemmChoice kForms[] = {GemmChoice::kBest, GemmChoice::kBlocked,
                                    GemmChoice::kBlockedStrips};
@@ -101,7 +106,6 @@ TEST(Gemm, PackedBGivesTheSameBits) {
           << m << "x" << n << "x" << k << ", threads " << spec.threads << ", choice " << i / 3;
     }
   }
-  use_amx_for_float32(true);
 }
 
 TEST(Gemm, LargeProductsByEveryImplementation) {

@@ -5,7 +5,7 @@
 
 #include "device/cpu/half_gemm_pairs.h"
 
-// How sums in vectors of AVX-512 end: for half_gemm_pairs.cpp and half_gemm_amx.cpp. Functions have
+// How sums in vectors of AVX-512 end: for half_gemm_pairs.cpp and products by AMX. Functions have
 // a target attribute: Highway's targets do not have these instructions yet.
 
 #if defined(__x86_64__) && defined(__GNUC__)

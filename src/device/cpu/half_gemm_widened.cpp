@@ -12,8 +12,9 @@
 #include "device/cpu/gemm_source.h"
 #include "device/cpu/half_gemm_plan.h"
 
-// Products of halves in float32, for processors without instructions that multiply them: blocked
-// products (gemm_blocked.cpp) whose operands are converted as blocks of them are packed. Results in
+// Products of halves in float32, where no instructions multiply them: blocked products
+// (gemm_blocked.cpp), or those in parts (gemm_split.cpp), whose operands are converted as blocks of
+// them are packed. Results in
 // 16 bits are handed over part by part, from the L1 cache, and rounded there.
 
 namespace onnxgrad::device {

@@ -145,17 +145,21 @@ bool has_constant_b(const opdef::KernelRequest& request, const ProductSpec& spec
 
 /// Whether the product can multiply its elements by those of a matrix and sum its columns. Not if
 /// it would do without a packed B for that.
-bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec) {
-  return !is_half(spec.gemm.dtype) && !has_constant_b(request, spec) &&
-         device::can_scale(spec.gemm);
+bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec,
+             const std::vector<GemmStart>& addends) {
+  if (is_half(spec.gemm.dtype) || has_constant_b(request, spec)) return false;
+  device::GemmSpec gemm = spec.gemm;
+  if (!addends.empty()) {
+    gemm.start = addends[0];
+    std::copy(addends.begin() + 1, addends.end(), gemm.more.begin());
+  }
+  return device::can_scale(gemm);
 }
 
 /// Moves an epilogue into the product if possible.
 bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
-  const bool needs_end = simple->scales > 0 || spec.sums_columns;
-  if (needs_end && !can_end(request, spec)) return false;
   const std::size_t count = simple->addends.size();
   // Products of halves and single columns have one addend at most.
   if (count > 1 && (is_half(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
@@ -166,6 +170,8 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
     kinds.push_back(addend_of(request.inputs[static_cast<std::size_t>(inputs.back())], spec.gemm));
     if (kinds.back() == GemmStart::kZero) return false;
   }
+  const bool needs_end = simple->scales > 0 || spec.sums_columns;
+  if (needs_end && !can_end(request, spec, kinds)) return false;
   if (simple->scales > 0) {
     const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->scales) - 1];
     const opdef::TensorDesc& scales = request.inputs[static_cast<std::size_t>(input)];
