@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "device/cpu/gemm_blocked.h"
+#include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/gemm_plan.h"
 
 // The sizes of a blocked product's blocks, and what its threads share.
@@ -115,7 +116,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   plan.thread_scratch = round_up(elements * kSize, 64);
   if (plan.sums_columns) {
     plan.sums_offset = plan.thread_scratch;
-    plan.thread_scratch += round_up(plan.n * (kSize + std::int64_t{sizeof(double)}), 64);
+    plan.thread_scratch += ColumnSums<T>::bytes(plan.n);
   }
   return plan.thread_scratch * plan.threads;
 }

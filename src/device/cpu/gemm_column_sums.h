@@ -21,6 +21,11 @@ class ColumnSums {
       : totals_(reinterpret_cast<double*>(scratch + plan.sums_offset)),
         sums_(reinterpret_cast<T*>(totals_ + plan.n)) {}
 
+  /// Bytes of both for n columns.
+  static std::int64_t bytes(std::int64_t n) {
+    return round_up(n * static_cast<std::int64_t>(sizeof(double) + sizeof(T)), 64);
+  }
+
   void begin(std::int64_t column, std::int64_t columns) {
     std::fill_n(totals_ + column, columns, 0.0);
     std::fill_n(sums_ + column, columns, T(0));

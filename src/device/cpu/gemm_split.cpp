@@ -64,7 +64,7 @@ struct Layout {
     lines = buffer + kSplitBlock * buffer_row() * kFloat;
     sums = lines + kLineBuffers * SplitOperand::kLines * kFloat;
     whole = sums;
-    if (plan.sums_columns) whole += round_up(plan.n * (kFloat + std::int64_t{sizeof(double)}), 64);
+    if (plan.sums_columns) whole += ColumnSums<float>::bytes(plan.n);
     size = whole;
     if (has_own_whole(plan)) size += flag_bytes(plan) + plan.whole_bytes;
   }
@@ -72,9 +72,6 @@ struct Layout {
   /// Rows of the buffer are not pages apart.
   static std::int64_t buffer_row() { return kMostColumns + kSplitGroup; }
 };
-
-/// Which groups have a number whose parts do not add up.
-using Flags = std::uint8_t*;
 
 /// One thread's part of a product.
 class SplitBlocks {
@@ -101,7 +98,7 @@ class SplitBlocks {
     const Layout layout(plan);
     std::byte* own = operands.scratch + share.thread * plan.thread_scratch;
     packed_ = own + layout.packed;
-    flags_ = reinterpret_cast<Flags>(own + layout.flags);
+    flags_ = reinterpret_cast<std::uint8_t*>(own + layout.flags);
     buffer_ = reinterpret_cast<float*>(own + layout.buffer);
     a_.lines = reinterpret_cast<float*>(own + layout.lines);
     b_.lines = a_.lines + SplitOperand::kLines;
@@ -112,7 +109,7 @@ class SplitBlocks {
       if (plan.block_k < plan.k) shared += bytes_of_c(plan);
     }
     std::byte* whole = has_own_whole(plan) ? own + layout.whole : shared;
-    whole_flags_ = reinterpret_cast<Flags>(whole);
+    whole_flags_ = reinterpret_cast<std::uint8_t*>(whole);
     whole_ = whole + flag_bytes(plan);
     if (plan.sums_columns) sums_ = ColumnSums<float>(plan, own);
   }
@@ -132,7 +129,7 @@ class SplitBlocks {
         pack(plan_.split_m, i, count, packed_, flags_);
         plan_.split_m ? run_rows(i, count) : run_columns(i, count);
       }
-      if (k_ + steps_ < plan_.k && share_.threads > 1 && !has_own_whole(plan_)) share_.wait();
+      if (!is_last() && !has_own_whole(plan_)) share_.wait();
     }
     target_.end();
   }
@@ -159,11 +156,12 @@ class SplitBlocks {
       pack(!plan_.split_m, first * kSplitGroup, last - first * kSplitGroup,
            whole_ + first * group_bytes(plan_), whole_flags_ + first);
     }
-    if (share_.threads > 1) share_.wait();
+    share_.wait();
   }
 
   /// Rows of A, or columns of B.
-  void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to, Flags flags) const {
+  void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to,
+            std::uint8_t* flags) const {
     (is_a ? a_ : b_).pack({first, count, k_, steps_}, to, group_bytes(plan_), flags);
   }
 
@@ -374,10 +372,10 @@ class SplitBlocks {
   SplitOperand a_, b_;
   float* c_;
   float scale_;
-  std::byte* packed_;  // groups of a block
-  Flags flags_;
-  std::byte* whole_;  // groups of the other operand
-  Flags whole_flags_;
+  std::byte* packed_;    // groups of a block
+  std::uint8_t* flags_;  // of groups that have an infinite number
+  std::byte* whole_;     // groups of the other operand
+  std::uint8_t* whole_flags_;
   float* buffer_;
   float* panel_;
   ColumnSums<float> sums_;
@@ -451,7 +449,7 @@ void run_split(const void* data, const GemmOperands& operands) {
     SplitBlocks(plan, operands, share).run(first, last);
     if (!plan.sums_columns) return;
     if (plan.split_m) {
-      if (share.threads > 1) share.wait();
+      share.wait();
       ColumnSums<float>::write(plan, operands, 0, share.threads, share.first(plan.n),
                                share.last(plan.n));
     } else {

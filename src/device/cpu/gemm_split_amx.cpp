@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -25,22 +26,14 @@ std::atomic<bool> is_used = true;
 
 // ---- in C++ ----
 
-std::uint32_t bits_of(float value) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-float of_bits(std::uint32_t bits) {
-  float value = 0;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
+std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 
 constexpr std::uint32_t kHalfOfLast = 0x8000;  // of bfloat16's last place, in float32's bits
 constexpr std::uint32_t kPartBits = 0xFFFF0000;
 
-float rounded(float value) { return of_bits((bits_of(value) + kHalfOfLast) & kPartBits); }
+float rounded(float value) {
+  return std::bit_cast<float>((bits_of(value) + kHalfOfLast) & kPartBits);
+}
 
 /// Writes the parts of pair (x, y) to the pair's place in each tile. Returns their smallest parts'
 /// sum: NaN if the parts do not add up.

@@ -14,8 +14,8 @@
 
 // Products of halves in float32, where no instructions multiply them: blocked products
 // (gemm_blocked.cpp), or those in parts (gemm_split.cpp), whose operands are converted as blocks of
-// them are packed. Results in
-// 16 bits are handed over part by part, from the L1 cache, and rounded there.
+// them are packed. Results in 16 bits are handed over part by part, from the L1 cache, and rounded
+// there.
 
 namespace onnxgrad::device {
 namespace {
