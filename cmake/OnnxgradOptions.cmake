@@ -43,6 +43,21 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(onnxgrad_options INTERFACE --param=ggc-min-heapsize=600000)
 endif()
 
+# Hardening of everything that reads files, feeds and sockets of others: stack protector, marks for indirect
+# branches, checked copies (where the optimizer runs; sanitizers replace those functions by their own), all
+# symbols bound before the first call into read-only tables. Kernels alone do without the assertions of the
+# standard library (onnxgrad_add_layer): their loops index spans that the plan has checked.
+set(ONNXGRAD_HARDENING -fstack-protector-strong)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  list(APPEND ONNXGRAD_HARDENING -fcf-protection)
+endif()
+if(NOT ONNXGRAD_SANITIZE)
+  list(APPEND ONNXGRAD_HARDENING
+    $<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE> $<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=3>)
+endif()
+target_compile_options(onnxgrad_options INTERFACE ${ONNXGRAD_HARDENING})
+target_link_options(onnxgrad_options INTERFACE -Wl,-z,relro,-z,now,-z,noexecstack)
+
 if(ONNXGRAD_SANITIZE)
   # What instrumented code reads uninitialised, its run finds; GCC 12 warns of intrinsics that start
   # from an undefined vector.

@@ -24,22 +24,27 @@ function(onnxgrad_optimize name level)
   target_compile_options(onnxgrad_${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
 endfunction()
 
+# One precompiled header for kernels and one, with the assertions of the standard library, for all other layers.
 # GCC 12 crashes on a precompiled header that was made at a lower level than the source that includes it.
-add_library(onnxgrad_core_precompiled OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
-target_link_libraries(onnxgrad_core_precompiled PRIVATE onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX)
-target_include_directories(onnxgrad_core_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/src")
-onnxgrad_optimize(core_precompiled 3)
+foreach(_name kernel_precompiled core_precompiled)
+  add_library(onnxgrad_${_name} OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
+  target_link_libraries(onnxgrad_${_name} PRIVATE onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX)
+  target_include_directories(onnxgrad_${_name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  onnxgrad_optimize(${_name} 3)
+endforeach()
+target_compile_definitions(onnxgrad_core_precompiled PRIVATE _GLIBCXX_ASSERTIONS)
+onnxgrad_precompile(onnxgrad_kernel_precompiled precompiled.h)
 onnxgrad_precompile(onnxgrad_core_precompiled precompiled.h)
 
-# onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...] [UNITY])
+# onnxgrad_add_layer(<name> [SOURCES <file>...] [DEPS <target>...] [PRIVATE_DEPS <target>...] [UNITY] [KERNELS])
 #
 # Makes the library of one folder of src/: target onnxgrad_<name>, alias onnxgrad::<name>. Includes
 # are written relative to src/ ("ir/graph.h") and include/ ("onnxgrad/error.h"). A layer without
 # sources is an interface target. PRIVATE_DEPS are libraries that the layer's headers do not show.
 # UNITY compiles several sources at a time, in half the time: the names in the anonymous namespaces of a
-# layer must differ then.
+# layer must differ then. KERNELS compiles without the assertions of the standard library.
 function(onnxgrad_add_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "UNITY" "" "SOURCES;DEPS;PRIVATE_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "UNITY;KERNELS" "" "SOURCES;DEPS;PRIVATE_DEPS")
   if(arg_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "onnxgrad_add_layer(${name}): unexpected ${arg_UNPARSED_ARGUMENTS}")
   endif()
@@ -51,7 +56,12 @@ function(onnxgrad_add_layer name)
     target_link_libraries(${target}
       PUBLIC onnxgrad_options ${arg_DEPS}
       PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt OpenMP::OpenMP_CXX)
-    target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
+    if(arg_KERNELS)
+      target_precompile_headers(${target} REUSE_FROM onnxgrad_kernel_precompiled)
+    else()
+      target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
+      target_precompile_headers(${target} REUSE_FROM onnxgrad_core_precompiled)
+    endif()
     set_target_properties(${target} PROPERTIES
       UNITY_BUILD ${arg_UNITY} UNITY_BUILD_BATCH_SIZE 16 UNITY_BUILD_RELOCATABLE ON)
   else()
@@ -157,7 +167,7 @@ function(onnxgrad_finish_ops)
   onnxgrad_write_registration("${cpu_file}" ops register_builtin_cpu_kernels
     opdef::KernelRegistry ops/builtin.h "${cpu_stems}" cpu "_cpu")
   onnxgrad_add_layer(ops UNITY SOURCES ${ops_file} ${op_sources} ${arg_SOURCES} DEPS ${arg_DEPS})
-  onnxgrad_add_layer(kernels_cpu UNITY
+  onnxgrad_add_layer(kernels_cpu UNITY KERNELS
     SOURCES ${cpu_file} ${cpu_sources} ${arg_CPU_SOURCES} DEPS onnxgrad::ops ${arg_CPU_DEPS})
   set_target_properties(onnxgrad_kernels_cpu PROPERTIES UNITY_BUILD_BATCH_SIZE 8)
   onnxgrad_optimize(kernels_cpu 3)
