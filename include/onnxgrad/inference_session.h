@@ -2,7 +2,6 @@
 #define ONNXGRAD_INFERENCE_SESSION_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,14 +23,6 @@ struct EngineOptions {
   /// 0: three quarters of the machine's (or cgroup's) memory.
   std::int64_t memory_limit_bytes = 0;
   bool fuse = true;  ///< false: one kernel per node, for debugging
-  /// A folder that keeps what plans are made of for other processes, made if there is none; "":
-  /// none is kept. Files are checked against accidents, not against malice: it must be the user's
-  /// own. What is damaged or was made by another build, for another processor or a changed model is
-  /// not used. Steps have the same bits with and without it. Several processes may use it at once.
-  std::string plan_cache = {};
-  /// Gets a sentence when a file of the folder is damaged, or the folder cannot be written to;
-  /// called by the thread that makes a plan. nullptr: a line on standard error.
-  std::function<void(const std::string& message)> warn = nullptr;
 };
 
 /// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,

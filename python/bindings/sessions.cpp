@@ -1,12 +1,10 @@
 // InferenceSession and TrainingSession.
-#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -31,21 +29,17 @@ void bind_inference(nb::module_& module) {
       .def(
           "__init__",
           [](EngineOptions* place, const std::string& device, int threads, std::uint64_t seed,
-             std::int64_t memory_limit_bytes, bool fuse, const std::string& plan_cache,
-             std::function<void(const std::string&)> warn) {
+             std::int64_t memory_limit_bytes, bool fuse) {
             new (place) EngineOptions{.device = device,
                                       .threads = threads,
                                       .seed = seed,
                                       .memory_limit_bytes = memory_limit_bytes,
-                                      .fuse = fuse,
-                                      .plan_cache = plan_cache,
-                                      .warn = std::move(warn)};
+                                      .fuse = fuse};
           },
           "device"_a = EngineOptions{}.device, "threads"_a = EngineOptions{}.threads,
           "seed"_a = EngineOptions{}.seed,
           "memory_limit_bytes"_a = EngineOptions{}.memory_limit_bytes,
-          "fuse"_a = EngineOptions{}.fuse, "plan_cache"_a = EngineOptions{}.plan_cache,
-          "warn"_a = nb::none());
+          "fuse"_a = EngineOptions{}.fuse);
   nb::class_<InferenceSession>(module, "InferenceSession")
       .def(nb::init<const Model&, const EngineOptions&>(), "model"_a, "engine"_a, Unlocked())
       .def_prop_ro("inputs", &InferenceSession::inputs)

@@ -159,7 +159,7 @@ PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
   try {
     bool is_least = false;
     CompiledRegion region = compile_within(program, feeds, is_least);
-    if (options_.tails && region.is_compiled) ++options_.tails->num_compiled;
+    if (options_.tails) ++options_.tails->num_compiled;
     if (region.tail) return {.reason = "shapes in its body depend on values"};
     std::string misfit = check_states(region.plan, states);
     if (!misfit.empty()) return {.reason = std::move(misfit)};

@@ -15,7 +15,6 @@
 #include "runtime/evaluator.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
-#include "runtime/plan_cache.h"
 #include "runtime/program.h"
 #include "runtime/recompute.h"
 
@@ -51,50 +50,6 @@ class Compiler {
         evaluator_(engine) {}
 
   CompiledRegion run() {
-    if (options_.plan_cache == nullptr || program_.is_tail || !engine_.device.is_host() ||
-        options_.collectives != nullptr) {
-      compile_graph();
-      return std::move(region_);
-    }
-    std::optional<std::int64_t> most;
-    if (max_arena_bytes_) most = max_arena_bytes_();
-    PlanCache& cache = *options_.plan_cache;
-    const std::string key = PlanCache::key_of(program_, feeds_, engine_, options_, most);
-    if (std::optional<PlannedGraph> known = cache.read(key, program_)) {
-      if (plan_known(*known, most, key)) return std::move(region_);
-    }
-    keeps_model_ = true;
-    compile_graph();
-    if (!region_.tail && region_.dynamic.empty() && !region_.bodies) {
-      const auto bytes = write_planned_graph(graph(), binding_, region_.plan.recomputed, program_);
-      if (bytes) cache.write(key, *bytes);
-      region_.model.reset();
-    }
-    return std::move(region_);
-  }
-
- private:
-  ir::Graph& graph() { return *region_.model->graph; }
-
-  // False: the plan of the cache does not do.
-  bool plan_known(PlannedGraph& known, std::optional<std::int64_t> most, const std::string& key) {
-    try {
-      const bool is_free = !max_arena_bytes_;
-      region_.plan = make_plan(*known.model->graph, known.binding, engine_, options_.threads,
-                               is_free ? PlanMemory::kFree : PlanMemory::kLimited, nullptr,
-                               is_free ? options_.packed.get() : nullptr);
-    } catch (const Error& error) {
-      options_.plan_cache->warn_of(key, error.problem().what);
-      return false;
-    }
-    region_.plan.recomputed = known.recomputed;
-    region_.is_compiled = false;
-    if (!most || region_.plan.arena_bytes <= max_arena_bytes_()) return true;
-    region_ = {};
-    return false;
-  }
-
-  void compile_graph() {
     specialise();
     const std::unique_ptr<ir::TypeInferer> inferer = engine_.make_inferer(*region_.model);
     passes::PassContext context{engine_.ops, *inferer, evaluator_};
@@ -123,7 +78,7 @@ class Compiler {
                                     : make_plan(graph(), binding_, engine_, threads,
                                                 PlanMemory::kFree, bodies, options_.packed.get());
     if (bodies != nullptr) region_.plan.recomputed += bodies->recomputed();
-    if (region_.dynamic.empty() && !region_.bodies && !keeps_model_) region_.model.reset();
+    if (region_.dynamic.empty() && !region_.bodies) region_.model.reset();
   }
 
   // A copy of the program's model with the types and values of this run.
@@ -422,7 +377,6 @@ class Compiler {
   GraphBinding binding_;
   std::vector<ir::Node*> rest_;
   ir::PointerSet<ir::Node> inferred_;              // see PassContext
-  bool keeps_model_ = false;                       // to write it to the cache
   bool leaves_exchange_ = false;                   // a collective is in rest_
   std::unordered_map<std::string, bool> genuine_;  // functions by name
 };

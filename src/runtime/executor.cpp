@@ -212,7 +212,7 @@ struct Executor::Impl {
       }
     }
     CompiledRegion compiled = compile_for(dims, feeds);
-    if (compiled.is_compiled) ++options.tails->num_compiled;
+    ++options.tails->num_compiled;
     auto region = std::make_unique<Region>(
         std::move(compiled),
         RegionContext{engine, options, *slab, cells, profiler, *options.tails});

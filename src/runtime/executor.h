@@ -27,7 +27,6 @@
 namespace onnxgrad::runtime {
 
 class Executor;
-class PlanCache;
 class TailCache;
 
 /// The parts of the engine; outlives every Executor.
@@ -65,8 +64,6 @@ struct ExecutorOptions {
   /// Keeps constant operands of products in the order in which these read them, which takes as much
   /// memory again: for models that only run. nullptr: products read constants where they are.
   std::shared_ptr<opdef::PackedConstants> packed = nullptr;
-  /// Where plans are kept for other processes; nullptr: nowhere.
-  std::shared_ptr<PlanCache> plan_cache = nullptr;
   /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state
   /// share one.
   std::shared_ptr<device::Stream> stream = nullptr;
@@ -236,8 +233,7 @@ class Executor {
   std::vector<Tensor> run_owning(std::span<const Tensor> inputs);
   /// Makes the plan of run_keeping() and run_owning() for these inputs, and its memory.
   void prepare_for(std::span<const Tensor> inputs);
-  /// Plans compiled so far, including those of tails and bodies and those no longer cached, but not
-  /// those that ExecutorOptions::plan_cache had.
+  /// Plans compiled so far, including those of tails and bodies and those no longer cached.
   std::int64_t num_compiled() const;
   /// Plans currently kept.
   std::int64_t num_cached() const;

@@ -68,7 +68,6 @@ struct CompiledRegion {
   std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
   std::unique_ptr<Program> tail;  ///< computes all outputs; nullptr: the plan does
   std::vector<TailFeed> tail_feeds;
-  bool is_compiled = true;  ///< false: ExecutorOptions::plan_cache had the graph
 };
 
 /// Feeds of at most this many elements can determine shapes (axes, sizes, repeats...).

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <utility>
 
 #include "autodiff/gradient_at.h"
@@ -13,7 +12,6 @@
 #include "onnxgrad/option_error.h"
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
-#include "runtime/plan_cache.h"
 
 namespace onnxgrad::train {
 
@@ -67,11 +65,6 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
   if (options.memory_limit_bytes > 0) {
     result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
     result.fits_budget = true;
-  }
-  if (!options.plan_cache.empty()) {
-    auto warn = options.warn;
-    if (!warn) warn = [](const std::string& text) { fmt::print(stderr, "onnxgrad: {}\n", text); };
-    result.plan_cache = std::make_shared<runtime::PlanCache>(options.plan_cache, std::move(warn));
   }
   return result;
 }

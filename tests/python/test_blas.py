@@ -130,16 +130,6 @@ def test_precisions(openblas, precision):
         np.testing.assert_allclose(found[name], value, atol=6e-3, err_msg=name)
 
 
-def test_a_folder_of_plans_serves_both(openblas, tmp_path):
-    first, kernels = trained("trainer", "float", "adam", 2, plan_cache=tmp_path)
-    assert "openblas" in kernels
-    og.use_blas(None)
-    own, kernels = trained("trainer", "float", "adam", 2, plan_cache=tmp_path)
-    assert "openblas" not in kernels
-    for name, value in first.items():
-        np.testing.assert_allclose(own[name], value, atol=2e-5, err_msg=name)
-
-
 def test_a_session_keeps_what_it_was_made_with(openblas):
     x, y = rows()
     session = og.TrainingSession(network(), "squared_error", "adam")

@@ -116,11 +116,9 @@ def test_results_between_take_no_memory():
     assert used[1] > 2 * 32 * one
 
 
-def test_same_bits_in_a_second_session(tmp_path):
+def test_same_bits_in_a_second_session():
     model, x = network(), images(8)
-    options = {"threads": 2, "plan_cache": str(tmp_path)}
-    runs = [og.InferenceSession(model, **options).run(None, {"x": x})[0] for _ in range(3)]
-    assert any(tmp_path.iterdir())
+    runs = [og.InferenceSession(model, threads=2).run(None, {"x": x})[0] for _ in range(3)]
     for run in runs[1:]:
         np.testing.assert_array_equal(run, runs[0])
 

@@ -409,14 +409,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         "SIZE",
     ),
     TrainOption(
-        "plan_cache",
-        str,
-        None,
-        _PROCESS,
-        "Keep compiled plans in this folder, for the next start.  [default: ONNXGRAD_PLAN_CACHE]",
-        "DIR",
-    ),
-    TrainOption(
         "log_level",
         str,
         None,

@@ -260,7 +260,6 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         precision=_precision(options),
         device=options.device,
         memory_limit=options.memory_limit,
-        plan_cache=options.plan_cache,
         dist=DataParallel(
             options.workers,
             bfloat16=options.bfloat16_gradients,

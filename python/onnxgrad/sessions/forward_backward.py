@@ -104,8 +104,6 @@ class ForwardBackward:
         Bytes that the object may use, or text as in ``"2GB"``. Where passes would need more,
         forward passes do not save what cheap operators can compute again, and each pass computes
         values of its own again; `memory` returns what that costs. See `TrainingSession`.
-    plan_cache : path, default=None
-        A folder that keeps compiled plans for other processes; see `TrainingSession`.
 
     Raises
     ------
@@ -149,7 +147,6 @@ class ForwardBackward:
         threads: int | None = None,
         seed: int = 0,
         memory_limit: int | str | None = None,
-        plan_cache: str | os.PathLike[str] | None = None,
     ) -> None:
         self._options: dict[str, Any] = {
             "weights": patterns("weights", weights),
@@ -164,7 +161,6 @@ class ForwardBackward:
             "threads": threads,
             "seed": seed,
             "memory_limit": memory_limit,
-            "plan_cache": plan_cache,
         }
         self._build(to_core_model(model))
 
@@ -185,7 +181,6 @@ class ForwardBackward:
                 options["threads"],
                 options["seed"],
                 options["memory_limit"],
-                options["plan_cache"],
             ),
         )
         self._input_names = [value.name for value in self._core.inputs]

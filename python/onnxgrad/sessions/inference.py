@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -114,8 +113,6 @@ class InferenceSession(NotPickled):
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
-    plan_cache : path, default=None
-        A folder that keeps compiled plans for other processes; see `TrainingSession`.
 
     Raises
     ------
@@ -148,9 +145,8 @@ class InferenceSession(NotPickled):
         *,
         device: str = "cpu",
         threads: int | None = None,
-        plan_cache: str | os.PathLike[str] | None = None,
     ) -> None:
-        engine = engine_options(device, threads, plan_cache=plan_cache)
+        engine = engine_options(device, threads)
         self._core = _core.InferenceSession(to_core_model(model), engine)
         inputs = self._core.inputs
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}

@@ -111,13 +111,6 @@ class TrainingSession(NotPickled):
         state, values of a step, and the model's file. Where a step would need more, it computes
         values again instead of keeping them for the gradient; results have the same bits.
         `memory` returns what that costs. An error lists the least limit that works.
-    plan_cache : path, default=None
-        A folder that keeps what plans are made of (see `num_compiled`), for other processes that
-        train the same model on the same shapes with the same options: they do not compile again.
-        It is made if there is none, and must be your own: files are checked against damage, not
-        against malice. What was made by another build of onnxgrad or for another processor is not
-        used. None: the folder that the environment variable ``ONNXGRAD_PLAN_CACHE`` names, if it is
-        set.
     dist : "auto", Workers, distributed.DataParallel or None, default=None
         The other workers of a data-parallel training; the feeds of `step` are then the rows of this
         worker. ``"auto"``: those that the launcher of this process started.
@@ -171,7 +164,6 @@ class TrainingSession(NotPickled):
         threads: int | None = None,
         seed: int = 0,
         memory_limit: int | str | None = None,
-        plan_cache: str | os.PathLike[str] | None = None,
         dist: DataParallelLike | None = None,
     ) -> None:
         arguments = dict(locals())
@@ -216,7 +208,7 @@ class TrainingSession(NotPickled):
             as_precision(precision)._native(),
             bool(skip_non_finite),
             bool(evaluation_only),
-            engine_options(device, threads, seed, memory_limit, plan_cache),
+            engine_options(device, threads, seed, memory_limit),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
 

@@ -90,8 +90,6 @@ class Trainer(FitHooks):
     device : {"cpu", "auto"}, default="cpu"
     memory_limit : int or str, default=None
         Bytes that the session may use, or text as in ``"2GB"``; see `TrainingSession`.
-    plan_cache : path, default=None
-        A folder that keeps compiled plans for other processes; see `TrainingSession`.
     dist : "auto", Workers, distributed.DataParallel or None, default="auto"
         The workers of a data-parallel training, which all make the same calls. ``"auto"``: those
         that the launcher of this process started (mpirun, srun, torchrun), if it did. `batch_size`
@@ -157,7 +155,6 @@ class Trainer(FitHooks):
         precision: PrecisionLike = "float32",
         device: str = "cpu",
         memory_limit: int | str | None = None,
-        plan_cache: str | os.PathLike[str] | None = None,
         dist: DataParallelLike | None = "auto",
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
@@ -179,7 +176,6 @@ class Trainer(FitHooks):
                 "training_mode": training_mode != "auto",
                 "precision": precision != "float32",
                 "memory_limit": memory_limit is not None,
-                "plan_cache": plan_cache is not None,
                 "dist": dist is not None and dist != "auto",
             }
             for option, is_given in given.items():
@@ -215,7 +211,6 @@ class Trainer(FitHooks):
                 threads=threads,
                 seed=seed,
                 memory_limit=memory_limit,
-                plan_cache=plan_cache,
                 dist=dist,
             )
             if is_of_file and lr is not None:
