@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <memory>
 #include <mutex>
 
@@ -23,6 +24,14 @@ std::unique_ptr<Transport> connect_job(const Job& job, const ConnectOptions& opt
         {.what = fmt::format("{} started {} ranks, but nothing says where rank 0 is",
                              launcher_name(job.launcher), job.size),
          .hint = "Set MASTER_ADDR and MASTER_PORT as torchrun does, or start with mpirun."});
+  }
+  // "none" is what torchrun calls a job without an id.
+  if (job.rank == 0 && (job.token.empty() || job.token == "none")) {
+    fmt::print(
+        stderr,
+        "onnxgrad: the ranks have no secret in common: whoever reaches {} may join as one of "
+        "them. Set ONNXGRAD_JOB_TOKEN to the same random text on all ranks.\n",
+        job.address);
   }
   return connect_tcp(job, options.timeout_s);
 }

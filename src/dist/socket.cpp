@@ -74,6 +74,38 @@ std::optional<Socket> try_connect(const std::string& address, Deadline deadline,
   return std::nullopt;
 }
 
+// A socket that listens at this address and port; nullopt and the reason if there is none.
+std::optional<Socket> try_listen(sockaddr_storage address, socklen_t size, int port, int& error) {
+  Socket socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const auto number = htons(static_cast<std::uint16_t>(port));
+  const int on = 1;
+  const int off = 0;
+  if (socket.is_open()) {
+    setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (address.ss_family == AF_INET6) {
+      setsockopt(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+      reinterpret_cast<sockaddr_in6*>(&address)->sin6_port = number;
+    } else {
+      reinterpret_cast<sockaddr_in*>(&address)->sin_port = number;
+    }
+    if (bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&address), size) == 0 &&
+        ::listen(socket.descriptor(), SOMAXCONN) == 0) {
+      return socket;
+    }
+  }
+  error = errno;
+  return std::nullopt;
+}
+
+std::string numeric_host(const sockaddr_storage& address, socklen_t size) {
+  std::array<char, NI_MAXHOST> host{};
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host.data(), host.size(), nullptr,
+              0, NI_NUMERICHOST);
+  const std::string text = host.data();
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 seen by a socket of IPv6
+  return text.starts_with(kMapped) ? text.substr(kMapped.size()) : text;
+}
+
 }  // namespace
 
 Socket::~Socket() {
@@ -91,32 +123,50 @@ std::pair<std::string, std::string> split_address(const std::string& address) {
   return {host, address.substr(colon + 1)};
 }
 
-Socket Socket::listen(int port) {
-  Socket socket(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const bool has_ipv6 = socket.is_open();
-  if (!has_ipv6) socket = Socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  const int off = 0;
-  setsockopt(socket.descriptor(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  int failed = 0;
-  if (has_ipv6) {
-    setsockopt(socket.descriptor(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(static_cast<std::uint16_t>(port));
-    failed = bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
-  } else {
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_port = htons(static_cast<std::uint16_t>(port));
-    failed = bind(socket.descriptor(), reinterpret_cast<const sockaddr*>(&any), sizeof any);
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+bool resolves_to_loopback(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  const std::unique_ptr<addrinfo, FreeAddresses> addresses(found);
+  if (failed != 0 || found == nullptr) return false;
+  sockaddr_storage first{};
+  std::memcpy(&first, found->ai_addr, found->ai_addrlen);
+  return is_loopback(numeric_host(first, found->ai_addrlen));
+}
+
+Socket Socket::listen(const std::string& host, int port) {
+  int error = 0;
+  if (!host.empty()) {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    addrinfo* found = nullptr;
+    const int failed = getaddrinfo(host.c_str(), nullptr, &hints, &found);
+    const std::unique_ptr<addrinfo, FreeAddresses> addresses(found);
+    for (const addrinfo* one = failed == 0 ? found : nullptr; one != nullptr; one = one->ai_next) {
+      sockaddr_storage address{};
+      std::memcpy(&address, one->ai_addr, one->ai_addrlen);
+      if (auto socket = try_listen(address, one->ai_addrlen, port, error))
+        return *std::move(socket);
+      if (error == EADDRINUSE) break;
+    }
   }
-  if (failed != 0 || ::listen(socket.descriptor(), SOMAXCONN) != 0) {
-    throw DeviceError(
-        {.what = fmt::format("cannot listen at port {}: {}", port, system_text(errno)),
-         .hint = "Choose another port (MASTER_PORT): this one is in use."});
+  if (error != EADDRINUSE && !is_loopback(host)) {
+    sockaddr_storage any{};
+    any.ss_family = AF_INET6;
+    if (auto socket = try_listen(any, sizeof(sockaddr_in6), port, error)) return *std::move(socket);
+    any.ss_family = AF_INET;
+    if (auto socket = try_listen(any, sizeof(sockaddr_in), port, error)) return *std::move(socket);
   }
-  return socket;
+  throw DeviceError({.what = fmt::format("cannot listen at port {}{}: {}", port,
+                                         host.empty() ? "" : " of " + host, system_text(error)),
+                     .hint = error == EADDRINUSE
+                                 ? "Choose another port (MASTER_PORT): this one is in use."
+                                 : "Check MASTER_ADDR and MASTER_PORT."});
 }
 
 Socket Socket::connect(const std::string& address, Deadline deadline) {
@@ -138,23 +188,30 @@ int Socket::port() const {
                        : reinterpret_cast<const sockaddr_in*>(&own)->sin_port);
 }
 
+std::string Socket::own_host() const {
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  getsockname(descriptor_, reinterpret_cast<sockaddr*>(&own), &size);
+  return numeric_host(own, size);
+}
+
 std::string Socket::peer_host() const {
   sockaddr_storage other{};
   socklen_t size = sizeof other;
   getpeername(descriptor_, reinterpret_cast<sockaddr*>(&other), &size);
-  std::array<char, NI_MAXHOST> host{};
-  getnameinfo(reinterpret_cast<const sockaddr*>(&other), size, host.data(), host.size(), nullptr, 0,
-              NI_NUMERICHOST);
-  const std::string text = host.data();
-  constexpr std::string_view kMapped = "::ffff:";  // IPv4 seen by a socket of IPv6
-  return text.starts_with(kMapped) ? text.substr(kMapped.size()) : text;
+  return numeric_host(other, size);
 }
 
-std::optional<Socket> Socket::accept(Deadline deadline) const {
-  while (wait_for(descriptor_, POLLIN, deadline)) {
-    Socket socket(accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.is_open()) return socket;
-  }
+std::optional<Socket> Socket::accept() const {
+  Socket socket(accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket.is_open()) return std::nullopt;
+  return socket;
+}
+
+std::optional<std::size_t> Socket::read_some(std::span<std::byte> bytes) const {
+  const ssize_t count = recv(descriptor_, bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (count > 0) return static_cast<std::size_t>(count);
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
   return std::nullopt;
 }
 

@@ -24,18 +24,25 @@ class Socket {
   }
   ~Socket();
 
-  /// Listens on all interfaces; port 0: any free one.
-  static Socket listen(int port);
+  /// Listens at one address of this host, or at all of them ("": all); port 0: any free one. A name
+  /// or number that is no address of this host, as behind a load balancer, means all of them.
+  static Socket listen(const std::string& host, int port);
   /// Connects to "host:port", again and again until it is there.
   static Socket connect(const std::string& address, Deadline deadline);
 
   int descriptor() const { return descriptor_; }
   bool is_open() const { return descriptor_ >= 0; }
   int port() const;
+  /// Numeric address of this end, without its port.
+  std::string own_host() const;
   /// Numeric address of the other end, without its port.
   std::string peer_host() const;
-  /// The next connection, or nullopt at the deadline.
-  std::optional<Socket> accept(Deadline deadline) const;
+  /// A connection that waits to be accepted; nullopt if there is none. Does not block on a socket
+  /// of listen().
+  std::optional<Socket> accept() const;
+  /// What has arrived of `bytes`, without waiting: their number, 0 if there is nothing yet; nullopt
+  /// if nothing more comes.
+  std::optional<std::size_t> read_some(std::span<std::byte> bytes) const;
   /// All bytes; false if they do not come, or cannot be sent, before the deadline.
   bool read_all(std::span<std::byte> bytes, Deadline deadline) const;
   bool write_all(std::span<const std::byte> bytes, Deadline deadline) const;
@@ -45,6 +52,12 @@ class Socket {
  private:
   int descriptor_ = -1;
 };
+
+/// True for "localhost" and the numeric addresses that never leave this host.
+bool is_loopback(const std::string& host);
+
+/// True if the first address of `host` is one of these.
+bool resolves_to_loopback(const std::string& host);
 
 /// "host:7" -> ("host", "7"); "[::1]:7" -> ("::1", "7").
 std::pair<std::string, std::string> split_address(const std::string& address);

