@@ -156,6 +156,7 @@ class Planner {
     if (is_tight_) pack();
     plan_.arena_bytes = is_tight_ ? packed_.size_bytes() : arena_.size_bytes();
     plan_.threads = kernels_.threads();
+    plan_.updates_state = !binding_.updates.empty();
   }
 
   /// After run(), once.

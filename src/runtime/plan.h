@@ -83,6 +83,7 @@ struct Plan {
   Recomputed recomputed;
   std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to
   int threads = 1;                        ///< that its kernels may take
+  bool updates_state = false;             ///< a run that ends early would leave half an update
 
   std::string to_text() const;
 };

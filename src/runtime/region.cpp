@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "opdef/collectives.h"
 #include "runtime/finite.h"
 #include "runtime/plan_key.h"
@@ -82,6 +83,9 @@ Region::Region(CompiledRegion compiled, RegionContext context)
     }
   }
   is_plain_ = on_host_ && compiled_.plan.copies.empty() && !compiled_.tail;
+  // Plans of less memory take less than the question between two kernels would be noticed for.
+  constexpr std::int64_t kLongRun = 256 << 10;
+  is_interruptible_ = !compiled_.plan.updates_state && compiled_.plan.arena_bytes >= kLongRun;
   if (!on_host_) upload_constants();
 }
 
@@ -172,7 +176,7 @@ void Region::run() {
   ++context_.state.changes;
   if (is_plain_ && !context_.profiler.is_on() && context_.cells.collectives == nullptr) {
     const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
-    for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);
+    run_calls(launch);
     return;
   }
   if (!on_host_) copy_feeds();
@@ -183,7 +187,7 @@ void Region::run() {
     if (context_.cells.collectives != nullptr) {
       run_with_workers(launch);
     } else {
-      for (const device::KernelCall& call : calls_) call.fn(call.data, call.args, launch);
+      run_calls(launch);
     }
   } else {
     stream().run(calls_, context_.cells);
@@ -231,6 +235,13 @@ std::size_t Region::run_series(const StepSeries& series, std::span<double> resul
     if (!std::isfinite(result)) break;
   }
   return done;
+}
+
+void Region::run_calls(const opdef::Launch& launch) {
+  for (const device::KernelCall& call : calls_) {
+    call.fn(call.data, call.args, launch);
+    if (is_interruptible_) base::poll_interrupt();
+  }
 }
 
 // Libraries for messages do nothing by themselves: what has been sent moves on between kernels.

@@ -87,6 +87,7 @@ class Region final : public Execution {
   void set_feed(std::size_t i, device::Address address);
   void copy_feeds();
   void run_call(std::size_t i);
+  void run_calls(const opdef::Launch& launch);
   void run_with_workers(const opdef::Launch& launch);
   std::optional<NonFinite> find_non_finite(std::size_t call) const;
   void upload_constants();
@@ -105,8 +106,9 @@ class Region final : public Execution {
 
   CompiledRegion compiled_;
   RegionContext context_;
-  bool on_host_;           // the CPU: addresses are pointers, kernels are called here
-  bool is_plain_ = false;  // a run is the calls of its kernels
+  bool on_host_;                   // the CPU: addresses are pointers, kernels are called here
+  bool is_plain_ = false;          // a run is the calls of its kernels
+  bool is_interruptible_ = false;  // long enough for it, and nothing is left half done
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_

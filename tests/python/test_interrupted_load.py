@@ -1,4 +1,4 @@
-"""Ctrl-C while a model is read, differentiated or compiled."""
+"""Ctrl-C while a model is read, differentiated, compiled or run."""
 
 import itertools
 import os
@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -68,3 +69,49 @@ def test_ctrl_c_ends_a_call_that_reads_a_model(models, call):
         assert job.stdout.readline() == "works\n"
         assert job.wait(timeout=60) == 0
     assert waited < 2
+
+
+RUN = textwrap.dedent("""
+    import sys
+    import numpy as np
+    import onnxgrad as og
+    X = np.zeros((1024, 1024), np.float32)
+    if sys.argv[2] == "run":
+        session = og.InferenceSession(sys.argv[1], threads=1)
+        call = lambda rows: session.run(None, {"X": rows})[0]
+    else:
+        passes = og.ForwardBackward(sys.argv[1], threads=1)
+        call = lambda rows: passes.forward({"X": rows})[0]
+    print("ready", flush=True)
+    try:
+        call(X)
+        print("not interrupted", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    assert call(X[:1]).shape == (1, 1024)
+    print("works")
+""")
+
+
+@pytest.mark.parametrize("call", ["run", "forward"])
+def test_ctrl_c_ends_a_run_between_kernels(tmp_path, call):
+    path = tmp_path / "deep.onnx"
+    names = ["X", *(f"h{i}" for i in range(2999)), "Y"]
+    nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in itertools.pairwise(names)]
+    value = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["N", 1024]) for n in "XY"]
+    weight = onnx.numpy_helper.from_array(np.zeros((1024, 1024), np.float32), "w")
+    graph = helper.make_graph(nodes, "g", value[:1], value[1:], [weight])
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN, path, call], stdout=subprocess.PIPE, text=True
+    ) as job:
+        assert job.stdout.readline() == "ready\n"
+        time.sleep(1)
+        start = time.monotonic()
+        os.kill(job.pid, signal.SIGINT)
+        assert job.stdout.readline() == "interrupted\n"
+        waited = time.monotonic() - start
+        assert job.stdout.readline() == "works\n"
+        assert job.wait(timeout=60) == 0
+    assert waited < 10  # all of it takes a minute
