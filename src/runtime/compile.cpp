@@ -79,7 +79,11 @@ class Compiler {
                                                 PlanMemory::kFree, bodies, options_.packed.get());
     if (bodies != nullptr) region_.plan.recomputed += bodies->recomputed();
     if (region_.dynamic.empty() && !region_.bodies) region_.model.reset();
+    return std::move(region_);
   }
+
+ private:
+  ir::Graph& graph() { return *region_.model->graph; }
 
   // A copy of the program's model with the types and values of this run.
   void specialise() {
