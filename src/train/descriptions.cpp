@@ -196,6 +196,16 @@ std::vector<std::string> DescriptionRows::names() const {
   return names;
 }
 
+// "CosineAnnealing_LR" -> "cosineannealinglr": names are known however other libraries spell them.
+std::string plain_name(std::string_view name) {
+  std::string plain;
+  for (const char c : name) {
+    if (c == '_' || c == '-' || c == ' ') continue;
+    plain += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return plain;
+}
+
 void DescriptionRows::finish() {
   for (const Row& row : rows_) ONNXGRAD_ASSERT(!row.info.type.empty());
   std::ranges::sort(names_, {}, &Name::name);
@@ -219,10 +229,10 @@ void DescriptionRows::add_name(std::size_t index, const void* spec, std::string 
 }
 
 std::size_t DescriptionRows::place_of(std::string_view name) const {
+  const std::string wanted = plain_name(name);
   for (const Name& known : names_) {
-    if (known.name == name || std::ranges::find(known.aliases, name) != known.aliases.end()) {
-      return known.place;
-    }
+    const auto matches = [&](const std::string& one) { return plain_name(one) == wanted; };
+    if (matches(known.name) || std::ranges::any_of(known.aliases, matches)) return known.place;
   }
   throw_unknown(subject_, name, names());
 }

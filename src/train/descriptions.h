@@ -124,6 +124,8 @@ struct Described {
   std::function<void(const Spec&)> check = nullptr;
 };
 
+/// A name as tables compare it: lower case, without underscores, hyphens and spaces.
+std::string plain_name(std::string_view name);
 /// "a number of at least 0 and below 1".
 std::string range_text(const FieldInfo& field);
 /// "3", "[0.5, 1]", "true"; "none" for a 0 that stands for something else.

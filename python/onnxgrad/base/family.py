@@ -37,19 +37,20 @@ class Family(Generic[DescribedT]):
                 values = zip(row.fields, named.values, strict=False)
                 options = {field.option: shown_value(field, value) for field, value in values}
                 self.add(named.name, classes[row.python_name](**options))
-                self._aliases.update(dict.fromkeys(named.aliases, named.name))
+                self._aliases.update({_plain(alias): named.name for alias in named.aliases})
 
     def add(self, name: str, described: DescribedT) -> None:
         """Add a name that is not in the table."""
         self._by_name[name] = described
+        self._aliases[_plain(name)] = name
 
     def names(self) -> list[str]:
         """Return all names, sorted."""
         return sorted(self._by_name)
 
     def from_name(self, name: str) -> DescribedT:
-        """Return the description of that name. Raises: OptionError."""
-        described = self._by_name.get(self._aliases.get(name, name))
+        """Return the description of that name, in any spelling. Raises: OptionError."""
+        described = self._by_name.get(self._aliases.get(_plain(name), name))
         if described is None:
             raise unknown_name(self._base._family, name, self.names())
         return described
@@ -79,6 +80,15 @@ class Family(Generic[DescribedT]):
         if isinstance(described, self._base):
             return described
         family = self._base._family
+        if isinstance(given, type) and issubclass(given, self._base):
+            try:
+                return given()
+            except TypeError as error:
+                raise OptionError(
+                    what=f"{family}: the class {given.__name__} has options without a default",
+                    value=family,
+                    hint=f"Give an object: {given.__name__}(...).",
+                ) from error
         article = "an" if family[0] in "aeiou" else "a"
         raise OptionError(
             what=f"{family}: a {type(given).__name__} is not {article} {family}",
@@ -86,3 +96,8 @@ class Family(Generic[DescribedT]):
             hint=f"Give an object of {self._base.__module__.removesuffix('.base')} or one of "
             f"{', '.join(self.names())}.",
         )
+
+
+def _plain(name: str) -> str:
+    """Return a name as the extension compares it: ``"CosineAnnealing_LR"`` and the like."""
+    return name.lower().translate({ord(c): None for c in "_- "})

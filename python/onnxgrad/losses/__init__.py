@@ -13,6 +13,8 @@ A loss can also be given as:
   ``"softmax_cross_entropy"`` (``"cross_entropy"``), ``"binary_cross_entropy"`` (``"bce"``),
   ``"log_loss"``, ``"negative_log_likelihood"`` (``"nll"``), ``"kl_divergence"`` (``"kl"``),
   ``"one_vs_rest_log"``, ``"hinge"``, ``"squared_hinge"``, ``"modified_huber"``, ``"auto"``;
+- a name of PyTorch's or Keras', ``"CrossEntropyLoss"``, ``"mean_squared_error"``, in any spelling;
+- a function ``loss(scores, target)`` of arrays (see `traced`), or a model (see `User`);
 - a name with options, ``"huber:delta=2"``, or ``"output:NAME"``, as on the command line;
 - a dictionary from outputs of the model to losses, or to pairs (loss, factor): their sum, with a
   target for each output. A loss of scores is applied to the scores that the output is computed
@@ -22,6 +24,7 @@ A loss can also be given as:
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -122,8 +125,16 @@ def to_text(loss: Loss) -> str | None:
 
 
 def as_loss(loss: Any) -> Loss:
-    """Return a loss, given as such, by name or as a string."""
-    return from_text(loss) if isinstance(loss, str) else _FAMILY.take(loss)
+    """Return a loss, given as such, by name or as a string, as a model or as a function."""
+    if isinstance(loss, str):
+        return from_text(loss)
+    if isinstance(loss, (bytes, os.PathLike)) or hasattr(loss, "SerializeToString"):
+        return User(loss)
+    if hasattr(loss, "to_model_proto"):  # a function of onnxscript
+        return User(loss)
+    if callable(loss) and not isinstance(loss, (type, Loss)):
+        return traced(loss)
+    return _FAMILY.take(loss)
 
 
 def _terms(loss: Any) -> list[tuple[Loss, float]]:

@@ -237,7 +237,10 @@ void register_classes(LossTable& table) {
                field("label_smoothing", &SoftmaxCrossEntropy::label_smoothing, kBelowOne),
                field("one_hot", &SoftmaxCrossEntropy::one_hot,
                      "Whether targets are 0 and 1, or probabilities, of the type and shape of s.")},
-          .names = {{"softmax_cross_entropy", {}, {"cross_entropy"}}},
+          .names = {{"softmax_cross_entropy",
+                     {},
+                     {"cross_entropy", "CrossEntropyLoss", "sparse_categorical_crossentropy"}},
+                    {"categorical_crossentropy", {.one_hot = true}}},
           .check = check_ignored,
       });
   table.add<write_negative_log_likelihood>(
@@ -264,7 +267,7 @@ void register_classes(LossTable& table) {
           .formula = "sum_c t[c] (log t[c] - log softmax(s)[c]). s: [N, C] before any Softmax, or "
                      "logarithms of probabilities; t: [N, C] probabilities. With more axes, the "
                      "mean over the positions of a row.",
-          .names = {{"kl_divergence", {}, {"kl"}}},
+          .names = {{"kl_divergence", {}, {"kl", "KLDivLoss"}}},
       });
 }
 
@@ -283,7 +286,9 @@ void register_columns(LossTable& table) {
                      "s: [N] or [N, 1] with class numbers t: [N]; or s: [N, K] before any Sigmoid "
                      "with t: [N, K] of numbers from 0 to 1.",
           .fields = {field("soft_targets", &BinaryCrossEntropy::soft_targets, soft)},
-          .names = {{"binary_cross_entropy", {}, {"bce"}}},
+          .names = {{"binary_cross_entropy",
+                     {},
+                     {"bce", "BCEWithLogitsLoss", "binary_crossentropy"}}},
       });
   table.add<write_log_loss>(
       {.target = TargetKind::kByColumns},
@@ -297,7 +302,7 @@ void register_columns(LossTable& table) {
           .fields = {field("min_probability", &LogLoss::min_probability, kBelowOne,
                            kProbabilityMeaning),
                      field("soft_targets", &LogLoss::soft_targets, soft)},
-          .names = {{"log_loss", {}}},
+          .names = {{"log_loss", {}, {"BCELoss"}}},
       });
   table.add<write_one_vs_rest>(
       {.target = TargetKind::kClasses, .scores = ScoreShape::kBinaryOrKnown, .takes_scores = true},

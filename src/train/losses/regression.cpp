@@ -85,17 +85,18 @@ void register_regression(LossTable& table) {
                    .summary = "squared error",
                    .source = "torch: MSELoss",
                    .formula = "d^2, averaged over the outputs of a row." + kLikeScores,
-                   .names = {{"squared_error", {}, {"mse", "l2"}}},
+                   .names = {{"squared_error", {}, {"mse", "l2", "MSELoss", "mean_squared_error"}}},
                });
   table.add<write_absolute_error>(
-      numbers, Described<AbsoluteError>{
-                   .type = "AbsoluteError",
-                   .python_name = "AbsoluteError",
-                   .summary = "absolute error",
-                   .source = "torch: L1Loss",
-                   .formula = "abs(d), averaged over the outputs of a row." + kLikeScores,
-                   .names = {{"absolute_error", {}, {"mae", "l1"}}},
-               });
+      numbers,
+      Described<AbsoluteError>{
+          .type = "AbsoluteError",
+          .python_name = "AbsoluteError",
+          .summary = "absolute error",
+          .source = "torch: L1Loss",
+          .formula = "abs(d), averaged over the outputs of a row." + kLikeScores,
+          .names = {{"absolute_error", {}, {"mae", "l1", "L1Loss", "mean_absolute_error"}}},
+      });
   table.add<write_huber>(
       numbers, Described<Huber>{
                    .type = "Huber",
@@ -106,7 +107,7 @@ void register_regression(LossTable& table) {
                               "averaged over the outputs." +
                               kLikeScores,
                    .fields = {field("delta", &Huber::delta, kAboveZero)},
-                   .names = {{"huber", {}}},
+                   .names = {{"huber", {}, {"HuberLoss"}}},
                });
   table.add<write_smooth_l1>(
       numbers, Described<SmoothL1>{
@@ -118,7 +119,7 @@ void register_regression(LossTable& table) {
                               "abs(d) <= beta, else abs(d) - beta / 2; averaged over the outputs." +
                               kLikeScores,
                    .fields = {field("beta", &SmoothL1::beta, kAboveZero)},
-                   .names = {{"smooth_l1", {}}},
+                   .names = {{"smooth_l1", {}, {"SmoothL1Loss"}}},
                });
   table.add<write_elastic>(
       numbers,
@@ -131,7 +132,7 @@ void register_regression(LossTable& table) {
               "l1_weight * abs(d) + l2_weight * d^2, averaged over the outputs." + kLikeScores,
           .fields = {field("l1_weight", &Elastic::l1_weight, kAtLeastZero),
                      field("l2_weight", &Elastic::l2_weight, kAtLeastZero)},
-          .names = {{"elastic", {}}},
+          .names = {{"elastic", {}, {"ElasticLearningLoss"}}},
           .check =
               [](const Elastic& spec) {
                 if (spec.l1_weight + spec.l2_weight > 0) return;
@@ -152,7 +153,7 @@ void register_regression(LossTable& table) {
           .fields = {field("log_input", &Poisson::log_input,
                            "Whether s is the logarithm of the expected count, or the expected "
                            "count itself.")},
-          .names = {{"poisson", {}}},
+          .names = {{"poisson", {}, {"PoissonNLLLoss"}}},
       });
   table.add<write_cosine>(
       {.target = TargetKind::kNumbers, .scores = ScoreShape::kMatrix},
@@ -163,7 +164,7 @@ void register_regression(LossTable& table) {
           .source = "torch: cosine_similarity",
           .formula = "1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8. s, t: [N, K]; "
                      "their rows are vectors.",
-          .names = {{"cosine", {}}},
+          .names = {{"cosine", {}, {"cosine_similarity"}}},
       });
 }
 

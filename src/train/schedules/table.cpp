@@ -79,7 +79,7 @@ void add_powers(Rows& rows) {
       .formula = "r * factor^floor(t / every).",
       .fields = {field("every", &StepDecay::every, kAtLeastOne),
                  field("factor", &StepDecay::factor, kAtLeastZero), unit_field<StepDecay>()},
-      .names = {{"step", {}}},
+      .names = {{"step", {}, {"StepLR"}}},
   });
   rows.add(Described<MultiStepDecay>{
       .type = "MultiStepDecay",
@@ -91,7 +91,7 @@ void add_powers(Rows& rows) {
                        "In increasing order."),
                  field("factor", &MultiStepDecay::factor, kAtLeastZero),
                  unit_field<MultiStepDecay>()},
-      .names = {{"multi_step", {}}},
+      .names = {{"multi_step", {}, {"MultiStepLR"}}},
       .check =
           [](const MultiStepDecay& spec) {
             if (std::ranges::is_sorted(spec.milestones)) return;
@@ -107,7 +107,7 @@ void add_powers(Rows& rows) {
       .formula = "r * factor^t.",
       .fields = {field("factor", &ExponentialDecay::factor, kAtLeastZero),
                  unit_field<ExponentialDecay>()},
-      .names = {{"exponential", {}}},
+      .names = {{"exponential", {}, {"ExponentialLR", "ExponentialDecay"}}},
   });
 }
 
@@ -122,7 +122,7 @@ void add_curves(Rows& rows) {
       .fields = {length_field<CosineDecay>(),
                  field("minimum_factor", &CosineDecay::minimum_factor, kAtLeastZero),
                  unit_field<CosineDecay>()},
-      .names = {{"cosine", {}}},
+      .names = {{"cosine", {}, {"CosineAnnealingLR", "CosineDecay"}}},
   });
   rows.add(Described<CosineRestarts>{
       .type = "CosineRestarts",
@@ -136,7 +136,7 @@ void add_curves(Rows& rows) {
                  field("restart_factor", &CosineRestarts::restart_factor, kAtLeastZero),
                  field("minimum_factor", &CosineRestarts::minimum_factor, kAtLeastZero),
                  unit_field<CosineRestarts>()},
-      .names = {{"cosine_restarts", {}}},
+      .names = {{"cosine_restarts", {}, {"CosineAnnealingWarmRestarts"}}},
   });
   rows.add(Described<OneCycle>{
       .type = "OneCycle",
@@ -150,7 +150,7 @@ void add_curves(Rows& rows) {
                  field("start_divisor", &OneCycle::start_divisor, kAboveZero),
                  field("end_divisor", &OneCycle::end_divisor, kAboveZero),
                  field("linear", &OneCycle::linear, "Along lines instead of cosines.")},
-      .names = {{"one_cycle", {}}},
+      .names = {{"one_cycle", {}, {"OneCycleLR"}}},
   });
   rows.add(Described<LinearRate>{
       .type = "LinearRate",
@@ -163,7 +163,7 @@ void add_curves(Rows& rows) {
                  field("start_factor", &LinearRate::start_factor, kAtLeastZero),
                  field("end_factor", &LinearRate::end_factor, kAtLeastZero),
                  unit_field<LinearRate>()},
-      .names = {{"linear", {}}},
+      .names = {{"linear", {}, {"LinearLR"}}},
   });
   rows.add(Described<PolynomialDecay>{
       .type = "PolynomialDecay",
@@ -175,7 +175,7 @@ void add_curves(Rows& rows) {
                  field("power", &PolynomialDecay::power, kAtLeastZero),
                  field("end_factor", &PolynomialDecay::end_factor, kAtLeastZero),
                  unit_field<PolynomialDecay>()},
-      .names = {{"polynomial", {}}},
+      .names = {{"polynomial", {}, {"PolynomialLR", "PolynomialDecay"}}},
   });
 }
 
@@ -195,7 +195,7 @@ void add_others(Rows& rows) {
                        "Epochs after a change that are not counted."),
                  field("minimum_factor", &Plateau::minimum_factor, kAtLeastZero,
                        "The rate does not fall below r * minimum_factor.")},
-      .names = {{"plateau", {}}},
+      .names = {{"plateau", {}, {"ReduceLROnPlateau"}}},
   });
   rows.add(Described<ScheduleSequence>{
       .type = "ScheduleSequence",
