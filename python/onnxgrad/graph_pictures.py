@@ -13,6 +13,8 @@ from typing import Any
 
 import onnx
 
+from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+
 __all__ = ["draw_graph", "draw_graphs", "graph_svg"]
 
 _COLORS = {"input": "#ffe08a", "initializer": "#d6e9c6", "node": "#cfe2f3", "output": "#f6c6c6"}
@@ -33,12 +35,12 @@ class _Drawing:
     size: tuple[float, float] = (0.0, 0.0)
 
 
-def draw_graph(model: onnx.ModelProto, ax: Any = None, title: str | None = None) -> Any:
+def draw_graph(model: ModelLike, ax: Any = None, title: str | None = None) -> Any:
     """Draw a model: inputs yellow, initializers green, nodes blue, outputs red.
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model : path, bytes or onnx.ModelProto
     ax : matplotlib.axes.Axes, default=None
         Where to draw; None creates a figure of the size that the graph needs. In given axes
         everything, including text, is scaled to fit.
@@ -57,7 +59,7 @@ def draw_graph(model: onnx.ModelProto, ax: Any = None, title: str | None = None)
 
 
 def draw_graphs(
-    models: Sequence[onnx.ModelProto],
+    models: Sequence[ModelLike],
     axes: Sequence[Any] | None = None,
     titles: Sequence[str | None] | None = None,
 ) -> list[Any]:
@@ -69,7 +71,7 @@ def draw_graphs(
         raise ValueError(f"{len(models)} models were given and {len(titles)} titles.")
     if axes is not None and len(axes) != len(models):
         raise ValueError(f"{len(models)} models were given and {len(axes)} axes.")
-    drawings = [_laid_out(model.graph) for model in models]
+    drawings = [_laid_out(_graph_of(model)) for model in models]
     axes = _new_axes(drawings, titles) if axes is None else list(axes)
     for ax, drawing, title in zip(axes, drawings, titles, strict=True):
         _draw(ax, drawing)
@@ -78,7 +80,7 @@ def draw_graphs(
     return list(axes)
 
 
-def graph_svg(model: onnx.ModelProto) -> str:
+def graph_svg(model: ModelLike) -> str:
     """Return the drawing of a model as SVG; it is the same for the same model."""
     plt = _pyplot()
     text = StringIO()
@@ -87,6 +89,12 @@ def graph_svg(model: onnx.ModelProto) -> str:
         ax.figure.savefig(text, format="svg", metadata={"Date": None})
     plt.close(ax.figure)
     return text.getvalue()
+
+
+def _graph_of(model: ModelLike) -> onnx.GraphProto:
+    # A model in memory is drawn as it is, whether it is valid or not.
+    proto = model if isinstance(model, onnx.ModelProto) else to_proto(to_core_model(model))
+    return proto.graph
 
 
 def _pyplot() -> Any:

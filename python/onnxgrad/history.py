@@ -83,7 +83,13 @@ class History(dict[str, list[float]]):
         return pd.DataFrame(dict(self))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`."""
+        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`.
+
+        Raises
+        ------
+        DataError
+            There are no epochs yet.
+        """
         from onnxgrad.plotting import loss_curves
 
         return loss_curves(self, ax)

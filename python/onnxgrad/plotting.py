@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from onnxgrad.errors import DataError
 
 __all__ = ["loss_curves"]
 
@@ -21,7 +24,20 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
     Returns
     -------
     matplotlib.axes.Axes
+
+    Raises
+    ------
+    DataError
+        There are no epochs.
+    ImportError
+        matplotlib is not installed.
     """
+    if not history.get("train_loss"):
+        raise DataError(
+            what="the history has no epochs to plot",
+            value="history",
+            hint="Call fit() first; a fit that ends within its first epoch has none.",
+        )
     if ax is None:
         try:
             import matplotlib.pyplot as plt
@@ -35,7 +51,10 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
     if "val_loss" in history:
         ax.plot(epochs, history["val_loss"], label="validation loss", color="tab:orange")
     ax.set(xlabel="epoch", ylabel="loss")
-    if min(history["train_loss"]) > 0:
+    losses = [*history["train_loss"], *history.get("val_loss", ())]
+    known = [loss for loss in losses if math.isfinite(loss)]
+    # Over less than a decade, a logarithmic axis has no more than one labelled tick.
+    if known and min(known) > 0 and max(known) >= 10 * min(known):
         ax.set_yscale("log")
     ax.grid(visible=True, alpha=0.3)
     handles, labels = ax.get_legend_handles_labels()
@@ -47,5 +66,5 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
         right.set(ylabel="accuracy", ylim=(0, 1.02))
         more = right.get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
-    ax.legend(handles, labels, loc="lower left")
+    ax.legend(handles, labels, loc="best")
     return ax

@@ -37,7 +37,9 @@ std::string nearest_or(std::string_view wrong, std::span<const std::string> cand
   constexpr std::size_t kMaxLength = 200;  // names in malicious files can be long
   if (wrong.size() > kMaxLength) return otherwise;
   const std::string* best = nullptr;
-  std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;
+  // Two changes make any name of three letters any other one.
+  std::size_t best_distance =
+      (wrong.size() <= 3 ? 1 : std::max<std::size_t>(2, wrong.size() / 3)) + 1;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > kMaxLength) continue;
     const std::size_t distance = edit_distance(wrong, candidate);

@@ -27,6 +27,7 @@ _SYNONYMS = {
     "batch_size": ("batch", "bs", "batchsize", "minibatch_size"),
     "validation": ("val", "valid", "validation_split", "validation_data", "validation_fraction"),
     "optimizer": ("optim", "solver", "opt", "algorithm"),
+    "epsilon": ("eps",),
     "weight_decay": ("decay", "l2", "l2_penalty"),
     "max_iter": ("epochs", "epoch", "n_epochs", "num_epochs", "max_epochs", "n_iter"),
     "n_iter_no_change": ("patience",),
@@ -57,6 +58,10 @@ _SYNONYMS = {
 }
 
 
+# Arguments of other libraries that no single argument of ours replaces.
+_FROM_ELSEWHERE = {"betas": "Instead of betas=(a, b), give beta1=a and beta2=b."}
+
+
 def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
     """Return the known name that `wrong` is a synonym of, or else the nearest one, or None."""
     import difflib
@@ -66,7 +71,7 @@ def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
     for name, synonyms in _SYNONYMS.items():
         if name in names and plain in synonyms:
             return names[name]
-    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(plain, names, n=1, cutoff=0.55)
     return names[near[0]] if near else None
 
 
@@ -93,7 +98,9 @@ def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if name not in known:
                 names = [one for one in known if one != "self"]
                 owner = type(args[0]).__name__ if is_init and args else function.__qualname__
-                hint = nearest_or(name, names, f"It has {', '.join(names)}.")
+                hint = _FROM_ELSEWHERE.get(name) or nearest_or(
+                    name, names, f"It has {', '.join(names)}."
+                )
                 if not is_init and _is_option_of_class(function, args, name):
                     hint = f"It is an argument of {type(args[0]).__name__}({name}=...)."
                 raise OptionError(what=f"{owner} has no argument '{name}'", value=name, hint=hint)
@@ -209,7 +216,7 @@ def device_name(device: Any) -> str:
     if device in ("cpu", "auto"):
         return "cpu"
     raise DeviceError(
-        what=f"device {device!r} is not available",
+        what=f"device {device!r} is not available: this build computes on the CPU",
         value="device",
         hint="Use 'cpu' or 'auto'.",
     )

@@ -40,10 +40,15 @@ def to_core_model(model: Any) -> _core.Model:
         return _core.Model.from_bytes(bytes(model))
     if isinstance(model, SerializableModel) and not isinstance(model, type):
         return _core.Model.from_bytes(model.SerializeToString())
+    hint = "Give the path of an .onnx file, its bytes, or an onnx.ModelProto."
+    if hasattr(model, "state_dict") and hasattr(model, "forward"):  # torch.nn.Module
+        hint = "Export it first: torch.onnx.export(model, (x,), 'model.onnx', dynamo=True)."
+    elif hasattr(model, "get_params") and hasattr(model, "fit"):  # scikit-learn
+        hint = "Convert it first: skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})."
     raise OptionError(
-        what=f"model: a {type(model).__name__} is not a model",
+        what=f"model: {type(model).__module__}.{type(model).__qualname__} is not a model",
         value="model",
-        hint="Give the path of an .onnx file, its bytes, or an onnx.ModelProto.",
+        hint=hint,
     )
 
 

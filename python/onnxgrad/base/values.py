@@ -146,3 +146,6 @@ class Evaluation(_Evaluation):
         result = super().__new__(cls, loss, accuracy, rows)
         result.metrics = dict(metrics or {})
         return result
+
+    def __repr__(self) -> str:
+        return super().__repr__()[:-1] + f", metrics={self.metrics})"

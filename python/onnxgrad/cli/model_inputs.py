@@ -66,7 +66,7 @@ def _check_columns(table: Table, feeds: Feeds, inputs: Sequence[NodeArg]) -> Non
                 f"expected {wanted[1]}",
                 file=table.path,
                 value=value.name,
-                detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
+                detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 60)}.",
                 hint="Leave out what is not an input with ignored=, each column by its name."
                 if found[1] > wanted[1]
                 else "Give the columns that the model was trained on, in the same order.",

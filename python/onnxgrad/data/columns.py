@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import nearest_or
+from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.errors import DataError
 
 __all__ = ["ColumnPlan", "Feeds", "name_list", "plan_columns", "without_gaps"]
@@ -90,16 +90,40 @@ def plan_columns(
         )
     by_name = bool(named) and len(left) == 1
     if len(missing) > 1 or not left or by_name or (len(left) > 1 and not stacks):
-        raise DataError(
-            what=f"{path or 'the table'}{':' if path else ' has'} no column for the model's input "
-            f"'{missing[0]}'",
-            file=path,
-            value=missing[0],
-            detail=f"The model reads {name_list(inputs)}; the {'file' if path else 'table'} has "
-            f"{name_list(columns)}.",
-            hint=nearest_or(missing[0], left, "Name the columns (or arrays) like the inputs."),
-        )
+        raise _no_column(missing[0], columns, inputs, taken, left, path)
     return ColumnPlan(named, missing[0], left)
+
+
+def _no_column(
+    missing: str,
+    columns: Sequence[str],
+    inputs: Sequence[str],
+    taken: Sequence[str],
+    left: Sequence[str],
+    path: str,
+) -> DataError:
+    if missing in taken:
+        return DataError(
+            what=f"{path or 'the table'}: column '{missing}' is an input of the model, so it "
+            "cannot be the target, a weight or ignored too",
+            file=path,
+            value=missing,
+            hint="Choose another column, or train a model without that input.",
+        )
+    has_no_header = bool(path) and any(is_number(name) and not name.isdigit() for name in columns)
+    return DataError(
+        what=f"{path or 'the table'}{':' if path else ' has'} no column for the model's input "
+        f"'{missing}'",
+        file=path,
+        value=missing,
+        detail=f"The first line has {name_list(columns)}."
+        if has_no_header
+        else f"The model reads {name_list(inputs)}; the {'file' if path else 'table'} has "
+        f"{name_list(columns)}.",
+        hint="It looks like data: write a line with the names of the columns before it."
+        if has_no_header
+        else nearest_or(missing, left, "Name the columns (or arrays) like the inputs."),
+    )
 
 
 def without_gaps(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "train/data/number_text.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -165,6 +166,12 @@ Tensor& target_at(Dataset& data, std::size_t i) {
 
 namespace {
 
+// True for a number that is no column's number: pandas writes those of unnamed columns.
+bool looks_like_data(const std::string& name) {
+  double number = 0;
+  return name.find_first_not_of("0123456789") != std::string::npos && parse_number(name, number);
+}
+
 // The columns that the keys of a map name, or none if the file has one that is not there.
 std::vector<std::int64_t> columns_of_keys(const std::string& path, const ColumnIndex& index,
                                           const ValueInfo& map, const std::vector<bool>& is_taken) {
@@ -228,6 +235,20 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
     std::vector<std::string> names;
     for (const ValueInfo& input : layout.inputs) names.push_back(input.name);
     const std::string& missing = names[open.front()];
+    if (index.find(missing) >= 0) {
+      throw DataError({.what = "column '" + missing +
+                               "' is an input of the model, so it cannot be " +
+                               "the target, a weight or ignored too",
+                       .where = {.file = path, .value = missing},
+                       .hint = "Choose another column, or train a model without that input."});
+    }
+    if (std::ranges::any_of(columns, looks_like_data)) {
+      throw DataError(
+          {.what = "no column for the model's input '" + missing + "'",
+           .where = {.file = path, .value = missing},
+           .detail = "The first line has " + base::quote_list(columns) + ".",
+           .hint = "It looks like data: write a line with the names of the columns before it."});
+    }
     throw DataError(
         {.what = "no column for the model's input '" + missing + "'",
          .where = {.file = path, .value = missing},

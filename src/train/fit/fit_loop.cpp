@@ -486,7 +486,8 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
        .detail = fmt::format("Learning rate {:g}. The weights are those before step {}: the last "
                              "finite ones.",
                              rate, progress_.step + 1),
-       .hint = fmt::format("Try lr={:g}{}, or scale the inputs.", rate / 10, clip)});
+       .hint =
+           fmt::format("Try lr={:g}{}, or scale the inputs.", rate > 1 ? 0.001 : rate / 10, clip)});
 }
 
 bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
