@@ -19,7 +19,8 @@ __all__ = ["History", "cell_text", "log_of"]
 class History(dict[str, list[float]]):
     """A dictionary of lists with one number for each epoch.
 
-    A fit with more than `max_history` epochs (65,536) keeps only every second, fourth, eighth, ...
+    A fit that ends within an epoch (`max_steps`, a time limit, `stop`) has the training loss of its
+    part too. A fit with more than `max_history` epochs (65,536) keeps only every second, fourth, eighth, ...
     epoch, and always the first, the best and the newest one.
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``

@@ -89,8 +89,8 @@ class PlainDisplay:
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
         """Show the end of an epoch, after `steps` steps in total."""
 
-    def step(self, step: int, loss: float) -> None:
-        """Show the loss of a step."""
+    def step(self, step: int, total: int, loss: float) -> None:
+        """Show the loss of a step; `total` is the number of all steps, or 0 if it is unknown."""
 
     def close(self) -> None:
         """Remove the bar."""
@@ -127,6 +127,7 @@ class RichDisplay:
         self._task = self._progress.add_task("train", total=epochs, loss="")
         self._lines: list[tuple[str, str | None]] = []
         self._state: tuple[float, str] = (0.0, "")
+        self._epochs = epochs
         self._per_epoch = 0.0
         self._updated = 0.0
         self._is_broken = False
@@ -143,12 +144,13 @@ class RichDisplay:
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
             self._update()
 
-    def step(self, step: int, loss: float) -> None:
-        """Show the loss of a step."""
+    def step(self, step: int, total: int, loss: float) -> None:
+        """Show the loss of a step; `total` is the number of all steps, or 0 if it is unknown."""
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
-            # The number of steps per epoch is unknown during the first one.
-            done = step / self._per_epoch if self._per_epoch else 0.0
-            self._state = (max(self._state[0], done), f"step {step}, loss {loss:.4g}")
+            per_epoch = total / self._epochs if total else self._per_epoch
+            done = step / per_epoch if per_epoch else 0.0
+            shown = f"step {step}/{total}" if total else f"step {step}"
+            self._state = (max(self._state[0], done), f"{shown}, loss {loss:.4g}")
             self._update()
 
     def close(self) -> None:
@@ -175,4 +177,4 @@ class RichDisplay:
 
         if self._lines:
             rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
-            self._progress.print(rows, soft_wrap=True)
+            self._progress.print(rows, no_wrap=True, overflow="ellipsis")

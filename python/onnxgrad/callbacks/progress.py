@@ -55,6 +55,7 @@ class Progress(Callback):
         self._best = math.inf
         self._every = max(1, math.ceil(trainer.epochs / _MAX_LINES))
         self._last_row = 0.0
+        self._shown = 0
         self._first_step = trainer.session.steps
         self._columns: Sequence[str] = ()
         display = RichDisplay if self.wants_bar else PlainDisplay
@@ -64,6 +65,11 @@ class Progress(Callback):
         """Print the row of the epoch."""
         if self._display is None:
             return
+        self._shown = self._print_row(trainer, logs)
+        self._display.advance(self._shown, logs, trainer.session.steps - self._first_step)
+
+    def _print_row(self, trainer: RunningTrainer, logs: Logs) -> int:
+        assert self._display is not None
         now = time.monotonic()
         epoch = int(logs["epoch"])
         if not self._columns:
@@ -82,16 +88,22 @@ class Progress(Callback):
             who = straggler(trainer, logs)
             row = "  ".join(cells) + (" *" if is_best else "") + (f"  {who}" if who else "")
             self._display.line(row, is_best)
-        self._display.advance(epoch, logs, trainer.session.steps - self._first_step)
+        return epoch
 
     def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
         """Show the step and its loss next to the bar."""
         if self._display is not None:
-            self._display.step(int(logs["step"]), logs["train_loss"])
+            self._display.step(
+                int(logs["step"]), int(logs.get("total_steps", 0)), logs["train_loss"]
+            )
 
     def on_train_end(self, trainer: RunningTrainer) -> None:
         """Remove the bar; print why the training stopped early."""
         if self._display is not None:
+            last = {name: column[-1] for name, column in trainer.history.items() if column}
+            if trainer.stop_reason and last.get("epoch", 0) > self._shown:  # it ended within one
+                self._last_row = 0.0
+                self._print_row(trainer, last)
             if trainer.stop_reason:
                 self._display.line(f"stopped: {trainer.stop_reason}")
             self._display.close()
