@@ -20,8 +20,8 @@ class History(dict[str, list[float]]):
     """A dictionary of lists with one number for each epoch.
 
     A fit that ends within an epoch (`max_steps`, a time limit, `stop`) has the training loss of its
-    part too. A fit with more than `max_history` epochs (65,536) keeps only every second, fourth, eighth, ...
-    epoch, and always the first, the best and the newest one.
+    part too. A fit with more than `max_history` epochs (65,536) keeps only every second, fourth,
+    eighth, ... epoch, and always the first, the best and the newest one.
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
     (with validation; NaN for epochs without), ``lr``, ``seconds`` and ``rows_per_s``; for data read

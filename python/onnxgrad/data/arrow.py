@@ -54,7 +54,7 @@ def match_columns(
     taken = [*(targets or {}).values(), *([] if sample_weight is None else [sample_weight])]
     maps = maps or {}
     plan = plan_columns(list(columns), list(inputs), taken, maps=maps)
-    feeds = {name: _as_rows(columns[name]) for name in plan.named}
+    feeds = {name: _as_rows(columns[column]) for name, column in plan.named.items()}
     if plan.stacked_input is not None:
         stacked = {name: columns[name] for name in plan.stacked}
         rows = _stack(stacked, inputs[plan.stacked_input])

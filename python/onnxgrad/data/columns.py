@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -19,21 +20,21 @@ class ColumnPlan(NamedTuple):
 
     Attributes
     ----------
-    named : list of str
-        Inputs with a column of the same name.
+    named : dict of str to str
+        The column of each input that has one of its name.
     stacked_input : str or None
         The input [N, C] that consists of the columns `stacked`.
     stacked : list of str
     """
 
-    named: list[str]
+    named: dict[str, str]
     stacked_input: str | None
     stacked: list[str]
 
     def names(self) -> list[tuple[str, list[str]]]:
         """Return the names of the columns of each input."""
         rest = [] if self.stacked_input is None else [(self.stacked_input, self.stacked)]
-        return [*((name, [name]) for name in self.named), *rest]
+        return [*((name, [column]) for name, column in self.named.items()), *rest]
 
 
 def plan_columns(
@@ -47,9 +48,10 @@ def plan_columns(
 ) -> ColumnPlan:
     """Return which columns feed the inputs of a model.
 
-    Columns are matched by name first. The remaining ones make up the rows [N, C] of the only input
-    without a column of its name. If other inputs were matched by name, a single remaining column is
-    not used: it probably has another meaning.
+    Columns are matched by name first, as they are or as exporters write them: skl2onnx calls the
+    input of a column ``body mass (kg)`` ``body_mass__kg_``. The remaining ones make up the rows
+    [N, C] of the only input without a column of its name. If other inputs were matched by name, a
+    single remaining column is not used: it probably has another meaning.
 
     Parameters
     ----------
@@ -70,9 +72,14 @@ def plan_columns(
         An input has no columns.
     """
     free = {*columns} - {*taken}
-    named = [name for name in inputs if name in free]
+    named = {name: name for name in inputs if name in free}
     missing = [name for name in inputs if name not in free]
-    used = {*taken, *named}
+    for name in missing:
+        spelled = [one for one in columns if one in free and _plain(one) == _plain(name)]
+        if len(spelled) == 1:
+            named[name] = spelled[0]
+    missing = [name for name in missing if name not in named]
+    used = {*taken, *named.values()}
     left = [name for name in columns if name not in used]
     if not missing:
         return ColumnPlan(named, None, [])
@@ -92,6 +99,11 @@ def plan_columns(
     if len(missing) > 1 or not left or by_name or (len(left) > 1 and not stacks):
         raise _no_column(missing[0], columns, inputs, taken, left, path)
     return ColumnPlan(named, missing[0], left)
+
+
+def _plain(name: str) -> str:
+    """Return the name with an underscore in place of all but letters and digits."""
+    return re.sub(r"[^0-9A-Za-z]", "_", name)
 
 
 def _no_column(

@@ -109,7 +109,7 @@ class ParquetReader:
             [(output, [name]) for output, name in self._targets.items()],
             source.sample_weight or "",
         )
-        read = [*self._named, *self._stacked, *self._targets.values()]
+        read = [*self._named.values(), *self._stacked, *self._targets.values()]
         read += [source.sample_weight] if source.sample_weight else []
         self._columns = list(dict.fromkeys(read))
 
@@ -156,8 +156,8 @@ class ParquetReader:
     def _dataset(self, batch: Any, first: int) -> _core.Dataset:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         inputs: dict[str, Any] = {}
-        for name in self._named:
-            array = self._array(name, columns[name], first)
+        for name, column in self._named.items():
+            array = self._array(column, columns[column], first)
             inputs[name] = to_native(array.reshape(len(array), -1), name)
         if self._stacked_input is not None:
             dtype = self._dtypes[self._stacked_input]

@@ -75,7 +75,7 @@ class Table:
         plan = plan_columns(
             list(self.columns), names, without, path=self.path, stacks=self.is_csv, maps=maps
         )
-        arrays = {name: self._as_input(self.columns[name]) for name in plan.named}
+        arrays = {name: self._as_input(self.columns[column]) for name, column in plan.named.items()}
         if plan.stacked_input is not None:
             columns = {name: self.columns[name] for name in plan.stacked}
             arrays[plan.stacked_input] = (
@@ -84,7 +84,7 @@ class Table:
             if plan.stacked_input in maps:
                 arrays[plan.stacked_input] = without_gaps(arrays[plan.stacked_input])
         if not self.is_csv:  # the columns of an array have no names
-            plan = ColumnPlan([], None, [])
+            plan = ColumnPlan({}, None, [])
         return Feeds(
             arrays,
             plan,
