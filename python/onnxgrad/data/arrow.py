@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def columns_of(table: Any) -> dict[str, Array]:
 def match_columns(
     columns: Mapping[str, Array],
     inputs: Mapping[str, str],
-    targets: Mapping[str, str] | None = None,
+    targets: Mapping[str, str | Sequence[str]] | None = None,
     sample_weight: str | None = None,
     maps: Mapping[str, list[str]] | None = None,
 ) -> Feeds:
@@ -51,7 +51,9 @@ def match_columns(
 
     The columns of `targets` (by output) and `sample_weight` are not used for inputs.
     """
-    taken = [*(targets or {}).values(), *([] if sample_weight is None else [sample_weight])]
+    taken = [] if sample_weight is None else [sample_weight]
+    for name in (targets or {}).values():
+        taken += [name] if isinstance(name, str) else name
     maps = maps or {}
     plan = plan_columns(list(columns), list(inputs), taken, maps=maps)
     feeds = {name: _as_rows(columns[column]) for name, column in plan.named.items()}
@@ -73,17 +75,20 @@ def named_arrays(
 
     `inputs` are the names of the model's inputs and their dtypes. `y` (or its values, if it is a
     dictionary by output) and `sample_weight` may be names of columns; they are returned as NumPy
-    arrays or None. An `X` that is not a table is returned unchanged.
+    arrays or None; a list of names is one target of several columns. An `X` that is not a table is
+    returned unchanged.
     """
     columns: Mapping[str, Array] | None = None
     if is_table(X):
         columns = columns_of(X)
         several = y if isinstance(y, Mapping) else {"": y}
-        targets = {str(key): name for key, name in several.items() if isinstance(name, str)}
+        targets = {str(key): name for key, name in several.items() if _names_columns(name, columns)}
         weight = sample_weight if isinstance(sample_weight, str) else None
         X = match_columns(columns, inputs, targets, weight, maps)
 
     def read(value: Any, name: str) -> Array:
+        if columns is not None and not isinstance(value, str) and _names_columns(value, columns):
+            return np.column_stack([columns[one] for one in value])
         if not isinstance(value, str):
             return as_numpy(value, name)
         if columns is None:
@@ -99,6 +104,14 @@ def named_arrays(
     elif y is not None:
         y = read(y, "y")
     return X, y, None if sample_weight is None else read(sample_weight, "sample_weight")
+
+
+def _names_columns(value: Any, columns: Mapping[str, Array]) -> bool:
+    """Return whether a target is given as the name of a column, or as a list of such names."""
+    if isinstance(value, str):
+        return True
+    is_list = isinstance(value, (list, tuple)) and bool(value)
+    return is_list and all(isinstance(one, str) and one in columns for one in value)
 
 
 def take_column(columns: Mapping[str, Array], name: str) -> Array:

@@ -168,7 +168,7 @@ class Feeds(dict[str, np.ndarray[Any, Any]]):
         arrays: Mapping[str, np.ndarray[Any, Any]],
         plan: ColumnPlan,
         *,
-        targets: Mapping[str, str] | None = None,
+        targets: Mapping[str, str | Sequence[str]] | None = None,
         sample_weight: str | None = None,
         path: str = "",
         line_of: Callable[[int], int] | None = None,
@@ -176,7 +176,10 @@ class Feeds(dict[str, np.ndarray[Any, Any]]):
         super().__init__(arrays)
         self.plan = plan
         self.line_of = line_of
-        named = [(output, [name]) for output, name in (targets or {}).items()]
+        named = [
+            (output, [name] if isinstance(name, str) else list(name))
+            for output, name in (targets or {}).items()
+        ]
         self.origin = _core.DataOrigin(path, line_of, plan.names(), named, sample_weight or "")
 
     def row(self, row: int) -> str:
