@@ -77,6 +77,8 @@ def nearest_name(wrong: str, known: Iterable[str]) -> str | None:
 
 def nearest_or(wrong: str, known: Iterable[str], otherwise: str = "Use one of these names.") -> str:
     """Return ``"Did you mean 'x'?"`` for the nearest known name, or `otherwise` if none is near."""
+    if wrong in _FROM_ELSEWHERE:
+        return _FROM_ELSEWHERE[wrong]
     near = nearest_name(wrong, known)
     return otherwise if near is None else f"Did you mean '{near}'?"
 
@@ -98,9 +100,7 @@ def checked_names(function: Callable[_P, _R]) -> Callable[_P, _R]:
             if name not in known:
                 names = [one for one in known if one != "self"]
                 owner = type(args[0]).__name__ if is_init and args else function.__qualname__
-                hint = _FROM_ELSEWHERE.get(name) or nearest_or(
-                    name, names, f"It has {', '.join(names)}."
-                )
+                hint = nearest_or(name, names, f"It has {', '.join(names)}.")
                 if not is_init and _is_option_of_class(function, args, name):
                     hint = f"It is an argument of {type(args[0]).__name__}({name}=...)."
                 raise OptionError(what=f"{owner} has no argument '{name}'", value=name, hint=hint)
@@ -164,10 +164,13 @@ def real_number(
         return float(value)
     left = "above" if open_minimum else "of at least"
     right = "" if math.isinf(below) else f" and below {below:g}"
+    hint = f"Give a number {left} {minimum:g}{right}, or leave {option} out."
+    if option == "lr" and value == "auto":
+        hint = "Trainer.lr_find(X, y).suggestion is a rate found in a short trial."
     raise OptionError(
         what=f"{option}: {shown(value)}, expected a number {left} {minimum:g}{right}",
         value=option,
-        hint=f"Give a number {left} {minimum:g}{right}, or leave {option} out.",
+        hint=hint,
     )
 
 

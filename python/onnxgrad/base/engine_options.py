@@ -28,10 +28,10 @@ def training_mode_of(value: bool | str) -> _core.TrainingMode:
     """Convert the option `training_mode` for the extension."""
     if value == "auto":
         return _core.TrainingMode.auto
-    if isinstance(value, bool):
-        return _core.TrainingMode.on if value else _core.TrainingMode.off
+    if isinstance(value, bool) or value in ("on", "off"):
+        return _core.TrainingMode.on if value in (True, "on") else _core.TrainingMode.off
     raise OptionError(
-        what=f"training_mode: {value!r}, expected 'auto', True or False",
+        what=f"training_mode: {value!r}, expected 'auto', True or False ('on', 'off')",
         value="training_mode",
         hint="Leave it out: 'auto' enables Dropout and BatchNormalization where appropriate.",
     )

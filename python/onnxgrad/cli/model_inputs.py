@@ -45,7 +45,8 @@ def read_inputs(
     for name in ignored:
         table.take(name, "--ignored")
     maps = columns_of_maps(session._core.inputs)
-    feeds = table.inputs([value.name for value in inputs], ignored, maps=maps)
+    texts = {value.name for value in inputs if value.type == "tensor(string)"}
+    feeds = table.inputs([value.name for value in inputs], ignored, maps=maps, texts=texts)
     _check_columns(table, feeds, inputs)
     if not allow_nan:
         table.check_finite(feeds, maps)

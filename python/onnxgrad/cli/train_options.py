@@ -62,8 +62,10 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _DATA,
-        "Column (or array of an .npz file) to predict; for .npy, its file.",
+        "Column (or array of an .npz file) to predict; for .npy, its file. May be given several "
+        "times for a model of several numbers.",
         "NAME",
+        is_joined=True,
     ),
     TrainOption(
         "sample_weight",

@@ -29,6 +29,8 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
+from onnxgrad.data.columns import name_list
+from onnxgrad.data.tables import column_names
 from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
 from onnxgrad.distributed import DataParallel, Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
@@ -281,7 +283,13 @@ def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
     if options.target is None and trainer.session.optimizer is None:
         options.target = trainer.session.target_name or None
     if options.target is None:
-        raise errors.OptionError(what="--target is missing", value="--target", hint="See --help.")
+        names = column_names(options.data, options.delimiter)
+        raise errors.OptionError(
+            what="--target is missing",
+            value="--target",
+            detail=f"{options.data} has {name_list(names, 30)}." if names else "",
+            hint="Give the name of the column to predict.",
+        )
 
 
 def _optimizer(options: SimpleNamespace) -> Optimizer | None:

@@ -189,6 +189,13 @@ def open_file(
                 hint="Give fit('X.npy', 'y.npy').",
             )
         return NpyFiles(path, target, sample_weight)
+    if isinstance(target, (list, tuple)):
+        raise DataError(
+            what=f"{text}: {len(target)} target columns of a file that is read in chunks",
+            file=text,
+            value="y",
+            hint="Read it whole, as a table (pandas.read_csv), or with --no-stream.",
+        )
     name: Target = "y" if target is None else str(target)
     if isinstance(target, Mapping):
         name = {str(output): str(column) for output, column in target.items()}

@@ -23,7 +23,10 @@ from onnxgrad.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-__all__ = ["Table", "read_npy", "read_table"]
+__all__ = ["Table", "column_names", "read_npy", "read_table"]
+
+# As pandas and spreadsheets write them.
+_TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,30 @@ class Table:
         self,
         names: Sequence[str],
         without: Sequence[str],
-        target: str | None = None,
+        target: Sequence[str] | None = None,
         sample_weight: str | None = None,
         maps: Mapping[str, Sequence[str]] | None = None,
+        texts: Container[str] = (),
     ) -> Feeds:
         """Return the arrays for the model's inputs `names`; see `plan_columns`.
 
-        Columns `without` feed no input, including `target` and `sample_weight`.
+        Columns `without` feed no input, including those of `target` and `sample_weight`. Columns of
+        truth values (``True``, ``FALSE``) are 1 and 0, but for the inputs `texts`.
         """
         maps = maps or {}
         plan = plan_columns(
             list(self.columns), names, without, path=self.path, stacks=self.is_csv, maps=maps
         )
-        arrays = {name: self._as_input(self.columns[column]) for name, column in plan.named.items()}
+        arrays = {
+            name: self._as_input(
+                self.columns[column] if name in texts else _truths(self.columns[column])
+            )
+            for name, column in plan.named.items()
+        }
         if plan.stacked_input is not None:
             columns = {name: self.columns[name] for name in plan.stacked}
+            if plan.stacked_input not in texts:
+                columns = {name: _truths(column) for name, column in columns.items()}
             arrays[plan.stacked_input] = (
                 self._stack(columns) if self.is_csv else next(iter(columns.values()))
             )
@@ -163,6 +175,13 @@ class Table:
             )
 
 
+def _truths(column: Array) -> Array:
+    """Return a column of truth values as numbers, and any other one unchanged."""
+    if column.dtype.kind not in "UO" or not {*column.ravel().tolist()} <= _TRUTHS.keys():
+        return column
+    return np.array([_TRUTHS[cell] for cell in column.ravel()], np.float32).reshape(column.shape)
+
+
 def read_table(path: str, delimiter: str | None = None) -> Table:
     """Read a ``.csv`` or ``.tsv`` file with a header line, ``.npz``, ``.parquet`` or ``.jsonl``.
 
@@ -192,6 +211,19 @@ def read_table(path: str, delimiter: str | None = None) -> Table:
             file=path,
             hint="Check the path; relative paths start at the current folder.",
         ) from error
+
+
+def column_names(path: str, delimiter: str | None = None) -> list[str]:
+    """Return the names of the columns or arrays of a file, for messages; none if it has none."""
+    suffix = Path(path).suffix.lower()
+    try:
+        if suffix in (".csv", ".tsv"):
+            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+                separator = delimiter or ("," if suffix == ".csv" else "\t")
+                return next(csv.reader(file, delimiter=separator), [])
+        return [] if suffix == ".npy" else list(read_table(path).columns)
+    except (DataError, OSError, ValueError, TypeError, csv.Error):
+        return []
 
 
 def _read_npz(path: str) -> Table:

@@ -239,8 +239,8 @@ void register_classes(LossTable& table) {
                      "Whether targets are 0 and 1, or probabilities, of the type and shape of s.")},
           .names = {{"softmax_cross_entropy",
                      {},
-                     {"cross_entropy", "CrossEntropyLoss", "sparse_categorical_crossentropy"}},
-                    {"categorical_crossentropy", {.one_hot = true}}},
+                     {"cross_entropy", "CrossEntropyLoss", "sparse_categorical_crossentropy",
+                      "categorical_crossentropy"}}},
           .check = check_ignored,
       });
   table.add<write_negative_log_likelihood>(
