@@ -29,9 +29,9 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
+from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
 from onnxgrad.data.columns import name_list
 from onnxgrad.data.tables import column_names
-from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
 from onnxgrad.distributed import DataParallel, Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
 from onnxgrad.losses import penalties
