@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -109,6 +110,15 @@ class Profile:
 
     def __str__(self) -> str:
         return self._text
+
+    def __repr__(self) -> str:
+        if not self.kernels:
+            return "Profile(nothing timed yet: leave the with block first)"
+        total = sum(kernel.total_s for kernel in self.kernels)
+        return f"Profile({len(self.kernels)} kernels, {total:.3g} s)"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._text or repr(self))}</pre>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to a file. Raises: CheckpointError."""

@@ -138,3 +138,20 @@ def test_resumed_history_has_them(stop, tmp_path):
         heads_trainer().fit(
             X, targets, callbacks=[keeper], resume=True, **options | {"grad_norm": False}
         )
+
+
+def test_a_fit_that_ends_within_an_epoch_has_its_loss(linear_file):
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    trainer = og.Trainer(linear_file, "squared_error", "sgd")
+    losses = []
+
+    class Steps(og.callbacks.Callback):
+        every_n_steps = 1
+
+        def on_step_end(self, trainer, logs):
+            losses.append(logs["train_loss"])
+            assert logs["total_steps"] == 7
+
+    trainer.fit(x, x[:, :1], epochs=3, batch_size=8, max_steps=7, callbacks=[Steps()], verbose=0)
+    assert trainer.history["epoch"] == [1, 2]
+    np.testing.assert_allclose(trainer.history["train_loss"][1], np.mean(losses[5:]), rtol=1e-6)

@@ -6,15 +6,17 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
 from onnxgrad.callbacks.displays import (
+    NotebookDisplay,
     PlainDisplay,
     RichDisplay,
     column,
     columns_of,
+    is_notebook,
     is_terminal,
     straggler,
 )
@@ -31,7 +33,7 @@ class Progress(Callback):
     Parameters
     ----------
     bar : bool or None, default=None
-        Whether to draw the bar; None draws it if `stream` is a terminal.
+        Whether to draw the bar; None draws it if `stream` is a terminal, or in a notebook.
     stream : text file, default=None
         Where to write; None means standard error.
 
@@ -46,9 +48,11 @@ class Progress(Callback):
     first_worker_only = True
 
     def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
+        self._in_notebook = stream is None and bar is not False and is_notebook()
         self._stream = stream if stream is not None else sys.stderr
-        self.wants_bar = bar if bar is not None else is_terminal(self._stream)
-        self._display: RichDisplay | PlainDisplay | None = None
+        is_live = self._in_notebook or is_terminal(self._stream)
+        self.wants_bar = bar if bar is not None else is_live
+        self._display: RichDisplay | PlainDisplay | NotebookDisplay | None = None
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Prepare the table."""
@@ -58,8 +62,10 @@ class Progress(Callback):
         self._shown = 0
         self._first_step = trainer.session.steps
         self._columns: Sequence[str] = ()
-        display = RichDisplay if self.wants_bar else PlainDisplay
-        self._display = display(self._stream, trainer.epochs)
+        kind: Any = RichDisplay if self.wants_bar else PlainDisplay
+        if self._in_notebook:
+            kind = NotebookDisplay
+        self._display = kind(self._stream, trainer.epochs)
 
     def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
         """Print the row of the epoch."""
