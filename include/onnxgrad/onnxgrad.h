@@ -3,6 +3,10 @@
 
 // The whole public interface. Start reading at model.h, then trainer.h.
 
+#if __cplusplus < 202002L
+#error "onnxgrad needs C++20: compile with -std=c++20, or target_compile_features(... cxx_std_20)."
+#endif
+
 #include "onnxgrad/amx.h"                // IWYU pragma: export
 #include "onnxgrad/blas.h"               // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export

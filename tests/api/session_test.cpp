@@ -172,6 +172,14 @@ two (float[N, 2] x) => (float[N, 2] y)
   }
 }
 
+TEST(TrainingSessionApi, TakesALossWithoutItsOptions) {
+  TrainingSession plain(Model::from_text(kLinear), AbsoluteError{}, Sgd{}, one_thread());
+  TrainingSession whole(Model::from_text(kLinear), {.function = AbsoluteError{}}, Sgd{},
+                        one_thread());
+  EXPECT_EQ(plain.loss().line, "loss: absolute error on 'y'");
+  EXPECT_EQ(plain.step(batch()).loss, whole.step(batch()).loss);
+}
+
 TEST(TrainingSessionApi, LearningRateIsInForceAtOnce) {
   TrainingSession session(Model::from_text(kLinear), {}, Sgd{.learning_rate = 0.1}, one_thread());
   session.set_learning_rate(0);
