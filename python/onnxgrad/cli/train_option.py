@@ -10,12 +10,7 @@ import typer
 from onnxgrad import _core
 from onnxgrad.base.described import shown_value
 
-__all__ = ["TrainOption", "joined"]
-
-
-def joined(values: list[str] | None) -> Any:
-    """Return the values of an option that was given several times, with commas between them."""
-    return ",".join(values) if values else None
+__all__ = ["TrainOption"]
 
 
 class TrainOption(NamedTuple):
@@ -107,7 +102,6 @@ class TrainOption(NamedTuple):
                 rich_help_panel=self.topic,
                 count=self.name == "verbose",
                 show_default=self.name != "verbose",
-                callback=joined if self.is_joined else None,
             )
         return inspect.Parameter(
             self.name,

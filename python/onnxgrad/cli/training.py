@@ -29,7 +29,7 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
-from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
+from onnxgrad.cli.train_options import FIT_OPTIONS, joined, merged, stored
 from onnxgrad.data.columns import name_list
 from onnxgrad.data.tables import column_names
 from onnxgrad.distributed import DataParallel, Workers, connect
@@ -102,7 +102,7 @@ def _say(options: SimpleNamespace, text: str) -> None:
 
 def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> SimpleNamespace:
     """Return the options, completed from a configuration file or the run to resume."""
-    options = dict(given)
+    options = joined(given)
     if options["resume"] == "auto":
         _choose_run(options, workers)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
