@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest lint lint-all format fuzz fuzz-graphs bench lengths bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ fuzz: build ## changed model files through the whole library, 200,000 of them (m
 fuzz-graphs: build ## random models against stock onnxruntime, 5,000 of them (graphs=N, first=N)
 	@ONNXGRAD_FUZZ_GRAPHS=$(or $(graphs),5000) ONNXGRAD_FUZZ_FIRST=$(or $(first),0) \
 	  python -m pytest -q -n $(jobs) tests/python/test_random_graphs.py
+
+fuzz-checks: build ## check_gradients on random right models, wrong rules and all stored models (right=500, wrong=250, first=N)
+	@ONNXGRAD_CHECKS_RIGHT=$(or $(right),500) ONNXGRAD_CHECKS_WRONG=$(or $(wrong),250) ONNXGRAD_CHECKS_FIRST=$(or $(first),0) \
+	  python -m pytest -q -n $(jobs) tests/python/test_checked_models.py
 
 generated: setup package ## write what is made of the tables: Python classes, tables in the documents
 	@python scripts/generate.py

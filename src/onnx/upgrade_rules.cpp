@@ -314,7 +314,8 @@ Replacement dft_20(Node& node, GraphBuilder& g) {
   return std::nullopt;
 }
 
-// scale and bias were per group: [G] becomes [C] with each element C / G times.
+// scale and bias were per group: [G] becomes [C] with each element C / G times. Statistics were of
+// the type of X; now they are float32 unless an attribute says otherwise.
 Replacement group_normalization_21(Node& node, GraphBuilder& g) {
   const std::int64_t groups = node.int_attribute("num_groups", 0);
   if (groups < 1) refuse_upgrade(node, "num_groups is " + std::to_string(groups));
@@ -325,6 +326,9 @@ Replacement group_normalization_21(Node& node, GraphBuilder& g) {
     Value* columns = g.unsqueeze(node.inputs.at(i), {1});
     Value* repeated = g.expand(columns, g.concat({g.ints({groups}), size}, 0));
     node.inputs[i] = g.reshape(repeated, std::vector<std::int64_t>{-1});
+  }
+  if (node.inputs.at(0)->dtype() == DataType::kFloat64) {
+    node.set_attribute("stash_type", std::int64_t{11});  // double
   }
   return std::nullopt;
 }

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -72,6 +73,166 @@ def test_what_operators_take_in_float32_alone_stays_so() -> None:
     assert again.dtype == "float64"
 
 
+def old(text: str, opset: int, ir: int = 6) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}]>\n{text}')
+
+
+RIGHT = {
+    # Integers and scales that are inputs with a default, as tf2onnx and old exporters list them.
+    "default_inputs": old(
+        """m (float[2, 2] x, int64[2] r) => (float[N, M] y)
+    <int64[2] r = {1, 2}, float[2] w = {2, 3}> {
+        a = Mul (x, w)
+        y = Tile (a, r)
+    }""",
+        10,
+        5,
+    ),
+    "roi": old(
+        """m (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y)
+    <float[1, 1, 1, 1] w = {2}, float[0] roi = {}, float[4] scales = {1, 1, 2, 2}> {
+        a = Conv (x, w)
+        y = Resize <mode = "nearest"> (a, roi, scales)
+    }""",
+        11,
+    ),
+    "scales_that_are_computed": old(
+        """m (float[1, 1, 2, 2] x) => (float[1, 1, 4, 4] y) <float[4] s = {1, 1, 1, 1}> {
+        t = Concat <axis = 0> (one, two)
+        scales = Mul (s, t)
+        y = Resize <mode = "linear"> (x, , scales)
+    }""".replace("<float[4]", "<float[2] one = {1, 1}, float[2] two = {2, 2}, float[4]"),
+        13,
+        8,
+    ),
+    "group_normalization_18": old(
+        """m (float[2, 4, 3] x) => (float[2, 4, 3] y)
+    <float[2] s = {1.5, 0.5}, float[2] b = {0, 1}> {
+        y = GroupNormalization <num_groups = 2> (x, s, b)
+    }""",
+        18,
+        8,
+    ),
+    # Operators in float32 alone, between others.
+    "scaler": onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    m (float[3, 2] x) => (float[3, 2] y) <float[2, 2] w = {1, -2, 0.5, 3}> {
+        a = ai.onnx.ml.Scaler <offset = [0.5, 1.0], scale = [2.0, 0.25]> (x)
+        b = MatMul (a, w)
+        y = Softmax (b)
+    }"""),
+    # Its nodes in another order; other outputs, and what only they need, are left aside.
+    "cut": onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
+    m (float[3] x, string[2] t) => (float[3] y, float[3] z) <float[3] w = {1, 2, 3}> {
+        y = Relu (a)
+        z = own.Unknown (x, t)
+        a = Mul (x, w)
+    }"""),
+    "logarithm": old("m (float[4] x) => (float[4] y) { y = Log (x) }", 13, 7),
+    "vanishing": parse("""m (float[3] x) => (float[3] y) <float c = {1e-9}, float d = {5}> {
+        a = Mul (x, c)
+        b = Sin (a)
+        y = Add (b, d)
+    }"""),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_models(name: str) -> None:
+    for seed in range(6):
+        found = og.check_gradients(RIGHT[name], outputs="y", seed=seed)
+        assert found.ok, str(found)
+        assert all(one.checked for one in found.inputs)
+        assert not any(one.name in ("roi", "scales", "s0", "t", "r") for one in found.inputs)
+
+
+def test_precision_is_that_of_each_input() -> None:
+    found = og.check_gradients(RIGHT["scaler"])
+    assert found.dtype == "float32"
+    x, w = found.inputs
+    assert w.error < 1e-6 < x.error < 2e-3
+
+
+def test_a_default_may_be_fed_and_named() -> None:
+    model = RIGHT["default_inputs"]
+    fed = og.check_gradients(model, {"x": np.ones((2, 2)), "r": np.array([2, 1])}, ["x", "w"])
+    assert fed.ok
+    assert [one.name for one in fed.inputs] == ["x", "w"]
+    with pytest.raises(og.ModelError, match="input or weight 'r'"):
+        og.check_gradients(model, wrt="r")
+
+
+def test_scores_in_maps_are_outputs() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    m (float[N, 2] x) => (float[N, 2] p) <float[2, 2] w = {1, -2, 0.5, 3}> {
+        a = MatMul (x, w)
+        s = Softmax (a)
+        p = ai.onnx.ml.ZipMap <classlabels_int64s = [0, 1]> (s)
+    }""")
+    kind = onnx.helper.make_map_type_proto(
+        onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [])
+    )
+    model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(kind))
+    for outputs in (None, "p"):
+        found = og.check_gradients(model, outputs=outputs)
+        assert found.ok
+        assert [one.name for one in found.inputs] == ["x", "w"]
+
+
+def test_kinks_that_the_outputs_do_not_show_are_said() -> None:
+    # x = Relu (x) - Relu (-x), whose gradient at 0 is 0 by convention.
+    model = parse("""m (float[3] x) => (float[3] y) {
+        n = Neg (x)
+        a = Relu (x)
+        b = Relu (n)
+        y = Sub (a, b)
+    }""")
+    found = og.check_gradients(model, {"x": np.float32([0, 0, 0])})
+    assert found.ok, str(found)
+    wrong = f"{HEADER} Rule (x, y, dy) => (dx) {{ t = Mul (y, dy) dx = Sign (t) }}"
+    with og.register_gradient("Relu", wrong):
+        found = og.check_gradients(model, {"x": np.float32([0, 0, 0])})
+    assert "gradient 0, difference" in found.inputs[0].problem
+    # Between two jumps there is nothing to compare.
+    found = og.check_gradients(KINKS, {"x": np.float32([[1, 2]]), "z": np.float32([1, 1])}, "x")
+    assert found.ok
+    # Quantization has a gradient that passes over its steps.
+    model = parse("""m (float[3] x) => (float[3] y) <float s = {0.1}, int8 z = {0}, float w = {2}> {
+        q = QuantizeLinear (x, s, z)
+        d = DequantizeLinear (q, s, z)
+        y = Mul (d, w)
+    }""")
+    found = og.check_gradients(model)
+    assert found.ok, str(found)
+    assert found.straight_through == ("QuantizeLinear",)
+    assert "passes over rounding" in found.inputs[0].note
+    assert "1 are right, 2 could not be compared" in str(found)
+    assert found.inputs[-1].checked == 1
+
+
+def test_a_rule_that_is_wrong_at_one_point_is_found_there() -> None:
+    cube = f"{HEADER} Cube (x) => (y) {{ s = Mul (x, x) y = Mul (s, x) }}"
+    rule = f"""{HEADER} Rule (x, y, dy) => (dx) {{
+        k = Constant <value_float = 3.0> () c = CastLike (k, x) t = Div (y, x)
+        z = Sub (x, x) e = Equal (x, z) o = Add (z, c) q = Where (e, o, t) u = Mul (q, c)
+        dx = Mul (u, dy)
+    }}"""
+    model = parse("m (float[2] x) => (float[2] y) { y = own.Cube (x) }")
+    with og.register_operator(cube, rule):
+        assert og.check_gradients(model, {"x": np.float32([0.5, -2])}).ok
+        assert not og.check_gradients(model, {"x": np.float32([0.5, 0])}).ok
+
+
+def test_small_gradients_count() -> None:
+    square = f"{HEADER} Square (x) => (y) {{ y = Mul (x, x) }}"
+    rule = f"{HEADER} Rule (x, dy) => (dx) {{ dx = Mul (x, dy) }}"
+    model = parse("""m (float[3] x) => (float[3] y) <float c = {1e-6}> {
+        a = own.Square (x)
+        y = Mul (a, c)
+    }""")
+    with og.register_operator(square, rule):
+        assert not og.check_gradients(model, wrt="x").ok
+
+
 @pytest.mark.parametrize("factor", [3.0, 2.001])
 def test_a_wrong_rule_is_found(factor: float) -> None:
     square = f"{HEADER} Square (x) => (y) {{ y = Mul (x, x) }}"
@@ -135,8 +296,43 @@ def test_what_it_cannot_check_is_said() -> None:
         og.check_gradients(KINKS, outputs="q")
     with pytest.raises(og.ModelError, match="no output that is checked is of floating-point"):
         og.check_gradients(KINKS, outputs="s")
+    with pytest.raises(og.DataError, match="is NaN for these inputs"):
+        og.check_gradients(RIGHT["logarithm"], {"x": -np.ones(4, np.float32)})
     with pytest.raises(og.ShapeError):
         og.check_gradients(KINKS, {"x": np.zeros((2, 3), np.float32)})
+
+
+def test_the_command_with_a_loss(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+    m (float[N, 2] x, string[N, 1] city) => (float[N, 2] p)
+    <float[4, 2] w = {1, -2, 0.5, 3, 1, 0, 2, -1}> {
+        h = ai.onnx.ml.OneHotEncoder <cats_strings = ["Lyon", "Nice"]> (city)
+        s = Constant <value_ints = [-1, 2]> ()
+        o = Reshape (h, s)
+        c = Concat <axis = 1> (x, o)
+        a = MatMul (c, w)
+        p = Softmax (a)
+    }""")
+    onnx.save(model, tmp_path / "model.onnx")
+    rows = [f"{i / 7},{-i},{'Lyon' if i % 3 else 'Nice'},{i % 2},7" for i in range(20)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,city,answer,other", *rows]))
+
+    def run(*options: str) -> Any:
+        return CliRunner().invoke(app, ["check", str(tmp_path / "model.onnx"), *options])
+
+    done = run("--loss", "auto")
+    assert done.exit_code == 4
+    assert "Give it with --data" in done.output
+    file = ["--data", str(tmp_path / "rows.csv"), "--target", "answer", "--ignored", "other"]
+    done = run("--loss", "auto", *file, "--json")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert shown["ok"]
+    assert [(one["name"], one["shape"]) for one in shown["inputs"]] == [
+        ("x", [16, 2]),
+        ("w", [4, 2]),
+    ]
+    assert run("--loss", "squared_error", *file).exit_code != 0
 
 
 def test_the_command(tmp_path: Path) -> None:

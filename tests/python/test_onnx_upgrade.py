@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import onnxgrad as og
 from onnx_tool import MODELS, assert_same, convert, npz_feeds, run_ort, run_reference, run_tool
 
 # Operators whose internal version stock onnxruntime has no kernel for.
@@ -277,6 +278,24 @@ def test_old_operators_mean_the_same(case: Case, tmp_path: Path) -> None:
     got, want = run_new(upgraded, case.feeds()), run_ort(model, case.feeds())
     count = 1 if case.op_type == "Dropout" else len(want)  # onnxruntime's old masks are all False
     assert_same(got[:count], want[:count], 2e-6)
+
+
+def test_group_normalization_18_computes_in_the_type_of_its_input() -> None:
+    x, scale, bias = (uniform(*shape).astype(np.float64) for shape in ((2, 4, 5), (2,), (2,)))
+    values = {"x": x, "scale": scale, "bias": bias}
+    graph = helper.make_graph(
+        [helper.make_node("GroupNormalization", list(values), ["y"], num_groups=2)],
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.DOUBLE, v.shape) for n, v in values.items()],
+        [helper.make_tensor_value_info("y", TensorProto.DOUBLE, x.shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    rows = x.reshape(2, 2, 10)
+    deviation = rows - rows.mean(-1, keepdims=True)
+    expected = deviation / np.sqrt((deviation**2).mean(-1, keepdims=True) + 1e-5)
+    expected = expected * scale[:, None] + bias[:, None]
+    found = og.InferenceSession(model).run(None, values)[0]
+    np.testing.assert_allclose(found, expected.reshape(x.shape), rtol=0, atol=1e-8)
 
 
 def test_every_exported_model_means_the_same(tmp_path: Path) -> None:

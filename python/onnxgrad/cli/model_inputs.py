@@ -15,7 +15,7 @@ from onnxgrad.data.tables import Table, read_npy, read_table
 from onnxgrad.errors import DataError
 from onnxgrad.sessions import InferenceSession, NodeArg
 
-__all__ = ["read_inputs"]
+__all__ = ["in_type_of", "read_inputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +40,7 @@ def read_inputs(
     """
     inputs = session.get_inputs()
     if Path(path).suffix.lower() == ".npy":
-        return {inputs[0].name: _in_type_of(inputs[0], read_npy(path))}
+        return {inputs[0].name: in_type_of(inputs[0], read_npy(path))}
     table = read_table(path, delimiter)
     for name in ignored:
         table.take(name, "--ignored")
@@ -85,10 +85,10 @@ def _converted(value: NodeArg, table: Table, feeds: Feeds) -> Array:
         array = array.astype(np.float64)
     if table.is_csv and len(value.shape) == 1 and array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]  # a column is read as [N, 1]
-    return _in_type_of(value, array)
+    return in_type_of(value, array)
 
 
-def _in_type_of(value: NodeArg, array: Array) -> Array:
+def in_type_of(value: NodeArg, array: Array) -> Array:
     """Convert numbers to the type of an input.
 
     Raises

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.data.columns import name_list
 from onnxgrad.errors import DataError, Error, ModelError
+from onnxgrad.gradient_checks.cut import cut, floating_outputs, is_float, show_scores
 from onnxgrad.gradient_checks.double import (
+    STRAIGHT_THROUGH,
     all_nodes,
     array_in_double,
-    computes_in_double,
     model_in_double,
+    names_in_single,
+    names_rounded,
     parameters_in_single,
 )
 from onnxgrad.gradient_checks.slopes import DOUBLE, ELEMENTS, SINGLE, Precision, Slopes
@@ -23,19 +27,9 @@ from onnxgrad.gradient_checks.slopes import DOUBLE, ELEMENTS, SINGLE, Precision,
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["CheckedInput", "GradientCheck", "check_gradients"]
-
-_Opened: TypeAlias = "tuple[Slopes, dict[str, tuple[int, ...]]]"
+__all__ = ["CheckedInput", "GradientCheck", "check_gradients", "check_with_source"]
 
 _OPEN = 3  # size of dimensions that the model leaves open
-# Their gradients pass over rounding, by convention.
-_STRAIGHT_THROUGH = {
-    "DynamicQuantizeLinear",
-    "QGemm",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QuantizeLinear",
-}
 
 
 class CheckedInput(NamedTuple):
@@ -48,9 +42,12 @@ class CheckedInput(NamedTuple):
     checked : int
         Elements that were moved one by one; where there are more, one direction moved all.
     error : float
-        The largest difference between gradient and slope, relative to slopes larger than 1.
+        The largest difference between gradient and slope, relative to them; where rounding hides
+        the slope, to the smallest that would be seen.
     problem : str
         What is wrong with the gradient, or why there is none; empty: nothing.
+    note : str
+        Where nothing could be compared, as at a kink or a jump; empty: nowhere.
     """
 
     name: str
@@ -58,6 +55,7 @@ class CheckedInput(NamedTuple):
     checked: int
     error: float
     problem: str
+    note: str = ""
 
 
 class GradientCheck(NamedTuple):
@@ -72,7 +70,7 @@ class GradientCheck(NamedTuple):
         so because of operators without float64.
     straight_through : tuple of str
         Operators of the model that round, and whose gradients pass over that as if they did not,
-        where differences see steps.
+        where differences see steps: what is above them cannot be compared.
     """
 
     inputs: tuple[CheckedInput, ...]
@@ -94,7 +92,8 @@ class GradientCheck(NamedTuple):
         rows = [("input", "shape", "checked", "error", "")]
         for one in self.inputs:
             count = f"{one.checked} of {int(np.prod(one.shape))}"
-            verdict = one.problem or "right"
+            right = "" if _is_unknown(one) else "right"
+            verdict = one.problem or ", ".join(text for text in (right, one.note) if text)
             rows.append((one.name, str(list(one.shape)), count, f"{one.error:.1e}", verdict))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = [
@@ -103,14 +102,23 @@ class GradientCheck(NamedTuple):
             for row in rows
         ]
         wrong = sum(bool(one.problem) for one in self.inputs)
+        unknown = sum(_is_unknown(one) for one in self.inputs)
         number = len(self.inputs)
-        verdict = f"{wrong} of {number} are wrong" if wrong else f"all {number} are right"
+        verdict = f"all {number} are right"
+        if wrong:
+            verdict = f"{wrong} of {number} are wrong"
+        elif unknown:
+            verdict = f"{number - unknown} are right, {unknown} could not be compared"
         return "\n".join([*lines, f"in {self.dtype}: {verdict}, largest error {self.error:.1e}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as plain values, for JSON."""
         inputs = [one._asdict() | {"shape": list(one.shape)} for one in self.inputs]
         return {"ok": self.ok, "dtype": self.dtype, "error": self.error, "inputs": inputs}
+
+
+def _is_unknown(one: CheckedInput) -> bool:
+    return bool(one.note) and not one.checked and not one.problem
 
 
 @checked_names
@@ -127,27 +135,32 @@ def check_gradients(
 ) -> GradientCheck:
     """Compare the gradients of a model with differences of the model.
 
-    The model is converted to float64 and its outputs are projected at random; the gradient of that
-    by each input and weight is compared with central differences, element by element. Where the
-    slopes on both sides differ, as at the kink of Relu, the gradient must lie between them.
+    The model is cut to what its outputs depend on and converted to float64, and the outputs are
+    projected at random; the gradient of that by each input and weight is compared with central
+    differences, element by element. At a kink, as that of Relu, the gradient must lie between the
+    slopes on both sides. Where differences do not tell, at jumps or kinks of inner values, other
+    elements are taken, or the row says so: that is no error.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
     feeds : dict of str to array, default=None
-        The inputs; those that are missing are drawn: uniform in [-1, 1], integers 0 or 1.
+        The inputs; those that are missing have their default, or are drawn: uniform in [-1, 1]
+        ([0.1, 1] if outputs are NaN with these), integers 0 or 1.
     wrt : str or list of str, default=None
-        Inputs and weights to check; None is all of floating type but those that their operators
-        take in float32 alone, as Resize its scales.
+        Inputs and weights to check; None is all of floating type that the outputs depend on, but
+        those that no gradient flows to, as the scales of Resize.
     outputs : str or list of str, default=None
-        Outputs to differentiate; None is all of floating type.
+        Outputs to differentiate; None is all of floating type. The output of a ZipMap stands for
+        the scores in it.
     samples : int, default=12
         Elements of each input that are moved one by one, chosen at random; None is all. Where there
         are more elements, a random direction moves all of them once.
     seed : int, default=0
         Of what is drawn and chosen.
     tolerance : float, default=None
-        Largest error that is right; None is 1e-6, and 2e-3 for a model that must run in float32.
+        Largest error that is right; None is 1e-6, and 2e-3 above operators that compute in float32
+        only.
     dims : dict of str to int, default=None
         Sizes of the model's named dimensions, for inputs that are drawn; 3 for others.
 
@@ -161,7 +174,8 @@ def check_gradients(
     ModelError
         No valid model, an unknown name, no floating-point output.
     DataError, ShapeError
-        `feeds` that the model does not accept.
+        `feeds` that the model does not accept, an input that cannot be drawn, outputs that are all
+        NaN.
 
     Examples
     --------
@@ -169,72 +183,235 @@ def check_gradients(
     >>> og.check_gradients(linear_model).ok
     True
     """
-    proto = to_proto(to_core_model(model))
+    return check_with_source(
+        model,
+        feeds,
+        wrt,
+        outputs,
+        samples=samples,
+        seed=seed,
+        tolerance=tolerance,
+        dims=dims,
+        source="feeds=",
+    )
+
+
+def check_with_source(
+    model: ModelLike,
+    feeds: Mapping[str, Any] | None,
+    wrt: str | Iterable[str] | None,
+    outputs: str | Iterable[str] | None,
+    *,
+    samples: int | None,
+    seed: int,
+    tolerance: float | None,
+    dims: Mapping[str, int] | None,
+    source: str,
+) -> GradientCheck:
+    """Implement `check_gradients`; `source` is the option for inputs that messages name."""
+    whole = to_proto(to_core_model(model))
     names = patterns("wrt", wrt) or None
     wanted = patterns("outputs", outputs) or None
-    _check_outputs(proto, wanted)
-    options = {
-        "outputs": wanted,
-        "samples": None if samples is None else positive_int("samples", samples),
-        "seed": positive_int("seed", seed, 0),
-    }
+    _check_outputs(whole, wanted)
+    _check_feeds(whole, feeds or {})
+    _check_names(
+        "floating-point input or weight", names or (), list(_floats(whole)), "There are", "wrt"
+    )
+    scores = show_scores(whole)
+    wanted = wanted and [scores.get(name, name) for name in wanted]
+    floating = [name for name in floating_outputs(whole) if wanted is None or name in wanted]
+    if not floating:
+        raise _no_outputs()
+    proto = cut(whole, floating, names or ())
+    _settle_defaults(proto, feeds or {})
+    check = _Check(
+        proto,
+        {name: value for name, value in (feeds or {}).items() if name in _input_names(proto)},
+        names,
+        tolerance,
+        {
+            "outputs": floating,
+            "samples": None if samples is None else positive_int("samples", samples),
+            "seed": positive_int("seed", seed, 0),
+        },
+        dims or {},
+        source,
+    )
+    found = check.found()
+    if found is None:
+        raise _no_outputs()
+    straight = sorted({node.op_type for node in all_nodes(proto)} & STRAIGHT_THROUGH)
+    return GradientCheck(found, "float32" if check.is_single else "float64", tuple(straight))
 
-    def slopes_of(form: onnx.ModelProto, precision: Precision) -> _Opened:
-        arrays = _complete(form, feeds or {}, dims or {}, seed)
-        return _slopes(form, arrays, names, precision, tolerance, options)
 
-    double = model_in_double(proto)
-    found: dict[str, _Opened] = {}
-    first = None
-    try:
-        found["float64"] = slopes_of(double, DOUBLE)
-    except Error as error:  # perhaps of operators that have no form for float64
-        first = error
-    if first is not None or not computes_in_double(double):
+def _no_outputs() -> ModelError:
+    return ModelError(
+        what="no output that is checked is of floating-point numbers",
+        hint="Name others with outputs=.",
+    )
+
+
+class _Check:
+    """The check of a model that has been cut, in float64 as far as its operators know that."""
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        feeds: Mapping[str, Any],
+        names: Sequence[str] | None,
+        tolerance: float | None,
+        options: dict[str, Any],
+        dims: Mapping[str, int],
+        source: str,
+    ) -> None:
+        self._model = model
+        self._feeds = feeds
+        self._tolerance = tolerance
+        self._options = options
+        self._dims = dims
+        self._source = source
+        left_out = parameters_in_single(model) if names is None else set()  # as scales of Resize
+        self._asked = [
+            name
+            for name in _floats(model)
+            if (names is None or name in names) and name not in left_out
+        ]
+        weights = to_core_model(model).weights if names is None else []
+        self._optional = {one.name for one in weights if not one.trainable}
+        self.is_single = False
+
+    def found(self) -> tuple[CheckedInput, ...] | None:
+        """Return a row for each input and weight; None if no output has gradients."""
+        double = model_in_double(self._model)
+        in_single = names_in_single(double)
+        single: Slopes | None = None
         try:
-            found["float32"] = slopes_of(proto, SINGLE)
-        except Error:
-            if first is not None:
-                raise first from None
-    found = {dtype: opened for dtype, opened in found.items() if opened[0].has_outputs}
-    if not found and first is not None:
-        raise first
-    if not found:
-        raise ModelError(
-            what="no output that is checked is of floating-point numbers",
-            hint="Name others with outputs=.",
-        )
-    straight = sorted({node.op_type for node in all_nodes(proto)} & _STRAIGHT_THROUGH)
-    checked, dtypes = _check_all(found)
-    return GradientCheck(checked, "float32" if "float32" in dtypes else "float64", tuple(straight))
+            slopes = self._open(double, DOUBLE, in_single)
+        except Error:  # perhaps of operators that have no form for float64
+            with contextlib.suppress(Error):
+                single = self._open(self._model, SINGLE)
+            if single is None:
+                raise
+            slopes = single
+        if not slopes.has_outputs:
+            return None
+        rows = []
+        for name in self._asked:
+            row = self._row(slopes, name)
+            if row is None and single is None:  # perhaps refused in float64 only
+                with contextlib.suppress(Error):
+                    single = self._open(self._model, SINGLE)
+            used = slopes
+            if row is None and single is not None and slopes is not single:
+                used, row = single, self._row(single, name)
+            self.is_single |= row is not None and (used is single or name in in_single)
+            if row is None:
+                if name in self._optional:  # no gradient flows there, and none is needed
+                    continue
+                row = CheckedInput(name, slopes.shape(name), 0, float("inf"), slopes.refusal(name))
+            rows.append(row)
+        return tuple(rows)
 
-
-def _check_all(found: dict[str, _Opened]) -> tuple[tuple[CheckedInput, ...], set[str]]:
-    """Check each input in the first type in which it is right; some operators have float32 only."""
-    checked, dtypes = [], set()
-    for name, shape in next(iter(found.values()))[1].items():
-        results = {}
-        for dtype, (slopes, _) in found.items():
-            results[dtype] = _check(slopes, name, shape)
-            if not results[dtype].problem:
-                break
-        dtype = next(
-            (dtype for dtype, one in results.items() if not one.problem), next(iter(results))
-        )
-        checked.append(results[dtype])
-        dtypes.add(dtype)
-    return tuple(checked), dtypes
-
-
-def _check(slopes: Slopes, name: str, shape: tuple[int, ...]) -> CheckedInput:
-    try:
+    def _row(self, slopes: Slopes, name: str) -> CheckedInput | None:
+        """Return the row of an input; None if its gradient is refused."""
+        shape = slopes.shape(name)
+        if slopes.refusal(name):
+            return None
         found = slopes.check(name)
-    except Error as error:
-        return CheckedInput(name, shape, 0, float("inf"), str(error).splitlines()[0])
-    problem = found.problem
-    if problem and slopes.undefined:
-        problem += f"; output '{slopes.undefined[0]}' has NaN itself for these inputs"
-    return CheckedInput(name, shape, found.checked, float(found.error), problem)
+        problem = found.problem
+        if problem and slopes.undefined:
+            problem += f"; output '{slopes.undefined[0]}' has NaN itself for these inputs"
+        return CheckedInput(name, shape, found.checked, float(found.error), problem, found.note)
+
+    def _open(
+        self, model: onnx.ModelProto, precision: Precision, in_single: Collection[str] = ()
+    ) -> Slopes:
+        """Return what compares, with a point where outputs are numbers if one is found."""
+        slopes = self._slopes(model, precision, in_single, -1.0)
+        is_drawn = any(name not in self._feeds for name in _input_names(model))
+        if slopes.undefined and is_drawn:
+            other = self._slopes(model, precision, in_single, 0.1)
+            slopes = other if other.num_terms > slopes.num_terms else slopes
+        if slopes.undefined and not slopes.num_terms:
+            raise DataError(
+                what=f"output '{slopes.undefined[0]}' is NaN for these inputs",
+                value=slopes.undefined[0],
+                hint=f"Give inputs that the model is made for with {self._source}.",
+            )
+        return slopes
+
+    def _slopes(
+        self,
+        model: onnx.ModelProto,
+        precision: Precision,
+        in_single: Collection[str],
+        lowest: float,
+    ) -> Slopes:
+        """Return what compares. Weights become inputs, so that they can be moved."""
+        import onnx
+        from onnx import numpy_helper
+
+        arrays = _complete(
+            model, self._feeds, self._dims, (self._options["seed"], lowest), self._source
+        )
+        opened = onnx.ModelProto()
+        opened.CopyFrom(model)
+        weights = {tensor.name: tensor for tensor in opened.graph.initializer}
+        for name in self._asked:
+            if name in weights:
+                tensor = weights[name]
+                arrays[name] = numpy_helper.to_array(tensor)
+                opened.graph.input.append(
+                    onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+                )
+                opened.graph.initializer.remove(tensor)
+        return Slopes(
+            opened,
+            arrays,
+            precision,
+            tolerance=self._tolerance,
+            in_single=in_single,
+            rounded=names_rounded(model),
+            names=self._asked,
+            **self._options,
+        )
+
+
+def _input_names(model: onnx.ModelProto) -> list[str]:
+    return [value.name for value in model.graph.input]
+
+
+def _floats(model: onnx.ModelProto) -> dict[str, None]:
+    """Return the names of inputs and weights of floating-point numbers."""
+    weights = [one.name for one in model.graph.initializer if is_float(one.data_type)]
+    inputs = [
+        value.name
+        for value in model.graph.input
+        if is_float(value.type.tensor_type.elem_type) and value.name not in weights
+    ]
+    return dict.fromkeys([*inputs, *weights])
+
+
+def _settle_defaults(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
+    """Of each input with a default value, keep one: the input if it is fed, else the value."""
+    defaults = {tensor.name: tensor for tensor in model.graph.initializer}
+    for value in list(model.graph.input):
+        if value.name in defaults and value.name in feeds:
+            model.graph.initializer.remove(defaults[value.name])
+        elif value.name in defaults:
+            model.graph.input.remove(value)
+
+
+def _check_feeds(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
+    names = _input_names(model)
+    for name in feeds:
+        if name not in names:
+            raise DataError(
+                what=f"the model has no input '{name}'",
+                value=name,
+                detail=f"Inputs: {name_list(names)}.",
+                hint="Leave it out, or name one of these.",
+            )
 
 
 def _check_outputs(model: onnx.ModelProto, wanted: Sequence[str] | None) -> None:
@@ -255,80 +432,22 @@ def _check_names(
             )
 
 
-def _slopes(
+def _complete(
     model: onnx.ModelProto,
-    arrays: dict[str, Any],
-    names: Sequence[str] | None,
-    precision: Precision,
-    tolerance: float | None,
-    options: dict[str, Any],
-) -> _Opened:
-    """Return what compares, and the shapes of what it is asked for, by name.
+    feeds: Mapping[str, Any],
+    dims: Mapping[str, int],
+    drawn: tuple[int, float],
+    source: str,
+) -> dict[str, Any]:
+    """Return the feeds in the types of the model, with drawn values for those that are missing.
 
-    Weights become inputs, so that they can be moved.
+    `drawn` are the seed of these and the least of them.
     """
     import onnx
-    from onnx import numpy_helper
 
-    opened = onnx.ModelProto()
-    opened.CopyFrom(model)
-    fed = dict(arrays)
-    weights = {
-        tensor.name: tensor for tensor in opened.graph.initializer if _is_float(tensor.data_type)
-    }
-    known = {
-        value.name: fed[value.name].shape
-        for value in opened.graph.input
-        if value.name not in weights and _is_float(value.type.tensor_type.elem_type)
-    } | {name: tuple(tensor.dims) for name, tensor in weights.items()}
-    left_out = parameters_in_single(model) if names is None else set()  # as scales of Resize
-    asked = {name: known[name] for name in _wanted(names, known) if name not in left_out}
-    inputs = {value.name for value in opened.graph.input}
-    for name in asked:
-        if name in weights:
-            tensor = weights[name]
-            fed[name] = numpy_helper.to_array(tensor)
-            if name not in inputs:
-                opened.graph.input.append(
-                    onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
-                )
-            opened.graph.initializer.remove(tensor)
-    if tolerance is not None:
-        precision = precision._replace(tolerance=float(tolerance))
-    return Slopes(opened, fed, precision, **options), asked
-
-
-def _wanted(names: Sequence[str] | None, known: Mapping[str, Any]) -> list[str]:
-    _check_names("floating-point input or weight", names or (), list(known), "There are", "wrt")
-    return [name for name in known if names is None or name in names]
-
-
-def _is_float(kind: int) -> bool:
-    import onnx
-
-    return kind in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
-
-
-def _complete(
-    model: onnx.ModelProto, feeds: Mapping[str, Any], dims: Mapping[str, int], seed: int
-) -> dict[str, Any]:
-    """Return the feeds in the types of the model, with drawn values for those that are missing."""
-    import onnx
-
-    constants = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in constants]
-    names = [value.name for value in inputs]
-    for name in feeds:
-        if name not in names:
-            raise DataError(
-                what=f"the model has no input '{name}'",
-                value=name,
-                detail=f"Inputs: {name_list(names)}.",
-                hint="Leave it out, or name one of these.",
-            )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(drawn[0])
     arrays = {}
-    for value in inputs:
+    for value in model.graph.input:
         kind = value.type.tensor_type.elem_type
         if value.name in feeds:
             given = feeds[value.name]
@@ -339,7 +458,7 @@ def _complete(
             raise DataError(
                 what=f"input '{value.name}' cannot be drawn: it is no tensor of numbers",
                 value=value.name,
-                hint="Give it with feeds=.",
+                hint=f"Give it with {source}.",
             )
         shape = [
             dim.dim_value if dim.HasField("dim_value") else int(dims.get(dim.dim_param, _OPEN))
@@ -347,6 +466,6 @@ def _complete(
         ]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind)
         is_whole = np.dtype(dtype).kind in "iub"
-        drawn = rng.integers(0, 2, shape) if is_whole else rng.uniform(-1, 1, shape)
-        arrays[value.name] = np.asarray(drawn).astype(dtype)
+        values = rng.integers(0, 2, shape) if is_whole else rng.uniform(drawn[1], 1, shape)
+        arrays[value.name] = np.asarray(values).astype(dtype)
     return arrays

@@ -2,47 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from onnxgrad.gradient_checks.cut import names_above, names_read
 
 if TYPE_CHECKING:
     import onnx
 
 __all__ = [
     "FLOATS",
+    "STRAIGHT_THROUGH",
     "all_nodes",
     "array_in_double",
-    "computes_in_double",
     "model_in_double",
+    "names_in_single",
+    "names_rounded",
     "parameters_in_single",
     "schema_of",
 ]
 
 # Numbers of types in ONNX: float, float16, bfloat16; and double.
 FLOATS = {1, 10, 16}
+_FLOAT = 1
 _DOUBLE = 11
+_SINGLE = "tensor(float)"
+_SINGLE_TYPES = {_SINGLE, "tensor(float16)", "tensor(bfloat16)"}
+_IN_SINGLE = "__float32"  # in names of values
 # Attributes that are the number of a type.
 _TYPE_ATTRIBUTES = {"dtype", "output_dtype", "softmax_precision", "stash_type", "to"}
+# Their gradients pass over rounding, by convention.
+STRAIGHT_THROUGH = {
+    "DynamicQuantizeLinear",
+    "QGemm",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+}
 
 
 def model_in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy with float64 wherever a floating-point type was, also in its functions.
 
-    What an operator reads in float32 only, as Resize its scales, is left as it is.
+    Operators that know no float64 stay in float32: constants and inputs that only they read, as the
+    scales of Resize, are left as they are, and around others there are nodes Cast.
     """
     import onnx
 
     double = onnx.ModelProto()
     double.CopyFrom(model)
     opsets = {opset.domain: opset.version for opset in double.opset_import}
-    kept = _read_in_single(_nodes_of(double.graph.node), opsets)
-    _convert_graph(double.graph, opsets, kept)
+    _convert_graph(double.graph, opsets, parameters_in_single(double))
     for function in double.functions:
         own = {opset.domain: opset.version for opset in function.opset_import}
-        kept = _read_in_single(_nodes_of(function.node), own)
+        kept = _kept(function.node, own, set())
         for value in function.value_info:
             _convert_value(value, kept)
         _convert_nodes(function.node, own, kept)
@@ -50,26 +66,62 @@ def model_in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def parameters_in_single(model: onnx.ModelProto) -> set[str]:
-    """Return the values that only inputs of operators read which take float32 alone."""
+    """Return the inputs and constants that only operators read which take float32 alone."""
     opsets = {opset.domain: opset.version for opset in model.opset_import}
-    nodes = list(_nodes_of(model.graph.node))
-    others = {
-        name
-        for node in nodes
-        for name, formal in zip_longest(node.input, schema_of(node, opsets).inputs)
-        if name and (formal is None or formal.types != {"tensor(float)"})
-    }
-    return _read_in_single(nodes, opsets) - others
+    given = [*model.graph.input, *model.graph.initializer]
+    return _kept(model.graph.node, opsets, {value.name for value in given})
 
 
-def _read_in_single(nodes: Iterable[onnx.NodeProto], opsets: Mapping[str, int]) -> set[str]:
-    """Return the values that inputs of operators read which take float32 alone."""
-    return {
-        name
-        for node in nodes
-        for name, formal in zip(node.input, schema_of(node, opsets).inputs, strict=False)
-        if formal.types == {"tensor(float)"}
+def _kept(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], given: set[str]) -> set[str]:
+    single: set[str] = set()
+    others: set[str] = set()
+    constant = set(given)
+    for node in _nodes_of(nodes):
+        if node.op_type in ("Cast", "Constant"):
+            constant.update(node.output)
+        for attribute in node.attribute:
+            for graph in [attribute.g, *attribute.graphs]:
+                constant.update(tensor.name for tensor in graph.initializer)
+                others.update(value.name for value in graph.output)
+        for name, formal in zip_longest(node.input, schema_of(node, opsets).inputs):
+            if name:
+                is_single = formal is not None and formal.types == {_SINGLE}
+                (single if is_single else others).add(name)
+    return (single - others) & constant
+
+
+def names_in_single(model: onnx.ModelProto) -> set[str]:
+    """Return the values of the graph that operators depend on which compute in float32 alone."""
+    return _names_above(model, _computes_in_single)
+
+
+def names_rounded(model: onnx.ModelProto) -> set[str]:
+    """Return the values of the graph whose gradients pass over rounding, by convention."""
+    return _names_above(model, lambda node, _opsets: node.op_type in STRAIGHT_THROUGH)
+
+
+def _names_above(
+    model: onnx.ModelProto, wanted: Callable[[onnx.NodeProto, Mapping[str, int]], bool]
+) -> set[str]:
+    opsets = {opset.domain: opset.version for opset in model.opset_import}
+    functions = {
+        (function.domain, function.name)
+        for function in model.functions
+        if any(
+            wanted(node, {opset.domain: opset.version for opset in function.opset_import})
+            for node in _nodes_of(function.node)
+        )
     }
+    read = {
+        name
+        for node in model.graph.node
+        if any(
+            wanted(inner, opsets) or (inner.domain, inner.op_type) in functions
+            for inner in _nodes_of([node])
+        )
+        for name in names_read(node)
+    }
+    return names_above(model.graph.node, read)
 
 
 def array_in_double(value: Any) -> Any:
@@ -82,16 +134,6 @@ def array_in_double(value: Any) -> Any:
         "bfloat16",
     )
     return value.astype(np.float64) if is_float else value
-
-
-def computes_in_double(model: onnx.ModelProto) -> bool:
-    """Return whether no operator has outputs in float32 only, as those of ai.onnx.ml."""
-    opsets = {opset.domain: opset.version for opset in model.opset_import}
-    return not any(
-        output and "tensor(float)" in formal.types and "tensor(double)" not in formal.types
-        for node in all_nodes(model)
-        for output, formal in zip(node.output, schema_of(node, opsets).outputs, strict=False)
-    )
 
 
 def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -144,14 +186,66 @@ def _convert_value(value: onnx.ValueInfoProto, kept: set[str]) -> None:
 def _convert_nodes(nodes: Any, opsets: dict[str, int], kept: set[str]) -> None:
     import onnx
 
+    converted = []
     for node in nodes:
-        if node.op_type in ("Cast", "Constant") and not kept.isdisjoint(node.output):
+        is_kept = node.op_type in ("Cast", "Constant") and not kept.isdisjoint(node.output)
+        if is_kept:
+            converted.append(node)
             continue
         # In what it computes, float32 by default.
         if _has_stash_type(node, opsets) and all(a.name != "stash_type" for a in node.attribute):
             node.attribute.append(onnx.helper.make_attribute("stash_type", _DOUBLE))
         for attribute in node.attribute:
             _convert_attribute(node, attribute, opsets, kept)
+        converted += _with_casts(node, opsets, kept)
+    copies = []
+    for node in converted:
+        copies.append(onnx.NodeProto())
+        copies[-1].CopyFrom(node)
+    del nodes[:]
+    nodes.extend(copies)
+
+
+def _with_casts(
+    node: onnx.NodeProto, opsets: Mapping[str, int], kept: set[str]
+) -> list[onnx.NodeProto]:
+    """Return a converted node, between nodes Cast where it knows no float64."""
+    schema = schema_of(node, opsets)
+    before, after = [], []
+    for i, (name, formal) in enumerate(zip(node.input, schema.inputs, strict=False)):
+        if name and name not in kept and formal.types == {_SINGLE}:
+            node.input[i] = f"{name}{_IN_SINGLE}{node.output[0]}_{i}"
+            before.append(_cast(name, node.input[i], _FLOAT))
+    for i, is_single in enumerate(_outputs_in_single(node, opsets)):
+        if is_single:
+            name = node.output[i]
+            node.output[i] = f"{name}{_IN_SINGLE}"
+            after.append(_cast(node.output[i], name, _DOUBLE))
+    return [*before, node, *after]
+
+
+def _cast(name: str, result: str, kind: int) -> onnx.NodeProto:
+    import onnx
+
+    return onnx.helper.make_node("Cast", [name], [result], to=kind)
+
+
+def _is_single(formal: Any) -> bool:
+    """Return whether an output of an operator is float32 (or half), and never float64."""
+    return _SINGLE in formal.types and formal.types <= _SINGLE_TYPES
+
+
+def _computes_in_single(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
+    return any(_outputs_in_single(node, opsets))
+
+
+def _outputs_in_single(node: onnx.NodeProto, opsets: Mapping[str, int]) -> list[bool]:
+    """Return for each output whether it is float32 always, whatever the inputs are."""
+    schema = schema_of(node, opsets)
+    if "stash_type" in schema.attributes:
+        return []
+    formals = zip(node.output, schema.outputs, strict=False)
+    return [bool(name) and _is_single(formal) for name, formal in formals]
 
 
 def _has_stash_type(node: onnx.NodeProto, opsets: dict[str, int]) -> bool:
@@ -185,6 +279,8 @@ def _convert_attribute(
     from onnx import numpy_helper
 
     if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOATS:
+        if any(_outputs_in_single(node, opsets)):
+            return  # as that of DequantizeLinear
         attribute.i = _DOUBLE
     elif attribute.type == onnx.AttributeProto.TENSOR:
         _convert_tensor(attribute.t)
