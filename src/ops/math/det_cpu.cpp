@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "device/cpu/threads.h"
@@ -31,17 +32,24 @@ void swap_rows(double* a, std::int64_t n, std::int64_t i, std::int64_t j) {
   std::swap_ranges(a + i * n, a + (i + 1) * n, a + j * n);
 }
 
-// Subtracts multiples of row k from the rows below it. The factors stay where the zeros would be.
+bool is_finite(const double* a, std::int64_t n) {
+  return std::all_of(a, a + n * n, [](double x) { return std::isfinite(x); });
+}
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// Subtracts multiples of row k from the rows below it, 0 too: 0 times NaN or infinity is NaN. The
+// factors stay where the zeros would be.
 void eliminate(double* a, std::int64_t n, std::int64_t k) {
   for (std::int64_t i = k + 1; i < n; ++i) {
     const double factor = a[i * n + k] / a[k * n + k];
     a[i * n + k] = factor;
-    if (factor == 0) continue;
     for (std::int64_t j = k + 1; j < n; ++j) a[i * n + j] -= factor * a[k * n + j];
   }
 }
 
 double det_of(double* a, std::int64_t n) {
+  const bool has_only_numbers = is_finite(a, n);
   double det = 1;
   for (std::int64_t k = 0; k < n; ++k) {
     std::int64_t best = k;
@@ -54,7 +62,7 @@ double det_of(double* a, std::int64_t n) {
     }
     const double pivot = a[k * n + k];
     det *= pivot;
-    if (pivot == 0) return det;
+    if (pivot == 0) return has_only_numbers ? det : kNaN;
     eliminate(a, n, k);
   }
   return det;
@@ -131,9 +139,10 @@ void cofactors_of(double* a, std::int64_t n, double* scratch, T* result) {
   double* v = scratch;
   auto* rows = reinterpret_cast<std::int64_t*>(scratch + n * n);
   std::int64_t* columns = rows + n;
+  const bool has_only_numbers = is_finite(a, n);
   const Factors factors = factorize(a, n, rows, columns);
   if (factors.rank + 1 < n) {
-    std::fill_n(result, n * n, T{0});
+    std::fill_n(result, n * n, has_only_numbers ? T{0} : static_cast<T>(kNaN));
     return;
   }
   adjugate_upper(a, n, v);

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -21,6 +23,10 @@ std::vector<OpCase> det_cases() {
   add("rank_one", values({1, 2, 3, 2, 4, 6, 3, 6, 9}, {3, 3}));
   add("zeros", values({0, 0, 0, 0}, {2, 2}));
   add("permutation", values({0, 1, 0, 0, 0, 1, 1, 0, 0}, {3, 3}));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  add("nan_behind_zero", values({0, 1, 2, nan}, {2, 2})).no_gradient = "not a number";
+  add("infinity_behind_zero", values({0, 1, 2, infinity}, {2, 2})).no_gradient = "not a number";
   cases.push_back({.name = "of_gram_matrix",
                    .model = "gram = Gemm <transB = 1> (x, x)\ny = Det (gram)",
                    .inputs = {uniform({3, 4}, -1, 1)}});
