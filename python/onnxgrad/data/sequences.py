@@ -46,8 +46,8 @@ class Sequences(Source):
     mask : str, default=None
         Name of the input that is 1 at elements of sequences and 0 at padding. None means
         ``attention_mask`` if the model has this input and `X` does not.
-    padding : number or dict of str to number, default=0
-        What inputs are padded with.
+    padding : number, str or dict of str to these, default=0
+        What inputs are padded with; texts are padded with ``""`` instead of 0.
     ignore_index : int, default=-100
         What labels of positions are padded with: the `ignore_index` of the loss.
     seed : int, default=0
@@ -81,7 +81,7 @@ class Sequences(Source):
         batch_size: int = 32,
         bucket_by_length: str | int | Sequence[int] | bool = "auto",
         mask: str | None = None,
-        padding: float | Mapping[str, float] = 0,
+        padding: float | str | Mapping[str, float | str] = 0,
         ignore_index: int = -100,
         seed: int = 0,
     ) -> None:
@@ -198,6 +198,8 @@ class _Column:
     def __init__(self, values: Any, lengths: list[int] | None) -> None:
         self.values = values
         self.lengths = lengths
+        if lengths:  # of all sequences: the first one may have shorter texts, or integers
+            self._dtype = np.result_type(*{part.dtype for part in values})
 
     @staticmethod
     def of(value: Any, name: str) -> _Column:
@@ -215,11 +217,14 @@ class _Column:
             return _Column(np.asarray(value), None)
         return _Column(parts, [len(part) for part in parts])
 
-    def batch(self, rows: np.ndarray[Any, Any], length: int, padding: float) -> Any:
+    def batch(self, rows: np.ndarray[Any, Any], length: int, padding: float | str) -> Any:
         if self.lengths is None:
             return self.values[rows]
-        first = self.values[0]
-        padded = np.full((len(rows), length, *first.shape[1:]), padding, first.dtype)
+        shape = (len(rows), length, *self.values[0].shape[1:])
+        if self._dtype.kind in "OSTU":
+            padded = np.full(shape, padding or "", object)
+        else:
+            padded = np.full(shape, padding, self._dtype)
         for to, row in zip(padded, rows, strict=True):
             to[: self.lengths[row]] = self.values[row]
         return padded

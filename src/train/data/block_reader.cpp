@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "base/philox.h"
 #include "train/data/lane_reader.h"
 #include "train/data/lanes.h"
+#include "train/data/row_copy.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -74,7 +75,13 @@ void BlockReader::start(std::uint32_t epoch) {
   end_pass();
   is_ending_ = is_done_ = false;
   blocks_done_ = 0;
-  thread_ = std::thread([this, epoch] { read_pass(epoch); });
+  try {
+    thread_ = std::thread([this, epoch] { read_pass(epoch); });
+  } catch (const std::system_error&) {
+    is_ending_ = is_done_ = true;
+    throw DeviceError({.what = "the system does not give a thread that reads the rows",
+                       .hint = "Raise the limit of processes or memory."});
+  }
 }
 
 const Block* BlockReader::next(StopFlag& stop) {
@@ -258,16 +265,7 @@ bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
     PreparedData& data = filling_->data;
     const std::int64_t count = std::min(capacity_ - data.rows, rows.rows - done);
     for (std::size_t c = 0; c < rows.columns.size(); ++c) {
-      Column& column = data.columns[c];
-      if (column.row_bytes != rows.columns[c].row_bytes) {
-        throw DataError(
-            {.what = "'" + column.name + "' has rows of different shapes, from chunk to chunk",
-             .where = {.value = column.name},
-             .hint = "Give batches of one shape, or omit batch_size to train on them as they "
-                     "come."});
-      }
-      std::memcpy(column.values.mutable_raw() + data.rows * column.row_bytes,
-                  rows.columns[c].row(done), static_cast<std::size_t>(count * column.row_bytes));
+      copy_rows(rows.columns[c], done, count, data.columns[c], data.rows);
     }
     data.add_ranges(rows, done, count);
     data.rows += count;

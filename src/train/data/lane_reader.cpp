@@ -1,12 +1,12 @@
 #include "train/data/lane_reader.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/philox.h"
+#include "train/data/row_copy.h"
 #include "train/workers.h"
 
 namespace onnxgrad::train {
@@ -27,16 +27,7 @@ void permute_lane(const Pass& pass, std::uint64_t block, std::uint64_t lane,
 void copy_rows_to(PreparedData& to, const PreparedData& from, std::int64_t first,
                   std::int64_t count) {
   for (std::size_t c = 0; c < from.columns.size(); ++c) {
-    Column& column = to.columns[c];
-    if (column.row_bytes != from.columns[c].row_bytes) {
-      throw DataError(
-          {.what = "'" + column.name + "' has rows of different shapes, from chunk to chunk",
-           .where = {.value = column.name},
-           .hint = "Give batches of one shape, or omit batch_size to train on them as they "
-                   "come."});
-    }
-    std::memcpy(column.values.mutable_raw() + to.rows * column.row_bytes,
-                from.columns[c].row(first), static_cast<std::size_t>(count * column.row_bytes));
+    copy_rows(from.columns[c], first, count, to.columns[c], to.rows);
   }
   to.rows += count;
 }

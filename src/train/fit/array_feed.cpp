@@ -7,6 +7,7 @@
 
 #include "base/checksum.h"
 #include "onnxgrad/option_error.h"
+#include "train/data/row_copy.h"
 #include "train/data/sampler.h"
 #include "train/losses.h"
 
@@ -53,8 +54,7 @@ std::string checksum_of(const PreparedData& data, const PreparedData* validation
     for (const Column& column : rows.columns) {
       checksum.update(fmt::format("{} {}{}\n", column.name, dtype_name(column.values.dtype()),
                                   column.values.dims().to_string()));
-      checksum.update(
-          std::span(column.values.raw(), static_cast<std::size_t>(column.values.size_bytes())));
+      add_rows(checksum, column, 0, rows.rows);
     }
   };
   add(data);

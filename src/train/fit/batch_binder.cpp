@@ -1,19 +1,10 @@
 #include "train/fit/batch_binder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace onnxgrad::train {
 namespace {
-
-// Rows of a size known to the compiler are copied without a call.
-template <std::size_t kBytes>
-void copy_small_rows(const std::byte* from, std::span<const std::int64_t> rows, std::byte* to) {
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(to + i * kBytes, from + rows[i] * static_cast<std::int64_t>(kBytes), kBytes);
-  }
-}
 
 // Whether such rows form a batch of these dimensions, except for the number of rows.
 bool have_same_rows(const Dims& batch, const Dims& rows) {
@@ -25,27 +16,6 @@ bool have_same_rows(const Dims& batch, const Dims& rows) {
 }
 
 }  // namespace
-
-void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
-               std::byte* to) {
-  switch (row_bytes) {
-    case 4:
-      copy_small_rows<4>(from, rows, to);
-      return;
-    case 8:
-      copy_small_rows<8>(from, rows, to);
-      return;
-    case 16:
-      copy_small_rows<16>(from, rows, to);
-      return;
-    default:
-      break;
-  }
-  const auto bytes = static_cast<std::size_t>(row_bytes);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(to + i * bytes, from + rows[i] * row_bytes, bytes);
-  }
-}
 
 RowSlice BatchBinder::take_slice(StepRunner& step, std::int64_t rows) {
   RowSlice slice{.rows = rows};

@@ -7,14 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "train/data/row_copy.h"
 #include "train/fit/batch_feed.h"
 #include "train/session/step_runner.h"
 
 namespace onnxgrad::train {
-
-/// Copies these rows of `row_bytes` bytes each.
-void copy_rows(const std::byte* from, std::int64_t row_bytes, std::span<const std::int64_t> rows,
-               std::byte* to);
 
 /// Batches of which a series is made at most.
 inline constexpr std::size_t kLongestSeries = 256;
@@ -82,9 +79,10 @@ class BatchBinder {
       return source.row(block.order[static_cast<std::size_t>(begin)]);
     }
     Tensor& batch = staging_[column];
-    copy_rows(source.values.raw(), source.row_bytes,
-              block.order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)),
-              batch.mutable_raw());
+    gather_rows(
+        source,
+        block.order.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(rows)),
+        batch.mutable_raw());
     return batch.raw();
   }
 

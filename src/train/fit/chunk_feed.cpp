@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "train/data/row_copy.h"
 #include "train/data/sampler.h"
 #include "train/data/targets.h"
 #include "train/fit/array_feed.h"
@@ -189,7 +190,7 @@ void ChunkFeed::add_own_rows_to_checksum(const Block& block) {
           block.order.empty() ? place : block.order[static_cast<std::size_t>(place)];
       auto hash = static_cast<std::uint64_t>(mark.rows_done + place);
       for (const Column& column : block.data.columns) {
-        hash = base::hash64({column.row(row), static_cast<std::size_t>(column.row_bytes)}, hash);
+        hash = hash_row(column, row, hash);
       }
       mark.sum += hash;
     }
@@ -207,8 +208,7 @@ void ChunkFeed::add_to_checksum(const Block& block) {
   for (const Column& column : block.data.columns) {
     checksum_->update(fmt::format("{} {} {}\n", column.name, dtype_name(column.values.dtype()),
                                   column.row_bytes));
-    checksum_->update(std::span(column.values.raw(),
-                                static_cast<std::size_t>(block.data.rows * column.row_bytes)));
+    add_rows(*checksum_, column, 0, block.data.rows);
   }
   const std::int64_t before = marks_.empty() ? 0 : marks_.back().rows_done;
   marks_.push_back({.rows_done = before + block.data.rows, .checksum = checksum_->hex()});
