@@ -44,8 +44,6 @@ struct EpochLog {
 struct StepLog {
   std::int64_t epoch = 0;  ///< from 1
   std::int64_t step = 0;   ///< of this fit(), from 1
-  /// All steps of this fit(), with those of a resumed one; 0: the number of rows is not known yet.
-  std::int64_t total_steps = 0;
   double loss = 0;
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm
 };
@@ -191,6 +189,9 @@ struct History {
   std::string stop_reason;          ///< empty: all epochs were done
   std::int64_t skipped_steps = 0;   ///< OnNonFinite::kSkip: losses that train_loss leaves out
   std::optional<std::int64_t> best_epoch = {};
+  /// The epoch that the weights are from when fit() has ended: best_epoch where that one was
+  /// restored, else the last one; none if fit() ended within an epoch, or has done none.
+  std::optional<std::int64_t> kept_epoch = {};
   /// Anything suspicious: weights that the first epoch has not changed.
   std::vector<std::string> notes = {};
   std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it exists

@@ -94,7 +94,6 @@ void bind_logs(nb::module_& module) {
   nb::class_<StepLog>(module, "StepLog")
       .def_ro("epoch", &StepLog::epoch)
       .def_ro("step", &StepLog::step)
-      .def_ro("total_steps", &StepLog::total_steps)
       .def_ro("loss", &StepLog::loss)
       .def_ro("grad_norm", &StepLog::grad_norm);
   nb::class_<History>(module, "History")
@@ -103,6 +102,7 @@ void bind_logs(nb::module_& module) {
       .def_ro("stop_reason", &History::stop_reason)
       .def_ro("notes", &History::notes)
       .def_ro("best_epoch", &History::best_epoch)
+      .def_ro("kept_epoch", &History::kept_epoch)
       .def_ro("skipped_steps", &History::skipped_steps)
       .def_ro("checkpoint_problem", &History::checkpoint_problem);
 }

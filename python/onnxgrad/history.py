@@ -19,9 +19,8 @@ __all__ = ["History", "cell_text", "log_of"]
 class History(dict[str, list[float]]):
     """A dictionary of lists with one number for each epoch.
 
-    A fit that ends within an epoch (`max_steps`, a time limit, `stop`) has the training loss of its
-    part too. A fit with more than `max_history` epochs (65,536) keeps only every second, fourth,
-    eighth, ... epoch, and always the first, the best and the newest one.
+    A fit with more than `max_history` epochs (65,536) keeps only every second, fourth, eighth, ...
+    epoch, and always the first, the best and the newest one.
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
     (with validation; NaN for epochs without), ``lr``, ``seconds`` and ``rows_per_s``; for data read
@@ -32,12 +31,51 @@ class History(dict[str, list[float]]):
     (the mean of all), ``slowest_rank``, the worker that waited least, and ``slowest_lag_s``, how
     much longer it computed than the mean of the others; ``rows_per_s`` is that of all workers.
 
+    Attributes
+    ----------
+    best_epoch : int or None
+        The epoch with the lowest validation (or training) loss, or the best monitored value.
+    kept_epoch : int or None
+        The epoch that the weights are from: `best_epoch` after ``early_stopping=`` or
+        ``keep_best=True``, else the last one. None if the fit ended within an epoch, by an error,
+        or before its first epoch was done.
+
     Examples
     --------
     >>> history = History.from_logs([{"train_loss": 2.0}, {"train_loss": 1.0}])
     >>> history["train_loss"]
     [2.0, 1.0]
     """
+
+    def __init__(self, *columns: Any) -> None:
+        super().__init__(*columns)
+        self.best_epoch: int | None = None
+        self.kept_epoch: int | None = None
+
+    @property
+    def kept(self) -> dict[str, float]:
+        """The numbers of `kept_epoch`, by name; empty if there is none."""
+        if self.kept_epoch is None or self.kept_epoch not in self.get("epoch", ()):
+            return {}
+        index = self["epoch"].index(self.kept_epoch)
+        return {name: values[index] for name, values in self.items()}
+
+    @property
+    def kept_line(self) -> str:
+        """Which epoch was kept, if that is not the last one: ``"kept the weights of epoch 8"``."""
+        epochs = self.get("epoch", ())
+        if self.kept_epoch is None or not epochs or self.kept_epoch == epochs[-1]:
+            return ""
+        loss = "val_loss" if "val_loss" in self else "train_loss"
+        value = self.kept.get(loss, math.nan)
+        number = "" if math.isnan(value) else f" ({loss} {value:.6g})"
+        return f"kept the weights of epoch {self.kept_epoch}{number}"
+
+    def __repr__(self) -> str:
+        best = "" if self.best_epoch is None else f", best epoch {self.best_epoch}"
+        kept = "" if self.kept_epoch is None else f", weights of epoch {self.kept_epoch}"
+        epochs = len(self.get("epoch", ()))
+        return f"History(<{epochs} epochs{best}{kept}>, {super().__repr__()})"
 
     @classmethod
     def from_logs(cls, logs: Iterable[Mapping[str, float]]) -> History:
@@ -84,13 +122,7 @@ class History(dict[str, list[float]]):
         return pd.DataFrame(dict(self))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`.
-
-        Raises
-        ------
-        DataError
-            There are no epochs yet.
-        """
+        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`."""
         from onnxgrad.plotting import loss_curves
 
         return loss_curves(self, ax)
@@ -101,7 +133,8 @@ class History(dict[str, list[float]]):
         body = "".join(
             "<tr>" + "".join(f"<td>{value:.6g}</td>" for value in row) + "</tr>" for row in last
         )
-        return f"<table><tr>{head}</tr>{body}</table>"
+        note = f"<p>{self.kept_line}</p>" if self.kept_line else ""
+        return f"<table><tr>{head}</tr>{body}</table>{note}"
 
 
 def log_of(epoch: _core.EpochLog) -> dict[str, float]:

@@ -61,6 +61,32 @@ def test_train_writes_the_trained_model(folder):
     np.testing.assert_allclose(found["coef"].ravel(), [1, -2], atol=2e-3)
 
 
+@pytest.mark.parametrize("option", [["--keep-best"], ["--patience", 3]])
+def test_the_summary_is_of_the_weights_that_are_written(folder, option):
+    """Of the best epoch, not of the last one, which is worse: a large rate makes the loss jump."""
+    arguments = [
+        "--optimizer",
+        "adam",
+        "--lr",
+        1.3,
+        "--epochs",
+        30,
+        "--validation",
+        0.3,
+        "--seed",
+        4,
+    ]
+    out, err = run(*TRAIN, *arguments, *option, cwd=folder)
+    table = [line.split() for line in err.splitlines() if re.match(r" +\d+ ", line)]
+    losses = {int(row[0]): float(row[2]) for row in table}
+    best = min(losses, key=lambda epoch: losses[epoch])
+    assert best < max(losses)
+    shown = re.search(r"^validation: loss (\S+)", out, re.MULTILINE)
+    assert float(shown[1]) == pytest.approx(losses[best], rel=1e-4)
+    assert f"weights of epoch {best}\n" in out
+    assert f"kept the weights of epoch {best} (val_loss" in err
+
+
 def test_train_on_npz_quietly_with_history(folder):
     arguments = ["--data", "data.npz", "--target", "y", "-o", "out.onnx", "--epochs", 3]
     out, err = run("train", "model.onnx", *arguments, "-q", "--history", "h.csv", cwd=folder)

@@ -259,7 +259,22 @@ def test_keep_best(rows):
     trainer.fit(X[:80], y[:80], keep_best=True, **options)
     best = int(np.argmin(losses))
     assert best < 5
+    history = trainer.history
+    assert history.kept_epoch == history.best_epoch == best + 1
+    assert history.kept["val_loss"] == losses[best]
+    assert trainer.evaluate(*held_out).loss == pytest.approx(losses[best], rel=1e-6)
+    assert (
+        history.kept_line == f"kept the weights of epoch {best + 1} (val_loss {losses[best]:.6g})"
+    )
+    assert f"weights of epoch {best + 1}" in repr(history)
+    assert history.kept_line in history._repr_html_()
     np.testing.assert_array_equal(weights_after(trainer)["W0"], states[best])
+    trainer.fit(X[:80], y[:80], **options)
+    assert trainer.history.kept_epoch == 6
+    assert not trainer.history.kept_line
+    trainer.fit(X[:80], y[:80], batch_size=10, **{**options, "max_steps": 12})  # within an epoch
+    assert trainer.history.kept_epoch is None
+    assert trainer.history.kept == {}
 
 
 @pytest.mark.parametrize("limit", [0.3, "0.3s", "0.005m"])

@@ -45,7 +45,8 @@ class LogMessages(Callback):
         """Log how many epochs were done."""
         done = int(trainer.history["epoch"][-1]) if trainer.history else 0
         why = f" ({trainer.stop_reason})" if trainer.stop_reason else ""
-        log("info", f"ended after {done} of {trainer.epochs} epochs{why}")
+        kept = f"; {trainer.history.kept_line}" if trainer.history.kept_line else ""
+        log("info", f"ended after {done} of {trainer.epochs} epochs{why}{kept}")
 
 
 def messages() -> list[LogMessages]:

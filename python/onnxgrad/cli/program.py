@@ -220,11 +220,7 @@ def evaluate(
         str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
     ],
     target: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Column with the targets; for .npy, their file. May be given several times.",
-        ),
+        str, typer.Option(metavar="NAME", help="Column with the targets; for .npy, their file.")
     ],
     sample_weight: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column with a weight for each row.")
@@ -250,7 +246,7 @@ def evaluate(
     evaluation.evaluate(
         model,
         data,
-        ",".join(target),
+        target,
         sample_weight,
         ignored,
         loss,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -29,11 +30,10 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
-from onnxgrad.cli.train_options import FIT_OPTIONS, joined, merged, stored
-from onnxgrad.data.columns import name_list
-from onnxgrad.data.tables import column_names
+from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
 from onnxgrad.distributed import DataParallel, Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
+from onnxgrad.history import History
 from onnxgrad.losses import penalties
 from onnxgrad.optimizers import Optimizer
 from onnxgrad.run_folder import RunFolder
@@ -102,7 +102,7 @@ def _say(options: SimpleNamespace, text: str) -> None:
 
 def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> SimpleNamespace:
     """Return the options, completed from a configuration file or the run to resume."""
-    options = joined(given)
+    options = dict(given)
     if options["resume"] == "auto":
         _choose_run(options, workers)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
@@ -283,13 +283,7 @@ def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
     if options.target is None and trainer.session.optimizer is None:
         options.target = trainer.session.target_name or None
     if options.target is None:
-        names = column_names(options.data, options.delimiter)
-        raise errors.OptionError(
-            what="--target is missing",
-            value="--target",
-            detail=f"{options.data} has {name_list(names, 30)}." if names else "",
-            hint="Give the name of the column to predict.",
-        )
+        raise errors.OptionError(what="--target is missing", value="--target", hint="See --help.")
 
 
 def _optimizer(options: SimpleNamespace) -> Optimizer | None:
@@ -464,13 +458,13 @@ def _finish(
     """Write the model, then print its losses."""
     written = options.output or _last(folder)
     if not options.is_first:
-        _results(trainer, data, options.allow_nan)
+        _results(trainer, data, options)
         return
     if options.output is not None or (folder is not None and folder.problem):
         save_output(trainer, str(written))
     with contextlib.suppress(OutputClosedError):  # the model has been written
         try:
-            for line in _results(trainer, data, options.allow_nan):
+            for line in _results(trainer, data, options):
                 out(line)
         finally:
             out(f"wrote {written}")
@@ -484,18 +478,32 @@ def _finish(
         )
 
 
-def _results(trainer: Trainer, data: TrainData, nan: bool) -> list[str]:
+def _results(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> list[str]:
     is_fraction = isinstance(data.validation, float)  # of the same rows
+    nan = options.allow_nan
     result = trainer.evaluate(*data.rows, allow_nan=nan)
     lines = [_summary("all rows" if is_fraction else "train", result)]
     if data.validation is not None and not is_fraction:
         held_out = data.validation if isinstance(data.validation, tuple) else (data.validation,)
         lines.append(_summary("validation", trainer.evaluate(*held_out, allow_nan=nan)))
     elif is_fraction and trainer.history.get("val_loss"):
-        last = {name: values[-1] for name, values in trainer.history.items() if values}
-        evaluation = Evaluation(last["val_loss"], last.get("val_accuracy"), 0)
-        lines.append(_summary("validation", evaluation))
+        lines.append(_validation_of(trainer.history))
+    restores = options.keep_best or _early_stopping(options)
+    if trainer.history.kept_epoch is not None and restores:
+        lines.append(f"weights of epoch {trainer.history.kept_epoch}")
     return lines
+
+
+def _validation_of(history: History) -> str:
+    """Return the validation of the weights that were kept, or else the last one and its epoch."""
+    logs, name = history.kept, "validation"
+    if math.isnan(logs.get("val_loss", math.nan)):
+        epochs = [i for i, value in enumerate(history["val_loss"]) if not math.isnan(value)]
+        if not epochs:
+            return "validation: none was done"
+        logs = {name: values[epochs[-1]] for name, values in history.items()}
+        name = f"validation after epoch {int(logs['epoch'])}"
+    return _summary(name, Evaluation(logs["val_loss"], logs.get("val_accuracy"), 0))
 
 
 def _summary(name: str, result: Evaluation) -> str:

@@ -78,6 +78,8 @@ class FitHooks(TrainedModel):
         self._issue_warnings()
         found = self._core.history
         self.history = History.from_logs(log_of(epoch) for epoch in found.epochs)
+        self.history.best_epoch = found.best_epoch
+        self.history.kept_epoch = found.kept_epoch
         self.stop_reason = self.stop_reason or found.stop_reason
         self.skipped_steps = found.skipped_steps
         self.checkpoint_problem = found.checkpoint_problem
@@ -111,8 +113,6 @@ class FitHooks(TrainedModel):
             "step": float(step.step),
             "train_loss": step.loss,
         }
-        if step.total_steps > 0:
-            logs["total_steps"] = float(step.total_steps)
         if step.grad_norm is not None:
             logs["grad_norm"] = step.grad_norm
         stop = False

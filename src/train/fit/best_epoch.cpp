@@ -43,8 +43,10 @@ bool BestEpoch::has_waited() const {
          epochs_without_improvement_ >= options_.early_stopping->patience;
 }
 
-void BestEpoch::restore() const {
-  if (snapshot_ && history_.best_epoch) snapshot_->restore();
+bool BestEpoch::restore() const {
+  if (!snapshot_ || !history_.best_epoch) return false;
+  snapshot_->restore();
+  return true;
 }
 
 void BestEpoch::add_to(Checkpoint& checkpoint) const {

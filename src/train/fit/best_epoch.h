@@ -19,8 +19,8 @@ class BestEpoch {
   void add(EpochLog& log);
   /// Whether there was no improvement for as long as the options allow.
   bool has_waited() const;
-  /// The weights of the best epoch, if they were kept.
-  void restore() const;
+  /// The weights of the best epoch, if they were kept; false: they were not.
+  bool restore() const;
 
   /// The last epoch was the best, and no checkpoint has it.
   bool is_unsaved() const { return is_unsaved_; }
