@@ -1,7 +1,6 @@
 #ifndef ONNXGRAD_TRAINING_SESSION_H_
 #define ONNXGRAD_TRAINING_SESSION_H_
 
-#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -70,12 +69,6 @@ class TrainingSession {
   /// that matches no weight, no weight to train).
   explicit TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer = Sgd{},
                            const TrainingOptions& options = {});
-  /// The same for a loss without options: TrainingSession(model, SoftmaxCrossEntropy{}, Adam{}).
-  template <class Function>
-    requires(std::convertible_to<Function, LossFunction> && !std::convertible_to<Function, Loss>)
-  explicit TrainingSession(const Model& model, const Function& function,
-                           const Optimizer& optimizer = Sgd{}, const TrainingOptions& options = {})
-      : TrainingSession(model, Loss{.function = function}, optimizer, options) {}
   /// Trains as the model's file describes, if it has training information (has_training_info());
   /// else with Loss{} and Sgd{}. Options that contradict the file throw OptionError.
   explicit TrainingSession(const Model& model, const TrainingOptions& options = {});
@@ -117,10 +110,11 @@ class TrainingSession {
   /// Throws: ModelError (pattern that matches no trained weight, nothing left to train); the
   /// session is then unchanged. The step is recompiled, as by unfreeze().
   void freeze(std::span<const std::string> patterns);
-  /// Trains the matching floating-point weights that are not trained, whether frozen or never
-  /// trained. A weight continues from its previous optimizer state, with its own update count.
-  /// Throws: ModelError (pattern that matches no such weight, weight that does not affect the
-  /// loss), GradientError.
+  /// Trains the matching weights that are not trained, whether frozen or never trained; a pattern
+  /// matches parameters, a full name any floating-point weight. A weight continues from its
+  /// previous optimizer state, with its own update count. Nothing happens if all that match are
+  /// trained. Throws: ModelError (pattern that matches no such weight, weight that does not affect
+  /// the loss), GradientError.
   void unfreeze(std::span<const std::string> patterns);
 
   /// Converts labels in the user's form (numbers, strings) to what the loss reads: class numbers

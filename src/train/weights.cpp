@@ -1,5 +1,7 @@
 #include "train/weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -93,6 +95,7 @@ class WeightFinder {
     const auto scale = std::ranges::find(readings, kQuantizationScale, &Reading::reason);
     if (scale != readings.end()) {
       weight.reason = scale->reason;
+      weight.has_gradient = true;
       weight.reader = scale->node;
       weight.input = scale->input;
       return;
@@ -100,6 +103,8 @@ class WeightFinder {
     for (const Reading& reading : readings) {
       std::string reason = reason_against(*weight.value, reading);
       const bool is_parameter = reason.empty();
+      weight.has_gradient =
+          weight.has_gradient || (reading.role != Role::kNone && reading.role != Role::kStatistic);
       if (!is_parameter && !is_first) continue;
       is_first = false;
       weight.reason = std::move(reason);
@@ -207,36 +212,56 @@ namespace {
 
 }  // namespace
 
-namespace {
-
-// A constant of the definition of an operator is in no file: only its full name selects it.
-bool is_selected(const Weight& weight, const std::vector<std::string>& patterns) {
-  const auto& origin = weight.value->origin;
-  return origin == nullptr || origin->kind != ir::WeightOrigin::Kind::kDefinition ||
-         std::ranges::find(patterns, weight.value->name) != patterns.end();
+std::vector<bool> match_weights(std::span<const std::string> patterns,
+                                std::span<const Weight> weights, std::string_view what,
+                                const std::function<bool(const Weight&)>& is_parameter) {
+  std::vector<std::string> names;
+  for (const Weight& weight : weights) names.push_back(weight.value->name);
+  std::vector<bool> selected(weights.size(), false);
+  for (const std::string& pattern : patterns) {
+    const auto matched = match_patterns(std::span(&pattern, 1), names, what);
+    const auto select = [&](const auto& is_wanted) {
+      bool any = false;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        if (!matched[i] || !is_wanted(weights[i])) continue;
+        selected[i] = any = true;
+      }
+      return any;
+    };
+    if (select([&](const Weight& weight) { return weight.value->name == pattern; })) continue;
+    if (select(is_parameter)) continue;
+    if (select([](const Weight& weight) {
+          return weight.has_gradient && !is_of_definition(weight);
+        })) {
+      continue;
+    }
+    const auto first = static_cast<std::size_t>(std::ranges::find(matched, true) - matched.begin());
+    throw ModelError({.what = fmt::format("'{}' matches no parameter", pattern),
+                      .where = {.value = names[first]},
+                      .detail = fmt::format("'{}' is not trained by default: {}.", names[first],
+                                            weights[first].reason),
+                      .hint = "Give its full name to train it all the same."});
+  }
+  return selected;
 }
-
-}  // namespace
 
 std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen) {
+  constexpr std::string_view kWhat = "floating-point weight";
   std::vector<std::string> names;
-  std::vector<const Weight*> floating;
+  std::vector<Weight> floating;
   for (const Weight& weight : weights) {
     if (!is_floating(weight.value->initializer.dtype())) continue;
     names.push_back(weight.value->name);
-    floating.push_back(&weight);
+    floating.push_back(weight);
   }
-  const auto wanted = match_patterns(trainable, names, "floating-point weight");
-  const auto excluded = match_patterns(frozen, names, "floating-point weight");
+  const auto wanted = match_weights(trainable, floating, kWhat, &Weight::trainable);
+  const auto excluded = match_patterns(frozen, names, kWhat);
   std::vector<Weight> selected;
   for (std::size_t i = 0; i < floating.size(); ++i) {
-    const bool is_wanted = trainable.empty() ? floating[i]->trainable
-                                             : wanted[i] && is_selected(*floating[i], trainable);
-    if (is_wanted && !excluded[i]) {
-      selected.push_back(*floating[i]);
-    }
+    const bool is_wanted = trainable.empty() ? floating[i].trainable : wanted[i];
+    if (is_wanted && !excluded[i]) selected.push_back(floating[i]);
   }
   if (selected.empty()) refuse_no_weight(names, trainable, frozen);
   return selected;

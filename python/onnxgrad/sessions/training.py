@@ -308,7 +308,9 @@ class TrainingSession(NotPickled):
         Parameters
         ----------
         patterns : str or list of str
-            Names or glob patterns. A weight continues from the optimizer state that it had.
+            Names or glob patterns. A pattern selects parameters, and weights that were trained
+            before; any other floating-point number, such as the ratio of a Dropout, is trained by
+            its full name only. A weight continues from the optimizer state that it had.
 
         Raises
         ------
@@ -533,11 +535,6 @@ class TrainingSession(NotPickled):
 
     def __repr__(self) -> str:
         return f"TrainingSession({self._description()})"
-
-    def _repr_html_(self) -> str:
-        from onnxgrad.sessions.html import session_html
-
-        return session_html(self)
 
     def _description(self) -> str:
         """Return a short description of loss, optimizer and progress."""

@@ -59,18 +59,28 @@ void freeze(TrainedSet& set, std::span<const std::string> patterns) {
 }
 
 void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working) {
-  std::vector<std::string> others;
-  for (const Weight& weight : find_weights(working, builtin_engine().ops)) {
+  std::vector<Weight> weights = find_weights(working, builtin_engine().ops);
+  std::erase_if(weights, [](const Weight& weight) {
+    return !is_floating(weight.value->initializer.dtype());
+  });
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::ranges::find(names, name) != names.end();
+  };
+  std::erase_if(weights, [&](const Weight& weight) {  // nothing to do for one of these by its name
     const std::string& name = weight.value->name;
-    const bool is_trained = std::ranges::find(set.trained, name) != set.trained.end();
-    if (!is_trained && is_floating(weight.value->initializer.dtype())) others.push_back(name);
-  }
-  const auto matched = match_patterns(patterns, others, "weight that is not trained");
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    if (!matched[i]) continue;
-    set.trained.push_back(others[i]);
-    std::erase(set.held, others[i]);
-    set.with_own_count.insert(others[i]);
+    return has(set.trained, name) && std::ranges::find(patterns, name) != patterns.end();
+  });
+  const auto matched =
+      match_weights(patterns, weights, "weight that is not trained", [&](const Weight& weight) {
+        const std::string& name = weight.value->name;
+        return weight.trainable || has(set.held, name) || has(set.trained, name);
+      });
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const std::string& name = weights[i].value->name;
+    if (!matched[i] || has(set.trained, name)) continue;
+    set.trained.push_back(name);
+    std::erase(set.held, name);
+    set.with_own_count.insert(name);
   }
 }
 
