@@ -44,6 +44,8 @@ struct EpochLog {
 struct StepLog {
   std::int64_t epoch = 0;  ///< from 1
   std::int64_t step = 0;   ///< of this fit(), from 1
+  /// All steps of this fit(), with those of a resumed one; 0: the number of rows is not known yet.
+  std::int64_t total_steps = 0;
   double loss = 0;
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm
 };

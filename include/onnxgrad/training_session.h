@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAINING_SESSION_H_
 #define ONNXGRAD_TRAINING_SESSION_H_
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -69,6 +70,12 @@ class TrainingSession {
   /// that matches no weight, no weight to train).
   explicit TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer = Sgd{},
                            const TrainingOptions& options = {});
+  /// The same for a loss without options: TrainingSession(model, SoftmaxCrossEntropy{}, Adam{}).
+  template <class Function>
+    requires(std::convertible_to<Function, LossFunction> && !std::convertible_to<Function, Loss>)
+  explicit TrainingSession(const Model& model, const Function& function,
+                           const Optimizer& optimizer = Sgd{}, const TrainingOptions& options = {})
+      : TrainingSession(model, Loss{.function = function}, optimizer, options) {}
   /// Trains as the model's file describes, if it has training information (has_training_info());
   /// else with Loss{} and Sgd{}. Options that contradict the file throw OptionError.
   explicit TrainingSession(const Model& model, const TrainingOptions& options = {});

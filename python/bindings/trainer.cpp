@@ -94,6 +94,7 @@ void bind_logs(nb::module_& module) {
   nb::class_<StepLog>(module, "StepLog")
       .def_ro("epoch", &StepLog::epoch)
       .def_ro("step", &StepLog::step)
+      .def_ro("total_steps", &StepLog::total_steps)
       .def_ro("loss", &StepLog::loss)
       .def_ro("grad_norm", &StepLog::grad_norm);
   nb::class_<History>(module, "History")

@@ -19,8 +19,9 @@ __all__ = ["History", "cell_text", "log_of"]
 class History(dict[str, list[float]]):
     """A dictionary of lists with one number for each epoch.
 
-    A fit with more than `max_history` epochs (65,536) keeps only every second, fourth, eighth, ...
-    epoch, and always the first, the best and the newest one.
+    A fit that ends within an epoch (`max_steps`, a time limit, `stop`) has the training loss of its
+    part too. A fit with more than `max_history` epochs (65,536) keeps only every second, fourth,
+    eighth, ... epoch, and always the first, the best and the newest one.
 
     The keys are ``epoch``, ``train_loss``, ``val_loss``, ``val_accuracy`` and ``val_<metric>``
     (with validation; NaN for epochs without), ``lr``, ``seconds`` and ``rows_per_s``; for data read
@@ -122,7 +123,13 @@ class History(dict[str, list[float]]):
         return pd.DataFrame(dict(self))
 
     def plot(self, ax: Any = None) -> Any:
-        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`."""
+        """Draw the loss curves; see `onnxgrad.plotting.loss_curves`.
+
+        Raises
+        ------
+        DataError
+            There are no epochs yet.
+        """
         from onnxgrad.plotting import loss_curves
 
         return loss_curves(self, ax)

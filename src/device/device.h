@@ -90,6 +90,9 @@ class Device {
   /// takes this long on one. 1: its kernels do not run on threads of the process.
   virtual int threads_of_kernel(double cost_ns, int most) const;
   virtual int threads_of_plan(double cost_ns, int most) const;
+  /// Starts so many threads for kernels that this thread runs, which would otherwise start at the
+  /// first kernel that takes them. Throws: DeviceError (the system has no more).
+  virtual void start_threads(int /*count*/) {}
   /// The most that took part in a kernel that this thread ran since the last call; for profiles.
   virtual int take_threads_used() { return 1; }
 };

@@ -19,6 +19,9 @@
 
 namespace onnxgrad::opdef {
 
+/// A run with fewer iterations does not look for an interrupt.
+inline constexpr std::int64_t kMostWithoutPoll = 4096;
+
 /// The location of an operand of a body: in iteration i at `at` + i * `stride` (bytes).
 struct Slice {
   std::byte* at = nullptr;
@@ -56,6 +59,8 @@ class CompiledBody {
   /// Types and shapes of the outputs after those of the states.
   virtual const std::vector<TensorDesc>& outputs() const = 0;
   virtual std::int64_t workspace_bytes() const = 0;
+  /// Whether one of its kernels may throw (PreparedKernel::checks).
+  virtual bool may_throw() const = 0;
   /// The sum over its kernels.
   virtual double flops() const = 0;
   /// Returns the number of iterations. Allocates nothing.

@@ -73,9 +73,16 @@ struct Launch {
 };
 
 /// args: the inputs, then the outputs (nullptr where absent), then the scratch block. All dense
-/// row-major. Never fails on the request that it was prepared for, except by throwing DataError
-/// for index values out of range; never allocates.
+/// row-major. Never fails on the request that it was prepared for, except for
+/// PreparedKernel::checks; never allocates.
 using KernelFn = void (*)(const void* data, std::byte* const* args, const Launch& launch);
+
+/// A reason for which a kernel may throw when it runs: values of an input that it checks.
+struct ValueCheck {
+  int input = -1;  ///< -1: other reasons, such as memory for texts or an interrupt
+  /// Checks of the same value with the same bounds pass or fail together.
+  std::vector<std::int64_t> bounds = {};
+};
 
 struct PreparedKernel {
   KernelFn fn = nullptr;
@@ -86,6 +93,10 @@ struct PreparedKernel {
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"
   double flops = 0;
+  /// Everything that it may throw for. A plan lets such a kernel run before states are overwritten,
+  /// so that a step that throws has changed nothing. A kernel of a gradient leaves out what the
+  /// forward pass, in the same step, has checked before.
+  std::vector<ValueCheck> checks = {};
 };
 
 struct KernelOffer {

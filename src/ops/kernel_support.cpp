@@ -20,6 +20,19 @@ std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest
   return request.constants[input]->to_int64s();
 }
 
+void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
+                      std::size_t input, const std::vector<std::int64_t>& sizes, bool from_zero) {
+  if (const auto known = planned_ints(request, input)) {
+    bool is_right = true;
+    for (std::size_t i = 0; i < known->size(); ++i) {
+      const std::int64_t size = sizes.empty() ? 0 : sizes[i % sizes.size()];
+      is_right = is_right && (*known)[i] >= (from_zero ? 0 : -size) && (*known)[i] < size;
+    }
+    if (is_right) return;
+  }
+  offer.kernel.checks.push_back({.input = static_cast<int>(input), .bounds = sizes});
+}
+
 void throw_index_error(std::int64_t index, std::int64_t size, const std::string& node) {
   throw DataError({.what = fmt::format("index {} is out of range", index),
                    .where = {.node = node},

@@ -48,6 +48,13 @@ inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const s
   return index < 0 ? index + size : index;
 }
 
+/// Notes that the kernel checks the indices in `input`: in [-size, size), or in [0, size) if only
+/// those are `from_zero`; with several sizes, each row of indices has one for each of them. Nothing
+/// is noted for a constant whose indices are right.
+void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
+                      std::size_t input, const std::vector<std::int64_t>& sizes,
+                      bool from_zero = false);
+
 /// Calls f with a value of the unsigned type of `bytes` (1, 2, 4 or 8).
 template <class Function>
 void with_element_type(std::int64_t bytes, Function&& f) {

@@ -114,6 +114,7 @@ class Compiler {
     std::erase_if(graph().inputs, [](const ir::Value* v) { return !v->is_input; });
     std::erase_if(graph().initializers, [](const ir::Value* v) { return !v->is_initializer(); });
     binding_.output_blocks = program_.output_blocks;
+    binding_.keeps_state_if_thrown = program_.keeps_state_if_thrown;
     for (const StateUpdate& update : program_.updates) {
       binding_.updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
     }
@@ -305,6 +306,7 @@ class Compiler {
     tail->model.opset_imports = region_.model->opset_imports;
     tail->model.graph->name = from.name;
     tail->is_tail = true;
+    tail->keeps_state_if_thrown = program_.keeps_state_if_thrown;
 
     std::vector<ir::Value*> plan_outputs;
     std::unordered_map<const ir::Value*, std::size_t> output_index;

@@ -91,6 +91,7 @@ struct Executor::Impl {
       input_ports.push_back(port_of(input));
     }
     for (const ir::Value* output : graph.outputs) output_ports.push_back(port_of(output));
+    program.keeps_state_if_thrown = !program.updates.empty();
     // Passes preserve outputs: the new state is one too.
     program.output_blocks = options.output_blocks;
     ONNXGRAD_ASSERT(program.output_blocks.size() <= graph.outputs.size());
@@ -193,7 +194,9 @@ struct Executor::Impl {
         entries, [&](const Entry& entry) { return entry.dims == dims && entry.values == values; });
     if (found != entries.end()) {
       entries.splice(entries.begin(), entries, found);
-      return *entries.front().region;
+      Region& known = *entries.front().region;
+      if (arena.owner == nullptr) fit_arena(known);  // there was no memory for a larger one
+      return known;
     }
     if (dims.size() != input_ports.size()) {
       throw DataError(
@@ -272,9 +275,11 @@ struct Executor::Impl {
     return dims;
   }
 
-  // One arena, sized for the largest plan; all plans move when it grows.
+  // One arena, sized for the largest plan; all plans move when it grows. Without memory for it they
+  // have none, until the next plan is prepared.
   void fit_arena(Region& region) {
     if (arena.owner == nullptr || region.arena_bytes() > arena.bytes) {
+      const base::MemoryBudgetScope scope(options.budget);
       options.stream->synchronize();
       for (Entry& entry : entries) entry.region->set_arena({});
       arena = {};

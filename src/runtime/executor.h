@@ -138,10 +138,13 @@ class Execution {
   /// One step: computes all outputs, then updates the state. Allocates nothing if
   /// every shape is static. Throws: DataError (an index value out of range), on an
   /// asynchronous device possibly when a result is read; the state is then unchanged or that of a
-  /// complete step.
+  /// complete step. DeviceError (memory), if shapes are not static: the state is unchanged.
   virtual void run() = 0;
+  /// run(), and copies of these outputs, whose memory is allocated before a state changes.
+  virtual std::vector<Tensor> run_copying(std::span<const std::size_t> outputs) = 0;
   /// run() for each step, with its rows bound and StepCells::step counted up after it; writes the
-  /// result of each. Stops after the first one that is not finite; returns the number of steps.
+  /// result of each. Stops after the first one that is not finite; returns the number of steps. If
+  /// one throws, StepCells::step has counted those before it.
   virtual std::size_t run_series(const StepSeries& series, std::span<double> results) = 0;
   /// Output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;

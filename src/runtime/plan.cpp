@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -553,13 +554,38 @@ std::string Plan::to_text() const {
   return text;
 }
 
+namespace {
+
+// Nodes that may throw, but for those whose checks an earlier one in the graph makes too: only the
+// first one of these matters.
+std::vector<const ir::Node*> throwing_nodes(const ir::Graph& graph, const ViewRoots& roots,
+                                            const Kernels& kernels) {
+  std::set<std::pair<const ir::Value*, std::vector<std::int64_t>>> known;
+  std::vector<const ir::Node*> nodes;
+  for (const ir::Node* node : graph.nodes) {
+    if (roots.is_view(node)) continue;
+    bool is_new = false;
+    for (const opdef::ValueCheck& check : kernels.of(node).checks) {
+      const ir::Value* value =
+          check.input < 0 ? nullptr : node->input(static_cast<std::size_t>(check.input));
+      is_new |= value == nullptr || known.emplace(roots.of(value), check.bounds).second;
+    }
+    if (is_new) nodes.push_back(node);
+  }
+  return nodes;
+}
+
+}  // namespace
+
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                int threads, PlanMemory memory, const opdef::BodyCompiler* bodies,
                opdef::PackedConstants* packed) {
   const ViewRoots roots(graph, engine.ops);
   const bool is_tight = memory == PlanMemory::kLimited;
   const Kernels kernels(graph, roots, engine, threads, !is_tight, bodies, packed);
-  const Scheduler scheduler(graph, roots, binding.updates);
+  std::vector<const ir::Node*> first;
+  if (binding.keeps_state_if_thrown) first = throwing_nodes(graph, roots, kernels);
+  const Scheduler scheduler(graph, roots, binding.updates, first);
   // Updates that run early free what they read, but may need scratch where most memory is in use.
   Planner early(graph, binding, engine, roots, kernels, is_tight);
   early.run(scheduler.schedule(UpdateNumbers::kEarly));

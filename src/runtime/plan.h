@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_RUNTIME_PLAN_H_
 #define ONNXGRAD_RUNTIME_PLAN_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -86,6 +87,11 @@ struct Plan {
   bool updates_state = false;             ///< a run that ends early would leave half an update
 
   std::string to_text() const;
+  /// Whether a kernel may throw when it runs.
+  bool may_throw() const {
+    return std::ranges::any_of(steps,
+                               [](const PlanStep& step) { return !step.kernel.checks.empty(); });
+  }
 };
 
 /// How the inputs of a graph are supplied: by number of state or of feed.
@@ -95,6 +101,8 @@ struct GraphBinding {
   std::vector<StateUpdate> updates;
   /// For each output of the graph: the block that it is written to; the others are in the arena.
   std::vector<std::size_t> output_blocks = {};
+  /// A run that throws leaves all states as they were.
+  bool keeps_state_if_thrown = false;
 };
 
 /// What matters more; the results have the same bits.

@@ -13,7 +13,6 @@ namespace onnxgrad::runtime {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::int64_t kPolled = 4096;  // iterations between looks for an interrupt
 
 }  // namespace
 
@@ -140,7 +139,8 @@ class PlannedBody::Runner {
       } else if (i > 0) {
         advance();
       }
-      if (i % kPolled == kPolled - 1) base::poll_interrupt();  // a Loop may have no end
+      if (i % opdef::kMostWithoutPoll == opdef::kMostWithoutPoll - 1)
+        base::poll_interrupt();  // a Loop may have no end
       if (run_.counter != nullptr) *run_.counter = i;
       iterate(launch, i);
     }

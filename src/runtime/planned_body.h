@@ -18,6 +18,7 @@ class PlannedBody final : public opdef::CompiledBody {
 
   const std::vector<opdef::TensorDesc>& outputs() const override { return outputs_; }
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }
+  bool may_throw() const override { return plan_.may_throw(); }
   double flops() const override { return flops_; }
   std::int64_t run(const opdef::BodyRun& run, const opdef::Launch& launch) const override;
 

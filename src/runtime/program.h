@@ -30,6 +30,7 @@ struct Program {
   std::vector<StateUpdate> updates;
   std::size_t num_feeds = 0;
   bool is_tail = false;
+  bool keeps_state_if_thrown = false;           ///< see GraphBinding
   std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
   /// Nodes of the graph, by position, whose types do not depend on what is fed; once a plan has
   /// been made, they need not be inferred for another one.

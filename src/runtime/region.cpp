@@ -82,7 +82,6 @@ Region::Region(CompiledRegion compiled, RegionContext context)
       ++next;
     }
   }
-  is_plain_ = on_host_ && compiled_.plan.copies.empty() && !compiled_.tail;
   // Plans of less memory take less than the question between two kernels would be noticed for.
   constexpr std::int64_t kLongRun = 256 << 10;
   is_interruptible_ = !compiled_.plan.updates_state && compiled_.plan.arena_bytes >= kLongRun;
@@ -133,6 +132,8 @@ device::Address Region::resolve(const Location& location) const {
 
 void Region::set_arena(device::Buffer arena) {
   arena_ = std::move(arena);
+  has_arena_ = arena_.owner != nullptr;
+  is_plain_ = has_arena_ && on_host_ && compiled_.plan.copies.empty() && !compiled_.tail;
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
     for (const Location& at : step.args) args_[next++] = device::kernel_argument(resolve(at));
@@ -174,10 +175,51 @@ void Region::copy_feeds() {
 
 void Region::run() {
   ++context_.state.changes;
+  if (compiled_.plan.threads > 1) context_.engine.device.start_threads(compiled_.plan.threads);
   if (is_plain_ && !context_.profiler.is_on() && context_.cells.collectives == nullptr) {
     const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
     run_calls(launch);
     return;
+  }
+  run_plan();
+  if (compiled_.tail) {
+    const Running running(is_running_);
+    run_dynamic();
+    prepare_tail().run();
+  }
+}
+
+std::vector<Tensor> Region::run_copying(std::span<const std::size_t> outputs) {
+  if (compiled_.tail) {
+    ++context_.state.changes;
+    run_plan();
+    const Running running(is_running_);
+    run_dynamic();
+    return prepare_tail().run_copying(outputs);
+  }
+  std::vector<Tensor> results;
+  results.reserve(outputs.size());
+  for (const std::size_t i : outputs) {
+    const opdef::TensorDesc& desc = compiled_.plan.outputs[i].desc;
+    results.push_back(Tensor::empty(desc.dtype, desc.dims));
+  }
+  run();
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    const device::Address address = resolve(compiled_.plan.outputs[outputs[k]].location);
+    Tensor& result = results[k];
+    if (result.dtype() == DataType::kString) result = output_tensor(outputs[k]);
+    if (result.dtype() == DataType::kString || result.size_bytes() == 0) continue;
+    stream().copy_out(result.mutable_raw(), address, result.size_bytes());
+  }
+  stream().synchronize();
+  return results;
+}
+
+// All but the tail.
+void Region::run_plan() {
+  if (!has_arena_) {
+    throw DeviceError(
+        {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
   }
   if (!on_host_) copy_feeds();
   if (context_.profiler.is_on()) {
@@ -193,11 +235,6 @@ void Region::run() {
     stream().run(calls_, context_.cells);
   }
   copy_results();
-  if (compiled_.tail) {
-    const Running running(is_running_);
-    run_dynamic();
-    prepare_tail().run();
-  }
 }
 
 namespace {
@@ -257,84 +294,6 @@ void Region::run_with_workers(const opdef::Launch& launch) {
     workers.progress();
     last = now;
   }
-}
-
-// A block that no result holds any longer, or a new one.
-device::Buffer Region::take_block(std::size_t block) {
-  constexpr std::size_t kMostPooled = 4;
-  std::vector<device::Buffer>& pool = block_pool_[block];
-  for (const device::Buffer& known : pool) {
-    if (known.owner.use_count() != 1) continue;
-    std::atomic_thread_fence(std::memory_order_acquire);  // the last reader is done
-    return known;
-  }
-  device::Buffer fresh = context_.engine.device.allocate(compiled_.plan.block_bytes[block]);
-  if (pool.size() < kMostPooled) pool.push_back(fresh);
-  return fresh;
-}
-
-// Calls result_of(i, results before it) for the outputs of a run.
-template <class F>
-std::vector<Tensor> Region::run_in_blocks(std::span<const Tensor> feeds, F&& result_of) {
-  const std::size_t num_blocks = compiled_.plan.block_bytes.size();
-  block_pool_.resize(num_blocks);
-  for (std::size_t b = 0; b < num_blocks; ++b) blocks_.push_back(take_block(b));
-  for (const auto& [slot, at] : block_slots_) args_[slot] = device::kernel_argument(resolve(at));
-  for (std::size_t i = 0; i < feeds.size(); ++i) bind(i, feeds[i].raw());
-  std::vector<Tensor> results;
-  try {
-    run();
-    for (std::size_t i = 0; i < num_outputs(); ++i) results.push_back(result_of(i, results));
-  } catch (...) {
-    blocks_.clear();
-    throw;
-  }
-  blocks_.clear();
-  return results;
-}
-
-std::vector<Tensor> Region::run_keeping(std::span<const Tensor> feeds) {
-  return run_in_blocks(feeds, [&](std::size_t i, const std::vector<Tensor>& /*before*/) {
-    return kept_output(i, feeds);
-  });
-}
-
-std::vector<Tensor> Region::run_owning(std::span<const Tensor> feeds) {
-  return run_in_blocks(feeds, [&](std::size_t i, const std::vector<Tensor>& before) {
-    const bool is_computed =
-        !compiled_.tail && compiled_.plan.outputs[i].location.kind == Location::Kind::kBlock;
-    if (!is_computed) return output_tensor(i);
-    Tensor kept = kept_output(i, feeds);
-    const bool is_known =
-        std::ranges::any_of(before, [&](const Tensor& other) { return other.raw() == kept.raw(); });
-    return is_known ? kept.clone() : kept;
-  });
-}
-
-Tensor Region::kept_output(std::size_t i, std::span<const Tensor> feeds) const {
-  if (compiled_.tail) return output_tensor(i);
-  const auto& [location, desc] = compiled_.plan.outputs[i];
-  const auto place = static_cast<std::size_t>(location.at);
-  switch (location.kind) {
-    case Location::Kind::kBlock:
-      if (!on_host_) return output_tensor(i);
-      return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(resolve(location)),
-                          blocks_[location.block].owner);
-    case Location::Kind::kFeed:
-      return feeds[place].reshaped(desc.dims);
-    case Location::Kind::kConstant:
-      return compiled_.plan.constants[place].reshaped(desc.dims);
-    default:
-      return output_tensor(i);
-  }
-}
-
-std::int64_t Region::block_bytes() const {
-  std::int64_t total = 0;
-  for (std::size_t b = 0; b < block_pool_.size(); ++b) {
-    total += compiled_.plan.block_bytes[b] * static_cast<std::int64_t>(block_pool_[b].size());
-  }
-  return total;
 }
 
 void Region::run_profiled() {

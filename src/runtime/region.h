@@ -43,6 +43,7 @@ class Region final : public Execution {
   void bind(std::size_t i, const std::byte* data) override;
   void bind(std::size_t i, device::Address data) override;
   void run() override;
+  std::vector<Tensor> run_copying(std::span<const std::size_t> outputs) override;
   std::size_t run_series(const StepSeries& series, std::span<double> results) override;
   double read_scalar(std::size_t i) const override;
   Tensor output_tensor(std::size_t i) const override;
@@ -96,6 +97,7 @@ class Region final : public Execution {
   template <class F>
   std::vector<Tensor> run_in_blocks(std::span<const Tensor> feeds, F&& result_of);
   Tensor kept_output(std::size_t i, std::span<const Tensor> feeds) const;
+  void run_plan();
   void run_profiled();
   void copy_results();
   void run_dynamic();
@@ -109,6 +111,7 @@ class Region final : public Execution {
   bool on_host_;                   // the CPU: addresses are pointers, kernels are called here
   bool is_plain_ = false;          // a run is the calls of its kernels
   bool is_interruptible_ = false;  // long enough for it, and nothing is left half done
+  bool has_arena_ = false;
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_

@@ -61,7 +61,8 @@ ViewRoots::ViewRoots(const ir::Graph& graph, const opdef::OpRegistry& registry) 
 }
 
 Scheduler::Scheduler(const ir::Graph& graph, const ViewRoots& roots,
-                     std::span<const StateUpdate> updates)
+                     std::span<const StateUpdate> updates,
+                     std::span<const ir::Node* const> throwing)
     : graph_(graph),
       roots_(roots),
       position_(graph.nodes.size()),
@@ -71,6 +72,7 @@ Scheduler::Scheduler(const ir::Graph& graph, const ViewRoots& roots,
   find_edges(updates);
   order_exchanges(ExchangeRole::Kind::kStart);
   order_exchanges(ExchangeRole::Kind::kFinish);
+  find_checked(throwing);
   place_updates(updates);
   with_numbers_ = writers_;
   has_numbers_ = add_numbers(with_numbers_);
@@ -126,6 +128,32 @@ void Scheduler::order_exchanges(ExchangeRole::Kind kind) {
   }
 }
 
+// What comes before a node that may throw must not write to the state.
+void Scheduler::find_checked(std::span<const ir::Node* const> throwing) {
+  const std::size_t count = graph_.nodes.size();
+  is_before_throw_.assign(count, false);
+  if (throwing.empty()) return;
+  std::vector<std::vector<std::size_t>> before(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    visit_successors(i, [&](std::size_t next) { before[next].push_back(i); });
+  }
+  std::vector<std::size_t> work;
+  const auto add = [&](std::size_t i) {
+    if (is_before_throw_[i]) return;
+    is_before_throw_[i] = true;
+    work.push_back(i);
+  };
+  for (const ir::Node* node : throwing) {
+    throwing_.push_back(*position_.find(node));
+    add(throwing_.back());
+  }
+  while (!work.empty()) {
+    const std::size_t i = work.back();
+    work.pop_back();
+    for (const std::size_t earlier : before[i]) add(earlier);
+  }
+}
+
 void Scheduler::place_updates(std::span<const StateUpdate> updates) {
   ir::PointerSet<ir::Value> taken(2 * updates.size());  // one buffer holds one state
   for (const ir::Value* output : graph_.outputs) {
@@ -138,7 +166,10 @@ void Scheduler::place_updates(std::span<const StateUpdate> updates) {
     const ir::Value* root = roots_.of(value);
     const std::size_t* writer = position_.find(root->producer);  // none of inputs and constants
     if (writer == nullptr || taken.contains(input) || taken.contains(root)) continue;
+    if (is_before_throw_[*writer]) continue;
     if (!order_readers_first(input, *writer)) continue;
+    // No cycle: nothing that these depend on is a writer.
+    for (const std::size_t earlier : throwing_) add_edge(earlier, *writer);
     taken.insert(root);
     in_place_.insert(i);
     writers_.insert(*writer);

@@ -54,10 +54,12 @@ class ViewRoots {
 
 /// Orders the nodes of a graph: dependencies first, writers of state as soon as they can run,
 /// otherwise as in the graph. An update is in place where the added order leaves the graph acyclic.
+/// Nodes that may throw come before all updates in place.
 class Scheduler {
  public:
-  /// The graph and `roots` outlive this and do not change.
-  Scheduler(const ir::Graph& graph, const ViewRoots& roots, std::span<const StateUpdate> updates);
+  /// The graph and `roots` outlive this and do not change. `throwing`: nodes that may throw.
+  Scheduler(const ir::Graph& graph, const ViewRoots& roots, std::span<const StateUpdate> updates,
+            std::span<const ir::Node* const> throwing = {});
 
   Schedule schedule(UpdateNumbers numbers) const;
   /// Whether updates wait for numbers: if not, both schedules are the same.
@@ -75,6 +77,7 @@ class Scheduler {
   void visit_successors(std::size_t from, const Visit& visit) const;
   void find_edges(std::span<const StateUpdate> updates);
   void order_exchanges(ExchangeRole::Kind kind);
+  void find_checked(std::span<const ir::Node* const> throwing);
   void place_updates(std::span<const StateUpdate> updates);
   bool order_readers_first(const ir::Value* input, std::size_t writer);
   bool reaches(std::size_t from, std::size_t to);
@@ -93,6 +96,8 @@ class Scheduler {
   ir::PointerMap<ir::Value, std::size_t> old_values_;  // their numbers
   std::vector<std::uint32_t> seen_;                    // by reaches()
   std::uint32_t search_ = 0;
+  std::vector<std::size_t> throwing_;
+  std::vector<bool> is_before_throw_;  // per node: what may throw, and all that it depends on
   std::unordered_set<std::size_t> in_place_;
   Nodes writers_;       // of updates in place
   Nodes with_numbers_;  // these, and the numbers that they wait for

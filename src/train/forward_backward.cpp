@@ -71,6 +71,7 @@ SplitRunner::SplitRunner(Source source, ForwardBackwardOptions options)
 }
 
 void SplitRunner::split(bool repeat_cheap) {
+  is_split_ = false;
   inference_.reset();  // their memory is needed
   forward_.reset();
   backward_.reset();
@@ -85,6 +86,7 @@ void SplitRunner::split(bool repeat_cheap) {
                         .precision = options_.precision,
                         .repeat_cheap = repeat_cheap});
   make_executors();
+  is_split_ = true;
 }
 
 void SplitRunner::make_executors() {
@@ -128,6 +130,7 @@ void SplitRunner::make_executors() {
 
 // The first pass that does not fit into the budget decides that cheap values are not saved.
 ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool training) {
+  if (!is_split_) split(repeats_cheap_);  // there was no memory for it
   if (!training || !common_.fits_budget || repeats_cheap_ || !open_.empty()) {
     return run_forward(inputs, training);
   }
@@ -169,8 +172,8 @@ ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, boo
   }
   if (!training) return result;
   const std::size_t num_statistics = split_.statistics.size();
-  const std::vector<Tensor> statistics(computed.end() - static_cast<std::ptrdiff_t>(num_statistics),
-                                       computed.end());
+  std::vector<Tensor> statistics(computed.end() - static_cast<std::ptrdiff_t>(num_statistics),
+                                 computed.end());
   auto data = std::make_shared<Context::Data>();
   data->names = names_;
   data->cells = executor.cells();
@@ -187,10 +190,11 @@ ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, boo
   input_dims_.clear();
   for (const Tensor& feed : feeds) input_dims_.push_back(feed.dims());
   if (common_.fits_budget) prepare_backward(*data);
-  std::ranges::copy(statistics, weights_.end() - static_cast<std::ptrdiff_t>(num_statistics));
-  ++passes_;
   result.context = Context(std::move(data));
   open_.push_back(result.context);
+  // From here on nothing throws.
+  std::ranges::move(statistics, weights_.end() - static_cast<std::ptrdiff_t>(num_statistics));
+  ++passes_;
   return result;
 }
 
@@ -261,7 +265,6 @@ ForwardBackward::Gradients SplitRunner::backward(std::span<const Tensor> output_
     backward_->cells() = data.cells;
     gradients = backward_->run_keeping(feeds);
   }
-  discard(context);
   ForwardBackward::Gradients result;
   std::size_t next = 0;
   for (const WeightInfo& weight : split_.weights) {
@@ -270,6 +273,7 @@ ForwardBackward::Gradients SplitRunner::backward(std::span<const Tensor> output_
   for (const std::string& name : split_.gradient_inputs) {
     result.inputs.push_back({.name = name, .tensor = std::move(gradients[next++])});
   }
+  discard(context);
   return result;
 }
 
@@ -334,8 +338,9 @@ std::int64_t SplitRunner::bytes_of(const ir::Type& type) const {
 MemoryReport SplitRunner::memory() const {
   MemoryReport report;
   for (const Tensor& weight : weights_) report.weights += weight.size_bytes();
-  for (const auto* executor : {&*inference_, &*forward_, &*backward_}) {
-    const runtime::MemoryUse use = executor->memory();
+  for (const auto* executor : {&inference_, &forward_, &backward_}) {
+    if (!executor->has_value()) continue;
+    const runtime::MemoryUse use = (*executor)->memory();
     report.activations += use.arena - use.scratch + use.blocks;
     report.scratch += use.scratch;
     report.constants += use.constants;

@@ -69,6 +69,7 @@ class SplitRunner {
   ForwardBackwardOptions options_;
   runtime::ExecutorOptions common_;
   bool repeats_cheap_ = false;
+  bool is_split_ = false;  ///< false: split() has thrown
   SplitGraph split_;
   std::optional<runtime::Executor> inference_;
   std::optional<runtime::Executor> forward_;

@@ -316,8 +316,9 @@ void Session::freeze(std::span<const std::string> patterns) {
 void Session::unfreeze(std::span<const std::string> patterns) {
   expect_own_step("the trained weights cannot be changed");
   TrainedSet set = trained_set(graph());
+  const std::size_t before = set.trained.size();
   train::unfreeze(set, patterns, *source_.working);
-  change_trained(std::move(set));
+  if (set.trained.size() > before) change_trained(std::move(set));
 }
 
 void Session::ask_loss(Loss loss) { change(loss_, std::move(loss)); }
@@ -388,11 +389,10 @@ StepResult Session::step_on(const NamedTensors& feeds) {
   check_rows(ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
   if (workers_ != nullptr) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
-  StepResult result;
-  result.loss = step_->run(plan);
-  result.row_losses = step_->row_losses(plan);
-  result.outputs = step_->extra_outputs(plan);
-  return result;
+  StepRunner::Results results = step_->run_with_results(plan);
+  return {.loss = results.loss,
+          .row_losses = std::move(results.row_losses),
+          .outputs = std::move(results.outputs)};
 }
 
 std::shared_ptr<Evaluation> Session::evaluation(bool with_scores) {

@@ -164,14 +164,15 @@ TEST(Session, ResultsHaveTheNamesOfTheirPorts) {
   StepRunner& runner = session.runner();
   runtime::Execution& plan = bind_all(runner, {&batch[0].tensor, &batch[1].tensor, &weights});
   // Errors: -1.5, 1.5, 0.5, -4.5.
-  EXPECT_NEAR(runner.run(plan), (2.25 + 2 * 2.25 + 20.25) / 4, 1e-6);
+  const StepRunner::Results results = runner.run_with_results(plan);
+  EXPECT_NEAR(results.loss, (2.25 + 2 * 2.25 + 20.25) / 4, 1e-6);
   EXPECT_EQ(runner.denominator(plan), 4);
   const std::vector<double> gradient{2 * (-1.5 - 9) / 4, 2 * (3 + 4.5) / 4,
                                      2 * (-1.5 + 3 - 4.5) / 4};
   EXPECT_NEAR(runner.gradient_norm(plan).value(), std::hypot(gradient[0], gradient[1], gradient[2]),
               1e-5);
-  EXPECT_NEAR(number(runner.extra_outputs(plan).at(0)), gradient[2], 1e-6);
-  EXPECT_FALSE(runner.row_losses(plan).is_defined());
+  EXPECT_NEAR(number(results.outputs.at(0)), gradient[2], 1e-6);
+  EXPECT_FALSE(results.row_losses.is_defined());
 }
 
 // Sample weights, norms, guards: the step is recompiled, and continues as if it had not been.

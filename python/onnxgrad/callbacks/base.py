@@ -80,7 +80,8 @@ class Callback:
     def on_step_end(self, trainer: Any, logs: Logs) -> bool | None:
         """After every `every_n_steps` steps; `logs` has ``epoch``, ``step`` and ``train_loss``.
 
-        Epochs and steps of a fit count from 1; the loss is that of the step.
+        Epochs and steps of a fit count from 1; the loss is that of the step. ``total_steps`` is
+        there too when the number of rows is known.
         """
 
     def on_validation_end(self, trainer: Any, logs: Logs) -> bool | None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import html
+import sys
 import time
 from collections.abc import Callable
-from typing import TextIO
+from typing import Any, TextIO
 
 from onnxgrad.base.messages import BROKEN
 from onnxgrad.callbacks.base import Logs, RunningTrainer
 
-__all__ = ["PlainDisplay", "RichDisplay", "column", "columns_of", "is_terminal", "straggler"]
+__all__ = [
+    "NotebookDisplay",
+    "PlainDisplay",
+    "RichDisplay",
+    "column",
+    "columns_of",
+    "is_notebook",
+    "is_terminal",
+    "straggler",
+]
 
 MIN_UPDATE_S = 0.1  # a terminal is updated at most ten times a second
+MAX_NOTEBOOK_LINES = 21
 
 
 def _number(width: int, digits: int = 6) -> Callable[[float], str]:
@@ -73,6 +85,13 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+def is_notebook() -> bool:
+    """Return whether the code runs in a cell of a notebook, which can be updated in place."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
 class PlainDisplay:
     """Plain lines, for pipes and files."""
 
@@ -89,11 +108,71 @@ class PlainDisplay:
     def advance(self, epoch: int, logs: Logs, steps: int) -> None:
         """Show the end of an epoch, after `steps` steps in total."""
 
-    def step(self, step: int, loss: float) -> None:
-        """Show the loss of a step."""
+    def step(self, step: int, total: int, loss: float) -> None:
+        """Show the loss of a step; `total` is the number of all steps, or 0 if it is unknown."""
 
     def close(self) -> None:
         """Remove the bar."""
+
+
+class NotebookDisplay:
+    """The last rows of the table and a bar, as one output of a cell that is updated in place."""
+
+    def __init__(self, stream: TextIO | None, epochs: int) -> None:  # noqa: ARG002 (a cell instead)
+        self._epochs = epochs
+        self._lines: list[tuple[str, bool]] = []
+        self._done = 0.0
+        self._shown = ""
+        self._per_epoch = 0.0
+        self._updated = 0.0
+        self._handle: Any = None
+        self._is_closed = False
+
+    def line(self, text: str, is_best: bool = False) -> None:
+        """Show a row of the table; of many, the first line (titles) and the last ones."""
+        self._lines.append((text, is_best))
+        if len(self._lines) > MAX_NOTEBOOK_LINES:
+            del self._lines[1]
+        self._update()
+
+    def advance(self, epoch: int, logs: Logs, steps: int) -> None:
+        """Show the end of an epoch, after `steps` steps in total."""
+        self._per_epoch = steps / epoch
+        self._done, self._shown = (
+            epoch,
+            f"epoch {epoch}/{self._epochs}, loss {logs['train_loss']:.4g}",
+        )
+        self._update()
+
+    def step(self, step: int, total: int, loss: float) -> None:
+        """Show the loss of a step; `total` is the number of all steps, or 0 if it is unknown."""
+        per_epoch = total / self._epochs if total else self._per_epoch
+        self._done = max(self._done, step / per_epoch if per_epoch else 0.0)
+        self._shown = f"step {step}{f'/{total}' if total else ''}, loss {loss:.4g}"
+        self._update()
+
+    def close(self) -> None:
+        """Remove the bar."""
+        self._is_closed = True
+        self._updated = 0.0
+        self._update()
+
+    def _update(self) -> None:
+        if time.monotonic() - self._updated < MIN_UPDATE_S:
+            return
+        self._updated = time.monotonic()
+        from IPython.display import HTML, display
+
+        rows = "\n".join(
+            f"<b>{html.escape(text)}</b>" if is_best else html.escape(text)
+            for text, is_best in self._lines
+        )
+        bar = f"<progress value='{self._done}' max='{self._epochs}'></progress> {self._shown}"
+        shown = HTML(f"<pre>{rows}</pre>{'' if self._is_closed else bar}")
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
 
 
 class RichDisplay:
@@ -127,6 +206,7 @@ class RichDisplay:
         self._task = self._progress.add_task("train", total=epochs, loss="")
         self._lines: list[tuple[str, str | None]] = []
         self._state: tuple[float, str] = (0.0, "")
+        self._epochs = epochs
         self._per_epoch = 0.0
         self._updated = 0.0
         self._is_broken = False
@@ -143,12 +223,13 @@ class RichDisplay:
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
             self._update()
 
-    def step(self, step: int, loss: float) -> None:
-        """Show the loss of a step."""
+    def step(self, step: int, total: int, loss: float) -> None:
+        """Show the loss of a step; `total` is the number of all steps, or 0 if it is unknown."""
         if time.monotonic() - self._updated >= MIN_UPDATE_S:
-            # The number of steps per epoch is unknown during the first one.
-            done = step / self._per_epoch if self._per_epoch else 0.0
-            self._state = (max(self._state[0], done), f"step {step}, loss {loss:.4g}")
+            per_epoch = total / self._epochs if total else self._per_epoch
+            done = step / per_epoch if per_epoch else 0.0
+            shown = f"step {step}/{total}" if total else f"step {step}"
+            self._state = (max(self._state[0], done), f"{shown}, loss {loss:.4g}")
             self._update()
 
     def close(self) -> None:
@@ -175,4 +256,4 @@ class RichDisplay:
 
         if self._lines:
             rows = Text("\n").join(Text(text, style or "") for text, style in self._lines)
-            self._progress.print(rows, soft_wrap=True)
+            self._progress.print(rows, no_wrap=True, overflow="ellipsis")

@@ -6,15 +6,17 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
 from onnxgrad.callbacks.displays import (
+    NotebookDisplay,
     PlainDisplay,
     RichDisplay,
     column,
     columns_of,
+    is_notebook,
     is_terminal,
     straggler,
 )
@@ -31,7 +33,7 @@ class Progress(Callback):
     Parameters
     ----------
     bar : bool or None, default=None
-        Whether to draw the bar; None draws it if `stream` is a terminal.
+        Whether to draw the bar; None draws it if `stream` is a terminal, or in a notebook.
     stream : text file, default=None
         Where to write; None means standard error.
 
@@ -46,24 +48,34 @@ class Progress(Callback):
     first_worker_only = True
 
     def __init__(self, bar: bool | None = None, stream: TextIO | None = None) -> None:
+        self._in_notebook = stream is None and bar is not False and is_notebook()
         self._stream = stream if stream is not None else sys.stderr
-        self.wants_bar = bar if bar is not None else is_terminal(self._stream)
-        self._display: RichDisplay | PlainDisplay | None = None
+        is_live = self._in_notebook or is_terminal(self._stream)
+        self.wants_bar = bar if bar is not None else is_live
+        self._display: RichDisplay | PlainDisplay | NotebookDisplay | None = None
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Prepare the table."""
         self._best = math.inf
         self._every = max(1, math.ceil(trainer.epochs / _MAX_LINES))
         self._last_row = 0.0
+        self._shown = 0
         self._first_step = trainer.session.steps
         self._columns: Sequence[str] = ()
-        display = RichDisplay if self.wants_bar else PlainDisplay
-        self._display = display(self._stream, trainer.epochs)
+        kind: Any = RichDisplay if self.wants_bar else PlainDisplay
+        if self._in_notebook:
+            kind = NotebookDisplay
+        self._display = kind(self._stream, trainer.epochs)
 
     def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
         """Print the row of the epoch."""
         if self._display is None:
             return
+        self._shown = self._print_row(trainer, logs)
+        self._display.advance(self._shown, logs, trainer.session.steps - self._first_step)
+
+    def _print_row(self, trainer: RunningTrainer, logs: Logs) -> int:
+        assert self._display is not None
         now = time.monotonic()
         epoch = int(logs["epoch"])
         if not self._columns:
@@ -82,16 +94,22 @@ class Progress(Callback):
             who = straggler(trainer, logs)
             row = "  ".join(cells) + (" *" if is_best else "") + (f"  {who}" if who else "")
             self._display.line(row, is_best)
-        self._display.advance(epoch, logs, trainer.session.steps - self._first_step)
+        return epoch
 
     def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
         """Show the step and its loss next to the bar."""
         if self._display is not None:
-            self._display.step(int(logs["step"]), logs["train_loss"])
+            self._display.step(
+                int(logs["step"]), int(logs.get("total_steps", 0)), logs["train_loss"]
+            )
 
     def on_train_end(self, trainer: RunningTrainer) -> None:
         """Remove the bar; print why the training stopped early."""
         if self._display is not None:
+            last = {name: column[-1] for name, column in trainer.history.items() if column}
+            if trainer.stop_reason and last.get("epoch", 0) > self._shown:  # it ended within one
+                self._last_row = 0.0
+                self._print_row(trainer, last)
             if trainer.stop_reason:
                 self._display.line(f"stopped: {trainer.stop_reason}")
             if trainer.history.kept_line:

@@ -116,7 +116,7 @@ def stopping_of(early_stopping: Any) -> list[CallbackLike]:
     """Return the callback for the option `early_stopping`, or nothing."""
     if early_stopping is False or early_stopping is None:
         return []
-    if early_stopping is True:
+    if early_stopping is True or early_stopping is EarlyStopping:
         return [EarlyStopping()]
     if not isinstance(early_stopping, EarlyStopping):
         raise OptionError(
@@ -130,6 +130,15 @@ def stopping_of(early_stopping: Any) -> list[CallbackLike]:
 def _as_callback(callback: CallbackLike) -> Callback:
     if isinstance(callback, Callback):
         return callback
+    if isinstance(callback, type) and issubclass(callback, Callback):
+        try:
+            return callback()
+        except TypeError as error:
+            raise OptionError(
+                what=f"callbacks: the class {callback.__name__} has options without a default",
+                value="callbacks",
+                hint=f"Give an object: {callback.__name__}(...).",
+            ) from error
     if isinstance(callback, type) or not callable(callback):
         raise OptionError(
             what=f"callbacks: {callback!r} is neither a Callback nor a function",

@@ -64,8 +64,9 @@ def evaluate(
         out(json.dumps({**numbers, "loss_line": trainer.session.loss_line}, indent=2))
         return
     print_stderr(trainer.session.loss_line)
+    width = max(12, *(len(name) + 2 for name in numbers))
     for name, value in numbers.items():
-        out(f"{name:<12}{value if isinstance(value, int) else format(value, '.6g')}")
+        out(f"{name:<{width}}{value if isinstance(value, int) else format(value, '.6g')}")
 
 
 def predict(

@@ -45,7 +45,8 @@ def read_inputs(
     for name in ignored:
         table.take(name, "--ignored")
     maps = columns_of_maps(session._core.inputs)
-    feeds = table.inputs([value.name for value in inputs], ignored, maps=maps)
+    texts = {value.name for value in inputs if value.type == "tensor(string)"}
+    feeds = table.inputs([value.name for value in inputs], ignored, maps=maps, texts=texts)
     _check_columns(table, feeds, inputs)
     if not allow_nan:
         table.check_finite(feeds, maps)
@@ -66,7 +67,7 @@ def _check_columns(table: Table, feeds: Feeds, inputs: Sequence[NodeArg]) -> Non
                 f"expected {wanted[1]}",
                 file=table.path,
                 value=value.name,
-                detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 20)}.",
+                detail=f"Columns: {name_list(names.get(value.name, list(table.columns)), 60)}.",
                 hint="Leave out what is not an input with ignored=, each column by its name."
                 if found[1] > wanted[1]
                 else "Give the columns that the model was trained on, in the same order.",

@@ -220,7 +220,11 @@ def evaluate(
         str, typer.Option(metavar="FILE", help="Rows: .csv, .tsv, .npz, .parquet or .npy.")
     ],
     target: Annotated[
-        str, typer.Option(metavar="NAME", help="Column with the targets; for .npy, their file.")
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Column with the targets; for .npy, their file. May be given several times.",
+        ),
     ],
     sample_weight: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column with a weight for each row.")
@@ -246,7 +250,7 @@ def evaluate(
     evaluation.evaluate(
         model,
         data,
-        target,
+        ",".join(target),
         sample_weight,
         ignored,
         loss,

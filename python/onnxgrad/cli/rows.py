@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from onnxgrad.data.files import CsvFile, open_file
 from onnxgrad.data.labels import ClassWeight, class_weight_from_text
 from onnxgrad.data.maps import columns_of_maps
@@ -137,16 +139,27 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
     without = list(options.ignored or [])
     for name in without:
         table.take(name, "--ignored")
-    y = table.take(options.target, "--target")
-    without.append(options.target)
+    targets = _target_columns(table, options.target)
+    columns = [table.take(name, "--target") for name in targets]
+    y = columns[0] if len(columns) == 1 else np.column_stack(columns)
+    without += targets
     weight = None
     if options.sample_weight is not None:
         weight = table.take(options.sample_weight, "--sample-weight")
         without.append(options.sample_weight)
-    names = [value.name for value in trainer.session.get_inputs()]
+    inputs = trainer.session.get_inputs()
+    texts = {value.name for value in inputs if value.type == "tensor(string)"}
     maps = columns_of_maps(trainer.session._core.inputs)
-    feeds = table.inputs(names, without, options.target, options.sample_weight, maps)
+    names = [value.name for value in inputs]
+    feeds = table.inputs(names, without, targets, options.sample_weight, maps, texts)
     return feeds, y, weight
+
+
+def _target_columns(table: Table, target: str) -> list[str]:
+    """Return the columns of ``--target``: one, or several with commas between them."""
+    if target in table.columns or "," not in target:
+        return [target]
+    return [name.strip() for name in target.split(",")]
 
 
 def _no_validation_file() -> OptionError:

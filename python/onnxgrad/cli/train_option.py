@@ -35,6 +35,8 @@ class TrainOption(NamedTuple):
         Whether to store it as an absolute path.
     is_stored : bool
         Whether it may be in a configuration file.
+    is_joined : bool
+        Whether values that are given several times are one, with commas between them.
     """
 
     name: str
@@ -46,6 +48,7 @@ class TrainOption(NamedTuple):
     flags: tuple[str, ...] = ()
     is_path: bool = False
     is_stored: bool = True
+    is_joined: bool = False
 
     @property
     def spelling(self) -> str:
@@ -85,8 +88,9 @@ class TrainOption(NamedTuple):
 
     def parameter(self) -> inspect.Parameter:
         """Return the option as a parameter of the function that typer calls."""
-        annotation: Any = list[str] if self.kind is list else self.kind
-        if self.default is None or self.kind is list:
+        is_list = self.kind is list or self.is_joined
+        annotation: Any = list[str] if is_list else self.kind
+        if self.default is None or is_list:
             annotation = annotation | None
         if self.name == "model":
             info: Any = typer.Argument(metavar=self.metavar, help=self.help)

@@ -16,14 +16,7 @@ from onnxgrad.cli.train_option import TrainOption
 from onnxgrad.errors import OptionError
 from onnxgrad.graphs.weights import SCHEMES
 
-__all__ = [
-    "FIT_OPTIONS",
-    "OPTIONS",
-    "TrainOption",
-    "merged",
-    "stored",
-    "with_parameters",
-]
+__all__ = ["FIT_OPTIONS", "OPTIONS", "TrainOption", "joined", "merged", "stored", "with_parameters"]
 
 
 def _names(names: Sequence[str]) -> str:
@@ -62,8 +55,10 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         None,
         _DATA,
-        "Column (or array of an .npz file) to predict; for .npy, its file.",
+        "Column (or array of an .npz file) to predict; for .npy, its file. May be given several "
+        "times for a model of several numbers.",
         "NAME",
+        is_joined=True,
     ),
     TrainOption(
         "sample_weight",
@@ -475,6 +470,15 @@ def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]
     return result
 
 
+def joined(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of the command line with values that were given several times as one."""
+    result = dict(given)
+    for option in OPTIONS:
+        if option.is_joined:
+            result[option.name] = ",".join(result[option.name] or ()) or None
+    return result
+
+
 def stored(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for a configuration file: only those that are set, paths absolute."""
     result = {}
@@ -508,10 +512,10 @@ _KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or 
 
 def _converted(option: TrainOption, value: Any, path: Path) -> Any:
     is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if option.kind is list:
+    if option.kind is list or (option.is_joined and isinstance(value, list)):
         values = value if isinstance(value, list) else [value]
         if all(isinstance(one, str) for one in values):
-            return values
+            return ",".join(values) if option.is_joined else values
     elif option.kind is str and is_real:  # such as lr, max_time, validation
         return repr(value)
     elif option.kind is float and is_real:

@@ -30,7 +30,9 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
-from onnxgrad.cli.train_options import FIT_OPTIONS, merged, stored
+from onnxgrad.cli.train_options import FIT_OPTIONS, joined, merged, stored
+from onnxgrad.data.columns import name_list
+from onnxgrad.data.tables import column_names
 from onnxgrad.distributed import DataParallel, Workers, connect
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
 from onnxgrad.history import History
@@ -102,7 +104,7 @@ def _say(options: SimpleNamespace, text: str) -> None:
 
 def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> SimpleNamespace:
     """Return the options, completed from a configuration file or the run to resume."""
-    options = dict(given)
+    options = joined(given)
     if options["resume"] == "auto":
         _choose_run(options, workers)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
@@ -283,7 +285,13 @@ def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
     if options.target is None and trainer.session.optimizer is None:
         options.target = trainer.session.target_name or None
     if options.target is None:
-        raise errors.OptionError(what="--target is missing", value="--target", hint="See --help.")
+        names = column_names(options.data, options.delimiter)
+        raise errors.OptionError(
+            what="--target is missing",
+            value="--target",
+            detail=f"{options.data} has {name_list(names, 30)}." if names else "",
+            hint="Give the name of the column to predict.",
+        )
 
 
 def _optimizer(options: SimpleNamespace) -> Optimizer | None:

@@ -536,6 +536,11 @@ class TrainingSession(NotPickled):
     def __repr__(self) -> str:
         return f"TrainingSession({self._description()})"
 
+    def _repr_html_(self) -> str:
+        from onnxgrad.sessions.html import session_html
+
+        return session_html(self)
+
     def _description(self) -> str:
         """Return a short description of loss, optimizer and progress."""
         weights = [weight.name for weight in self.trained_weights]

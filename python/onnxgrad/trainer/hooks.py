@@ -113,6 +113,8 @@ class FitHooks(TrainedModel):
             "step": float(step.step),
             "train_loss": step.loss,
         }
+        if step.total_steps > 0:
+            logs["total_steps"] = float(step.total_steps)
         if step.grad_norm is not None:
             logs["grad_norm"] = step.grad_norm
         stop = False

@@ -85,7 +85,7 @@ class LrFinder(Callback):
             ax = plt.subplots()[1]
         ax.semilogx(self.lrs, self.losses)
         if self.suggestion is not None:
-            ax.axvline(self.suggestion, linestyle="--", label=f"{self.suggestion:.3g}")
+            ax.axvline(self.suggestion, linestyle="--", label=f"suggestion: {self.suggestion:.3g}")
             ax.legend()
         ax.set_xlabel("learning rate")
         ax.set_ylabel("smoothed training loss")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from onnxgrad.data.sparse import dense_pieces, has_sparse
 from onnxgrad.files import write_file
 from onnxgrad.history import History
 from onnxgrad.sessions import TrainingSession
+from onnxgrad.sessions.html import session_html
 from onnxgrad.sessions.inference import as_declared
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainedModel"]
 
-_HTML_ROWS = 20  # maximum number of weights in a notebook
 
 # Attributes in the pickle of a trainer, besides its session.
 _PICKLED = (
@@ -138,7 +138,7 @@ class TrainedModel:
         return f"Trainer({self.session._description()})"
 
     def _repr_html_(self) -> str:
-        return _as_html(self.session, self.history)
+        return session_html(self.session, self.history)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the model, the options, and a checkpoint as bytes."""
@@ -173,24 +173,3 @@ class TrainedModel:
         vars(self).update(state["attributes"])
         self.is_best = self._is_trial = False
         self._callbacks = CallbackList([])
-
-
-def _as_html(session: TrainingSession, history: Mapping[str, Sequence[float]]) -> str:
-    """Return a small table: loss, optimizer, the last entries of the history, trained weights."""
-    from html import escape  # needed in notebooks only
-
-    lines = {
-        "loss": session.loss_line.removeprefix("loss: "),
-        "optimizer": "as the file says" if session.optimizer is None else repr(session.optimizer),
-        "steps": f"{session.steps}, learning rate now {session.lr:g}",
-    }
-    lines |= {f"last {name}": f"{column[-1]:.6g}" for name, column in history.items() if column}
-    cells = "".join(f"<tr><th>{escape(n)}</th><td>{escape(t)}</td></tr>" for n, t in lines.items())
-    weights = "".join(
-        f"<tr><td>{escape(weight.name)}</td><td>{list(weight.shape)}</td></tr>"
-        for weight in session.trained_weights[:_HTML_ROWS]
-    )
-    hidden = len(session.trained_weights) - _HTML_ROWS
-    more = f"<tr><td colspan='2'>and {hidden} more</td></tr>" if hidden > 0 else ""
-    head = "<tr><th>trained weight</th><th>shape</th></tr>"
-    return f"<table>{cells}</table><table>{head}{weights}{more}</table>"

@@ -8,6 +8,7 @@ from typing import Any
 from onnxgrad import _core
 from onnxgrad.base.checks import real_number
 from onnxgrad.data.arrays import to_native
+from onnxgrad.data.arrow import is_table
 from onnxgrad.data.columns import Feeds
 from onnxgrad.data.files import source_like
 from onnxgrad.data.labels import Labels
@@ -18,7 +19,18 @@ from onnxgrad.data.sparse import has_sparse, sparse_source
 from onnxgrad.errors import OptionError
 from onnxgrad.sessions import TrainingSession
 
-__all__ = ["dataset", "validation_rows"]
+__all__ = ["dataset", "table_as_rows", "validation_rows"]
+
+
+def table_as_rows(validation: Any, y: Any, sample_weight: Any) -> Any:
+    """Return a table that is given as `validation` with its columns for target and weight.
+
+    They are those of the training rows; anything but a table is returned unchanged.
+    """
+    if not is_table(validation) or y is None:
+        return validation
+    weight = sample_weight if isinstance(sample_weight, str) else None
+    return (validation, y) if weight is None else (validation, y, weight)
 
 
 def dataset(

@@ -43,7 +43,7 @@ from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
 from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_options
-from onnxgrad.trainer.rows import dataset, validation_rows
+from onnxgrad.trainer.rows import dataset, table_as_rows, validation_rows
 
 if TYPE_CHECKING:
     from onnxgrad.run_folder import RunFolder
@@ -273,8 +273,8 @@ class Trainer(FitHooks):
             step.
         validation : float, (X, y), (X, y, sample_weight), data.Source or None, default=None
             A fraction of the rows in (0, 1) to hold out for validation (stratified by class; if
-            data is read in chunks, each row is drawn independently), or separate rows, or the path
-            of another file like `X`.
+            data is read in chunks, each row is drawn independently), or separate rows, or another
+            table or the path of another file like `X`.
         metrics : name, function, list of these, or dict of str to these, default=()
             Further metrics of the validation; see `onnxgrad.metrics`.
         early_stopping : bool or callbacks.EarlyStopping, default=False
@@ -365,6 +365,7 @@ class Trainer(FitHooks):
         elif y is None and self.session.target_name:
             raise DataError(what="y is missing", value="y", hint="Give the targets: fit(X, y).")
         else:
+            validation = table_as_rows(validation, y, sample_weight)
             X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
             if y is not None:
                 if not isinstance(y, Mapping):  # settles an automatic loss

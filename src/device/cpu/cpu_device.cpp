@@ -48,6 +48,7 @@ class CpuDevice final : public Device {
   int threads_of_plan(double cost_ns, int most) const override {
     return useful_threads(cost_ns, kPlanShareNs, most);
   }
+  void start_threads(int count) override { device::start_threads(count); }
   int take_threads_used() override { return device::take_threads_used(); }
 };
 

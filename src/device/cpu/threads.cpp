@@ -133,6 +133,25 @@ class Crew {
 
   bool is_from_before_fork() const { return forks_ != forks; }
 
+  // Members take part when they read members_, which does not change then.
+  void grow(std::int64_t threads) {
+    if (threads <= size()) return;
+    if (threads > kMostThreads) throw_no_threads(threads);
+    processors = base::num_processors();
+    members_.reserve(static_cast<std::size_t>(threads));
+    while (size() < threads) {
+      auto added = std::make_unique<Member>();
+      try {
+        added->thread = std::thread(
+            [this, own = added.get(), i = size(), number = number_] { serve(*own, i, number); });
+      } catch (const std::system_error&) {
+        throw_no_threads(threads);
+      }
+      members_.push_back(std::move(added));
+      ++members;
+    }
+  }
+
   void run(std::int64_t threads, PartFn part, const void* context) {
     grow(threads);
     most_threads = std::max(most_threads, static_cast<int>(threads));
@@ -181,25 +200,6 @@ class Crew {
     is_in_part = true;
     work.part(work.context, share);
     is_in_part = false;
-  }
-
-  // Members take part when they read members_, which does not change then.
-  void grow(std::int64_t threads) {
-    if (threads <= size()) return;
-    if (threads > kMostThreads) throw_no_threads(threads);
-    processors = base::num_processors();
-    members_.reserve(static_cast<std::size_t>(threads));
-    while (size() < threads) {
-      auto added = std::make_unique<Member>();
-      try {
-        added->thread = std::thread(
-            [this, own = added.get(), i = size(), number = number_] { serve(*own, i, number); });
-      } catch (const std::system_error&) {
-        throw_no_threads(threads);
-      }
-      members_.push_back(std::move(added));
-      ++members;
-    }
   }
 
   void give_out(std::int64_t threads) {
@@ -266,6 +266,10 @@ void Share::wait() const {
 void run_on_crew(std::int64_t threads, PartFn part, const void* context) {
   if (is_in_part) return part(context, Share{});
   own_crew.get().run(threads, part, context);
+}
+
+void start_threads(std::int64_t threads) {
+  if (threads > 1 && !is_in_part) own_crew.get().grow(threads);
 }
 
 int take_threads_used() { return std::exchange(most_threads, 1); }

@@ -30,6 +30,9 @@ struct Share {
 
 using PartFn = void (*)(const void* context, const Share& share);
 
+/// Lets the calling thread have this many, itself included, so that on_threads() will not throw.
+void start_threads(std::int64_t threads);
+
 /// See on_threads().
 void run_on_crew(std::int64_t threads, PartFn part, const void* context);
 

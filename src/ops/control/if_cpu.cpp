@@ -61,6 +61,7 @@ KernelOffer offer_if(const KernelRequest& request) {
   IfKernel kernel{.num_inputs = request.inputs.size() - 1};
   std::int64_t workspace = 0;
   double flops = 0;
+  bool may_throw = false;
   for (const bool taken : {false, true}) {
     std::string reason;
     const auto body = request.bodies->compile(branch_of(request.node, taken),
@@ -75,6 +76,7 @@ KernelOffer offer_if(const KernelRequest& request) {
     }
     workspace = std::max(workspace, body->workspace_bytes());
     flops = std::max(flops, body->flops());
+    may_throw = may_throw || body->may_throw();
     kernel.branches.at(taken ? 1 : 0) = body;
   }
   const auto table = [](std::size_t count) {
@@ -96,6 +98,7 @@ KernelOffer offer_if(const KernelRequest& request) {
   KernelOffer offer = prepared(run_branch, std::move(kernel), "branches");
   offer.kernel.scratch_bytes = end + workspace;
   offer.kernel.flops = flops;
+  if (may_throw) offer.kernel.checks.emplace_back();
   return offer;
 }
 

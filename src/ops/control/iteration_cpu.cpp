@@ -478,11 +478,15 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
   const std::int64_t scratch = kernel.scratch_bytes;
   const bool is_counted = kernel.count != kEndless;
   const double flops = kernel.body->flops() * static_cast<double>(is_counted ? kernel.count : 1);
+  // Many iterations can be interrupted.
+  const bool may_throw =
+      kernel.body->may_throw() || !is_counted || kernel.count >= opdef::kMostWithoutPoll;
   std::string label =
       is_counted ? "iterations " + std::to_string(kernel.count) : std::string("iterations");
   KernelOffer offer = prepared(run_kernel, std::move(kernel), std::move(label));
   offer.kernel.scratch_bytes = scratch;
   offer.kernel.flops = flops;
+  if (may_throw) offer.kernel.checks.emplace_back();
   for (std::size_t s = 0; s < roles.num_states; ++s) {
     offer.kernel.in_place.emplace_back(static_cast<int>(roles.first_input + s),
                                        static_cast<int>(s));

@@ -50,7 +50,8 @@ struct ScatterData {
   std::string node;
 };
 
-/// All indices are checked before anything is written. The lists are in ascending order.
+/// All indices are checked before anything is written; the Gather of the forward pass has done so.
+/// The lists are in ascending order.
 template <class T>
 ScatterLists link(const ScatterData<T>& data, const std::int64_t* indices, std::byte* scratch) {
   const ScatterLists lists{reinterpret_cast<std::int32_t*>(scratch),

@@ -392,12 +392,20 @@ LossTask loss_task(const KernelRequest& request) {
   return task;
 }
 
+// A loss checks its labels; its gradient reads the same ones after it.
+KernelOffer with_label_check(KernelOffer offer) {
+  offer.kernel.checks = {{.input = 1}};
+  return offer;
+}
+
 KernelOffer offer_loss(const KernelRequest& request) {
-  return offer_typed(request, loss_task(request), run_loss<float>, run_loss<double>, "reference");
+  return with_label_check(
+      offer_typed(request, loss_task(request), run_loss<float>, run_loss<double>, "reference"));
 }
 
 KernelOffer offer_loss_rows(const KernelRequest& request) {
-  return offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>);
+  return with_label_check(
+      offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>));
 }
 
 // With space for a row of each thread; the rest is float32.
@@ -417,9 +425,9 @@ KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (is_half(dtype) && task.inner == 1) {
     task.widen = device::find_conversion(dtype, DataType::kFloat32);
-    return offer_halves(request, std::move(task), run_loss_halves);
+    return with_label_check(offer_halves(request, std::move(task), run_loss_halves));
   }
-  return offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>);
+  return with_label_check(offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>));
 }
 
 LossTask grad_task(const KernelRequest& request) {

@@ -240,7 +240,10 @@ KernelOffer make_one_hot(const KernelRequest& request, opdef::KernelFn fn,
                        .count = request.inputs[0].dims.num_elements(),
                        .takes_others = request.node.int_attribute("zeros") != 0,
                        .node = request.node.describe()};
-  return prepared(fn, std::move(data), "lookup in sorted keys");
+  const bool refuses = !data.takes_others;
+  KernelOffer offer = prepared(fn, std::move(data), "lookup in sorted keys");
+  if (refuses) offer.kernel.checks = {{.input = 0}};
+  return offer;
 }
 
 KernelOffer offer_one_hot_encoder(const KernelRequest& request) {

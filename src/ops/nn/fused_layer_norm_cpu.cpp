@@ -447,8 +447,10 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
     if (is_present(request, 5)) task.training_mode = 5;
   }
   const char* label = task.drops ? "simd rows, dropout, residual" : "simd rows, residual";
+  const bool drops = task.drops;
   KernelOffer offer = prepared(run_norm, std::move(task), label);
   offer.kernel.in_place = {{0, 1}, {1, 1}};
+  if (drops) note_dropout_check(request, offer, 4, 5);
   return offer;
 }
 

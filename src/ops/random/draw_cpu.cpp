@@ -159,7 +159,9 @@ KernelOffer offer_bernoulli(const KernelRequest& request) {
   if (given == DataType::kFloat32) fn = bernoulli_kernel<float>(wanted);
   if (given == DataType::kFloat64) fn = bernoulli_kernel<double>(wanted);
   if (fn == nullptr) return decline_dtype(request, wanted);
-  return prepared(fn, make_task(request), "reference");
+  KernelOffer offer = prepared(fn, make_task(request), "reference");
+  offer.kernel.checks = {{.input = 0}};
+  return offer;
 }
 
 }  // namespace

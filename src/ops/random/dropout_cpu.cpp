@@ -28,6 +28,24 @@ double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::str
                    .hint = "Give a fraction such as 0.5."});
 }
 
+void note_dropout_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
+                        std::size_t input, std::size_t training_mode) {
+  const auto constant = [&](std::size_t i) {
+    return i < request.constants.size() ? request.constants[i] : nullptr;
+  };
+  const bool has_mode =
+      training_mode < request.inputs.size() && request.inputs[training_mode].is_present();
+  const Tensor* mode = constant(training_mode);
+  if (!has_mode || (mode != nullptr && mode->to_int64s().front() == 0)) return;
+  if (input >= request.inputs.size() || !request.inputs[input].is_present()) return;
+  const Tensor* ratio = constant(input);
+  if (ratio != nullptr && ratio->num_elements() == 1) {
+    const double number = ratio->to_doubles().front();
+    if (number >= 0 && number < 1) return;
+  }
+  offer.kernel.checks.push_back({.input = static_cast<int>(input)});
+}
+
 }  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::dropout_cpu {
@@ -117,6 +135,7 @@ KernelOffer offer_dropout(const KernelRequest& request) {
       prepared(dtype == DataType::kFloat32 ? run_dropout<float> : run_dropout<double>,
                std::move(task), "reference");
   offer.kernel.in_place = {{0, 0}};
+  note_dropout_check(request, offer, 1, 2);
   return offer;
 }
 

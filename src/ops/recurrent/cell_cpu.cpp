@@ -177,6 +177,12 @@ void check_lengths(const CellArgs& args) {
   }
 }
 
+std::vector<opdef::ValueCheck> length_checks(const CellPlan& plan) {
+  if (!plan.has(Operand::kLengths)) return {};
+  return {{.input = plan.place[static_cast<std::size_t>(Operand::kLengths)],
+           .bounds = {plan.shape.steps}}};
+}
+
 template <class T>
 void BiasSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
   if (plan.has(Operand::kB))

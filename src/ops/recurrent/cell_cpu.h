@@ -134,6 +134,8 @@ struct CellArgs {
 
 /// Throws: DataError naming the first of sequence_lens outside [0, steps].
 void check_lengths(const CellArgs& args);
+/// That a forward kernel calls it; the gradient's need not be noted.
+std::vector<opdef::ValueCheck> length_checks(const CellPlan& plan);
 
 /// Calls valid(first, count) for stretches of rows for which the step is within the sequence, and
 /// none(row) for the others; rows are counted from the first of the task.

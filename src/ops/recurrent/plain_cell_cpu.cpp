@@ -322,7 +322,9 @@ KernelOffer offer_forward(CellPlan cell) {
   plan.h = scratch.add<T>(s.directions * s.batch * s.hidden);
   plan.c = scratch.add<T>(s.directions * s.batch * s.hidden);
   const double flops = flops_of(s);
+  const std::vector<opdef::ValueCheck> checks = length_checks(plan.cell);
   KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
+  offer.kernel.checks = checks;
   offer.kernel.scratch_bytes = scratch.bytes();
   offer.kernel.flops = flops;
   return offer;

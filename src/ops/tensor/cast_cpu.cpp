@@ -166,7 +166,9 @@ KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
       .count = request.inputs[0].dims.num_elements(),
       .to_integer = to_integer};
   if (data.convert == nullptr) return decline_dtype(request, to);
-  return prepared(run_text_cast, data, "texts");
+  KernelOffer offer = prepared(run_text_cast, data, "texts");
+  offer.kernel.checks = {{.input = 0}};
+  return offer;
 }
 
 KernelOffer offer_cast(const KernelRequest& request) {

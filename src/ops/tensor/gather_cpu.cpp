@@ -52,8 +52,10 @@ KernelOffer offer_gather(const KernelRequest& request) {
                   .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
                   .node = request.node.describe()};
   const bool is_wide = request.inputs[1].dtype == DataType::kInt64;
-  return prepared(is_wide ? run_gather<std::int64_t> : run_gather<std::int32_t>, std::move(data),
-                  "plain gather");
+  KernelOffer offer = prepared(is_wide ? run_gather<std::int64_t> : run_gather<std::int32_t>,
+                               std::move(data), "plain gather");
+  note_index_check(request, offer, 1, {dims[axis]});
+  return offer;
 }
 
 // y[i] = x[i with i_axis = indices[i]]. The output is traversed in rows along its last axis.
@@ -132,7 +134,9 @@ KernelOffer offer_gather_elements(const KernelRequest& request) {
                           .length = dims[axis],
                           .node = request.node.describe()};
   data.axis_stride = std::exchange(data.source_strides[axis], 0);
-  return prepared(fn, std::move(data), "plain gather");
+  KernelOffer offer = prepared(fn, std::move(data), "plain gather");
+  note_index_check(request, offer, 1, {dims[axis]});
+  return offer;
 }
 
 // y[b, t] = x[b, indices[b, t, :]] for b in batches, t in tuples; blocks of bytes.
@@ -191,7 +195,10 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
     data.sizes.push_back(dims[k]);
     data.strides_bytes.push_back(dims.product(k + 1, dims.rank()) * bytes);
   }
-  return prepared(run_gather_nd, std::move(data), "plain gather");
+  const std::vector<std::int64_t> sizes = data.sizes;
+  KernelOffer offer = prepared(run_gather_nd, std::move(data), "plain gather");
+  note_index_check(request, offer, 1, sizes);
+  return offer;
 }
 
 }  // namespace

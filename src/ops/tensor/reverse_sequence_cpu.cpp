@@ -69,7 +69,10 @@ KernelOffer offer_reverse(const KernelRequest& request) {
   data.batch_bytes = data.block_bytes * (batch == 0 ? dims[1] : 1);
   constexpr std::int64_t kParallelBytes = 1 << 20;
   if (dims.num_elements() * bytes >= kParallelBytes) data.threads = request.threads;
-  return prepared(run_reverse, std::move(data), "plain reversal");
+  const std::int64_t times = data.times;
+  KernelOffer offer = prepared(run_reverse, std::move(data), "plain reversal");
+  note_index_check(request, offer, 1, {times + 1}, /*from_zero=*/true);
+  return offer;
 }
 
 }  // namespace

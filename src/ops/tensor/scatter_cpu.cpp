@@ -181,9 +181,11 @@ opdef::KernelFn choose(const std::string& reduction, DataType dtype) {
 }
 
 template <class Data>
-KernelOffer prepared_in_place(opdef::KernelFn fn, Data data) {
+KernelOffer prepared_in_place(const KernelRequest& request, opdef::KernelFn fn, Data data,
+                              const std::vector<std::int64_t>& sizes) {
   KernelOffer offer = prepared(fn, std::move(data), "plain scatter");
   offer.kernel.in_place = {{0, 0}};
+  note_index_check(request, offer, 1, sizes);
   return offer;
 }
 
@@ -207,7 +209,7 @@ KernelOffer offer_scatter_elements(const KernelRequest& request) {
                            .has_wide_indices = request.inputs[1].dtype == DataType::kInt64,
                            .node = request.node.describe()};
   data.axis_stride = std::exchange(data.target_strides[axis], 0);
-  return prepared_in_place(fn, std::move(data));
+  return prepared_in_place(request, fn, std::move(data), {dims[axis]});
 }
 
 KernelOffer offer_scatter_nd(const KernelRequest& request) {
@@ -235,7 +237,8 @@ KernelOffer offer_scatter_nd(const KernelRequest& request) {
     data.sizes.push_back(dims[k]);
     data.strides.push_back(dims.product(k + 1, dims.rank()));
   }
-  return prepared_in_place(fn, std::move(data));
+  const std::vector<std::int64_t> sizes = data.sizes;
+  return prepared_in_place(request, fn, std::move(data), sizes);
 }
 
 }  // namespace

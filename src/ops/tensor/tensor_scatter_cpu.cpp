@@ -92,6 +92,9 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
                                  .node = request.node.describe()},
                "plain copies");
   offer.kernel.in_place = {{0, 0}};
+  if (has_starts && request.node.string_attribute("mode") != "circular") {
+    note_index_check(request, offer, 2, {dims[axis] - update[axis] + 1}, /*from_zero=*/true);
+  }
   return offer;
 }
 

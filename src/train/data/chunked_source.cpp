@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "train/data/number_text.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -31,6 +32,18 @@ class ColumnIndex {
     return found == places_.end() ? -1 : found->second;
   }
 
+  /// The only free column whose name is `name` but for characters that exporters do not write:
+  /// skl2onnx calls the input of a column "body mass (kg)" "body_mass__kg_". -1: none, or several.
+  std::int64_t find_as_exported(const std::string& name, const std::vector<bool>& is_taken) const {
+    std::int64_t found = -1;
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      if (is_taken[c] || plain(columns_[c]) != plain(name)) continue;
+      if (found >= 0) return -1;
+      found = static_cast<std::int64_t>(c);
+    }
+    return found;
+  }
+
   std::int64_t find_or_refuse(const std::string& name) const {
     const std::int64_t place = find(name);
     if (place >= 0) return place;
@@ -41,6 +54,16 @@ class ColumnIndex {
   }
 
  private:
+  // The name with an underscore in place of all but ASCII letters and digits.
+  static std::string plain(std::string name) {
+    for (char& c : name) {
+      const bool is_kept =
+          (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+      if (!is_kept) c = '_';
+    }
+    return name;
+  }
+
   const std::string& path_;
   const std::vector<std::string>& columns_;
   std::unordered_map<std::string_view, std::int64_t> places_;
@@ -165,6 +188,12 @@ Tensor& target_at(Dataset& data, std::size_t i) {
 
 namespace {
 
+// True for a number that is no column's number: pandas writes those of unnamed columns.
+bool looks_like_data(const std::string& name) {
+  double number = 0;
+  return name.find_first_not_of("0123456789") != std::string::npos && parse_number(name, number);
+}
+
 // The columns that the keys of a map name, or none if the file has one that is not there.
 std::vector<std::int64_t> columns_of_keys(const std::string& path, const ColumnIndex& index,
                                           const ValueInfo& map, const std::vector<bool>& is_taken) {
@@ -205,7 +234,8 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
   for (const std::string& name : layout.ignored) take(index.find_or_refuse(name));
   std::vector<std::size_t> open;
   for (const ValueInfo& input : layout.inputs) {
-    const std::int64_t place = index.find(input.name);
+    std::int64_t place = index.find(input.name);
+    if (place < 0) place = index.find_as_exported(input.name, is_taken);
     const bool is_there = place >= 0 && !is_taken[static_cast<std::size_t>(place)];
     if (!is_there) open.push_back(plan.inputs.size());
     plan.inputs.push_back(is_there ? take(place) : -1);
@@ -228,6 +258,20 @@ ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>&
     std::vector<std::string> names;
     for (const ValueInfo& input : layout.inputs) names.push_back(input.name);
     const std::string& missing = names[open.front()];
+    if (index.find(missing) >= 0) {
+      throw DataError({.what = "column '" + missing +
+                               "' is an input of the model, so it cannot be " +
+                               "the target, a weight or ignored too",
+                       .where = {.file = path, .value = missing},
+                       .hint = "Choose another column, or train a model without that input."});
+    }
+    if (std::ranges::any_of(columns, looks_like_data)) {
+      throw DataError(
+          {.what = "no column for the model's input '" + missing + "'",
+           .where = {.file = path, .value = missing},
+           .detail = "The first line has " + base::quote_list(columns) + ".",
+           .hint = "It looks like data: write a line with the names of the columns before it."});
+    }
     throw DataError(
         {.what = "no column for the model's input '" + missing + "'",
          .where = {.file = path, .value = missing},

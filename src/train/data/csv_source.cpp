@@ -322,7 +322,7 @@ void CsvSource::refuse_cell(const Cell& cell, const std::string& what) const {
 
 double CsvSource::number(const Cell& cell) const {
   double value = 0;
-  if (!parse_number(cell.text, value)) refuse_cell(cell, "is not a number");
+  if (!parse_number_or_truth(cell.text, value)) refuse_cell(cell, "is not a number");
   return value;
 }
 

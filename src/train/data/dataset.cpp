@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "base/check.h"
@@ -67,11 +68,22 @@ std::string columns_text(std::int64_t count) {
                    .where = place.where(),
                    .detail = place.columns == nullptr
                                  ? ""
-                                 : "Columns: " + base::quote_list(place.columns->names, 20) + ".",
+                                 : "Columns: " + base::quote_list(place.columns->names, 60) + ".",
                    .hint = is_file && too_many
                                ? "Exclude columns that are not inputs with ignored=, each by "
                                  "its name."
                                : "Give the columns that the model expects, in order."});
+}
+
+// Images [N, H, W, C] for a model that declares [N, C, H, W].
+bool has_channels_last(const ir::SymbolicShape& declared, const Dims& given) {
+  if (declared.size() != 4 || given.rank() != 4) return false;
+  constexpr std::array<std::size_t, 3> kFrom{3, 1, 2};
+  for (std::size_t axis = 1; axis < 4; ++axis) {
+    if (declared[axis].is_static() && declared[axis].value() != given[kFrom[axis - 1]])
+      return false;
+  }
+  return true;
 }
 
 // Rank and all dimensions except the first, as far as the model declares them.
@@ -104,6 +116,10 @@ Tensor fit_shape(const Port& port, const Tensor& tensor, std::int64_t rows,
         declared.size() == 2 && given[0] == declared[1].value() && given[1] == rows;
     if (is_transposed) refuse("It seems to be transposed: rows come first.");
     if (declared.size() == 2) refuse_columns(place, given[1], declared[1].value());
+    if (has_channels_last(declared, given)) {
+      refuse(
+          "It seems to have its channels last: give X.transpose(0, 3, 1, 2), images [N, C, H, W].");
+    }
     refuse("Give rows of the shape that the model expects.");
   }
   return tensor;

@@ -113,6 +113,15 @@ bool parse_number(std::string_view text, double& number) {
   return error == std::errc{};
 }
 
+bool parse_number_or_truth(std::string_view text, double& number) {
+  const bool is_true = text == "True" || text == "true" || text == "TRUE";
+  if (!is_true && text != "False" && text != "false" && text != "FALSE") {
+    return parse_number(text, number);
+  }
+  number = is_true ? 1 : 0;
+  return true;
+}
+
 std::string in_quotes(std::string_view text) {
   constexpr std::size_t kShown = 60;
   std::string result = "'";

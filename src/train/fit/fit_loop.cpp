@@ -136,6 +136,7 @@ void FitLoop::run() {
     throw;
   }
   checkpoints_->end_fit();
+  append_part_of_epoch();
   step_.unify_state();
   if (interruption_ != nullptr) std::rethrow_exception(interruption_);
   if (best_.restore()) {
@@ -162,6 +163,16 @@ void FitLoop::run_epochs() {
     if (!history_.stop_reason.empty()) return;
     checkpoints_->end_epoch(log);
   }
+}
+
+// A fit that ends within an epoch has its loss in the history too; checkpoints continue without it.
+void FitLoop::append_part_of_epoch() {
+  if (history_.stop_reason.empty() || progress_.row == 0 || std::isnan(progress_.loss.mean()))
+    return;
+  EpochLog log;
+  fill_log(log);
+  log.seconds = progress_.clock.seconds();
+  append_epoch(history_, log, options_.max_history);
 }
 
 // Returns false, for its callers; the first reason is kept.
@@ -490,7 +501,15 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
        .detail = fmt::format("Learning rate {:g}. The weights are those before step {}: the last "
                              "finite ones.",
                              rate, progress_.step + 1),
-       .hint = fmt::format("Try lr={:g}{}, or scale the inputs.", rate / 10, clip)});
+       .hint =
+           fmt::format("Try lr={:g}{}, or scale the inputs.", rate > 1 ? 0.001 : rate / 10, clip)});
+}
+
+// Of the whole fit, if it does not end before; 0: not known yet.
+std::int64_t FitLoop::total_steps() const {
+  const std::int64_t of_epochs = feed_->num_batches().value_or(0) * options_.epochs;
+  const std::int64_t most = options_.max_steps;
+  return most > 0 && (of_epochs == 0 || most < of_epochs) ? most : of_epochs;
 }
 
 bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
@@ -498,6 +517,7 @@ bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
   if (!options_.on_step_end) return true;
   const StepLog log{.epoch = progress_.epoch,
                     .step = progress_.step,
+                    .total_steps = total_steps(),
                     .loss = loss,
                     .grad_norm = step_.gradient_norm(plan)};
   if (!options_.on_step_end(log)) return true;

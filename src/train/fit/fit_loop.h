@@ -65,6 +65,8 @@ class FitLoop {
   bool check_state();
   bool handle_loss(double loss);
   bool handle_fault(const std::string& fault_seen);
+  std::int64_t total_steps() const;
+  void append_part_of_epoch();
   bool call_step_callback(double loss, const runtime::Execution& plan);
   bool is_time_over();
   bool has_done_steps();

@@ -94,6 +94,44 @@ double& LbfgsSolver::number(std::size_t i) {
   return reinterpret_cast<double*>(state_[kNumbers].tensor.mutable_raw())[i];
 }
 
+void LbfgsSolver::keep_step() noexcept {
+  can_undo_ = false;
+  pairs_before_.clear();
+}
+
+void LbfgsSolver::begin_step() {
+  keep_step();
+  others_before_.resize(state_.size());
+  for (std::size_t i = kDirection; i < state_.size(); ++i) {
+    const Tensor& now = state_[i].tensor;
+    Tensor& before = others_before_[i];
+    if (!before.is_defined()) before = Tensor::empty(now.dtype(), now.dims());
+    std::memcpy(before.mutable_raw(), now.raw(), static_cast<std::size_t>(now.size_bytes()));
+  }
+  can_undo_ = true;
+}
+
+void LbfgsSolver::save_pair(std::int64_t place) {
+  if (std::ranges::find(pairs_before_, place, &Pair::place) != pairs_before_.end()) return;
+  const Row s = row(kWeightChanges, place);
+  const Row y = row(kGradientChanges, place);
+  pairs_before_.push_back({.place = place, .s = {s.begin(), s.end()}, .y = {y.begin(), y.end()}});
+}
+
+void LbfgsSolver::undo_step() noexcept {
+  if (!can_undo_) return;
+  for (const Pair& pair : pairs_before_) {
+    std::ranges::copy(pair.s, row(kWeightChanges, pair.place).begin());
+    std::ranges::copy(pair.y, row(kGradientChanges, pair.place).begin());
+  }
+  for (std::size_t i = kDirection; i < others_before_.size(); ++i) {
+    const Tensor& before = others_before_[i];
+    std::memcpy(state_[i].tensor.mutable_raw(), before.raw(),
+                static_cast<std::size_t>(before.size_bytes()));
+  }
+  keep_step();
+}
+
 // s = t d, y = g - (g before): written to the oldest slot, and counted if their product is good.
 void LbfgsSolver::add_pair(std::span<const double> gradient) {
   const std::int64_t place = count(kPairs) == 0 ? 0 : (count(kNewest) + 1) % spec_.history;
@@ -103,6 +141,7 @@ void LbfgsSolver::add_pair(std::span<const double> gradient) {
   add_scaled(s, number(kStepLength), row(kDirection));
   const double product = dot(y, s);
   if (!(product > kSmallestCurvature)) return;
+  save_pair(place);
   std::ranges::copy(s, row(kWeightChanges, place).begin());
   std::ranges::copy(y, row(kGradientChanges, place).begin());
   count(kNewest) = place;
@@ -138,6 +177,7 @@ void LbfgsSolver::find_direction(std::span<const double> gradient) {
 }
 
 double LbfgsSolver::step(const LossFunctionOf& loss, double learning_rate, std::span<double> x) {
+  begin_step();
   std::int64_t evaluations = 0;
   std::vector<double> from(x.begin(), x.end());
   const auto evaluate = [&](double length) {

@@ -23,6 +23,11 @@ class LbfgsSolver {
   /// Up to spec.max_iterations iterations from x, which becomes the last point. Returns the loss at
   /// the initial x. Stops without a step if loss or gradient are not finite.
   double step(const LossFunctionOf& loss, double learning_rate, std::span<double> x);
+  /// Restores what is kept to what it was before the last step(), even if that threw; does nothing
+  /// after keep_step().
+  void undo_step() noexcept;
+  /// Forgets what was before the last step().
+  void keep_step() noexcept;
 
   /// Clears all pairs, as if no step had been done.
   void clear();
@@ -36,12 +41,22 @@ class LbfgsSolver {
   Row row(std::size_t tensor, std::int64_t i = 0);
   std::int64_t& count(std::size_t i);
   double& number(std::size_t i);
+  void begin_step();
+  void save_pair(std::int64_t place);
   void add_pair(std::span<const double> gradient);
   void find_direction(std::span<const double> gradient);
 
   Lbfgs spec_;
   std::int64_t size_;
   NamedTensors state_;
+  /// Before the last step, while it can be undone.
+  bool can_undo_ = false;
+  struct Pair {
+    std::int64_t place = 0;
+    std::vector<double> s, y;
+  };
+  std::vector<Pair> pairs_before_;     ///< those overwritten
+  std::vector<Tensor> others_before_;  ///< all but the pairs
 };
 
 }  // namespace onnxgrad::train

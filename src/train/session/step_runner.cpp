@@ -178,7 +178,27 @@ void StepRunner::keep_own_part() {
   }
 }
 
-double StepRunner::run_lbfgs(Execution& plan) {
+double StepRunner::run_lbfgs(Execution& plan, std::span<const std::size_t> wanted,
+                             std::vector<Tensor>* results) {
+  if (lbfgs_before_.empty()) {
+    lbfgs_before_ = make_copies();
+    snapshot_bytes_ += state_bytes();
+  }
+  save_to(lbfgs_before_);
+  struct Undo {
+    explicit Undo(StepRunner& step) : runner(&step) {}
+    ~Undo() {
+      if (runner == nullptr) return;
+      runner->lbfgs_->undo_step();
+      for (std::size_t i = 0; i < runner->num_states(); ++i) {
+        runner->executor().set_state(i, runner->lbfgs_before_[i]);
+      }
+    }
+    Undo(const Undo&) = delete;
+    Undo& operator=(const Undo&) = delete;
+    StepRunner* runner;
+  };
+  Undo undo(*this);
   // The weights, or their gradients, as one row of numbers.
   const auto each_weight = [this](const auto& visit) {
     std::size_t begin = 0;
@@ -207,7 +227,30 @@ double StepRunner::run_lbfgs(Execution& plan) {
   });
   const double first_loss = lbfgs_->step(loss, rate_double_, lbfgs_weights_);
   set_weights(lbfgs_weights_);
+  for (const std::size_t output : wanted) results->push_back(tensor(plan, output));
+  undo.runner = nullptr;
+  lbfgs_->keep_step();
   return first_loss;
+}
+
+StepRunner::Results StepRunner::run_with_results(Execution& plan) {
+  const StepPorts& ports = graph_.ports;
+  std::vector<std::size_t> wanted = ports.extras;
+  if (ports.row_losses) wanted.push_back(*ports.row_losses);
+  Results results;
+  if (lbfgs_) {
+    results.loss = run_lbfgs(plan, wanted, &results.outputs);
+  } else {
+    results.outputs = plan.run_copying(wanted);
+    results.loss = scalar(plan, ports.loss);
+  }
+  if (ports.row_losses) {
+    results.row_losses = std::move(results.outputs.back());
+    results.outputs.pop_back();
+  }
+  if (outer_) outer_->count_step();
+  set_steps(steps_ + 1);
+  return results;
 }
 
 std::size_t StepRunner::run_series(Execution& plan, runtime::StepSeries series,
@@ -247,16 +290,6 @@ std::string StepRunner::plan_summary() const {
 std::optional<double> StepRunner::gradient_norm(const Execution& plan) const {
   if (!graph_.ports.gradient_norm) return std::nullopt;
   return scalar(plan, *graph_.ports.gradient_norm);
-}
-
-Tensor StepRunner::row_losses(const Execution& plan) const {
-  return graph_.ports.row_losses ? tensor(plan, *graph_.ports.row_losses) : Tensor();
-}
-
-std::vector<Tensor> StepRunner::extra_outputs(const Execution& plan) const {
-  std::vector<Tensor> outputs;
-  for (const std::size_t port : graph_.ports.extras) outputs.push_back(tensor(plan, port));
-  return outputs;
 }
 
 NamedTensors StepRunner::read_state() const {

@@ -59,13 +59,20 @@ class StepRunner : public Runner {
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
   /// Throws: DataError, ShapeError, and what Executor::prepare throws.
   runtime::Execution& prepare(const std::vector<Dims>& dims);
-  /// One step on the bound data; returns the loss before it.
+  /// One step on the bound data; returns the loss before it. If it throws, the state is as before.
   double run(runtime::Execution& plan) {
-    const double loss = lbfgs_ ? run_lbfgs(plan) : run_graph(plan);
+    const double loss = lbfgs_ ? run_lbfgs(plan, {}, nullptr) : run_graph(plan);
     if (outer_) outer_->count_step();
     set_steps(steps_ + 1);
     return loss;
   }
+  /// The same, with copies of its results.
+  struct Results {
+    double loss = 0;
+    Tensor row_losses = {};  ///< undefined if the step has none
+    std::vector<Tensor> outputs = {};
+  };
+  Results run_with_results(runtime::Execution& plan);
   /// Whether steps are nothing but runs of the graph, which can be a series.
   bool runs_series() const { return !lbfgs_ && !outer_ && workers_ == nullptr; }
   /// Such steps with the loss of each; see Execution::run_series.
@@ -93,9 +100,6 @@ class StepRunner : public Runner {
   bool has_log_results() const {
     return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
   }
-  /// Undefined if the step has none.
-  Tensor row_losses(const runtime::Execution& plan) const;
-  std::vector<Tensor> extra_outputs(const runtime::Execution& plan) const;
 
   /// All states in order, as from Executor::read_state, and what the optimizer keeps on the
   /// host.
@@ -151,7 +155,9 @@ class StepRunner : public Runner {
     plan.run();
     return scalar(plan, graph_.ports.loss);
   }
-  double run_lbfgs(runtime::Execution& plan);
+  /// Copies of the outputs `wanted` go to `results`, before which the step can be undone.
+  double run_lbfgs(runtime::Execution& plan, std::span<const std::size_t> wanted,
+                   std::vector<Tensor>* results);
   std::vector<const std::byte*> controls() const;
   template <class IsWanted, class Change>
   void exchange_states(IsWanted&& is_wanted, Change&& change);
@@ -164,6 +170,7 @@ class StepRunner : public Runner {
   std::optional<LbfgsSolver> lbfgs_;
   std::vector<double> lbfgs_weights_;
   std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, to be copied to the state
+  std::vector<Tensor> lbfgs_before_;   ///< all states before the step
   float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
   Workers* workers_ = nullptr;

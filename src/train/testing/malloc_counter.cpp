@@ -16,10 +16,31 @@ namespace onnxgrad::train_test {
 namespace {
 
 std::atomic<std::int64_t> count{0};
+std::atomic<std::int64_t> left{0};  // until one fails; 0: none will
+std::atomic<bool> fails_on{false};
+std::atomic<bool> has_failed{false};
 
 }  // namespace
 
-void count_allocation() { count.fetch_add(1, std::memory_order_relaxed); }
+// False: it is to fail.
+bool count_allocation() {
+  count.fetch_add(1, std::memory_order_relaxed);
+  if (left.load(std::memory_order_relaxed) <= 0) return true;
+  const std::int64_t before = left.fetch_sub(1);
+  if (before > 1) return true;
+  if (fails_on) left = 1;
+  has_failed = true;
+  return false;
+}
+
+void fail_allocations(std::int64_t number, bool all_after) {
+  left = 0;
+  has_failed = false;
+  fails_on = all_after;
+  left = number;
+}
+
+bool has_failed_allocation() { return has_failed; }
 
 std::int64_t allocation_count() { return count.load(std::memory_order_relaxed); }
 
@@ -43,35 +64,29 @@ void* __libc_realloc(void* memory, std::size_t bytes);
 void* __libc_memalign(std::size_t alignment, std::size_t bytes);
 
 __attribute__((visibility("default"))) void* malloc(std::size_t bytes) {
-  count_allocation();
-  return __libc_malloc(bytes);
+  return count_allocation() ? __libc_malloc(bytes) : nullptr;
 }
 
 __attribute__((visibility("default"))) void* calloc(std::size_t count, std::size_t bytes) {
-  count_allocation();
-  return __libc_calloc(count, bytes);
+  return count_allocation() ? __libc_calloc(count, bytes) : nullptr;
 }
 
 __attribute__((visibility("default"))) void* realloc(void* memory, std::size_t bytes) {
-  count_allocation();
-  return __libc_realloc(memory, bytes);
+  return count_allocation() ? __libc_realloc(memory, bytes) : nullptr;
 }
 
 __attribute__((visibility("default"))) void* memalign(std::size_t alignment, std::size_t bytes) {
-  count_allocation();
-  return __libc_memalign(alignment, bytes);
+  return count_allocation() ? __libc_memalign(alignment, bytes) : nullptr;
 }
 
 __attribute__((visibility("default"))) void* aligned_alloc(std::size_t alignment,
                                                            std::size_t bytes) {
-  count_allocation();
-  return __libc_memalign(alignment, bytes);
+  return count_allocation() ? __libc_memalign(alignment, bytes) : nullptr;
 }
 
 __attribute__((visibility("default"))) int posix_memalign(void** memory, std::size_t alignment,
                                                           std::size_t bytes) {
-  count_allocation();
-  *memory = __libc_memalign(alignment, bytes);
+  *memory = count_allocation() ? __libc_memalign(alignment, bytes) : nullptr;
   return *memory == nullptr ? ENOMEM : 0;
 }
 }

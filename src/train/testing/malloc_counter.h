@@ -9,6 +9,12 @@ namespace onnxgrad::train_test {
 /// far, including libraries: the test binary wraps those of the C library.
 std::int64_t allocation_count();
 
+/// Lets the `number`-th of them from now on fail, counted from 1, and with `all_after` every later
+/// one too. 0: none any more.
+void fail_allocations(std::int64_t number, bool all_after = false);
+/// Whether one has failed since then.
+bool has_failed_allocation();
+
 /// False if a sanitizer has its own allocator, so that nothing is counted, or if
 /// steps run on the simulated device, whose queue allocates.
 bool counts_allocations();
