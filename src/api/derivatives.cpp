@@ -53,7 +53,7 @@ class HessianRows {
 
   // A block for each of wrt().
   std::vector<Value*> run() {
-    count_ = x_->type.static_dims() ? g_.int_scalar(x_->type.static_dims()->num_elements())
+    count_ = x_->type.static_dims() ? g_.int_scalar(x_->type.fixed_dims().num_elements())
                                     : g_.size_of(x_);
     positions_ = g_.op("Range", {g_.int_scalar(0), count_, g_.int_scalar(1)});
     const auto dims = x_->type.static_dims();

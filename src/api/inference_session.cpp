@@ -33,8 +33,7 @@ NamedTensors take_defaults(ir::Model& model) {
   ir::Graph& graph = *model.graph;
   constexpr std::int64_t kFirstWithDefaults = 4;  // IR version
   if (model.ir_version < kFirstWithDefaults) {
-    for (ir::Value* value : graph.initializers) value->is_input = false;
-    std::erase_if(graph.inputs, [](const ir::Value* value) { return value->is_initializer(); });
+    ir::close_defaults(graph);
     return defaults;
   }
   for (ir::Value* input : graph.inputs) {

@@ -276,6 +276,10 @@ std::vector<Value*> captured_values(const Node& node);
 /// `keep`: further nodes to keep (e.g. with side effects). Returns the number of nodes erased.
 std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep = nullptr);
 
+/// Inputs with a default become constants: initializers with the types of their tensors, whatever
+/// was declared for what may be fed instead.
+void close_defaults(Graph& graph);
+
 /// Readable text similar to ONNX's text syntax: one line per node, types of all values.
 std::string to_text(const Graph& graph);
 std::string to_text(const Model& model);

@@ -15,7 +15,7 @@ std::optional<std::int64_t> static_elements(const Value& value) {
     overflows =
         overflows || __builtin_mul_overflow(count, std::max<std::int64_t>(dim.value(), 1), &count);
   }
-  if (overflows) return value.type.static_dims()->num_elements();  // refuses it
+  if (overflows) return value.type.fixed_dims().num_elements();  // refuses it
   return is_empty ? 0 : count;
 }
 
@@ -25,7 +25,7 @@ std::optional<std::int64_t> static_bytes(const Value& value) {
   constexpr std::int64_t kNoOverflow = std::int64_t{1} << 55;
   const int bits = value.dtype() == DataType::kString ? 0 : size_bits(value.dtype());
   if (bits < 8 || *count > kNoOverflow) {
-    return value.type.static_dims()->size_bytes(value.dtype());
+    return value.type.fixed_dims().size_bytes(value.dtype());
   }
   return *count * (bits / 8);
 }

@@ -167,4 +167,13 @@ std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep) {
   return before - graph.nodes.size();
 }
 
+void close_defaults(Graph& graph) {
+  for (Value* value : graph.initializers) {
+    if (!value->is_input) continue;
+    value->is_input = false;
+    value->type = Type::tensor(value->initializer.dtype(), value->initializer.dims());
+  }
+  std::erase_if(graph.inputs, [](const Value* value) { return !value->is_input; });
+}
+
 }  // namespace onnxgrad::ir

@@ -1,5 +1,9 @@
 #include "ir/type.h"
 
+#include <utility>
+
+#include "onnxgrad/error.h"
+
 namespace onnxgrad::ir {
 
 std::string Dim::to_string() const {
@@ -20,6 +24,12 @@ std::optional<Dims> Type::static_dims() const {
     dims.push_back(dim.value());
   }
   return Dims(std::move(dims));
+}
+
+Dims Type::fixed_dims() const {
+  if (std::optional<Dims> dims = static_dims()) return *std::move(dims);
+  throw ShapeError({.what = "the shape of " + to_string() + " is not known as numbers",
+                    .hint = "Give each of its dimensions a number in the model."});
 }
 
 std::string Type::to_string() const {

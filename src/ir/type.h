@@ -63,8 +63,12 @@ struct Type {
   bool is_tensor() const { return kind == Kind::kTensor; }
   bool has_rank() const { return shape.has_value(); }
   std::size_t rank() const { return shape ? shape->size() : 0; }
-  /// The shape as numbers, if every dimension is a number.
+  /// The shape as numbers, if every dimension is a number. Never dereferenced unchecked: see
+  /// fixed_dims() and scripts/check_optionals.py.
   std::optional<Dims> static_dims() const;
+  /// The shape as numbers, for a value that must have one. Throws: ShapeError (an unknown rank, a
+  /// dimension that is no number).
+  Dims fixed_dims() const;
   std::string to_string() const;  ///< "float32[N, 10]"
 };
 

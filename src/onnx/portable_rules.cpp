@@ -131,9 +131,8 @@ class Draws {
     // Draws that the gradient repeats are repeated here as well.
     opdef::set_random_stream(*drawn[1]->producer, std::string(opdef::random_stream(node_)) + "/" +
                                                       std::to_string(num_drawn_++));
-    Value* last = known_ints(shape)
-                      ? g_.ints({static_cast<std::int64_t>(known_ints(shape)->size())})
-                      : g_.shape_of(shape);
+    const auto sizes = known_ints(shape);
+    Value* last = sizes ? g_.ints({std::ssize(*sizes)}) : g_.shape_of(shape);
     return g_.op("ReduceSum", {g_.mul(g_.cast_like(drawn[1], place), place), last},
                  {{.name = "keepdims", .value = std::int64_t{0}}});
   }

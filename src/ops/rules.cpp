@@ -1,5 +1,7 @@
 #include "ops/rules.h"
 
+#include <limits>
+
 #include <string>
 #include <utility>
 
@@ -27,6 +29,15 @@ opdef::AttributeSpec float_attribute(std::string_view name, std::optional<float>
   return {.name = name, .type = opdef::AttributeType::kFloat, .default_value = default_value};
 }
 
+opdef::AttributeSpec positive_attribute(std::string_view name, std::optional<float> default_value) {
+  using Limits = std::numeric_limits<float>;
+  return {.name = name,
+          .type = opdef::AttributeType::kFloat,
+          .min_float = static_cast<double>(Limits::denorm_min()),
+          .max_float = static_cast<double>(Limits::max()),
+          .default_value = default_value};
+}
+
 opdef::AttributeSpec choice_attribute(std::string_view name,
                                       std::vector<std::string_view> choices) {
   return {.name = name,
@@ -39,6 +50,11 @@ std::optional<std::vector<std::int64_t>> constant_ints(const Value* value) {
   if (value == nullptr || !value->is_constant()) return std::nullopt;
   if (!is_integer(value->initializer.dtype())) return std::nullopt;
   return value->initializer.to_int64s();
+}
+
+std::optional<std::int64_t> constant_int(const Value* value) {
+  const auto all = constant_ints(value);
+  return all && all->size() == 1 ? std::optional(all->front()) : std::nullopt;
 }
 
 std::optional<double> constant_number(const Value* value) {

@@ -25,11 +25,17 @@ opdef::AttributeSpec axis_attribute(std::string_view name,
 /// Any 32-bit float, including infinities and NaN.
 opdef::AttributeSpec float_attribute(std::string_view name,
                                      std::optional<float> default_value = {});
+/// A finite 32-bit float above 0.
+opdef::AttributeSpec positive_attribute(std::string_view name,
+                                        std::optional<float> default_value = {});
 /// One of these strings, by default the first.
 opdef::AttributeSpec choice_attribute(std::string_view name, std::vector<std::string_view> choices);
 
 /// The elements of an integer tensor that no run can change; nullopt if it is not one (or absent).
 std::optional<std::vector<std::int64_t>> constant_ints(const Value* value);
+/// The one element of an integer tensor that no run can change; nullopt if it has another number of
+/// elements.
+std::optional<std::int64_t> constant_int(const Value* value);
 /// The one element of a numeric tensor that no run can change.
 std::optional<double> constant_number(const Value* value);
 

@@ -179,7 +179,7 @@ class Grouper {
     try {
       Dims spanned;
       for (const ir::Value* input : node.inputs) {
-        if (input != nullptr) spanned = broadcast_dims(spanned, *input->type.static_dims());
+        if (input != nullptr) spanned = broadcast_dims(spanned, input->type.fixed_dims());
       }
       if (spanned != dims) {
         refuse("operands of shape " + spanned.to_string() + " for an output of shape " +
@@ -272,7 +272,7 @@ class Grouper {
       }
     }
     add_group({.compute = node->outputs[0]->dtype(),
-               .space = *node->inputs[0]->type.static_dims(),
+               .space = node->inputs[0]->type.fixed_dims(),
                .reduce_axes = reduction->axes},
               node, Role::kReduce);
   }

@@ -136,9 +136,9 @@ void look_through_expands(std::vector<ir::Value*>& operands, const Dims& space) 
     if (node == nullptr || node->op_type != "Expand" || !node->domain.empty()) continue;
     ir::Value* source = node->inputs[0];
     if (!source->type.static_dims() || source->type.rank() > space.rank()) continue;
-    Dims spanned = *source->type.static_dims();
+    Dims spanned = source->type.fixed_dims();
     for (const ir::Value* other : operands) {
-      if (other != operand) spanned = broadcast_dims(spanned, *other->type.static_dims());
+      if (other != operand) spanned = broadcast_dims(spanned, other->type.fixed_dims());
     }
     if (spanned == space) operand = source;
   }
@@ -227,7 +227,7 @@ class Emitter {
   void ensure_spanning_operand(ProgramBuilder& main, const ElementwiseGroup& group) {
     Dims spanned;
     for (const ir::Value* operand : main.operands()) {
-      spanned = broadcast_dims(spanned, *operand->type.static_dims());
+      spanned = broadcast_dims(spanned, operand->type.fixed_dims());
     }
     if (spanned == group.space) return;
     main.operands().push_back(

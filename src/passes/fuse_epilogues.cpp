@@ -80,7 +80,7 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   const bool is_narrowed = is_half(result->dtype()) && product->dtype() == DataType::kFloat32;
   const bool same_type = (result->dtype() == product->dtype() || is_narrowed) &&
                          elementwise.compute == product->dtype();
-  const Dims space = *result->type.static_dims();
+  const Dims space = result->type.fixed_dims();
   if (has_sums && (is_narrowed || !sums_columns(node, elementwise, space))) return false;
   if (!same_type || product->type.static_dims() != space ||
       !std::ranges::all_of(node.inputs, [&](const ir::Value* v) { return collapses(v, space); })) {

@@ -149,7 +149,7 @@ class LayerNormFusion {
   };
 
   static bool is_single_float(const Value* value) {
-    return is_float32(value) && value->type.static_dims()->num_elements() == 1;
+    return is_float32(value) && value->type.fixed_dims().num_elements() == 1;
   }
 
   Masked find_mask(const Value* gradient) const {

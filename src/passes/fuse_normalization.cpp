@@ -244,7 +244,7 @@ class NormalizationFusion {
   bool fuse_alone(Node* grad) {
     const Value* x = grad->inputs[1];
     if (!is_static_float32(x) || !is_widened(x) || x->type.rank() < 2 ||
-        x->type.static_dims()->num_elements() == 0) {
+        x->type.fixed_dims().num_elements() == 0) {
       return false;
     }
     for (const ir::Use& use : uses_.of(x)) {

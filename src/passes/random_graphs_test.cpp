@@ -49,7 +49,7 @@ class RandomGraph {
 
   static bool broadcasts(const Value* a, const Value* b) {
     try {
-      return broadcast_dims(*a->type.static_dims(), *b->type.static_dims()).num_elements() <= 36;
+      return broadcast_dims(a->type.fixed_dims(), b->type.fixed_dims()).num_elements() <= 36;
     } catch (const Error&) {
       return false;
     }
@@ -58,7 +58,7 @@ class RandomGraph {
   void add_node() {
     Value* x = pick();
     Value* y = pick();
-    const std::size_t rank = x->type.static_dims()->rank();
+    const std::size_t rank = x->type.fixed_dims().rank();
     switch (below(12)) {
       case 0:
         add(g_.op("Relu", {x}));
@@ -79,8 +79,8 @@ class RandomGraph {
         if (rank == 2) add(g_.transpose_last(x));
         break;
       case 6:
-        if (rank == 2 && y->type.static_dims()->rank() == 2 &&
-            (*x->type.static_dims())[1] == (*y->type.static_dims())[0]) {
+        if (rank == 2 && y->type.fixed_dims().rank() == 2 &&
+            x->type.fixed_dims()[1] == y->type.fixed_dims()[0]) {
           add(g_.matmul(x, y));
         }
         break;

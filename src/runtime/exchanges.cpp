@@ -30,7 +30,7 @@ BufferLayout lay_out(std::span<ir::Value* const> values, std::int64_t alignment)
   for (const ir::Value* value : values) {
     layout.end = (layout.end + alignment - 1) / alignment * alignment;
     layout.offsets.push_back(layout.end);
-    layout.end += value->type.static_dims()->size_bytes(value->dtype());
+    layout.end += value->type.fixed_dims().size_bytes(value->dtype());
   }
   return layout;
 }

@@ -68,8 +68,8 @@ class Kernels {
   int useful_threads() const { return engine_.device.threads_of_plan(cost_ns_, threads_); }
 
   static void check_view(const ir::Node& node) {
-    const Dims from = *node.inputs[0]->type.static_dims();
-    const Dims to = *node.outputs[0]->type.static_dims();
+    const Dims from = node.inputs[0]->type.fixed_dims();
+    const Dims to = node.outputs[0]->type.fixed_dims();
     if (from.num_elements() == to.num_elements() &&
         node.inputs[0]->dtype() == node.outputs[0]->dtype()) {
       return;
@@ -208,7 +208,7 @@ class Planner {
       step.results.push_back({.arg = node.inputs.size() + o,
                               .name = output->name,
                               .dtype = output->dtype(),
-                              .num_elements = *ir::static_elements(*output)});
+                              .num_elements = output->type.fixed_dims().num_elements()});
     }
     step.operands = describe_operands(node, step);
     return step;
@@ -467,7 +467,7 @@ class Planner {
       const bool is_old = root(output)->is_input;
       plan_.outputs.push_back(
           {.location = is_old ? preserved(output) : locate(output),
-           .desc = {.dtype = output->dtype(), .dims = *output->type.static_dims()}});
+           .desc = {.dtype = output->dtype(), .dims = output->type.fixed_dims()}});
     }
   }
 

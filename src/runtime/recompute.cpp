@@ -30,7 +30,7 @@ constexpr std::size_t kMaxRepeatedTogether = 64;
 constexpr int kMostRepeats = 4;  // of a node
 
 std::int64_t size_of(const Value* value) {
-  return value->type.static_dims()->size_bytes(value->dtype());
+  return value->type.fixed_dims().size_bytes(value->dtype());
 }
 
 /// When the bytes of a value are in use: positions of nodes.

@@ -100,7 +100,7 @@ TEST_P(States, AreCopiedAndSetBack) {
   std::vector<Tensor> copies;
   for (std::size_t i = 0; i < executor_.state().size(); ++i) {
     const ir::Type& type = executor_.state()[i].type;
-    copies.push_back(Tensor::zeros(type.dtype, *type.static_dims()));
+    copies.push_back(Tensor::zeros(type.dtype, type.fixed_dims()));
   }
   executor_.copy_state(copies);
   for (std::size_t i = 0; i < copies.size(); ++i) {

@@ -190,7 +190,7 @@ std::vector<Value*> select(std::span<Value* const> values, const Bucket& bucket)
   return selected;
 }
 
-std::int64_t num_elements(const Value* value) { return value->type.static_dims()->num_elements(); }
+std::int64_t num_elements(const Value* value) { return value->type.fixed_dims().num_elements(); }
 
 // The end of `elements` of a bucket, at a place that kernels can begin at: the nearest multiple of
 // 16 in its weight, or the weight's end.

@@ -101,7 +101,7 @@ void check_value(std::size_t part, std::string_view field, const TrainingBinding
 
 // The outputs of a graph without inputs.
 std::vector<Tensor> run_once(std::shared_ptr<ir::Model> model, std::uint64_t seed) {
-  close_defaults(*model->graph);
+  ir::close_defaults(*model->graph);
   const std::size_t count = model->graph->outputs.size();
   runtime::Executor executor(std::move(model), builtin_engine(), {.seed = seed});
   runtime::Execution& execution = executor.prepare({});
@@ -313,7 +313,7 @@ class FileTraining::Writer {
       : training_(training),
         draft_(*training.parts_[0].working, builtin_engine().ops),
         graph_(draft_.graph()) {
-    close_defaults(graph_);
+    ir::close_defaults(graph_);
   }
 
   StepGraph run(bool skip_non_finite);

@@ -89,7 +89,8 @@ class Splitter {
         g_(model_, graph_, *inferer_, registry) {}
 
   SplitGraph run() {
-    close_defaults();
+    ir::close_defaults(graph_);
+    split_.num_model_inputs = graph_.inputs.size();
     onnx_io::take_known_branches(model_, *inferer_, registry_, builtin_evaluator());
     split_.outputs = runnable_outputs(graph_);
     std::erase_if(split_.outputs, [](const RunnableOutput& o) { return o.value == nullptr; });
@@ -112,13 +113,6 @@ class Splitter {
   }
 
  private:
-  // Inputs with a default are constants.
-  void close_defaults() {
-    for (Value* value : graph_.initializers) value->is_input = false;
-    std::erase_if(graph_.inputs, [](const Value* value) { return value->is_initializer(); });
-    split_.num_model_inputs = graph_.inputs.size();
-  }
-
   void choose_weights() {
     const auto all = find_weights(model_, registry_);
     const bool by_default = options_.weights.empty();

@@ -19,11 +19,6 @@ Value* write_fault(GraphBuilder& g, Value* x) {
 
 }  // namespace
 
-void close_defaults(ir::Graph& graph) {
-  for (Value* value : graph.initializers) value->is_input = false;
-  std::erase_if(graph.inputs, [](const Value* value) { return value->is_initializer(); });
-}
-
 void cut_to_outputs(ir::Graph& graph) {
   ir::eliminate_dead_nodes(graph);
   const ir::Uses uses(graph);

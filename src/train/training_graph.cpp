@@ -394,7 +394,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
   GraphBuilder& g = draft.g();
-  close_defaults(graph);
+  ir::close_defaults(graph);
   onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
   if (options.evaluation_only) return loss_step(draft, place_loss(g, registry, loss), loss);
   auto model_outputs = runnable_outputs(graph);
@@ -477,7 +477,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
                                  const EvaluationGraphOptions& options) {
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
-  close_defaults(graph);
+  ir::close_defaults(graph);
   Loss reduced = loss;
   if (loss.reduction == Reduction::kNone) reduced.reduction = Reduction::kSum;
   std::vector<std::string> names;
@@ -506,7 +506,7 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
   std::unordered_map<const Value*, Value*> map;
   auto model = std::make_shared<ir::Model>(ir::clone(working, &map));
   ir::Graph& graph = *model->graph;
-  close_defaults(graph);
+  ir::close_defaults(graph);
   graph.outputs.clear();
   for (const Value* output : outputs) graph.outputs.push_back(map.at(output));
   bind_weights(graph, weights);

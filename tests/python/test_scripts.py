@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import check_file_length  # noqa: E402
 import check_layers  # noqa: E402
+import check_optionals  # noqa: E402
 import develop  # noqa: E402
 import source_files  # noqa: E402
 
@@ -212,6 +213,28 @@ def test_too_long(tmp_path):
     problems = check_file_length.too_long(tmp_path)
     assert len(problems) == 1
     assert problems[0].startswith("long.cpp: 601 lines")
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("const Dims dims = *step.weight->type.static_dims();", 1),
+        ("const Dims dims = *node.inputs[0]->type.static_dims();", 1),
+        ("return body->inputs.at(i)->type.static_dims()->rank();", 1),
+        ("f(*known_dim(x, 0), *opdef::fixed_trip_count(node));", 2),
+        ("use(ops::constant_ints(g.ints({1}))->front());", 1),
+        ("use(known_ints(at).value());", 1),
+        ("const auto dims = x->type.static_dims(); if (dims) use(*dims);", 0),
+        ("const std::int64_t n = 2 * planned_ints(request, 1);", 0),
+        ("Dims fixed = x->type.fixed_dims();", 0),
+    ],
+)
+def test_optionals_that_are_taken_unchecked(tmp_path, line, count):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.cpp").write_text(f"void f() {{\n  {line}\n}}\n")
+    problems = check_optionals.unchecked(tmp_path)
+    assert len(problems) == count
+    assert all(problem.startswith("src/a.cpp:2: ") for problem in problems)
 
 
 def test_list_files_without_git_skips_build_products(tmp_path):

@@ -123,7 +123,7 @@ std::vector<Value*> plain_inference_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* dy = ctx.cotangent(0);
   const auto axes = all_axes_but_channels(rank_of(ctx.node(), x));
-  const Dims channels{*known_dim(ctx.input(1), 0)};
+  const Dims channels = ctx.input(1)->type.fixed_dims();
   Value* zeros = g.constant(Tensor::zeros(x->dtype(), channels), "zeros");
   const auto normalise = [&](Value* image, Value* scale, Value* mean) {
     return g.op("BatchNormalization", {image, scale, zeros, mean, ctx.input(4)},

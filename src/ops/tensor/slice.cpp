@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/check.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -63,7 +64,9 @@ Value* padded(VjpContext& ctx, GraphBuilder& g, const Cut& cut) {
     const auto size = known_dim(ctx.output(0), cut.axes[i]);
     before.push_back(begin);
     if (dim && size) {
-      after.push_back(g.ints({*dim - *size - constant_ints(begin)->front()}));
+      const auto skipped = constant_int(begin);
+      ONNXGRAD_ASSERT(skipped.has_value());  // known, since the size along the axis is
+      after.push_back(g.ints({*dim - *size - *skipped}));
     } else {
       Value* rest = g.sub(dim_value(g, x, cut.axes[i]), begin);
       after.push_back(g.sub(rest, dim_value(g, ctx.output(0), cut.axes[i])));

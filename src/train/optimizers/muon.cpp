@@ -32,7 +32,7 @@ class MuonRule : public UpdateRule {
   static bool updates_by_element(const Dims& dims) { return !is_matrix(dims); }
 
   Value* update(const WeightStep& step) override {
-    const Dims dims = *step.weight->type.static_dims();
+    const Dims dims = step.weight->type.fixed_dims();
     if (!is_matrix(dims)) return others_->update(step);
     GraphBuilder& g = writer_.g();
     const auto [weight, gradient] = writer_.decayed(step, StepWriter::Decay::kWeight);

@@ -72,7 +72,7 @@ Value* StepWriter::apply(opdef::WeightUpdate update, const WeightStep& step,
 
 Value* StepWriter::slot(const std::string& prefix, const WeightStep& step, double first) {
   const DataType dtype = step.weight->dtype();
-  const Dims dims = *step.weight->type.static_dims();
+  const Dims dims = step.weight->type.fixed_dims();
   const std::string name = prefix + "/" + step.name;
   if (first == 0) return state(name, zeros(dtype, dims));
   const std::vector<double> numbers(static_cast<std::size_t>(dims.num_elements()), first);

@@ -100,7 +100,7 @@ class UserRule : public UpdateRule {
 
   // Back in the shape and type of `like`; refuses other types and sizes.
   Value* from_form(Value* x, const Value& like, std::size_t output) {
-    const Dims dims = *like.type.static_dims();
+    const Dims dims = like.type.fixed_dims();
     const auto found = x->type.static_dims();
     const bool fits =
         x->dtype() == like.dtype() && (!found || found->num_elements() == dims.num_elements());

@@ -42,7 +42,7 @@ runtime::Execution& ForwardRunner::prepare(const std::vector<Dims>& dims) {
   std::vector<Dims> all = dims;
   const runtime::Executor& owner = step_.executor();
   for (const std::size_t weight : weights_) {
-    all.push_back(*owner.state()[weight].type.static_dims());
+    all.push_back(owner.state()[weight].type.fixed_dims());
   }
   runtime::Execution& plan = prepare_plan(all, step_.graph().loss);
   for (std::size_t i = 0; i < weights_.size(); ++i) {

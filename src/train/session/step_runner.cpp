@@ -143,7 +143,7 @@ void StepRunner::exchange_states(IsWanted&& is_wanted, Change&& change) {
   auto next = sums.begin();
   for (const std::size_t i : numbers) {
     const runtime::Port& state = executor().state()[i];
-    const Dims dims = *state.type.static_dims();
+    const Dims dims = state.type.fixed_dims();
     std::vector<double> values(next, next + dims.num_elements());
     next += dims.num_elements();
     for (double& x : values) x = change(x);
@@ -174,7 +174,7 @@ void StepRunner::keep_own_part() {
   for (std::size_t i = 0; i < num_states(); ++i) {
     const runtime::Port& state = executor().state()[i];
     if (!is_accumulated(state.name)) continue;
-    executor().set_state(i, Tensor::zeros(state.type.dtype, *state.type.static_dims()));
+    executor().set_state(i, Tensor::zeros(state.type.dtype, state.type.fixed_dims()));
   }
 }
 
@@ -343,7 +343,7 @@ void StepRunner::take_state(const StepRunner& other) {
     const auto known = other.find_state(state.name);
     if (!known) continue;
     const Tensor value = other.executor().read_state(*known);
-    if (value.dims() == *state.type.static_dims()) executor().set_state(i, value);
+    if (value.dims() == state.type.fixed_dims()) executor().set_state(i, value);
   }
   if (outer_) outer_->begin_at_weights();
 }
@@ -362,7 +362,7 @@ void StepRunner::reset_state() {
 std::int64_t StepRunner::state_bytes() const {
   std::int64_t bytes = 0;
   for (const runtime::Port& state : executor().state()) {
-    bytes += state.type.static_dims()->size_bytes(state.type.dtype);
+    bytes += state.type.fixed_dims().size_bytes(state.type.dtype);
   }
   return bytes;
 }
@@ -370,7 +370,7 @@ std::int64_t StepRunner::state_bytes() const {
 std::vector<Tensor> StepRunner::make_copies() const {
   std::vector<Tensor> copies;
   for (const runtime::Port& state : executor().state()) {
-    copies.push_back(Tensor::empty(state.type.dtype, *state.type.static_dims()));
+    copies.push_back(Tensor::empty(state.type.dtype, state.type.fixed_dims()));
   }
   if (outer_) {
     for (const Tensor& one : outer_->state()) copies.push_back(one.clone());
