@@ -12,6 +12,7 @@
 
 #include "api/model_impl.h"
 #include "base/check.h"
+#include "onnx/model_rules.h"
 #include "onnx/operator_table.h"
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
@@ -172,36 +173,6 @@ void check_arity(const Key& key, const ir::Function& gradient, const std::vector
   }
 }
 
-class Cycles {
- public:
-  explicit Cycles(const Functions& bodies) : bodies_(bodies) {}
-
-  void check(const Key& key) {
-    const auto found = bodies_.find(key);
-    if (found == bodies_.end() || done_.contains(key)) return;
-    if (!open_.insert(key).second) {
-      throw ModelError({.what = fmt::format("function '{}' calls itself", name_of(key)),
-                        .where = {.op_type = key.second},
-                        .hint = "Write it without recursion, for example with a Loop."});
-    }
-    visit(*found->second.back().function->body);
-    open_.erase(key);
-    done_.insert(key);
-  }
-
- private:
-  void visit(const ir::Graph& graph) {
-    for (const ir::Node* node : graph.nodes) {
-      check(onnx_io::operator_of(*node));
-      for (const ir::Graph* body : node->subgraphs()) visit(*body);
-    }
-  }
-
-  const Functions& bodies_;
-  std::set<Key> open_;
-  std::set<Key> done_;
-};
-
 void add(Functions& functions, const Key& key, OperatorFunction function, bool overwrite,
          std::string_view what) {
   std::vector<OperatorFunction>& entries = functions[key];
@@ -245,8 +216,7 @@ std::int64_t register_operators(const Model& library, const std::vector<Operator
       add(gradients, key, {.id = id, .function = std::move(gradient), .inputs = std::move(inputs)},
           overwrite, "gradient");
     }
-    Cycles cycles(bodies);
-    for (const auto& [key, entries] : bodies) cycles.check(key);
+    onnx_io::check_expansion(onnx_io::OperatorTable(bodies, gradients));
   });
   return id;
 }

@@ -143,15 +143,16 @@ bool relax(ir::Type& state, const ir::Type& next) {
   return has_changed;
 }
 
-std::vector<std::int64_t> axes_or_zeros(const ir::Node& node, std::string_view attribute,
+// A list with an element for each scanned input or stacked output; zeros if it is not given.
+std::vector<std::int64_t> list_or_zeros(const ir::Node& node, std::string_view attribute,
                                         std::size_t count) {
-  std::vector<std::int64_t> axes =
+  std::vector<std::int64_t> list =
       node.ints_attribute(attribute, std::vector<std::int64_t>(count, 0));
-  if (axes.size() != count) {
-    fail(node, "attribute '" + std::string(attribute) + "' has " + std::to_string(axes.size()) +
+  if (list.size() != count) {
+    fail(node, "attribute '" + std::string(attribute) + "' has " + std::to_string(list.size()) +
                    " elements, expected " + std::to_string(count));
   }
-  return axes;
+  return list;
 }
 
 }  // namespace
@@ -207,6 +208,12 @@ ir::Type merge_types(const ir::Type& inferred, const ir::Type& declared) {
     }
   }
   return result;
+}
+
+void check_branches(const ir::Node& node) {
+  for (const ir::Graph* branch : node.subgraphs()) {
+    expect_counts(node, *branch, 0, node.outputs.size());
+  }
 }
 
 std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body) {
@@ -314,8 +321,11 @@ std::vector<ir::Type> infer_scan(ir::Node& node, const InferBody& infer_body) {
   if (node.outputs.size() < num_states) fail(node, "it has fewer outputs than states");
   const std::size_t num_scan_outputs = node.outputs.size() - num_states;
   expect_counts(node, body, num_inputs, node.outputs.size());
-  const auto input_axes = axes_or_zeros(node, "scan_input_axes", static_cast<std::size_t>(given));
-  const auto output_axes = axes_or_zeros(node, "scan_output_axes", num_scan_outputs);
+  const auto num_scanned = static_cast<std::size_t>(given);
+  const auto input_axes = list_or_zeros(node, "scan_input_axes", num_scanned);
+  const auto output_axes = list_or_zeros(node, "scan_output_axes", num_scan_outputs);
+  list_or_zeros(node, "scan_input_directions", num_scanned);
+  list_or_zeros(node, "scan_output_directions", num_scan_outputs);
 
   ir::Dim length;
   for (std::size_t i = 0; i < num_inputs; ++i) {

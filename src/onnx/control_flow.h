@@ -14,6 +14,10 @@ namespace onnxgrad::onnx_io {
 /// Infers the nodes of a body whose input types are set.
 using InferBody = std::function<void(ir::Graph& body)>;
 
+/// Checks what infer_if() would, of an If whose branch is taken when the model is read.
+/// Throws: ModelError (a branch with inputs, or with another number of outputs than the node).
+void check_branches(const ir::Node& node);
+
 /// One type per output of `node`, with unknown parts. In an If, a branch of inconsistent shapes
 /// is no error as long as the other one is consistent: it is not taken then, and the types of its
 /// values are forgotten. Sets the types of the bodies' values.

@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "onnx/functions.h"
+#include "onnx/operator_table.h"
 #include "onnx/schemas.h"
 #include "onnxgrad/error.h"
 
@@ -81,93 +82,108 @@ void check_domains(const ir::Graph& graph, const Imports& imports, const std::st
   });
 }
 
-// Counts the nodes of each function with all calls expanded, without recursion.
+// Counts the nodes of functions with all calls expanded, without recursion: those of a model, which
+// come first, and those of registered operators. A function is read when it is first counted.
 class ExpansionCounter {
  public:
-  explicit ExpansionCounter(const ir::Model& model) : model_(model) {
-    for (std::size_t i = 0; i < model.functions.size(); ++i) {
-      index_.emplace(key_of(model.functions[i]), i);
-    }
-    calls_.resize(model.functions.size());
-    own_.resize(model.functions.size());
-    for (std::size_t i = 0; i < model.functions.size(); ++i) {
-      own_[i] = collect(*model.functions[i].body, calls_[i]);
+  ExpansionCounter(const ir::Model* model, const OperatorTable* table) : table_(table) {
+    if (model == nullptr) return;
+    for (const ir::Function& function : model->functions) {
+      own_functions_.emplace(key_of(function), &function);
     }
   }
 
-  void check() {
-    sizes_.assign(calls_.size(), kUnknown);
-    for (std::size_t i = 0; i < calls_.size(); ++i) visit(i);
-    std::map<std::size_t, std::int64_t> calls;
-    const std::int64_t own = collect(*model_.graph, calls);
-    if (total(own, calls) > kMaxExpandedNodes) {
-      throw ModelError({.what = "its functions expand to more than " +
-                                std::to_string(kMaxExpandedNodes) + " nodes",
-                        .hint = "Export the model with fewer nested function calls."});
-    }
+  void check(const ir::Function& function) {
+    count(function);
+    check_total(sizes_.at(&function));
   }
 
- private:
-  static constexpr std::int64_t kUnknown = -1;
-  static constexpr std::int64_t kOpen = -2;
-
-  // Number of nodes that are not calls; `calls` receives how often each function is called.
-  std::int64_t collect(const ir::Graph& graph, std::map<std::size_t, std::int64_t>& calls) const {
-    std::int64_t own = 0;
-    for_each_node(graph, [&](const ir::Node& node) {
-      const auto found = index_.find(key_of(node));
-      if (found == index_.end()) {
-        ++own;
-      } else {
-        ++calls[found->second];
-      }
-    });
-    return own;
+  void check(const ir::Graph& graph) {
+    const Calls calls = collect(graph);
+    for (const auto& [callee, times] : calls.callees) count(*callee);
+    check_total(total(calls));
   }
 
-  std::int64_t total(std::int64_t own, const std::map<std::size_t, std::int64_t>& calls) const {
-    constexpr std::int64_t kCap = kMaxExpandedNodes + 1;
-    std::int64_t sum = own;
-    for (const auto& [callee, count] : calls) {
-      const std::int64_t size = std::max<std::int64_t>(sizes_[callee], 1);
-      sum = count > kCap / size ? kCap : std::min(kCap, sum + count * size);
-    }
-    return std::min(sum, kCap);
-  }
-
-  void visit(std::size_t root) {
-    std::vector<std::size_t> stack = {root};
+  // Throws if a function calls itself. Those that nothing calls may be of any size.
+  void count(const ir::Function& root) {
+    std::vector<const ir::Function*> stack = {&root};
     while (!stack.empty()) {
-      const std::size_t i = stack.back();
-      if (sizes_[i] >= 0) {
+      const ir::Function* function = stack.back();
+      const auto [known, is_new] = sizes_.emplace(function, kOpen);
+      if (known->second >= 0) {
         stack.pop_back();
         continue;
       }
-      sizes_[i] = kOpen;
+      if (is_new) calls_.emplace(function, collect(*function->body));
+      const Calls& calls = calls_.at(function);
       bool is_ready = true;
-      for (const auto& [callee, count] : calls_[i]) {
-        if (sizes_[callee] == kOpen) {
-          throw ModelError({.what = "function '" + model_.functions[callee].name +
-                                    "' calls itself, directly or through others",
-                            .where = {.graph = model_.functions[i].name},
-                            .hint = "Express the repetition with Loop or Scan."});
+      for (const auto& [callee, times] : calls.callees) {
+        const auto size = sizes_.find(callee);
+        if (size != sizes_.end() && size->second == kOpen) {
+          throw ModelError(
+              {.what = "function '" + callee->name + "' calls itself, directly or through others",
+               .where = {.graph = function->name},
+               .hint = "Express the repetition with Loop or Scan."});
         }
-        if (sizes_[callee] == kUnknown) {
-          stack.push_back(callee);
-          is_ready = false;
-        }
+        if (size != sizes_.end()) continue;
+        stack.push_back(callee);
+        is_ready = false;
       }
       if (!is_ready) continue;
-      sizes_[i] = total(own_[i], calls_[i]);
+      sizes_[function] = total(calls);
+      calls_.erase(function);
       stack.pop_back();
     }
   }
 
-  const ir::Model& model_;
-  std::map<FunctionKey, std::size_t> index_;
-  std::vector<std::map<std::size_t, std::int64_t>> calls_;
-  std::vector<std::int64_t> own_;
-  std::vector<std::int64_t> sizes_;
+ private:
+  // The nodes that are no calls, and how often each function is called.
+  struct Calls {
+    std::int64_t own = 0;
+    std::map<const ir::Function*, std::int64_t> callees;
+  };
+
+  static constexpr std::int64_t kOpen = -1;
+
+  static void check_total(std::int64_t total) {
+    if (total <= kMaxExpandedNodes) return;
+    throw ModelError({.what = "its functions expand to more than " +
+                              std::to_string(kMaxExpandedNodes) + " nodes",
+                      .hint = "Export the model with fewer nested function calls."});
+  }
+
+  const ir::Function* callee(const ir::Node& node) const {
+    const auto found = own_functions_.find(key_of(node));
+    if (found != own_functions_.end()) return found->second;
+    return table_ == nullptr || table_->is_empty() ? nullptr : table_->body_of(node);
+  }
+
+  Calls collect(const ir::Graph& graph) const {
+    Calls calls;
+    for_each_node(graph, [&](const ir::Node& node) {
+      if (const ir::Function* function = callee(node)) {
+        ++calls.callees[function];
+      } else {
+        ++calls.own;
+      }
+    });
+    return calls;
+  }
+
+  std::int64_t total(const Calls& calls) const {
+    constexpr std::int64_t kCap = kMaxExpandedNodes + 1;
+    std::int64_t sum = calls.own;
+    for (const auto& [callee, times] : calls.callees) {
+      const std::int64_t size = std::max<std::int64_t>(sizes_.at(callee), 1);
+      sum = times > kCap / size ? kCap : std::min(kCap, sum + times * size);
+    }
+    return std::min(sum, kCap);
+  }
+
+  const OperatorTable* table_;
+  std::map<FunctionKey, const ir::Function*> own_functions_;
+  std::unordered_map<const ir::Function*, Calls> calls_;  // of those that are being counted
+  std::unordered_map<const ir::Function*, std::int64_t> sizes_;
 };
 
 }  // namespace
@@ -204,7 +220,22 @@ void check_model(const ir::Model& model) {
     check_imports(imports, owner);
     check_domains(*function.body, imports, owner);
   }
-  ExpansionCounter(model).check();
+  ExpansionCounter counter(&model, nullptr);
+  for (const ir::Function& function : model.functions) counter.count(function);
+  counter.check(*model.graph);
+}
+
+void check_expansion(const ir::Model& model, const OperatorTable& table) {
+  if (!table.is_empty()) ExpansionCounter(&model, &table).check(*model.graph);
+}
+
+void check_expansion(const OperatorTable& table) {
+  ExpansionCounter counter(nullptr, &table);
+  for (const auto* functions : {&table.bodies(), &table.gradients()}) {
+    for (const auto& [key, entries] : *functions) {
+      if (!entries.empty()) counter.check(*entries.back().function);
+    }
+  }
 }
 
 }  // namespace onnxgrad::onnx_io

@@ -7,10 +7,18 @@
 
 namespace onnxgrad::onnx_io {
 
+class OperatorTable;
+
 /// Versions in range, every domain imported once, functions defined once, not recursive, and with
 /// a bounded number of nodes after expansion.
 /// Throws: ModelError naming what is wrong, the actual and the allowed values.
 void check_model(const ir::Model& model);
+
+/// The same bound where calls of registered operators are expanded as well; functions of the model
+/// and bodies of the table may call each other. Throws: ModelError (too many nodes, a circle).
+void check_expansion(const ir::Model& model, const OperatorTable& table);
+/// The same for every body and gradient of the table.
+void check_expansion(const OperatorTable& table);
 
 /// The function that `node` calls (domain, name and overload); nullptr if it is not a call.
 const ir::Function* called_function(const ir::Model& model, const ir::Node& node);

@@ -11,6 +11,7 @@
 
 #include "base/interrupt.h"
 #include "ir/inline.h"
+#include "onnx/control_flow.h"
 #include "onnx/functions.h"
 #include "onnx/gradient_nodes.h"
 #include "onnx/inferer.h"
@@ -201,10 +202,8 @@ ir::Model Internaliser::run() {
                       .hint = "Convert the model with onnx.version_converter, and compare what it "
                               "computes, or export it again."});
   }
-  if (model_.ir_version < 4) {  // every initializer also had to be an input
-    for (Value* value : model_.graph->initializers) value->is_input = false;
-  }
-  std::erase_if(model_.graph->inputs, [](const Value* value) { return !value->is_input; });
+  if (model_.ir_version < 4) ir::close_defaults(*model_.graph);  // they had to be inputs too
+  if (operators_.table != nullptr) check_expansion(model_, *operators_.table);
   replace_map_inputs(model_);
   for (Value* input : model_.graph->inputs) name_open_dims(*input);
   if (gradient_at_) resolve_gradient_names(model_);
@@ -276,6 +275,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   const ir::Function* function = called_function(model_, node);
   if (function != nullptr && !is_kept_function(*function)) return expand(work, *function, stack);
   if (const Graph* branch = known_body(node, registry_, evaluator_)) {
+    check_branches(node);
     return take_branch(work, const_cast<Graph&>(*branch), stack);  // NOLINT: a body of our node
   }
   if (gradient_at_ && is_gradient_node(node)) return expand_gradient_node(node, g, gradient_at_);

@@ -341,6 +341,62 @@ def test_what_cannot_be_registered_is_said(call, error, message) -> None:
         call()
 
 
+OWN_HEADER = HEADER.replace('["" : 21]', '["" : 21, "own" : 1]')
+
+
+def doubling(level: int) -> str:
+    """A function that calls the one before it twice: level 40 is 2^40 nodes."""
+    if level == 0:
+        return f"{HEADER} F0 (x) => (y) {{ y = Relu (x) }}"
+    last = f"own.F{level - 1}"
+    return f"{OWN_HEADER} F{level} (x) => (y) {{ a = {last} (x) y = {last} (a) }}"
+
+
+def library(functions: list[onnx.FunctionProto]) -> onnx.ModelProto:
+    imports = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("own", 1)]
+    graph = onnx.helper.make_graph([], "library", [], [])
+    return onnx.helper.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
+
+
+def test_functions_that_explode_are_refused(tmp_path: Path) -> None:
+    for level in range(21):
+        og.register_operator(doubling(level))
+    with pytest.raises(og.ModelError, match="expand to more than 2000000 nodes"):
+        og.register_operator(doubling(21))
+    file, model = tmp_path / "library.onnx", tmp_path / "model.onnx"
+    onnx.save(library([onnx.parser.parse_function(doubling(level)) for level in range(40)]), file)
+    onnx.save(CALL, model)
+    done = CliRunner().invoke(app, ["report", str(model), "--operators", str(file)])
+    assert done.exit_code == 3, done.output
+    assert "expand to more than 2000000 nodes" in done.output
+
+
+def test_a_long_chain_of_functions_needs_no_stack(tmp_path: Path) -> None:
+    functions = [onnx.parser.parse_function(doubling(0))]
+    for level in range(1, 20_000):
+        function = onnx.FunctionProto()
+        function.CopyFrom(functions[0])
+        function.name = f"F{level}"
+        function.opset_import.add(domain="own", version=1)
+        function.node[0].domain, function.node[0].op_type = "own", f"F{level - 1}"
+        functions.append(function)
+    file, model = tmp_path / "library.onnx", tmp_path / "model.onnx"
+    onnx.save(library(functions), file)
+    onnx.save(CALL, model)
+    done = CliRunner().invoke(app, ["report", str(model), "--operators", str(file)])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_function_of_a_model_and_a_registered_one_that_call_each_other() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21, "own" : 1]> m (double[2] x) => (double[2] y)'
+        f" {{ y = own.Own (x) }} {OWN_HEADER} Own (x) => (y) {{ y = own.Registered (x) }}"
+    )
+    back = f"{OWN_HEADER} Registered (x) => (y) {{ y = own.Own (x) }}"
+    with og.register_operator(back), pytest.raises(og.ModelError, match="calls itself"):
+        og.gradient(model, "x")
+
+
 def test_a_gradient_of_another_shape_is_said() -> None:
     rule = f"{HEADER} Rule (x, dy) => (dx) {{ dx = ReduceSum <keepdims = 0> (dy) }}"
     with (
