@@ -138,11 +138,12 @@ void correct_split(const ir::Node& node, NodeContext& context) {
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     onnx::TypeProto& type = *context.getOutputType(i);
     if (!type.has_tensor_type() || type.tensor_type().shape().dim_size() <= axis) continue;
-    const auto start = static_cast<std::int64_t>(i) * part;
+    const auto before = static_cast<std::int64_t>(i);  // parts
+    const std::int64_t left = part == 0 || before > size / part ? 0 : size - before * part;
     type.mutable_tensor_type()
         ->mutable_shape()
         ->mutable_dim(static_cast<int>(axis))
-        ->set_dim_value(std::clamp<std::int64_t>(size - start, 0, part));
+        ->set_dim_value(std::min(left, part));
   }
 }
 
@@ -278,6 +279,7 @@ std::vector<ir::Type> Inferer::infer_types(ir::Node& node, std::int64_t opset, i
   }
   check_call(node, *schema);
   check_attribute_values(node);
+  if (is_standard) check_counts(node);
   const auto infer_body = [&](ir::Graph& body) {
     for (ir::Node* inner : body.nodes) infer_at(*inner, opset, depth + 1);
   };

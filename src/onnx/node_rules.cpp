@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "onnx/body_bounds.h"
 #include "onnx/exporter.h"
 #include "onnx/functions.h"
 #include "onnx/importer.h"
@@ -224,6 +225,7 @@ void check_equation(const ir::Node& node, std::string equation) {
 }  // namespace
 
 void check_attribute_values(const ir::Node& node) {
+  check_body_bounds(node);
   if (node.op_type != "Einsum" || !is_standard_domain(node.domain)) return;
   const ir::AttributeValue* equation = node.find_attribute("equation");
   const auto* text = equation == nullptr ? nullptr : std::get_if<std::string>(equation);

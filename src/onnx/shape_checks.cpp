@@ -221,7 +221,9 @@ constexpr FormRow kForms[] = {
     {"CenterCropPad", 1, 1, Form::kList},
     {"Col2Im", 1, 2, Form::kList},
     {"ConstantOfShape", 0, 0, Form::kList},
+    {"CumProd", 1, 1, Form::kElement},
     {"CumSum", 1, 1, Form::kElement},
+    {"DFT", 1, 2, Form::kElement},
     {"Dropout", 1, 2, Form::kElement},
     {"Expand", 1, 1, Form::kList},
     {"HammingWindow", 0, 0, Form::kElement},
@@ -229,6 +231,8 @@ constexpr FormRow kForms[] = {
     {"Loop", 0, 1, Form::kElement},
     {"If", 0, 0, Form::kElement},
     {"MaxUnpool", 2, 2, Form::kList},
+    {"MelWeightMatrix", 0, 4, Form::kElement},
+    {"NonMaxSuppression", 2, 4, Form::kElement},
     {"OneHot", 1, 1, Form::kElement},
     {"OneHot", 2, 2, Form::kList},
     {"Pad", 1, 1, Form::kList},
@@ -247,10 +251,18 @@ constexpr FormRow kForms[] = {
     {"ReduceSumSquare", 1, 1, Form::kListOrElement},
     {"Reshape", 1, 1, Form::kList},
     {"Resize", 1, 3, Form::kList},
+    {"ReverseSequence", 1, 1, Form::kList},
+    {"STFT", 1, 1, Form::kElement},
+    {"STFT", 3, 3, Form::kElement},
+    {"SequenceAt", 1, 1, Form::kElement},
+    {"SequenceErase", 1, 1, Form::kElement},
+    {"SequenceInsert", 2, 2, Form::kElement},
     {"Slice", 1, 4, Form::kList},
     {"Split", 1, 1, Form::kList},
+    {"SplitToSequence", 1, 1, Form::kListOrElement},
     {"Squeeze", 1, 1, Form::kListOrElement},
     {"Tile", 1, 1, Form::kList},
+    {"TensorScatter", 2, 2, Form::kList},
     {"TopK", 1, 1, Form::kElement},
     {"Trilu", 1, 1, Form::kElement},
     {"Unsqueeze", 1, 1, Form::kListOrElement},
@@ -330,6 +342,10 @@ void check_channels(const ir::Node& node) {
 
 }  // namespace
 
+void check_counts(const ir::Node& node) {
+  if (node.op_type == "Split") check_split(node);
+}
+
 void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
   if (!is_standard_domain(node.domain) || outputs.empty() || node.input(0) == nullptr) return;
   const std::string& op = node.op_type;
@@ -337,7 +353,6 @@ void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
     if (row.op_type != op) continue;
     for (std::size_t i = row.first; i <= row.last; ++i) check_form(node, i, row.form);
   }
-  if (op == "Split") check_split(node);
   if (op == "ScatterElements") check_scatter_elements(node);
   if (op == "ScatterND") check_scatter_nd(node);
   if (op == "Conv" || op == "ConvTranspose") check_convolution(node, op == "ConvTranspose");
@@ -354,6 +369,9 @@ void check_shapes(const ir::Node& node, const std::vector<ir::Type>& outputs) {
     expect_broadcast(node, 2, node.inputs[0]->type);
   }
   if (op == "InstanceNormalization") check_channels(node);
+  if (const auto rank = rank_of(node, 0); rank && op == "RMSNormalization") {
+    (void)normalize_axis(node.int_attribute("axis", -1), *rank);
+  }
   if (op == "Reshape") check_reshape(node, outputs[0]);
 }
 

@@ -7,6 +7,10 @@
 
 namespace onnxgrad::onnx_io {
 
+/// Requirements on numbers of outputs that ONNX's inference functions take for granted: they read
+/// beyond a list otherwise. Throws: ModelError, ShapeError naming expected and actual.
+void check_counts(const ir::Node& node);
+
 /// Requirements on shapes that ONNX's inference functions do not check: channels
 /// of convolutions, operands that must broadcast to the result, counts of Reshape. Looks only at
 /// dimensions that are numbers. `outputs`: the inferred types. Throws: ShapeError naming

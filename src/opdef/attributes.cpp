@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "opdef/attribute_bounds.h"
 #include "opdef/registry.h"
 
 namespace onnxgrad::opdef {
@@ -91,6 +92,12 @@ class Checker {
 };
 
 }  // namespace
+
+void check_attribute(const ir::Node& node, const AttributeSpec& spec) {
+  if (const ir::AttributeValue* value = node.find_attribute(spec.name)) {
+    Checker(node, spec).check(*value);
+  }
+}
 
 void check_attributes(const ir::Node& node, const OpDef& def) {
   for (const ir::Attribute& attribute : node.attributes) {

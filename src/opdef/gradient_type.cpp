@@ -1,6 +1,7 @@
 #include "opdef/gradient_type.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -16,9 +17,10 @@ bool is_sequence(const Type& type) { return type.kind == Type::Kind::kSequence; 
 // The position of what was at `position` once another element is there; a negative one counts from
 // the end and stays.
 Value* next_position(GraphBuilder& g, Value* position) {
-  if (position->is_constant()) {
-    const std::int64_t at = position->initializer.to_int64s().at(0);
-    return at < 0 ? position : g.int_scalar(at + 1);
+  if (position->is_constant() && position->initializer.num_elements() == 1) {
+    const std::int64_t at = position->initializer.to_int64s().front();
+    constexpr std::int64_t kLast = std::numeric_limits<std::int64_t>::max() - 1;
+    return at < 0 ? position : g.int_scalar(std::min(at, kLast) + 1);
   }
   Value* given = g.cast(position, DataType::kInt64);
   return g.where(g.less(given, g.int_scalar(0)), given, g.add(given, g.int_scalar(1)));

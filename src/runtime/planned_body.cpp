@@ -131,7 +131,7 @@ class PlannedBody::Runner {
     std::int64_t capacity = run_.capacity;
     std::int64_t i = 0;
     for (; i < run_.count; ++i) {
-      if (run_.stops && *reinterpret_cast<const bool*>(states_[0].now) == false) break;
+      if (run_.stops && *states_[0].now == std::byte{0}) break;
       if (i == capacity) {
         ONNXGRAD_ASSERT(run_.grow != nullptr);
         capacity = (*run_.grow)(i);

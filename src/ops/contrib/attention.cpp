@@ -54,7 +54,7 @@ Value* bias_of_mask(const Node& node, GraphBuilder& g, Value* mask, Value* input
     const auto batch = known_dim(input, 0);
     const auto size = known_dim(mask, 0);
     if (!batch || !size || *batch == *size) return length_bias(g, k, nullptr, mask, filter);
-    if (*size == 2 * *batch) {
+    if (*size % 2 == 0 && *size / 2 == *batch) {
       return length_bias(g, k, g.slice(mask, {*batch}, {*size}, {0}),
                          g.slice(mask, {0}, {*batch}, {0}), filter);
     }
@@ -73,8 +73,13 @@ std::vector<std::int64_t> projected_sizes(const Node& node, std::int64_t width) 
   std::vector<std::int64_t> sizes = node.ints_attribute("qkv_hidden_sizes");
   if (sizes.empty()) sizes.assign(3, width / 3);
   const std::int64_t heads = node.int_attribute("num_heads");
-  bool fits = sizes.size() == 3 && sizes[0] + sizes[1] + sizes[2] == width && sizes[0] == sizes[1];
-  for (const std::int64_t size : sizes) fits = fits && size > 0 && size % heads == 0;
+  bool fits = sizes.size() == 3 && sizes[0] == sizes[1];
+  std::int64_t left = width;
+  for (const std::int64_t size : sizes) {
+    fits = fits && size > 0 && size % heads == 0 && size <= left;
+    if (fits) left -= size;
+  }
+  fits = fits && left == 0;
   if (fits) return sizes;
   throw ModelError(
       {.what = fmt::format("{} columns of weights cannot be split into queries, keys and "
@@ -177,7 +182,7 @@ Operands operands_of(const Node& node, GraphBuilder& g, std::int64_t heads) {
     o.v = take_packed(g, query, 2);
     return o;
   }
-  o.size = required_dim(node, query, 2, "query") / heads;
+  o.size = head_size(node, required_dim(node, query, 2, "query"), heads, "query");
   o.q = split_heads(g, query, heads, o.size);
   const auto key_rank = key == nullptr ? query_rank : known_rank(key);
   if (key != nullptr && value == nullptr && key_rank == 5) {  // [B, T, N, 2, D]
@@ -189,7 +194,7 @@ Operands operands_of(const Node& node, GraphBuilder& g, std::int64_t heads) {
     o.k = key;
     o.v = value;
   } else if (key != nullptr && value != nullptr && key_rank == 3) {
-    o.value_size = required_dim(node, value, 2, "value") / heads;
+    o.value_size = head_size(node, required_dim(node, value, 2, "value"), heads, "value");
     o.k = split_heads(g, key, heads, o.size);
     o.v = split_heads(g, value, heads, o.value_size);
   } else {

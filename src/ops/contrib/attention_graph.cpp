@@ -59,8 +59,9 @@ Value* attend(GraphBuilder& g, Attention& a) {
   };
   // Heads that share keys are one longer sequence of queries: no key is copied.
   const auto queries = known_dim(a.q, 2);
-  const std::int64_t rows =
-      queries && *queries > 0 ? *queries * (a.heads / a.key_heads) : std::int64_t{-1};
+  const std::int64_t rows = queries && *queries > 0
+                                ? Dims{*queries, a.heads / a.key_heads}.num_elements()
+                                : std::int64_t{-1};
   Value* q = grouped(g.scale(a.q, a.scale), {0, a.key_heads, rows, 0});
   Value* scores = g.matmul(q, g.transpose(a.k, {0, 1, 3, 2}));
   scores = grouped(scores, {0, a.heads, queries && *queries > 0 ? *queries : -1, 0});

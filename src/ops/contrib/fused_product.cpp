@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ops/contrib/contrib.h"
+#include "ops/nn/window.h"
 
 // FusedMatMul, TransposeMatMul, FusedGemm, GemmFastGelu, FusedConv and NhwcConv (com.microsoft 1).
 
@@ -86,8 +87,8 @@ Lowered lower_fused_gemm(const Node& node, GraphBuilder& g) {
   std::vector<Value*> inputs = {node.input(0), node.input(1)};
   if (node.input(2) != nullptr) inputs.push_back(node.input(2));
   Value* y = g.op("Gemm", inputs, some_attributes(node, {"alpha", "beta", "transA", "transB"}));
-  const std::string name = node.string_attribute("activation", "");
-  if (name.empty()) return {{y}};
+  if (node.find_attribute("activation") == nullptr) return {{y}};
+  const std::string name = node.string_attribute("activation");
   std::vector<ir::Attribute> attributes;
   for (const std::string_view number : find_activation(node, name).names) {
     const std::string given = "activation_" + std::string(number);
@@ -115,22 +116,23 @@ Value* convolve(const Node& node, GraphBuilder& g, Value* x) {
 Lowered lower_fused_conv(const Node& node, GraphBuilder& g) {
   check_inputs(node, 2, {"X", "W", "B", "Z"});
   Value* y = add_if(g, convolve(node, g, node.input(0)), node.input(3));
-  const std::string name = node.string_attribute("activation", "");
-  if (name.empty()) return {{y}};
+  if (node.find_attribute("activation") == nullptr) return {{y}};
+  const std::string name = node.string_attribute("activation");
   const Activation& activation = find_activation(node, name);
   const std::vector<float> numbers = node.floats_attribute("activation_params");
+  const std::size_t wanted = name == "Clip" ? 2 : activation.names.size();
+  if (numbers.size() != wanted) {
+    throw ModelError({.what = "activation_params has " + std::to_string(numbers.size()) +
+                              " elements, expected " + std::to_string(wanted) + " for " + name,
+                      .where = {.node = node.name, .op_type = node.op_type},
+                      .hint = "Save the model from onnxruntime again."});
+  }
   if (name == "Clip") {
-    if (numbers.size() != 2) {
-      throw ModelError({.what = "activation_params has " + std::to_string(numbers.size()) +
-                                " elements, expected 2 for Clip",
-                        .where = {.node = node.name, .op_type = node.op_type},
-                        .hint = "Give it the smallest and the largest value."});
-    }
     return {{g.op("Clip", {y, g.scalar_like(y, static_cast<double>(numbers[0])),
                            g.scalar_like(y, static_cast<double>(numbers[1]))})}};
   }
   std::vector<ir::Attribute> attributes;
-  for (std::size_t i = 0; i < activation.names.size() && i < numbers.size(); ++i) {
+  for (std::size_t i = 0; i < wanted; ++i) {
     attributes.push_back({std::string(activation.names[i]), numbers[i]});
   }
   return {{g.op(name, {y}, std::move(attributes))}};
@@ -154,13 +156,11 @@ Lowered lower_nhwc_conv(const Node& node, GraphBuilder& g) {
   return {{g.transpose(convolve(node, g, g.transpose(node.input(0), to_front)), to_back)}};
 }
 
+// Those of Conv.
 std::vector<opdef::AttributeSpec> window_attributes() {
-  return {choice_attribute("auto_pad", {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}),
-          ints_attribute("dilations"),
-          int_attribute("group", 1, std::int64_t{1} << 31, 1),
-          ints_attribute("kernel_shape"),
-          ints_attribute("pads"),
-          ints_attribute("strides")};
+  auto attributes = window_attribute_specs(/*kernel_required=*/false);
+  attributes.push_back(int_attribute("group", 1, std::int64_t{1} << 31, 1));
+  return attributes;
 }
 
 }  // namespace

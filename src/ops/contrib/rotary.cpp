@@ -10,6 +10,16 @@
 namespace onnxgrad::ops::rotary_op {
 namespace {
 
+// Throws: ShapeError, unless `planes` cosines turn `wanted` of the `size` columns of a head.
+void check_planes(const Node& node, std::int64_t planes, std::int64_t wanted, std::int64_t size) {
+  if (planes > 0 && wanted <= size && wanted % 2 == 0 && planes == wanted / 2) return;
+  throw ShapeError(
+      {.what = fmt::format("cos_cache has {} columns for {} of the {} columns of a head", planes,
+                           wanted, size),
+       .where = {.node = node.name, .op_type = node.op_type, .value = "cos_cache"},
+       .hint = "Give caches with half as many columns as are turned."});
+}
+
 // input [B, S, N * D] or [B, N, S, D]; position_ids [B, S], or [1]: the first one of each row.
 Lowered lower_rotary_embedding(const Node& node, GraphBuilder& g) {
   check_inputs(node, 4, {"input", "position_ids", "cos_cache", "sin_cache"});
@@ -27,11 +37,16 @@ Lowered lower_rotary_embedding(const Node& node, GraphBuilder& g) {
   }
   const std::int64_t planes = required_dim(node, node.input(2), 1, "cos_cache");
   const std::int64_t width = required_dim(node, x, -1, "input");
+  const std::int64_t turned = node.int_attribute("rotary_embedding_dim", 0);
   std::int64_t heads = node.int_attribute("num_heads", 0);
-  if (heads == 0 || node.int_attribute("rotary_embedding_dim", 0) == 0) {
-    heads = width / (2 * planes);
+  if (heads == 0 && turned > 0) {
+    throw ModelError({.what = "rotary_embedding_dim without num_heads",
+                      .where = {.node = node.name, .op_type = node.op_type},
+                      .hint = "Give num_heads, or leave rotary_embedding_dim out."});
   }
-  const std::int64_t size = rank == 4 ? width : width / heads;
+  if (heads == 0 && planes > 0) heads = width / 2 / planes;
+  const std::int64_t size = rank == 4 ? width : head_size(node, width, heads, "input");
+  check_planes(node, planes, turned > 0 ? turned : size, size);
   const std::int64_t sequence_axis = rank == 4 ? 2 : 1;
   Value* positions = g.cast(node.input(1), DataType::kInt64);
   if (known_rank(positions) != 2) {
@@ -67,7 +82,7 @@ void read_operands(GroupQuery& o) {
   Value* key = node.input(1);
   Value* value = node.input(2);
   if (key == nullptr || value == nullptr) {
-    o.size = width / (o.heads + 2 * o.key_heads);
+    o.size = head_size(node, width, o.heads + 2 * o.key_heads, "query");
     const std::vector<Value*> parts = o.g.ops(
         "Split", {query, o.g.ints({o.heads * o.size, o.key_heads * o.size, o.key_heads * o.size})},
         3, {{"axis", std::int64_t{-1}}});
@@ -75,7 +90,7 @@ void read_operands(GroupQuery& o) {
     key = parts[1];
     value = parts[2];
   } else {
-    o.size = width / o.heads;
+    o.size = head_size(node, width, o.heads, "query");
   }
   o.q = split_heads(o.g, query, o.heads, o.size);
   o.k = split_heads(o.g, key, o.key_heads, o.size);
@@ -103,6 +118,7 @@ void turn(GroupQuery& o) {
     if (o.past != nullptr) positions = g.add(positions, o.past);
   }
   const std::int64_t planes = required_dim(node, node.input(7), 1, "cos_cache");
+  if (planes < 1 || planes > o.size / 2) check_planes(node, planes, o.size, o.size);
   const bool interleaved = node.int_attribute("rotary_interleaved", 0) != 0;
   Value* cos = g.unsqueeze(g.gather(node.input(7), positions, 0), {1});
   Value* sin = g.unsqueeze(g.gather(node.input(8), positions, 0), {1});

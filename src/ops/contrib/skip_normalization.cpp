@@ -1,3 +1,4 @@
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -99,6 +100,13 @@ Lowered lower_embed(const Node& node, GraphBuilder& g) {
   return {{y, node.output(1) == nullptr ? nullptr : count_mask(g, node), sum}};
 }
 
+opdef::AttributeSpec epsilon_attribute(float default_value) {
+  opdef::AttributeSpec spec = float_attribute("epsilon", default_value);
+  spec.min_float = 0;
+  spec.max_float = static_cast<double>(std::numeric_limits<float>::max());
+  return spec;
+}
+
 }  // namespace
 
 void register_skip_normalization(opdef::OpRegistry& registry) {
@@ -110,16 +118,16 @@ void register_skip_normalization(opdef::OpRegistry& registry) {
                   .lower = lower});
   };
   constexpr float kEpsilon = 1e-12F;
-  add(kMicrosoft, "SkipLayerNormalization", lower_skip, {float_attribute("epsilon", kEpsilon)});
+  add(kMicrosoft, "SkipLayerNormalization", lower_skip, {epsilon_attribute(kEpsilon)});
   add(kMicrosoft, "SkipSimplifiedLayerNormalization", lower_skip_simplified,
-      {float_attribute("epsilon", kEpsilon)});
+      {epsilon_attribute(kEpsilon)});
   for (const std::string_view domain : {std::string_view(""), kMicrosoft}) {
     add(domain, "SimplifiedLayerNormalization", lower_simplified,
-        {axis_attribute("axis", -1), float_attribute("epsilon", 1e-5F),
-         int_attribute("stash_type", 1, 26, 1)});
+        {axis_attribute("axis", -1), epsilon_attribute(1e-5F),
+         int_attribute("stash_type", 1, 16, 1)});
   }
   add(kMicrosoft, "EmbedLayerNormalization", lower_embed,
-      {float_attribute("epsilon", kEpsilon), int_attribute("mask_index_type", 0, 1)});
+      {epsilon_attribute(kEpsilon), int_attribute("mask_index_type", 0, 1)});
 }
 
 }  // namespace onnxgrad::ops::skip_normalization_op

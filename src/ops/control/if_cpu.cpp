@@ -47,7 +47,7 @@ void run_branch(const void* data, std::byte* const* args, const opdef::Launch& l
     const std::int64_t place = kernel.unread[i];
     outputs[i] = {.at = place < 0 ? args[first_output + i] : scratch + place};
   }
-  const bool taken = *reinterpret_cast<const bool*>(args[0]);
+  const bool taken = args[0][0] != std::byte{0};  // a feed may have other bytes than 0 and 1
   kernel.branches.at(taken ? 1 : 0)
       ->run({.inputs = inputs, .outputs = outputs, .workspace = scratch + kernel.workspace_offset},
             launch);

@@ -260,16 +260,34 @@ class IterationGradient {
       outer.insert(outer.end(), captured_.begin(), captured_.end());
       if (Value* shape = find_shape(inner, *producer, outer)) return shape;
     }
-    if (!value->type.is_tensor() || value->dtype() == DataType::kString) return nullptr;
-    if (may_differ_in_length(*value)) return nullptr;
-    if (is_steady(*value)) {
+    if (!value->type.is_tensor() || value->dtype() == DataType::kString ||
+        may_differ_in_length(*value)) {
+      return not_saved(*value);
+    }
+    if (is_steady(*value) || is_input_of_scan(*value)) {
       save_rows(value);
     } else if (roles_.is_loop) {
       save_list(value);
     } else {
-      return nullptr;
+      return not_saved(*value);
     }
     return add_row_formal(value);
+  }
+
+  // ONNX: "All the output tensors (state variables as well as scan_output_element tensors) are
+  // required to have the same shape in each iteration"; scanned rows are parts of one tensor.
+  bool is_input_of_scan(const Value& value) const {
+    return !roles_.is_loop && std::ranges::find(body_.inputs, &value) != body_.inputs.end();
+  }
+
+  // Inputs of the body cannot be computed again.
+  Value* not_saved(const Value& value) const {
+    if (std::ranges::find(body_.inputs, &value) == body_.inputs.end()) return nullptr;
+    throw GradientError({.what = "the gradient reads '" + value.name + "' of the body, " +
+                                 value.type.to_string() + ", which cannot be kept",
+                         .where = {.node = node_.name, .op_type = node_.op_type},
+                         .hint = "Compute what depends on it before or after the node, or declare "
+                                 "its type in the body."});
   }
 
   Value* add_row_formal(const Value* value) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/interrupt.h"
 #include "base/memory_budget.h"
 #include "opdef/trip_count.h"
 #include "ops/kernel_support.h"
@@ -361,6 +362,7 @@ class SlowRun {
     const std::size_t first = roles_.is_loop ? 1 : 0;
     std::int64_t i = 0;
     for (; i < count_ && condition.data<bool>()[0]; ++i) {
+      base::poll_interrupt();  // a Loop may have no end
       std::vector<Tensor> formal;
       if (roles_.is_loop) formal = {Tensor::scalar(i), condition};
       formal.insert(formal.end(), states_.begin(), states_.end());
@@ -501,7 +503,13 @@ std::vector<Tensor> run_iteration(const DynamicCall& call, const Iteration& role
   if (!roles.is_loop) {
     count = scan_length(call.node, operands.inputs, roles);
   } else if (call.inputs[0].is_defined()) {
-    count = call.inputs[0].to_int64s().at(0);
+    if (call.inputs[0].num_elements() != 1) {
+      throw ShapeError({.what = "the trip count has shape " + call.inputs[0].dims().to_string() +
+                                ", expected one number: [] or [1]",
+                        .where = {.node = call.node.name, .op_type = call.node.op_type},
+                        .hint = "Give one number, or leave it out."});
+    }
+    count = call.inputs[0].to_int64s().front();
   }
   for (const Tensor& captured : call.captured) operands.inputs.push_back(desc_of(captured));
   if (call.closed != nullptr) {

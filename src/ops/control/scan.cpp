@@ -48,7 +48,14 @@ std::optional<std::vector<Value*>> lower_scan(const Node& node, GraphBuilder& g)
   const std::vector<std::int64_t> input_axes = node.ints_attribute("scan_input_axes");
   const std::vector<std::int64_t> output_axes = node.ints_attribute("scan_output_axes");
   if (!has_other(input_axes) && !has_other(output_axes)) return std::nullopt;
+  if (node.int_attribute("num_scan_inputs") > std::ssize(node.inputs)) return std::nullopt;
   const std::size_t states = count_states(node);
+  const auto fits = [states](const std::vector<std::int64_t>& axes, std::size_t count) {
+    return axes.empty() || axes.size() + states == count;
+  };
+  if (!fits(input_axes, node.inputs.size()) || !fits(output_axes, node.outputs.size())) {
+    return std::nullopt;  // refused where types are inferred
+  }
   const ir::GraphPtr body = body_of(node);
   std::vector<Value*> inputs = node.inputs;
   for (std::size_t i = 0; i < input_axes.size(); ++i) {
@@ -69,7 +76,7 @@ std::optional<std::vector<Value*>> lower_scan(const Node& node, GraphBuilder& g)
       g.ops("Scan", std::move(inputs), node.outputs.size(), std::move(attributes));
   for (std::size_t i = 0; i < output_axes.size(); ++i) {
     if (output_axes[i] == 0) continue;
-    const std::size_t rank = *known_rank(body->outputs[states + i]) + 1;
+    const std::size_t rank = body->outputs[states + i]->type.rank() + 1;
     results[states + i] =
         move_axis(g, results[states + i], output_axes[i], rank, /*to_front=*/false);
   }

@@ -152,15 +152,17 @@ KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& c
   if (sizes->empty() || block->size() != sizes->size()) refuse("its shapes have other axes");
   const auto axes = resolve_window(request.node, attrs, *sizes, *block);
   auto wanted = static_cast<double>(image[1]);  // sizes in a file may be too large for an integer
-  for (const WindowAxis& axis : axes) wanted *= static_cast<double>(axis.kernel * axis.output);
+  for (const WindowAxis& axis : axes) {
+    wanted *= static_cast<double>(axis.kernel) * static_cast<double>(axis.output);
+  }
   if (columns.rank() != 3 || columns[0] != image[0] ||
       static_cast<double>(columns[1]) * static_cast<double>(columns[2]) != wanted) {
     refuse(fmt::format("columns of shape {} do not fit an image of shape {}", columns.to_string(),
                        image.to_string()));
   }
   Col2ImTask task;
-  find_rows(axes, task);
   task.planes = image.product(0, 2);
+  if (task.planes > 0) find_rows(axes, task);  // without planes the axes may be of any size
   task.pixels = image.product(2, image.rank());
   task.threads = task.planes * task.columns < kParallelElements ? 1 : request.threads;
   const DataType dtype = request.inputs[0].dtype;

@@ -475,6 +475,14 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
       Copy{.bytes = static_cast<std::size_t>(bytes), .output = output}, "copy");
 }
 
+// An empty result may have axes of any size; a table of one is as long as the axis.
+std::optional<KernelOffer> offer_nothing(const KernelRequest& request) {
+  if (request.outputs[0].dims.num_elements() > 0) return std::nullopt;
+  struct Nothing {};
+  return prepared([](const void*, std::byte* const*, const opdef::Launch&) {}, Nothing{},
+                  "nothing");
+}
+
 bool are_identities(const std::vector<ResizeTable>& tables) {
   return std::ranges::all_of(tables, [](const ResizeTable& t) { return t.is_identity(); });
 }
@@ -486,6 +494,7 @@ KernelOffer offer_resize(const KernelRequest& request) {
   const auto inputs = read_inputs(request, 1, 2, 3);
   const auto axes =
       resolve_resize(request.node, request.inputs[0].dims, request.outputs[0].dims, inputs);
+  if (auto nothing = offer_nothing(request)) return *std::move(nothing);
   std::vector<ResizeTable> tables;
   for (const ResizeAxis& axis : axes) tables.push_back(make_resize_table(attrs, axis));
   const int num_inputs = static_cast<int>(request.inputs.size());
@@ -541,6 +550,7 @@ KernelOffer offer_resize_grad(const KernelRequest& request) {
   const ResizeAttrs attrs = ResizeAttrs::read(request.node);
   const auto axes =
       resolve_resize(request.node, request.inputs[1].dims, request.inputs[0].dims, inputs);
+  if (auto nothing = offer_nothing(request)) return *std::move(nothing);
   std::vector<ResizeTable> tables;
   for (const ResizeAxis& axis : axes) {
     tables.push_back(make_resize_table(attrs, axis).transposed());

@@ -106,6 +106,13 @@ class TableBuilder {
   // Outside, the elements of the border go on.
   void push(double index, double weight) {
     const double last = static_cast<double>(axis_.input) - 1;
+    constexpr auto kMostEntries =
+        static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max());
+    if (table_.indices.size() == kMostEntries) {
+      throw ShapeError({.what = "an axis of " + std::to_string(axis_.output) +
+                                " elements, which are sums of more than 2^31 others",
+                        .hint = "Resize to a smaller size, or without antialias."});
+    }
     const auto i = static_cast<std::int32_t>(std::clamp(index, 0.0, last));
     const auto first = static_cast<std::size_t>(table_.starts.back());
     if (table_.indices.size() > first && table_.indices.back() == i) {

@@ -30,6 +30,7 @@ void check_length(const Node& node, std::string_view name, std::size_t given,
 
 // Every node and leaf has one way to it, so walks end.
 void check_shape(const Node& node, const Forest& forest) {
+  if (forest.roots.empty()) refuse_attributes(node, "there is no tree");
   std::vector<bool> seen(forest.splits.size(), false);
   std::vector<bool> seen_leaf(forest.tree_of_leaf.size(), false);
   std::vector<std::int64_t> stack = forest.roots;

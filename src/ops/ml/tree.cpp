@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -35,9 +36,9 @@ Value* find_leaves(GraphBuilder& g, Value* x, const Forest& forest) {
 }
 
 // For each leaf, in the order of find_leaves(), and each target the index of its weight; `absent`
-// where there is none.
-std::vector<std::int64_t> weight_numbers(const Node& node, const Forest& forest,
-                                         std::int64_t num_targets, std::int64_t absent) {
+// where there is none. int64 [leaves * targets], charged to the memory budget.
+Tensor weight_numbers(const Node& node, const Forest& forest, std::int64_t num_targets,
+                      std::int64_t absent) {
   std::vector<std::vector<std::int64_t>> by_tree(forest.roots.size());
   for (std::int64_t leaf = 0; leaf < forest.num_leaves(); ++leaf) {
     by_tree[static_cast<std::size_t>(forest.tree_of_leaf[static_cast<std::size_t>(leaf)])]
@@ -48,8 +49,10 @@ std::vector<std::int64_t> weight_numbers(const Node& node, const Forest& forest,
   for (const auto& leaves : by_tree) {
     for (const std::int64_t leaf : leaves) row[static_cast<std::size_t>(leaf)] = next++;
   }
-  std::vector<std::int64_t> numbers(static_cast<std::size_t>(forest.num_leaves() * num_targets),
-                                    absent);
+  const std::int64_t count = Dims{forest.num_leaves(), num_targets}.num_elements();
+  Tensor table = Tensor::empty(DataType::kInt64, Dims{count});
+  const auto numbers = table.mutable_data<std::int64_t>();
+  std::ranges::fill(numbers, absent);
   for (const LeafEntry& entry : forest.entries) {
     if (entry.target < 0 || entry.target >= num_targets) {
       refuse_attributes(node, fmt::format("a leaf has target {} of {}", entry.target, num_targets));
@@ -61,7 +64,7 @@ std::vector<std::int64_t> weight_numbers(const Node& node, const Forest& forest,
     }
     number = entry.number;
   }
-  return numbers;
+  return table;
 }
 
 // The sum of the leaves that each row reaches: [N, num_targets]. `attribute` holds the weights.
@@ -69,8 +72,9 @@ Value* sum_leaves(GraphBuilder& g, const Node& node, const Forest& forest,
                   const std::string& attribute, const Tensor& weights, std::int64_t num_targets,
                   const std::string& aggregate) {
   const std::int64_t absent = weights.num_elements();
-  const auto numbers = weight_numbers(node, forest, num_targets, absent);
-  const bool has_gaps = std::ranges::find(numbers, absent) != numbers.end();
+  const Tensor numbers = weight_numbers(node, forest, num_targets, absent);
+  const auto places = numbers.data<std::int64_t>();
+  const bool has_gaps = std::ranges::find(places, absent) != places.end();
   if (has_gaps && (aggregate == "MIN" || aggregate == "MAX")) {
     throw UnsupportedOperatorError(
         {.what = aggregate + " over leaves, some of which have no weight for a target",
@@ -79,7 +83,8 @@ Value* sum_leaves(GraphBuilder& g, const Node& node, const Forest& forest,
   }
   Value* table = attribute_initializer(g, node, attribute, weights.reshaped(Dims{absent}));
   if (has_gaps) table = g.concat({table, g.reshape(g.scalar_like(table, 0), {1})}, 0);
-  table = g.reshape(g.gather(table, g.ints(numbers), 0), {forest.num_leaves(), num_targets});
+  table = g.reshape(g.gather(table, g.constant(numbers, "weight_numbers"), 0),
+                    {forest.num_leaves(), num_targets});
   Value* taken = g.gather(table, find_leaves(g, node.input(0), forest), 0);  // [N, T, targets]
   if (aggregate == "AVERAGE") return g.reduce_mean(taken, {1}, /*keepdims=*/false);
   if (aggregate == "MAX") return g.reduce_max(taken, {1}, /*keepdims=*/false);
@@ -225,9 +230,13 @@ opdef::AttributeSpec tensor_attribute(std::string_view name, bool required = fal
   return {.name = name, .type = AttributeType::kTensor, .required = required};
 }
 
+// The lists of a TreeEnsemble number nodes, leaves, features and targets; none may be empty.
 opdef::AttributeSpec required_ints(std::string_view name) {
   opdef::AttributeSpec spec = list_attribute(name, AttributeType::kInts);
   spec.required = true;
+  spec.min = 0;
+  spec.max = std::numeric_limits<std::int32_t>::max();
+  spec.min_count = 1;
   return spec;
 }
 
@@ -238,7 +247,7 @@ std::vector<opdef::AttributeSpec> ensemble_attributes() {
        .min = 0,
        .max = 3,
        .default_value = std::int64_t{1}},
-      {.name = "n_targets", .type = AttributeType::kInt, .min = 1, .max = std::int64_t{1} << 31},
+      {.name = "n_targets", .type = AttributeType::kInt, .min = 1, .max = 1 << 24},
       {.name = "post_transform",
        .type = AttributeType::kInt,
        .min = 0,
@@ -248,13 +257,14 @@ std::vector<opdef::AttributeSpec> ensemble_attributes() {
       tensor_attribute("membership_values"),
       tensor_attribute("nodes_hitrates"),
       tensor_attribute("nodes_modes", true),
-      tensor_attribute("nodes_splits", true),
-      list_attribute("nodes_missing_value_tracks_true", AttributeType::kInts)};
+      tensor_attribute("nodes_splits", true)};
   for (const std::string_view name :
        {"leaf_targetids", "nodes_falseleafs", "nodes_falsenodeids", "nodes_featureids",
         "nodes_trueleafs", "nodes_truenodeids", "tree_roots"}) {
     specs.push_back(required_ints(name));
   }
+  specs.push_back(required_ints("nodes_missing_value_tracks_true"));
+  specs.back().required = false;
   return specs;
 }
 
@@ -289,8 +299,7 @@ void register_tree(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
   std::vector<opdef::AttributeSpec> regressor = list_attributes();
   regressor.push_back(choice_attribute("aggregate_function", {"SUM", "AVERAGE", "MIN", "MAX"}));
-  regressor.push_back(
-      {.name = "n_targets", .type = AttributeType::kInt, .min = 1, .max = std::int64_t{1} << 31});
+  regressor.push_back({.name = "n_targets", .type = AttributeType::kInt, .min = 1, .max = 1 << 24});
   for (const std::string_view name : {"target_ids", "target_nodeids", "target_treeids"}) {
     regressor.push_back(list_attribute(name, AttributeType::kInts));
   }

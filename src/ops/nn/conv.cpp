@@ -63,14 +63,14 @@ ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
         "Both must have the same rank, at least 3: [N, C, X...], [M, C, k...].",
         "Reshape the input to these axes."));
   }
-  if (w[0] % groups != 0 || x[1] != w[1] * groups) {
+  if (w[0] % groups != 0 || x[1] % groups != 0 || x[1] / groups != w[1]) {
     throw ShapeError(problem_at(
         node,
         fmt::format("{} input channels and a weight {} with group = {}", x[1], w.to_string(),
                     groups),
-        fmt::format("The input needs {} channels (weight dimension 1 times group), and the "
+        fmt::format("The input needs {} channels for each group (weight dimension 1), and the "
                     "weight's first dimension a multiple of group.",
-                    w[1] * groups),
+                    w[1]),
         "Change the input, the weight or group so that they match."));
   }
   const WindowAttrs attrs = WindowAttrs::read(node, x.rank() - 2);

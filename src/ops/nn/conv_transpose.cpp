@@ -39,6 +39,17 @@ TransposeAttrs TransposeAttrs::read(const ir::Node& node, std::size_t rank) {
         node, fmt::format("attribute '{}' has {} elements, expected {}", name, list->size(), rank),
         "It has one number per spatial axis of the input.", "Give it this many, or omit it."));
   }
+  for (std::size_t i = 0; i < rank; ++i) {
+    const std::int64_t limit = std::max(attrs.windows.strides[i], attrs.windows.dilations[i]);
+    if (attrs.output_padding[i] < limit) continue;
+    throw ModelError(problem_at(
+        node,
+        fmt::format("output_padding {} of spatial axis {}, expected less than its stride {} or its "
+                    "dilation {}",
+                    attrs.output_padding[i], i, attrs.windows.strides[i],
+                    attrs.windows.dilations[i]),
+        {}, "Give a smaller output_padding, or output_shape."));
+  }
   return attrs;
 }
 
@@ -199,6 +210,15 @@ ConvShape conv_transpose_shape(const ir::Node& node, const Dims& y, const Dims& 
             .pad_begin = pads.begin,
             .pad_end = pads.end};
     const std::int64_t full = (input - 1) * axis.stride + attrs.output_padding[i] + axis.extent();
+    const std::int64_t largest = (input - 1) * axis.stride + axis.extent() + axis.stride - 1;
+    if (!attrs.output_shape.empty() && attrs.output_shape[i] > largest) {
+      throw ShapeError(problem_at(
+          node,
+          fmt::format("output_shape {} of spatial axis {}, which has {} elements at most",
+                      attrs.output_shape[i], i, largest),
+          fmt::format("Input {}, kernel {}, stride {}.", input, kernel, axis.stride),
+          "Give a smaller output_shape, or a larger input."));
+    }
     axis.input = attrs.output_shape.empty() ? full - pads.begin - pads.end : attrs.output_shape[i];
     if (axis.input <= 0) {
       throw ShapeError(problem_at(node,

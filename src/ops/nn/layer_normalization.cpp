@@ -198,7 +198,7 @@ void register_layer_normalization(opdef::OpRegistry& registry) {
                                epsilon_spec(),
                                {.name = "stash_type",
                                 .type = opdef::AttributeType::kInt,
-                                .min = 0,
+                                .min = 1,
                                 .max = 16,
                                 .default_value = std::int64_t{1}}},
                 .vjp = layer_normalization_vjp,

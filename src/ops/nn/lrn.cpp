@@ -43,8 +43,8 @@ std::optional<std::vector<Value*>> lower_lrn(const Node& node, GraphBuilder& g) 
 void register_lrn(opdef::OpRegistry& registry) {
   registry.add({.op_type = "LRN",
                 .since_version = 13,
-                .attributes = {float_attribute("alpha", 1e-4F),
-                               float_attribute("beta", 0.75F),
+                .attributes = {positive_attribute("alpha", 1e-4F),
+                               positive_attribute("beta", 0.75F),
                                float_attribute("bias", 1.0F),
                                {.name = "size", .required = true, .min = 1, .max = 1 << 20}},
                 .lower = lower_lrn});

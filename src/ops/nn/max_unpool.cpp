@@ -1,11 +1,24 @@
+#include <string>
 #include <vector>
 
+#include "onnxgrad/error.h"
 #include "opdef/registry.h"
 #include "ops/nn/window.h"
 #include "ops/rules.h"
 
 namespace onnxgrad::ops::max_unpool_op {
 namespace {
+
+// An output_shape that is known has room for the tensor whose pool x is: `least` elements.
+void check_room(const Node& node, std::size_t axis, std::int64_t least) {
+  const auto sizes = constant_ints(node.input(2));
+  if (!sizes || sizes->size() <= axis || (*sizes)[axis] >= least) return;
+  throw ShapeError({.what = "output_shape has " + std::to_string((*sizes)[axis]) +
+                            " elements along axis " + std::to_string(axis) + ", expected " +
+                            std::to_string(least) + " or more",
+                    .where = {.node = node.name, .op_type = node.op_type},
+                    .hint = "Give the shape of the tensor that was pooled."});
+}
 
 // y = zeros with x at the indices, which are those of the whole tensor whose pool x may be:
 // (X - 1) * stride - pads + kernel along each spatial axis. In a larger output_shape it is the
@@ -18,6 +31,11 @@ std::optional<std::vector<Value*>> lower_max_unpool(const Node& node, GraphBuild
   for (std::size_t i = 0; i < rank; ++i) {
     const std::int64_t more =
         attrs.kernel[i] - attrs.strides[i] - attrs.pads[i] - attrs.pads[rank + i];
+    constexpr std::int64_t kMostKnown = std::int64_t{1} << 31;  // no product below overflows
+    if (const auto known = known_dim(x, static_cast<std::int64_t>(i) + 2);
+        known && *known <= kMostKnown) {
+      check_room(node, i + 2, *known * attrs.strides[i] + more);
+    }
     Value* size = dim_value(g, x, static_cast<std::int64_t>(i) + 2);
     dims.push_back(g.add(g.mul(size, g.ints({attrs.strides[i]})), g.ints({more})));
   }

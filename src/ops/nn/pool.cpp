@@ -42,6 +42,7 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x) {
         "Reshape the input, or give kernel_shape another length."));
   }
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
+  (void)Dims(attrs.kernel);  // refuses windows whose elements cannot be counted
   const auto axes = resolve_window(node, attrs, x.values().subspan(2), attrs.kernel);
   for (std::size_t i = 0; i < rank; ++i) {
     // The number of taps is smallest at the borders.

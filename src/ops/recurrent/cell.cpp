@@ -72,7 +72,7 @@ std::vector<std::string> activation_names(const Node& node, Cell cell, std::size
     while (names.size() < wanted) names.insert(names.end(), defaults.begin(), defaults.end());
   }
   // The schema's default for RNN names both directions, whatever the node has.
-  const bool fits = names.size() == wanted || (cell == Cell::kRnn && names.size() > wanted);
+  const bool fits = names.size() == wanted || (cell == Cell::kRnn && names.size() == 2 * wanted);
   if (!fits) {
     throw ModelError(problem_at(
         node,
@@ -153,7 +153,7 @@ std::vector<opdef::AttributeSpec> cell_attribute_specs(Cell cell, bool with_layo
   std::vector<opdef::AttributeSpec> specs = {
       {.name = "activation_alpha", .type = AttributeType::kFloats},
       {.name = "activation_beta", .type = AttributeType::kFloats},
-      {.name = "activations", .type = AttributeType::kStrings},
+      {.name = "activations", .type = AttributeType::kStrings, .min_count = 1},
       {.name = "clip",
        .type = AttributeType::kFloat,
        .min_float = 0,

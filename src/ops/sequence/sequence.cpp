@@ -39,9 +39,9 @@ std::optional<std::size_t> position_in(const Node& node, const Value* position, 
                                        bool insert, std::size_t absent) {
   auto place = static_cast<std::int64_t>(absent);
   if (position != nullptr) {
-    const auto given = constant_ints(position);
-    if (!given || given->size() != 1) return std::nullopt;
-    place = given->front();
+    const auto given = constant_int(position);
+    if (!given) return std::nullopt;
+    place = *given;
   }
   const auto count = static_cast<std::int64_t>(size);
   if (place < -count || place > count || (place == count && !insert)) {
@@ -91,9 +91,9 @@ std::optional<EqualParts> equal_parts(const Value* sequence) {
     parts.drops_axis = node->int_attribute("keepdims", 1) == 0;
     return parts;
   }
-  const auto given = constant_ints(split);
-  if (!given || split->initializer.dims().rank() != 0 || given->front() < 1) return {};
-  parts.part = given->front();
+  const auto given = constant_int(split);
+  if (!given || split->initializer.dims().rank() != 0 || *given < 1) return {};
+  parts.part = *given;
   return parts;
 }
 
@@ -102,7 +102,7 @@ std::optional<EqualParts> equal_parts(const Values& elements) {
   const Node* node = elements.empty() ? nullptr : elements.front()->producer;
   if (node == nullptr || !node->domain.empty() || node->op_type != "Split") return {};
   const auto sizes = node->outputs == elements ? constant_ints(node->input(1)) : std::nullopt;
-  if (!sizes || sizes->back() > sizes->front() || sizes->front() < 1 ||
+  if (!sizes || sizes->empty() || sizes->back() > sizes->front() || sizes->front() < 1 ||
       std::ranges::count(*sizes, sizes->front()) < std::ssize(*sizes) - 1) {
     return {};
   }
@@ -277,15 +277,17 @@ Results lower_concat(const Node& node, GraphBuilder& g) {
   return Values{g.concat(*elements, axis)};
 }
 
-// The sizes of the parts along `axis`; nullopt if they, or their number, are not known.
+// The sizes of the parts along `axis`; nullopt if they, or their number, are not known, or there are
+// more than kMaxElements.
 std::optional<std::vector<std::int64_t>> split_sizes(const Node& node, std::int64_t axis) {
   const Value* split = node.input(1);
   auto given = split == nullptr ? std::vector<std::int64_t>{1} : constant_ints(split);
   if (!given) return std::nullopt;
   if (split != nullptr && split->initializer.dims().rank() == 1) return given;
-  const std::int64_t part = given->front();
   const auto size = known_dim(node.input(0), axis);
-  if (!size || part < 1) return std::nullopt;
+  if (!size || given->size() != 1 || given->front() < 1) return std::nullopt;
+  const std::int64_t part = given->front();
+  if (*size / part > static_cast<std::int64_t>(kMaxElements)) return std::nullopt;
   std::vector<std::int64_t> sizes;
   for (std::int64_t left = *size; left > 0; left -= part) sizes.push_back(std::min(part, left));
   return sizes;

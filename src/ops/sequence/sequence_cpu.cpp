@@ -35,9 +35,21 @@ bool has_input(const DynamicCall& call, std::size_t i) {
   return i < call.inputs.size() && call.inputs[i].is_defined();
 }
 
+// The one element of input `i`.
+std::int64_t number_in(const DynamicCall& call, std::size_t i) {
+  const Tensor& given = call.inputs.at(i);
+  if (given.num_elements() != 1) {
+    throw ShapeError({.what = "input " + std::to_string(i) + " has shape " +
+                              given.dims().to_string() + ", expected one number: [] or [1]",
+                      .where = {.node = call.node.name, .op_type = call.node.op_type},
+                      .hint = "Give one number."});
+  }
+  return given.to_int64s().front();
+}
+
 // Input `i`, a number in [-size, size); `insert`: size too.
 std::size_t place_in(const DynamicCall& call, std::size_t i, std::size_t size, bool insert) {
-  const std::int64_t given = call.inputs[i].to_int64s().at(0);
+  const std::int64_t given = number_in(call, i);
   const auto count = static_cast<std::int64_t>(size);
   if (given < -count || given > count || (given == count && !insert)) {
     fail(call, "position " + std::to_string(given) + " in a sequence of " + std::to_string(size),
@@ -149,21 +161,33 @@ Tensors run_concat(const DynamicCall& call) {
   return {result};
 }
 
+// True if the parts add up to `size`; no sum of them is computed, which could overflow.
+bool adds_up(const std::vector<std::int64_t>& parts, std::int64_t size) {
+  for (const std::int64_t part : parts) {
+    if (part < 0 || part > size) return false;
+    size -= part;
+  }
+  return size == 0;
+}
+
 // The sizes of the parts of `size` rows.
 std::vector<std::int64_t> split_sizes(const DynamicCall& call, std::int64_t size) {
-  std::vector<std::int64_t> given =
-      has_input(call, 1) ? call.inputs[1].to_int64s() : std::vector<std::int64_t>{1};
   if (has_input(call, 1) && call.inputs[1].dims().rank() == 1) {
-    const bool fits = std::ranges::none_of(given, [](std::int64_t part) { return part < 0; }) &&
-                      std::accumulate(given.begin(), given.end(), std::int64_t{0}) == size;
-    if (!fits) fail(call, "the parts do not add up to " + std::to_string(size), "Change 'split'.");
+    std::vector<std::int64_t> given = call.inputs[1].to_int64s();
+    if (!adds_up(given, size)) {
+      fail(call, "the parts do not add up to " + std::to_string(size), "Change 'split'.");
+    }
     return given;
   }
-  if (given.at(0) < 1) fail(call, "parts of " + std::to_string(given[0]), "Give a positive size.");
-  std::vector<std::int64_t> sizes;
-  for (std::int64_t left = size; left > 0; left -= given[0]) {
-    sizes.push_back(std::min(given[0], left));
+  constexpr std::int64_t kMaxParts = std::int64_t{1} << 24;
+  const std::int64_t part = has_input(call, 1) ? number_in(call, 1) : 1;
+  if (part < 1) fail(call, "parts of " + std::to_string(part), "Give a positive size.");
+  if (size / part > kMaxParts) {
+    fail(call, std::to_string(size) + " rows in parts of " + std::to_string(part),
+         "Split into at most 2^24 parts.");
   }
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t left = size; left > 0; left -= part) sizes.push_back(std::min(part, left));
   return sizes;
 }
 

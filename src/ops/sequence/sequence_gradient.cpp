@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "onnxgrad/error.h"
@@ -21,8 +22,9 @@ GraphBuilder beside(VjpContext& ctx, GraphBuilder& g) { return g.inside(*ctx.nod
 
 // `at` + `shift` if that is negative, else `at`; constants are computed here.
 Value* shift_if_negative(GraphBuilder& g, Value* at, std::int64_t shift) {
-  if (const auto given = constant_ints(at)) {
-    return given->front() < 0 ? g.int_scalar(given->front() + shift) : at;
+  if (const auto given = constant_int(at)) {
+    constexpr std::int64_t kFarthest = std::numeric_limits<std::int64_t>::min() + 1;
+    return *given < 0 ? g.int_scalar(std::max(*given, kFarthest) + shift) : at;
   }
   Value* place = g.cast(at, DataType::kInt64);
   return g.where(g.less(place, g.int_scalar(0)), g.add(place, g.int_scalar(shift)), place);
@@ -79,14 +81,14 @@ Values sequence_insert_vjp(VjpContext& ctx, GraphBuilder& g) {
 Values sequence_erase_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   Value* at = ctx.input(1);
-  const auto given = at == nullptr ? std::vector<std::int64_t>{-1} : constant_ints(at);
+  const auto given = at == nullptr ? std::optional<std::int64_t>(-1) : constant_int(at);
   GraphBuilder primal = beside(ctx, g);
   Value* erased =
       primal.op("SequenceAt", {ctx.input(0), at == nullptr ? primal.int_scalar(-1) : at});
   Value* zero = opdef::zero_gradient(g, erased);
   if (given) {
     // -1 is the end, -2 is before the last of what is left, and so on.
-    const std::int64_t place = given->front();
+    const std::int64_t place = *given;
     Value* before = place == -1  ? nullptr
                     : place < -1 ? g.int_scalar(place + 1)
                                  : g.int_scalar(place);

@@ -17,8 +17,7 @@ using opdef::VjpContext;
 // The axis that is transformed, from the front.
 std::int64_t dft_axis(const Node& node, std::size_t rank) {
   if (node.input(2) == nullptr) return static_cast<std::int64_t>(rank) - 2;
-  const auto given = constant_ints(node.input(2));
-  if (given && given->size() == 1) return normalize_axis(given->front(), rank);
+  if (const auto given = constant_int(node.input(2))) return normalize_axis(*given, rank);
   throw GradientError({.what = "the axis is not known before the model runs",
                        .where = {.node = node.name, .op_type = node.op_type, .value = "axis"},
                        .hint = "Give input axis as a constant."});
@@ -26,9 +25,9 @@ std::int64_t dft_axis(const Node& node, std::size_t rank) {
 
 // x with zeros behind, or without its end, along `axis`: `length` elements (int64 [1]).
 Value* resized(GraphBuilder& g, Value* x, std::int64_t axis, Value* length) {
-  const auto wanted = constant_ints(length);
+  const auto wanted = constant_int(length);
   const auto given = known_dim(x, axis);
-  if (wanted && given && wanted->front() == *given) return x;
+  if (wanted && given && *wanted == *given) return x;
   Value* more = g.sub(length, dim_value(g, x, axis));
   return g.op("Pad", {x, g.concat({g.ints({0}), more}, 0), nullptr, g.ints({axis})});
 }

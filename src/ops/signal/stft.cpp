@@ -8,9 +8,7 @@ namespace {
 
 // int64 [1] of one number.
 Value* as_list(GraphBuilder& g, Value* number) {
-  if (const auto given = constant_ints(number); given && given->size() == 1) {
-    return g.ints({given->front()});
-  }
+  if (const auto given = constant_int(number)) return g.ints({*given});
   return g.reshape(g.cast(number, DataType::kInt64), {1});
 }
 

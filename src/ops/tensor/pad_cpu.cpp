@@ -144,7 +144,9 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   const Dims& to = request.outputs[0].dims;
   const std::vector<std::int64_t> strides = dense_strides(from.values());
   MappedData data{.origins = {}, .element_bytes = bytes, .output_arg = request.inputs.size()};
-  for (std::size_t i = 0; i < from.rank(); ++i) {
+  const bool is_empty = to.num_elements() == 0;  // its axes may be of any size
+  if (is_empty) data.origins.emplace_back();
+  for (std::size_t i = 0; i < from.rank() && !is_empty; ++i) {
     if (from[i] == 0 && to[i] > 0) {
       refuse(request, "nothing to " + mode + " along an empty axis",
              "Give a non-empty input, or use mode 'constant'.");

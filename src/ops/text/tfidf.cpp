@@ -23,6 +23,8 @@ void register_tfidf(opdef::OpRegistry& registry) {
   auto indexes = list("ngram_indexes", AttributeType::kInts, true);
   indexes.min = 0;
   indexes.max = std::numeric_limits<std::int32_t>::max();
+  auto weights = list("weights", AttributeType::kFloats, false);
+  weights.min_count = 1;
   registry.add({.op_type = "TfIdfVectorizer",
                 .since_version = 9,
                 .attributes = {number("max_gram_length", 1),
@@ -36,7 +38,7 @@ void register_tfidf(opdef::OpRegistry& registry) {
                                indexes,
                                list("pool_int64s", AttributeType::kInts, false),
                                list("pool_strings", AttributeType::kStrings, false),
-                               list("weights", AttributeType::kFloats, false)},
+                               weights},
                 .zero_gradient = true});
 }
 

@@ -142,6 +142,12 @@ Vectorizer read(const ir::Node& node) {
     refuse(node, std::to_string(v.weights.size()) + " weights for " +
                      std::to_string(v.indexes.size()) + " n-grams");
   }
+  const auto longest = std::ssize(node.ints_attribute("ngram_counts"));
+  if (v.min_length > v.max_length || v.max_length > longest) {
+    refuse(node, "n-grams of " + std::to_string(v.min_length) + " to " +
+                     std::to_string(v.max_length) +
+                     " words, of which ngram_counts has those of 1 to " + std::to_string(longest));
+  }
   return v;
 }
 
@@ -158,6 +164,7 @@ Tensor vectorize(const DynamicCall& call, const std::vector<Word>& pool_words, c
       v.indexes.empty() ? 0 : *std::max_element(v.indexes.begin(), v.indexes.end()) + 1;
   Tensor y = Tensor::zeros(DataType::kFloat32, dims.rank() == 2 ? Dims{rows, width} : Dims{width});
   float* counts = y.mutable_data<float>().data();
+  if (rows == 0) return y;  // of any number of columns
   std::vector<std::int64_t> row(static_cast<std::size_t>(columns));
   for (std::int64_t r = 0; r < rows; ++r, counts += width) {
     for (std::int64_t c = 0; c < columns; ++c) {
