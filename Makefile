@@ -72,11 +72,12 @@ lint-all: build ## the same with clang-tidy on every file
 format: setup ## apply clang-format and ruff
 	@scripts/lint.sh --fix
 
-fuzz: build ## changed model files through the whole library, 200,000 of them (mutants=N, first=N)
+fuzz: build ## changed model files through the whole library, 200,000 of them (mutants=N, first=N, processes=N)
 	@ONNXGRAD_CASE_MODELS=build/$(preset)/tests/case_models build/$(preset)/src/ops/onnxgrad_ops_test \
 	  --gtest_brief=1 --gtest_filter=DumpCases.WritesTheirModels
+	@build/$(preset)/tests/onnxgrad_mutants tests/data/models,build/$(preset)/tests/case_models --limits
 	@build/$(preset)/tests/onnxgrad_mutants tests/data/models,build/$(preset)/tests/case_models \
-	  $(or $(mutants),200000) $(or $(first),0)
+	  $(or $(mutants),200000) $(or $(first),0) $(or $(processes),2)
 
 fuzz-graphs: build ## random models against stock onnxruntime, 5,000 of them (graphs=N, first=N)
 	@ONNXGRAD_FUZZ_GRAPHS=$(or $(graphs),5000) ONNXGRAD_FUZZ_FIRST=$(or $(first),0) \

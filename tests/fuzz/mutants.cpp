@@ -22,16 +22,19 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "limits.h"
 #include "mutator.h"
 #include "stages.h"
 
-// Feeds mutated models to everything that a user can do with a file: load it, list its weights, run
-// it, build and run its gradient, run a forward and a backward pass, train a step. Each batch runs
+// Feeds mutated models to everything that a user can do with a file: load it, list its weights,
+// report on it, run it, also with hostile feeds, build and run its derivatives, run a forward and a
+// backward pass, train a step. Each batch runs
 // in a subprocess with limits on memory and time; onnxgrad::Error is the only exception allowed,
 // and no subprocess may crash.
 //
-//   onnxgrad_mutants <folders> <number of mutants> [<first mutant>]   all, in parallel
+//   onnxgrad_mutants <folders> <number> [<first mutant> [<processes>]]   all, in parallel
 //   onnxgrad_mutants <folders> --one <mutant>        one, in this process, reported in detail
+//   onnxgrad_mutants <folders> --limits [<case>]     each integer of each case at its limits
 //   onnxgrad_mutants <folders> --write <number> <folder>     <number>.onnx for other tests
 //
 // <folders>: tests/data/models, optionally followed by a comma and the folder that the test
@@ -41,7 +44,7 @@ namespace onnxgrad::fuzz {
 namespace {
 
 constexpr std::size_t kBatch = 250;  // mutants per subprocess
-constexpr int kProcesses = 2;
+constexpr std::size_t kProcesses = 2;
 constexpr int kSecondsPerMutant = 5;               // of processor time
 constexpr int kLongestWait = 120;                  // of a mutant, for a deadlock
 constexpr std::int64_t kAddressBytes = 3LL << 30;  // of address space
@@ -180,7 +183,8 @@ bool check_seeds(const Seeds& seeds) {
 // Runs all batches; after a crash a batch continues with the next mutant.
 class Runner {
  public:
-  Runner(const Seeds& seeds, std::size_t first, std::size_t count) : seeds_(seeds), count_(count) {
+  Runner(const Seeds& seeds, std::size_t first, std::size_t count, std::size_t processes)
+      : seeds_(seeds), count_(count), processes_(processes) {
     for (std::size_t at = first; at < first + count; at += kBatch) {
       waiting_.push_back({at, std::min(at + kBatch, first + count), nullptr});
     }
@@ -190,7 +194,7 @@ class Runner {
   int run() {
     const auto start = std::chrono::steady_clock::now();
     while (!waiting_.empty() || !running_.empty()) {
-      while (!waiting_.empty() && running_.size() < kProcesses) launch();
+      while (!waiting_.empty() && running_.size() < processes_) launch();
       int status = 0;
       const pid_t child = wait(&status);
       if (child < 0) break;
@@ -265,6 +269,7 @@ class Runner {
 
   const Seeds& seeds_;
   std::size_t count_;
+  std::size_t processes_;
   std::vector<Batch> waiting_;
   std::map<pid_t, Batch> running_;
   std::array<std::size_t, kStages.size()> passed_{};
@@ -286,6 +291,43 @@ int run_one(const Seeds& seeds, std::size_t mutant) {
   return 0;
 }
 
+// Every case in a subprocess of its own; `only` names one, in this process.
+int feed_all_limits(const Seeds& seeds, std::string_view only) {
+  std::size_t failures = 0;
+  std::size_t cases = 0;
+  for (const Seed* seed : seeds.all()) {
+    if (!seed->is_case || seed->path.find(only) == std::string::npos) continue;
+    ++cases;
+    std::fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+      const base::MemoryBudgetScope budget(std::make_shared<base::MemoryBudget>(kTensorBytes));
+      set_limit(RLIMIT_CORE, 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+      set_limit(RLIMIT_AS, kAddressBytes);
+#endif
+      limit_time();
+      try {
+        (void)feed_limits(*seed);
+      } catch (const std::exception& error) {
+        std::printf("%s: %s\n", seed->path.c_str(), error.what());
+        std::fflush(stdout);
+        _exit(1);
+      }
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+    ++failures;
+    if (WIFSIGNALED(status)) {
+      std::printf("%s ended the process: %s\n", seed->path.c_str(), strsignal(WTERMSIG(status)));
+    }
+  }
+  std::printf("%zu cases with integers at their limits, %zu faults\n", cases, failures);
+  return failures == 0 && cases > 0 ? 0 : 1;
+}
+
 int write_all(const Seeds& seeds, std::size_t count, const std::string& to) {
   for (std::size_t mutant = 0; mutant < count; ++mutant) {
     std::ofstream file(to + "/" + std::to_string(mutant) + ".onnx", std::ios::binary);
@@ -300,18 +342,22 @@ int write_all(const Seeds& seeds, std::size_t count, const std::string& to) {
 int main(int argc, char** argv) {
   if (argc < 3) {
     std::puts(
-        "usage: onnxgrad_mutants <folders> (<count> [<first>] | --one <mutant> | "
-        "--write <count> <folder>)");
+        "usage: onnxgrad_mutants <folders> (<count> [<first> [<processes>]] | --one <mutant> | "
+        "--limits [<case>] | --write <count> <folder>)");
     return 2;
   }
   const onnxgrad::fuzz::Seeds seeds(argv[1]);
   if (std::string_view(argv[2]) == "--one" && argc == 4) {
     return onnxgrad::fuzz::run_one(seeds, std::stoull(argv[3]));
   }
+  if (std::string_view(argv[2]) == "--limits") {
+    return onnxgrad::fuzz::feed_all_limits(seeds, argc > 3 ? argv[3] : "");
+  }
   if (std::string_view(argv[2]) == "--write" && argc == 5) {
     return onnxgrad::fuzz::write_all(seeds, std::stoull(argv[3]), argv[4]);
   }
   const std::size_t first = argc > 3 ? std::stoull(argv[3]) : 0;
   if (!onnxgrad::fuzz::check_seeds(seeds)) return 1;
-  return onnxgrad::fuzz::Runner(seeds, first, std::stoull(argv[2])).run();
+  const std::size_t processes = argc > 4 ? std::stoull(argv[4]) : onnxgrad::fuzz::kProcesses;
+  return onnxgrad::fuzz::Runner(seeds, first, std::stoull(argv[2]), processes).run();
 }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "moves.h"
 #include "onnx/schema_info.h"
 #include "onnx/schemas.h"
 
@@ -178,7 +179,7 @@ class FieldMutator {
 
   void run() {
     onnx::GraphProto& graph = choose_graph();
-    switch (random_.below(17)) {
+    switch (random_.below(27)) {
       case 0:
         return change_dims(graph);
       case 1:
@@ -210,6 +211,23 @@ class FieldMutator {
         return drop_operand(graph);
       case 15:
         return swap_operands(graph);
+      case 16:
+        return empty_list(graph, random_);
+      case 17:
+      case 18:
+        return open_initializer(model_, graph, random_);
+      case 19:
+      case 20:
+        return resize(graph, random_);
+      case 21:
+      case 22:
+        return go_to_limit(graph, random_);
+      case 23:
+        return go_to_bound(graph, random_);
+      case 24:
+        return change_domain(model_, graph, random_);
+      case 25:
+        return pass_through_sequence(graph, random_);
       default:
         return add_operator_attribute(graph);
     }

@@ -9,14 +9,14 @@
 #include <stdexcept>
 #include <utility>
 
+#include "feeder.h"
 #include "mutator.h"
 #include "onnxgrad/interrupt.h"
+#include "onnxgrad/report.h"
 
 namespace onnxgrad::fuzz {
 namespace {
 
-constexpr std::int64_t kMaxFeedElements = 1 << 14;
-constexpr std::int64_t kOpenDim = 2;
 constexpr std::string_view kCaseWeight = "case_weight";  // see DumpCases.WritesTheirModels
 
 // Of the models of tests/data/models: what gets through all stages unchanged.
@@ -60,62 +60,14 @@ std::vector<Seed> find_seeds(const std::string& folder, bool are_cases) {
   return seeds;
 }
 
-// Makes feeds for a mutant: small numbers, open dimensions as its seed has them.
-class Feeder {
- public:
-  Feeder(const Seed& seed, Random& random, bool odd) : seed_(seed), random_(random), odd_(odd) {}
-
-  NamedTensors feeds(const std::vector<ValueInfo>& inputs) {
-    NamedTensors made;
-    for (const ValueInfo& input : inputs) made.push_back({input.name, feed(input)});
-    return made;
-  }
-
-  // Whole numbers are sometimes out of any range.
-  Tensor feed(const ValueInfo& info) {
-    const Dims dims = dims_of(info);
-    if (info.dtype == DataType::kString) {
-      const auto count = static_cast<std::size_t>(dims.num_elements());
-      return Tensor::from_strings(std::vector<std::string>(count, "a"), dims);
-    }
-    const bool is_whole = !is_floating(info.dtype);
-    Tensor numbers = Tensor::zeros(DataType::kFloat64, dims);
-    for (double& number : numbers.mutable_data<double>()) {
-      const auto draw = static_cast<double>(random_.below(1000));
-      const std::size_t range = odd_ && random_.one_in(50) ? 1000 : 2;
-      number = is_whole ? static_cast<double>(random_.below(range)) : draw / 500 - 1;
-    }
-    const bool is_known =
-        is_whole ? is_integer(info.dtype) || info.dtype == DataType::kBool
-                 : info.dtype == DataType::kFloat32 || info.dtype == DataType::kFloat64;
-    return is_known ? numbers.cast(info.dtype) : Tensor::zeros(info.dtype, dims);
-  }
-
- private:
-  Dims dims_of(const ValueInfo& info) const {
-    const auto same = std::ranges::find(seed_.inputs, info.name, &ValueInfo::name);
-    const bool is_of_seed = same != seed_.inputs.end() && same->shape;
-    const std::vector<Dimension> open(is_of_seed ? same->shape->size() : 2);
-    const std::vector<Dimension>& shape = info.shape ? *info.shape : open;
-    std::vector<std::int64_t> dims;
-    std::int64_t elements = 1;
-    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
-      std::int64_t value = kOpenDim;
-      if (is_of_seed && axis < same->shape->size() && (*same->shape)[axis].is_fixed()) {
-        value = (*same->shape)[axis].value;
-      }
-      if (shape[axis].is_fixed()) value = shape[axis].value;
-      value = std::min(value, kMaxFeedElements / std::max<std::int64_t>(elements, 1));
-      elements *= value;
-      dims.push_back(value);
-    }
-    return Dims(std::move(dims));
-  }
-
-  const Seed& seed_;
-  Random& random_;
-  bool odd_;
-};
+// True for cases of other domains and of sequences, optionals and bodies: few among all cases, and
+// behind them is most of what reads a file's lists.
+bool is_foreign(const Seed& seed) {
+  return std::ranges::any_of(
+      std::initializer_list<std::string_view>{"ai.onnx.ml", "com.microsoft", "Sequence", "Optional",
+                                              "Loop", "Scan"},
+      [&](std::string_view word) { return seed.bytes.find(word) != std::string::npos; });
+}
 
 // The floating inputs of a case, and the weight that was added to it.
 std::vector<std::string> case_values(const Model& model) {
@@ -170,6 +122,47 @@ void run_gradient(const Model& model, const Seed& seed, Feeder& feeder,
   (void)session.run({}, feeds);
 }
 
+// The second sweep goes through what the first one wrote.
+void run_jvp(const Model& model, const Seed& seed, Feeder& feeder, const EngineOptions& engine) {
+  const bool is_lossy = seed.is_case || seed.has_loss;
+  DerivativeOptions options;
+  if (seed.is_case) {
+    options.wrt = case_values(model);
+  } else {
+    options.outputs = {"loss"};
+  }
+  InferenceSession session(jvp(is_lossy ? model : add_loss(model, seed.loss), options), engine);
+  const NamedTensors feeds = feeder.feeds(session.inputs());
+  const LoopLimit limit;
+  (void)session.run({}, feeds);
+}
+
+// Sizes and numbers that a client of a service may send: each call is a new plan.
+void run_hostile_feeds(InferenceSession& session, Feeder& feeder) {
+  constexpr int kCalls = 3;
+  for (int call = 0; call < kCalls; ++call) {
+    const NamedTensors feeds = feeder.hostile_feeds(session.inputs());
+    const LoopLimit limit;
+    try {
+      (void)session.run({}, feeds);
+    } catch (const Error& error) {
+      if (error.kind() == "InternalError") throw;
+    }
+  }
+}
+
+Optimizer pick_optimizer(Random& random) {
+  static const std::vector<Optimizer> all = {Sgd{.learning_rate = 0.01},
+                                             Sgd{.learning_rate = 0.01, .momentum = 0.9},
+                                             Adam{},
+                                             Adagrad{},
+                                             RmsProp{},
+                                             Lion{},
+                                             Lamb{},
+                                             Muon{}};
+  return random.pick(all);
+}
+
 void run_passes(const Model& model, Feeder& feeder, const EngineOptions& engine) {
   ForwardBackward passes(model, {.engine = engine});
   const NamedTensors feeds = feeder.feeds(passes.inputs());
@@ -183,10 +176,11 @@ void run_passes(const Model& model, Feeder& feeder, const EngineOptions& engine)
   (void)passes.backward(seeds);
 }
 
-void run_step(const Model& model, const Seed& seed, Feeder& feeder, const EngineOptions& engine) {
+void run_step(const Model& model, const Seed& seed, Feeder& feeder, const Optimizer& optimizer,
+              const EngineOptions& engine) {
   TrainingOptions options{.engine = engine};
   if (seed.is_case) options.trainable = {std::string(kCaseWeight)};
-  TrainingSession session(model, seed.loss, Sgd{.learning_rate = 0.01}, options);
+  TrainingSession session(model, seed.loss, optimizer, options);
   NamedTensors feeds = feeder.feeds(session.inputs());
   feeds.push_back({session.loss().target.name, feeder.feed(session.loss().target)});
   {
@@ -201,13 +195,16 @@ void run_step(const Model& model, const Seed& seed, Feeder& feeder, const Engine
 Seeds::Seeds(const std::string& folders) {
   const std::size_t comma = folders.find(',');
   models_ = find_seeds(folders.substr(0, comma), false);
-  if (comma != std::string::npos) cases_ = find_seeds(folders.substr(comma + 1), true);
+  if (comma == std::string::npos) return;
+  cases_ = find_seeds(folders.substr(comma + 1), true);
+  std::ranges::copy_if(cases_, std::back_inserter(foreign_), is_foreign);
 }
 
 const Seed& Seeds::of(std::size_t mutant) const {
   if (cases_.empty()) return models_[mutant % models_.size()];
-  const std::vector<Seed>& list = mutant % 2 == 0 ? models_ : cases_;
-  return list[mutant / 2 % list.size()];
+  const std::vector<Seed>* const lists[] = {&models_, &cases_, &foreign_};
+  const std::vector<Seed>& list = *lists[mutant % 3];
+  return list[mutant / 3 % list.size()];
 }
 
 std::vector<const Seed*> Seeds::all() const {
@@ -247,15 +244,25 @@ Passed try_model(const std::string& bytes, const Seed& seed, std::uint64_t rando
   stage([&] { model.emplace(Model::from_bytes(bytes, {.memory_limit_bytes = kBudgetBytes})); });
   if (!model) return passed;
   stage([&] { (void)model->weights(); });
+  stage([&] { (void)onnxgrad::report(*model); });
+  std::optional<InferenceSession> session;
   stage([&] {
-    InferenceSession session(*model, engine);
-    const NamedTensors feeds = feeder.feeds(session.inputs());
+    session.emplace(*model, engine);
+    const NamedTensors feeds = feeder.feeds(session->inputs());
     const LoopLimit limit;
-    (void)session.run({}, feeds);
+    (void)session->run({}, feeds);
   });
+  stage([&] {
+    if (session && odd) run_hostile_feeds(*session, feeder);
+  });
+  session.reset();
   stage([&] { run_gradient(*model, seed, feeder, engine); });
+  stage([&] {
+    if (odd && random.one_in(4)) run_jvp(*model, seed, feeder, engine);
+  });
   stage([&] { run_passes(*model, feeder, engine); });
-  stage([&] { run_step(*model, seed, feeder, engine); });
+  const Optimizer optimizer = odd ? pick_optimizer(random) : Sgd{.learning_rate = 0.01};
+  stage([&] { run_step(*model, seed, feeder, optimizer, engine); });
   return passed;
 }
 

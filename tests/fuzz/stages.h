@@ -14,8 +14,8 @@
 namespace onnxgrad::fuzz {
 
 /// What is done with each mutant.
-inline constexpr std::array<const char*, 6> kStages = {"load",     "weights",          "run",
-                                                       "gradient", "forward/backward", "step"};
+inline constexpr std::array<const char*, 9> kStages = {
+    "load", "weights", "report", "run", "feeds", "gradient", "jvp", "forward/backward", "step"};
 
 inline constexpr std::int64_t kBudgetBytes = 256LL << 20;  // that onnxgrad may use
 
@@ -30,8 +30,9 @@ struct Seed {
   std::vector<ValueInfo> inputs = {};
 };
 
-/// Two lists that mutants take turns in: whole models, and cases of operators. Ordered by path, so
-/// that mutant n is the same everywhere. `folders`: one or two, with a comma between them.
+/// Three lists that mutants take turns in: whole models, cases of operators, and those cases again
+/// that have operators of other domains, sequences or bodies. Ordered by path, so that mutant n is
+/// the same everywhere. `folders`: one or two, with a comma between them.
 class Seeds {
  public:
   explicit Seeds(const std::string& folders);
@@ -41,6 +42,7 @@ class Seeds {
  private:
   std::vector<Seed> models_;
   std::vector<Seed> cases_;
+  std::vector<Seed> foreign_;
 };
 
 /// The stages that a model got through, by the order of kStages.

@@ -1,0 +1,15 @@
+#ifndef ONNXGRAD_TESTS_FUZZ_LIMITS_H_
+#define ONNXGRAD_TESTS_FUZZ_LIMITS_H_
+
+#include "stages.h"
+
+namespace onnxgrad::fuzz {
+
+/// Makes each integer tensor of a case an input of its own, of open dimensions, and feeds the
+/// limits of its type, their neighbours, -1, and nothing at all, to forward and backward passes.
+/// Returns how often a feed was tried. Throws as try_model() does.
+std::size_t feed_limits(const Seed& seed);
+
+}  // namespace onnxgrad::fuzz
+
+#endif  // ONNXGRAD_TESTS_FUZZ_LIMITS_H_
