@@ -83,6 +83,23 @@ Replacement clip_11(Node& node, GraphBuilder& g) {
   return std::nullopt;
 }
 
+// Of the experimental operator: statistics of each channel, or of all elements.
+Replacement mean_variance_normalization_9(Node& node, GraphBuilder& g) {
+  Value* x = node.inputs.at(0);
+  if (!x->type.has_rank()) refuse_upgrade(node, "the rank of its input is not known");
+  const bool is_across = node.int_attribute("across_channels", 0) != 0;
+  const bool divides = node.int_attribute("normalize_variance", 1) != 0;
+  node.remove_attribute("across_channels");
+  node.remove_attribute("normalize_variance");
+  std::vector<std::int64_t> axes;
+  for (std::size_t axis = 0; axis < x->type.rank(); ++axis) {
+    if (is_across || axis != 1) axes.push_back(static_cast<std::int64_t>(axis));
+  }
+  if (!divides) return std::vector<Value*>{g.sub(x, g.reduce_mean(x, axes, true))};
+  node.set_attribute("axes", axes);
+  return std::nullopt;
+}
+
 // The mask was of the data's type.
 Replacement dropout_10(Node& node, GraphBuilder& g) {
   if (node.output(1) == nullptr) return std::nullopt;
@@ -453,6 +470,7 @@ constexpr RewriteRule kUpgradeRules[] = {
     {"GroupNormalization", 21, group_normalization_21},
     {"Hardmax", 13, softmax_13},
     {"LogSoftmax", 13, softmax_13},
+    {"MeanVarianceNormalization", 9, mean_variance_normalization_9},
     {"Pad", 11, pad_11},
     {"ReduceL1", 18, axes_to_input},
     {"ReduceL2", 18, axes_to_input},
