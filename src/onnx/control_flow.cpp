@@ -110,14 +110,6 @@ void forget_contradicted(const ir::Type& a, const ir::Type& b, ir::Value* output
   }
 }
 
-ir::Type without_shape(ir::Type type) {
-  type.shape.reset();
-  if (type.element) {
-    type.element = std::make_shared<const ir::Type>(without_shape(*type.element));
-  }
-  return type;
-}
-
 // Forgets the dimensions of `state` that `next` does not keep, also those of the elements of a
 // sequence. True if there were any.
 bool relax(ir::Type& state, const ir::Type& next) {
@@ -156,6 +148,14 @@ std::vector<std::int64_t> list_or_zeros(const ir::Node& node, std::string_view a
 }
 
 }  // namespace
+
+ir::Type without_shape(ir::Type type) {
+  type.shape.reset();
+  if (type.element) {
+    type.element = std::make_shared<const ir::Type>(without_shape(*type.element));
+  }
+  return type;
+}
 
 ir::Type common_type(const ir::Type& a, const ir::Type& b) {
   if (a.kind == ir::Type::Kind::kUnknown || b.kind == ir::Type::Kind::kUnknown) return {};

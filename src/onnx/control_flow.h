@@ -32,6 +32,9 @@ std::vector<ir::Type> infer_scan(ir::Node& node, const InferBody& infer_body);
 /// types).
 ir::Type common_type(const ir::Type& a, const ir::Type& b);
 
+/// `type` with an unknown shape, also of the elements of a sequence.
+ir::Type without_shape(ir::Type type);
+
 /// `inferred`, with unknown parts taken from `declared`. A dimension inferred
 /// as a number or a symbol takes precedence. Throws: ModelError (kind or element type
 /// differ).

@@ -8,6 +8,7 @@
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/interrupt.h"
@@ -145,6 +146,59 @@ void correct_split(const ir::Node& node, NodeContext& context) {
         ->mutable_dim(static_cast<int>(axis))
         ->set_dim_value(std::min(left, part));
   }
+}
+
+// The dimension that Reshape is to find, -1, where ONNX's function gives up: names cancel, so that
+// [N, 2, 4] becomes [N, 8] with the shape (-1, 8).
+void complete_reshape(const ir::Node& node, ir::Type& type, std::int64_t opset) {
+  const ir::Value* data = node.input(0);
+  const ir::Value* shape = node.input(1);
+  if (data == nullptr || shape == nullptr || !data->type.shape || !type.shape) return;
+  const auto is_unknown = [](const ir::Dim& d) { return !d.is_static() && !d.is_symbolic(); };
+  const auto found = std::ranges::find_if(*type.shape, is_unknown);
+  if (found == type.shape->end() || std::ranges::any_of(*data->type.shape, is_unknown)) return;
+  KnownValues known(opset);
+  const onnx::TensorShapeProto* elements = known.elements(*shape);
+  const auto place = static_cast<int>(found - type.shape->begin());
+  if (elements == nullptr || elements->dim_size() <= place ||
+      elements->dim(place).dim_value() != -1) {
+    return;
+  }
+  std::vector<std::string> names;
+  std::int64_t given = 1;
+  for (const ir::Dim& dim : *data->type.shape) {
+    if (dim.is_symbolic()) names.push_back(dim.symbol());
+    if (dim.is_static() && __builtin_mul_overflow(given, dim.value(), &given)) return;
+  }
+  std::int64_t taken = 1;
+  for (auto dim = type.shape->begin(); dim != type.shape->end(); ++dim) {
+    if (dim == found) continue;
+    const auto name = std::ranges::find(names, dim->symbol());
+    if (dim->is_static() ? __builtin_mul_overflow(taken, dim->value(), &taken)
+                         : name == names.end()) {
+      return;
+    }
+    if (!dim->is_static()) names.erase(name);
+  }
+  if (taken == 0 || given % taken != 0) return;
+  if (names.empty()) *found = given / taken;
+  if (names.size() == 1 && given == taken) *found = ir::Dim::named(names.front());
+}
+
+// The rank of a result whose axes are computed or fed: their number is enough.
+void complete_rank(const ir::Node& node, ir::Type& type) {
+  const bool reduces = node.op_type.starts_with("Reduce") && node.int_attribute("keepdims", 1) == 0;
+  const bool removes = reduces || node.op_type == "Squeeze";
+  if (type.shape || !type.is_tensor() || !(removes || node.op_type == "Unsqueeze")) return;
+  const ir::Value* data = node.input(0);
+  const ir::Value* axes = node.input(1);
+  if (data == nullptr || axes == nullptr || !data->type.shape) return;
+  const std::optional<Dims> dims = axes->type.static_dims();
+  if (!dims || dims->num_elements() == 0) return;
+  const auto count = static_cast<std::size_t>(dims->num_elements());
+  if (removes && count > data->type.rank()) return;
+  if (!removes && count > Dims::kMaxRank) return;
+  type.shape.emplace(removes ? data->type.rank() - count : data->type.rank() + count);
 }
 
 // ONNX's schemas of ai.onnx.ml omit the shapes of operators that preserve them.
@@ -306,6 +360,10 @@ std::vector<ir::Type> Inferer::infer_types(ir::Node& node, std::int64_t opset, i
   }
   fill_element_types(node, *schema, types);
   keep_ml_shape(node, types);
+  if (is_standard && !types.empty()) {
+    if (node.op_type == "Reshape") complete_reshape(node, types[0], opset);
+    complete_rank(node, types[0]);
+  }
   check_shapes(node, types);
   return types;
 }

@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "ir/inline.h"
 #include "onnx/control_flow.h"
+#include "onnx/declared_shapes.h"
 #include "onnx/functions.h"
 #include "onnx/gradient_nodes.h"
 #include "onnx/inferer.h"
@@ -137,7 +138,7 @@ class Internaliser {
   void take_branch(const Work& work, Graph& branch, std::vector<Work>& stack);
   void process_bodies(const Work& work);
   bool process_registered(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
-  void infer(Node& node) const;
+  void infer(Node& node);
   void keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stack);
   void revisit(std::size_t first_new, ir::GraphBuilder& g, std::vector<Work>& stack) const;
   void replace_outputs(Node& node, const std::vector<Value*>& results, std::size_t first_new,
@@ -160,23 +161,12 @@ class Internaliser {
   ir::Model model_;
   Origins origins_;
   Inferer inferer_;
+  std::optional<DeclaredShapes> declared_;                    // once the inputs are named
   std::unordered_map<const Value*, Value*> replaced_;         // by a hoisted constant
   std::unordered_map<const std::byte*, Value*> hoisted_;      // by the data
   std::set<std::pair<std::string, std::string>> kept_calls_;  // of registered operators
   int branches_ = 0;                                          // enclosing the current node
 };
-
-// An unknown dimension of an input (an unnamed batch) is the same wherever it reappears: gradients
-// then need no comparison of shapes at run time.
-void name_open_dims(Value& input) {
-  if (!input.type.shape) return;
-  for (std::size_t axis = 0; axis < input.type.shape->size(); ++axis) {
-    ir::Dim& dim = (*input.type.shape)[axis];
-    if (!dim.is_static() && !dim.is_symbolic()) {
-      dim = ir::Dim::open(input.name + "." + std::to_string(axis));
-    }
-  }
-}
 
 // True if a node has another form in the oldest opset than in this one, which came before.
 bool has_older_forms(const Graph& graph, std::int64_t opset) {
@@ -205,7 +195,7 @@ ir::Model Internaliser::run() {
   if (model_.ir_version < 4) ir::close_defaults(*model_.graph);  // they had to be inputs too
   if (operators_.table != nullptr) check_expansion(model_, *operators_.table);
   replace_map_inputs(model_);
-  for (Value* input : model_.graph->inputs) name_open_dims(*input);
+  declared_.emplace(registry_, *model_.graph);
   if (gradient_at_) resolve_gradient_names(model_);
   process_graph(*model_.graph, opset == 0 ? ir::kInternalOpset : opset);
   for (Value* output : model_.graph->outputs) {
@@ -214,7 +204,7 @@ ir::Model Internaliser::run() {
     Graph& graph = *model_.graph;  // outputs keep their names
     graph.nodes.push_back(graph.make_node("Identity", {value}, {output}, output->name + "_node"));
     replaced_.erase(output);
-    inferer_.infer(*graph.nodes.back());
+    infer(*graph.nodes.back());
   }
   drop_resolved_sequences(*model_.graph);
   model_.opaque_training_info.clear();  // written for the file's opset
@@ -262,7 +252,12 @@ void Internaliser::process_graph(Graph& graph, std::int64_t opset) {
   while (!stack.empty()) {
     const Work work = stack.back();
     stack.pop_back();
-    process_node(work, g, stack);
+    try {
+      process_node(work, g, stack);
+    } catch (const UnsupportedOperatorError&) {
+      // An error only where an output is wanted that depends on it.
+      if (graph.nodes.empty() || graph.nodes.back() != work.node) graph.nodes.push_back(work.node);
+    }
   }
 }
 
@@ -290,7 +285,7 @@ void Internaliser::process_node(const Work& work, ir::GraphBuilder& g, std::vect
   if (schema != nullptr && knows_operators_ && registry_.find(node) == nullptr) {
     if (const auto body = schema_function(node, newest_opset(node.domain))) {
       check_node(node, *schema);
-      inferer_.infer(node);
+      infer(node);
       return expand(work, *body, stack);
     }
   }
@@ -330,6 +325,7 @@ void Internaliser::process_bodies(const Work& work) {
   branches_ += has_branches ? 1 : 0;
   for (Graph* body : work.node->subgraphs()) {
     hoist_initializers(*body);
+    declared_->open_formals(*work.node, *body);
     process_graph(*body, work.opset);
     for (Value*& output : body->outputs) {
       output = resolved(output);
@@ -360,9 +356,9 @@ void Internaliser::take_branch(const Work& work, Graph& branch, std::vector<Work
 
 // A branch with inconsistent shapes is never taken with these shapes, so it is not an error in the
 // model: nothing is known about its results. If it is taken after all, the run reports it.
-void Internaliser::infer(Node& node) const {
+void Internaliser::infer(Node& node) {
   try {
-    inferer_.infer(node);
+    declared_->complete(node.outputs, [&] { inferer_.infer(node); });
   } catch (const ShapeError&) {
     if (branches_ == 0) throw;
     for (Value* output : node.outputs) {
@@ -391,13 +387,15 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
     return;
   }
   if (knows_operators_ && registry_.find("", node.op_type) == nullptr) {
+    const Schema* schema = find_schema("", node.op_type, ir::kInternalOpset);
+    if (schema != nullptr) check_attribute_types(node, *schema);  // also of one older than it
     // What the engine has no kernel for is run and differentiated as ONNX defines it.
     if (const auto function = schema_function(node, ir::kInternalOpset)) {
       if (const auto wide = in_float32(node, g, /*if_refused=*/false)) {
         replace_outputs(node, *wide, first_new, g);
         return revisit(first_new, g, stack);
       }
-      inferer_.infer(node);  // its body need not check what the operator's schema checks
+      infer(node);  // its body need not check what the operator's schema checks
       return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
     }
   }
@@ -461,9 +459,11 @@ void Internaliser::revisit(std::size_t first_new, ir::GraphBuilder& g,
 void Internaliser::replace_outputs(Node& node, const std::vector<Value*>& results,
                                    std::size_t first_new, ir::GraphBuilder& g) {
   // Outputs that newer versions do not have are an error only if they are read.
-  for (Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
-    replaced_[lost] = nullptr;
-  }
+  declared_->complete(node.outputs, [&] {
+    for (Value* lost : adopt_results(node, results, first_new, g, inferer_)) {
+      replaced_[lost] = nullptr;
+    }
+  });
 }
 
 bool Internaliser::make_constant(Node& node) {

@@ -1,5 +1,7 @@
 #include "train/step_parts.h"
 
+#include <algorithm>
+
 #include "ir/naming.h"
 #include "ir/uses.h"
 #include "train/collectives.h"
@@ -18,6 +20,14 @@ Value* write_fault(GraphBuilder& g, Value* x) {
 }
 
 }  // namespace
+
+void close_defaults(ir::Graph& graph, const ir::TypeInferer& inferer) {
+  const bool may_give_sizes = std::ranges::any_of(graph.inputs, [](const Value* input) {
+    return input->is_initializer() && (!is_floating(input->dtype()) || input->type.rank() <= 1);
+  });
+  ir::close_defaults(graph);
+  if (may_give_sizes) onnx_io::infer_types(graph, inferer);
+}
 
 void cut_to_outputs(ir::Graph& graph) {
   ir::eliminate_dead_nodes(graph);

@@ -31,6 +31,10 @@ class Draft {
   ir::GraphBuilder builder_;
 };
 
+/// Inputs with a default stop being inputs: in training they are constants or state. Shapes that
+/// their values determine are inferred.
+void close_defaults(ir::Graph& graph, const ir::TypeInferer& inferer);
+
 /// Removes everything that `graph.outputs` do not need, including inputs.
 void cut_to_outputs(ir::Graph& graph);
 /// The same, but keeps all states, and `kept_inputs`.

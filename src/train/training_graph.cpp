@@ -394,7 +394,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
   GraphBuilder& g = draft.g();
-  ir::close_defaults(graph);
+  close_defaults(graph, g.inferer());
   onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
   if (options.evaluation_only) return loss_step(draft, place_loss(g, registry, loss), loss);
   auto model_outputs = runnable_outputs(graph);
@@ -477,7 +477,7 @@ EvaluationGraph build_evaluation(const ir::Model& working, const opdef::OpRegist
                                  const EvaluationGraphOptions& options) {
   Draft draft(working, registry);
   ir::Graph& graph = draft.graph();
-  ir::close_defaults(graph);
+  close_defaults(graph, draft.g().inferer());
   Loss reduced = loss;
   if (loss.reduction == Reduction::kNone) reduced.reduction = Reduction::kSum;
   std::vector<std::string> names;
