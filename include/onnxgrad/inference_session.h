@@ -2,6 +2,7 @@
 #define ONNXGRAD_INFERENCE_SESSION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,6 +24,9 @@ struct EngineOptions {
   /// 0: three quarters of the machine's (or cgroup's) memory.
   std::int64_t memory_limit_bytes = 0;
   bool fuse = true;  ///< false: one kernel per node, for debugging
+  /// Gets a sentence about inputs that could be run but do not agree with what the model declares;
+  /// called by the thread of the run. nullptr: a line on standard error.
+  std::function<void(const std::string& message)> warn = nullptr;
 };
 
 /// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,
@@ -39,6 +43,7 @@ std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed);
 /// another thread while one is running throws Error; sessions are independent of each other.
 class InferenceSession {
  public:
+  /// Outputs that cannot be computed are no error until a run wants them, if there are others.
   /// Throws: UnsupportedOperatorError (names every node without a kernel), ModelError, DeviceError.
   explicit InferenceSession(const Model& model, const EngineOptions& options = {});
   ~InferenceSession();
@@ -47,12 +52,16 @@ class InferenceSession {
 
   /// Inputs to feed. Weights of gradient models are ordinary inputs.
   const std::vector<ValueInfo>& inputs() const;
+  /// Inputs with a default, which a run may be given other values for.
+  const std::vector<ValueInfo>& overridable_inputs() const;
   /// Outputs; a ZipMap's maps are the tensor [N, C] that it reads, with the keys of its columns.
   const std::vector<ValueInfo>& outputs() const;
 
-  /// The named outputs (empty: all), copied. Feeds are read, not copied; inputs with a default
-  /// may be omitted. Sequences and optionals are packed: see pack_values().
-  /// Throws: DataError (unknown or missing input, dtype), ShapeError.
+  /// The named outputs (empty: all), copied. Only what they depend on is computed and needs to be
+  /// fed. Feeds are read, not copied. Sequences and optionals are packed: see pack_values(). Plans
+  /// for the last eight sets of outputs, of fed and of overridden inputs are kept.
+  /// Throws: DataError (unknown output, unknown or missing input, dtype), ShapeError,
+  /// UnsupportedOperatorError (an output that cannot be computed).
   std::vector<Tensor> run(std::span<const std::string> output_names, const NamedTensors& feeds);
 
   /// The plan of the last run, one line per kernel; empty before the first.

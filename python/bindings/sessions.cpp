@@ -1,10 +1,12 @@
 // InferenceSession and TrainingSession.
+#include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -29,20 +31,23 @@ void bind_inference(nb::module_& module) {
       .def(
           "__init__",
           [](EngineOptions* place, const std::string& device, int threads, std::uint64_t seed,
-             std::int64_t memory_limit_bytes, bool fuse) {
+             std::int64_t memory_limit_bytes, bool fuse,
+             std::function<void(const std::string&)> warn) {
             new (place) EngineOptions{.device = device,
                                       .threads = threads,
                                       .seed = seed,
                                       .memory_limit_bytes = memory_limit_bytes,
-                                      .fuse = fuse};
+                                      .fuse = fuse,
+                                      .warn = std::move(warn)};
           },
           "device"_a = EngineOptions{}.device, "threads"_a = EngineOptions{}.threads,
           "seed"_a = EngineOptions{}.seed,
           "memory_limit_bytes"_a = EngineOptions{}.memory_limit_bytes,
-          "fuse"_a = EngineOptions{}.fuse);
+          "fuse"_a = EngineOptions{}.fuse, "warn"_a = nb::none());
   nb::class_<InferenceSession>(module, "InferenceSession")
       .def(nb::init<const Model&, const EngineOptions&>(), "model"_a, "engine"_a, Unlocked())
       .def_prop_ro("inputs", &InferenceSession::inputs)
+      .def_prop_ro("overridable_inputs", &InferenceSession::overridable_inputs)
       .def_prop_ro("outputs", &InferenceSession::outputs)
       .def(
           "run",

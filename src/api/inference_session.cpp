@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "api/call_guard.h"
@@ -15,10 +20,12 @@
 #include "onnx/file_bytes.h"
 #include "opdef/packed_constants.h"
 #include "passes/passes.h"
+#include "runtime/input_sizes.h"
 #include "runtime/packed_graph.h"
 #include "train/engine.h"
 #include "train/feeds.h"
 #include "train/outputs.h"
+#include "train/place_loss.h"
 #include "train/text_codes.h"
 
 namespace onnxgrad {
@@ -27,23 +34,8 @@ namespace {
 // Of the memory that a session may use, what packed weights take at most.
 constexpr std::int64_t kPackedPart = 4;
 
-// Inputs that may be omitted, with their defaults.
-NamedTensors take_defaults(ir::Model& model) {
-  NamedTensors defaults;
-  ir::Graph& graph = *model.graph;
-  constexpr std::int64_t kFirstWithDefaults = 4;  // IR version
-  if (model.ir_version < kFirstWithDefaults) {
-    ir::close_defaults(graph);
-    return defaults;
-  }
-  for (ir::Value* input : graph.inputs) {
-    if (!input->is_initializer()) continue;
-    defaults.push_back({.name = input->name, .tensor = input->initializer});
-    input->initializer = {};
-  }
-  std::erase_if(graph.initializers, [](const ir::Value* v) { return !v->is_initializer(); });
-  return defaults;
-}
+// Plans for so many choices of outputs and inputs are kept.
+constexpr std::size_t kMaxRunners = 8;
 
 }  // namespace
 
@@ -54,62 +46,141 @@ std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed) {
 }
 
 struct InferenceSession::Impl {
+  // What a run computes, and what it is given: positions of outputs, names of inputs.
+  struct Call {
+    std::vector<std::size_t> outputs = {};
+    std::vector<std::string> overridden = {};  // inputs with a default that are fed
+    std::vector<std::string> omitted = {};     // inputs that none of the outputs depends on
+    bool operator==(const Call&) const = default;
+  };
+  struct Runner {
+    Call call;
+    runtime::Executor executor;
+  };
+
   Impl(const Model& model, const EngineOptions& options);
+  Call call_for(std::vector<std::size_t> wanted, const NamedTensors& feeds) const;
+  runtime::Executor& runner_for(Call call);
+  std::shared_ptr<ir::Model> graph_for(const Call& call) const;
 
   std::vector<ValueInfo> inputs;
+  std::vector<ValueInfo> overridable;
   std::vector<ValueInfo> outputs;
-  std::vector<train::RunnableOutput> runnable;  ///< those that can be computed
-  NamedTensors defaults;
+  std::vector<train::RunnableOutput> runnable;  ///< one per output, values of `model`
+  std::shared_ptr<const ir::Model> model;
   std::shared_ptr<const train::TextCodes> texts;  ///< nullptr: the model reads none
   std::weak_ptr<const onnx_io::FileBytes> file;   ///< expired when no weight is read in it
-  std::optional<runtime::Executor> executor;
+  runtime::ExecutorOptions options;
+  std::list<Runner> runners;  ///< most recently used first
+  bool is_profiling = false;
+  runtime::SizeWatch sizes;
   std::optional<std::vector<Dims>> last_dims;
   api::Gate busy;
 };
 
-InferenceSession::Impl::Impl(const Model& model, const EngineOptions& options) {
-  const std::shared_ptr<const ir::Model> given = model.impl().working();
+InferenceSession::Impl::Impl(const Model& source, const EngineOptions& engine_options)
+    : options(train::executor_options(engine_options)), sizes(engine_options.warn) {
+  const std::shared_ptr<const ir::Model> given = source.impl().working();
   const train::NumberedModel numbered = train::number_texts(given);
   texts = numbered.texts;
-  auto working = std::make_shared<ir::Model>(ir::clone(*numbered.model));
-  ir::Graph& graph = *working->graph;
+  model = numbered.model;
   for (const ir::Value* input : given->graph->inputs) {
-    if (working->ir_version >= 4 || !input->is_initializer()) {
-      inputs.push_back(train::value_info(input->name, input->type));
-    }
+    auto& list = input->is_initializer() ? overridable : inputs;
+    list.push_back(train::value_info(input->name, input->type));
   }
-  train::describe_map_inputs(model.impl().file.model.get(), inputs);
-  defaults = take_defaults(*working);
-  const auto declared = graph.outputs;
-  auto all = train::runnable_outputs(graph);
-  graph.outputs.clear();
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  train::describe_map_inputs(source.impl().file.model.get(), inputs);
+  runnable = train::runnable_outputs(*model->graph);
+  for (std::size_t i = 0; i < runnable.size(); ++i) {
+    train::RunnableOutput& output = runnable[i];
     const ir::Value& named = *given->graph->outputs[i];
-    if (texts != nullptr && train::is_text_output(named, all[i])) {
-      all[i].labels = texts->table();
-      all[i].is_text = true;
+    if (texts != nullptr && train::is_text_output(named, output)) {
+      output.labels = texts->table();
+      output.is_text = true;
     }
-    const bool is_number = all[i].value != nullptr && !all[i].labels.is_defined();
+    const bool is_number = output.value != nullptr && !output.labels.is_defined();
     outputs.push_back(
-        train::output_info(all[i], (is_number ? *all[i].value : named).type, named.type));
-    if (all[i].value == nullptr && runtime::is_packed(declared[i]->type)) {
-      all[i].value = declared[i];
-    }
-    if (all[i].value == nullptr) continue;
-    graph.outputs.push_back(all[i].value);
-    runnable.push_back(std::move(all[i]));
+        train::output_info(output, (is_number ? *output.value : named).type, named.type));
+    ir::Value* const declared = model->graph->outputs[i];
+    if (output.value == nullptr && runtime::is_packed(declared->type)) output.value = declared;
   }
+  if (const auto& bytes = source.impl().file.bytes; bytes != nullptr) {
+    file = bytes;
+    options.counted_elsewhere = bytes->memory();
+  }
+  const auto& budget = options.budget != nullptr ? options.budget : base::current_budget();
+  options.packed = std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
+  const auto is_left_out = [](const train::RunnableOutput& output) {
+    return output.value == nullptr;
+  };
+  try {
+    if (std::ranges::none_of(runnable, is_left_out)) {
+      runner_for({.outputs = train::choose_outputs(runnable, {})});
+      return;
+    }
+  } catch (const UnsupportedOperatorError&) {
+    train::leave_out_unsupported(*model, runnable);
+    if (std::ranges::all_of(runnable, is_left_out)) throw;
+    return;
+  }
+  train::leave_out_unsupported(*model, runnable);
+  if (std::ranges::all_of(runnable, is_left_out)) train::choose_outputs(runnable, {});  // throws
+}
+
+// An input without a value is left out if no wanted output needs it; else it is reported missing.
+InferenceSession::Impl::Call InferenceSession::Impl::call_for(std::vector<std::size_t> wanted,
+                                                              const NamedTensors& feeds) const {
+  Call call{.outputs = std::move(wanted)};
+  std::unordered_set<const ir::Value*> needed;
+  for (const ir::Value* input : model->graph->inputs) {
+    const bool is_fed = std::ranges::find(feeds, input->name, &NamedTensor::name) != feeds.end();
+    if (is_fed && input->is_initializer()) call.overridden.push_back(input->name);
+    if (is_fed || input->is_initializer()) continue;
+    if (needed.empty()) {
+      for (const std::size_t i : call.outputs) {
+        needed.merge(train::ancestors_of(runnable[i].value));
+      }
+    }
+    if (!needed.contains(input)) call.omitted.push_back(input->name);
+  }
+  return call;
+}
+
+std::shared_ptr<ir::Model> InferenceSession::Impl::graph_for(const Call& call) const {
+  std::unordered_map<const ir::Value*, ir::Value*> map;
+  auto result = std::make_shared<ir::Model>(ir::clone(*model, &map));
+  ir::Graph& graph = *result->graph;
+  const auto is_listed = [](const std::vector<std::string>& names, const ir::Value* value) {
+    return std::ranges::find(names, value->name) != names.end();
+  };
+  graph.outputs.clear();
+  for (const std::size_t i : call.outputs) graph.outputs.push_back(map.at(runnable[i].value));
+  for (ir::Value* input : graph.inputs) {
+    if (is_listed(call.overridden, input)) input->initializer = {};
+  }
+  std::erase_if(graph.initializers, [](const ir::Value* v) { return !v->is_initializer(); });
+  // Defaults that are not overridden are constants.
+  for (ir::Value* value : graph.initializers) value->is_input = false;
+  std::erase_if(graph.inputs, [&](const ir::Value* input) {
+    return input->is_initializer() || is_listed(call.omitted, input);
+  });
   passes::fold_batch_norms(graph);
   ir::eliminate_dead_nodes(graph);
-  runtime::ExecutorOptions own = train::executor_options(options);
-  if (const auto& bytes = model.impl().file.bytes; bytes != nullptr) {
-    file = bytes;
-    own.counted_elsewhere = bytes->memory();
+  return result;
+}
+
+runtime::Executor& InferenceSession::Impl::runner_for(Call call) {
+  const auto known = std::ranges::find(runners, call, &Runner::call);
+  if (known != runners.end()) {
+    runners.splice(runners.begin(), runners, known);
+    return runners.front().executor;
   }
-  for (std::size_t i = 0; i < graph.outputs.size(); ++i) own.output_blocks.push_back(i);
-  const auto& budget = own.budget != nullptr ? own.budget : base::current_budget();
-  own.packed = std::make_shared<opdef::PackedConstants>(budget->limit_bytes() / kPackedPart);
-  executor.emplace(std::move(working), train::builtin_engine(), std::move(own));
+  runtime::ExecutorOptions own = options;
+  for (std::size_t i = 0; i < call.outputs.size(); ++i) own.output_blocks.push_back(i);
+  runtime::Executor executor(graph_for(call), train::builtin_engine(), std::move(own));
+  if (runners.size() == kMaxRunners) runners.pop_back();
+  runners.push_front({.call = std::move(call), .executor = std::move(executor)});
+  runners.front().executor.set_profiling(is_profiling);
+  return runners.front().executor;
 }
 
 InferenceSession::InferenceSession(const Model& model, const EngineOptions& options)
@@ -120,85 +191,95 @@ InferenceSession& InferenceSession::operator=(InferenceSession&&) noexcept = def
 
 const std::vector<ValueInfo>& InferenceSession::inputs() const { return impl_->inputs; }
 
+const std::vector<ValueInfo>& InferenceSession::overridable_inputs() const {
+  return impl_->overridable;
+}
+
 const std::vector<ValueInfo>& InferenceSession::outputs() const { return impl_->outputs; }
 
 std::vector<Tensor> InferenceSession::run(std::span<const std::string> output_names,
                                           const NamedTensors& feeds) {
   const api::CallGuard guard(impl_->busy);
-  NamedTensors complete = feeds;
-  for (const NamedTensor& fallback : impl_->defaults) {
-    if (std::ranges::find(feeds, fallback.name, &NamedTensor::name) == feeds.end()) {
-      complete.push_back(fallback);
-    }
+  const std::vector<std::size_t> wanted = train::choose_outputs(impl_->runnable, output_names);
+  std::vector<std::size_t> computed_ones;  // each once, in the order of the outputs
+  for (std::size_t i = 0; i < impl_->runnable.size(); ++i) {
+    if (std::ranges::find(wanted, i) != wanted.end()) computed_ones.push_back(i);
   }
+  runtime::Executor& executor = impl_->runner_for(impl_->call_for(computed_ones, feeds));
+  NamedTensors given = feeds;
   // Texts that the model does not know have numbers in this call, so that outputs may return them.
   train::TextCodes known_texts;
   if (impl_->texts != nullptr) {
     known_texts = *impl_->texts;
-    for (NamedTensor& feed : complete) {
+    for (NamedTensor& feed : given) {
       if (feed.tensor.dtype() != DataType::kString) continue;
       feed.tensor = known_texts.encode_growing(feed.tensor);
     }
   }
-  const auto ordered = train::order_feeds(complete, impl_->executor->inputs());
+  const auto ordered = train::order_feeds(given, executor.inputs());
   std::vector<Dims> dims;
   std::vector<Tensor> inputs;
   for (const Tensor* tensor : ordered) {
     dims.push_back(tensor->dims());
     inputs.push_back(*tensor);
   }
-  const std::vector<Tensor> computed = impl_->executor->run_owning(inputs);
+  const std::vector<Tensor> computed = executor.run_owning(inputs);
+  impl_->sizes.look_at(executor.inputs(), dims);
   impl_->last_dims = std::move(dims);
 
-  std::vector<std::string> known;
-  for (const train::RunnableOutput& output : impl_->runnable) known.push_back(output.name);
-  std::vector<std::string> wanted(output_names.begin(), output_names.end());
-  if (wanted.empty()) wanted = known;
   std::vector<Tensor> results;
-  for (const std::string& name : wanted) {
-    const auto place = std::ranges::find(known, name);
-    if (place == known.end()) {
-      throw DataError({.what = "there is no output '" + name + "' that can be computed",
-                       .where = {.value = name},
-                       .detail = "Outputs: " + base::quote_list(known) + ".",
-                       .hint = base::nearest_or(name, known)});
-    }
-    const auto index = static_cast<std::size_t>(place - known.begin());
-    train::RunnableOutput output = impl_->runnable[index];
+  for (auto index = wanted.begin(); index != wanted.end(); ++index) {
+    train::RunnableOutput output = impl_->runnable[*index];
     if (output.is_text) output.labels = known_texts.table();
-    const bool is_repeated = &*std::ranges::find(wanted, name) != &name;
-    results.push_back(output.finish(is_repeated ? computed[index].clone() : computed[index]));
+    const auto place = std::ranges::find(computed_ones, *index) - computed_ones.begin();
+    const Tensor& tensor = computed[static_cast<std::size_t>(place)];
+    const bool is_repeated = std::find(wanted.begin(), index, *index) != index;
+    results.push_back(output.finish(is_repeated ? tensor.clone() : tensor));
   }
   return results;
 }
 
 void InferenceSession::set_profiling(bool on) {
   const api::CallGuard guard(impl_->busy);
-  impl_->executor->set_profiling(on);
+  impl_->is_profiling = on;
+  for (Impl::Runner& runner : impl_->runners) runner.executor.set_profiling(on);
 }
 
 Profile InferenceSession::profile() const {
   const api::CallGuard guard(impl_->busy);
-  return api::profile_of(*impl_->executor);
+  Profile result;
+  for (const Impl::Runner& runner : impl_->runners) {
+    Profile own = api::profile_of(runner.executor);
+    if (result.trace_json.empty()) result.trace_json = std::move(own.trace_json);
+    std::ranges::move(own.kernels, std::back_inserter(result.kernels));
+  }
+  std::ranges::stable_sort(result.kernels, std::greater<>(), &KernelTime::total_s);
+  return result;
 }
 
 MemoryReport InferenceSession::memory() const {
   const api::CallGuard guard(impl_->busy);
-  const runtime::MemoryUse use = impl_->executor->memory();
   const auto file = impl_->file.lock();
-  return {.activations = use.arena - use.scratch + use.blocks,
-          .scratch = use.scratch,
-          .constants = use.constants,
-          .dynamic = use.dynamic,
-          .file = file == nullptr ? 0 : std::ssize(file->memory()),
-          .recomputed_values = use.recomputed_values,
-          .recomputed_bytes = use.recomputed_bytes,
-          .recomputed_flops = use.recomputed_flops};
+  const std::int64_t packed = impl_->options.packed->size_bytes();
+  MemoryReport report{.constants = packed,
+                      .file = file == nullptr ? 0 : std::ssize(file->memory())};
+  for (const Impl::Runner& runner : impl_->runners) {
+    const runtime::MemoryUse use = runner.executor.memory();
+    report.activations += use.arena - use.scratch + use.blocks;
+    report.scratch += use.scratch;
+    report.constants += use.constants - packed;
+    report.dynamic += use.dynamic;
+    report.recomputed_values += use.recomputed_values;
+    report.recomputed_bytes += use.recomputed_bytes;
+    report.recomputed_flops += use.recomputed_flops;
+  }
+  return report;
 }
 
 std::string InferenceSession::plan_summary() const {
   const api::CallGuard guard(impl_->busy);
-  return impl_->last_dims ? impl_->executor->prepare(*impl_->last_dims).to_text() : "";
+  if (!impl_->last_dims) return "";
+  return impl_->runners.front().executor.prepare(*impl_->last_dims).to_text();
 }
 
 }  // namespace onnxgrad

@@ -250,6 +250,13 @@ std::vector<MissingGradient> missing_in(const ir::Graph& graph, const Activity& 
   return missing;
 }
 
+// A node that the import left because no other operators express it: its lowering says why.
+void refuse_unlowered(const Node& node, const Rules& rules, ir::GraphBuilder& g) {
+  const opdef::OpDef* def = rules.registry.find(node);
+  if (def == nullptr || def->vjp != nullptr || def->lower == nullptr) return;
+  def->lower(rules.registry.complete(node), g);
+}
+
 [[noreturn]] void throw_missing(const std::vector<MissingGradient>& missing,
                                 const std::string& graph) {
   constexpr std::size_t kListed = 10;
@@ -304,7 +311,10 @@ std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& r
   };
   const Activity activity(primal, rules, outputs, wrt);
   const std::vector<MissingGradient> missing = missing_in(primal, activity, rules, outputs, wrt);
-  if (!missing.empty()) throw_missing(missing, primal.name);
+  if (!missing.empty()) {
+    for (const Node* node : activity.nodes()) refuse_unlowered(*node, rules, g);
+    throw_missing(missing, primal.name);
+  }
 
   Cotangents cotangents(g);
   for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -2,7 +2,11 @@
 #define ONNXGRAD_RUNTIME_INPUT_SIZES_H_
 
 #include <cstddef>
+#include <functional>
+#include <set>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -21,6 +25,22 @@ void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std
 /// The same for every dimension of every input; `because` is what went wrong.
 void check_sizes(std::span<const Port> ports, std::span<const Dims> dims,
                  const ShapeError& because);
+
+/// Warns, once for each name, where inputs that were run have several sizes for it: exporters use
+/// one name for what happened to have one size in their example.
+class SizeWatch {
+ public:
+  using Warn = std::function<void(const std::string& message)>;
+
+  /// `warn`: see EngineOptions::warn.
+  explicit SizeWatch(Warn warn) : warn_(std::move(warn)) {}
+  void look_at(std::span<const Port> ports, const std::vector<Dims>& dims);
+
+ private:
+  Warn warn_;
+  std::vector<Dims> last_;
+  std::set<std::string> warned_of_;  // names
+};
 
 }  // namespace onnxgrad::runtime
 

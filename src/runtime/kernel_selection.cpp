@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/memory_budget.h"
+#include "ir/builder.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -118,31 +121,71 @@ void throw_no_kernel(const ir::Node& node, const std::string& reasons) {
 
 namespace {
 
-bool can_run(const ir::Node& node, const ir::Model& model, const Engine& engine) {
-  if (model.find_function(node.domain, node.op_type) != nullptr) return true;
-  if (!engine.kernels.offers(node.domain, node.op_type).empty()) return true;
-  if (engine.kernels.dynamic(node.domain, node.op_type) != nullptr) return true;
+bool has_kernel(const ir::Node& node, const Engine& engine) {
+  return !engine.kernels.offers(node.domain, node.op_type).empty() ||
+         engine.kernels.dynamic(node.domain, node.op_type) != nullptr;
+}
+
+bool can_run(const ir::Node& node, const Engine& engine) {
+  if (has_kernel(node, engine)) return true;
   const opdef::OpDef* def = engine.ops.find(node);
   return def != nullptr && (def->expression != nullptr || def->is_view() || def->lower != nullptr ||
                             def->fold_types != nullptr || def->is_identity != nullptr);
 }
 
-void find_unsupported(const ir::Graph& graph, const ir::Model& model, const Engine& engine,
-                      std::vector<const ir::Node*>& found) {
-  for (const ir::Node* node : graph.nodes) {
-    if (!can_run(*node, model, engine)) found.push_back(node);
-    for (const ir::Graph* body : node->subgraphs()) find_unsupported(*body, model, engine, found);
+// Why a node without a kernel is still there, if its lowering has no form for it.
+std::optional<Problem> refused_lowering(const ir::Node& node, const Engine& engine) {
+  const opdef::OpDef* def = engine.ops.find(node);
+  if (def == nullptr || def->lower == nullptr || has_kernel(node, engine)) return std::nullopt;
+  ir::Model scratch;
+  const auto inferer = engine.make_inferer(scratch);
+  ir::GraphBuilder g(scratch, *scratch.graph, *inferer, engine.ops);
+  try {
+    def->lower(engine.ops.complete(node), g);
+  } catch (const UnsupportedOperatorError& error) {
+    return error.problem();
+  } catch (const Error&) {
+    return std::nullopt;  // its types are not known yet
   }
+  return std::nullopt;
 }
+
+// Nodes of a graph, its subgraphs and the functions that they call, each of these once.
+class UnsupportedSearch {
+ public:
+  UnsupportedSearch(const ir::Model& model, const Engine& engine)
+      : model_(model), engine_(engine) {}
+
+  void visit(const ir::Graph& graph) {
+    for (const ir::Node* node : graph.nodes) visit(*node);
+  }
+  void visit(const ir::Node& node) {
+    for (const ir::Graph* body : node.subgraphs()) visit(*body);
+    const ir::Function* function = model_.find_function(node.domain, node.op_type);
+    if (function == nullptr) {
+      if (!can_run(node, engine_)) found.push_back(&node);
+    } else if (visited_.insert(function).second) {
+      visit(*function->body);
+    }
+  }
+
+  std::vector<const ir::Node*> found;
+
+ private:
+  const ir::Model& model_;
+  const Engine& engine_;
+  std::unordered_set<const ir::Function*> visited_;
+};
 
 std::string full_name(const ir::Node& node) {
   return (node.domain.empty() ? "" : node.domain + ".") + node.op_type;
 }
 
 // What to do about an operator that nothing here runs.
-Hint hint_for(const ir::Node& node) {
+Hint hint_for(const ir::Node& node, const Engine& engine) {
   if (node.domain.empty() || node.domain == "ai.onnx.ml" || node.domain == "com.microsoft") {
-    return "Replace these operators, or cut the model before them.";
+    return base::nearest_or(node.op_type, engine.ops.names(node.domain),
+                            "Replace these operators, or cut the model before them.");
   }
   return fmt::format(
       "ONNX does not say what operators of domain '{}' compute: define {} by standard operators "
@@ -153,13 +196,17 @@ Hint hint_for(const ir::Node& node) {
 
 }  // namespace
 
-void check_operators(const ir::Model& model, const Engine& engine) {
-  std::vector<const ir::Node*> found;
-  find_unsupported(*model.graph, model, engine, found);
-  for (const ir::Function& function : model.functions) {
-    find_unsupported(*function.body, model, engine, found);
+std::optional<Problem> find_unsupported(const ir::Model& model, const Engine& engine,
+                                        std::span<const ir::Node* const> nodes) {
+  UnsupportedSearch search(model, engine);
+  for (const ir::Node* node : nodes) search.visit(*node);
+  const std::vector<const ir::Node*>& found = search.found;
+  if (found.empty()) {
+    for (const ir::Node* node : nodes) {
+      if (auto problem = refused_lowering(*node, engine)) return problem;
+    }
+    return std::nullopt;
   }
-  if (found.empty()) return;
   constexpr std::size_t kListed = 10;
   std::string list;
   for (std::size_t i = 0; i < std::min(found.size(), kListed); ++i) {
@@ -171,11 +218,17 @@ void check_operators(const ir::Model& model, const Engine& engine) {
     list += fmt::format("{}{} {}", i > 0 ? ", " : "", full_name(node), name);
   }
   if (found.size() > kListed) list += fmt::format(", ... {} in total", found.size());
-  throw UnsupportedOperatorError(
-      {.what = fmt::format("no kernel runs {} node{}: {}", found.size(),
-                           found.size() == 1 ? "" : "s", list),
-       .where = {.graph = model.graph->name, .op_type = full_name(*found.front())},
-       .hint = hint_for(*found.front())});
+  return Problem{.what = fmt::format("no kernel runs {} node{}: {}", found.size(),
+                                     found.size() == 1 ? "" : "s", list),
+                 .where = {.graph = model.graph->name, .op_type = full_name(*found.front())},
+                 .hint = hint_for(*found.front(), engine)};
+}
+
+void check_operators(const ir::Model& model, const Engine& engine) {
+  const std::vector<ir::Node*>& nodes = model.graph->nodes;
+  auto problem =
+      find_unsupported(model, engine, std::vector<const ir::Node*>(nodes.begin(), nodes.end()));
+  if (problem) throw UnsupportedOperatorError(std::move(*problem));
 }
 
 }  // namespace onnxgrad::runtime

@@ -2,9 +2,11 @@
 #define ONNXGRAD_RUNTIME_KERNEL_SELECTION_H_
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "ir/graph.h"
+#include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "runtime/executor.h"
 
@@ -28,8 +30,12 @@ double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKer
 /// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
 [[noreturn]] void throw_no_kernel(const ir::Node& node, const std::string& reasons);
 
-/// Throws: UnsupportedOperatorError naming every node of `model` (also in subgraphs and functions)
-/// whose operator no kernel, expression, lowering or function can compute, whatever its types.
+/// Names those of `nodes`, of the main graph of `model`, whose operator no kernel, expression,
+/// lowering or function can compute, whatever its types, and such nodes of their subgraphs and of
+/// the functions that they call. nullopt: there is none.
+std::optional<Problem> find_unsupported(const ir::Model& model, const Engine& engine,
+                                        std::span<const ir::Node* const> nodes);
+/// Throws: UnsupportedOperatorError if there is one in the main graph.
 void check_operators(const ir::Model& model, const Engine& engine);
 
 }  // namespace onnxgrad::runtime

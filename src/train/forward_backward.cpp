@@ -60,7 +60,8 @@ std::string describe_type(DataType dtype, const Dims& dims) {
 SplitRunner::SplitRunner(Source source, ForwardBackwardOptions options)
     : source_(stopped(std::move(source), options)),
       options_(std::move(options)),
-      common_(executor_options(options_.engine)) {
+      common_(executor_options(options_.engine)),
+      sizes_(options_.engine.warn) {
   split(false);
   const base::MemoryBudgetScope scope(common_.budget ? common_.budget : base::current_budget());
   weight_infos_ = split_.weights;
@@ -165,6 +166,9 @@ ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, boo
   feeds.insert(feeds.end(), weights_.begin(), weights_.end());
   executor.cells().step = passes_;
   std::vector<Tensor> computed = executor.run_keeping(feeds);
+  std::vector<Dims> dims;
+  for (const Tensor* tensor : ordered) dims.push_back(tensor->dims());
+  sizes_.look_at(ports.first(split_.num_model_inputs), dims);
   ForwardBackward::Result result;
   const std::size_t num_outputs = split_.outputs.size();
   for (std::size_t i = 0; i < num_outputs; ++i) {
@@ -189,6 +193,7 @@ ForwardBackward::Result SplitRunner::run_forward(const NamedTensors& inputs, boo
   }
   input_dims_.clear();
   for (const Tensor& feed : feeds) input_dims_.push_back(feed.dims());
+  data->input_dims = input_dims_;
   if (common_.fits_budget) prepare_backward(*data);
   result.context = Context(std::move(data));
   open_.push_back(result.context);
@@ -221,6 +226,22 @@ Tensor SplitRunner::checked_gradient(std::span<const Tensor> given, std::size_t 
                   .hint = "Give it the type and shape of the output."};
   if (gradient.dtype() != dtype) throw DataError(std::move(problem));
   throw ShapeError(std::move(problem));
+}
+
+// Gradients rely on one size for one name of a dimension.
+void SplitRunner::check_input_gradient(const Tensor& gradient, const std::string& name,
+                                       const Context::Data& data) const {
+  const auto input = std::ranges::find(inputs_, name, &ValueInfo::name);
+  const Dims& dims = data.input_dims[static_cast<std::size_t>(input - inputs_.begin())];
+  if (gradient.dims() == dims) return;
+  const ShapeError because(
+      {.what = fmt::format("the gradient of '{}' has shape {}, the input {}", name,
+                           gradient.dims().to_string(), dims.to_string()),
+       .where = {.value = name},
+       .hint = "Give arrays of one size where the model has one name."});
+  const auto ports = std::span(forward_->inputs()).first(split_.num_model_inputs);
+  runtime::check_sizes(ports, std::span(data.input_dims).first(ports.size()), because);
+  throw because;
 }
 
 std::vector<Tensor> SplitRunner::backward_feeds(std::span<const Tensor> output_gradients,
@@ -264,6 +285,9 @@ ForwardBackward::Gradients SplitRunner::backward(std::span<const Tensor> output_
     const auto feeds = backward_feeds(output_gradients, data);
     backward_->cells() = data.cells;
     gradients = backward_->run_keeping(feeds);
+  }
+  for (std::size_t i = 0; i < split_.gradient_inputs.size(); ++i) {
+    check_input_gradient(gradients[split_.weights.size() + i], split_.gradient_inputs[i], data);
   }
   ForwardBackward::Gradients result;
   std::size_t next = 0;

@@ -9,6 +9,7 @@
 
 #include "onnxgrad/forward_backward.h"
 #include "runtime/executor.h"
+#include "runtime/input_sizes.h"
 #include "train/engine.h"
 #include "train/split_graph.h"
 
@@ -22,6 +23,7 @@ struct ForwardBackward::Context::Data {
   std::vector<Tensor> inputs = {};  ///< of the forward graph that the backward graph reads
   std::vector<Tensor> kept = {};    ///< outputs of the forward graph that the backward graph reads
   std::vector<opdef::TensorDesc> outputs = {};  ///< of the model
+  std::vector<Dims> input_dims = {};            ///< of the model
   std::size_t num_outputs = 0;                  ///< `kept` from here on is saved only for backward
   opdef::StepCells cells = {};
   bool is_open = true;
@@ -64,6 +66,8 @@ class SplitRunner {
                                      const Context::Data& data) const;
   Tensor checked_gradient(std::span<const Tensor> given, std::size_t output,
                           const Context::Data& data) const;
+  void check_input_gradient(const Tensor& gradient, const std::string& name,
+                            const Context::Data& data) const;
 
   Source source_;
   ForwardBackwardOptions options_;
@@ -82,6 +86,7 @@ class SplitRunner {
   std::vector<bool> reads_input_;   // per input of the forward graph: the backward graph reads it
   std::vector<bool> reads_output_;  // per output of the forward graph
   std::vector<Dims> input_dims_;    // of the last forward pass for training
+  runtime::SizeWatch sizes_;
   std::uint64_t passes_ = 0;
   std::vector<Context> open_;
 };

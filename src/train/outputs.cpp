@@ -1,12 +1,18 @@
 #include "train/outputs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "ir/pattern.h"
 #include "onnx/map_inputs.h"
+#include "runtime/kernel_selection.h"
+#include "runtime/packed_graph.h"
 #include "train/engine.h"
+#include "train/place_loss.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -40,6 +46,13 @@ bool computes_texts(const Value* value) {
   return node != nullptr && node->subgraphs().empty() &&
          (builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr ||
           builtin_engine().kernels.dynamic(ir::kFusedDomain, node->op_type) != nullptr);
+}
+
+Problem not_computed(const Value& output) {
+  const std::string node = output.producer == nullptr ? "it" : output.producer->describe();
+  return {.what = fmt::format("{} has {}, which the engine does not compute there", node,
+                              output.type.is_tensor() ? "texts" : "elements of this type"),
+          .hint = "Compute them from another output."};
 }
 
 // The keys of a ZipMap; undefined: it has none.
@@ -87,9 +100,65 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
     } else if (!value->type.is_tensor() && value->type.kind != ir::Type::Kind::kUnknown) {
       output.value = nullptr;
     }
+    if (output.value == nullptr) output.problem = not_computed(*value);
     outputs.push_back(std::move(output));
   }
   return outputs;
+}
+
+void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& outputs) {
+  const runtime::Engine& engine = builtin_engine();
+  std::unordered_map<const Value*, Value*> map;
+  const ir::Model packed = ir::clone(model, &map);  // kernels run sequences as bytes
+  runtime::pack_values(*packed.graph, engine.kernels);
+  const std::vector<Node*>& all = packed.graph->nodes;
+  if (!runtime::find_unsupported(packed, engine,
+                                 std::vector<const Node*>(all.begin(), all.end()))) {
+    return;
+  }
+  for (RunnableOutput& output : outputs) {
+    if (output.value == nullptr) continue;
+    const auto needed = ancestors_of(map.at(output.value));
+    std::vector<const Node*> nodes;
+    for (const Node* node : all) {
+      const bool is_needed = std::ranges::any_of(
+          node->outputs, [&](const Value* value) { return needed.contains(value); });
+      if (is_needed) nodes.push_back(node);
+    }
+    output.problem = runtime::find_unsupported(packed, engine, nodes);
+    if (output.problem) output.value = nullptr;
+  }
+}
+
+std::vector<std::size_t> choose_outputs(std::span<const RunnableOutput> outputs,
+                                        std::span<const std::string> names) {
+  std::vector<std::string> known;
+  for (const RunnableOutput& output : outputs) known.push_back(output.name);
+  std::vector<std::size_t> chosen;
+  for (const std::string& name : names.empty() ? known : names) {
+    const auto place = std::ranges::find(known, name);
+    if (place == known.end()) {
+      throw DataError({.what = "there is no output '" + name + "'",
+                       .where = {.value = name},
+                       .detail = "Outputs: " + base::quote_list(known) + ".",
+                       .hint = base::nearest_or(name, known)});
+    }
+    const auto index = static_cast<std::size_t>(place - known.begin());
+    if (outputs[index].value == nullptr) {
+      std::vector<std::string> others;
+      for (const RunnableOutput& output : outputs) {
+        if (output.value != nullptr) others.push_back(output.name);
+      }
+      const Problem reason = outputs[index].problem.value_or(Problem{.hint = "Ask for others."});
+      throw UnsupportedOperatorError(
+          {.what = fmt::format("output '{}' cannot be computed: {}", name, reason.what),
+           .where = reason.where,
+           .detail = others.empty() ? "" : "These can be: " + base::quote_list(others) + ".",
+           .hint = others.empty() ? reason.hint : Hint("Name the outputs that you need.")});
+    }
+    chosen.push_back(index);
+  }
+  return chosen;
 }
 
 bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable) {

@@ -1,10 +1,14 @@
 #ifndef ONNXGRAD_TRAIN_OUTPUTS_H_
 #define ONNXGRAD_TRAIN_OUTPUTS_H_
 
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ir/graph.h"
+#include "onnxgrad/error.h"
 #include "onnxgrad/model.h"
 
 namespace onnxgrad::train {
@@ -13,6 +17,8 @@ namespace onnxgrad::train {
 struct RunnableOutput {
   std::string name;            ///< of the model's output
   ir::Value* value = nullptr;  ///< what is computed; nullptr: this output cannot be
+  /// Why it cannot be.
+  std::optional<Problem> problem = {};
   /// String labels [C]: `value` has class numbers and the output is their labels, [N].
   Tensor labels = {};
   /// The labels are all texts of the model, and the output has the shape of `value`.
@@ -27,6 +33,15 @@ struct RunnableOutput {
 /// One per output of `graph`, in order. A ZipMap is replaced by the tensor that it reads; string
 /// labels are looked up after the run.
 std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph);
+
+/// Clears `value` of the outputs that depend on a node without a kernel: these are only an error
+/// where they are wanted. `model`: whose values they are.
+void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& outputs);
+
+/// The positions of the named outputs; of all if there are no names. Throws: DataError (there is
+/// none of that name), UnsupportedOperatorError (one that cannot be computed).
+std::vector<std::size_t> choose_outputs(std::span<const RunnableOutput> outputs,
+                                        std::span<const std::string> names);
 
 /// True if the output `declared` is a text that `runnable` computes the number of.
 bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -97,7 +98,8 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       loss_(loss),
       optimizer_(optimizer),
       options_(options),
-      executor_options_(executor_options(options.engine)) {
+      executor_options_(executor_options(options.engine)),
+      sizes_(options.engine.warn) {
   if (options.workers.communicator != nullptr && options.workers.communicator->size() > 1) {
     if (training_ != nullptr) {
       throw OptionError({.what = "the training that the model's file describes cannot be shared "
@@ -166,27 +168,29 @@ void Session::find_inputs(const ir::Model& given) {
 }
 
 void Session::find_outputs(const ir::Model& given) {
-  runnable_ = runnable_outputs(*source_.working->graph);
-  if (training_ != nullptr) runnable_.resize(training_->num_model_outputs());
-  for (std::size_t i = 0; i < runnable_.size(); ++i) {
+  auto all = runnable_outputs(*source_.working->graph);
+  if (training_ != nullptr) all.resize(training_->num_model_outputs());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    RunnableOutput& output = all[i];
     const ir::Value& declared = *given.graph->outputs[i];
-    if (texts_ != nullptr && is_text_output(declared, runnable_[i])) {
-      runnable_[i].labels = texts_->table();
-      runnable_[i].is_text = true;
+    if (needs_targets(output)) continue;
+    if (texts_ != nullptr && is_text_output(declared, output)) {
+      output.labels = texts_->table();
+      output.is_text = true;
     }
-    const ir::Value* shown = runnable_[i].value != nullptr && !runnable_[i].labels.is_defined()
-                                 ? runnable_[i].value
-                                 : &declared;
-    outputs_.push_back(output_info(runnable_[i], shown->type, declared.type));
-    // Predictions are made without targets.
-    if (!std::holds_alternative<OutputLoss>(loss_.function) || runnable_[i].value == nullptr) {
-      continue;
-    }
-    const auto needed = ancestors_of(runnable_[i].value);
-    if (std::ranges::any_of(needed, [this](const auto* value) { return is_own_input(value); })) {
-      runnable_[i].value = nullptr;
-    }
+    const bool is_number = output.value != nullptr && !output.labels.is_defined();
+    const ir::Value& shown = is_number ? *output.value : declared;
+    outputs_.push_back(output_info(output, shown.type, declared.type));
+    runnable_.push_back(std::move(output));
   }
+  leave_out_unsupported(*source_.working, runnable_);
+}
+
+// Predictions are made without targets: an output that depends on them is none of the session's.
+bool Session::needs_targets(const RunnableOutput& output) const {
+  if (!std::holds_alternative<OutputLoss>(loss_.function) || output.value == nullptr) return false;
+  const auto needed = ancestors_of(output.value);
+  return std::ranges::any_of(needed, [this](const auto* value) { return is_own_input(value); });
 }
 
 StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_worker) const {
@@ -261,7 +265,7 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
     step->set_seed(step_->seed());
   }
   evaluation_.reset();
-  prediction_.reset();
+  predictions_.clear();
   return std::exchange(step_, std::move(step));
 }
 
@@ -354,15 +358,43 @@ bool Session::check_target(const std::string& port, const Tensor& tensor) const 
   return true;
 }
 
-// One target or weight for each row: a formula would broadcast a single one over all.
-void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* const> fed) const {
+// One target or weight for each row: a formula would broadcast a single one over all. Inputs with
+// the same name of a dimension and another size are no fault if the scores have these rows.
+void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* const> fed) {
   std::vector<Dims> dims;
   for (const Tensor* tensor : fed) dims.push_back(tensor->dims());
   for (std::size_t i = 0; i < ports.size(); ++i) {
-    const bool is_ours =
-        ports[i].name == graph().sample_weight || find_target(loss(), ports[i].name) != nullptr;
-    if (is_ours) runtime::check_one_size(ports, dims, i, 0);
+    const LossInfo* const target = find_target(loss(), ports[i].name);
+    if (target == nullptr && ports[i].name != graph().sample_weight) continue;
+    try {
+      runtime::check_one_size(ports, dims, i, 0);
+    } catch (const ShapeError&) {
+      const auto rows = rows_of_scores(target == nullptr ? loss() : *target, ports, dims);
+      if (!rows || *rows != dims[i][0]) throw;
+    }
   }
+  sizes_.look_at(ports, dims);
+}
+
+// For inputs of these shapes; nullopt: only a run shows it.
+std::optional<std::int64_t> Session::rows_of_scores(const LossInfo& loss,
+                                                    std::span<const Port> ports,
+                                                    const std::vector<Dims>& dims) {
+  if (score_rows_.scores == loss.scores && score_rows_.dims == dims) return score_rows_.rows;
+  score_rows_ = {.scores = loss.scores, .dims = dims};
+  ir::Value* const scores = source_.working->graph->find(loss.scores);
+  if (scores == nullptr) return std::nullopt;
+  runtime::Executor executor(build_prediction(*source_.working, {scores}, {}), builtin_engine(),
+                             executor_options_);
+  std::vector<Dims> needed;
+  for (const Port& input : executor.inputs()) {
+    const auto port = std::ranges::find(ports, input.name, &Port::name);
+    if (port == ports.end()) return std::nullopt;
+    needed.push_back(dims[static_cast<std::size_t>(port - ports.begin())]);
+  }
+  const Dims found = executor.prepare(needed).output_desc(0).dims;
+  if (found.rank() > 0) score_rows_.rows = found[0];
+  return score_rows_.rows;
 }
 
 StepResult Session::step(const NamedTensors& feeds) {
@@ -435,13 +467,23 @@ EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
 
 std::vector<Tensor> Session::predict(const NamedTensors& feeds,
                                      std::span<const std::string> output_names) {
-  if (prediction_ == nullptr) {
-    prediction_ =
-        std::make_unique<Prediction>(*source_.working, runnable_, *step_, executor_options_);
+  constexpr std::size_t kMaxPredictions = 4;
+  const std::vector<std::size_t> wanted = choose_outputs(runnable_, output_names);
+  const auto known =
+      std::ranges::find_if(predictions_, [&](const auto& entry) { return entry.first == wanted; });
+  if (known != predictions_.end()) {
+    predictions_.splice(predictions_.begin(), predictions_, known);
+  } else {
+    std::vector<RunnableOutput> outputs;
+    for (const std::size_t i : wanted) outputs.push_back(runnable_[i]);
+    if (predictions_.size() == kMaxPredictions) predictions_.pop_back();
+    predictions_.emplace_front(
+        std::piecewise_construct, std::forward_as_tuple(wanted),
+        std::forward_as_tuple(*source_.working, std::move(outputs), *step_, executor_options_));
   }
   std::vector<std::string> input_names;
   for (const ValueInfo& input : inputs_) input_names.push_back(input.name);
-  return prediction_->run(encode_texts(texts_.get(), feeds), input_names, output_names);
+  return predictions_.front().second.run(encode_texts(texts_.get(), feeds), input_names);
 }
 
 NamedTensors Session::state() const {
@@ -483,7 +525,9 @@ MemoryReport Session::memory() const {
   }
   report.optimizer_state = step_->state_bytes() - report.weights;
   if (evaluation_ != nullptr) report.evaluation += evaluation_->memory_bytes();
-  if (prediction_ != nullptr) report.evaluation += prediction_->memory_bytes();
+  for (const auto& [outputs, prediction] : predictions_) {
+    report.evaluation += prediction.memory_bytes();
+  }
   return report;
 }
 

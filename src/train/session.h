@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_SESSION_H_
 
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "onnxgrad/training_session.h"
+#include "runtime/input_sizes.h"
 #include "train/data/dataset.h"
 #include "train/engine.h"
 #include "train/session/forward_runner.h"
@@ -134,6 +136,7 @@ class Session {
   void charge_file();
   void find_inputs(const ir::Model& given);
   void find_outputs(const ir::Model& given);
+  bool needs_targets(const RunnableOutput& output) const;
   bool is_own_input(const ir::Value* value) const;
   StepGraph write_step(const std::optional<TrainedSet>& set, bool of_worker = true) const;
   void share_rows(std::int64_t rows);
@@ -146,7 +149,10 @@ class Session {
   void change(T& option, T value);
   void take_columns_as_scores();
   bool check_target(const std::string& port, const Tensor& tensor) const;
-  void check_rows(std::span<const runtime::Port> ports, std::span<const Tensor* const> fed) const;
+  void check_rows(std::span<const runtime::Port> ports, std::span<const Tensor* const> fed);
+  std::optional<std::int64_t> rows_of_scores(const LossInfo& loss,
+                                             std::span<const runtime::Port> ports,
+                                             const std::vector<Dims>& dims);
   StepResult step_on(const NamedTensors& feeds);
   EvaluationResult evaluate_on(const NamedTensors& feeds);
   bool needs_fitting(const NamedTensors& feeds) const;
@@ -171,9 +177,17 @@ class Session {
   std::vector<ValueInfo> outputs_;
   std::vector<RunnableOutput> runnable_;    ///< of outputs_
   std::vector<std::string> unused_inputs_;  ///< that the loss does not need
+  runtime::SizeWatch sizes_;
+  struct ScoreRows {
+    std::string scores = {};
+    std::vector<Dims> dims = {};  // of the inputs
+    std::optional<std::int64_t> rows = {};
+  };
+  ScoreRows score_rows_;  // the last ones
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
-  std::unique_ptr<Prediction> prediction_;
+  /// Of the last sets of outputs (see runnable_) that were wanted, the last one first.
+  std::list<std::pair<std::vector<std::size_t>, Prediction>> predictions_;
 };
 
 /// What an epoch loop uses of a session. During its lifetime, plans are kept.

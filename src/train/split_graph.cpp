@@ -18,6 +18,7 @@
 #include "opdef/shape_values.h"
 #include "train/engine.h"
 #include "train/precision.h"
+#include "train/step_parts.h"
 #include "train/training_mode.h"
 
 // The joint graph of outputs and gradients is written first. Nodes that the outputs depend on are
@@ -89,10 +90,11 @@ class Splitter {
         g_(model_, graph_, *inferer_, registry) {}
 
   SplitGraph run() {
-    ir::close_defaults(graph_);
+    close_defaults(graph_, *inferer_);
     split_.num_model_inputs = graph_.inputs.size();
     onnx_io::take_known_branches(model_, *inferer_, registry_, builtin_evaluator());
     split_.outputs = runnable_outputs(graph_);
+    leave_out_unsupported(model_, split_.outputs);
     std::erase_if(split_.outputs, [](const RunnableOutput& o) { return o.value == nullptr; });
     for (RunnableOutput& output : split_.outputs) {
       output_values_.push_back(std::exchange(output.value, nullptr));

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from onnxgrad import _core
 from onnxgrad.base.checks import byte_count, device_name, positive_int, thread_count
 from onnxgrad.errors import OptionError
@@ -21,7 +23,12 @@ def engine_options(
         threads=thread_count(threads),
         seed=positive_int("seed", seed, 0),
         memory_limit_bytes=byte_count("memory_limit", memory_limit),
+        warn=_warn,
     )
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=3)
 
 
 def training_mode_of(value: bool | str) -> _core.TrainingMode:

@@ -91,7 +91,7 @@ def as_declared(
         return outputs
     infos = {value.name: value for value in declared}
     result = []
-    for name, value in zip(names or infos, outputs, strict=True):
+    for name, value in zip(names or [v.name for v in declared], outputs, strict=True):
         info = infos[name]
         if not info.is_tensor:
             value = _unpacked(value, info.type)
@@ -119,7 +119,8 @@ class InferenceSession(NotPickled):
     ModelError
         An invalid model.
     UnsupportedOperatorError
-        Operators that the engine cannot run; the message names all of them.
+        Operators that the engine cannot run, if no output can be computed without them; the message
+        names all of them.
 
     Notes
     -----
@@ -148,7 +149,7 @@ class InferenceSession(NotPickled):
     ) -> None:
         engine = engine_options(device, threads)
         self._core = _core.InferenceSession(to_core_model(model), engine)
-        inputs = self._core.inputs
+        inputs = [*self._core.inputs, *self._core.overridable_inputs]
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
         self._maps = {value.name: value for value in inputs if is_map(value)}
         self._outputs = self._core.outputs
@@ -164,11 +165,12 @@ class InferenceSession(NotPickled):
         Parameters
         ----------
         output_names : sequence of str or None
-            None means all outputs.
+            None means all outputs. Only what these depend on is computed.
         feeds : dict of str to array
-            Arrays of the declared types; contiguous ones are read in place. Inputs with a default
-            value may be left out. A sequence is a list of arrays; an optional is an array, a list
-            or None; a map is a dictionary, or a list of these, one for each row.
+            Arrays of the declared types; contiguous ones are read in place. Inputs that have a
+            default value, or that no requested output depends on, may be left out. A sequence is a
+            list of arrays; an optional is an array, a list or None; a map is a dictionary, or a
+            list of these, one for each row.
 
         Returns
         -------
@@ -180,9 +182,16 @@ class InferenceSession(NotPickled):
         Raises
         ------
         DataError
-            An unknown or missing input, or a dtype other than declared.
+            An unknown output, an unknown or missing input, or a dtype other than declared.
         ShapeError
             Shapes that do not fit each other or the model.
+        UnsupportedOperatorError
+            A requested output that the engine cannot compute; others can be requested by name.
+
+        Notes
+        -----
+        Shapes that the model declares for computed values do not count: what is fed determines
+        them, also through a shape, axes or sizes among the inputs.
         """
         names = list(output_names or [])
         outputs = from_native_list(self._core.run(names, self._feeds(feeds)))
@@ -206,8 +215,12 @@ class InferenceSession(NotPickled):
         return f"InferenceSession(inputs={inputs}, outputs={[o.name for o in self._core.outputs]})"
 
     def get_inputs(self) -> list[NodeArg]:
-        """Return the inputs that `run` takes."""
+        """Return the inputs that `run` takes and that have no default value."""
         return node_args(self._core.inputs)
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Return the inputs that have a default value, which `run` takes too."""
+        return node_args(self._core.overridable_inputs)
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs, in the order of ``run(None, feeds)``."""

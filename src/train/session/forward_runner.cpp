@@ -8,11 +8,9 @@
 namespace onnxgrad::train {
 namespace {
 
-std::vector<ir::Value*> computable(const std::vector<RunnableOutput>& outputs) {
+std::vector<ir::Value*> values_of(const std::vector<RunnableOutput>& outputs) {
   std::vector<ir::Value*> values;
-  for (const RunnableOutput& output : outputs) {
-    if (output.value != nullptr) values.push_back(output.value);
-  }
+  for (const RunnableOutput& output : outputs) values.push_back(output.value);
   return values;
 }
 
@@ -75,39 +73,20 @@ LossSums Evaluation::run(runtime::Execution& plan) const {
   return sums;
 }
 
-Prediction::Prediction(const ir::Model& working, const std::vector<RunnableOutput>& outputs,
+Prediction::Prediction(const ir::Model& working, std::vector<RunnableOutput> outputs,
                        const StepRunner& step, const runtime::ExecutorOptions& options)
-    : ForwardRunner(build_prediction(working, computable(outputs), step.graph().state_weights()),
+    : ForwardRunner(build_prediction(working, values_of(outputs), step.graph().state_weights()),
                     step, options),
-      outputs_(outputs) {
-  for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    if (outputs_[i].value != nullptr) computed_.push_back(i);
-  }
-}
+      outputs_(std::move(outputs)) {}
 
-std::vector<Tensor> Prediction::run(const NamedTensors& feeds, std::span<const std::string> ignored,
-                                    std::span<const std::string> output_names) {
+std::vector<Tensor> Prediction::run(const NamedTensors& feeds,
+                                    std::span<const std::string> ignored) {
   const auto ordered = order_feeds(feeds, data_ports(), ignored);
   runtime::Execution& plan = bind_all(*this, ordered);
   plan.run();
-
-  std::vector<std::string> wanted(output_names.begin(), output_names.end());
-  if (wanted.empty()) {
-    for (const std::size_t i : computed_) wanted.push_back(outputs_[i].name);
-  }
   std::vector<Tensor> results;
-  for (const std::string& name : wanted) {
-    const auto place =
-        std::ranges::find_if(computed_, [&](std::size_t i) { return outputs_[i].name == name; });
-    if (place == computed_.end()) {
-      std::vector<std::string> names;
-      for (const RunnableOutput& output : outputs_) names.push_back(output.name);
-      throw DataError({.what = "there is no output '" + name + "' that can be computed",
-                       .detail = "Outputs: " + base::quote_list(names) + ".",
-                       .hint = base::nearest_or(name, names)});
-    }
-    const auto index = static_cast<std::size_t>(place - computed_.begin());
-    results.push_back(outputs_[*place].finish(tensor(plan, index)));
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    results.push_back(outputs_[i].finish(tensor(plan, i)));
   }
   return results;
 }

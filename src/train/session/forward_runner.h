@@ -58,21 +58,18 @@ class Evaluation : public ForwardRunner {
   EvaluationPorts ports_;
 };
 
-/// The outputs of a model.
+/// Some outputs of a model.
 class Prediction : public ForwardRunner {
  public:
-  /// `outputs`: all of the model's; those with a value can be computed.
-  Prediction(const ir::Model& working, const std::vector<RunnableOutput>& outputs,
-             const StepRunner& step, const runtime::ExecutorOptions& options);
+  /// `outputs`: each has a value.
+  Prediction(const ir::Model& working, std::vector<RunnableOutput> outputs, const StepRunner& step,
+             const runtime::ExecutorOptions& options);
 
-  /// Copies of the outputs of these names; of all that can be computed if none is given.
-  /// Throws: DataError (unknown names, other dtypes).
-  std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored,
-                          std::span<const std::string> output_names);
+  /// Copies of the outputs, in their order. Throws: DataError (unknown names, other dtypes).
+  std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored);
 
  private:
   std::vector<RunnableOutput> outputs_;
-  std::vector<std::size_t> computed_;  ///< which of them, in the order of the graph's
 };
 
 }  // namespace onnxgrad::train
