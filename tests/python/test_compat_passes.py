@@ -57,6 +57,23 @@ def stock_inner(values):
     return [value._ortvalue for value in stock(values)]
 
 
+def test_other_shapes_with_as_many_elements():
+    function = OrtGradientForwardBackward(polynomial()).new_instance()
+    a, b, c = weight_values()
+    for shapes in (((2,), (2, 1), ()), ((1, 2), (1, 1, 2), (1, 1))):
+        given = [w.reshape(shape) for w, shape in zip((a, b, c), shapes, strict=True)]
+        outputs = function.forward([POINTS, *given], training=True)
+        expected = (POINTS**2 * a + POINTS * b).sum(axis=1, keepdims=True) + c
+        np.testing.assert_allclose(outputs[0].numpy(), expected, rtol=1e-6)
+        gradients = as_arrays(function.backward([SEEDS.ravel()]))
+        wanted = expected_gradients(SEEDS, POINTS, (a, b, c))
+        for found, right in zip(gradients, wanted, strict=True):
+            assert found.shape == right.shape
+            np.testing.assert_allclose(found, right, rtol=1e-5)
+    with pytest.raises(ValueError, match=r"shape \[3\]"):
+        function.forward([POINTS, np.ones(3, np.float32), b, c])
+
+
 @pytest.mark.parametrize(
     "wrap",
     [list, OrtValueVector, stock, stock_inner],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ class PartialGraphExecutionState:
 
     def __init__(self) -> None:
         self.context: Any = None
+        self.output_shapes: list[tuple[int, ...]] = []
 
 
 class TrainingGraphTransformerConfiguration:
@@ -137,6 +139,7 @@ class TrainingAgent:
                 device=device_of(providers),
             )
         self.wrt = self.wrt or self.passes.gradient_inputs
+        self._shapes = {value.name: value.shape for value in self.passes.get_inputs()}
 
     def run_forward(
         self,
@@ -145,25 +148,46 @@ class TrainingAgent:
         state: PartialGraphExecutionState | None,
         cache: OrtValueCache | None = None,
     ) -> None:
-        """Append the outputs to `fetches`; without a state nothing is saved."""
+        """Append the outputs to `fetches`; without a state nothing is saved.
+
+        A weight may have another shape with the same number of elements.
+        """
         del cache
         if len(feeds) != len(self.feed_names):
             raise ValueError(
                 f"{len(feeds)} inputs, expected {len(self.feed_names)}: {self.feed_names}"
             )
-        arrays = {name: array_of(value) for name, value in zip(self.feed_names, feeds, strict=True)}
+        arrays = {
+            name: _in_shape(array_of(value), self._shapes.get(name, [None]))
+            for name, value in zip(self.feed_names, feeds, strict=True)
+        }
         outputs = self.passes.forward(arrays, training=state is not None)
         if state is not None:
             state.context = outputs.context
+            state.output_shapes = [np.shape(output) for output in outputs]
         fetches.push_back_batch(outputs)
 
     def run_backward(
         self, feeds: Sequence[Any], fetches: OrtValueVector, state: PartialGraphExecutionState
     ) -> None:
-        """Append the gradients to `fetches`, for the gradients of the outputs as feeds."""
+        """Append the gradients to `fetches`, for the gradients of the outputs as feeds.
+
+        Those of the outputs may have another shape with the same number of elements.
+        """
         given = [None if value is None else array_of(value) for value in feeds]
+        for i, shape in enumerate(state.output_shapes[: len(given)]):
+            if given[i] is not None:
+                given[i] = _in_shape(given[i], shape)
         gradients = self.passes.backward(given, state.context)
         fetches.push_back_batch(gradients.inputs[name] for name in self.wrt)
+
+
+def _in_shape(array: Any, shape: Sequence[int | str | None]) -> Any:
+    """Return a view of an array in a shape that has as many elements, else the array."""
+    sizes = [dim for dim in shape if isinstance(dim, int)]
+    if np.shape(array) == tuple(shape) or len(sizes) < len(shape):
+        return array
+    return array.reshape(sizes) if math.prod(sizes) == array.size else array
 
 
 def _model_of(session: Any) -> Any:
