@@ -90,8 +90,11 @@ fuzz-checks: build ## check_gradients on random right models, wrong rules and al
 generated: setup package ## write what is made of the tables: Python classes, tables in the documents
 	@python scripts/generate.py
 
+locked: setup ## requirements/locked from the lists of requirements/, with the hashes of all files
+	@scripts/lock_requirements.sh
+
 docs: setup package ## run the examples of onnxcustom's documents; write docs/seeds.md and the notebook
-	@python -m pip install -q --disable-pip-version-check -r requirements/docs.txt -c requirements/constraints.txt
+	@python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/locked/docs.txt
 	@python examples/seeds/make_notebook.py
 	@python examples/seeds/make_page.py
 

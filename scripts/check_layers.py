@@ -75,7 +75,7 @@ SUBPACKAGES: dict[str, set[str]] = {
     "errors": set(),
     "base": {"errors"},
     "files": {"base"},
-    "plotting": {"errors"},
+    "plotting": {"base"},
     "graph_pictures": {"base"},
     "history": {"files", "plotting"},
     "profiles": {"files"},

@@ -8,7 +8,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-version=1.17.3
+version=$(sed -n 's/^onnxruntime==//p' "$root/requirements/old-onnxruntime.txt")
 prefix=${ONNXGRAD_DEPS:-${HOME:-/root}/.cache/onnxgrad}/onnxruntime-$version
 python=$prefix/bin/python
 
@@ -16,7 +16,7 @@ if [[ ${1:-} != --path && ! -f $prefix/finished ]]; then
   rm -rf "$prefix"
   "$root/.venv/bin/python" -m venv "$prefix"
   "$python" -m pip install -q --disable-pip-version-check --no-input \
-    "onnxruntime==$version" "numpy==1.26.4" >&2 || {
+    --require-hashes -r "$root/requirements/locked/old-onnxruntime.txt" >&2 || {
     echo "setup: could not install onnxruntime $version, which the tests run models in;" \
       "without a network, set ONNXGRAD_OFFLINE=1 to leave that test out" >&2
     exit 1

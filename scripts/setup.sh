@@ -5,7 +5,7 @@
 #                                        --mpi: Open MPI and SLURM of Debian, for `make dist`, and nothing else
 #
 #   1. Debian packages (only what is missing; as root or through sudo)
-#   2. .venv in the project's root with the pinned Python packages of requirements/
+#   2. .venv in the project's root with the pinned Python packages of requirements/, by their hashes
 #   3. ONNX's C++ library in a dependency prefix (scripts/onnx_library.sh)
 #
 # A run that finds nothing to do takes a fraction of a second: a stamp in .venv holds the hash of all
@@ -42,7 +42,8 @@ debian_packages=(
 say() { echo "setup: $*" >&2; }
 
 inputs_hash() {
-  { cat scripts/setup.sh requirements/*.txt; echo "$root"; } | sha256sum | cut -d' ' -f1
+  { cat scripts/setup.sh requirements/*.txt requirements/locked/*.txt; echo "$root"; } |
+    sha256sum | cut -d' ' -f1
 }
 
 as_root() {
@@ -140,10 +141,10 @@ make_venv() {
   local list lists=(build runtime demo) files=()
   [[ $extent == package ]] || lists+=(test lint)
   say "installing Python packages into .venv: ${lists[*]}"
-  for list in "${lists[@]}"; do files+=(-r "requirements/$list.txt"); done
+  for list in "${lists[@]}"; do files+=(-r "requirements/locked/$list.txt"); done
   # Python compiles the modules that are imported when they are; all of them would take twenty seconds.
   "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-input --no-compile \
-    "${files[@]}" -c requirements/constraints.txt
+    --require-hashes "${files[@]}"
 }
 
 if [[ ${1:-} == --mpi ]]; then

@@ -9,10 +9,11 @@ trap 'rm -rf "$work"' EXIT
 wheel=("$root"/dist/onnxgrad-*.whl)
 
 "$root/.venv/bin/python" -m venv "$work/venv"
-grep -v '^#' "$root/requirements/runtime.txt" >"$work/constraints.txt"
-grep -E '^(onnxruntime|numpy)==' "$root/requirements/demo.txt" >>"$work/constraints.txt" || true
-"$work/venv/bin/python" -m pip install -q --disable-pip-version-check -c "$work/constraints.txt" \
-  "${wheel[0]}" onnxruntime
+locked=$root/requirements/locked
+"$work/venv/bin/python" -m pip install -q --disable-pip-version-check --require-hashes \
+  -r "$locked/runtime.txt" -r "$locked/wheel-test.txt"
+"$work/venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps "${wheel[0]}"
+"$work/venv/bin/python" -m pip check
 cp "$root/tests/python/smoke.py" "$work/smoke.py"
 cd "$work"
 env -i HOME="$work" PATH=/usr/bin:/bin "$work/venv/bin/python" "$work/smoke.py"

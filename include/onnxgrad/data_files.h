@@ -65,6 +65,14 @@ using NpyFiles = std::vector<std::pair<std::string, std::string>>;
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
 
+/// Names of the arrays of an .npz file. Throws: DataError.
+std::vector<std::string> npz_names(const std::string& path);
+/// One of them in memory, checked as by open_npz, in any order of its elements. Throws: DataError
+/// naming file and array; DeviceError (it is larger than the memory).
+Tensor read_npz(const std::string& path, const std::string& name);
+/// The array of an .npy file in the same way.
+Tensor read_npy(const std::string& path);
+
 /// One of several sources that are a data set together: a file, say.
 struct Shard {
   std::string name = {};  ///< for messages

@@ -275,6 +275,9 @@ void bind_files(nb::module_& module) {
       },
       "path"_a, "layout"_a, "delimiter"_a, "chunk_bytes"_a, Unlocked());
   module.def("open_npz", &open_npz, "path"_a, "layout"_a, "chunk_bytes"_a, Unlocked());
+  module.def("npz_names", &npz_names, "path"_a, Unlocked());
+  module.def("read_npz", &read_npz, "path"_a, "name"_a, Unlocked());
+  module.def("read_npy", &read_npy, "path"_a, Unlocked());
   module.def("open_shards", &shards_of, "shards"_a);
   module.def("open_npy", &open_npy, "files"_a, "layout"_a, "chunk_bytes"_a, Unlocked());
 }

@@ -6,6 +6,7 @@ same parts are attributes of the exception.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 __all__ = [
@@ -21,6 +22,26 @@ __all__ = [
     "ShapeError",
     "UnsupportedOperatorError",
 ]
+
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROLS_WITHIN_LINES = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str, *, keeps_lines: bool = False) -> str:
+    """Return `text` with control characters as escape sequences: line breaks too, unless kept.
+
+    Names come from files, and a name must neither break a line nor control a terminal.
+    """
+    pattern = _CONTROLS_WITHIN_LINES if keeps_lines else _CONTROLS
+    return pattern.sub(_escaped, text) if pattern.search(text) else text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if character == "\n":
+        return "\\n"
+    return f"\\x{ord(character):02x}" if ord(character) < 256 else f"\\u{ord(character):04x}"
 
 
 class Error(Exception):
@@ -68,6 +89,9 @@ class Error(Exception):
         detail: str = "",
         hint: str = "",
     ) -> None:
+        what, detail = printable(what), printable(detail, keeps_lines=True)
+        hint = printable(hint, keeps_lines=True)
+        message = printable(message, keeps_lines=True)
         super().__init__(message or "\n  ".join(part for part in (what, detail, hint) if part))
         self.what = what or message
         self.file = file

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text
@@ -19,7 +20,7 @@ from onnxgrad.errors import CheckpointError
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["LineFile", "save_model", "write_file"]
+__all__ = ["LineFile", "clear_name", "open_own", "save_model", "write_file", "write_own_file"]
 
 _SECONDS_BETWEEN_FLUSHES = 1.0  # to the disk: each takes longer than many short epochs
 
@@ -40,6 +41,53 @@ def write_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
     _core.write_file(path_text("path", path), data)
 
 
+def write_own_file(path: str | os.PathLike[str], contents: str | bytes) -> None:
+    """Write a file of a folder that onnxgrad keeps, such as that of a run; see `write_file`.
+
+    The folder may come from somebody else: a link, a pipe or a device of that name is replaced by
+    the file, neither followed nor opened.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written.
+    """
+    data = contents.encode("utf-8") if isinstance(contents, str) else contents
+    _core.write_own_file(path_text("path", path), data)
+
+
+def open_own(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file of a folder that onnxgrad keeps, for reading.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be opened, or is a link, a pipe, a device, or a file of another user.
+    """
+    number = _core.open_own_file(path_text("path", path), os.O_RDONLY)
+    return open(number, "rb")  # noqa: PTH123 (a descriptor)
+
+
+def clear_name(path: str | os.PathLike[str]) -> None:
+    """Remove a link, a pipe or a device that has the name of a file that is written next.
+
+    A model is saved through links; in a folder that may come from somebody else, none is left.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be removed.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            os.unlink(path)  # noqa: PTH108
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _write_error(os.fsdecode(path), error) from error
+
+
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
     """Write a model to a file; see `write_file`."""
     write_file(path, model.SerializeToString())
@@ -56,6 +104,8 @@ class LineFile:
     path : path
     append : bool, default=False
         Whether to append to an existing file.
+    own : bool, default=False
+        Whether it is in a folder that onnxgrad keeps: links, pipes and devices are refused.
 
     Raises
     ------
@@ -63,12 +113,19 @@ class LineFile:
         If it cannot be opened or, later, written.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, append: bool = False, own: bool = False
+    ) -> None:
         self._path = path_text("path", path)
         self._rest = ""  # beginning of an unfinished line
         self._flushed = time.monotonic()
+        mode: Any = "ab" if append else "wb"
         try:
-            self._file: Any = Path(self._path).open("ab" if append else "wb", buffering=0)  # noqa: SIM115
+            target: Any = self._path
+            if own:
+                flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if append else os.O_TRUNC)
+                target = _core.open_own_file(self._path, flags)
+            self._file: Any = open(target, mode, buffering=0)  # noqa: SIM115, PTH123
         except OSError as error:
             raise _write_error(self._path, error) from error
 

@@ -1,4 +1,4 @@
-"""Drawings of models: layout by Graphviz, drawing by matplotlib (the extra ``onnxgrad[plot]``).
+"""Drawings of models: layout by Graphviz, drawing by matplotlib (needs matplotlib and pygraphviz).
 
 The wheel of `pygraphviz` includes Graphviz's layout engine; no other program is run.
 """
@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.optional import import_optional
 
 __all__ = ["draw_graph", "draw_graphs", "graph_svg"]
 
@@ -98,13 +99,7 @@ def _graph_of(model: ModelLike) -> onnx.GraphProto:
 
 
 def _pyplot() -> Any:
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise ImportError(
-            "drawing models needs matplotlib, which is not installed: pip install 'onnxgrad[plot]'"
-        ) from error
-    return plt
+    return import_optional("matplotlib.pyplot", "a drawing of a model")
 
 
 def _new_axes(drawings: Sequence[_Drawing], titles: Sequence[str | None]) -> list[Any]:
@@ -129,13 +124,8 @@ def _new_axes(drawings: Sequence[_Drawing], titles: Sequence[str | None]) -> lis
 
 def _laid_out(graph: onnx.GraphProto) -> _Drawing:
     """Return boxes and lines of a graph, with their positions from Graphviz's dot."""
-    try:
-        import pygraphviz
-    except ImportError as error:
-        raise ImportError(
-            "drawing models needs pygraphviz (2.0 or newer, which includes Graphviz), which is not "
-            "installed: pip install 'onnxgrad[plot]'"
-        ) from error
+    # 2.0 or newer, which includes Graphviz.
+    pygraphviz = import_optional("pygraphviz", "a drawing of a model")
     _pyplot()
     drawing = _boxes_and_lines(graph)
     dot = pygraphviz.AGraph(strict=False, directed=True, nodesep="0.2", ranksep="0.28")

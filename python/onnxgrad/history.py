@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from onnxgrad.base.optional import import_optional
 from onnxgrad.files import write_file
 
 if TYPE_CHECKING:
@@ -112,15 +113,23 @@ class History(dict[str, list[float]]):
         CheckpointError
             The file cannot be written.
         """
+        write_file(path, self.csv_text())
+
+    def csv_text(self) -> str:
+        """Return the content of the file that `to_csv` writes."""
         rows = zip(*self.values(), strict=False)
         lines = [",".join(self), *(",".join(cell_text(value) for value in row) for row in rows)]
-        write_file(path, "\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
 
     def to_pandas(self) -> Any:
-        """Return a pandas.DataFrame with one row per epoch."""
-        import pandas as pd
+        """Return a pandas.DataFrame with one row per epoch.
 
-        return pd.DataFrame(dict(self))
+        Raises
+        ------
+        ImportError
+            pandas is not installed (also an `onnxgrad.OptionError`).
+        """
+        return import_optional("pandas", "History.to_pandas").DataFrame(dict(self))
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the loss curves; see `onnxgrad.plotting.loss_curves`.
@@ -135,7 +144,9 @@ class History(dict[str, list[float]]):
         return loss_curves(self, ax)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in self)
+        from html import escape  # needed in notebooks only
+
+        head = "".join(f"<th>{escape(name)}</th>" for name in self)
         last = list(zip(*self.values(), strict=False))[-10:]
         body = "".join(
             "<tr>" + "".join(f"<td>{value:.6g}</td>" for value in row) + "</tr>" for row in last

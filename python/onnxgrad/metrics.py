@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import unknown_name
+from onnxgrad.base.checks import listed, unknown_name
 from onnxgrad.data.arrays import as_numpy
 from onnxgrad.errors import OptionError
 
@@ -65,7 +65,7 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
     """
     if name not in names():
         raise unknown_name("metric", name, names())
-    predicted = np.ascontiguousarray(as_numpy(y_pred, "y_pred"), np.float64)
+    predicted = _numbers(as_numpy(y_pred, "y_pred"), "y_pred")
     target = as_numpy(y_true, "y_true")
     if target.dtype.kind in "iub":
         target = np.ascontiguousarray(target.ravel(), np.int64)
@@ -83,17 +83,28 @@ def compute(name: str, y_true: Any, y_pred: Any, sample_weight: Any = None) -> f
                 hint="Number the classes from 0, and give y_pred a column for each.",
             )
     else:
-        target = np.ascontiguousarray(target, np.float64)
+        target = _numbers(target, "y_true")
     predicted, target = (_two_dimensional(predicted), _rows(target, predicted))
     weight = None
     if sample_weight is not None:
-        weight = np.ascontiguousarray(as_numpy(sample_weight, "sample_weight"), np.float64)
+        weight = _numbers(as_numpy(sample_weight, "sample_weight"), "sample_weight")
     if len(predicted) != len(target) or (weight is not None and weight.shape != (len(target),)):
         raise OptionError(
             what="y_true, y_pred and sample_weight have different numbers of rows",
             hint="Give all of them the same number of rows.",
         )
     return _core.metric_value(name, target, predicted, weight)
+
+
+def _numbers(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.atleast_1d(np.ascontiguousarray(array, np.float64))
+    except (TypeError, ValueError) as error:
+        raise OptionError(
+            what=f"{name} is an array of {array.dtype}, expected numbers",
+            value=name,
+            hint="Give numbers: of classes, their indices or scores.",
+        ) from error
 
 
 def _two_dimensional(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -125,7 +136,7 @@ def native_metrics(
     elif isinstance(metrics, Mapping):
         given = metrics.items()
     else:
-        given = [(None, metric) for metric in metrics]
+        given = [(None, metric) for metric in listed(metrics)]
     result = [_native(name, metric) for name, metric in given]
     if result and not has_rows:
         raise OptionError(

@@ -1,4 +1,4 @@
-"""Plots of trainings, drawn with matplotlib (the extra ``onnxgrad[plot]``)."""
+"""Plots of trainings, drawn with matplotlib (``pip install matplotlib``)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from onnxgrad.base.optional import import_optional
 from onnxgrad.errors import DataError
 
 __all__ = ["loss_curves"]
@@ -39,12 +40,7 @@ def loss_curves(history: Mapping[str, Sequence[float]], ax: Any = None) -> Any:
             hint="Call fit() first; a fit that ends within its first epoch has none.",
         )
     if ax is None:
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError(
-                "plotting needs matplotlib, which is not installed: pip install 'onnxgrad[plot]'"
-            ) from error
+        plt = import_optional("matplotlib.pyplot", "a plot")
         ax = plt.figure(figsize=(7, 4), layout="constrained").add_subplot()
     epochs = history.get("epoch", range(1, len(history["train_loss"]) + 1))
     ax.plot(epochs, history["train_loss"], label="training loss", color="tab:blue")

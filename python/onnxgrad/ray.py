@@ -1,6 +1,6 @@
 """Training on a Ray cluster: Ray places the workers and starts them again; gradients go past it.
 
-``pip install onnxgrad[ray]``.
+``pip install 'ray[default]'``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from onnxgrad.base.checks import positive_int
+from onnxgrad.base.optional import import_optional
 from onnxgrad.distributed import connect
 from onnxgrad.errors import DeviceError, OptionError
 
@@ -101,15 +102,7 @@ def _limits(num_workers: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise DeviceError(
-            what="Ray is not installed",
-            value="ray",
-            hint="Install it: pip install 'onnxgrad[ray]'.",
-        ) from error
-    return ray
+    return import_optional("ray", "onnxgrad.ray", DeviceError, value="ray")
 
 
 def _place(

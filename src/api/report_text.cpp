@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "onnxgrad/report.h"
 #include "train/weights.h"
 
@@ -55,7 +56,7 @@ std::string table_text(std::span<const Column> columns, const std::vector<Row>& 
   std::vector<std::size_t> widths(columns.size(), 0);
   for (std::size_t r = 0; r < cells.size(); ++r) {
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const std::string_view text = r == 0 ? columns[c].title : std::string_view(rows[r - 1][c]);
+      const std::string text = base::printable(r == 0 ? columns[c].title : rows[r - 1][c]);
       cells[r].push_back(fitted(text, std::max(columns[c].width, columns[c].title.size())));
       widths[c] = std::max(widths[c], count_characters(cells[r][c]));
     }
@@ -155,11 +156,12 @@ std::string reasons_text(const Report& report) {
   }
   std::string text;
   for (const auto& [reason, names] : reasons) {
-    text += fmt::format("not trained: {} ({})\n", names, reason);
+    text += base::printable(fmt::format("not trained: {} ({})", names, reason)) + "\n";
   }
   for (const SeparatedWeight& weight : report.separated) {
-    text += fmt::format("trained separately: '{}' as '{}'\n", weight.name,
-                        fmt::join(weight.parts, "', '"));
+    text += base::printable(fmt::format("trained separately: '{}' as '{}'", weight.name,
+                                        fmt::join(weight.parts, "', '"))) +
+            "\n";
   }
   return text;
 }
@@ -167,21 +169,22 @@ std::string reasons_text(const Report& report) {
 }  // namespace
 
 std::string Report::to_text() const {
-  std::string text =
-      fmt::format("{}, opset {}, IR version {}{}\n", file.empty() ? "model" : file, opset,
-                  ir_version, producer.empty() ? "" : ", produced by " + producer);
+  std::string text;
+  const auto add_line = [&text](const std::string& line) { text += base::printable(line) + "\n"; };
+  add_line(fmt::format("{}, opset {}, IR version {}{}", file.empty() ? "model" : file, opset,
+                       ir_version, producer.empty() ? "" : ", produced by " + producer));
   for (const ValueInfo& input : inputs) {
-    text += fmt::format("input  {}: {}\n", input.name, input.type);
+    add_line(fmt::format("input  {}: {}", input.name, input.type));
   }
   for (const ValueInfo& output : outputs) {
-    text += fmt::format("output {}: {}\n", output.name, output.type);
+    add_line(fmt::format("output {}: {}", output.name, output.type));
   }
   text += "\n" + operators_text(*this) + "\n" + weights_text(*this);
   text += "\n" + reasons_text(*this);
-  text += (loss_line.empty() ? "no loss: " + loss_problem : loss_line) + "\n";
+  add_line(loss_line.empty() ? "no loss: " + loss_problem : loss_line);
   for (const MissingGradientInfo& missing : missing_gradients) {
-    text += fmt::format("no gradient: {} node '{}', input {}: {}\n", missing.op_type, missing.node,
-                        missing.input, missing.reason);
+    add_line(fmt::format("no gradient: {} node '{}', input {}: {}", missing.op_type, missing.node,
+                         missing.input, missing.reason));
   }
   return text;
 }

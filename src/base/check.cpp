@@ -51,11 +51,45 @@ std::string nearest_or(std::string_view wrong, std::span<const std::string> cand
   return best == nullptr ? otherwise : "Did you mean '" + *best + "'?";
 }
 
+namespace {
+
+std::string escaped(std::string_view text, bool keeps_lines) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string result;
+  result.reserve(text.size());
+  const auto add_byte = [&](unsigned char byte) {
+    result += "\\x";
+    result += kDigits[byte >> 4];
+    result += kDigits[byte & 0xFU];
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : '\0');
+    if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F in UTF-8
+      add_byte(next);
+      ++i;
+    } else if (byte == '\n' && !keeps_lines) {
+      result += "\\n";
+    } else if ((byte < 0x20 && byte != '\n') || byte == 0x7F) {
+      add_byte(byte);
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) { return escaped(text, false); }
+
+std::string printable_lines(std::string_view text) { return escaped(text, true); }
+
 std::string quote_list(std::span<const std::string> names, std::size_t limit) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), limit); ++i) {
     if (i > 0) text += ", ";
-    text += "'" + names[i] + "'";
+    text += "'" + printable(names[i]) + "'";
   }
   if (names.size() > limit) text += ", ... (" + std::to_string(names.size()) + " in total)";
   return text;

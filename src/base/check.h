@@ -18,6 +18,12 @@ namespace onnxgrad::base {
 std::string nearest_or(std::string_view wrong, std::span<const std::string> candidates,
                        std::string otherwise = "Use one of these names.");
 
+/// `text` with control characters as escape sequences ("\n", "\x1b"), so that a name from a file
+/// can neither break a line nor control a terminal. Backslashes are kept: twice is as once.
+std::string printable(std::string_view text);
+/// The same for text of several lines: line breaks are kept.
+std::string printable_lines(std::string_view text);
+
 /// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in total)".
 std::string quote_list(std::span<const std::string> names, std::size_t limit = 8);
 

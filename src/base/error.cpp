@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/check.h"
 #include "onnxgrad/option_error.h"
 
 namespace onnxgrad {
@@ -16,11 +17,11 @@ std::string describe(const Place& place, const std::string& what) {
     text += part;
   };
   if (!place.op_type.empty() || !place.node.empty()) {
-    std::string node = place.op_type.empty() ? "node" : place.op_type + " node";
-    if (!place.node.empty()) node += " '" + place.node + "'";
+    std::string node = place.op_type.empty() ? "node" : base::printable(place.op_type) + " node";
+    if (!place.node.empty()) node += " '" + base::printable(place.node) + "'";
     join(node);
   }
-  const std::string value = "'" + place.value + "'";
+  const std::string value = "'" + base::printable(place.value) + "'";
   if (!place.value.empty() && what.find(value) == std::string::npos) join(value);
   return text;
 }
@@ -33,9 +34,12 @@ std::string format(const Problem& problem) {
   };
   add_line(problem.detail);
   std::string source;
-  if (!problem.where.graph.empty()) source += "In graph '" + problem.where.graph + "'";
+  if (!problem.where.graph.empty()) {
+    source += "In graph '" + base::printable(problem.where.graph) + "'";
+  }
   if (!problem.where.file.empty()) {
-    source += (source.empty() ? "In file '" : " of file '") + problem.where.file + "'";
+    source +=
+        (source.empty() ? "In file '" : " of file '") + base::printable(problem.where.file) + "'";
   }
   if (!source.empty()) source += '.';
   add_line(source);
@@ -43,9 +47,19 @@ std::string format(const Problem& problem) {
   return text;
 }
 
+// Names in it may come from a file.
+Problem as_printable(Problem problem) {
+  problem.what = base::printable(problem.what);
+  problem.detail = base::printable_lines(problem.detail);
+  problem.hint = base::printable_lines(problem.hint.text());
+  return problem;
+}
+
 }  // namespace
 
-Error::Error(Problem problem) : std::runtime_error(format(problem)), problem_(std::move(problem)) {}
+Error::Error(Problem problem)
+    : std::runtime_error(format(problem = as_printable(std::move(problem)))),
+      problem_(std::move(problem)) {}
 
 InternalError::InternalError(std::string what)
     : Error({.what = "internal error: " + std::move(what),

@@ -28,6 +28,22 @@ TEST(Error, OffersTheNearestName) {
   EXPECT_EQ(base::quote_list(names, 1), "'coefficient', ... (2 in total)");
 }
 
+TEST(Error, NamesCannotBreakLinesOrControlATerminal) {
+  const std::string name = "a\nb\x1b[2J\x7f\xc2\x9b\t\\";
+  const std::string shown = "a\\nb\\x1b[2J\\x7f\\x9b\\x09\\";
+  EXPECT_EQ(base::printable(name), shown);
+  EXPECT_EQ(base::printable(shown), shown);
+  EXPECT_EQ(base::printable("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
+  const ModelError error({.what = "bad '" + name + "'",
+                          .where = {.file = name, .graph = name, .node = name, .value = name},
+                          .detail = "one\ntwo\x1b",
+                          .hint = "Rename '\x1b'."});
+  EXPECT_EQ(std::string(error.what()), "node '" + shown + "': bad '" + shown +
+                                           "'\n  one\ntwo\\x1b\n  In graph '" + shown +
+                                           "' of file '" + shown + "'.\n  Rename '\\x1b'.");
+  EXPECT_EQ(error.place().value, name);  // for programs
+}
+
 TEST(Error, HasAtMostSixLinesAndThePlace) {
   const ShapeError error(
       {.what = "shape [2], expected [3]",

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -20,11 +21,13 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/folder.h"
 #include "base/interrupt.h"
+#include "base/own_file.h"
 #include "base/parts.h"
 #include "onnxgrad/error.h"
 
@@ -205,9 +208,10 @@ ReadableFile::~ReadableFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
-ReadableFile ReadableFile::open(const std::string& path) {
+ReadableFile ReadableFile::open(const std::string& path, PathOf origin) {
   if (path.find('\0') != std::string::npos)
     fail(path, "the path contains a zero byte", "Remove it from the path.");
+  if (origin == PathOf::kOwn) return {open_own(path, O_RDONLY), path};
   Descriptor file(open_retrying(AT_FDCWD, path.c_str(), kReadFlags));
   if (!file.is_open()) fail_errno(path, "open the file", errno);
   return {file.release(), path};
@@ -310,7 +314,10 @@ void remove_if_stale(const std::string& path) {
 void write_all(const Descriptor& file, const std::string& path, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINTR) {
+      poll_interrupt();  // a pipe that nobody reads blocks
+      continue;
+    }
     if (count <= 0) fail_errno(path, "write", count < 0 ? errno : ENOSPC);
     bytes.remove_prefix(static_cast<std::size_t>(count));
   }
@@ -368,7 +375,7 @@ class TemporaryFile {
 
   void rename_to(const std::string& path, Existing existing) {
     int result = 0;
-    if (existing == Existing::kReplace) {
+    if (existing != Existing::kRefuse) {
       result = ::rename(path_.c_str(), path.c_str());
     } else {
       // Unlike rename, link atomically refuses a name that is taken.
@@ -435,12 +442,13 @@ Target find_target(const std::string& path, Existing existing) {
   }
   const std::filesystem::path parent = real.parent_path();
   Target target{.folder = parent.empty() ? "." : parent.string(), .name = real.filename().string()};
+  const bool is_own = existing == Existing::kReplaceOwn;
   struct stat status{};
   if (::stat(target.folder.c_str(), &status) != 0) {
     fail(path, "there is no folder '" + target.folder + "'",
          "Create the folder first, or choose another.");
   }
-  if (::stat(real.c_str(), &status) != 0) {
+  if ((is_own ? ::lstat(real.c_str(), &status) : ::stat(real.c_str(), &status)) != 0) {
     if (errno == ENAMETOOLONG || errno == ELOOP) fail_errno(path, "use the path", errno);
     return target;
   }
@@ -449,14 +457,31 @@ Target find_target(const std::string& path, Existing existing) {
     fail(path, "this is a folder, not a regular file",
          "Choose the path of a file, or one that does not exist.");
   }
+  if (is_own) return target;
   target.mode = status.st_mode & 07777u;
   target.is_stream = !S_ISREG(status.st_mode);
   return target;
 }
 
+// A pipe is opened once it has a reader; waiting for one can be interrupted.
+Descriptor open_stream(const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
+  constexpr std::chrono::milliseconds kPause(10);
+  for (;;) {
+    Descriptor stream(open_retrying(AT_FDCWD, path.c_str(), kFlags | O_NONBLOCK));
+    if (stream.is_open()) {
+      const int flags = ::fcntl(stream.get(), F_GETFL);
+      if (flags >= 0) (void)::fcntl(stream.get(), F_SETFL, flags & ~O_NONBLOCK);
+      return stream;
+    }
+    if (errno != ENXIO) fail_errno(path, "open it for writing", errno);
+    poll_interrupt();
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 void write_stream(const std::string& path, const std::function<void(const ByteSink&)>& write) {
-  const Descriptor stream(open_retrying(AT_FDCWD, path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-  if (!stream.is_open()) fail_errno(path, "open it for writing", errno);
+  const Descriptor stream = open_stream(path);
   write([&](std::string_view bytes) { write_all(stream, path, bytes); });
 }
 
@@ -467,7 +492,8 @@ void write_atomically(const std::string& path, const std::function<void(const By
   const Target target = find_target(path, existing);
   if (target.is_stream) return write_stream(path, write);
   remove_stale_temporaries(target.folder);
-  TemporaryFile file(path, target.folder, target.name, 0666);
+  const mode_t mode = existing == Existing::kReplaceOwn ? kOwnMode : 0666;
+  TemporaryFile file(path, target.folder, target.name, mode);
   if (target.mode) file.set_mode(*target.mode);
   write([&file](std::string_view bytes) { file.append(bytes); });
   file.finish();

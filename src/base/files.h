@@ -17,11 +17,16 @@ namespace onnxgrad::base {
 /// What a user can do about a system error number: free space, choose another path, ...
 std::string advice_for(int system_error);
 
+/// Whom a path comes from, and with it what may stand there.
+enum class PathOf {
+  kUser,  ///< given by the caller: symbolic links are followed
+  kOwn,   ///< a file of a folder that onnxgrad keeps: see open_own (base/own_file.h)
+};
+
 /// An open regular file, read by position. Pipes, devices and folders are refused without blocking.
 class ReadableFile {
  public:
-  /// A path given by the caller: symbolic links are followed.
-  static ReadableFile open(const std::string& path);
+  static ReadableFile open(const std::string& path, PathOf origin = PathOf::kUser);
   /// A path found in a file, relative to `root`: no absolute path, no "..", no symbolic link on
   /// the way, and no file with a name (a hard link) outside the folder where it was found.
   static ReadableFile open_beneath(const std::string& root, const std::string& relative);
@@ -48,8 +53,10 @@ class ReadableFile {
 std::string real_folder(const std::string& path);
 
 enum class Existing {
-  kReplace,  ///< an existing file gets the new contents
-  kRefuse,   ///< an existing file is an error
+  kReplace,     ///< an existing file gets the new contents; a link is followed, a pipe written to
+  kReplaceOwn,  ///< whatever has the name is replaced by a file, which not everybody may write to:
+                ///< no link is followed, no pipe or device opened
+  kRefuse,      ///< an existing file is an error
 };
 
 /// Appends bytes to the file being written.

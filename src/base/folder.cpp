@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "base/files.h"
+#include "base/own_file.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::base {
@@ -67,7 +68,9 @@ std::vector<std::string> list_files(const std::string& folder) {
   if (error) fail(folder, "list the folder", error.value());
   for (; entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     if (error) fail(folder, "list the folder", error.value());
-    if (entries->is_regular_file(error)) names.push_back(entries->path().filename().string());
+    // Links are listed, and refused when they are opened, so that their names can be reported.
+    if (entries->is_regular_file(error) || entries->is_symlink(error))
+      names.push_back(entries->path().filename().string());
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -90,11 +93,7 @@ std::optional<std::int64_t> available_bytes(const std::string& folder) {
   return overflows ? std::nullopt : std::optional(bytes);
 }
 
-FileLock::FileLock(const std::string& path) {
-  do {
-    descriptor_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
-  } while (descriptor_ < 0 && errno == EINTR);
-  if (descriptor_ < 0) fail(path, "open the lock", errno);
+FileLock::FileLock(const std::string& path) : descriptor_(open_own(path, O_CREAT | O_RDWR)) {
   int result = 0;
   do {
     result = ::flock(descriptor_, LOCK_EX | LOCK_NB);

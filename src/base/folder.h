@@ -14,7 +14,7 @@ namespace onnxgrad::base {
 /// Creates the folder and missing parents; they survive a power failure.
 void make_folders(const std::string& folder);
 
-/// Names of the regular files in the folder, sorted.
+/// Names of the regular files and links in the folder, sorted.
 std::vector<std::string> list_files(const std::string& folder);
 
 /// Throws: Error, also if there is no such file.
@@ -25,11 +25,12 @@ void rename_file(const std::string& from, const std::string& to);
 /// not report it.
 std::optional<std::int64_t> available_bytes(const std::string& folder);
 
-/// An advisory lock on a file that is created for it and never removed; it contains the id of the
-/// process that holds the lock. The kernel releases it however that process ends.
+/// An advisory lock on a file that is created for it (open_own) and never removed; it contains the
+/// id of the process that holds the lock. The kernel releases it however that process ends.
 class FileLock {
  public:
-  /// Throws: Error naming the process that holds the lock, or the system's reason.
+  /// Throws: Error naming the process that holds the lock, what else stands there, or the system's
+  /// reason.
   explicit FileLock(const std::string& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -285,7 +285,7 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
   }
   const bool is_plain = placed.others.empty() && penalties.empty() && loss.factor == 1;
   if (!is_plain) put_together(g, loss, penalties, workers, placed);
-  info.line = describe_all(loss, placed);
+  info.line = base::printable(describe_all(loss, placed));
   for (const PlacedLoss& other : placed.others) info.others.push_back(other.resolved.info);
   g.set_scope("");
   return placed;

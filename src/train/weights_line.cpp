@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "train/engine.h"
 #include "train/patterns.h"
 #include "train/weights.h"
@@ -53,7 +54,8 @@ std::string separation_line(std::span<const SeparatedWeight> separated) {
   if (separated.size() > kMostNames) {
     text += fmt::format("; and {} more", separated.size() - kMostNames);
   }
-  return "\ntrained separately, since only equal values made them one in the file: " + text;
+  return "\ntrained separately, since only equal values made them one in the file: " +
+         base::printable(text);
 }
 
 std::string weights_line(const ir::Model& working, const StepGraph& step,
@@ -96,7 +98,7 @@ std::string weights_line(const ir::Model& working, const StepGraph& step,
     text += fmt::format("{}{} ({})", i == 0 ? "; not trained: " : "; ",
                         short_list(reasons[i].second), reasons[i].first);
   }
-  return text;
+  return base::printable(text);
 }
 
 }  // namespace onnxgrad::train

@@ -20,7 +20,8 @@ declare -A mpiruns=()
 [[ ! -x /usr/bin/mpirun ]] || mpiruns[debian]=/usr/bin/mpirun
 [[ ! -x $root/.venv/bin/mpirun ]] || mpiruns[wheel]=$root/.venv/bin/mpirun
 if [[ ! -x $root/build/mpich/bin/mpirun ]]; then  # its wheel would take the place of Open MPI's mpirun
-  python -m venv "$root/build/mpich" && "$root/build/mpich/bin/pip" install -q mpich==5.0.2 || true
+  python -m venv "$root/build/mpich" && "$root/build/mpich/bin/pip" install -q --require-hashes \
+    -r "$root/requirements/locked/distributed.txt" || true
 fi
 [[ ! -x $root/build/mpich/bin/mpirun ]] || mpiruns[mpich]=$root/build/mpich/bin/mpirun
 
@@ -147,8 +148,9 @@ fi
 echo "== Ray"
 ray=${ONNXGRAD_RAY_VENV:-$HOME/.cache/onnxgrad/ray-venv}
 if [[ ! -x $ray/bin/pytest ]]; then  # 455 MB: outside of the project
-  { python -m venv "$ray" && "$ray/bin/pip" install -q "ray>=2.9" -r "$root/requirements/runtime.txt" \
-    pytest; } >"$scratch/log" 2>&1 || rm -rf "$ray"
+  { python -m venv "$ray" && "$ray/bin/pip" install -q --require-hashes \
+    -r "$root/requirements/locked/ray.txt" -r "$root/requirements/locked/runtime.txt"; } \
+    >"$scratch/log" 2>&1 || rm -rf "$ray"
 fi
 if [[ ! -x $ray/bin/pytest ]]; then
   say "onnxgrad.ray.fit" "skipped: pip install ray failed: $(tail -n 1 "$scratch/log")"

@@ -1,6 +1,7 @@
-"""What the built libraries contain: instruction sets, exported symbols, linked libraries."""
+"""What the built libraries contain: instruction sets, hardening, symbols, linked libraries."""
 
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,35 @@ def test_library_runs_on_every_x86_processor():
     if not LIBRARY.exists():
         pytest.skip("only in a checkout with build/release")
     assert check_symbols.shared_special_functions(LIBRARY) == []
+
+
+def readelf(*flags: str) -> str:
+    command = ["readelf", "--wide", *flags, str(EXTENSION)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_extension_is_hardened():
+    dynamic, segments = readelf("--dynamic"), readelf("--segments")
+    # Full RELRO: all of the global offset table is resolved at the start, then read-only.
+    assert re.search(r"\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW|\(BIND_NOW\)", dynamic)
+    assert "GNU_RELRO" in segments
+    stack = next(line for line in segments.splitlines() if "GNU_STACK" in line)
+    assert re.search(r" RW +0x", stack), stack  # and not RWE
+    assert "(TEXTREL)" not in dynamic
+    assert not re.search(r"\((RPATH|RUNPATH)\)", dynamic) or "build/" in str(EXTENSION)
+    imported = set(re.findall(r" UND (\w+)", readelf("--dyn-syms")))
+    assert "__stack_chk_fail" in imported
+    checked = {name for name in imported if name.endswith("_chk")}
+    assert {"__memcpy_chk", "__memset_chk", "__snprintf_chk"} & checked, checked
+
+
+@x86_only
+def test_extension_is_marked_for_control_flow_enforcement():
+    marks = re.search(r"x86 feature: (.*)", readelf("--notes"))
+    assert marks is not None
+    assert {"IBT", "SHSTK"} <= set(re.findall(r"\w+", marks[1]))
+    # The start files of the C library may have no such marks: nothing of theirs is called.
+    assert not re.search(r"\((INIT|FINI)\)", readelf("--dynamic"))
 
 
 def test_extension_exports_only_its_entry_point():

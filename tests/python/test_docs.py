@@ -266,7 +266,7 @@ def test_options_in_the_text_of_the_command_line(prepared):
         span = span.split("\\|")[0]  # the first of the choices in a table
         run(f"onnxgrad train model.onnx --data train.csv --target y -o o.onnx -q --epochs 1 {span}")
     Path("run.toml").write_text(*blocks_of(prepared[0], "toml"), encoding="utf-8")
-    run("onnxgrad train --config run.toml")
+    run("onnxgrad train --config run.toml -o trained.onnx")
     assert Path("trained.onnx").exists()
 
 

@@ -27,7 +27,7 @@ def test_what_it_needs():
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install onnxgrad[ray])")
+    ray = pytest.importorskip("ray", reason="Ray is not installed (pip install 'ray[default]')")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
     ray.shutdown()

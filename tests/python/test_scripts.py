@@ -1,6 +1,7 @@
 """The checks in scripts/: the layer table and the file-length limit, on files made for the test."""
 
 import json
+import re
 import subprocess
 import sys
 import sysconfig
@@ -284,6 +285,49 @@ def test_requirements_agree_with_pyproject():
     for requirement in project["build-system"]["requires"]:
         package, version = requirement.split("==")
         assert pins[package] == version
+
+
+LISTS = [
+    path.stem
+    for path in (ROOT / "requirements").glob("*.txt")
+    if path.stem != "constraints" and not path.stem.startswith("onnx-library")
+]
+
+
+def pins_of(path):
+    """Return the pinned versions in a file by package, whose name is spelled as in locks."""
+    lines = [line.split(" ")[0] for line in path.read_text().splitlines() if "==" in line]
+    pairs = [line.split("==") for line in lines]
+    return {name.lower().replace("_", "-"): version for name, version in pairs}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_requirement_is_locked_with_the_hashes_of_its_files(name):
+    locked = ROOT / "requirements/locked" / f"{name}.txt"
+    text = locked.read_text()
+    pins = pins_of(locked)
+    assert pins_of(ROOT / f"requirements/{name}.txt").items() <= pins.items(), "run make locked"
+    if not name.startswith("old-"):
+        known = pins_of(ROOT / "requirements/constraints.txt")
+        assert {name: known.get(name, version) for name, version in pins.items()} == pins
+    entries = re.split(r"\n(?=\S)", text.split("\n", 1)[1].strip())
+    for entry in entries:
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+    assert "http" not in text
+
+
+def test_nothing_is_installed_without_hashes():
+    files = [*(ROOT / "scripts").glob("*.sh"), ROOT / "Makefile", ROOT / "tests/distributed/run.sh"]
+    found = 0
+    for file in files:
+        text = file.read_text().replace("\\\n", " ")
+        for command in re.findall(r"(?:-m pip|bin/pip\"?) (?:install|download)\b.*", text):
+            if "--no-deps" in command and "wheel[0]" in command:  # what was just built
+                continue
+            found += 1
+            is_first = "-r lock.txt" in command  # before there is a lock
+            assert "--require-hashes" in command or is_first, f"{file.name}: {command}"
+    assert found >= 6
 
 
 def test_python_headers_are_those_of_the_interpreter():

@@ -126,13 +126,18 @@ def shown(value: Any) -> str:
     return text if is_short else f"of type {type(value).__name__}"
 
 
-def positive_int(option: str, value: Any, minimum: int = 1) -> int:
-    """Return `value` as int if it is an integer of at least `minimum`."""
+_MOST = 2**63 - 1  # what the extension takes
+_MOST_THREADS = 2**31 - 1
+
+
+def positive_int(option: str, value: Any, minimum: int = 1, maximum: int = _MOST) -> int:
+    """Return `value` as int if it is an integer in [minimum, maximum]."""
     is_whole = isinstance(value, numbers.Integral) and value is not True and value is not False
-    if is_whole and int(value) >= minimum:
+    if is_whole and minimum <= int(value) <= maximum:
         return int(value)
+    most = f" and at most {maximum}" if is_whole and int(value) > maximum else ""
     raise OptionError(
-        what=f"{option}: {shown(value)}, expected an integer of at least {minimum}",
+        what=f"{option}: {shown(value)}, expected an integer of at least {minimum}{most}",
         value=option,
         hint=f"Give a number such as {max(minimum, 1)}.",
     )
@@ -141,13 +146,17 @@ def positive_int(option: str, value: Any, minimum: int = 1) -> int:
 def any_int(option: str, value: Any) -> int:
     """Return `value` as int if it is an integer, of any sign."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
+        number = None
+    if number is None or not -_MOST <= number <= _MOST:
+        what = "is not an integer" if number is None else "is too large"
         raise OptionError(
-            what=f"{option}: {shown(value)} is not an integer",
+            what=f"{option}: {shown(value)} {what}",
             value=option,
             hint=f"Give a number such as -1, or leave {option} out.",
-        ) from None
+        )
+    return number
 
 
 def real_number(
@@ -190,15 +199,21 @@ def duration(option: str, value: Any) -> float:
     return real_number(option, value, open_minimum=True)
 
 
+def listed(value: Any) -> list[Any]:
+    """Return the elements of an iterable; a string, or what is no iterable, is one element."""
+    is_several = isinstance(value, Iterable) and not isinstance(value, (str, bytes))
+    return list(value) if is_several else [value]
+
+
 def patterns(option: str, value: str | Iterable[str] | None) -> list[str]:
     """Return names or glob patterns as a list; a string is one pattern, None is no pattern."""
     if value is None:
         return []
-    names = [value] if isinstance(value, str) else list(value)
+    names = listed(value)
     for name in names:
         if not isinstance(name, str):
             raise OptionError(
-                what=f"{option}: {name!r} is not a name or pattern",
+                what=f"{option}: {shown(name)} is not a name or pattern",
                 value=option,
                 hint="Give strings such as 'fc1.weight' or 'fc*'.",
             )
@@ -227,7 +242,7 @@ def device_name(device: Any) -> str:
 
 def thread_count(threads: int | None) -> int:
     """Return the number of threads for the engine; 0 lets it choose."""
-    return 0 if threads is None else positive_int("threads", threads)
+    return 0 if threads is None else positive_int("threads", threads, maximum=_MOST_THREADS)
 
 
 _BYTE_UNITS = {"": 1, "b": 1}
@@ -242,7 +257,7 @@ def byte_count(option: str, size: int | str | None) -> int:
     if isinstance(size, str):
         found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size)
         unit = None if found is None else _BYTE_UNITS.get(found[2].lower())
-        if found is None or unit is None or int(float(found[1]) * unit) < 1:
+        if found is None or unit is None or not 1 <= float(found[1]) * unit <= _MOST:
             raise OptionError(
                 what=f"{option}: '{size}' is not a size",
                 value=option,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from onnxgrad import _core
@@ -73,7 +73,9 @@ def checked_value(field: _core.FieldInfo, value: Any) -> Any:
         return any_int(field.option, value)
     if field.kind in ("whole", "wholes"):
         check = functools.partial(positive_int, field.option, minimum=int(field.minimum))
-        return check(value) if field.kind == "whole" else tuple(map(check, value))
+        if field.kind == "whole":
+            return check(value)
+        return tuple(map(check, value if isinstance(value, Iterable) else [value]))
     real = functools.partial(
         real_number,
         field.option,

@@ -28,7 +28,7 @@ def use_blas(library: str | os.PathLike[str] | None) -> None:
     Parameters
     ----------
     library : {"mkl", "openblas"}, path or None
-        ``"mkl"``: oneMKL (``pip install onnxgrad[mkl]``). ``"openblas"``: OpenBLAS of the system,
+        ``"mkl"``: oneMKL (``pip install mkl``). ``"openblas"``: OpenBLAS of the system,
         which then computes with one thread everywhere in this process. A path: a shared library
         with ``cblas_sgemm`` and ``cblas_dgemm`` for 32-bit integers. None: onnxgrad's own kernels.
 

@@ -9,6 +9,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from onnxgrad.errors import printable
+
 if TYPE_CHECKING:
     import logging
 
@@ -25,10 +27,14 @@ BROKEN = (OSError, ValueError)
 
 
 def print_stderr(*lines: str) -> None:
-    """Print lines to standard error; do nothing if it cannot be written to."""
+    """Print lines to standard error; do nothing if it cannot be written to.
+
+    Control characters other than line breaks are escaped: names come from files.
+    """
     if sys.stderr is not None:
         with contextlib.suppress(*BROKEN):
-            print(*lines, sep="\n", file=sys.stderr, flush=True)
+            text = printable("\n".join(lines), keeps_lines=True)
+            print(text, file=sys.stderr, flush=True)
 
 
 def logger() -> logging.Logger | None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, ClassVar
 
 from onnxgrad.base.checks import path_text, positive_int, unknown_name
+from onnxgrad.base.opening import open_input
+from onnxgrad.base.optional import import_optional
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
-from onnxgrad.errors import OptionError
 from onnxgrad.files import LineFile
 from onnxgrad.history import cell_text
 
 __all__ = ["CSVLogger", "OptunaPruning", "TensorBoard"]
+
+_LONGEST_LINE = 1 << 20  # bytes of the names in a file that is appended to
 
 
 class CSVLogger(Callback):
@@ -43,8 +45,9 @@ class CSVLogger(Callback):
         """Open the file."""
         self._file = LineFile(self._path, append=self._append)
         if self._append:
-            with Path(self._path).open(encoding="utf-8") as file:
-                self._names = [name for name in file.readline().strip().split(",") if name]
+            with open_input(self._path) as file:
+                line = file.readline(_LONGEST_LINE).decode("utf-8", "replace")
+            self._names = [name for name in line.strip().split(",") if name]
 
     def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
         """Write the line of the epoch."""
@@ -76,7 +79,7 @@ class TensorBoard(Callback):
     Notes
     -----
     Tags are ``loss/train``, ``loss/val``, ``lr``, ``rows_per_s`` and ``metric/<name>``, over the
-    epochs; ``loss/step`` over the steps. ``pip install onnxgrad[tensorboard]`` installs the writer.
+    epochs; ``loss/step`` over the steps. ``pip install tensorboardX`` installs the writer.
     """
 
     first_worker_only = True
@@ -93,14 +96,8 @@ class TensorBoard(Callback):
 
     def on_train_begin(self, trainer: RunningTrainer) -> None:  # noqa: ARG002 (interface)
         """Open the event file."""
-        try:
-            from tensorboardX import SummaryWriter
-        except ImportError as error:
-            raise OptionError(
-                what="callbacks.TensorBoard needs tensorboardX, which is not installed",
-                hint="Install it: pip install 'onnxgrad[tensorboard]'.",
-            ) from error
-        self._writer = SummaryWriter(self._log_dir)
+        library = import_optional("tensorboardX", "callbacks.TensorBoard")
+        self._writer = library.SummaryWriter(self._log_dir)
 
     def on_step_end(self, trainer: RunningTrainer, logs: Logs) -> None:  # noqa: ARG002 (interface)
         """Write the loss of the step."""
@@ -155,6 +152,5 @@ class OptunaPruning(Callback):
             return
         self._trial.report(logs[self._monitor], int(logs["epoch"]))
         if self._trial.should_prune():
-            from optuna import TrialPruned
-
-            raise TrialPruned(f"pruned at epoch {int(logs['epoch'])}")
+            optuna = import_optional("optuna", "callbacks.OptunaPruning")
+            raise optuna.TrialPruned(f"pruned at epoch {int(logs['epoch'])}")

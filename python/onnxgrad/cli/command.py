@@ -17,7 +17,7 @@ from onnxgrad.base.messages import print_stderr
 from onnxgrad.cli.spelling import Spelling, message, spell_options, spellings
 from onnxgrad.errors import Error
 
-__all__ = ["Command", "TopicsCommand", "message_of", "plain_warnings"]
+__all__ = ["Command", "TopicsCommand", "message_of", "plain_warnings", "usage_error"]
 
 # Spellings of the options of the running command.
 _running: ContextVar[Mapping[str, Spelling] | None] = ContextVar("running", default=None)
@@ -73,6 +73,11 @@ class Command(TyperCommand):
 def _no_such_option() -> Any:
     # A class of click, which some versions of typer vendor.
     return sys.modules[typer.BadParameter.__module__].NoSuchOption
+
+
+def usage_error() -> Any:
+    """Return click's class of errors that it reports itself."""
+    return sys.modules[typer.BadParameter.__module__].ClickException
 
 
 class TopicsCommand(Command):

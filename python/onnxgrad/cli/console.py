@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from onnxgrad.errors import CheckpointError
+from onnxgrad.errors import CheckpointError, printable
 from onnxgrad.files import open_closed_streams, redirect_to_null
 
 __all__ = [
@@ -69,15 +69,18 @@ def standard_output() -> Iterator[TextIO]:
 
 
 def out(*lines: str) -> None:
-    """Write lines to standard output; raises as `standard_output`."""
+    """Write lines to standard output; raises as `standard_output`.
+
+    Control characters other than line breaks are escaped: names come from files.
+    """
     with standard_output() as stream:
-        stream.write("".join(f"{line}\n" for line in lines))
+        stream.write("".join(f"{printable(line, keeps_lines=True)}\n" for line in lines))
 
 
 def report_written(line: str) -> None:
     """Write a line about a saved file to standard output, unless that is closed."""
     with contextlib.suppress(OutputClosedError):
-        out(line)
+        out(printable(line))
 
 
 def finish_streams(status: Any) -> Any:

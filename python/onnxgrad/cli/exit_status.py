@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxgrad import errors
 
-__all__ = ["EXIT_REQUEUE", "EXIT_STATUS", "UNCAUGHT"]
+__all__ = ["EXIT_REQUEUE", "EXIT_STATUS", "UNCAUGHT", "status_of"]
 
 UNCAUGHT = 1  # Python's own for an exception that nothing catches
 
@@ -21,5 +21,11 @@ EXIT_STATUS: dict[type[BaseException], int] = {
     errors.DeviceError: 7,
     KeyboardInterrupt: 130,
 }
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status for an exception, by the nearest of its classes."""
+    return next((EXIT_STATUS[one] for one in type(error).__mro__ if one in EXIT_STATUS), UNCAUGHT)
+
 
 EXIT_REQUEUE = 75  # EX_TEMPFAIL: ended after a checkpoint, to be started again

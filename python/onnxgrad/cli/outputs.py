@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import tempfile
 import warnings
@@ -15,6 +14,7 @@ from typing import Any
 from onnxgrad import _core
 from onnxgrad.callbacks import Callback, CheckpointWarning, Logs
 from onnxgrad.errors import CheckpointError, OptionError
+from onnxgrad.files import clear_name
 from onnxgrad.run_folder.epoch_table import EpochTable
 from onnxgrad.trainer import Trainer
 
@@ -98,8 +98,10 @@ def _resolved(path: str) -> str:
 # ------------------------------------------------------------------------------------ the model
 
 
-def save_output(trainer: Trainer, path: str) -> None:
+def save_output(trainer: Trainer, path: str, *, own: bool = False) -> None:
     """Write the trained model to `path` or, if that fails, to another folder.
+
+    `own` is whether it is in a run folder, where a link of that name is replaced.
 
     Raises
     ------
@@ -107,6 +109,8 @@ def save_output(trainer: Trainer, path: str) -> None:
         It could not be written to `path`; the message names the other file.
     """
     try:
+        if own:
+            clear_name(path)
         trainer.save(path)
     except CheckpointError as error:
         saved = _save_elsewhere(trainer, path)
@@ -125,11 +129,9 @@ def save_unfinished(trainer: Trainer, output: str) -> str | None:
 
     Returns its path, or None if it could not be written anywhere.
     """
-    path = _unused_path(Path(output).parent, output, "unfinished")
-    with contextlib.suppress(CheckpointError):
-        trainer.save(path)
-        return str(path)
-    return _save_elsewhere(trainer, output)
+    return _save_under_new_name(trainer, Path(output).parent, output, "unfinished") or (
+        _save_elsewhere(trainer, output)
+    )
 
 
 def _save_elsewhere(trainer: Trainer, output: str) -> str | None:
@@ -138,20 +140,32 @@ def _save_elsewhere(trainer: Trainer, output: str) -> str | None:
     with contextlib.suppress(OSError):  # no temporary folder is writable
         folders.insert(0, tempfile.gettempdir())
     for folder in folders:
-        path = _unused_path(Path(os.path.expanduser(folder)), output, "rescued")  # noqa: PTH111
-        with contextlib.suppress(CheckpointError):
-            trainer.save(path)
-            return str(path)
+        path = os.path.expanduser(folder)  # noqa: PTH111
+        if saved := _save_under_new_name(trainer, Path(path), output, "rescued"):
+            return saved
     return None
 
 
-def _unused_path(folder: Path, output: str, label: str) -> Path:
-    """Return a path in `folder` that does not exist, named after `output` and `label`."""
+def _save_under_new_name(trainer: Trainer, folder: Path, output: str, label: str) -> str | None:
+    """Write the model to a new file in `folder`; return its path, or None if that fails.
+
+    Everybody may write to some folders. The file is created before anything is written, under a
+    name that nobody can guess and that nothing has, so that no link can stand there.
+    """
     name = Path(output)
-    for number in itertools.count():
-        path = folder / f"{name.stem}.{label}{number or ''}{name.suffix}"
-        if not os.path.lexists(path):
-            break
+    try:
+        number, path = tempfile.mkstemp(name.suffix, f"{name.stem}.{label}-", folder)
+    except OSError:
+        return None
+    os.close(number)
+    try:
+        trainer.save(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # noqa: PTH108
+        if isinstance(error, CheckpointError):
+            return None
+        raise
     return path
 
 

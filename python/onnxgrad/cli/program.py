@@ -19,7 +19,13 @@ from onnxgrad import errors
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.versions import show_versions, version_of
 from onnxgrad.cli import checking, derivatives, evaluation
-from onnxgrad.cli.command import Command, TopicsCommand, message_of, plain_warnings
+from onnxgrad.cli.command import (
+    Command,
+    TopicsCommand,
+    message_of,
+    plain_warnings,
+    usage_error,
+)
 from onnxgrad.cli.console import (
     OutputClosedError,
     finish_streams,
@@ -28,7 +34,7 @@ from onnxgrad.cli.console import (
     report_written,
     standard_output,
 )
-from onnxgrad.cli.exit_status import EXIT_STATUS, UNCAUGHT
+from onnxgrad.cli.exit_status import EXIT_STATUS, status_of
 from onnxgrad.cli.outputs import check_output
 from onnxgrad.cli.train_options import with_parameters
 from onnxgrad.cli.training import Terminated
@@ -103,8 +109,13 @@ def _with_exit_status(command: CommandFunction) -> CommandFunction:
             _report_bug(error)
         except errors.Error as error:
             print_stderr(message_of(error))
-            raise typer.Exit(EXIT_STATUS.get(type(error), UNCAUGHT)) from None
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OSError) as error:
+            raise typer.Exit(status_of(error)) from None
+        except MemoryError as error:
+            print_stderr(f"DeviceError: the system has no more memory: {error}".rstrip(": "))
+            raise typer.Exit(EXIT_STATUS[errors.DeviceError]) from None
+        except (typer.Exit, typer.Abort, usage_error()):
+            raise
+        except Exception as error:
             _report_bug(error)
 
     return wrapped  # type: ignore[return-value]

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from onnxgrad.base.opening import open_input
 from onnxgrad.data.files import CsvFile, open_file
 from onnxgrad.data.labels import ClassWeight, class_weight_from_text
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.memory import free_bytes
-from onnxgrad.data.parquet import import_pyarrow
+from onnxgrad.data.parquet import open_parquet
 from onnxgrad.data.shards import Shards, is_pattern
 from onnxgrad.data.sources import Source, one_character
 from onnxgrad.data.tables import Table, read_npy, read_table
@@ -97,9 +98,10 @@ def _is_streamed(files: list[str], wanted: bool | None) -> bool:
 def _size_in_memory(path: str) -> int:
     """Return the approximate size of a file's rows in memory; 0 if it cannot be read."""
     suffix = Path(path).suffix.lower()
-    with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
+    # What is wrong with the file is reported by its reader.
+    with contextlib.suppress(OSError, ValueError, RuntimeError, zipfile.BadZipFile):
         if suffix == ".npz":
-            with zipfile.ZipFile(path) as archive:
+            with open_input(path) as file, zipfile.ZipFile(file) as archive:
                 return sum(member.file_size for member in archive.infolist())
         if suffix == ".parquet":
             return _parquet_bytes(path)
@@ -108,7 +110,7 @@ def _size_in_memory(path: str) -> int:
 
 
 def _parquet_bytes(path: str) -> int:
-    metadata = import_pyarrow().read_metadata(path)
+    metadata = open_parquet(path).metadata
     return sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from onnxgrad.errors import Error
@@ -82,17 +82,21 @@ def spell_options(text: str, options: Mapping[str, Spelling]) -> str:
     return _TOKEN.sub(spelled, text)
 
 
-def continuation(folder: os.PathLike[str] | str) -> str:
+def continuation(folder: os.PathLike[str] | str, more: Sequence[str] = ()) -> str:
     """Return the line with the command that continues the run in `folder` as it was started.
+
+    `more` are the arguments that the folder itself may not decide.
 
     Examples
     --------
     >>> continuation("runs/a b")
     "continue with: onnxgrad train --resume 'runs/a b'"
+    >>> continuation("runs/a", ["-o", "a.onnx"])
+    'continue with: onnxgrad train --resume runs/a -o a.onnx'
     """
     launch = os.environ.get(LAUNCH_VARIABLE, "")
     command = f"onnxgrad {launch} train" if launch else "onnxgrad train"
-    return f"continue with: {command} --resume {shlex.quote(os.fspath(folder))}"
+    return f"continue with: {command} {shlex.join(['--resume', os.fspath(folder), *more])}"
 
 
 def message(error: Error, options: Mapping[str, Spelling]) -> str:

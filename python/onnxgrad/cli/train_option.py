@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -37,6 +37,9 @@ class TrainOption(NamedTuple):
         Whether it may be in a configuration file.
     is_joined : bool
         Whether values that are given several times are one, with commas between them.
+    needs_trust : {"", "runs", "writes"}
+        What a configuration file could make the command do with it: run code, or write to any
+        path. Only the command line may, or ``--trust`` allows it.
     """
 
     name: str
@@ -49,6 +52,7 @@ class TrainOption(NamedTuple):
     is_path: bool = False
     is_stored: bool = True
     is_joined: bool = False
+    needs_trust: Literal["", "runs", "writes"] = ""
 
     @property
     def spelling(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import typer
 from onnxgrad import losses, metrics, optimizers, schedules
 from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.base.described import row_of
+from onnxgrad.base.opening import open_input
 from onnxgrad.cli.train_option import TrainOption
-from onnxgrad.errors import OptionError
+from onnxgrad.errors import CheckpointError, OptionError
+from onnxgrad.files import open_own
 from onnxgrad.graphs.weights import SCHEMES
 
 __all__ = ["FIT_OPTIONS", "OPTIONS", "TrainOption", "joined", "merged", "stored", "with_parameters"]
@@ -155,6 +158,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "Own operators: an .onnx file with functions, a .py file or a module that registers them; "
         "may be given several times.",
         "FILE",
+        needs_trust="runs",
     ),
     TrainOption(
         "stop_gradient",
@@ -284,6 +288,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "FILE",
         ("-o", "--output"),
         is_path=True,
+        needs_trust="writes",
     ),
     TrainOption(
         "overwrite",
@@ -300,6 +305,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "Write the losses and metrics of each epoch as CSV.",
         "FILE",
         is_path=True,
+        needs_trust="writes",
     ),
     TrainOption(
         "run_dir",
@@ -368,6 +374,15 @@ OPTIONS: tuple[TrainOption, ...] = (
         _PROCESS,
         "TOML file with these options; those on the command line take precedence.",
         "FILE",
+        is_stored=False,
+    ),
+    TrainOption(
+        "trust",
+        bool,
+        False,
+        _PROCESS,
+        "Let the file of --config or --resume name operators, which are run as code, and output "
+        "and history, which are written.",
         is_stored=False,
     ),
     TrainOption(
@@ -444,16 +459,23 @@ _OTHER_NAMES = {
 }
 
 
-def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def merged(
+    context: Any, given: Mapping[str, Any], path: Path, *, left_out: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Merge options: the command line takes precedence over the file `path`, then defaults.
+
+    Without ``--trust`` the file cannot make the command run code or write to a path. Paths to be
+    written are put into `left_out` instead, if it is not None; the file is then that of a run
+    folder.
 
     Raises
     ------
     OptionError
-        The file cannot be read, or has an unknown key or a value of the wrong type.
+        The file cannot be read, or has an unknown key or a value of the wrong type; it names what
+        needs ``--trust``.
     """
     result = dict(given)
-    for key, value in _read(path).items():
+    for key, value in _read(path, is_own=left_out is not None).items():
         name = key.replace("-", "_")
         option = _BY_NAME.get(_OTHER_NAMES.get(name, name))
         if option is None or not option.is_stored:
@@ -465,8 +487,15 @@ def merged(context: Any, given: Mapping[str, Any], path: Path) -> dict[str, Any]
                 hint=nearest_or(name, known, "'onnxgrad train --help' lists all."),
             )
         source = context.get_parameter_source(option.name)
-        if source is None or source.name != "COMMANDLINE":
-            result[option.name] = _converted(option, value, path)
+        if source is not None and source.name == "COMMANDLINE":
+            continue
+        converted = _converted(option, value, path)
+        if option.needs_trust and converted and not given["trust"]:
+            if option.needs_trust == "runs" or left_out is None:
+                raise _untrusted(option, converted, path)
+            left_out[option.name] = converted
+            continue
+        result[option.name] = converted
     return result
 
 
@@ -477,6 +506,19 @@ def joined(given: Mapping[str, Any]) -> dict[str, Any]:
         if option.is_joined:
             result[option.name] = ",".join(result[option.name] or ()) or None
     return result
+
+
+def _untrusted(option: TrainOption, value: Any, path: Path) -> OptionError:
+    values = value if isinstance(value, list) else [value]
+    does = "which would be run as code" if option.needs_trust == "runs" else "to be written"
+    flag = option.flags[0] if option.flags else f"--{option.name}"
+    given = " ".join(f"{flag} {shlex.quote(one)}" for one in values)
+    return OptionError(
+        what=f"{path}: {option.name} names {', '.join(map(repr, values))}, {does}",
+        file=str(path),
+        value=option.name,
+        hint=f"Name it on the command line: {given}; or give --trust if you wrote this file.",
+    )
 
 
 def stored(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -493,19 +535,28 @@ def stored(options: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, *, is_own: bool) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # ValueError: not TOML, or not UTF-8
-        problem = error.strerror if isinstance(error, OSError) else str(error)
+        with open_own(path) if is_own else open_input(path) as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+        return tomllib.loads(content.decode("utf-8"))
+    # ValueError: not TOML, or not UTF-8; RecursionError: deeply nested lists.
+    except (OSError, CheckpointError, ValueError, RecursionError) as error:
+        problem = str(error).splitlines()[0]
+        if isinstance(error, OSError) and error.strerror:
+            problem = error.strerror
         raise OptionError(
             what=f"cannot read '{path}': {problem}",
             file=str(path),
             hint="Give a TOML file with lines such as epochs = 20.",
         ) from error
 
+
+_MOST_BYTES = 1 << 20  # of a configuration file
 
 _KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 

@@ -34,6 +34,7 @@ from onnxgrad.cli.train_options import FIT_OPTIONS, joined, merged, stored
 from onnxgrad.data.columns import name_list
 from onnxgrad.data.tables import column_names
 from onnxgrad.distributed import DataParallel, Workers, connect
+from onnxgrad.errors import printable
 from onnxgrad.graphs.weights import SCHEMES, core_initialize
 from onnxgrad.history import History
 from onnxgrad.losses import penalties
@@ -77,13 +78,14 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         return
     _log_to_stderr(options.log_level)
     if options.is_first:
+        _report_left_out(options)
         check_outputs(options)
     trainer = _trainer(options)
     _choose_target(trainer, options)
     options.signals = _Signals(workers)
     data = open_train_data(trainer, options)
     if data.is_streamed and not options.quiet:
-        print_stderr(f"rows are read in chunks from {options.data}")
+        print_stderr(printable(f"rows are read in chunks from {options.data}"))
     if options.dry_run:
         dry_run(trainer, data, options, _fit_options(options, data))
         return
@@ -91,7 +93,7 @@ def run(context: Any, given: Mapping[str, Any]) -> None:
         options.lr = _suggested_rate(trainer, data, options)
     folder = _folder(options)
     if folder is not None and not options.quiet:
-        print_stderr(f"run folder: {folder.path}")
+        print_stderr(printable(f"run folder: {folder.path}"))
     history = _history(options)
     _fit(trainer, data, options, folder, history)
     _finish(trainer, data, options, folder, history)
@@ -115,6 +117,7 @@ def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> Simpl
             value="--resume",
             hint="Use --resume FOLDER alone to continue the run in that folder.",
         )
+    left_out: dict[str, Any] = {}
     if options["config"] is not None:
         options = merged(context, options, Path(options["config"]))
     if options["resume"] is not None:
@@ -125,7 +128,7 @@ def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> Simpl
                 value="--resume",
                 hint="Give the --run-dir of an earlier training.",
             )
-        options = merged(context, options, config)
+        options = merged(context, options, config, left_out=left_out)
     for name, shown in (("model", "MODEL"), ("data", "--data")):
         if options[name] is None:
             raise errors.OptionError(what=f"{shown} is missing", value=shown, hint="See --help.")
@@ -133,7 +136,34 @@ def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> Simpl
     if needs_folder and options["run_dir"] is None and options["resume"] is None:
         options["run_dir"] = str(Path("runs") / Path(options["model"]).stem)
     _refuse_without_effect(context, options)
-    return SimpleNamespace(**options)
+    return SimpleNamespace(**options, left_out=left_out)
+
+
+def _report_left_out(options: SimpleNamespace) -> None:
+    """Report what a run folder names and is not written, since it may be somebody else's."""
+    config = Path(options.resume or "") / "config.toml"
+    if "output" in options.left_out:
+        text = (
+            f"'{options.left_out['output']}', the output in {config}, is not written without "
+            f"--trust or -o: the model goes to {Path(options.resume) / 'last.onnx'}"
+        )
+        print_stderr(printable(text))
+    if "history" in options.left_out:
+        text = (
+            f"'{options.left_out['history']}', the history in {config}, is not written without "
+            "--trust or --history"
+        )
+        print_stderr(printable(text))
+
+
+def _how_to_continue(options: SimpleNamespace, folder: RunFolder) -> str:
+    """Return the command that resumes the run, with all that the run folder may not decide."""
+    more = []
+    for flag, value in (("-o", options.output), ("--history", options.history)):
+        more += [] if value is None else [flag, value]
+    for source in options.operators or ():
+        more += ["--operators", source]
+    return continuation(folder.path, more)
 
 
 def _choose_run(options: dict[str, Any], workers: Workers) -> None:
@@ -348,7 +378,7 @@ def _folder(options: SimpleNamespace) -> RunFolder | None:
     every: Any = "epoch" if options.checkpoint_every is None else options.checkpoint_every
     return RunFolder(
         path,
-        stored(vars(options)),
+        stored({**vars(options), **options.left_out}),
         resume=options.resume is not None,
         every=every,
         keep=options.keep,
@@ -432,9 +462,9 @@ def _keep_interrupted(trainer: Trainer, options: SimpleNamespace, folder: RunFol
         return
     if options.output is not None:
         save_output(trainer, options.output)
-        print_stderr(f"wrote {options.output} as it was when interrupted")
+        print_stderr(printable(f"wrote {options.output} as it was when interrupted"))
     if folder is not None:
-        print_stderr(continuation(folder.path))
+        print_stderr(printable(_how_to_continue(options, folder)))
 
 
 def _keep_unfinished(
@@ -447,9 +477,11 @@ def _keep_unfinished(
     if options.output is not None or (folder is not None and folder.problem):
         path = save_unfinished(trainer, options.output or str(path))
     if path is not None:
-        print_stderr(f"the model as it was after step {trainer.session.steps} is in {path}")
+        print_stderr(
+            printable(f"the model as it was after step {trainer.session.steps} is in {path}")
+        )
     if folder is not None:
-        print_stderr(continuation(folder.path))
+        print_stderr(printable(_how_to_continue(options, folder)))
 
 
 def _last(folder: RunFolder | None) -> str | None:
@@ -468,14 +500,16 @@ def _finish(
     if not options.is_first:
         _results(trainer, data, options)
         return
-    if options.output is not None or (folder is not None and folder.problem):
-        save_output(trainer, str(written))
+    if options.output is not None:
+        save_output(trainer, options.output)
+    elif folder is not None and folder.problem:
+        save_output(trainer, str(written), own=True)
     with contextlib.suppress(OutputClosedError):  # the model has been written
         try:
             for line in _results(trainer, data, options):
                 out(line)
         finally:
-            out(f"wrote {written}")
+            out(printable(f"wrote {written}"))
     if error := history_error(history, options):
         raise error
     if trainer.checkpoint_problem:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.base.optional import import_optional
 from onnxgrad.errors import DataError, UnsupportedOperatorError
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
@@ -14,18 +15,15 @@ _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 def decode_image(encoded: np.ndarray[Any, Any], pixel_format: str) -> np.ndarray[Any, Any]:
     """Return the pixels, uint8 [H, W, C], of an image file, uint8 [n], decoded by Pillow."""
+    image_module = import_optional(
+        "PIL.Image", "ImageDecoder", UnsupportedOperatorError, op_type="ImageDecoder"
+    )
     try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise UnsupportedOperatorError(
-            what="ImageDecoder needs the library Pillow, which is not installed",
-            op_type="ImageDecoder",
-            hint="Install it: pip install 'onnxgrad[image]'.",
-        ) from error
-    try:
-        with Image.open(fp=io.BytesIO(encoded.tobytes())) as image:
+        with image_module.open(fp=io.BytesIO(encoded.tobytes())) as image:
             pixels = np.asarray(image.convert(_MODES[pixel_format]))
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # each of Pillow's formats has errors of its own
         raise DataError(
             what=f"ImageDecoder was fed {encoded.size} bytes that are not an image",
             op_type="ImageDecoder",

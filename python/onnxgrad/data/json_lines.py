@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onnxgrad.base.opening import open_input
 from onnxgrad.errors import DataError
 
 __all__ = ["read_json_lines"]
@@ -27,7 +28,7 @@ def read_json_lines(path: str) -> dict[str, Array]:
     """
     rows: list[tuple[int, dict[str, Any]]] = []
     try:
-        with Path(path).open(encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_input(path), encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     rows.append((number, _object(path, number, line)))
@@ -69,9 +70,13 @@ def _column(path: str, name: str, cells: list[tuple[int, Any]]) -> Array:
             )
     values = [value for _, value in cells]
     if kind is float:
-        numbers = np.array([np.nan if value is None else float(value) for value in values])
+        try:
+            numbers = np.array([np.nan if value is None else float(value) for value in values])
+        except OverflowError:
+            raise _error(path, cells[0][0], f"'{name}' has a number beyond float64") from None
         are_whole = all(isinstance(value, int) for value in values)
-        return numbers.astype(np.int64) if are_whole else numbers
+        are_small = are_whole and all(-(2**63) <= value < 2**63 for value in values)
+        return np.array(values, np.int64) if are_small else numbers
     if kind is str:
         return np.array(["" if value is None else value for value in values], dtype=np.str_)
     if kind is dict:

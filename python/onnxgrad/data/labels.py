@@ -62,7 +62,15 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
         Labels that are not one class for each row, or a label that no row has.
     """
     labels = _labels(y)
-    classes, rows, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    try:
+        classes, rows, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    except TypeError as error:
+        raise DataError(
+            what="class_weight: the labels are of several types, which have no order",
+            value="class_weight",
+            detail=str(error),
+            hint="Give labels of one type: all integers, or all strings.",
+        ) from error
     if isinstance(class_weight, str) and class_weight == "balanced":
         weights = len(labels) / (len(classes) * counts)
     elif isinstance(class_weight, Mapping):
@@ -82,8 +90,20 @@ def with_class_weights(class_weight: Any, y: Any, sample_weight: Any) -> np.ndar
         raise _class_weight_error(class_weight)
     result: np.ndarray[Any, Any] = weights[rows.reshape(-1)]
     if sample_weight is not None:
-        result = result * as_numpy(sample_weight, "sample_weight").reshape(-1)
+        result = result * _row_weights(sample_weight, len(result))
     return result
+
+
+def _row_weights(sample_weight: Any, rows: int) -> np.ndarray[Any, Any]:
+    weights = as_numpy(sample_weight, "sample_weight")
+    if weights.dtype.kind not in "fiub" or weights.ndim == 0 or weights.size != rows:
+        raise DataError(
+            what=f"sample_weight: {weights.dtype} of shape {list(weights.shape)}, expected "
+            f"{rows} numbers, as many as labels",
+            value="sample_weight",
+            hint="Give one weight for each row.",
+        )
+    return weights.reshape(-1)
 
 
 def native_class_weights(class_weight: Any) -> _core.ClassWeights:

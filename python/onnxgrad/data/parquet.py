@@ -10,22 +10,24 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.base.checks import nearest_or
+from onnxgrad.base.opening import open_input
+from onnxgrad.base.optional import import_optional
 from onnxgrad.data.arrays import to_native
 from onnxgrad.data.columns import name_list, plan_columns, without_gaps
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import ColumnFile, Session
-from onnxgrad.errors import DataError
+from onnxgrad.errors import DataError, DeviceError, Error
 
 _READ_BYTES = 1 << 14
 """Bytes of a column to read at a time."""
 
-__all__ = ["ParquetFile", "ParquetReader", "import_pyarrow", "reading_parquet"]
+__all__ = ["ParquetFile", "ParquetReader", "open_parquet", "reading_parquet"]
 
 Array = np.ndarray[Any, Any]
 
 
 class ParquetFile(ColumnFile):
-    """Rows of a Parquet file; needs pyarrow (``pip install onnxgrad[data]``).
+    """Rows of a Parquet file; needs pyarrow (``pip install pyarrow``).
 
     Parameters
     ----------
@@ -66,11 +68,8 @@ class ParquetReader:
     def __init__(self, source: ParquetFile, session: _core.TrainingSession) -> None:
         self._source = source
         self._path = source.path
-        with reading_parquet(source.path):
-            # Several row groups are read at a time: not each of them whole, in advance.
-            self._file = import_pyarrow().ParquetFile(
-                source.path, pre_buffer=False, buffer_size=_READ_BYTES
-            )
+        # Several row groups are read at a time: not each of them whole, in advance.
+        self._file = open_parquet(source.path, pre_buffer=False, buffer_size=_READ_BYTES)
         self._dtypes = {value.name: value.dtype for value in session.inputs}
         self._maps = columns_of_maps(session.inputs)
         self._plan(list(self._file.schema_arrow.names))
@@ -145,13 +144,22 @@ class ParquetReader:
             batches = self._file.iter_batches(
                 batch_size=rows, row_groups=[group], columns=self._columns, use_threads=False
             )
-            for batch in batches:
+            for batch in self._decoded(batches):
                 skipped = min(max(begin - done, 0), batch.num_rows)
                 taken = batch.slice(skipped, max(min(end - done, batch.num_rows) - skipped, 0))
                 if taken.num_rows:
                     yield self._dataset(taken, first + skipped)
                 first += batch.num_rows
                 done += batch.num_rows
+
+    def _decoded(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches; pyarrow reads them from the file one after another."""
+        while True:
+            with reading_parquet(self._path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
 
     def _dataset(self, batch: Any, first: int) -> _core.Dataset:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -195,9 +203,10 @@ class ParquetReader:
         )
 
     def _array(self, name: str, column: Any, first: int) -> Array:
-        if hasattr(column, "dictionary_decode"):
-            column = column.dictionary_decode()
-        array: Array = column.to_numpy(zero_copy_only=False)
+        with reading_parquet(self._path):
+            if hasattr(column, "dictionary_decode"):
+                column = column.dictionary_decode()
+            array: Array = column.to_numpy(zero_copy_only=False)
         if array.dtype.kind == "O":
             for row, value in enumerate(array.tolist()):
                 if value is None:
@@ -208,8 +217,21 @@ class ParquetReader:
                         hint="Fill or remove such rows.",
                     )
             if array.size and not isinstance(array[0], (str, bool, int, float)):
-                array = np.stack(array.tolist())
+                array = _stacked(self._path, name, array)
         return array
+
+
+def _stacked(path: str, name: str, lists: Array) -> Array:
+    """Return a column of lists as one array."""
+    try:
+        return np.stack(lists.tolist())
+    except (TypeError, ValueError):
+        raise DataError(
+            what=f"{path}: column '{name}' has lists of different lengths, or of no numbers",
+            file=path,
+            value=name,
+            hint="Leave it out with ignored=, or write lists of equal lengths.",
+        ) from None
 
 
 @contextlib.contextmanager
@@ -217,21 +239,35 @@ def reading_parquet(path: str) -> Iterator[None]:
     """Raise a DataError with the path where pyarrow cannot read the file."""
     try:
         yield
-    except (OSError, ValueError) as error:
+    except MemoryError as error:  # of pyarrow, also where a damaged file claims too much
+        raise DeviceError(
+            what=f"{path}: there is not enough memory to decode it",
+            file=path,
+            detail=str(error),
+            hint="Read it in chunks (stream=True), or write it with smaller row groups.",
+        ) from error
+    except Error:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError, RuntimeError) as error:
+        # Errors of pyarrow are subclasses of these.
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise DataError(
-            what=f"{path}: {str(error).splitlines()[0]}",
+            what=f"{path}: {reason.splitlines()[0]}",
             file=path,
             hint="Check the path; it must be a complete Parquet file.",
         ) from error
 
 
-def import_pyarrow() -> Any:
-    """Return ``pyarrow.parquet``."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError(
-            what="reading a Parquet file needs pyarrow, which is not installed",
-            hint="Install it: pip install 'onnxgrad[data]'.",
-        ) from error
-    return pyarrow.parquet
+def open_parquet(path: str, **options: Any) -> Any:
+    """Return a file of ``pyarrow.parquet``.
+
+    Raises
+    ------
+    DataError
+        There is no pyarrow, or no such file, or none that it can read.
+    """
+    library = import_optional("pyarrow.parquet", "reading a Parquet file", DataError)
+    with reading_parquet(path):
+        with open_input(path):  # pyarrow would wait for a pipe
+            pass
+        return library.ParquetFile(path, **options)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
+import io
 import warnings
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.base.checks import is_number, nearest_or
+from onnxgrad.base.opening import open_input
+from onnxgrad.data.arrays import from_native
 from onnxgrad.data.arrow import columns_of
 from onnxgrad.data.columns import ColumnPlan, Feeds, name_list, plan_columns, without_gaps
 from onnxgrad.data.json_lines import read_json_lines
-from onnxgrad.data.parquet import import_pyarrow, reading_parquet
+from onnxgrad.data.memory import free_bytes
+from onnxgrad.data.parquet import open_parquet, reading_parquet
 from onnxgrad.data.sources import one_character, unknown_suffix
 from onnxgrad.errors import DataError
 
@@ -36,7 +40,7 @@ class Table:
     Attributes
     ----------
     path : str
-    columns : dict of str to array
+    columns : mapping of str to array
         Columns [N] of a CSV or Parquet file, or arrays [N, ...] of an NPZ file.
     is_csv : bool
         Whether `columns` are columns, not arrays.
@@ -45,7 +49,7 @@ class Table:
     """
 
     path: str
-    columns: dict[str, Array] = field(repr=False)
+    columns: Mapping[str, Array] = field(repr=False)
     is_csv: bool = True
     delimiter: str = ""
 
@@ -108,7 +112,7 @@ class Table:
 
     def line_of(self, row: int) -> int:
         """Return the line of a row in a CSV file, which is read again."""
-        with Path(self.path).open(encoding="utf-8-sig", newline="") as file:
+        with _open_text(self.path) as file:
             lines = csv.reader(file, delimiter=self.delimiter)
             number, before = -1, 0  # current row (-1: the header), and lines before it
             for cells in lines:
@@ -218,7 +222,7 @@ def column_names(path: str, delimiter: str | None = None) -> list[str]:
     suffix = Path(path).suffix.lower()
     try:
         if suffix in (".csv", ".tsv"):
-            with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            with _open_text(path) as file:
                 separator = delimiter or ("," if suffix == ".csv" else "\t")
                 return next(csv.reader(file, delimiter=separator), [])
         return [] if suffix == ".npy" else list(read_table(path).columns)
@@ -226,49 +230,55 @@ def column_names(path: str, delimiter: str | None = None) -> list[str]:
         return []
 
 
+class _Arrays(Mapping[str, Array]):
+    """The arrays of an ``.npz`` file; each is read when it is needed, as by `fit`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read: dict[str, Array | None] = dict.fromkeys(_core.npz_names(path))
+
+    def __getitem__(self, name: str) -> Array:
+        array = self._read[name]
+        if array is None:
+            array = self._read[name] = _from_extension(_core.read_npz(self._path, name))
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+
+def _from_extension(tensor: Any) -> Array:
+    array = from_native(tensor)
+    return array.astype(np.str_) if array.dtype.kind == "O" else array
+
+
 def _read_npz(path: str) -> Table:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            columns = {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, KeyError, _bad_zip()) as error:
-        raise DataError(
-            what=f"{path}: not a readable .npz file",
-            file=path,
-            detail=f"{error}",
-            hint="Write it with numpy.savez, from arrays of numbers or strings.",
-        ) from error
-    return Table(path, columns, is_csv=False)
-
-
-def _bad_zip() -> type[Exception]:
-    from zipfile import BadZipFile
-
-    return BadZipFile
+    return Table(path, _Arrays(path), is_csv=False)
 
 
 def _read_parquet(path: str) -> Table:
+    file = open_parquet(path)
     with reading_parquet(path):
-        table = import_pyarrow().ParquetFile(path).read()
-    return Table(path, columns_of(table))
+        return Table(path, columns_of(file.read()))
 
 
 def read_npy(path: str) -> Array:
-    """Return the array of an ``.npy`` file, mapped into memory.
+    """Return the array of an ``.npy`` file, mapped into memory if it is large.
 
     Raises
     ------
     DataError
         The file does not exist or is not an array.
     """
+    is_small = not Path(path).is_file() or Path(path).stat().st_size <= free_bytes() / 4
+    if is_small:
+        return _from_extension(_core.read_npy(path))
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except OSError as error:
-        raise DataError(
-            what=f"{path}: {error.strerror or error}",
-            file=path,
-            hint="Check the path; relative paths start at the current folder.",
-        ) from error
-    except ValueError as error:
+    except Exception as error:  # what NumPy raises for a damaged header is not documented
         raise DataError(
             what=f"{path}: not a readable .npy file",
             file=path,
@@ -281,15 +291,10 @@ def read_npy(path: str) -> Array:
 def _read_csv(path: str, delimiter: str) -> Table:
     delimiter = one_character("--delimiter", delimiter)
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with _open_text(path) as file:
             header = next(csv.reader(file, delimiter=delimiter), [])
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(
-            what=f"{path}: not a readable CSV file",
-            file=path,
-            detail=_encoding_of(path),
-            hint="Save it as UTF-8, with commas between the cells.",
-        ) from error
+        raise _unreadable_csv(path) from error
     header = [name.strip() for name in header]
     repeated = next((name for name, count in Counter(header).items() if count > 1), None)
     if not header or repeated is not None or all(is_number(name) for name in header):
@@ -315,9 +320,22 @@ def _read_csv(path: str, delimiter: str) -> Table:
     return Table(path, _read_columns(path, header, delimiter), delimiter=delimiter)
 
 
+def _open_text(path: str) -> TextIO:
+    return io.TextIOWrapper(open_input(path), encoding="utf-8-sig", newline="")
+
+
+def _unreadable_csv(path: str) -> DataError:
+    return DataError(
+        what=f"{path}: not a readable CSV file",
+        file=path,
+        detail=_encoding_of(path),
+        hint="Save it as UTF-8, with commas between the cells.",
+    )
+
+
 def _encoding_of(path: str) -> str:
     """Return a guess at the format of a file that is not UTF-8, or ``""``."""
-    with Path(path).open("rb") as file:
+    with open_input(path) as file:
         start = file.read(4)
     if start[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "It is UTF-16, as spreadsheets export 'Unicode text'."
@@ -330,15 +348,17 @@ def _read_columns(path: str, header: list[str], delimiter: str) -> dict[str, Arr
     try:  # NumPy's fast reader, for numbers only
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # if there are no rows
-            rows = np.loadtxt(
-                path, delimiter=delimiter, skiprows=1, ndmin=2, encoding="utf-8-sig", quotechar='"'
-            )
+            with _open_text(path) as file:
+                rows = np.loadtxt(file, delimiter=delimiter, skiprows=1, ndmin=2, quotechar='"')
         if rows.size and rows.shape[1] == len(header):
             return _narrow_all(header, rows)
     except ValueError:
         pass
-    with Path(path).open(encoding="utf-8-sig", newline="") as file:
-        lines = [line for line in csv.reader(file, delimiter=delimiter) if line][1:]
+    try:
+        with _open_text(path) as file:
+            lines = [line for line in csv.reader(file, delimiter=delimiter) if line][1:]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _unreadable_csv(path) from error
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise DataError(

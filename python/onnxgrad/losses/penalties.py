@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from onnxgrad.base.checks import listed
 from onnxgrad.base.option_texts import with_options
 from onnxgrad.errors import OptionError
 from onnxgrad.losses.penalty import Penalty
@@ -32,13 +33,13 @@ def as_penalties(penalty: Any) -> list[Penalty]:
                 )
             found.append(Penalty(**options, weights=pattern))
         return found
-    found = [penalty] if isinstance(penalty, Penalty) else list(penalty)
+    found = listed(penalty)
     for one in found:
         if not isinstance(one, Penalty):
             raise OptionError(
                 what=f"penalty: a {type(one).__name__} is not a penalty",
                 value="penalty",
-                hint="Give a losses.Penalty, or a dictionary such as {'coef': {'l2': 0.01}}.",
+                hint="Give losses.Penalty(l2=0.01), or a dictionary: {'coef': {'l2': 0.01}}.",
             )
     return found
 

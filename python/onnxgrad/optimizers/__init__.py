@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from onnxgrad import _core
+from onnxgrad.base.checks import listed, positive_int, real_number
 from onnxgrad.base.checks import patterns as pattern_list
-from onnxgrad.base.checks import positive_int, real_number
 from onnxgrad.base.description import Description
 from onnxgrad.base.family import Family
 from onnxgrad.errors import OptionError
@@ -161,15 +161,15 @@ def update_options(
 ) -> _core.UpdateOptions:
     """Check and convert the options that apply to all optimizers."""
     options = _core.UpdateOptions()
-    listed = [groups] if isinstance(groups, ParameterGroup) else list(groups)
-    for group in listed:
+    several = listed(groups)
+    for group in several:
         if not isinstance(group, ParameterGroup):
             raise OptionError(
                 what=f"groups: a {type(group).__name__} is not a ParameterGroup",
                 value="groups",
                 hint='For example groups=[optimizers.ParameterGroup("fc*", lr=1e-4)].',
             )
-    options.groups = [group._native(lr) for group in listed]
+    options.groups = [group._native(lr) for group in several]
     if clip_value is not None:
         options.clip_value = real_number("clip_value", clip_value, open_minimum=True)
     if clip_norm is not None:

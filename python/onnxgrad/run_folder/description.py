@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad.base.versions import show_versions
-from onnxgrad.files import write_file
+from onnxgrad.files import write_own_file
 
 
 def write_description(folder: Path, options: Mapping[str, Any]) -> None:
@@ -22,9 +22,9 @@ def write_description(folder: Path, options: Mapping[str, Any]) -> None:
     environment = io.StringIO()
     show_versions(environment)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "environment.txt", environment.getvalue())
+    write_own_file(folder / "environment.txt", environment.getvalue())
     # Last: this file marks the folder as that of a run.
-    write_file(folder / "config.toml", to_toml(options))
+    write_own_file(folder / "config.toml", to_toml(options))
 
 
 def to_toml(options: Mapping[str, Any]) -> str:

@@ -8,8 +8,9 @@ import io
 from collections.abc import Mapping
 from pathlib import Path
 
+from onnxgrad.base.opening import open_input
 from onnxgrad.errors import CheckpointError
-from onnxgrad.files import LineFile, write_file
+from onnxgrad.files import LineFile, open_own, write_file, write_own_file
 from onnxgrad.history import History, cell_text
 
 __all__ = ["EpochTable"]
@@ -26,11 +27,14 @@ class EpochTable:
     path : path
     append : bool
         Whether existing lines are earlier epochs of the same training.
+    own : bool, default=False
+        Whether the file is in a folder that onnxgrad keeps; see `onnxgrad.files.LineFile`.
     """
 
-    def __init__(self, path: Path, append: bool) -> None:
+    def __init__(self, path: Path, append: bool, *, own: bool = False) -> None:
         self._path = path
         self._append = append
+        self._own = own
         self._columns: list[str] = []
         self._file: LineFile | None = None
 
@@ -61,7 +65,7 @@ class EpochTable:
             self._file.close()
             self._file = None
         elif not self._append or not self._path.exists():
-            history.to_csv(self._path)
+            self._write(history.csv_text())
 
     def _begin(self, history: History, log: Mapping[str, float]) -> None:
         """Write the known epochs before this one."""
@@ -74,19 +78,23 @@ class EpochTable:
         self._columns = list(dict.fromkeys([*(n for row in rows.values() for n in row), *log]))
         earlier = [rows[epoch] for epoch in sorted(rows) if epoch < log["epoch"]]
         lines = [self._columns, *([row.get(name, "") for name in self._columns] for row in earlier)]
-        write_file(self._path, "".join(",".join(line) + "\n" for line in lines))
-        self._file = LineFile(self._path, append=True)
+        self._write("".join(",".join(line) + "\n" for line in lines))
+        self._file = LineFile(self._path, append=True, own=self._own)
+
+    def _write(self, text: str) -> None:
+        (write_own_file if self._own else write_file)(self._path, text)
 
     def _line(self, log: Mapping[str, float]) -> str:
         cells = (cell_text(log[name]) if name in log else "" for name in self._columns)
         return ",".join(cells) + "\n"
 
     def _read(self) -> dict[int, dict[str, str]]:
-        """Return the complete lines of the file by epoch."""
+        """Return the complete lines of the file by epoch; none of a file that is none of these."""
         try:
-            text = self._path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            with (open_own if self._own else open_input)(self._path) as file:
+                text = file.read().decode("utf-8")
+            names, *lines = csv.reader(io.StringIO(text)) if text.strip() else [[]]
+        except (OSError, CheckpointError, UnicodeDecodeError, csv.Error):
             return {}
-        names, *lines = csv.reader(io.StringIO(text)) if text.strip() else [[]]
         rows = (dict(zip(names, line, strict=True)) for line in lines if len(line) == len(names))
-        return {int(row["epoch"]): row for row in rows if row.get("epoch", "").isdigit()}
+        return {int(row["epoch"]): row for row in rows if row.get("epoch", "").isdecimal()}

@@ -17,7 +17,7 @@ from onnxgrad.base.checks import path_text
 from onnxgrad.callbacks import Callback, Checkpoint, CheckpointWarning, Logs, Progress
 from onnxgrad.callbacks.base import RunningTrainer
 from onnxgrad.errors import CheckpointError
-from onnxgrad.files import LineFile, write_file
+from onnxgrad.files import LineFile, clear_name, write_own_file
 from onnxgrad.run_folder.description import write_description
 from onnxgrad.run_folder.epoch_table import EpochTable
 from onnxgrad.run_folder.options import run_options
@@ -78,9 +78,14 @@ class RunFolder(Callback):
         preferred = Path(path_text("run_dir", path))
         self._resumes = resume and (preferred / _CONFIG).is_file()
         self.path = preferred if self._resumes else _unused_folder(preferred)
-        self.checkpoint = Checkpoint(
-            self.path / "checkpoints", every, keep, min_seconds=_MIN_SECONDS
-        )
+        folder = self.path / "checkpoints"
+        if self._resumes and folder.is_symlink():
+            raise CheckpointError(
+                what=f"'{folder}' is a symbolic link, which is not followed",
+                file=str(folder),
+                hint="Put the folder that it leads to in its place.",
+            )
+        self.checkpoint = Checkpoint(folder, every, keep, min_seconds=_MIN_SECONDS)
         self.problem = ""
         self._options = dict(options or {})
         self._log: LineFile | None = None
@@ -101,7 +106,7 @@ class RunFolder(Callback):
         """Create the folder and the files that do not change."""
         try:
             write_description(self.path, self._options)
-            self._log = LineFile(self.path / "train.log", append=self._resumes)
+            self._log = LineFile(self.path / "train.log", append=self._resumes, own=True)
         except OSError as error:
             raise CheckpointError(
                 what=f"cannot write into '{self.path}': {error.strerror}",
@@ -109,7 +114,7 @@ class RunFolder(Callback):
                 hint="Free space on the disk, or choose another run_dir.",
             ) from error
         print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
-        self._metrics = EpochTable(self.path / "metrics.csv", self._resumes)
+        self._metrics = EpochTable(self.path / "metrics.csv", self._resumes, own=True)
         self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)
 
@@ -162,6 +167,7 @@ class RunFolder(Callback):
 
     def _write_last(self, trainer: RunningTrainer) -> None:
         try:
+            clear_name(self.path / "last.onnx")
             trainer.save(self.path / "last.onnx")
         except CheckpointError as error:
             self.problem = error.what
@@ -172,6 +178,7 @@ class RunFolder(Callback):
         if self._best is None:
             return
         with self._warned():
+            clear_name(self.path / "best.onnx")
             self._best.save(str(self.path / "best.onnx"))
         self._best, self._best_written = None, time.monotonic()
 
@@ -184,7 +191,7 @@ class RunFolder(Callback):
         trainer.history.plot(figure.subplots())
         picture = io.StringIO()
         figure.savefig(picture, format="svg", metadata={"Date": None})
-        write_file(self.path / "curves.svg", picture.getvalue())
+        write_own_file(self.path / "curves.svg", picture.getvalue())
 
 
 def as_run_folder(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from onnxgrad import _core
 from onnxgrad.base.checks import (
     checked_names,
+    listed,
     path_text,
     positive_int,
     real_number,
@@ -184,7 +185,7 @@ class TrainingSession(NotPickled):
         self._weighs_positions = False
         trainable = pattern_list("trainable", trainable)
         frozen = pattern_list("frozen", frozen)
-        groups = [groups] if isinstance(groups, ParameterGroup) else list(groups)
+        groups = listed(groups)
         stops = pattern_list("stop_gradient", stop_gradient)
         lists = {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
         self._arguments = arguments | lists | {"groups": groups, "stop_gradient": stops}

@@ -10,8 +10,11 @@ given layer sizes; `to_onnx` returns the trained model, which runs in every ONNX
 This module imports scikit-learn and onnx; ``import onnxgrad`` does not import this module.
 """
 
+from onnxgrad.sklearn import _library  # first: reports that scikit-learn is missing
 from onnxgrad.sklearn.classifier import OnnxClassifier
 from onnxgrad.sklearn.networks import multi_layer_perceptron
 from onnxgrad.sklearn.regressor import OnnxRegressor
 
 __all__ = ["OnnxClassifier", "OnnxRegressor", "multi_layer_perceptron"]
+
+del _library

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxgrad.base.optional import import_optional
 from onnxgrad.callbacks.base import Callback, Logs, RunningTrainer
 
 __all__ = ["LrFinder"]
@@ -80,9 +81,7 @@ class LrFinder(Callback):
     def plot(self, ax: Any = None) -> Any:
         """Draw the losses over the rates; return the matplotlib axes."""
         if ax is None:
-            import matplotlib.pyplot as plt
-
-            ax = plt.subplots()[1]
+            ax = import_optional("matplotlib.pyplot", "a plot").subplots()[1]
         ax.semilogx(self.lrs, self.losses)
         if self.suggestion is not None:
             ax.axvline(self.suggestion, linestyle="--", label=f"suggestion: {self.suggestion:.3g}")

@@ -157,7 +157,7 @@ std::int64_t checkpoint_bytes(const Checkpoint& checkpoint) {
   return bytes;
 }
 
-void write_checkpoint(const std::string& path, Checkpoint& checkpoint) {
+void write_checkpoint(const std::string& path, Checkpoint& checkpoint, base::Existing existing) {
   sort_for_safetensors(checkpoint.tensors);
   SafetensorsMetadata& metadata = checkpoint.metadata;
   metadata["format"] = kFormat;
@@ -172,7 +172,7 @@ void write_checkpoint(const std::string& path, Checkpoint& checkpoint) {
   std::string head = safetensors_head(checkpoint.tensors, metadata);
   const auto place = find_head_checksum(head);
   head.replace(place.value(), kChecksumDigits, base::checksum_hex(head));
-  write_safetensors(path, head, checkpoint.tensors);
+  write_safetensors(path, head, checkpoint.tensors, existing);
 }
 
 namespace {
@@ -184,8 +184,8 @@ constexpr std::string_view kFileSuffix = ".safetensors";
 constexpr int kMostWorkers = 1 << 20;
 
 // One file.
-Checkpoint read_file(const std::string& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
+Checkpoint read_file(const std::string& path, base::PathOf origin) {
+  const SafetensorsFile file = SafetensorsFile::open(path, origin);
   check_format(file);
   check_head(file);
   Checkpoint checkpoint{.metadata = file.metadata(), .path = path};
@@ -230,7 +230,7 @@ int workers_of(const Checkpoint& checkpoint) {
 }
 
 Checkpoint read_part(const Checkpoint& whole, int worker, int workers) {
-  Checkpoint part = read_file(part_path(whole.path, worker, workers));
+  Checkpoint part = read_file(part_path(whole.path, worker, workers), base::PathOf::kOwn);
   const auto step = whole.metadata.find(kStep);
   const auto of_part = part.metadata.find(kStep);
   const bool is_same = step != whole.metadata.end() && of_part != part.metadata.end() &&
@@ -320,8 +320,8 @@ class JoinedSlots {
 
 }  // namespace
 
-Checkpoint read_checkpoint(const std::string& path) {
-  Checkpoint checkpoint = read_file(path);
+Checkpoint read_checkpoint(const std::string& path, base::PathOf origin) {
+  Checkpoint checkpoint = read_file(path, origin);
   const int workers = workers_of(checkpoint);
   if (workers == 1) return checkpoint;
   JoinedSlots joined;

@@ -43,14 +43,16 @@ struct Checkpoint {
 
 /// Adds format, version and checksums, and writes the file atomically. `checkpoint` is
 /// sorted. Throws: CheckpointError.
-void write_checkpoint(const std::string& path, Checkpoint& checkpoint);
+void write_checkpoint(const std::string& path, Checkpoint& checkpoint,
+                      base::Existing existing = base::Existing::kReplace);
 
 /// Bytes that write_checkpoint will write, up to the length of the metadata.
 std::int64_t checkpoint_bytes(const Checkpoint& checkpoint);
 
 /// Reads the file and compares all checksums. Throws: CheckpointError (not a safetensors file, not
-/// a checkpoint, a newer format, a checksum that differs; names the first tensor).
-Checkpoint read_checkpoint(const std::string& path);
+/// a checkpoint, a newer format, a checksum that differs; names the first tensor). Parts of several
+/// workers are files of onnxgrad wherever they are.
+Checkpoint read_checkpoint(const std::string& path, base::PathOf origin = base::PathOf::kUser);
 
 /// Of several workers, the first one writes the checkpoint, which names how many there were, and
 /// before it each of them a part: a checkpoint with the states that differ between them.

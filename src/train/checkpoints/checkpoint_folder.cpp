@@ -48,7 +48,7 @@ template <class OnBad>
 std::optional<Checkpoint> first_whole(const std::string& folder, const OnBad& on_bad) {
   for (const std::string& name : checkpoint_names(folder)) {
     try {
-      return read_checkpoint(fmt::format("{}/{}", folder, name));
+      return read_checkpoint(fmt::format("{}/{}", folder, name), base::PathOf::kOwn);
     } catch (const CheckpointError& error) {
       on_bad(name, error.problem().what);
     }
@@ -125,6 +125,8 @@ std::optional<Checkpoint> CheckpointFolder::take_newest() {
   auto found = first_whole(folder_, [&](const std::string& name, const std::string& problem) {
     std::string note = problem;
     try {
+      // A link, or a file of another user, is not ours to rename.
+      (void)base::ReadableFile::open(path_of(name), base::PathOf::kOwn);
       base::rename_file(path_of(name), path_of(fmt::format("{}{}", name, kBadSuffix)));
       note += fmt::format("; it is now called '{}{}'", name, kBadSuffix);
     } catch (const Error&) {
@@ -159,7 +161,7 @@ bool CheckpointFolder::is_whole(const std::string& name) {
   if (known != whole_.end()) return known->second;
   bool whole = true;
   try {
-    (void)read_checkpoint(path_of(name));
+    (void)read_checkpoint(path_of(name), base::PathOf::kOwn);
   } catch (const CheckpointError&) {
     whole = false;
   }
@@ -212,7 +214,7 @@ std::string CheckpointFolder::save(Checkpoint& checkpoint, std::int64_t step, bo
   const std::string best = is_best ? name : best_;
   if (options_.keep_best && !best.empty()) checkpoint.metadata[kBestKey] = best;
   make_room(checkpoint_bytes(checkpoint));
-  write_checkpoint(path_of(name), checkpoint);
+  write_checkpoint(path_of(name), checkpoint, base::Existing::kReplaceOwn);
   whole_[name] = true;
   if (is_best) {
     best_ = name;
@@ -229,7 +231,7 @@ std::string CheckpointFolder::save(Checkpoint& checkpoint, std::int64_t step, bo
 void CheckpointFolder::point_to_best() {
   if (!options_.keep_best) return;
   try {
-    base::write_atomically(path_of(kBestKey), best_ + "\n");
+    base::write_atomically(path_of(kBestKey), best_ + "\n", base::Existing::kReplaceOwn);
   } catch (const Error& error) {  // the checkpoints record it themselves
     if (report_) report_(path_of(kBestKey), error.problem().what);
   }

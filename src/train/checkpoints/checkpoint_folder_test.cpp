@@ -150,6 +150,32 @@ TEST(CheckpointFolder, RemovesWhatAKilledProcessLeft) {
   EXPECT_THAT(fixture.names(), ElementsAre(".mine", "lock"));
 }
 
+// In a folder that was unpacked, or that others may write to.
+TEST(CheckpointFolder, LinksAreNotFollowed) {
+  Fixture fixture;
+  const std::string victim = fixture.temporary.path("victim");
+  write_bytes(victim, "precious");
+  fs::create_directory(fixture.temporary.path("run"));
+  for (const std::string& name : {std::string("best"), checkpoint_name(2), checkpoint_name(3)}) {
+    fs::create_symlink(victim, fixture.path(name));
+  }
+  ASSERT_EQ(::mkfifo(fixture.path(checkpoint_name(1)).c_str(), 0600), 0);
+  {
+    CheckpointFolder folder = fixture.open();
+    EXPECT_FALSE(folder.take_newest());
+    EXPECT_THAT(fixture.reports, testing::Each(HasSubstr("is a symbolic link")));
+    EXPECT_TRUE(fs::is_symlink(fixture.path(checkpoint_name(3))));  // reported, and left
+    save(folder, 1, true);
+    save(folder, 2, true);
+    EXPECT_EQ(read_bytes(fixture.path("best")), checkpoint_name(2) + "\n");
+    EXPECT_EQ(folder.take_newest()->find("x")->data<std::int64_t>()[0], 2);
+  }
+  fs::remove(fixture.path("lock"));
+  fs::create_symlink(victim, fixture.path("lock"));
+  EXPECT_THROW(fixture.open(), CheckpointError);
+  EXPECT_EQ(read_bytes(victim), "precious");
+}
+
 TEST(CheckpointFolder, FoldersThatCannotBeUsed) {
   const TemporaryFolder temporary;
   write_bytes(temporary.path("file"), "");

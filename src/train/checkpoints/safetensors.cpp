@@ -210,9 +210,9 @@ std::pair<Dims, std::int64_t> checked_size(const RawEntry& entry, const std::str
 
 void rethrow_as_checkpoint_error(const Error& error) { throw CheckpointError(error.problem()); }
 
-SafetensorsFile SafetensorsFile::open(const std::string& path) {
+SafetensorsFile SafetensorsFile::open(const std::string& path, base::PathOf origin) {
   try {
-    SafetensorsFile result(base::ReadableFile::open(path));
+    SafetensorsFile result(base::ReadableFile::open(path, origin));
     result.read_head();
     return result;
   } catch (const CheckpointError&) {
@@ -359,15 +359,18 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
 }
 
 void write_safetensors(const std::string& path, const std::string& head,
-                       const NamedTensors& tensors) {
+                       const NamedTensors& tensors, base::Existing existing) {
   try {
-    base::write_atomically(path, [&](const base::ByteSink& sink) {
-      sink(head);
-      for (const NamedTensor& entry : tensors) {
-        sink({reinterpret_cast<const char*>(entry.tensor.raw()),
-              static_cast<std::size_t>(entry.tensor.size_bytes())});
-      }
-    });
+    base::write_atomically(
+        path,
+        [&](const base::ByteSink& sink) {
+          sink(head);
+          for (const NamedTensor& entry : tensors) {
+            sink({reinterpret_cast<const char*>(entry.tensor.raw()),
+                  static_cast<std::size_t>(entry.tensor.size_bytes())});
+          }
+        },
+        existing);
   } catch (const Error& error) {
     rethrow_as_checkpoint_error(error);
   }

@@ -37,7 +37,7 @@ class SafetensorsFile {
   /// not JSON of this form, has duplicate names; an unknown type, more than 64 dimensions;
   /// shape and type that do not match the bytes; tensors that overlap, leave a gap or do not end
   /// where the file ends).
-  static SafetensorsFile open(const std::string& path);
+  static SafetensorsFile open(const std::string& path, base::PathOf origin = base::PathOf::kUser);
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsMetadata& metadata() const { return metadata_; }
@@ -72,7 +72,8 @@ std::string safetensors_head(const NamedTensors& tensors, const SafetensorsMetad
 
 /// Writes the file with base::write_atomically. Throws: CheckpointError.
 void write_safetensors(const std::string& path, const std::string& head,
-                       const NamedTensors& tensors);
+                       const NamedTensors& tensors,
+                       base::Existing existing = base::Existing::kReplace);
 
 /// An Error of base as CheckpointError.
 [[noreturn]] void rethrow_as_checkpoint_error(const Error& error);

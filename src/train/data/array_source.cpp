@@ -129,6 +129,18 @@ std::string without_suffix(const std::string& name) {
   return name.ends_with(".npy") ? name.substr(0, name.size() - 4) : name;
 }
 
+std::vector<ZipMember> list_arrays(const ReadableFile& file) {
+  std::vector<ZipMember> members = list_zip(file);
+  std::erase_if(members, [](const ZipMember& member) { return !member.name.ends_with(".npy"); });
+  return members;
+}
+
+Tensor read_whole(std::unique_ptr<ByteStream> bytes, const std::string& path,
+                  const std::string& name) {
+  NpyArray array(std::move(bytes), path, name, NpyUse::kWhole);
+  return array.read(0, array.rows());
+}
+
 }  // namespace
 }  // namespace onnxgrad::train
 
@@ -138,13 +150,37 @@ std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& 
                                      std::int64_t chunk_bytes) {
   const auto file = train::open_file(path);
   std::vector<train::NamedStream> streams;
-  for (const train::ZipMember& member : train::list_zip(*file)) {
-    if (!member.name.ends_with(".npy")) continue;
+  for (const train::ZipMember& member : train::list_arrays(*file)) {
     streams.push_back({.name = train::without_suffix(member.name),
                        .file = path,
                        .open = [file, member] { return train::open_zip_member(file, member); }});
   }
   return std::make_unique<train::ArraySource>(path, streams, layout, chunk_bytes);
+}
+
+std::vector<std::string> npz_names(const std::string& path) {
+  std::vector<std::string> names;
+  for (const train::ZipMember& member : train::list_arrays(*train::open_file(path))) {
+    names.push_back(train::without_suffix(member.name));
+  }
+  return names;
+}
+
+Tensor read_npz(const std::string& path, const std::string& name) {
+  const auto file = train::open_file(path);
+  for (const train::ZipMember& member : train::list_arrays(*file)) {
+    if (train::without_suffix(member.name) != name) continue;
+    if (!member.is_deflated) train::check_stored_member(file, member);
+    return train::read_whole(train::open_zip_member(file, member), path, name);
+  }
+  throw DataError({.what = fmt::format("there is no array '{}'", name),
+                   .where = {.file = path, .value = name},
+                   .hint = base::nearest_or(name, npz_names(path), "Use one that is in it.")});
+}
+
+Tensor read_npy(const std::string& path) {
+  const auto file = train::open_file(path);
+  return train::read_whole(train::file_part(file, 0, file->size_bytes()), path, "");
 }
 
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,

@@ -263,9 +263,29 @@ std::unique_ptr<ByteStream> open_zip_member(std::shared_ptr<const ReadableFile> 
   }
   const std::int64_t begin = member.offset + kHeaderBytes + number_at<std::uint16_t>(header, 26) +
                              number_at<std::uint16_t>(header, 28);
-  if (member.bytes < 0) refuse_file(*file, "its size in the zip archive is corrupt", member.name);
+  constexpr std::int64_t kMostInflated = 1032;  // bytes that deflate makes of one
+  if (member.bytes < 0 || member.stored_bytes < 0 ||
+      (member.is_deflated && member.bytes / kMostInflated > member.stored_bytes)) {
+    refuse_file(*file, "its size in the zip archive is corrupt", member.name);
+  }
   if (!member.is_deflated) return file_part(std::move(file), begin, member.bytes);
   return std::make_unique<DeflatedPart>(std::move(file), begin, member);
+}
+
+void check_stored_member(const std::shared_ptr<const ReadableFile>& file, const ZipMember& member) {
+  const auto bytes = open_zip_member(file, member);
+  std::vector<std::byte> piece(std::size_t{1} << 16);
+  uLong checksum = 0;
+  for (std::int64_t offset = 0; offset < member.bytes; offset += std::ssize(piece)) {
+    const auto count = std::min<std::int64_t>(std::ssize(piece), member.bytes - offset);
+    const auto part = std::span(piece).first(static_cast<std::size_t>(count));
+    bytes->read(offset, part);
+    checksum = ::crc32(checksum, reinterpret_cast<const Bytef*>(part.data()),
+                       static_cast<uInt>(part.size()));
+  }
+  if (checksum != member.crc32) {
+    refuse_file(*file, "the checksum of the array differs from that in the archive", member.name);
+  }
 }
 
 }  // namespace onnxgrad::train

@@ -43,10 +43,15 @@ struct ZipMember {
 std::vector<ZipMember> list_zip(const base::ReadableFile& file);
 
 /// The bytes of a member, decompressed piece by piece: a pass over it takes 64 KiB, whatever its
-/// declared size. Throws: DataError (a corrupt header). Its read() throws DataError if the
+/// declared size. Throws: DataError (a corrupt header, a size that so many compressed bytes cannot
+/// have). Its read() throws DataError if the
 /// compressed bytes are corrupt, yield fewer bytes than declared, or have a different checksum.
 std::unique_ptr<ByteStream> open_zip_member(std::shared_ptr<const base::ReadableFile> file,
                                             const ZipMember& member);
+/// Compares the checksum of a member that is not compressed, which reading a part of it does not.
+/// Throws: DataError.
+void check_stored_member(const std::shared_ptr<const base::ReadableFile>& file,
+                         const ZipMember& member);
 
 }  // namespace onnxgrad::train
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "onnxgrad/error.h"
 
 // Format: "\x93NUMPY", two bytes of version, the length of the header (two bytes, from 2.0 four),
@@ -239,17 +240,53 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   if (header.row_bytes == 0 && header.dims.front() > 0) {
     place.refuse("its rows are empty", "Save rows with at least one number.");
   }
-  if (is_fortran && header.dims.size() > 1 && header.row_bytes > header.item_bytes) {
-    place.refuse("it is stored column by column (Fortran order)",
-                 "Save numpy.ascontiguousarray(array).");
-  }
+  header.is_by_columns =
+      is_fortran && header.dims.size() > 1 && header.row_bytes > header.item_bytes;
   return header;
 }
 
-NpyArray::NpyArray(std::unique_ptr<ByteStream> bytes, const std::string& file, std::string name)
+NpyArray::NpyArray(std::unique_ptr<ByteStream> bytes, const std::string& file, std::string name,
+                   NpyUse use)
     : bytes_(std::move(bytes)),
       name_(std::move(name)),
-      header_(read_npy_header(*bytes_, file, name_)) {}
+      header_(read_npy_header(*bytes_, file, name_)) {
+  if (header_.is_by_columns && use == NpyUse::kRows) {
+    NpyPlace{file, name_}.refuse("it is stored column by column (Fortran order)",
+                                 "Save numpy.ascontiguousarray(array).");
+  }
+}
+
+namespace {
+
+// From the order in which the first index changes fastest to that in which the last one does.
+void to_row_order(std::span<std::byte> items, const std::vector<std::int64_t>& dims,
+                  std::size_t item_bytes) {
+  const std::vector<std::byte> source(items.begin(), items.end());
+  std::vector<std::size_t> strides(dims.size(), item_bytes);
+  for (std::size_t i = 1; i < dims.size(); ++i) {
+    strides[i] = strides[i - 1] * static_cast<std::size_t>(dims[i - 1]);
+  }
+  std::vector<std::int64_t> index(dims.size(), 0);
+  std::size_t from = 0;
+  for (std::size_t to = 0; to + item_bytes <= items.size(); to += item_bytes) {
+    std::memcpy(items.data() + to, source.data() + from, item_bytes);
+    for (std::size_t axis = dims.size(); axis-- > 0;) {
+      from += strides[axis];
+      if (++index[axis] < dims[axis]) break;
+      from -= strides[axis] * static_cast<std::size_t>(dims[axis]);
+      index[axis] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+void NpyArray::read_rows(std::int64_t first, std::int64_t count, std::span<std::byte> out) {
+  bytes_->read(header_.data_offset + first * header_.row_bytes, out);
+  if (!header_.is_by_columns) return;
+  ONNXGRAD_ASSERT(first == 0 && count == rows());
+  to_row_order(out, header_.dims, static_cast<std::size_t>(header_.item_bytes));
+}
 
 Dims NpyArray::dims_of(std::int64_t count) const {
   std::vector<std::int64_t> dims = header_.dims;
@@ -261,7 +298,7 @@ Tensor NpyArray::read(std::int64_t first, std::int64_t count) {
   if (header_.dtype == DataType::kString) return texts(first, count);
   Tensor rows = Tensor::empty(header_.dtype, dims_of(count));
   const std::span out(rows.mutable_raw(), static_cast<std::size_t>(count * header_.row_bytes));
-  bytes_->read(header_.data_offset + first * header_.row_bytes, out);
+  read_rows(first, count, out);
   if (header_.is_big_endian) swap_bytes(out, static_cast<std::size_t>(header_.item_bytes));
   if (header_.dtype == DataType::kBool) {
     for (std::byte& value : out) value = value == std::byte{0} ? std::byte{0} : std::byte{1};
@@ -271,7 +308,7 @@ Tensor NpyArray::read(std::int64_t first, std::int64_t count) {
 
 Tensor NpyArray::texts(std::int64_t first, std::int64_t count) {
   std::vector<std::byte> raw(static_cast<std::size_t>(count * header_.row_bytes));
-  bytes_->read(header_.data_offset + first * header_.row_bytes, raw);
+  read_rows(first, count, raw);
   if (header_.is_big_endian && header_.is_unicode) swap_bytes(raw, 4);
   Tensor rows = Tensor::empty(DataType::kString, dims_of(count));
   const auto item_bytes = static_cast<std::size_t>(header_.item_bytes);

@@ -365,7 +365,7 @@ std::string FitCheckpoints::write_parts() {
     const std::string name = checkpoint_name(fit_.session.step().steps());
     write_checkpoint(part_path(fmt::format("{}/{}", fit_.options.checkpoint->folder, name),
                                workers->rank(), workers->size()),
-                     part);
+                     part, base::Existing::kReplaceOwn);
   } catch (const CheckpointError& error) {
     problem = error.what();
   }

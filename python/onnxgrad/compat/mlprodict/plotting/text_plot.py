@@ -53,7 +53,5 @@ def _library() -> Any:
     try:
         from onnx_array_api.plotting import text_plot
     except ImportError as error:
-        raise ImportError(
-            "text plots need onnx-array-api: pip install onnxgrad[compat]."
-        ) from error
+        raise ImportError("text plots need onnx-array-api: pip install onnx-array-api") from error
     return text_plot

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import onnxgrad as og
 from onnxgrad.files import write_file
 
 __all__ = ["CheckpointState", "Parameter", "Parameters", "Properties"]
@@ -141,14 +142,36 @@ class CheckpointState:
 
     @classmethod
     def load_checkpoint(cls, checkpoint_uri: str | os.PathLike[str]) -> CheckpointState:
-        """Read a file written by `generate_artifacts` or `save_checkpoint`."""
-        with Path(checkpoint_uri).open("rb") as file, np.load(file, allow_pickle=False) as found:
-            head = json.loads(str(found["head"]))
-            parameters = {name: found[f"parameter/{name}"] for name in head["parameters"]}
-            state = cls(parameters, head["trained"])
-            state._optimizer = {
-                name: found[f"optimizer/{name}"] for name in head.get("optimizer", [])
-            }
+        """Read a file written by `generate_artifacts` or `save_checkpoint`.
+
+        Raises
+        ------
+        FileNotFoundError
+        CheckpointError
+            It is no such file, or damaged.
+        """
+        path = Path(checkpoint_uri)
+        try:
+            if path.exists() and not path.is_file():  # a pipe would be waited for
+                raise ValueError("it is not a regular file")
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
+                return cls._from_arrays(found)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:  # NumPy does not document what a damaged file raises
+            raise og.CheckpointError(
+                what=f"{path}: this is not a checkpoint, or it is damaged",
+                file=str(path),
+                detail=str(error),
+                hint="Give a file that save_checkpoint or generate_artifacts wrote.",
+            ) from error
+
+    @classmethod
+    def _from_arrays(cls, found: Mapping[str, _Array]) -> CheckpointState:
+        head = json.loads(str(found["head"]))
+        parameters = {name: found[f"parameter/{name}"] for name in head["parameters"]}
+        state = cls(parameters, head["trained"])
+        state._optimizer = {name: found[f"optimizer/{name}"] for name in head.get("optimizer", [])}
         for name, value in head["properties"].items():
             state.properties[name] = value
         return state
