@@ -25,7 +25,8 @@ struct WriteOptions {
 };
 
 struct GradientOptions {
-  /// Weights and inputs to differentiate with respect to, by name; empty: the trainable weights.
+  /// Weights, inputs and inner values to differentiate with respect to, by name; empty: the
+  /// trainable weights, of a model without weights all floating-point inputs.
   std::vector<std::string> wrt = {};
   /// Outputs to differentiate; empty: "loss" if there is one, else every floating tensor output.
   std::vector<std::string> outputs = {};

@@ -75,6 +75,10 @@ struct UserLoss {
   std::shared_ptr<const std::string> model = {};  ///< a serialized ModelProto
   /// Applied to the scores before Softmax or Sigmoid, not to the probabilities.
   bool takes_scores = false;
+  /// A target int64 [N] is a class number, which accuracy and the model's list of classes are for.
+  /// Without such a list the first labels that are none of the scores' columns make it false: they
+  /// are passed on as they are (identities of which a loss compares pairs, say).
+  bool targets_are_classes = true;
 };
 
 /// The model contains its loss: `Loss::output` (or an inner value) is the loss of each row, [N]

@@ -21,27 +21,64 @@ bool is_differentiable(const Value& value) {
   return value.type.is_tensor() && is_floating(value.type.dtype);
 }
 
-// The values to differentiate by: weights and inputs by name, or the trainable weights.
-std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::string>& names) {
+// The trainable weights; of a model without weights, all floating-point inputs.
+std::vector<Value*> default_wrt(const ir::Model& model) {
   std::vector<Value*> wrt;
-  if (names.empty()) {
-    const auto weights = train::find_weights(model, train::builtin_engine().ops);
+  const auto weights = train::find_weights(model, train::builtin_engine().ops);
+  if (!weights.empty()) {
     for (const train::Weight& weight : train::select_weights(weights, {}, {})) {
       wrt.push_back(weight.value);
     }
     return wrt;
   }
-  std::vector<std::string> known;
-  for (const Value* value : model.graph->inputs) known.push_back(value->name);
-  for (const Value* value : model.graph->initializers) known.push_back(value->name);
+  std::vector<std::string> names;
+  for (Value* input : model.graph->inputs) {
+    names.push_back(input->name);
+    if (is_differentiable(*input)) wrt.push_back(input);
+  }
+  if (!wrt.empty()) return wrt;
+  throw ModelError({.what = "the model has no floating-point weight or input to differentiate by",
+                    .detail = "Inputs: " + base::quote_list(names) + ".",
+                    .hint = "Export the model with its weights as initializers, or name an inner "
+                            "value with wrt=."});
+}
+
+[[noreturn]] void refuse_wrt(const ir::Graph& graph, const std::string& name, const Value* value) {
+  std::vector<std::string> given;
+  for (const std::vector<Value*>* list : {&graph.inputs, &graph.initializers}) {
+    for (const Value* one : *list) {
+      if (is_differentiable(*one) && std::ranges::find(given, one->name) == given.end()) {
+        given.push_back(one->name);
+      }
+    }
+  }
+  std::vector<std::string> known = given;  // a name may be that of an inner value
+  for (const ir::Node* node : graph.nodes) {
+    for (const Value* output : node->outputs) {
+      if (output != nullptr && is_differentiable(*output)) known.push_back(output->name);
+    }
+  }
+  const std::string detail = "Weights and inputs: " + base::quote_list(given) + ".";
+  if (value != nullptr) {
+    throw ModelError({.what = "'" + name + "' is " + value->type.to_string() +
+                              ": only floating-point values have a gradient",
+                      .where = {.value = name},
+                      .detail = detail,
+                      .hint = "Leave it out of wrt=."});
+  }
+  throw ModelError({.what = "there is no floating-point weight, input or value '" + name + "'",
+                    .where = {.value = name},
+                    .detail = detail,
+                    .hint = base::nearest_or(name, known)});
+}
+
+// The values to differentiate by: weights, inputs and inner values by name.
+std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::string>& names) {
+  if (names.empty()) return default_wrt(model);
+  std::vector<Value*> wrt;
   for (const std::string& name : names) {
     Value* value = model.graph->find(name);
-    if (value == nullptr || value->producer != nullptr || !is_differentiable(*value)) {
-      throw ModelError({.what = "there is no floating-point weight or input '" + name + "'",
-                        .where = {.value = name},
-                        .detail = "There are " + base::quote_list(known) + ".",
-                        .hint = base::nearest_or(name, known)});
-    }
+    if (value == nullptr || !is_differentiable(*value)) refuse_wrt(*model.graph, name, value);
     wrt.push_back(value);
   }
   return wrt;
@@ -75,9 +112,10 @@ std::vector<Value*> find_outputs(const ir::Graph& graph, const std::vector<std::
   return outputs;
 }
 
-// Weights become inputs without default, after the model's own.
+// Weights become inputs without default, after the model's own; inner values stay what they are.
 void open_inputs(ir::Graph& graph, const std::vector<Value*>& wrt) {
   for (Value* value : wrt) {
+    if (value->producer != nullptr) continue;
     if (!value->is_input) {
       value->is_input = true;
       graph.inputs.push_back(value);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "onnx/contrib_schemas.h"
+#include "onnx/removed_operators.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::onnx_io {
@@ -67,6 +68,7 @@ class Catalogue {
   Catalogue() {
     add(schema_table());
     add(contrib_schema_table());
+    add(removed_schema_table());
     for (auto& [domain, operators] : by_domain_) {
       for (auto& [name, versions] : operators) {
         std::ranges::sort(versions.rows, {}, &SchemaRow::since_version);

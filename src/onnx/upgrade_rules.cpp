@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "onnx/functions.h"
+#include "onnx/removed_operators.h"
 #include "onnx/rewriting.h"
 #include "onnx/schemas.h"
 #include "onnxgrad/error.h"
@@ -22,6 +23,8 @@ namespace {
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
+
+constexpr std::string_view kHalfPixelForNearest = "tf_half_pixel_for_nn";  // of Resize
 
 [[noreturn]] void refuse_upgrade(const Node& node, std::string what) {
   throw ModelError({.what = std::move(what),
@@ -52,18 +55,41 @@ Replacement unsqueeze_13(Node& node, GraphBuilder& g) {
   return std::nullopt;
 }
 
-Replacement batch_normalization_9(Node& node, GraphBuilder& /*g*/) {
-  if (node.int_attribute("spatial", 1) != 1) {
-    refuse_upgrade(node, "spatial = 0, statistics per element, has no newer form");
-  }
+// Whether a BatchNormalization has more outputs than the first.
+bool has_statistics(const Node& node) {
+  return std::any_of(node.outputs.begin() + 1, node.outputs.end(),
+                     [](const Value* value) { return value != nullptr; });
+}
+
+// With spatial = 0, scale, bias and statistics have the shape of a row: each element of a row is a
+// channel of its own. Rows of rank 1 are the same in both forms.
+Replacement batch_normalization_9(Node& node, GraphBuilder& g) {
+  const bool is_spatial = node.int_attribute("spatial", 1) != 0;
   node.remove_attribute("spatial");
-  return std::nullopt;
+  const auto has_rank = [&](std::size_t i, std::size_t rank) {
+    return node.inputs[i]->type.has_rank() && node.inputs[i]->type.rank() == rank;
+  };
+  if (is_spatial || has_rank(0, 2) || has_rank(1, 1)) return std::nullopt;
+  Value* x = node.inputs[0];
+  Value* row = g.dims_of(x, 1, std::numeric_limits<std::int64_t>::max());
+  std::vector<Value*> inputs = {g.op("Flatten", {x}, {attribute("axis", std::int64_t{1})})};
+  for (std::size_t i = 1; i < 5; ++i) {
+    inputs.push_back(g.reshape(node.inputs[i], std::vector<std::int64_t>{-1}));
+  }
+  const bool is_training = has_statistics(node);
+  std::vector<ir::Attribute> attributes = node.attributes;
+  attributes.push_back(attribute("training_mode", std::int64_t{is_training ? 1 : 0}));
+  std::vector<Value*> results =
+      g.ops("BatchNormalization", std::move(inputs), is_training ? 3 : 1, std::move(attributes));
+  results[0] = g.reshape(results[0], g.shape_of(x));
+  for (std::size_t i = 1; i < results.size(); ++i) results[i] = g.reshape(results[i], row);
+  results.resize(node.outputs.size(), nullptr);
+  return results;
 }
 
 // Five outputs meant training mode; the last two were buffers for the backward pass.
 Replacement batch_normalization_14(Node& node, GraphBuilder& g) {
-  const auto is_present = [](const Value* value) { return value != nullptr; };
-  if (std::none_of(node.outputs.begin() + 1, node.outputs.end(), is_present)) {
+  if (!has_statistics(node)) {
     node.outputs.resize(1);
     return std::nullopt;
   }
@@ -150,8 +176,18 @@ Replacement resize_11(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Empty tensors meant absent roi and scales.
+// Empty tensors meant absent roi and scales. The mode tf_half_pixel_for_nn, half a pixel after
+// half_pixel, went: floor(x + 1/2) is round_prefer_ceil of x, and ceil(x + 1/2 - 1/2) its ceil.
 Replacement resize_13(Node& node, GraphBuilder& /*g*/) {
+  if (node.string_attribute("coordinate_transformation_mode", "") == kHalfPixelForNearest &&
+      node.string_attribute("mode", "nearest") == "nearest") {
+    const std::string nearest = node.string_attribute("nearest_mode", "round_prefer_floor");
+    const bool is_floor = nearest == "floor";
+    if (is_floor || nearest == "round_prefer_floor") {
+      node.set_attribute("coordinate_transformation_mode", std::string("half_pixel"));
+      node.set_attribute("nearest_mode", std::string(is_floor ? "round_prefer_ceil" : "ceil"));
+    }
+  }
   for (std::size_t i = 1; i < node.inputs.size(); ++i) {
     const Value* input = node.inputs[i];
     if (input != nullptr && input->is_initializer() && input->initializer.num_elements() == 0) {
@@ -531,6 +567,12 @@ std::optional<std::vector<Value*>> upgrade_node(Node& node, std::int64_t opset, 
       if (Replacement replacement = rule.apply(node, g)) return replacement;
       break;
     }
+  }
+  for (const RewriteRule& rule : removed_operator_rules()) {
+    if (node.op_type != rule.op_type || opset >= rule.opset) continue;
+    refuse_references(node);
+    if (Replacement replacement = rule.apply(node, g)) return replacement;
+    break;
   }
   return std::nullopt;
 }

@@ -1,5 +1,6 @@
 #include "runtime/packed_graph.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -20,11 +21,19 @@ PackedKind kind_of(const ir::Value* value) {
   return holds_sequence ? PackedKind::kOptionalSequence : PackedKind::kOptionalTensor;
 }
 
+bool gives_texts(const ir::Node& node) {
+  return std::ranges::any_of(node.outputs, [](const ir::Value* value) {
+    return value != nullptr && value->dtype() == DataType::kString;
+  });
+}
+
 void move_nodes(ir::Graph& graph, const opdef::KernelRegistry& kernels) {
   for (ir::Node* node : graph.nodes) {
     for (ir::Graph* body : node->subgraphs()) move_nodes(*body, kernels);
     const bool is_standard = node->domain.empty() || node->domain == "ai.onnx.ml";
     if (!is_standard || kernels.dynamic(ir::kFusedDomain, node->op_type) == nullptr) continue;
+    // Operators with kernels for plans have the other form for texts, which no plan holds.
+    if (!kernels.offers("", node->op_type).empty() && !gives_texts(*node)) continue;
     std::vector<std::int64_t> kinds;
     for (const ir::Value* value : node->inputs) {
       kinds.push_back(static_cast<std::int64_t>(kind_of(value)));

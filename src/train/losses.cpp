@@ -232,7 +232,7 @@ bool is_classification(const LossFunction& function, const Value& scores) {
   if (const auto* spec = std::get_if<SoftmaxCrossEntropy>(&function)) return !spec->one_hot;
   if (const auto* spec = std::get_if<UserLoss>(&function)) {
     const ir::Type type = user_target_type(*spec, scores);
-    return type.dtype == DataType::kInt64 && type.rank() == 1;
+    return spec->targets_are_classes && type.dtype == DataType::kInt64 && type.rank() == 1;
   }
   return true;
 }

@@ -286,7 +286,7 @@ std::vector<opdef::AttributeSpec> interpolation_specs() {
       choice_attribute("mode", {"nearest", "linear", "cubic"}),
       choice_attribute("coordinate_transformation_mode",
                        {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-                        "asymmetric", "tf_crop_and_resize"}),
+                        "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn"}),
       choice_attribute("nearest_mode",
                        {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil"}),
       float_attribute("cubic_coeff_a", -0.75F),

@@ -83,10 +83,11 @@ struct Layout {
 Layout layout_of(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   const Dims& scale = request.inputs[1].dims;
-  if (scale.rank() == 0) {
+  const std::int64_t block = request.node.int_attribute("block_size");
+  // One scale is that of all elements, whatever the axis: it may not be one of x.
+  if (scale.rank() == 0 || (scale.rank() == 1 && scale[0] == 1 && block == 0)) {
     return {.kind = Layout::Kind::kSingle, .outer = 1, .size = x.num_elements(), .inner = 1};
   }
-  const std::int64_t block = request.node.int_attribute("block_size");
   if (x.rank() == 0) {
     if (scale.num_elements() != 1) refuse_scale(request);
     return {};
@@ -107,9 +108,6 @@ Layout layout_of(const KernelRequest& request) {
     }
   } else {
     fits = scale.rank() == 1 && scale[0] == layout.size;
-    if (!fits && scale.rank() == 1 && scale[0] == 1) {
-      return {.kind = Layout::Kind::kSingle, .outer = 1, .size = x.num_elements(), .inner = 1};
-    }
   }
   if (!fits) refuse_scale(request);
   return layout;

@@ -1,7 +1,9 @@
+#include <utility>
+
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// RandomNormal, RandomUniform, their Like forms and Bernoulli (ai.onnx 22). No gradient flows back
+// RandomNormal, RandomUniform, their Like forms, Bernoulli and Multinomial (ai.onnx 22). No gradient flows back
 // through a draw: an input determines its shape, or a probability with a discontinuous effect.
 
 namespace onnxgrad::ops::draw_op {
@@ -46,6 +48,16 @@ void register_draw(opdef::OpRegistry& registry) {
   registry.add(draw("RandomUniform", {shape_spec(), dtype_spec(kFloat32), low, high}));
   registry.add(draw("RandomUniformLike", {dtype_spec(), low, high}));
   registry.add(draw("Bernoulli", {dtype_spec()}));
+  constexpr auto kInt32 = static_cast<std::int64_t>(DataType::kInt32);
+  opdef::AttributeSpec classes = dtype_spec(kInt32);
+  classes.min = kInt32;
+  classes.max = static_cast<std::int64_t>(DataType::kInt64);
+  registry.add(draw("Multinomial", {std::move(classes),
+                                    {.name = "sample_size",
+                                     .type = opdef::AttributeType::kInt,
+                                     .min = 0,
+                                     .max = std::int64_t{1} << 40,
+                                     .default_value = std::int64_t{1}}}));
 }
 
 }  // namespace onnxgrad::ops::draw_op

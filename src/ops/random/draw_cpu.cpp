@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <numbers>
@@ -101,6 +102,45 @@ void run_bernoulli(const void* data, std::byte* const* args, const Launch& launc
   });
 }
 
+struct MultinomialTask {
+  DrawTask draw;
+  std::int64_t samples = 1;  ///< of each row
+  std::int64_t classes = 0;
+};
+
+// sums[c] = sum over j <= c of exp(logits[j] - max), of a row of scores.
+template <std::floating_point P>
+void add_up_row(const MultinomialTask& task, const P* logits, std::int64_t row, double* sums) {
+  const P largest = task.classes == 0 ? P{0} : *std::max_element(logits, logits + task.classes);
+  double total = 0;
+  for (std::int64_t c = 0; c < task.classes; ++c) {
+    sums[c] = total += std::exp(static_cast<double>(logits[c]) - static_cast<double>(largest));
+  }
+  if (total > 0 && std::isfinite(total)) return;
+  throw DataError({.what = fmt::format("row {} has no class with a probability", row),
+                   .where = {.node = task.draw.node, .op_type = "Multinomial", .value = "input"},
+                   .detail = "Rows are scores, of which softmax makes probabilities.",
+                   .hint = "Give finite numbers; -infinity leaves out a class, not all of a row."});
+}
+
+// args: scores [rows, classes], classes drawn [rows, samples], sums of a row.
+template <std::floating_point P, class T>
+void run_multinomial(const void* data, std::byte* const* args, const Launch& launch) {
+  const auto& task = *static_cast<const MultinomialTask*>(data);
+  const P* logits = reinterpret_cast<const P*>(args[0]);
+  T* y = reinterpret_cast<T*>(args[1]);
+  auto* sums = reinterpret_cast<double*>(args[2]);
+  std::int64_t summed = -1;
+  visit_draws<uniform_pair>(task.draw, launch, [&](std::int64_t i, double unit) {
+    const std::int64_t row = i / task.samples;
+    if (row != summed) add_up_row(task, logits + row * task.classes, row, sums);
+    summed = row;
+    const double wanted = unit * sums[task.classes - 1];
+    const auto* found = std::upper_bound(sums, sums + task.classes - 1, wanted);
+    y[i] = static_cast<T>(found - sums);
+  });
+}
+
 DrawTask make_task(const KernelRequest& request) {
   return {.draws = DrawStream::of(request.node),
           .rows = RowStretches::of(request.node, request.outputs[0].dims),
@@ -164,6 +204,33 @@ KernelOffer offer_bernoulli(const KernelRequest& request) {
   return offer;
 }
 
+template <std::floating_point P>
+opdef::KernelFn multinomial_kernel(DataType dtype) {
+  if (dtype == DataType::kInt32) return run_multinomial<P, std::int32_t>;
+  return dtype == DataType::kInt64 ? run_multinomial<P, std::int64_t> : nullptr;
+}
+
+KernelOffer offer_multinomial(const KernelRequest& request) {
+  const DataType given = request.inputs[0].dtype;
+  const DataType wanted = request.outputs[0].dtype;
+  opdef::KernelFn fn = nullptr;
+  if (given == DataType::kFloat32) fn = multinomial_kernel<float>(wanted);
+  if (given == DataType::kFloat64) fn = multinomial_kernel<double>(wanted);
+  if (fn == nullptr) return decline_dtype(request, given);
+  const Dims& x = request.inputs[0].dims;
+  if (x.rank() != 2) {
+    throw ShapeError({.what = "scores of shape " + x.to_string() + ", expected [rows, classes]",
+                      .where = {.value = "input"},
+                      .hint = "Give one row of scores for each row of draws."});
+  }
+  const MultinomialTask task{.draw = make_task(request),
+                             .samples = request.node.int_attribute("sample_size"),
+                             .classes = x[1]};
+  KernelOffer offer = prepared(fn, task, "reference");
+  offer.kernel.scratch_bytes = std::max<std::int64_t>(x[1], 1) * std::int64_t{sizeof(double)};
+  return offer;
+}
+
 }  // namespace
 
 void register_draw_cpu(opdef::KernelRegistry& registry) {
@@ -172,6 +239,7 @@ void register_draw_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "RandomUniform", 0, offer_uniform);
   registry.add("", "RandomUniformLike", 0, offer_uniform);
   registry.add("", "Bernoulli", 0, offer_bernoulli);
+  registry.add("", "Multinomial", 0, offer_multinomial);
 }
 
 }  // namespace onnxgrad::ops::draw_cpu

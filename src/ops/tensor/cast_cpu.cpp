@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -13,7 +15,8 @@
 #include "ops/quantize/small_types.h"
 
 // Cast from and to the types that the element-wise kernel does not load and store: floating-point
-// numbers of 4 and 8 bits, integers of 2 and 4 bits; and from texts to numbers.
+// numbers of 4 and 8 bits, integers of 2 and 4 bits; and from texts to numbers. Casts to texts, which
+// no plan holds, are calls of their own.
 
 namespace onnxgrad::ops::cast_cpu {
 namespace {
@@ -171,9 +174,38 @@ KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
   return offer;
 }
 
+// As onnxruntime writes numbers: integers and truth values (1, 0) with all digits, floating-point
+// numbers of any type with at most 8 significant digits, NaN, INF and -INF.
+std::string text_of(double number) {
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number < 0 ? "-INF" : "INF";
+  return fmt::format("{:.8g}", number);
+}
+
+std::vector<Tensor> run_write_texts(const opdef::DynamicCall& call) {
+  const Tensor& x = call.inputs.at(0);
+  const DataType from = x.dtype();
+  if (from == DataType::kString) return {x};
+  const bool is_number = is_small_float(from) || is_floating(from);
+  std::vector<std::string> texts;
+  texts.reserve(static_cast<std::size_t>(x.num_elements()));
+  for (std::int64_t i = 0; i < x.num_elements(); ++i) {
+    if (from == DataType::kInt64) {  // all digits, which a double does not have
+      texts.push_back(fmt::format("{}", reinterpret_cast<const std::int64_t*>(x.raw())[i]));
+    } else if (from == DataType::kUint64) {
+      texts.push_back(fmt::format("{}", reinterpret_cast<const std::uint64_t*>(x.raw())[i]));
+    } else {
+      const double number = load_plain(from, x.raw(), i);
+      texts.push_back(is_number ? text_of(number) : fmt::format("{:.0f}", number));
+    }
+  }
+  return {Tensor::from_strings(std::move(texts), x.dims())};
+}
+
 KernelOffer offer_cast(const KernelRequest& request) {
   const DataType from = request.inputs[0].dtype;
   const DataType to = request.outputs[0].dtype;
+  if (to == DataType::kString) return KernelOffer::decline("texts are in no plan");
   if (from == DataType::kString) return offer_text_cast(request, to);
   const auto is_own = [](DataType dtype) { return is_small_float(dtype) || is_bit_integer(dtype); };
   const auto is_known = [](DataType dtype) { return is_small_type(dtype) || is_plain(dtype); };
@@ -192,6 +224,9 @@ KernelOffer offer_cast(const KernelRequest& request) {
 
 }  // namespace
 
-void register_cast_cpu(opdef::KernelRegistry& registry) { registry.add("", "Cast", 0, offer_cast); }
+void register_cast_cpu(opdef::KernelRegistry& registry) {
+  registry.add("", "Cast", 0, offer_cast);
+  registry.add_dynamic(ir::kFusedDomain, "Cast", run_write_texts);
+}
 
 }  // namespace onnxgrad::ops::cast_cpu

@@ -13,15 +13,21 @@ std::vector<Value*> reshape_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.reshape(ctx.cotangent(0), shape_value(g, ctx.input(0)))};
 }
 
+// The axes as a list: Unsqueeze takes one number of rank 0 as well in onnxruntime, Squeeze does not.
+Value* axes_list(VjpContext& ctx, GraphBuilder& g) {
+  Value* axes = ctx.input(1);
+  return known_rank(axes) == std::size_t{1} ? axes : g.reshape(axes, std::vector<std::int64_t>{-1});
+}
+
 // dx = dy with the axes restored.
 std::vector<Value*> squeeze_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (ctx.input(1) == nullptr) return reshape_vjp(ctx, g);
-  return {g.op("Unsqueeze", {ctx.cotangent(0), ctx.input(1)})};
+  return {g.op("Unsqueeze", {ctx.cotangent(0), axes_list(ctx, g)})};
 }
 
 // dx = dy without the axes.
 std::vector<Value*> unsqueeze_vjp(VjpContext& ctx, GraphBuilder& g) {
-  return {g.op("Squeeze", {ctx.cotangent(0), ctx.input(1)})};
+  return {g.op("Squeeze", {ctx.cotangent(0), axes_list(ctx, g)})};
 }
 
 // True where the shapes before and after are known to be the same.

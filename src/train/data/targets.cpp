@@ -445,6 +445,8 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
 
 void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {
   if (!loss.is_classifier || loss.num_classes == 0) return;
+  // Whole numbers that a loss of the user's reads need not be classes.
+  if (std::holds_alternative<UserLoss>(loss.function) && !loss.classes.is_defined()) return;
   const auto ignored = ignored_class(loss.function);
   const auto numbers = target.data<std::int64_t>();
   for (std::size_t row = 0; row < numbers.size(); ++row) {

@@ -38,6 +38,21 @@ void settle(Loss& loss, const LossInfo& info, const LabelForm& form) {
   if (form.soft_targets && can_take_fractions(info)) {
     loss.function = with_soft_targets(info.function);
   }
+  if (const auto* user = std::get_if<UserLoss>(&info.function); user && form.targets_are_values) {
+    UserLoss function = *user;
+    function.targets_are_classes = false;
+    loss.function = std::move(function);
+  }
+}
+
+// Whether labels of a user's loss are none of the classes that the scores have columns for.
+bool are_values(const LossInfo& loss, const Tensor& labels) {
+  const bool may_be = std::holds_alternative<UserLoss>(loss.function) && loss.is_classifier &&
+                      !loss.classes.is_defined() && loss.num_classes > 0;
+  if (!may_be || labels.dtype() == DataType::kString) return false;
+  return std::ranges::any_of(labels.to_doubles(), [&](double label) {
+    return label < 0 || label >= static_cast<double>(loss.num_classes);
+  });
 }
 
 bool is_open(const LossInfo& loss) {
@@ -69,10 +84,12 @@ bool Session::is_open() const { return train::is_open(graph().loss); }
 LabelForms Session::label_forms() const {
   LabelForms forms;
   const auto add = [&](const LossInfo& info) {
+    const auto* user = std::get_if<UserLoss>(&info.function);
     forms.push_back(
         {.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
          .soft_targets = has_soft_targets(info.function),
-         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function)});
+         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function),
+         .targets_are_values = user != nullptr && !user->targets_are_classes});
   };
   add(graph().loss);
   for (const LossInfo& other : graph().loss.others) add(other);
@@ -111,6 +128,7 @@ void Session::settle_by_labels(const FirstRows& rows) {
     if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0) return;
     if (info.is_class_axis_open) forms[i].class_axis = find_class_axis(info, labels->dims(), rows);
     if (can_take_fractions(info) && has_fractions(*labels)) forms[i].soft_targets = true;
+    if (are_values(info, *labels)) forms[i].targets_are_values = true;
   });
   set_label_forms(forms);
 }
