@@ -8,6 +8,7 @@
 #include "ir/naming.h"
 #include "onnx/inference.h"
 #include "onnxgrad/version.h"
+#include "ops/older_bodies.h"
 #include "train/engine.h"
 #include "train/stop_gradient.h"
 #include "train/weights.h"
@@ -148,8 +149,8 @@ Model write_graph(ir::Model model, const WriteOptions& options) {
   model.state.clear();  // in a file, state is plain inputs and outputs
   model.producer_name = "onnxgrad";
   model.producer_version = version();
-  ir::Model written =
-      onnx_io::to_target_opset(model, options.target_opset, options.inline_functions);
+  ir::Model written = onnx_io::to_target_opset(model, options.target_opset,
+                                               options.inline_functions, ops::older_body);
   ir::eliminate_dead_nodes(*written.graph);  // constants that only other forms of nodes read
   return wrap(std::move(written));
 }

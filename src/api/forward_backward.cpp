@@ -3,6 +3,7 @@
 #include "api/call_guard.h"
 #include "api/model_impl.h"
 #include "onnxgrad/version.h"
+#include "ops/older_bodies.h"
 #include "train/forward_backward.h"
 
 namespace onnxgrad {
@@ -24,7 +25,8 @@ Model write(const ir::Model& graph, const WriteOptions& options) {
   ir::Model model = ir::clone(graph);
   model.producer_name = "onnxgrad";
   model.producer_version = version();
-  return api::wrap(onnx_io::to_target_opset(model, options.target_opset, options.inline_functions));
+  return api::wrap(onnx_io::to_target_opset(model, options.target_opset, options.inline_functions,
+                                            ops::older_body));
 }
 
 }  // namespace

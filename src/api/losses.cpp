@@ -8,6 +8,7 @@
 #include "ir/builder.h"
 #include "ir/naming.h"
 #include "onnxgrad/tables.h"
+#include "ops/older_bodies.h"
 #include "train/engine.h"
 #include "train/heads/heads.h"
 #include "train/losses/table.h"
@@ -48,7 +49,8 @@ ir::Model loss_only(const train::LossGraph& loss) {
 // A loss written for a file of that opset.
 ir::Model in_opset(const ir::Model& loss, std::int64_t opset) {
   try {
-    return onnx_io::to_target_opset(loss, std::min(opset, ir::kInternalOpset), true);
+    return onnx_io::to_target_opset(loss, std::min(opset, ir::kInternalOpset), true,
+                                    ops::older_body);
   } catch (const ModelError& error) {
     Problem problem = error.problem();
     problem.hint = "Pass a newer target_opset, such as 17: the model is then converted to it.";

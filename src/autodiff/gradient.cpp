@@ -130,7 +130,12 @@ Value* conform(ir::GraphBuilder& g, bool broadcasts, const Node& node, Value* gr
          .hint = "Check that the inputs and attributes of the node match: run the model. If it "
                  "runs, this is a bug in onnxgrad: please report it with the model."});
   }
-  if (input->type.is_tensor() && !given) gradient->type = opdef::gradient_type(input->type);
+  if (!input->type.is_tensor() || given) return gradient;
+  ir::Type type = opdef::gradient_type(input->type);
+  // What a body captures may have another shape in another branch.
+  const bool is_captured = gradient->graph != &g.graph();
+  if (is_captured && gradient->type.shape != type.shape) gradient = g.identity(gradient);
+  gradient->type = std::move(type);
   return gradient;
 }
 

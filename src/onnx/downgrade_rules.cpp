@@ -3,10 +3,14 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "onnx/downgrade_dense.h"
+#include "onnx/downgrade_forms.h"
+#include "onnx/downgrading.h"
 #include "onnx/functions.h"
 #include "onnx/known_values.h"
 #include "onnx/rewriting.h"
@@ -18,15 +22,16 @@
 // necessary rule.
 
 namespace onnxgrad::onnx_io {
-namespace {
 
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
 
-[[noreturn]] void refuse_downgrade(const Node& node, const std::string& what) {
+void refuse_downgrade(const Node& node, const std::string& what) {
   throw ModelError({.what = what + ", which the target opset cannot express",
-                    .where = {.node = node.name, .op_type = node.op_type},
+                    .where = {.graph = node.graph == nullptr ? "" : node.graph->name,
+                              .node = node.name,
+                              .op_type = node.op_type},
                     .hint = "Choose a newer target opset."});
 }
 
@@ -35,6 +40,14 @@ std::vector<std::int64_t> constant_ints(const Node& node, std::size_t input, con
   if (!numbers) refuse_downgrade(node, std::string(what) + " that are not constant");
   return *numbers;
 }
+
+std::size_t known_rank(const Node& node, std::size_t input) {
+  const Value* x = node.input(input);
+  if (x == nullptr || !x->type.has_rank()) refuse_downgrade(node, "an input of unknown rank");
+  return x->type.rank();
+}
+
+namespace {
 
 double constant_number(const Node& node, std::size_t input, const char* what) {
   const Tensor* tensor = constant_of(node.input(input));
@@ -49,10 +62,34 @@ void erase_input(Node& node, std::size_t index) {
   while (!node.inputs.empty() && node.inputs.back() == nullptr) node.inputs.pop_back();
 }
 
-std::size_t known_rank(const Node& node) {
-  const Value* x = node.input(0);
-  if (x == nullptr || !x->type.has_rank()) refuse_downgrade(node, "an input of unknown rank");
-  return x->type.rank();
+// Whether each axis of x is summed over, bool [rank], where GraphBuilder::sum_to compares shapes at
+// run time: the axes are the places of the true elements of a list.
+Value* chosen_axes(const Node& node) {
+  const Node* squeeze = node.inputs[1]->producer;
+  if (squeeze == nullptr || squeeze->op_type != "Squeeze") return nullptr;
+  const Node* places = squeeze->inputs.at(0)->producer;
+  const bool is_found = places != nullptr && places->op_type == "NonZero";
+  return is_found ? places->inputs.at(0) : nullptr;
+}
+
+// ReduceSum over axes that are known at run time: an If for each axis.
+Replacement reduce_chosen_axes(Node& node, GraphBuilder& g, Value* is_chosen) {
+  const std::size_t rank = known_rank(node);
+  if (node.int_attribute("keepdims", 1) == 0) refuse_downgrade(node, "axes that are not constant");
+  Value* y = node.inputs[0];
+  for (std::size_t i = 0; i < rank; ++i) {
+    const auto axis = static_cast<std::int64_t>(i);
+    const std::string name = node.op_type + "_" + std::to_string(i);
+    Value* const x = y;
+    const ir::GraphPtr sum = g.subgraph(name + "_sum", [&](GraphBuilder& inner) {
+      return std::vector<Value*>{inner.op(node.op_type, {x, inner.ints({axis})})};
+    });
+    const ir::GraphPtr same = g.subgraph(
+        name + "_same", [&](GraphBuilder& inner) { return std::vector{inner.identity(x)}; });
+    y = g.op("If", {g.squeeze(g.gather(is_chosen, g.ints({axis}), 0), {0})},
+             {attribute("then_branch", sum), attribute("else_branch", same)});
+  }
+  return {{y}};
 }
 
 Replacement reduce_axes(Node& node, GraphBuilder& g) {
@@ -63,6 +100,10 @@ Replacement reduce_axes(Node& node, GraphBuilder& g) {
                        node.op_type == "ReduceProd";
     if (!keeps) refuse_downgrade(node, "noop_with_empty_axes");
     return std::vector<Value*>{g.identity(node.inputs[0])};
+  }
+  const bool is_known = known_ints(node.input(1)).has_value();
+  if (Value* is_chosen = is_known ? nullptr : chosen_axes(node)) {
+    return reduce_chosen_axes(node, g, is_chosen);
   }
   const std::vector<std::int64_t> axes = constant_ints(node, 1, "axes");
   erase_input(node, 1);
@@ -129,43 +170,6 @@ Replacement pad_10(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-Replacement resize_18(Node& node, GraphBuilder& /*g*/) {
-  if (node.string_attribute("coordinate_transformation_mode", "") == "half_pixel_symmetric") {
-    refuse_downgrade(node, "half_pixel_symmetric");
-  }
-  return std::nullopt;
-}
-
-// Scales and sizes of some axes become those of all axes.
-Replacement resize_17(Node& node, GraphBuilder& g) {
-  const std::vector<std::int64_t> axes = node.ints_attribute("axes");
-  node.remove_attribute("axes");
-  if (axes.empty()) return std::nullopt;
-  const std::size_t rank = known_rank(node);
-  if (node.input(1) != nullptr) refuse_downgrade(node, "a region of interest of some axes");
-  const Tensor* scales = constant_of(node.input(2));
-  if (scales == nullptr) refuse_downgrade(node, "axes with sizes");
-  const std::vector<double> some = scales->to_doubles();
-  if (some.size() != axes.size()) refuse_downgrade(node, "scales that do not match the axes");
-  std::vector<float> all(rank, 1.0F);
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    all[static_cast<std::size_t>(normalize_axis(axes[i], rank))] = static_cast<float>(some[i]);
-  }
-  node.inputs[2] = g.constant(Tensor::from(all, Dims{static_cast<std::int64_t>(rank)}), "scales");
-  return std::nullopt;
-}
-
-// roi and scales must be present; empty ones mean absent ones.
-Replacement resize_12(Node& node, GraphBuilder& g) {
-  node.inputs.resize(std::max<std::size_t>(node.inputs.size(), 3), nullptr);
-  for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
-    if (node.inputs[i] == nullptr) {
-      node.inputs[i] = g.constant(Tensor::zeros(DataType::kFloat32, {0}), "empty");
-    }
-  }
-  return std::nullopt;
-}
-
 Replacement scatter_17(Node& node, GraphBuilder& /*g*/) {
   const std::string reduction = node.string_attribute("reduction", "none");
   if (reduction == "max" || reduction == "min") refuse_downgrade(node, "reduction " + reduction);
@@ -183,10 +187,6 @@ Replacement roi_align_15(Node& node, GraphBuilder& /*g*/) {
   if (mode != "output_half_pixel") refuse_downgrade(node, "mode " + mode);
   node.remove_attribute("coordinate_transformation_mode");
   return std::nullopt;
-}
-
-Replacement resize_10(Node& node, GraphBuilder& /*g*/) {
-  refuse_downgrade(node, "Resize with coordinate modes");
 }
 
 Replacement grid_sample_19(Node& node, GraphBuilder& /*g*/) {
@@ -215,11 +215,25 @@ Replacement remove_unit_dilations(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-Replacement reshape_13(Node& node, GraphBuilder& /*g*/) {
+// A 0 in the shape copied the dimension of the input. Where a shape is computed, its zeros are
+// those of the input, in the same places: other tensors without elements are an error when they are
+// run.
+Replacement reshape_13(Node& node, GraphBuilder& g) {
   if (node.int_attribute("allowzero", 0) == 0) return std::nullopt;
-  const std::vector<std::int64_t> shape = constant_ints(node, 1, "zero dimensions");
-  if (std::ranges::find(shape, 0) != shape.end()) refuse_downgrade(node, "a dimension of 0");
   node.remove_attribute("allowzero");
+  const auto shape = known_ints(node.input(1));
+  if (!shape || std::ranges::find(*shape, 0) == shape->end()) return std::nullopt;
+  const Value* x = node.inputs.at(0);
+  for (std::size_t i = 0; i < shape->size(); ++i) {
+    const bool is_same = x->type.has_rank() && i < x->type.rank() &&
+                         (*x->type.shape)[i].is_static() && (*x->type.shape)[i].value() == 0;
+    if ((*shape)[i] != 0 || is_same) continue;
+    if (!x->type.is_tensor() || x->dtype() == DataType::kString) {
+      refuse_downgrade(node, "a dimension of 0");
+    }
+    return {{g.op("ConstantOfShape", {g.ints(*shape)},
+                  {attribute("value", Tensor::zeros(x->dtype(), {1}))})}};
+  }
   return std::nullopt;
 }
 
@@ -281,11 +295,43 @@ Replacement clip_10(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-Replacement slice_9(Node& node, GraphBuilder& /*g*/) {
+// Every step-th element along an axis, as a Gather.
+Replacement gather_steps(const Node& node, GraphBuilder& g, std::span<const std::int64_t> steps) {
+  const std::vector<std::int64_t> starts = constant_ints(node, 1, "starts");
+  const std::vector<std::int64_t> ends = constant_ints(node, 2, "ends");
+  const std::size_t rank = known_rank(node);
+  Value* y = node.inputs[0];
+  std::vector<std::int64_t> axes(starts.size());
+  std::iota(axes.begin(), axes.end(), 0);
+  if (node.input(3) != nullptr) axes = constant_ints(node, 3, "axes");
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const std::int64_t axis = normalize_axis(axes.at(i), rank);
+    const ir::Dim& dim = (*node.inputs[0]->type.shape)[static_cast<std::size_t>(axis)];
+    if (!dim.is_static()) refuse_downgrade(node, "steps along an axis of unknown length");
+    const std::int64_t length = dim.value();
+    const std::int64_t step = steps[i];
+    const auto clamped = [&](std::int64_t place) {
+      if (place < 0) place += length;
+      return step > 0 ? std::clamp<std::int64_t>(place, 0, length)
+                      : std::clamp<std::int64_t>(place, -1, length - 1);
+    };
+    const std::int64_t first = clamped(starts[i]);
+    const std::int64_t end = ends.at(i) < -length ? (step > 0 ? 0 : -1) : clamped(ends[i]);
+    std::vector<std::int64_t> places;
+    for (std::int64_t place = first; step > 0 ? place < end : place > end; place += step) {
+      places.push_back(place);
+    }
+    y = g.gather(y, g.ints(places), axis);
+  }
+  return {{y}};
+}
+
+Replacement slice_9(Node& node, GraphBuilder& g) {
   if (node.input(4) != nullptr) {
     const std::vector<std::int64_t> steps = constant_ints(node, 4, "steps");
-    if (std::ranges::any_of(steps, [](std::int64_t s) { return s != 1; }))
-      refuse_downgrade(node, "steps");
+    if (std::ranges::any_of(steps, [](std::int64_t s) { return s != 1; })) {
+      return gather_steps(node, g, steps);
+    }
   }
   node.set_attribute("starts", constant_ints(node, 1, "starts"));
   node.set_attribute("ends", constant_ints(node, 2, "ends"));
@@ -323,19 +369,35 @@ Replacement constant_11(Node& node, GraphBuilder& /*g*/) {
 // The newest opset that needs the older form.
 constexpr RewriteRule kDowngradeRules[] = {
     {"AveragePool", 18, remove_unit_dilations},
+    {"BatchNormalization", 13, batch_normalization_13},
     {"CastLike", 14, cast_like_14},
     {"Clip", 10, clip_10},
     {"Constant", 11, constant_11},
+    {"CumSum", 10, cumsum_10},
     {"DFT", 19, dft_19},
+    {"DequantizeLinear", 22, dequantize_22},
+    {"DequantizeLinear", 20, quantize_20},
+    {"DequantizeLinear", 12, quantize_12},
     {"Dropout", 11, dropout_11},
+    {"Equal", 10, equal_10},
+    {"GatherElements", 10, gather_elements_10},
+    {"GatherND", 10, gather_nd_10},
+    {"Gemm", 10, gemm_10},
     {"GridSample", 19, grid_sample_19},
     {"Hardmax", 12, softmax_12},
+    {"IsInf", 9, is_inf_9},
     {"LogSoftmax", 12, softmax_12},
     {"LpPool", 17, remove_unit_dilations},
     {"MaxPool", 9, remove_unit_dilations},
+    {"Mod", 9, mod_9},
+    {"OneHot", 10, one_hot_10},
     {"Pad", 18, pad_18},
     {"Pad", 17, pad_17},
     {"Pad", 10, pad_10},
+    {"QuantizeLinear", 22, quantize_22},
+    {"QuantizeLinear", 20, quantize_20},
+    {"QuantizeLinear", 12, quantize_12},
+    {"Range", 10, range_10},
     {"ReduceL1", 17, reduce_axes},
     {"ReduceL2", 17, reduce_axes},
     {"ReduceLogSum", 17, reduce_axes},
@@ -351,10 +413,15 @@ constexpr RewriteRule kDowngradeRules[] = {
     {"Resize", 17, resize_17},
     {"Resize", 12, resize_12},
     {"Resize", 10, resize_10},
+    {"Resize", 9, resize_9},
     {"RoiAlign", 15, roi_align_15},
+    {"Round", 10, round_10},
     {"ScatterElements", 17, scatter_17},
+    {"ScatterElements", 15, scatter_elements_15},
     {"ScatterElements", 10, scatter_10},
     {"ScatterND", 17, scatter_17},
+    {"ScatterND", 15, scatter_nd_15},
+    {"ScatterND", 10, scatter_nd_10},
     {"Shape", 14, shape_14},
     {"Slice", 9, slice_9},
     {"Softmax", 12, softmax_12},
@@ -362,6 +429,7 @@ constexpr RewriteRule kDowngradeRules[] = {
     {"Split", 12, split_12},
     {"Squeeze", 12, axes_to_attribute},
     {"TopK", 9, topk_9},
+    {"Trilu", 13, trilu_13},
     {"Unsqueeze", 12, axes_to_attribute},
 };
 

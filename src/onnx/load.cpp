@@ -86,6 +86,7 @@ FileModel import_bytes(Bytes bytes, const LoadOptions& options, const std::strin
   if (root.empty() && !path.empty()) root = base::real_folder(path);
   Importer importer(TensorDecoder(bytes, root, bytes.get()));
   ir::Model model = parse(importer, bytes->memory());
+  add_known_imports(model);
   check_model(model);
   return {.path = path,
           .bytes = std::move(bytes),

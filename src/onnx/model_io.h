@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -72,12 +73,17 @@ ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
                       const RegisteredOperators& operators = {},
                       const opdef::GradientAtFn& gradient_at = nullptr);
 
+/// The body of a function for files of an opset that lacks operators of its usual body, which calls
+/// of the function are then replaced by; nullopt: there is none.
+using OlderBodyFn = std::optional<ir::Function> (*)(const ir::Node& call, std::int64_t opset);
+
 /// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
 /// IR version of its time, at most 10; with `inline_functions` no local functions remain. `model`
 /// may be of any opset. Newer operators are expanded to their bodies; those that stock
 /// onnxruntime does not run (in float64, or in the version of that opset) are rewritten.
-/// Throws: ModelError naming a node that this opset cannot express.
-ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions);
+/// `older_body`: see OlderBodyFn. Throws: ModelError naming a node that this opset cannot express.
+ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions,
+                          OlderBodyFn older_body = nullptr);
 
 /// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its
 /// origin has the location) and nothing else changed: a weight's data is overwritten in place,

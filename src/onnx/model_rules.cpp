@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ir/builder.h"
 #include "onnx/functions.h"
 #include "onnx/operator_table.h"
 #include "onnx/schemas.h"
@@ -194,6 +195,20 @@ const ir::Function* called_function(const ir::Model& model, const ir::Node& node
   const auto found = std::ranges::find_if(
       model.functions, [&key](const ir::Function& function) { return key_of(function) == key; });
   return found == model.functions.end() ? nullptr : &*found;
+}
+
+void add_known_imports(ir::Model& model) {
+  if (model.opset_imports.empty()) return;  // refused
+  const std::pair<std::string, std::int64_t> known[] = {
+      {"", ir::kInternalOpset}, {"ai.onnx.ml", newest_opset("ai.onnx.ml")}, {"com.microsoft", 1}};
+  for (const auto& import : known) {
+    if (imports_domain(model.opset_imports, import.first)) continue;
+    bool is_used = false;
+    for_each_node(*model.graph, [&](const ir::Node& node) {
+      is_used = is_used || canonical(node.domain) == import.first;
+    });
+    if (is_used) model.opset_imports.push_back(import);
+  }
 }
 
 void check_model(const ir::Model& model) {

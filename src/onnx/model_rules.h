@@ -20,6 +20,10 @@ void check_expansion(const ir::Model& model, const OperatorTable& table);
 /// The same for every body and gradient of the table.
 void check_expansion(const OperatorTable& table);
 
+/// Adds the imports of ai.onnx, ai.onnx.ml and com.microsoft that nodes of the graph need and that
+/// the model lacks, in the version that onnxruntime takes then: its newest.
+void add_known_imports(ir::Model& model);
+
 /// The function that `node` calls (domain, name and overload); nullptr if it is not a call.
 const ir::Function* called_function(const ir::Model& model, const ir::Node& node);
 

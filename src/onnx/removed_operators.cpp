@@ -33,8 +33,9 @@ onnx::OpSchema make_unary(const char* op_type) {
 }
 
 onnx::OpSchema make_affine() {
-  return make_unary("Affine").Attr("alpha", "", Attribute::FLOAT, 1.0F).Attr(
-      "beta", "", Attribute::FLOAT, 0.0F);
+  return make_unary("Affine")
+      .Attr("alpha", "", Attribute::FLOAT, 1.0F)
+      .Attr("beta", "", Attribute::FLOAT, 0.0F);
 }
 
 onnx::OpSchema make_crop() {
@@ -166,11 +167,12 @@ Replacement image_scaler(Node& node, GraphBuilder& g) {
   Value* x = node.inputs[0];
   const std::vector<float> bias = node.floats_attribute("bias");
   const auto channels = static_cast<std::int64_t>(bias.size());
-  const bool is_known = x->type.has_rank() && x->type.rank() == 4 &&
-                        (*x->type.shape)[1].is_static();
+  const bool is_known =
+      x->type.has_rank() && x->type.rank() == 4 && (*x->type.shape)[1].is_static();
   if (is_known && (*x->type.shape)[1].value() != channels) {
-    refuse(node, "attribute 'bias' has " + std::to_string(channels) + " numbers, but the input is " +
-                     x->type.to_string(),
+    refuse(node,
+           "attribute 'bias' has " + std::to_string(channels) + " numbers, but the input is " +
+               x->type.to_string(),
            "Give one number per channel.");
   }
   Value* shift = g.constant(Tensor::from(bias, Dims{1, channels, 1, 1}), "bias");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -6,6 +7,7 @@
 #include "base/check.h"
 #include "ir/inline.h"
 #include "onnx/downgrade_rules.h"
+#include "onnx/downgrading.h"
 #include "onnx/functions.h"
 #include "onnx/inferer.h"
 #include "onnx/model_io.h"
@@ -43,10 +45,13 @@ class NoFunctions final : public ir::FunctionProvider {
 // writes is in the internal form and converted in turn.
 class Retargeter {
  public:
-  Retargeter(const ir::Model& model, std::int64_t opset, bool inline_functions)
+  Retargeter(const ir::Model& model, std::int64_t opset, bool inline_functions,
+             OlderBodyFn older_body)
       : model_(ir::clone(model)),
+        target_(opset),
         opset_(opset),
         inline_functions_(inline_functions),
+        older_body_(older_body),
         inferer_(model_, ir::kInternalOpset) {}
 
   ir::Model run();
@@ -58,6 +63,10 @@ class Retargeter {
     int expansions = 0;  // of operators into bodies, around this node
   };
 
+  void find_unwritable_functions(std::int64_t own_opset);
+  bool is_inlined(const ir::Function& function) const {
+    return inline_functions_ || unwritable_.contains({function.domain, function.name});
+  }
   void process_graph(Graph& graph, std::int64_t opset);
   void process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack);
   void process_control_flow(const Work& work, ir::GraphBuilder& g);
@@ -70,8 +79,13 @@ class Retargeter {
   void infer(Node& node, int expansions) const;
 
   ir::Model model_;
-  std::int64_t opset_;  // that nodes are converted to
+  std::int64_t target_;
+  std::int64_t opset_;  // that nodes are converted to: the target, or at first the internal one
   bool inline_functions_;
+  OlderBodyFn older_body_;
+  using Names = std::set<std::pair<std::string, std::string>>;
+  Names replaced_;    // functions that have older bodies
+  Names unwritable_;  // those that have older forms only where types are known
   int branches_ = 0;  // around the current node
   Inferer inferer_;
   NoFunctions no_functions_;
@@ -81,6 +95,7 @@ ir::Model Retargeter::run() {
   const std::int64_t own_opset = model_.opset() == 0 ? ir::kInternalOpset : model_.opset();
   drop_unread_masks(*model_.graph);
   for (ir::Function& function : model_.functions) drop_unread_masks(*function.body);
+  if (!inline_functions_ && opset_ < ir::kInternalOpset) find_unwritable_functions(own_opset);
   process_graph(*model_.graph, own_opset);
   if (inline_functions_) {
     std::erase_if(model_.opset_imports, [&](const auto& import) {
@@ -91,14 +106,37 @@ ir::Model Retargeter::run() {
     model_.functions.clear();
   }
   for (ir::Function& function : model_.functions) {
+    if (unwritable_.contains({function.domain, function.name})) continue;
     process_graph(*function.body, opset_of(function, own_opset));
     for (auto& [domain, version] : function.opset_imports) {
       if (is_standard_domain(domain)) version = opset_;
     }
   }
+  std::erase_if(model_.functions, [&](const ir::Function& function) {
+    const std::pair name(function.domain, function.name);
+    return replaced_.contains(name) || unwritable_.contains(name);
+  });
   model_.set_opset("", opset_);
   model_.ir_version = ir_version_of(opset_, !model_.functions.empty());
   return std::move(model_);
+}
+
+// What has no form without types may have one in its callers, where it is then expanded.
+void Retargeter::find_unwritable_functions(std::int64_t own_opset) {
+  for (bool has_changed = true; has_changed;) {
+    has_changed = false;
+    const ir::Model copy = ir::clone(model_);
+    for (const ir::Function& function : copy.functions) {
+      if (unwritable_.contains({function.domain, function.name})) continue;
+      try {
+        process_graph(*function.body, opset_of(function, own_opset));
+      } catch (const ModelError&) {
+        has_changed = unwritable_.emplace(function.domain, function.name).second;
+        opset_ = target_;
+        branches_ = 0;
+      }
+    }
+  }
 }
 
 void Retargeter::process_graph(Graph& graph, std::int64_t opset) {
@@ -119,8 +157,12 @@ void Retargeter::process_graph(Graph& graph, std::int64_t opset) {
 void Retargeter::process_node(const Work& work, ir::GraphBuilder& g, std::vector<Work>& stack) {
   Node& node = *work.node;
   g.set_scope(node.name);
+  if (const auto older = older_body_ == nullptr ? std::nullopt : older_body_(node, target_)) {
+    replaced_.emplace(node.domain, node.op_type);
+    return expand(work, *older, stack);
+  }
   const ir::Function* function = called_function(model_, node);
-  if (function != nullptr && inline_functions_) return expand(work, *function, stack);
+  if (function != nullptr && is_inlined(*function)) return expand(work, *function, stack);
   const bool is_call = function != nullptr;
   if (!node.subgraphs().empty()) return process_control_flow(work, g);
   if (is_standard_domain(node.domain) && !is_call) return process_standard(work, g, stack);
@@ -210,10 +252,10 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
   const std::int64_t newest = std::max(work.opset, ir::kInternalOpset);
   if (since_version("", node.op_type, ir::kInternalOpset) != 0) infer(node, work.expansions);
   if (const auto results = portable_form(node, opset_, g)) return adopt(*results);
+  if (const auto results = downgrade_node(node, opset_, g)) return adopt(*results);
   const bool is_too_new = since_version("", node.op_type, opset_) == 0 ||
                           (node.op_type == "GroupNormalization" && opset_ < 21);
-  const bool is_renamed = node.op_type == "ScatterElements" && opset_ < 11;
-  if (is_too_new && !is_renamed && node.op_type != "CastLike") {
+  if (is_too_new) {
     const auto function = schema_function(node, newest);
     constexpr int kMaxExpansions = 16;
     if (!function || work.expansions >= kMaxExpansions) {
@@ -224,7 +266,6 @@ void Retargeter::process_standard(const Work& work, ir::GraphBuilder& g, std::ve
     }
     return expand(work, *function, stack);
   }
-  if (const auto results = downgrade_node(node, opset_, g)) return adopt(*results);
   check(node);
   g.graph().nodes.push_back(&node);
 }
@@ -260,6 +301,10 @@ void Retargeter::check(const Node& node) const {
     throw ModelError(with_place(
         {.what = "the operator does not exist there", .hint = "Choose a newer target opset."}));
   }
+  for (const ir::Attribute& a : node.attributes) {
+    if (schema->op().attributes().contains(a.name)) continue;
+    refuse_downgrade(node, "attribute '" + a.name + "'");
+  }
   try {
     check_call(node, *schema);
     const auto is_reference = [](const ir::Attribute& a) {
@@ -267,20 +312,23 @@ void Retargeter::check(const Node& node) const {
     };
     if (std::ranges::none_of(node.attributes, is_reference)) check_attribute_types(node, *schema);
   } catch (const ModelError& error) {
-    throw ModelError(with_place(error.problem()));
+    Problem problem = with_place(error.problem());
+    problem.what += ", which the target opset cannot express";
+    throw ModelError(std::move(problem));
   }
 }
 
 }  // namespace
 
-ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions) {
+ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions,
+                          OlderBodyFn older_body) {
   if (opset < kOldestTarget || opset > ir::kInternalOpset) {
     throw ModelError({.what = "target opset " + std::to_string(opset) + ", expected " +
                               std::to_string(kOldestTarget) + " to " +
                               std::to_string(ir::kInternalOpset),
                       .hint = "Choose an opset in this range, or omit target_opset."});
   }
-  return Retargeter(model, opset, inline_functions).run();
+  return Retargeter(model, opset, inline_functions, older_body).run();
 }
 
 }  // namespace onnxgrad::onnx_io

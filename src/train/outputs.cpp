@@ -41,7 +41,10 @@ void find_label_lookup(RunnableOutput& output) {
 // Texts that an operator computes, not a lookup; those of subgraphs the engine has not.
 bool computes_texts(const Value* value) {
   static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
-  const Value* source = ir::look_through(value, kPasses);
+  static const ir::NodeTest kPassesTexts = [](const Node& node) {  // not a Cast of numbers
+    return kPasses(node) && node.input(0)->dtype() == DataType::kString;
+  };
+  const Value* source = ir::look_through(value, kPassesTexts);
   const Node* node = source == nullptr ? nullptr : source->producer;
   return node != nullptr && node->subgraphs().empty() &&
          (builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr ||

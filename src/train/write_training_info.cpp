@@ -12,6 +12,7 @@
 #include "onnx/training_info.h"
 #include "onnxgrad/version.h"
 #include "opdef/random_stream.h"
+#include "ops/older_bodies.h"
 #include "train/engine.h"
 #include "train/step_parts.h"
 #include "train/stop_gradient.h"
@@ -76,7 +77,7 @@ ir::Model step_in_opset(const TrainingToWrite& training, std::int64_t opset, boo
   }
   remove_stops(step);
   cut_around_state(step);
-  return onnx_io::to_target_opset(step, opset, inlined);
+  return onnx_io::to_target_opset(step, opset, inlined, ops::older_body);
 }
 
 // Writes the step as a continuation of a model's graph.

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from onnxgrad import _core
+from onnxgrad.base.checks import path_text
 from onnxgrad.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
@@ -68,3 +69,18 @@ def to_proto(model: _core.Model) -> onnx.ModelProto:
             "nested.",
         ) from error
     return proto
+
+
+def deliver(model: _core.Model, path: str | os.PathLike[str] | None) -> onnx.ModelProto:
+    """Convert the extension's model to an ``onnx.ModelProto``; with a path, write it there as well.
+
+    Above 2 GiB, which no message holds, large tensors go to a file next to `path`, and the message
+    refers to them.
+    """
+    if path is None:
+        return to_proto(model)
+    import onnx
+
+    text = path_text("path", path)
+    model.save(text)
+    return onnx.load(text, load_external_data=False)

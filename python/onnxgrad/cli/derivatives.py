@@ -11,6 +11,7 @@ from onnxgrad import _core
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.models import to_core_model
 from onnxgrad.cli.console import report_written
+from onnxgrad.cli.loss_commands import NO_LOSS, has_head, with_loss
 from onnxgrad.cli.outputs import check_output
 from onnxgrad.graphs.derivatives import core_derivative
 from onnxgrad.graphs.gradients import core_gradient
@@ -56,8 +57,8 @@ _Wrt = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Weight or input to differentiate with respect to; may be given several times.  "
-        "[default: all trainable weights]",
+        help="Weight, input or inner value to differentiate with respect to; may be given several "
+        "times.  [default: all trainable weights, else all inputs]",
     ),
 ]
 _Outputs = Annotated[
@@ -82,6 +83,17 @@ def gradient(
     output: _Output,
     wrt: _Wrt = None,
     outputs: _Outputs = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="Loss to add and differentiate, as for train, or none.  [default: auto, if MODEL "
+            "is a classifier without --of]",
+            show_default=False,
+        ),
+    ] = None,
+    class_axis: Annotated[
+        int | None, typer.Option(metavar="AXIS", help="As for train.", show_default=False)
+    ] = None,
     fill_grad: Annotated[
         bool,
         typer.Option(
@@ -98,8 +110,13 @@ def gradient(
     """Write the gradient of a model as a standard ONNX model."""
     load_all(operators)
     check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
+    core = to_core_model(model)
+    if loss is None and not outputs and has_head(core):
+        loss = "auto"
+    if loss is not None and loss != NO_LOSS:
+        core = with_loss(core, loss, class_axis)
     result, warning = core_gradient(
-        to_core_model(model),
+        core,
         wrt,
         outputs,
         fill_grad=fill_grad,

@@ -18,7 +18,7 @@ import typer
 from onnxgrad import errors
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.versions import show_versions, version_of
-from onnxgrad.cli import checking, derivatives, evaluation
+from onnxgrad.cli import checking, derivatives, evaluation, loss_commands
 from onnxgrad.cli.command import (
     Command,
     TopicsCommand,
@@ -320,6 +320,13 @@ for _kind in derivatives.COMMANDS:
     )(_with_exit_status(derivatives.command_for(_kind)))
 
 
+app.command(
+    "add-loss",
+    cls=Command,
+    epilog=_example("onnxgrad add-loss model.onnx -o with_loss.onnx --loss auto"),
+)(_with_exit_status(loss_commands.add_loss))
+
+
 app.command(cls=Command, epilog=_example("onnxgrad check model.onnx --samples 20"))(
     _with_exit_status(checking.check)
 )
@@ -380,7 +387,6 @@ def training_info(
 ) -> None:
     """Write a model with a description of its training, as ONNX's training_info."""
     from onnxgrad import losses, optimizers, schedules
-    from onnxgrad.files import write_file
     from onnxgrad.graphs.steps import add_training_info
     from onnxgrad.losses import penalties
 
@@ -401,8 +407,8 @@ def training_info(
         epochs=epochs,
         target_opset=target_opset,
         inline=inline,
+        path=output,
     )
-    write_file(output, result.SerializeToString())
     count = len(result.training_info[0].update_binding)
     report_written(f"wrote {output} with training_info that updates {count} tensors")
 

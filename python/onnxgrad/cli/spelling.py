@@ -3,7 +3,8 @@
 A message writes an option as in Python, with an equals sign: ``validation=0.1``, or
 ``trainable=`` without a value; a name with an underscore may appear alone (``drop_last``). The
 command line replaces each option of the running command by its own spelling: ``--validation 0.1``,
-``--trainable``, ``--drop-last``. Quoted text comes from the user and is not changed.
+``--trainable``, ``--drop-last``. A function that is a command is spelled as that, ``add_loss()`` as
+``onnxgrad add-loss``. Quoted text comes from the user and is not changed.
 """
 
 from __future__ import annotations
@@ -37,8 +38,21 @@ class Spelling(NamedTuple):
     off: str = ""
 
 
+# Functions of Python as commands, or as options of several commands.
+_FUNCTIONS = {
+    "add_loss": "'onnxgrad add-loss'",
+    "add_training_info": "'onnxgrad training-info'",
+    "check_gradients": "'onnxgrad check'",
+    "gradient": "'onnxgrad gradient'",
+    "predict": "'onnxgrad predict'",
+    "register_gradient": "--operators",
+    "register_operator": "--operators",
+    "report": "'onnxgrad report'",
+}
+
 _TOKEN = re.compile(
     r"(?<![\w.'\"-])(?P<name>[A-Za-z]\w*)=(?P<value>'[^'\n]*'|\"[^\"\n]*\"|[\w+-][\w.+:*/-]*)?"
+    r"|(?<![\w.'\"-])(?P<function>" + "|".join(_FUNCTIONS) + r")\(\)"
     r"|'[^'\n]*'|\"[^\"\n]*\""
     r"|(?<![\w./-])(?P<bare>[a-z]+(?:_[a-z]+)+)(?![\w=(/]|\.\w)"
 )
@@ -66,6 +80,8 @@ def spell_options(text: str, options: Mapping[str, Spelling]) -> str:
     """
 
     def spelled(match: re.Match[str]) -> str:
+        if match["function"]:
+            return _FUNCTIONS[match["function"]]
         option = options.get(match["name"] or match["bare"] or "")
         if option is None:
             return match[0]

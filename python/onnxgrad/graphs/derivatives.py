@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, deliver, to_core_model
 from onnxgrad.graphs.gradients import zero_warning
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def vjp(
     stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return vector-Jacobian products of a model as a model of standard ONNX operators.
 
@@ -44,7 +46,8 @@ def vjp(
     ----------
     model : path, bytes or onnx.ModelProto
     wrt : str or list of str, default=None
-        Weights and inputs x to differentiate with respect to; None means all trainable weights.
+        Weights, inputs and inner values x to differentiate with respect to; None means all
+        trainable weights, or all floating inputs of a model without weights.
     outputs : str or list of str, default=None
         Outputs y to differentiate; None means ``"loss"`` if there is one, else all floating
         outputs.
@@ -57,6 +60,8 @@ def vjp(
         Operator set of the result, 9 to 26.
     inline : bool, default=False
         Whether to inline model-local functions, for runtimes that do not support them.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -87,7 +92,7 @@ def vjp(
     ['X_grad']
     """
     return _derivative(
-        "vjp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+        "vjp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
     )
 
 
@@ -101,6 +106,7 @@ def jvp(
     stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return Jacobian-vector products of a model as a model of standard ONNX operators.
 
@@ -111,7 +117,7 @@ def jvp(
 
     Parameters
     ----------
-    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
         As for `vjp`.
 
     Returns
@@ -144,7 +150,7 @@ def jvp(
     (1, 1)
     """
     return _derivative(
-        "jvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+        "jvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
     )
 
 
@@ -158,6 +164,7 @@ def hvp(
     stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return products of the Hessian with vectors as a model of standard ONNX operators.
 
@@ -166,7 +173,7 @@ def hvp(
 
     Parameters
     ----------
-    model, wrt, keep_outputs, stop_gradient, target_opset, inline
+    model, wrt, keep_outputs, stop_gradient, target_opset, inline, path
         As for `vjp`.
     outputs : str or list of str, default=None
         Outputs with one element each; y is their sum. None means ``"loss"`` if there is one, else
@@ -195,7 +202,7 @@ def hvp(
     ['coef_hvp']
     """
     return _derivative(
-        "hvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+        "hvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
     )
 
 
@@ -209,12 +216,13 @@ def hessian(
     stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return the Hessian of a scalar as a model of standard ONNX operators.
 
     Parameters
     ----------
-    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
         As for `hvp`.
 
     Returns
@@ -244,7 +252,7 @@ def hessian(
     ['coef_coef_hessian', 'coef_intercept_hessian']
     """
     return _derivative(
-        "hessian", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline
+        "hessian", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
     )
 
 
@@ -257,6 +265,7 @@ def _derivative(
     stop_gradient: str | Iterable[str] | None,
     target_opset: int,
     inline: bool,
+    path: str | os.PathLike[str] | None,
 ) -> onnx.ModelProto:
     result, warning = core_derivative(
         kind,
@@ -270,7 +279,7 @@ def _derivative(
     )
     if warning:
         warnings.warn(warning, stacklevel=4)
-    return to_proto(result)
+    return deliver(result, path)
 
 
 def core_derivative(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, deliver, to_core_model
 from onnxgrad.data.columns import name_list
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def gradient(
     stop_gradient: str | Iterable[str] | None = None,
     target_opset: int = 26,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return the gradient of a model as a model of standard ONNX operators.
 
@@ -35,7 +37,8 @@ def gradient(
     ----------
     model : path, bytes or onnx.ModelProto
     wrt : str or list of str, default=None
-        Weights and inputs to differentiate with respect to; None means all trainable weights.
+        Weights, inputs and inner values (feature maps) to differentiate with respect to; None means
+        all trainable weights, or all floating inputs of a model without weights.
     outputs : str or list of str, default=None
         Outputs to differentiate; None means ``"loss"`` if there is one, else all floating outputs.
     fill_grad : bool, default=False
@@ -47,9 +50,12 @@ def gradient(
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
     target_opset : int, default=26
-        Operator set of the result, 9 to 26; below 17 many gradients cannot be expressed.
+        Operator set of the result, 9 to 26. Operators that it lacks are expressed by others as far
+        as it has them.
     inline : bool, default=False
         Whether to inline model-local functions, for runtimes that do not support them.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -71,6 +77,8 @@ def gradient(
         Nodes on a path to `wrt` have no gradient; the message names all of them.
     ModelError
         An invalid model, an unknown name, or an operator set that is out of range or too old.
+    CheckpointError
+        `path` cannot be written.
 
     Examples
     --------
@@ -91,7 +99,7 @@ def gradient(
     )
     if warning:
         warnings.warn(warning, stacklevel=3)
-    return to_proto(result)
+    return deliver(result, path)
 
 
 def core_gradient(

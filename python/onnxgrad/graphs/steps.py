@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.engine_options import training_mode_of
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, deliver, to_core_model
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
 from onnxgrad.precision import PrecisionLike, as_precision
@@ -31,6 +32,7 @@ def add_loss(
     loss_name: str = "loss",
     keep_outputs: bool = True,
     target_opset: int | None = None,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return a model with a loss as its first output.
 
@@ -54,6 +56,8 @@ def add_loss(
     target_opset : int, default=None
         Operator set of the result, 9 to 26; None means that of `model`, which may be too old to
         express the loss.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -76,8 +80,8 @@ def add_loss(
     """
     described = to_core_loss(loss, target, sample_weight or "", penalty=penalty)
     opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-    return to_proto(
-        _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
+    return deliver(
+        _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset), path
     )
 
 
@@ -106,6 +110,7 @@ def training_step(
     gradients: bool = False,
     target_opset: int = 26,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return a training step as one model: loss, gradient and update.
 
@@ -144,6 +149,8 @@ def training_step(
         Operator set of the result, 9 to 26, as for `gradient`.
     inline : bool, default=False
         Whether to inline model-local functions.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -167,7 +174,7 @@ def training_step(
     ['loss', 'next/coef']
     """
     described = as_optimizer(optimizer)
-    return to_proto(
+    return deliver(
         _core.training_step(
             to_core_model(model),
             to_core_loss(loss, target, sample_weight or "", penalty=penalty),
@@ -185,7 +192,8 @@ def training_step(
             positive_int("epochs", epochs),
             positive_int("target_opset", target_opset),
             bool(inline),
-        )
+        ),
+        path,
     )
 
 
@@ -213,6 +221,7 @@ def add_training_info(
     epochs: int = 1,
     target_opset: int | None = None,
     inline: bool = False,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return a model that describes its own training, as ONNX defines it (TrainingInfoProto).
 
@@ -236,6 +245,8 @@ def add_training_info(
         cannot be expressed in it.
     inline : bool, default=False
         True leaves no model-local functions.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -279,4 +290,4 @@ def add_training_info(
         0 if target_opset is None else positive_int("target_opset", target_opset),
         bool(inline),
     )
-    return to_proto(native)
+    return deliver(native, path)

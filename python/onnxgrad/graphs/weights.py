@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, path_text, patterns, positive_int, unknown_name
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, deliver, to_core_model
 from onnxgrad.data.arrays import ArrayLike, to_feeds
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def initialize(
     *,
     weights: str | Iterable[str] | None = None,
     untie: bool = True,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return a model with new random weights; everything else is unchanged, byte for byte.
 
@@ -55,6 +56,8 @@ def initialize(
         Names or glob patterns of the weights to draw; None means the trainable ones.
     untie : bool, default=True
         Whether to separate weights that are one in the file by accident; see `TrainingSession`.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -73,7 +76,7 @@ def initialize(
     (True, False)
     """
     core = core_initialize(to_core_model(model), scheme, seed, weights=weights, untie=untie)
-    return to_proto(core)
+    return deliver(core, path)
 
 
 def core_initialize(
@@ -94,7 +97,10 @@ def core_initialize(
 
 @checked_names
 def set_weights(
-    model: ModelLike, weights: Mapping[str, ArrayLike] | str | os.PathLike[str]
+    model: ModelLike,
+    weights: Mapping[str, ArrayLike] | str | os.PathLike[str],
+    *,
+    path: str | os.PathLike[str] | None = None,
 ) -> onnx.ModelProto:
     """Return a model with these weights; everything else is unchanged, byte for byte.
 
@@ -104,6 +110,8 @@ def set_weights(
     weights : dict of str to array, or path
         Arrays with the dtype and shape of their weights; or the path of a checkpoint or any other
         safetensors file. Names may be those of weights that training separates (``b_1``).
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
     Returns
     -------
@@ -120,4 +128,4 @@ def set_weights(
         named = _core.load_weights(path_text("weights", weights))
     else:
         named = to_feeds(weights)
-    return to_proto(_core.set_weights(to_core_model(model), named))
+    return deliver(_core.set_weights(to_core_model(model), named), path)

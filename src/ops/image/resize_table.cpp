@@ -28,7 +28,9 @@ double source_coordinate(const std::string& mode, const ResizeAxis& axis, double
   const double width = axis.scale * static_cast<double>(axis.input);
   const double last = static_cast<double>(axis.input) - 1;
   if (mode == "asymmetric") return o / axis.scale;
-  if (mode == "tf_half_pixel_for_nn") return (o + 0.5) / axis.scale;  // of Resize-11 alone
+  if (mode == "tf_half_pixel_for_nn") {  // of Resize-11 alone, where a scale of 1 changes nothing
+    return axis.scale == 1 ? o : (o + 0.5) / axis.scale;
+  }
   if (mode == "align_corners") return width == 1 ? 0 : o * last / (width - 1);
   if (mode == "tf_crop_and_resize") {
     const double extent = (axis.roi_end - axis.roi_start) * last;

@@ -54,6 +54,13 @@ void add_modes(std::vector<OpCase>& cases) {
                   mode("nearest") + ", nearest_mode = \"" + n + "\"" + coordinates("asymmetric"),
                   {1, 2, 4, 5}, {1, 1, 0.5, 2}));
   }
+  // Of Resize-11 alone, but onnxruntime has it in every version.
+  const std::string tf = coordinates("tf_half_pixel_for_nn");
+  for (const std::string n : {"floor", "ceil"}) {
+    cases.push_back(by_scales("tf_" + n, mode("nearest") + ", nearest_mode = \"" + n + "\"" + tf,
+                              {1, 2, 4, 5}, {1, 1, 3, 0.5}));
+  }
+  cases.push_back(by_scales("tf_linear", mode("linear") + tf, {1, 2, 4, 5}, {1, 1, 3, 0.5}));
   for (const std::string m : {"linear", "cubic"}) {
     cases.push_back(
         by_scales(m + "_antialias", mode(m) + ", antialias = 1", {1, 2, 8, 9}, {1, 1, 0.6, 0.5}));

@@ -71,6 +71,14 @@ ir::Node call_node(std::string_view base_name, const std::vector<Attribute>& att
   return node;
 }
 
+// True if no element of x is in two windows.
+bool are_apart(const WindowAttrs& attrs) {
+  for (std::size_t i = 0; i < attrs.kernel.size(); ++i) {
+    if (attrs.dilations[i] * (attrs.kernel[i] - 1) >= attrs.strides[i]) return false;
+  }
+  return true;
+}
+
 // y[o] = x[indices[o]], indices over all of x:  dx = zeros with dy added at the indices.
 std::vector<Value*> max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
@@ -100,28 +108,101 @@ Value* to_row_major(FunctionBody& f, Value* indices, Value* x, std::size_t rank)
   return f.add(f.mul(plane, plane_size), within);
 }
 
-// dx from (dy, indices, x); of x only the shape is read.
+// What the bodies of MaxPoolGrad have in common: its attributes, and inputs (dy, indices, x) with
+// row-major indices; of x only the shape is read.
+struct MaxPoolGradBody {
+  MaxPoolGradBody(std::string_view base_name, const std::vector<Attribute>& attributes)
+      : node(call_node(base_name, attributes)),
+        attrs(WindowAttrs::read(node, pool_spatial_rank(node))),
+        is_column_major(node.int_attribute("storage_order") == 1 && attrs.rank() > 1),
+        // Native kernels use the windows: one function for each.
+        f(base_name,
+          window_key(attrs) + (attrs.ceil_mode ? "_ceil" : "") +
+              (is_column_major ? "_column_major" : ""),
+          attributes),
+        dy(f.input("dy")),
+        indices(f.input("indices")),
+        x(f.input("x")) {
+    if (is_column_major) indices = to_row_major(f, indices, x, attrs.rank());
+  }
+
+  ir::Node node;
+  WindowAttrs attrs;
+  bool is_column_major;
+  FunctionBody f;
+  Value* dy;
+  Value* indices;
+  Value* x;
+};
+
 ir::Function max_pool_grad_body(std::string_view base_name, const std::vector<Value*>&,
                                 const std::vector<Attribute>& attributes) {
-  const ir::Node node = call_node(base_name, attributes);
-  const std::size_t rank = pool_spatial_rank(node);
-  const bool is_column_major = node.int_attribute("storage_order") == 1 && rank > 1;
-  // The windows do not matter here, but native kernels use them: one function for each.
-  const std::string key = window_key(WindowAttrs::read(node, rank)) +
-                          (node.int_attribute("ceil_mode") != 0 ? "_ceil" : "") +
-                          (is_column_major ? "_column_major" : "");
-  FunctionBody f(base_name, key, attributes);
-  Value* dy = f.input("dy");
-  Value* indices = f.input("indices");
-  Value* x = f.input("x");
-  if (is_column_major) indices = to_row_major(f, indices, x, rank);
+  MaxPoolGradBody body(base_name, attributes);
+  FunctionBody& f = body.f;
   Value* flat = f.ints({-1});
-  Value* zeros = f.op("Expand", {f.scalar_like(dy, 0), f.unsqueeze(f.op("Size", {x}), {0})});
-  Value* sums = f.op("ScatterElements",
-                     {zeros, f.op("Reshape", {indices, flat}), f.op("Reshape", {dy, flat})},
-                     {{.name = "axis", .value = std::int64_t{0}},
-                      {.name = "reduction", .value = std::string("add")}});
-  return std::move(f).finish({f.reshape(sums, f.shape_of(x))});
+  Value* zeros =
+      f.op("Expand", {f.scalar_like(body.dy, 0), f.unsqueeze(f.op("Size", {body.x}), {0})});
+  std::vector<Attribute> how = {{.name = "axis", .value = std::int64_t{0}}};
+  if (!are_apart(body.attrs)) how.push_back({.name = "reduction", .value = std::string("add")});
+  Value* sums =
+      f.op("ScatterElements",
+           {zeros, f.op("Reshape", {body.indices, flat}), f.op("Reshape", {body.dy, flat})},
+           std::move(how));
+  return std::move(f).finish({f.reshape(sums, f.shape_of(body.x))});
+}
+
+// The same without a sum at indices, as a ConvTranspose: its channels are the taps of a window,
+// each with the dy of the windows whose largest element it is, and its kernel puts them in their
+// places.
+ir::Function max_pool_grad_by_taps(std::string_view base_name, const std::vector<Value*>&,
+                                   const std::vector<Attribute>& attributes) {
+  MaxPoolGradBody body(base_name, attributes);
+  FunctionBody& f = body.f;
+  const WindowAttrs& attrs = body.attrs;
+  const std::size_t rank = attrs.rank();
+  const auto end = static_cast<std::int64_t>(rank) + 2;
+  Value* x = body.x;
+  Value* dy = body.dy;
+  const auto size = [&](Value* value, std::size_t i) {
+    const auto axis = static_cast<std::int64_t>(i) + 2;
+    return f.dims_of(value, axis, axis + 1);
+  };
+  const auto pads = pad_values(f, attrs, x, dy, nullptr);
+  Value* rest = body.indices;
+  Value* tap = nullptr;
+  std::int64_t taps = 1;
+  for (std::size_t i = rank; i-- > 0;) {  // the last axis is the fastest
+    Value* quotient = f.div(rest, size(x, i));
+    Value* position = f.sub(rest, f.mul(quotient, size(x, i)));
+    rest = quotient;
+    Value* windows = f.op("Squeeze", {size(dy, i), f.ints({0})});
+    Value* numbers = f.op("Range", {f.int_scalar(0), windows, f.int_scalar(1)});
+    Value* first = f.sub(f.mul(numbers, f.ints({attrs.strides[i]})), pads[i].begin);
+    std::vector<std::int64_t> trailing(rank - 1 - i);
+    std::iota(trailing.begin(), trailing.end(), 1);
+    if (!trailing.empty()) first = f.unsqueeze(first, trailing);
+    Value* offset = f.div(f.sub(position, first), f.ints({attrs.dilations[i]}));
+    offset = f.mul(offset, f.ints({taps}));
+    tap = tap == nullptr ? offset : f.add(tap, offset);
+    taps *= attrs.kernel[i];
+  }
+  Value* planes = f.mul(f.dims_of(x, 0, 1), f.dims_of(x, 1, 2));
+  Value* shape = f.concat({planes, f.ints({1}), f.dims_of(dy, 2, end)}, 0);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(taps));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::int64_t> channel(rank + 2, 1);
+  channel[1] = taps;
+  Value* channels = f.op("Reshape", {f.ints(all), f.ints(channel)});
+  Value* is_there = f.equal(f.reshape(tap, shape), channels);
+  Value* spread = f.mul(f.op("CastLike", {is_there, dy}), f.reshape(dy, shape));
+  std::vector<float> places(static_cast<std::size_t>(taps * taps), 0.0F);
+  for (std::int64_t i = 0; i < taps; ++i) places[static_cast<std::size_t>(i * taps + i)] = 1;
+  std::vector<std::int64_t> kernel_shape{taps, 1};
+  kernel_shape.insert(kernel_shape.end(), attrs.kernel.begin(), attrs.kernel.end());
+  Value* kernel =
+      f.op("CastLike", {f.constant(Tensor::from(places, Dims(std::move(kernel_shape)))), dy});
+  Value* dx = transposed_windows(f, attrs, 1, x, spread, kernel);
+  return std::move(f).finish({f.reshape(dx, f.shape_of(x))});
 }
 
 // y = (sum of x over each window) / count:  dx = each dy / count spread over its window.
@@ -280,6 +361,14 @@ std::vector<opdef::AttributeSpec> pool_attribute_specs(std::string_view own_flag
 }
 
 }  // namespace
+
+ir::Function max_pool_grad_before_16(std::string_view base_name, const std::vector<Value*>& inputs,
+                                     const std::vector<ir::Attribute>& attributes) {
+  const ir::Node node = call_node(base_name, attributes);
+  const bool needs_no_sum = are_apart(WindowAttrs::read(node, pool_spatial_rank(node)));
+  return needs_no_sum ? max_pool_grad_body(base_name, inputs, attributes)
+                      : max_pool_grad_by_taps(base_name, inputs, attributes);
+}
 
 void register_pool(opdef::OpRegistry& registry) {
   registry.add({.op_type = "MaxPool",

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
 #include "onnxgrad/dims.h"
 #include "ops/nn/window.h"
@@ -31,5 +33,15 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x);
 std::int64_t count_taps(const WindowAxis& axis, std::int64_t window, bool include_pad);
 
 }  // namespace onnxgrad::ops
+
+namespace onnxgrad::ops::pool_op {
+
+/// The body of MaxPoolGrad for opsets before 16, where ScatterElements cannot add: see
+/// older_bodies.h.
+ir::Function max_pool_grad_before_16(std::string_view base_name,
+                                     const std::vector<ir::Value*>& inputs,
+                                     const std::vector<ir::Attribute>& attributes);
+
+}  // namespace onnxgrad::ops::pool_op
 
 #endif  // ONNXGRAD_OPS_NN_POOL_H_

@@ -95,6 +95,18 @@ std::vector<OpCase> draw_cases() {
       {uniform({1}, 0, 1)}, {draw::normal_numbers().front()});
   add("bernoulli_one", "y = Bernoulli <seed = 3.0> (p)", {values({1}, {1})}, {1});
   add("nothing", "y = RandomUniform <shape = [0, 3], seed = 3.0> ()", {}, {});
+  // uniform_numbers() are 4 u - 1 of u = 0.28, 0.90, 0.74, 0.96, 0.95; the rows of scores are
+  // logarithms of (0.2, 0.3, 0.5), and of (0.75, 0.2, 0.05) times 2.
+  add("multinomial", "y = Multinomial <sample_size = 5, seed = 3.0> (scores)",
+      {values({std::log(0.2), std::log(0.3), std::log(0.5)}, {1, 3})}, {1, 2, 2, 2, 2});
+  add("multinomial_rows", "y = Multinomial <sample_size = 2, dtype = 7, seed = 3.0> (scores)",
+      {values({std::log(0.2), std::log(0.3), std::log(0.5), std::log(1.5), std::log(0.4),
+               std::log(0.1)},
+              {2, 3})},
+      {1, 2, 0, 2});
+  add("multinomial_one_class", "y = Multinomial <dtype = 6, seed = 3.0> (scores)",
+      {values({-5}, {1, 1})}, {0});
+  add("multinomial_no_rows", "y = Multinomial <seed = 3.0> (scores)", {uniform({0, 3}, 0, 1)}, {});
   return cases;
 }
 
@@ -105,6 +117,16 @@ std::vector<ErrorCase> draw_error_cases() {
        .inputs = {values({0.5, 1.5}, {2})},
        .error = "DataError",
        .fragments = {"head", "1.5"}},
+      {.name = "multinomial",
+       .model = "[head] y = Multinomial (scores)",
+       .inputs = {values({1, 2, 3}, {3})},
+       .error = "ShapeError",
+       .fragments = {"head"}},
+      {.name = "multinomial_dtype",
+       .model = "[head] y = Multinomial <dtype = 1> (scores)",
+       .inputs = {uniform({2, 3}, 0, 1)},
+       .error = "ModelError",
+       .fragments = {"head", "dtype"}},
       {.name = "uniform_negative_shape",
        .model = "[head] y = RandomUniform <shape = [-2]> ()",
        .inputs = {},

@@ -15,8 +15,8 @@
 #include "ops/quantize/small_types.h"
 
 // Cast from and to the types that the element-wise kernel does not load and store: floating-point
-// numbers of 4 and 8 bits, integers of 2 and 4 bits; and from texts to numbers. Casts to texts, which
-// no plan holds, are calls of their own.
+// numbers of 4 and 8 bits, integers of 2 and 4 bits; and from texts to numbers. Casts to texts,
+// which no plan holds, are calls of their own.
 
 namespace onnxgrad::ops::cast_cpu {
 namespace {

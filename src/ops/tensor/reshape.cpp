@@ -13,7 +13,8 @@ std::vector<Value*> reshape_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.reshape(ctx.cotangent(0), shape_value(g, ctx.input(0)))};
 }
 
-// The axes as a list: Unsqueeze takes one number of rank 0 as well in onnxruntime, Squeeze does not.
+// The axes as a list: Unsqueeze takes one number of rank 0 as well in onnxruntime, Squeeze does
+// not.
 Value* axes_list(VjpContext& ctx, GraphBuilder& g) {
   Value* axes = ctx.input(1);
   return known_rank(axes) == std::size_t{1} ? axes : g.reshape(axes, std::vector<std::int64_t>{-1});

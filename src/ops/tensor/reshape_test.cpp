@@ -47,6 +47,7 @@ std::vector<OpCase> reshape_cases() {
   add("unsqueeze_scalar", unsqueeze, {x({}), ints({0})});
   add("unsqueeze_empty", unsqueeze, {x({0}), ints({1})});
   add("unsqueeze_one", unsqueeze, {x({1}), ints({0})});
+  add("unsqueeze_axis_of_rank_0", unsqueeze, {x({2, 3}), int_scalar(1).named("axes")});
   return cases;
 }
 

@@ -9,6 +9,7 @@
 
 #include "onnx/model_io.h"
 #include "onnxgrad/error.h"
+#include "ops/older_bodies.h"
 #include "ops/testing/case_runner.h"
 
 // Writes every case for tests/python/test_op_cases.py, which runs the models through other
@@ -60,7 +61,8 @@ class Writer {
 
   void save(const ir::Model& model, const std::string& name,
             std::int64_t opset = ir::kInternalOpset) {
-    const ir::Model written = onnx_io::to_target_opset(model, opset, opset < kFirstWithFunctions);
+    const ir::Model written =
+        onnx_io::to_target_opset(model, opset, opset < kFirstWithFunctions, ops::older_body);
     std::ofstream(folder_ / name, std::ios::binary) << onnx_io::to_bytes(written);
   }
 
