@@ -126,6 +126,10 @@ struct Loss {
   /// only axis of fixed size after the first). In files, and with probabilities as targets, that
   /// only axis of fixed size, else axis 1.
   std::optional<std::int64_t> class_axis = {};
+  /// Targets of a classification loss are rows with a 1 for the class among 0s, [N, C] or the shape
+  /// of the scores; class numbers are computed from them. An automatic loss on several plain
+  /// columns learns it from the first targets.
+  bool one_hot_targets = false;
   /// Preferred name of the new graph input for targets; a number is appended if an input, output or
   /// initializer of the model has it.
   std::string target = "label";
@@ -161,6 +165,7 @@ struct LossInfo {
   std::int64_t num_classes = 0;  ///< 0: regression
   /// Class axis of the scores, from 0; empty: the loss has none.
   std::optional<std::int64_t> class_axis = {};
+  bool one_hot_targets = false;  ///< see Loss
   /// Labels may still settle `class_axis`: see Loss::class_axis.
   bool is_class_axis_open = false;
   /// The label of each class, int64 [C] or string [C]; undefined if the model has no list (the

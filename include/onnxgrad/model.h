@@ -60,6 +60,13 @@ struct WeightInfo {
   std::string reason = {};   ///< why it is not trainable, in a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
+  /// Names in the program that the file was exported from, where the exporter called it otherwise:
+  /// "encoder.layer.0.attention.self.query.weight" of "val_92" or "onnx::MatMul_356". From the
+  /// metadata of the node that reads it, else from the bias that is added next ("fc.bias"), else
+  /// from the name of that node ("/encoder/layer.0/MatMul"). Every option that takes names or
+  /// patterns of weights takes these. Several: the parameters that a weight of an LSTM, GRU or RNN
+  /// is put together from. Unique in the model, and never the name of a value.
+  std::vector<std::string> aliases = {};
 };
 
 /// A tensor of a file that several layers read and that training splits: exporters write equal

@@ -57,13 +57,20 @@ struct Report {
   /// result. Unknown dimensions count as 1; 0 if the rank is unknown or nothing is
   /// computed.
   std::vector<double> weight_flops;
-  std::vector<SeparatedWeight> separated;    ///< weights that training splits
+  std::vector<SeparatedWeight> separated;  ///< weights that training splits
+  /// Tensors that are another one again, or its transposition, and are trained as one with it, in
+  /// words: "'logits.weight' is 'table' transposed".
+  std::vector<std::string> tied;
   std::vector<std::int64_t> weight_readers;  ///< for each weight, the nodes that read it
   std::int64_t num_trainable = 0;            ///< elements of trainable weights
   std::int64_t num_parameters = 0;           ///< elements of all floating weights
-  std::string loss_line;                     ///< LossInfo::line; empty if no loss is found
-  std::string loss_problem;                  ///< why not
+  /// LossInfo::line, with the other loss if class labels would change it; empty if none is found.
+  std::string loss_line;
+  std::string loss_problem;  ///< why not
   std::vector<MissingGradientInfo> missing_gradients;
+  bool is_trainable = false;  ///< with the automatic loss and without further options
+  /// "trainable: trains 38 of 40 weights", or why not, and what to do.
+  std::string verdict;
 
   /// Aligned tables, at most 100 columns wide except for long names of weights, which are not cut.
   /// What Python and the command line print.

@@ -111,6 +111,10 @@ class TrainingSession {
   /// numbers)", and a second line if weights are trained separately. Single numbers of formulas do
   /// not count.
   std::string weights_line() const;
+  /// A line for each pattern that matches the bias of a layer and not its matrix, which no other
+  /// pattern matches either; not for patterns of biases ("*.bias"). Of `patterns`; empty: of those
+  /// that the session was made with (trainable, frozen, groups, penalties).
+  std::vector<std::string> pattern_warnings(std::span<const std::string> patterns = {}) const;
 
   /// From the next step on, trained weights that match one of these glob patterns are not updated;
   /// they and their optimizer state remain part of state(). All others continue as before.

@@ -57,6 +57,27 @@ Model initialize(const Model& model, const InitializeOptions& options = {});
 /// Throws: ModelError (unknown weight, different dtype or shape).
 Model set_weights(const Model& model, const NamedTensors& weights);
 
+/// The weights that are trained by default and the running statistics, under the names and in the
+/// form that they have in the program: WeightInfo::aliases where there are any, matrices of linear
+/// layers as [out, in], and an LSTM, GRU or RNN as torch has them ("cell.weight_ih_l0",
+/// "cell.bias_hh_l0_reverse", with torch's order of gates). Copies, in file order. Weights that
+/// training separates are listed separately (SeparatedWeight).
+NamedTensors state_dict(const Model& model);
+
+/// The result of load_state_dict().
+struct LoadedStateDict {
+  Model model;
+  std::vector<std::string> missing;     ///< names of state_dict() that were not given
+  std::vector<std::string> unexpected;  ///< given ones that the model does not have
+};
+
+/// `model` with the weights of a state dictionary in the form of state_dict(), converted to the
+/// dtypes of the model's. Other floating-point weights may be given by their names, and
+/// "num_batches_tracked", which no ONNX model has, is ignored. A tensor that the file stores again,
+/// or transposed, is set with the one that it is a copy of.
+/// Throws: ModelError (another shape; with `strict`, missing or unexpected names).
+LoadedStateDict load_state_dict(const Model& model, const NamedTensors& state, bool strict = true);
+
 /// The weights of a checkpoint (without optimizer state), or all tensors of any other safetensors
 /// file. Throws: CheckpointError (a damaged file, an unsupported type).
 NamedTensors load_weights(const std::string& path);

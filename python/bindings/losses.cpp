@@ -88,6 +88,7 @@ void bind_loss(nb::module_& module) {
       .def_ro("is_classifier", &LossInfo::is_classifier)
       .def_ro("num_classes", &LossInfo::num_classes)
       .def_ro("class_axis", &LossInfo::class_axis)
+      .def_ro("one_hot_targets", &LossInfo::one_hot_targets)
       .def_ro("is_class_axis_open", &LossInfo::is_class_axis_open)
       .def_prop_ro("classes",
                    [](const LossInfo& info) -> nb::object {

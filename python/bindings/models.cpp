@@ -70,6 +70,7 @@ void bind_infos(nb::module_& module) {
       .def_ro("reason", &WeightInfo::reason)
       .def_ro("op_type", &WeightInfo::op_type)
       .def_ro("node", &WeightInfo::node)
+      .def_ro("aliases", &WeightInfo::aliases)
       .def_prop_ro("dtype",
                    [](const WeightInfo& weight) { return std::string(dtype_name(weight.dtype)); })
       .def_prop_ro("shape", &dims_of)
@@ -134,6 +135,15 @@ void bind_models(nb::module_& module) {
       },
       "model"_a, "scheme"_a, "seed"_a, "weights"_a, "untie"_a, Unlocked());
   module.def("set_weights", &set_weights, "model"_a, "weights"_a, Unlocked());
+  module.def("state_dict", &state_dict, "model"_a, Unlocked());
+  module.def(
+      "load_state_dict",
+      [](const Model& model, const NamedTensors& state, bool strict) {
+        LoadedStateDict loaded = load_state_dict(model, state, strict);
+        return std::tuple(std::move(loaded.model), std::move(loaded.missing),
+                          std::move(loaded.unexpected));
+      },
+      "model"_a, "state"_a, "strict"_a, Unlocked());
   module.def("load_weights", &load_weights, "path"_a, Unlocked());
 }
 

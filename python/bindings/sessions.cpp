@@ -152,6 +152,12 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("trained_weights", &TrainingSession::trained_weights)
       .def_prop_ro("weights_line", &TrainingSession::weights_line)
       .def(
+          "pattern_warnings",
+          [](const TrainingSession& session, const Names& patterns) {
+            return session.pattern_warnings(patterns);
+          },
+          "patterns"_a)
+      .def(
           "freeze",
           [](TrainingSession& session, const Names& patterns) { session.freeze(patterns); },
           "patterns"_a, Unlocked())

@@ -10,6 +10,7 @@
 #include "onnxgrad/version.h"
 #include "ops/older_bodies.h"
 #include "train/engine.h"
+#include "train/patterns.h"
 #include "train/stop_gradient.h"
 #include "train/weights.h"
 
@@ -20,6 +21,19 @@ using ir::Value;
 
 bool is_differentiable(const Value& value) {
   return value.type.is_tensor() && is_floating(value.type.dtype);
+}
+
+// Adds the floating-point weights that a pattern matches. False: it is none, or matches none.
+bool add_matching(const ir::Graph& graph, const std::string& pattern, std::vector<Value*>& wrt) {
+  if (pattern.find_first_of("*?") == std::string::npos) return false;
+  bool is_any = false;
+  for (Value* weight : graph.initializers) {
+    if (!is_differentiable(*weight)) continue;
+    if (!train::glob_match(pattern, train::names_for_patterns(*weight))) continue;
+    is_any = true;
+    if (std::ranges::find(wrt, weight) == wrt.end()) wrt.push_back(weight);
+  }
+  return is_any;
 }
 
 // The trainable weights; of a model without weights, all floating-point inputs.
@@ -46,12 +60,17 @@ std::vector<Value*> default_wrt(const ir::Model& model) {
 
 [[noreturn]] void refuse_wrt(const ir::Graph& graph, const std::string& name, const Value* value) {
   std::vector<std::string> given;
-  for (const std::vector<Value*>* list : {&graph.inputs, &graph.initializers}) {
-    for (const Value* one : *list) {
-      if (is_differentiable(*one) && std::ranges::find(given, one->name) == given.end()) {
-        given.push_back(one->name);
-      }
-    }
+  const auto add = [&](const std::string& one) {
+    if (std::ranges::find(given, one) == given.end()) given.push_back(one);
+  };
+  for (const Value* input : graph.inputs) {
+    if (is_differentiable(*input)) add(input->name);
+  }
+  for (const Value* weight : graph.initializers) {
+    if (!is_differentiable(*weight)) continue;
+    const train::WeightNames names = train::names_for_patterns(*weight);
+    add(names.name);
+    for (const std::string& alias : names.aliases) add(alias);
   }
   std::vector<std::string> known = given;  // a name may be that of an inner value
   for (const ir::Node* node : graph.nodes) {
@@ -73,12 +92,14 @@ std::vector<Value*> default_wrt(const ir::Model& model) {
                     .hint = base::nearest_or(name, known)});
 }
 
-// The values to differentiate by: weights, inputs and inner values by name.
+// The values to differentiate by: weights by name, alias or pattern, inputs and inner values by name.
 std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::string>& names) {
   if (names.empty()) return default_wrt(model);
   std::vector<Value*> wrt;
   for (const std::string& name : names) {
     Value* value = model.graph->find(name);
+    if (value == nullptr && add_matching(*model.graph, name, wrt)) continue;
+    if (value == nullptr) value = train::find_by_any_name(*model.graph, name);
     if (value == nullptr || !is_differentiable(*value)) refuse_wrt(*model.graph, name, value);
     wrt.push_back(value);
   }

@@ -7,9 +7,11 @@
 #include "ir/builder.h"
 #include "onnx/gradient_nodes.h"
 #include "onnx/training_info.h"
+#include "train/aliases.h"
 #include "train/engine.h"
 #include "train/heads/tie_columns.h"
 #include "train/outputs.h"
+#include "train/patterns.h"
 #include "train/untie.h"
 #include "train/weights.h"
 
@@ -88,7 +90,9 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
     const base::MemoryBudgetScope scope(budget_of(options));
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
     auto model = std::make_shared<ir::Model>(train::to_working_copy(file, operators.get()));
-    for (const train::Weight& weight : train::find_weights(*model, ops)) {
+    const std::vector<train::Weight> found = train::find_weights(*model, ops);
+    train::give_aliases(*model, found, ops, separated);
+    for (const train::Weight& weight : found) {
       weights_.push_back(train::weight_info(weight));
     }
     working_ = std::move(model);
@@ -99,9 +103,14 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
 const std::shared_ptr<const ir::Model>& Model::Impl::training_copy() const {
   std::call_once(training_copy_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
-    training_copy_ = train::tie_opposite_columns(working());
+    training_copy_ = train::tie_weights(train::tie_opposite_columns(working()));
   });
   return training_copy_;
+}
+
+const std::vector<train::TiedWeight>& Model::Impl::tied() const {
+  std::call_once(tied_found_, [&] { tied_ = train::find_tied_weights(*working()); });
+  return tied_;
 }
 
 const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
@@ -227,11 +236,12 @@ Model wrap(ir::Model model) {
 }
 
 ir::Value* find_weight(const ir::Model& working, std::string_view name) {
-  std::vector<std::string> names;
-  for (ir::Value* value : working.graph->initializers) {
-    if (value->name == name) return value;
-    names.push_back(value->name);
+  if (ir::Value* value = train::find_by_any_name(*working.graph, name)) return value;
+  std::vector<train::WeightNames> weights;
+  for (const ir::Value* value : working.graph->initializers) {
+    weights.push_back(train::names_for_patterns(*value));
   }
+  const std::vector<std::string> names = train::all_names(weights);
   throw ModelError({.what = "the model has no weight '" + std::string(name) + "'",
                     .where = {.value = std::string(name)},
                     .detail = "Weights: " + base::quote_list(names) + ".",

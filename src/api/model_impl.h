@@ -12,6 +12,7 @@
 #include "onnx/operator_table.h"
 #include "onnxgrad/model.h"
 #include "train/engine.h"
+#include "train/tied_weights.h"
 
 namespace onnxgrad {
 
@@ -31,8 +32,10 @@ struct Model::Impl {
     return {.file = file, .working = working(), .gradients = operators};
   }
   /// The working copy for training: opposite columns are one weight
-  /// (train/heads/tie_columns.h).
+  /// (train/heads/tie_columns.h), and so are tensors that the file stores twice (tied()).
   const std::shared_ptr<const ir::Model>& training_copy() const;
+  /// Of the working copy: see train/tied_weights.h.
+  const std::vector<train::TiedWeight>& tied() const;
   train::Source training_source() const {
     return {.file = file, .working = training_copy(), .gradients = operators};
   }
@@ -65,6 +68,8 @@ struct Model::Impl {
   mutable std::shared_ptr<const ir::Model> working_;
   mutable std::once_flag training_copy_made_;
   mutable std::shared_ptr<const ir::Model> training_copy_;
+  mutable std::once_flag tied_found_;
+  mutable std::vector<train::TiedWeight> tied_;
   mutable std::once_flag untied_made_;
   mutable std::shared_ptr<const Impl> untied_;
   mutable std::vector<WeightInfo> weights_;

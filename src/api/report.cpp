@@ -9,11 +9,15 @@
 #include "api/model_impl.h"
 #include "autodiff/gradient.h"
 #include "onnxgrad/losses.h"
+#include "onnxgrad/optimizers.h"
+#include "train/data/targets.h"
 #include "train/engine.h"
 #include "train/outputs.h"
 #include "train/place_loss.h"
+#include "train/text_codes.h"
 #include "train/training_graph.h"
 #include "train/weights.h"
+#include "train/weights_line.h"
 
 namespace onnxgrad {
 namespace {
@@ -182,6 +186,9 @@ void describe_training(const Model& model, Report& report) {
     const train::LossGraph loss =
         train::build_loss(*model.impl().training_copy(), ops, Loss{}, "loss");
     report.loss_line = loss.info.line;
+    if (train::has_plain_columns(loss.info)) {
+      report.loss_line += ", or softmax cross-entropy for class labels";
+    }
     std::vector<ir::Value*> weights;
     for (const train::Weight& weight : train::find_weights(*loss.model, ops)) {
       if (weight.trainable) weights.push_back(weight.value);
@@ -194,6 +201,37 @@ void describe_training(const Model& model, Report& report) {
     }
   } catch (const Error& error) {
     report.loss_problem = error.what();
+  }
+}
+
+// What training would do. `model` has its weights separated.
+void judge(const Model& model, Report& report) {
+  try {
+    const train::NumberedModel numbered = train::number_texts(model.impl().training_copy());
+    const ir::Model& working = *numbered.model;
+    const train::StepGraph step =
+        train::build_step(working, train::builtin_engine().ops, Loss{}, Sgd{},
+                          {.custom_gradients = model.impl().operators.get()});
+    report.is_trainable = true;
+    const std::string line = train::weights_line(working, step, {});
+    report.verdict = "trainable: " + line.substr(0, line.find(';'));
+    std::unordered_set<std::string> trained;
+    for (const WeightInfo& weight : step.weights) trained.insert(weight.name);
+    for (const train::TiedWeight& tied : model.impl().tied()) {
+      if (trained.contains(tied.main->name)) trained.insert(tied.copy->name);
+    }
+    for (WeightInfo& weight : report.weights) {
+      if (!weight.trainable || trained.contains(weight.name)) continue;
+      weight.trainable = false;
+      weight.reason = "without influence on the loss";
+    }
+  } catch (const Error& error) {
+    const Problem& problem = error.problem();
+    report.verdict = "not trainable: " + problem.what;
+    if (!problem.detail.empty()) report.verdict += ". " + problem.detail;
+    if (!problem.hint.text().empty()) {
+      report.verdict += (report.verdict.ends_with('.') ? " " : ". ") + problem.hint.text();
+    }
   }
 }
 
@@ -233,13 +271,18 @@ Report report(const Model& model) {
     result.weight_flops.push_back(count_flops(weight));
     result.weight_readers.push_back(readers[weight.value]);
   }
+  const Model apart = api::untied(model, /*untie=*/true);
+  judge(apart, result);
   for (const WeightInfo& weight : result.weights) {
     if (!is_floating(weight.dtype)) continue;
     result.num_parameters += weight.dims.num_elements();
     if (weight.trainable) result.num_trainable += weight.dims.num_elements();
   }
   if (model.impl().untied() != nullptr) result.separated = model.impl().untied()->separated;
-  describe_training(model, result);
+  for (const train::TiedWeight& one : apart.impl().tied()) {
+    result.tied.push_back(train::tied_text(std::span(&one, 1)));
+  }
+  describe_training(apart, result);
   return result;
 }
 

@@ -115,6 +115,12 @@ std::string reader_text(const WeightInfo& weight, std::int64_t readers) {
   return weight.op_type + (weight.node.empty() ? "" : " " + weight.node);
 }
 
+// "val_92 (fc.weight)": the names that options take.
+std::string weight_text(const WeightInfo& weight) {
+  if (weight.aliases.empty()) return weight.name;
+  return fmt::format("{} ({})", weight.name, fmt::join(weight.aliases, ", "));
+}
+
 std::string weights_text(const Report& report) {
   constexpr std::array<Column, 7> kColumns{{{"weight", kWhole},
                                             {"read by", 20},
@@ -133,7 +139,7 @@ std::string weights_text(const Report& report) {
     if (!is_floating(weight.dtype)) continue;
     num_bytes += weight.dims.size_bytes(weight.dtype);
     const std::int64_t readers = i < report.weight_readers.size() ? report.weight_readers[i] : 0;
-    rows.push_back({weight.name, reader_text(weight, readers),
+    rows.push_back({weight_text(weight), reader_text(weight, readers),
                     std::string(dtype_name(weight.dtype)), weight.dims.to_string(),
                     std::to_string(weight.dims.num_elements()), count_text(weight_flops),
                     yes_or_no(weight.trainable)});
@@ -163,6 +169,7 @@ std::string reasons_text(const Report& report) {
                                         fmt::join(weight.parts, "', '"))) +
             "\n";
   }
+  for (const std::string& one : report.tied) text += "trained as one: " + one + "\n";
   return text;
 }
 
@@ -186,7 +193,7 @@ std::string Report::to_text() const {
     add_line(fmt::format("no gradient: {} node '{}', input {}: {}", missing.op_type, missing.node,
                          missing.input, missing.reason));
   }
-  return text;
+  return text + verdict + "\n";
 }
 
 }  // namespace onnxgrad

@@ -41,7 +41,8 @@ Model add_training_info(const Model& model, const Loss& loss, const Optimizer& o
                                                .working = working,
                                                .step = graph,
                                                .state = {},
-                                               .learning_rate = learning_rate_of(optimizer)},
+                                               .learning_rate = learning_rate_of(optimizer),
+                                               .is_rewritten = !source.impl().tied().empty()},
                                               options));
 }
 
@@ -60,7 +61,8 @@ Model TrainingSession::with_training_info(const TrainingInfoOptions& options) co
                                                .working = *impl_->model.impl().training_copy(),
                                                .step = session.graph(),
                                                .state = session.state(),
-                                               .learning_rate = session.learning_rate()},
+                                               .learning_rate = session.learning_rate(),
+                                               .is_rewritten = !impl_->model.impl().tied().empty()},
                                               options));
 }
 

@@ -76,7 +76,25 @@ std::string TrainingSession::weights_line() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
   return train::weights_line(*impl_->session.source().working, impl_->session.graph(),
                              impl_->session.options()) +
-         train::separation_line(separated_weights());
+         train::separation_line(separated_weights()) +
+         (is_of_file() ? "" : train::tie_line(impl_->model.impl().tied()));
+}
+
+std::vector<std::string> TrainingSession::pattern_warnings(
+    std::span<const std::string> patterns) const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  const ir::Model& working = *impl_->session.source().working;
+  if (!patterns.empty()) return train::pattern_warnings(working, patterns);
+  const TrainingOptions& options = impl_->session.options();
+  std::vector<std::string> given = options.trainable;
+  given.insert(given.end(), options.frozen.begin(), options.frozen.end());
+  for (const ParameterGroup& group : options.update.groups) {
+    given.insert(given.end(), group.patterns.begin(), group.patterns.end());
+  }
+  for (const Penalty& penalty : impl_->session.asked_loss().penalties) {
+    given.insert(given.end(), penalty.weights.begin(), penalty.weights.end());
+  }
+  return train::pattern_warnings(working, given);
 }
 
 void TrainingSession::freeze(std::span<const std::string> patterns) {

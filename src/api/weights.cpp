@@ -13,6 +13,7 @@
 #include "train/checkpoints/checkpoint.h"
 #include "train/engine.h"
 #include "train/initialize.h"
+#include "train/patterns.h"
 
 namespace onnxgrad {
 namespace {
@@ -38,9 +39,26 @@ namespace {
 
 bool has_weights(const Model::Impl& model, const NamedTensors& weights) {
   return std::ranges::all_of(weights, [&](const NamedTensor& weight) {
-    const ir::Value* value = model.working()->graph->find(weight.name);
-    return value != nullptr && value->is_initializer();
+    return train::find_by_any_name(*model.working()->graph, weight.name) != nullptr;
   });
+}
+
+// A tensor that the file stores twice is set in both places.
+void add_tied(const Model::Impl& model, NamedTensors& weights) {
+  const auto find = [&](const ir::Value* value) {
+    return std::ranges::find(weights, value->name, &NamedTensor::name);
+  };
+  // The first is that of all its copies.
+  for (const auto from : {&train::TiedWeight::copy, &train::TiedWeight::main}) {
+    const auto to =
+        from == &train::TiedWeight::copy ? &train::TiedWeight::main : &train::TiedWeight::copy;
+    for (const train::TiedWeight& tied : model.tied()) {
+      const auto given = find(tied.*from);
+      if (given == weights.end() || find(tied.*to) != weights.end()) continue;
+      Tensor numbers = train::tied_form(tied, given->tensor);
+      weights.push_back({.name = (tied.*to)->name, .tensor = std::move(numbers)});
+    }
+  }
 }
 
 }  // namespace
@@ -54,7 +72,9 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
   }
   NamedTensors stored = weights;
   for (NamedTensor& weight : stored) {
-    const Tensor& old = find_weight(*model.impl().working(), weight.name)->initializer;
+    const ir::Value& value = *find_weight(*model.impl().working(), weight.name);
+    weight.name = value.name;
+    const Tensor& old = value.initializer;
     const auto is_like = [&weight](const Tensor& other) {
       return weight.tensor.dtype() == other.dtype() && weight.tensor.dims() == other.dims();
     };
@@ -79,6 +99,7 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
          .where = {.value = weight.name},
          .hint = "Give it the type and shape that it has in the model."});
   }
+  add_tied(model.impl(), stored);
   return Model(std::make_shared<const Model::Impl>(model.impl(), stored));
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "ir/weight_alias.h"
 #include "onnx/functions.h"
 #include "onnx/type_message.h"
 #include "onnxgrad/error.h"
@@ -15,6 +16,7 @@ namespace {
 void write_entries(WireWriter& out, int field, const ir::Metadata& metadata) {
   using Field = onnx::StringStringEntryProto;
   for (const auto& [key, value] : metadata) {
+    if (key == ir::kAliasEntry) continue;
     out.message(field, [&, &key = key, &value = value](WireWriter& entry) {
       entry.bytes(Field::kKeyFieldNumber, key);
       entry.bytes(Field::kValueFieldNumber, value);

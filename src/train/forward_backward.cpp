@@ -321,7 +321,12 @@ NamedTensors SplitRunner::weights() const {
 void SplitRunner::set_weights(const NamedTensors& weights) {
   std::vector<Tensor> fresh = weights_;
   for (const auto& [name, tensor] : weights) {
-    const auto found = std::ranges::find(weight_infos_, name, &WeightInfo::name);
+    auto found = std::ranges::find(weight_infos_, name, &WeightInfo::name);
+    if (found == weight_infos_.end()) {
+      found = std::ranges::find_if(weight_infos_, [&name = name](const WeightInfo& weight) {
+        return std::ranges::find(weight.aliases, name) != weight.aliases.end();
+      });
+    }
     if (found == weight_infos_.end()) {
       std::vector<std::string> known;
       for (const WeightInfo& weight : weight_infos_) known.push_back(weight.name);

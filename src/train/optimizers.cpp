@@ -36,11 +36,11 @@ struct Step {
 std::vector<Step> make_steps(const Optimizer& optimizer, const UpdateInputs& inputs,
                              const UpdateOptions& options) {
   std::vector<Step> steps;
-  std::vector<std::string> names;
+  std::vector<WeightNames> names;
   for (std::size_t i = 0; i < inputs.weights.size(); ++i) {
     const std::string& name = inputs.weights[i]->name;
     const bool own = inputs.with_own_count.contains(name);
-    names.push_back(name);
+    names.push_back(names_for_patterns(*inputs.weights[i]));
     steps.push_back({.step = {.name = name,
                               .weight = inputs.weights[i],
                               .gradient = inputs.gradients[i],

@@ -25,7 +25,7 @@ TEST(Patterns, DoNotTakeExponentialTime) {
 }
 
 TEST(Patterns, OneThatMatchesNothingIsAnError) {
-  const std::vector<std::string> names{"coefficient", "intercept"};
+  const std::vector<WeightNames> names{{.name = "coefficient"}, {.name = "intercept"}};
   EXPECT_THAT(match_patterns(std::vector<std::string>{"inter*"}, names, "weight"),
               testing::ElementsAre(false, true));
   try {
@@ -33,6 +33,23 @@ TEST(Patterns, OneThatMatchesNothingIsAnError) {
     FAIL();
   } catch (const ModelError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("Did you mean 'coefficient'?"));
+  }
+}
+
+TEST(Patterns, MatchAliasesToo) {
+  const std::vector<WeightNames> weights{{.name = "fc.bias"},
+                                         {.name = "val_7", .aliases = {"fc.weight"}}};
+  const auto match = [&](const std::string& pattern) {
+    return match_patterns(std::vector<std::string>{pattern}, weights, "weight");
+  };
+  EXPECT_THAT(match("fc*"), testing::ElementsAre(true, true));
+  EXPECT_THAT(match("*weight"), testing::ElementsAre(false, true));
+  EXPECT_THAT(match("val_7"), testing::ElementsAre(false, true));
+  try {
+    match("fc.wieght");
+    FAIL();
+  } catch (const ModelError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("Did you mean 'fc.weight'?"));
   }
 }
 

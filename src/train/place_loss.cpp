@@ -155,7 +155,7 @@ struct Penalized {
 
 // Which of the weights a penalty applies to.
 std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
-                                const std::vector<std::string>& names,
+                                const std::vector<WeightNames>& names,
                                 const std::unordered_set<const Value*>& ancestors) {
   if (!penalty.weights.empty()) {
     return match_patterns(penalty.weights, names, "floating-point weight");
@@ -168,9 +168,10 @@ std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight
     is_any = is_any || matched.back();
   }
   if (!is_any) {
-    throw ModelError({.what = "a penalty matches no trainable weight of two or more dimensions",
-                      .detail = "Floating-point weights: " + base::quote_list(names) + ".",
-                      .hint = "Name weights, or a pattern of names."});
+    throw ModelError(
+        {.what = "a penalty matches no trainable weight of two or more dimensions",
+         .detail = "Floating-point weights: " + base::quote_list(all_names(names)) + ".",
+         .hint = "Name weights, or a pattern of names."});
   }
   return matched;
 }
@@ -190,8 +191,8 @@ std::vector<Weight> find_floating_weights(const ir::Model& model, const opdef::O
 
 std::vector<Penalized> find_penalized(const std::vector<Weight>& weights, const Loss& loss,
                                       const std::unordered_set<const Value*>& ancestors) {
-  std::vector<std::string> names;
-  for (const Weight& weight : weights) names.push_back(weight.value->name);
+  std::vector<WeightNames> names;
+  for (const Weight& weight : weights) names.push_back(names_for_patterns(*weight.value));
   std::vector<Penalized> sums(weights.size());
   for (const Penalty& penalty : loss.penalties) {
     const auto matched = match_penalty(penalty, weights, names, ancestors);

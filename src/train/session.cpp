@@ -313,7 +313,7 @@ void Session::change(T& option, T value) {
 void Session::freeze(std::span<const std::string> patterns) {
   expect_own_step("the trained weights cannot be changed");
   TrainedSet set = trained_set(graph());
-  train::freeze(set, patterns);
+  train::freeze(set, patterns, *source_.working);
   change_trained(std::move(set));
 }
 

@@ -147,7 +147,8 @@ class Session {
   void change_trained(TrainedSet set);
   template <class T>
   void change(T& option, T value);
-  void take_columns_as_scores();
+  bool may_be_scores(const Loss& asked, const LossInfo& loss) const;
+  void take_columns_as_scores(const LabelForms& forms);
   bool check_target(const std::string& port, const Tensor& tensor) const;
   void check_rows(std::span<const runtime::Port> ports, std::span<const Tensor* const> fed);
   std::optional<std::int64_t> rows_of_scores(const LossInfo& loss,

@@ -19,6 +19,7 @@
 #include "train/master_weights.h"
 #include "train/optimizers.h"
 #include "train/outputs.h"
+#include "train/patterns.h"
 #include "train/place_loss.h"
 #include "train/precision.h"
 #include "train/schedules/schedules.h"
@@ -101,7 +102,10 @@ class ExtraOutputs {
       }
     }
     for (std::size_t i = 0; i < weights_.size(); ++i) {
-      if (weights_[i].value->name + "_grad" == name) return named(gradients_[i], name);
+      const std::vector<WeightNames> weight{names_for_patterns(*weights_[i].value)};
+      for (const std::string& one : all_names(weight)) {
+        if (one + "_grad" == name) return named(gradients_[i], name);
+      }
     }
     if (name == "gradient_norm") return named(write_global_norm(draft_.g(), gradients_), name);
     throw_unknown(name);

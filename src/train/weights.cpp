@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
+#include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
 #include "train/constant_evidence.h"
@@ -27,12 +30,25 @@ bool is_named_by_program(const ir::Value& value, bool is_from_torch) {
   return is_from_torch && !is_operator_name(value.name);
 }
 
+// Why numbers in the attributes of an operator are not trained.
+std::string reason_of_attribute(const ir::Value& value) {
+  static constexpr std::array<std::string_view, 3> kLeaves{"target_weights", "class_weights",
+                                                           "leaf_weights"};
+  std::string_view attribute = value.origin->attribute;
+  constexpr std::string_view kTensor = "_as_tensor";
+  if (attribute.ends_with(kTensor)) attribute.remove_suffix(kTensor.size());
+  if (std::ranges::find(kLeaves, attribute) != kLeaves.end()) {
+    return "leaves of trees; splits of trees are not trained";
+  }
+  return "an attribute of an operator in the file";
+}
+
 // Why an operand of a formula is a constant; empty: it is a parameter.
 std::string reason_of_constant(const ir::Value& value, const Reading& reading, bool is_from_torch) {
   const Tensor& numbers = value.initializer;
   const bool is_number = numbers.num_elements() == 1;
   if (is_of_definition(value)) return "belongs to the definition of an operator";
-  if (kind_of(value) == Kind::kAttribute) return "an attribute of an operator in the file";
+  if (kind_of(value) == Kind::kAttribute) return reason_of_attribute(value);
   if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
   if (kind_of(value) == Kind::kConstantNode || has_constant_name(value.name)) {
     return is_number ? "one number of a formula" : "a constant by its name";
@@ -64,13 +80,54 @@ bool is_quantized(const Tensor& numbers) {
   return bits > 0 && bits <= 8 && numbers.dtype() != DataType::kBool && numbers.dims().rank() >= 2;
 }
 
+// skl2onnx numbers what is passed from one step of a pipeline to the next: "variable2",
+// "transformed_column".
+bool is_passed_between_steps(std::string_view name) {
+  while (!name.empty() && name.back() >= '0' && name.back() <= '9') name.remove_suffix(1);
+  return name == "variable" || name == "transformed_column";
+}
+
+// The nodes before the last such values: transformers of a pipeline, not its estimator.
+std::unordered_set<const ir::Node*> find_transformers(const ir::Model& model) {
+  std::unordered_set<const ir::Node*> found;
+  if (model.producer_name != "skl2onnx") return found;
+  const ir::Graph& graph = *model.graph;
+  std::vector<const ir::Node*> open;
+  for (const ir::Node* node : graph.nodes) {
+    for (const ir::Value* output : node->outputs) {
+      const bool is_passed = output != nullptr && is_passed_between_steps(output->name) &&
+                             std::ranges::find(graph.outputs, output) == graph.outputs.end();
+      if (is_passed) open.push_back(node);
+    }
+  }
+  while (!open.empty()) {
+    const ir::Node* node = open.back();
+    open.pop_back();
+    if (node == nullptr || !found.insert(node).second) continue;
+    for (const ir::Value* input : node->inputs) {
+      if (input != nullptr) open.push_back(input->producer);
+    }
+  }
+  return found;
+}
+
 class WeightFinder {
  public:
   WeightFinder(const ir::Model& model, const opdef::OpRegistry& registry)
       : registry_(registry),
         roles_(model, registry),
-        is_from_torch_(model.producer_name == "pytorch") {}
+        is_from_torch_(model.producer_name == "pytorch"),
+        transformers_(find_transformers(model)) {}
 
+  std::vector<Weight> describe_all(const ir::Graph& graph) {
+    std::vector<Weight> weights;
+    for (ir::Value* value : graph.initializers) weights.push_back(describe(value));
+    if (transformers_.empty() || std::ranges::any_of(weights, &Weight::trainable)) return weights;
+    transformers_.clear();  // the estimator has been cut away
+    return describe_all(graph);
+  }
+
+ private:
   Weight describe(ir::Value* value) const {
     Weight weight{.value = value, .reader = roles_.first_reader(value)};
     if (is_quantized(value->initializer) && weight.reader != nullptr) {
@@ -87,7 +144,6 @@ class WeightFinder {
     return weight;
   }
 
- private:
   // The first place where it is a parameter; failing that, the first place and why it is not.
   void settle(Weight& weight) const {
     bool is_first = true;
@@ -102,6 +158,9 @@ class WeightFinder {
     }
     for (const Reading& reading : readings) {
       std::string reason = reason_against(*weight.value, reading);
+      if (reason.empty() && transformers_.contains(reading.node)) {
+        reason = "of a transformer before the estimator";
+      }
       const bool is_parameter = reason.empty();
       weight.has_gradient =
           weight.has_gradient || (reading.role != Role::kNone && reading.role != Role::kStatistic);
@@ -139,15 +198,13 @@ class WeightFinder {
   const opdef::OpRegistry& registry_;
   RoleFinder roles_;
   bool is_from_torch_;
+  std::unordered_set<const ir::Node*> transformers_;
 };
 
 }  // namespace
 
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
-  const WeightFinder finder(model, registry);
-  std::vector<Weight> weights;
-  for (ir::Value* value : model.graph->initializers) weights.push_back(finder.describe(value));
-  return weights;
+  return WeightFinder(model, registry).describe_all(*model.graph);
 }
 
 bool is_quantized(const WeightInfo& weight) { return weight.reason == kQuantized; }
@@ -164,6 +221,7 @@ WeightInfo weight_info(const Weight& weight) {
                   .dims = weight.value->initializer.dims(),
                   .trainable = weight.trainable,
                   .reason = weight.reason};
+  info.aliases = names_for_patterns(*weight.value).aliases;
   switch (kind_of(*weight.value)) {
     case Kind::kInitializer:
       break;
@@ -184,8 +242,24 @@ WeightInfo weight_info(const Weight& weight) {
 
 namespace {
 
-// None of the floating-point weights `names` is left.
-[[noreturn]] void refuse_no_weight(const std::vector<std::string>& names,
+// "'a', 'b' (a mask); 'c' (running statistics)"
+std::string names_with_reasons(const std::vector<Weight>& weights) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
+  for (const Weight& weight : weights) {
+    auto known = std::ranges::find(reasons, weight.reason, &decltype(reasons)::value_type::first);
+    if (known == reasons.end()) known = reasons.insert(known, {weight.reason, {}});
+    known->second.push_back(weight.value->name);
+  }
+  std::string text;
+  for (const auto& [reason, names] : reasons) {
+    text += (text.empty() ? "" : "; ") + base::quote_list(names) + " (" + reason + ")";
+  }
+  return text;
+}
+
+// None of the floating-point weights is left.
+[[noreturn]] void refuse_no_weight(const std::vector<Weight>& weights,
+                                   const std::vector<std::string>& names,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen) {
   if (names.empty()) {
@@ -205,7 +279,7 @@ namespace {
   }
   throw ModelError(
       {.what = "there is no weight to train: none looks like a parameter",
-       .detail = list,
+       .detail = "Floating-point weights: " + names_with_reasons(weights) + ".",
        .hint = "Name weights with trainable=; `report` gives the reason for each that is not "
                "trained by default."});
 }
@@ -215,30 +289,35 @@ namespace {
 std::vector<bool> match_weights(std::span<const std::string> patterns,
                                 std::span<const Weight> weights, std::string_view what,
                                 const std::function<bool(const Weight&)>& is_parameter) {
-  std::vector<std::string> names;
-  for (const Weight& weight : weights) names.push_back(weight.value->name);
+  std::vector<WeightNames> names;
+  for (const Weight& weight : weights) names.push_back(names_for_patterns(*weight.value));
   std::vector<bool> selected(weights.size(), false);
   for (const std::string& pattern : patterns) {
     const auto matched = match_patterns(std::span(&pattern, 1), names, what);
     const auto select = [&](const auto& is_wanted) {
       bool any = false;
       for (std::size_t i = 0; i < weights.size(); ++i) {
-        if (!matched[i] || !is_wanted(weights[i])) continue;
+        if (!matched[i] || !is_wanted(i)) continue;
         selected[i] = any = true;
       }
       return any;
     };
-    if (select([&](const Weight& weight) { return weight.value->name == pattern; })) continue;
-    if (select(is_parameter)) continue;
-    if (select([](const Weight& weight) {
-          return weight.has_gradient && !is_of_definition(weight);
+    if (select([&](std::size_t i) {
+          return names[i].name == pattern ||
+                 std::ranges::find(names[i].aliases, pattern) != names[i].aliases.end();
+        })) {
+      continue;
+    }
+    if (select([&](std::size_t i) { return is_parameter(weights[i]); })) continue;
+    if (select([&](std::size_t i) {
+          return weights[i].has_gradient && !is_of_definition(weights[i]);
         })) {
       continue;
     }
     const auto first = static_cast<std::size_t>(std::ranges::find(matched, true) - matched.begin());
     throw ModelError({.what = fmt::format("'{}' matches no parameter", pattern),
-                      .where = {.value = names[first]},
-                      .detail = fmt::format("'{}' is not trained by default: {}.", names[first],
+                      .where = {.value = names[first].name},
+                      .detail = fmt::format("'{}' is not trained by default: {}.", names[first].name,
                                             weights[first].reason),
                       .hint = "Give its full name to train it all the same."});
   }
@@ -249,11 +328,11 @@ std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen) {
   constexpr std::string_view kWhat = "floating-point weight";
-  std::vector<std::string> names;
+  std::vector<WeightNames> names;
   std::vector<Weight> floating;
   for (const Weight& weight : weights) {
     if (!is_floating(weight.value->initializer.dtype())) continue;
-    names.push_back(weight.value->name);
+    names.push_back(names_for_patterns(*weight.value));
     floating.push_back(weight);
   }
   const auto wanted = match_weights(trainable, floating, kWhat, &Weight::trainable);
@@ -263,7 +342,7 @@ std::vector<Weight> select_weights(const std::vector<Weight>& weights,
     const bool is_wanted = trainable.empty() ? floating[i].trainable : wanted[i];
     if (is_wanted && !excluded[i]) selected.push_back(floating[i]);
   }
-  if (selected.empty()) refuse_no_weight(names, trainable, frozen);
+  if (selected.empty()) refuse_no_weight(floating, all_names(names), trainable, frozen);
   return selected;
 }
 

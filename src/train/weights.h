@@ -23,6 +23,7 @@ struct Weight {
   /// - any other operand that a gradient flows to, if neither its name nor
   ///   its numbers nor its position are those of a constant (train/constant_evidence.h; scalers of
   ///   the model's inputs).
+  /// Those of transformers before the estimator of a scikit-learn pipeline are not.
   bool trainable = false;
   std::string reason = {};  ///< why it is not trainable
   const ir::Node* reader =

@@ -3,9 +3,11 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "onnxgrad/model.h"
 #include "onnxgrad/training_session.h"
+#include "train/tied_weights.h"
 #include "train/training_graph.h"
 
 namespace onnxgrad::train {
@@ -14,12 +16,21 @@ namespace onnxgrad::train {
 std::string weights_line(const ir::Model& working, const StepGraph& step,
                          const TrainingOptions& options);
 
+/// A line for each pattern that matches the bias of a layer and not its matrix, which no other of
+/// the patterns matches either, unless it is a pattern for biases ("*.bias").
+std::vector<std::string> pattern_warnings(const ir::Model& working,
+                                          std::span<const std::string> patterns);
+
 /// "'a', 'b', 'c' and 4 more".
 std::string short_list(std::span<const std::string> names);
 
 /// "\n'b' of the file is 43 weights, trained separately: 'b', 'b_1', 'b_2' and 40 more", one line
 /// for all of them; empty if there are none.
 std::string separation_line(std::span<const SeparatedWeight> separated);
+
+/// "\ntrained as one, since the file stores it twice: 'b' is 'a' transposed"; empty if there are
+/// none.
+std::string tie_line(std::span<const TiedWeight> tied);
 
 }  // namespace onnxgrad::train
 

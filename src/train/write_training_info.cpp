@@ -305,6 +305,7 @@ ir::Model written_anew(const TrainingToWrite& training, std::int64_t opset, bool
 std::optional<ir::Model> in_own_opset(const TrainingToWrite& training,
                                       const TrainingInfoOptions& options) {
   const std::int64_t opset = training.file.opset();
+  if (training.is_rewritten) return std::nullopt;
   if (options.target_opset != 0 && options.target_opset != opset) return std::nullopt;
   if (opset < 9 || opset > ir::kInternalOpset) return std::nullopt;
   try {

@@ -13,6 +13,9 @@ struct TrainingToWrite {
   const StepGraph& step;
   const NamedTensors& state;  ///< current values; of states that it lacks, the first ones
   double learning_rate = 0;
+  /// The model is written from `working`, which has other weights than the file: see
+  /// train/tied_weights.h.
+  bool is_rewritten = false;
 };
 
 /// `file` with the step as its training information; see add_training_info(). Throws: ModelError.

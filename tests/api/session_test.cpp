@@ -353,7 +353,9 @@ b       Add      float32  [1]              1      1  yes
 3 parameters (12 B): 3 trained, 0 frozen; 5 FLOPs per row in a forward pass
 
 loss: squared error on 'y'
+trainable: trains 2 of 2 weights
 )");
+  EXPECT_TRUE(linear.is_trainable);
 }
 
 }  // namespace onnxgrad::api_session_test

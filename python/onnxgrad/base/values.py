@@ -69,6 +69,10 @@ class WeightInfo(NamedTuple):
         Where it is stored in the file.
     reason : str
         Why it is not trained by default; empty if it is.
+    aliases : tuple of str
+        Names in the program that the file was exported from, where the exporter called it
+        otherwise: ``("encoder.fc.weight",)`` of ``val_92``. Everything that takes names or patterns
+        of weights takes these too.
     """
 
     name: str
@@ -79,6 +83,7 @@ class WeightInfo(NamedTuple):
     node: str
     storage: str
     reason: str = ""
+    aliases: tuple[str, ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -108,7 +113,15 @@ def weight_infos(weights: Sequence[_core.WeightInfo]) -> list[WeightInfo]:
     """Convert weight descriptions of the extension to WeightInfo."""
     return [
         WeightInfo(
-            w.name, w.dtype, tuple(w.shape), w.trainable, w.op_type, w.node, w.storage, w.reason
+            w.name,
+            w.dtype,
+            tuple(w.shape),
+            w.trainable,
+            w.op_type,
+            w.node,
+            w.storage,
+            w.reason,
+            tuple(w.aliases),
         )
         for w in weights
     ]

@@ -57,6 +57,8 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
     """Convert `value` to a NumPy array, sharing its memory if possible."""
     if isinstance(value, np.ndarray):
         return value
+    if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
+        value = value.detach()  # numbers to read, whatever gradients their library tracks
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         try:
             return np.from_dlpack(value)

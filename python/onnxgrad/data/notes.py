@@ -42,12 +42,12 @@ def report_notes(
                 print_stderr(note)
 
 
-def warn(note: str) -> None:
+def warn(note: str, category: type[Warning] = DataWarning) -> None:
     """Issue a warning at the code that called onnxgrad."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_ours(frame):
         level, frame = level + 1, frame.f_back
-    warnings.warn(note, DataWarning, stacklevel=level + 1)
+    warnings.warn(note, category, stacklevel=level + 1)
 
 
 def _is_ours(frame: FrameType) -> bool:

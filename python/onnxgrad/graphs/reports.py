@@ -90,6 +90,13 @@ class Report:
     separated : dict of str to list of str
         Weights that several layers share in the file only because their values were equal, and the
         names under which training separates them; see `TrainingSession`.
+    tied : list of str
+        Tensors that the file stores twice, once transposed perhaps, and that are trained as one:
+        ``"'logits.weight' is 'table' transposed"``.
+    is_trainable : bool
+        Whether it can be trained with the automatic loss and no other options.
+    verdict : str
+        ``"trainable: trains 38 of 40 weights"``, or why not, and what to do.
     text : str
         The report as plain text, the result of `str`.
     """
@@ -110,6 +117,9 @@ class Report:
     loss_problem: str
     missing_gradients: list[MissingGradient]
     separated: dict[str, list[str]]
+    tied: list[str]
+    is_trainable: bool
+    verdict: str
     text: str = field(repr=False)
 
     @property
@@ -205,6 +215,9 @@ def report(model: ModelLike) -> Report:
             for gap in found.missing_gradients
         ],
         separated={weight.name: weight.parts for weight in found.separated},
+        tied=list(found.tied),
+        is_trainable=found.is_trainable,
+        verdict=found.verdict,
         text=found.to_text(),
     )
 
@@ -250,7 +263,7 @@ def _weights(report: Report) -> Table:
     ]
     rows = [
         (
-            weight.name,
+            f"{weight.name} ({', '.join(weight.aliases)})" if weight.aliases else weight.name,
             _reader(weight, readers),
             weight.dtype,
             str(list(weight.shape)),
@@ -297,6 +310,7 @@ def _reasons(report: Report) -> list[str]:
     lines = [f"not trained: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
     for name, parts in report.separated.items():
         lines.append(f"trained separately: '{name}' as {', '.join(map(repr, parts))}")
+    lines += [f"trained as one: {one}" for one in report.tied]
     return lines
 
 
@@ -306,7 +320,7 @@ def _training(report: Report) -> list[str]:
         f"no gradient: {gap.op_type} node '{gap.node}', input {gap.input}: {gap.reason}"
         for gap in report.missing_gradients
     ]
-    return lines
+    return [*lines, report.verdict]
 
 
 def _as_html(report: Report) -> str:

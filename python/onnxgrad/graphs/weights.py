@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, path_text, patterns, positive_int, unknown_name
-from onnxgrad.base.models import ModelLike, deliver, to_core_model
-from onnxgrad.data.arrays import ArrayLike, to_feeds
+from onnxgrad.base.models import ModelLike, deliver, to_core_model, to_proto
+from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
 
-__all__ = ["SCHEMES", "core_initialize", "initialize", "set_weights"]
+__all__ = [
+    "SCHEMES",
+    "core_initialize",
+    "initialize",
+    "load_state_dict",
+    "set_weights",
+    "state_dict",
+]
 
 SCHEMES = (
     "auto",
@@ -109,7 +118,8 @@ def set_weights(
     model : path, bytes or onnx.ModelProto
     weights : dict of str to array, or path
         Arrays with the dtype and shape of their weights; or the path of a checkpoint or any other
-        safetensors file. Names may be those of weights that training separates (``b_1``).
+        safetensors file. Names may be aliases (`WeightInfo.aliases`), and those of weights that
+        training separates (``b_1``). A tensor that the file stores twice is set in both places.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
 
@@ -123,9 +133,90 @@ def set_weights(
         An unknown weight, or another dtype or shape.
     CheckpointError
         The file is damaged or not a safetensors file.
+
+    See Also
+    --------
+    load_state_dict : Weights in the form that PyTorch has them.
     """
     if isinstance(weights, (str, os.PathLike)):
         named = _core.load_weights(path_text("weights", weights))
     else:
         named = to_feeds(weights)
     return deliver(_core.set_weights(to_core_model(model), named), path)
+
+
+@checked_names
+def state_dict(model: ModelLike) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the weights as the program that the file was exported from has them.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        The weights that are trained by default and the running statistics, in the order of the
+        file; copies. Names are those of `WeightInfo.aliases` where there are any; the matrix of a
+        linear layer is [out, in], and those of an LSTM, GRU or RNN are torch's
+        (``cell.weight_ih_l0``, ``cell.bias_hh_l0_reverse``), with its order of gates:
+        ``module.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})``.
+
+    Raises
+    ------
+    ModelError
+        An invalid model.
+
+    Examples
+    --------
+    >>> import onnxgrad as og
+    >>> {name: array.shape for name, array in og.state_dict(linear_model).items()}
+    {'coef': (2, 1), 'intercept': (1,)}
+    """
+    state = _core.state_dict(to_core_model(model))
+    return {name: from_native(array) for name, array in state.items()}
+
+
+@checked_names
+def load_state_dict(
+    model: ModelLike, state: Mapping[str, ArrayLike], *, strict: bool = True
+) -> onnx.ModelProto:
+    """Return a model with the weights of a state dictionary, as of ``torch.nn.Module.state_dict``.
+
+    Parameters
+    ----------
+    model : path, bytes or onnx.ModelProto
+    state : dict of str to array
+        Tensors in the form of `state_dict`, in any floating dtype, of PyTorch or another library;
+        those with ``requires_grad`` are taken as they are. ``num_batches_tracked``, which ONNX
+        does not have, is ignored.
+    strict : bool, default=True
+        Whether names that are missing or unexpected are an error; else they are warned about.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    ModelError
+        A tensor of another shape; with `strict`, missing or unexpected names, all of them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import onnxgrad as og
+    >>> state = og.state_dict(linear_model)
+    >>> state["intercept"] = np.array([0.25])
+    >>> loaded = og.load_state_dict(linear_model, state)
+    >>> float(og.state_dict(loaded)["intercept"][0])
+    0.25
+    """
+    core, missing, unexpected = _core.load_state_dict(
+        to_core_model(model), to_feeds(state), bool(strict)
+    )
+    found = (("missing", missing), ("unexpected", unexpected))
+    text = "; ".join(f"{kind} {', '.join(map(repr, names))}" for kind, names in found if names)
+    if text:
+        warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=3)
+    return to_proto(core)

@@ -21,6 +21,7 @@ from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
+from onnxgrad.data.notes import warn
 from onnxgrad.distributed.data_parallel import DataParallelLike, as_data_parallel
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
@@ -212,6 +213,12 @@ class TrainingSession(NotPickled):
             engine_options(device, threads, seed, memory_limit),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
+        if not self._is_of_file:
+            self._warn_about_patterns([])
+
+    def _warn_about_patterns(self, patterns: list[str]) -> None:
+        for text in self._core.pattern_warnings(patterns):
+            warn(text, UserWarning)
 
     def _use_sample_weight(self, *, per_position: bool = False) -> None:
         """Give the loss an input for sample weights; weights and optimizer state are kept.
@@ -301,7 +308,9 @@ class TrainingSession(NotPickled):
         >>> [weight.name for weight in session.trained_weights]
         ['coef', 'intercept']
         """
-        self._core.freeze(pattern_list("patterns", patterns))
+        given = pattern_list("patterns", patterns)
+        self._core.freeze(given)
+        self._warn_about_patterns(given)
 
     def unfreeze(self, patterns: str | Iterable[str]) -> None:
         """Train floating-point weights that are frozen or were never trained.
@@ -320,7 +329,9 @@ class TrainingSession(NotPickled):
         GradientError
             Nodes on the path to a weight have no gradient.
         """
-        self._core.unfreeze(pattern_list("patterns", patterns))
+        given = pattern_list("patterns", patterns)
+        self._core.unfreeze(given)
+        self._warn_about_patterns(given)
 
     @property
     def loss_line(self) -> str:

@@ -18,7 +18,7 @@ from onnxgrad.callbacks.log import messages
 from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Source
-from onnxgrad.data.arrays import ArrayLike, to_native
+from onnxgrad.data.arrays import ArrayLike, from_native, to_native
 from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
 from onnxgrad.data.notes import report_notes
 from onnxgrad.data.rows import (
@@ -369,7 +369,10 @@ class Trainer(FitHooks):
             X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
             if y is not None:
                 if not isinstance(y, Mapping):  # settles an automatic loss
-                    self._core.choose_loss(to_native(y, "y"))
+                    native_y = to_native(y, "y")
+                    self._core.choose_loss(native_y)
+                    if self.session._core.loss.one_hot_targets:
+                        y = from_native(self.session._core.encode_target(native_y, ""))
                 self._labels.learn(self.session._core, y)
             if not self._is_trial:
                 report_notes(self.session._core, X, y, validation, verbose)

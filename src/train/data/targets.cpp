@@ -283,6 +283,96 @@ Dims quantity_dims(const LossInfo& loss, const Dims& dims, const ArrayPlace& pla
   return Dims(std::move(wanted));
 }
 
+// Calls use(numbers) with the elements in a type that holds them.
+template <class Use>
+auto with_target_numbers(const Tensor& target, const Use& use) {
+  if (target.dtype() == DataType::kFloat32) return use(target.data<float>());
+  if (target.dtype() == DataType::kInt64) return use(target.data<std::int64_t>());
+  const Tensor wide = target.cast(DataType::kFloat64);
+  return use(wide.data<double>());
+}
+
+/// The elements along one axis: [before, size, after].
+struct Fibres {
+  std::int64_t before = 1;
+  std::int64_t size = 1;
+  std::int64_t after = 1;
+
+  Fibres(const Dims& dims, std::size_t axis)
+      : before(dims.product(0, axis)),
+        size(dims[axis]),
+        after(dims.product(axis + 1, dims.rank())) {}
+  std::size_t count() const { return static_cast<std::size_t>(before * after); }
+  std::size_t at(std::size_t fibre, std::int64_t i) const {
+    const auto inner = static_cast<std::size_t>(after);
+    return (((fibre / inner) * static_cast<std::size_t>(size)) + static_cast<std::size_t>(i)) *
+               inner +
+           fibre % inner;
+  }
+};
+
+// The position of the only 1 among zeros; -1: there is another number, none or several.
+template <class Numbers>
+std::int64_t only_one(const Numbers& numbers, const Fibres& fibres, std::size_t fibre) {
+  std::int64_t found = -1;
+  for (std::int64_t i = 0; i < fibres.size; ++i) {
+    const auto number = numbers[fibres.at(fibre, i)];
+    if (number == 0) continue;
+    if (number != 1 || found >= 0) return -1;
+    found = i;
+  }
+  return found;
+}
+
+bool is_one_hot(const Tensor& target, std::size_t axis) {
+  const Fibres fibres(target.dims(), axis);
+  return with_target_numbers(target, [&](auto numbers) {
+    for (std::size_t fibre = 0; fibre < fibres.count(); ++fibre) {
+      if (only_one(numbers, fibres, fibre) < 0) return false;
+    }
+    return true;
+  });
+}
+
+// Whether targets of classes are given in the rank of the scores.
+bool has_one_hot_rank(const LossInfo& loss, const Tensor& target) {
+  return loss.one_hot_targets && loss.class_axis && loss.target.shape &&
+         target.dims().rank() == loss.target.shape->size() + 1 &&
+         target.dims()[static_cast<std::size_t>(*loss.class_axis)] != 1 &&
+         target.dtype() != DataType::kString;
+}
+
+Tensor numbers_of_one_hot(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {
+  const auto axis = static_cast<std::size_t>(*loss.class_axis);
+  const Fibres fibres(target.dims(), axis);
+  if (loss.num_classes != 0 && fibres.size != loss.num_classes) {
+    throw DataError({.what = fmt::format("one-hot targets have shape {}, but '{}' has {} classes",
+                                         target.dims().to_string(), loss.scores, loss.num_classes),
+                     .where = place.where(),
+                     .hint = "Give a column for each class."});
+  }
+  std::vector<std::int64_t> classes(fibres.count());
+  with_target_numbers(target, [&](auto numbers) {
+    for (std::size_t fibre = 0; fibre < classes.size(); ++fibre) {
+      classes[fibre] = only_one(numbers, fibres, fibre);
+      if (classes[fibre] >= 0) continue;
+      throw DataError(
+          {.what = fmt::format(
+               "target {} is not a single 1 among zeros, as the first ones are",
+               place.element(target.dims(), static_cast<std::int64_t>(fibres.at(fibre, 0)))),
+           .where = place.where(),
+           .detail = "The automatic loss is a softmax cross-entropy of classes for those.",
+           .hint =
+               "For several classes per row give loss='binary_cross_entropy', for probabilities "
+               "loss='softmax_cross_entropy:one_hot=true', for quantities "
+               "loss='squared_error'."});
+    }
+  });
+  std::vector<std::int64_t> dims(target.dims().begin(), target.dims().end());
+  dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
+  return Tensor::from(classes, Dims(std::move(dims)));
+}
+
 /// Which numbers a target may contain.
 struct TargetRange {
   double maximum = std::numeric_limits<double>::infinity();
@@ -359,7 +449,9 @@ void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allo
                                : "Remove or fill such rows.");
 }
 
-Tensor encode_target(const LossInfo& loss, const Tensor& labels, const ArrayPlace& place) {
+Tensor encode_target(const LossInfo& loss, const Tensor& given, const ArrayPlace& place) {
+  const Tensor labels =
+      has_one_hot_rank(loss, given) ? numbers_of_one_hot(loss, given, place) : given;
   if (!loss.is_classifier) {
     check_finite(place, labels);
     const Tensor numbers = convert_numbers(place, labels, loss.target.dtype);
@@ -376,8 +468,10 @@ Tensor encode_target(const LossInfo& loss, const Tensor& labels, const ArrayPlac
   return target;
 }
 
-Tensor class_numbers(const LossInfo& loss, const Tensor& numbers) {
+Tensor class_numbers(const LossInfo& loss, const Tensor& given) {
   const ArrayPlace place = loss.target.name;
+  const Tensor numbers =
+      has_one_hot_rank(loss, given) ? numbers_of_one_hot(loss, given, place) : given;
   return Tensor::from(whole_numbers(loss, numbers, place), label_dims(loss, numbers.dims(), place));
 }
 
@@ -432,6 +526,14 @@ Tensor fit_labels(const LossInfo& loss, const Tensor& labels) {
   return class_numbers(loss, labels);
 }
 
+bool has_plain_columns(const LossInfo& loss) {
+  const auto& shape = loss.target.shape;
+  if (!std::holds_alternative<SquaredError>(loss.function) || !shape || shape->size() < 2) {
+    return false;
+  }
+  return !shape->back().is_fixed() || shape->back().value > 1 || shape->size() > 2;
+}
+
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
   if (!std::holds_alternative<SquaredError>(loss.function)) return false;
   if (!target.is_defined() || is_floating(target.dtype()) || target.dims().rank() == 0)
@@ -441,6 +543,25 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target) {
   if (shape->size() > 2) return target.dims().rank() + 1 == shape->size();  // [B, T] of [B, T, C]
   const bool many_columns = shape->back().is_fixed() && shape->back().value > 1;
   return many_columns && target.dims().product(1, target.dims().rank()) == 1;
+}
+
+std::optional<std::int64_t> one_hot_axis(const LossInfo& loss, const Tensor& target) {
+  const auto& shape = loss.target.shape;
+  const bool has_numbers =
+      target.is_defined() && target.dtype() != DataType::kString && target.num_elements() > 0;
+  if (!std::holds_alternative<SquaredError>(loss.function) || !shape || !has_numbers ||
+      target.dims().rank() != shape->size()) {
+    return std::nullopt;
+  }
+  std::optional<std::int64_t> found;
+  for (std::size_t axis = 1; axis < shape->size(); ++axis) {
+    const std::int64_t size = target.dims()[axis];
+    const bool fits = !(*shape)[axis].is_fixed() || (*shape)[axis].value == size;
+    if (!fits || size < 2 || !is_one_hot(target, axis)) continue;
+    if (found) return std::nullopt;
+    found = static_cast<std::int64_t>(axis);
+  }
+  return found;
 }
 
 void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {

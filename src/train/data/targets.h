@@ -2,6 +2,7 @@
 #define ONNXGRAD_TRAIN_DATA_TARGETS_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "onnxgrad/losses.h"
 #include "onnxgrad/tensor.h"
@@ -17,12 +18,12 @@ namespace onnxgrad::train {
 /// dtype of `loss.target` and reshaped to [N, columns] if only the form of the shape differs; what
 /// a loss does not allow (a negative count, a probability above 1) is refused. Throws: DataError
 /// naming label or value, row and column, and what was expected.
-Tensor encode_target(const LossInfo& loss, const Tensor& labels,
+Tensor encode_target(const LossInfo& loss, const Tensor& given,
                      const ArrayPlace& place = target_place());
 
 /// Class numbers in any numeric type, also [N, 1], as int64 of the declared rank, without using
 /// the model's list of classes. Throws: DataError (see encode_target).
-Tensor class_numbers(const LossInfo& loss, const Tensor& numbers);
+Tensor class_numbers(const LossInfo& loss, const Tensor& given);
 
 /// The loss whose targets the input `port` takes; nullptr if there is none.
 const LossInfo* find_target(const LossInfo& loss, const std::string& port);
@@ -45,10 +46,19 @@ Tensor fit_labels(const LossInfo& loss, const Tensor& labels);
 /// True if fit_labels would change something.
 bool needs_fitting(const LossInfo& loss, const Tensor& labels);
 
+/// True for a squared error on several columns; if it was chosen automatically, targets may turn
+/// out to be classes.
+bool has_plain_columns(const LossInfo& loss);
+
 /// True if an automatic squared error on several plain columns is given a target of one class
 /// label per row, or per position of scores with more axes: then the columns are scores, and the
 /// loss is a softmax cross-entropy.
 bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
+
+/// The axis of the classes if an automatic squared error on several plain columns is given numbers
+/// in the shape of the scores that are one-hot: a single 1 along that axis, of two or more, and 0
+/// elsewhere; nullopt: they are not, or along several axes.
+std::optional<std::int64_t> one_hot_axis(const LossInfo& loss, const Tensor& target);
 
 /// Throws: DataError for the first class number outside [0, num_classes), with its row; the class
 /// that a loss ignores is allowed.

@@ -96,6 +96,25 @@ TEST(Targets, ClassLabelsForSeveralColumnsAskForClasses) {
   EXPECT_FALSE(target_asks_for_classes(classifier({}, 3), ints({0})));
 }
 
+TEST(Targets, OneHotRowsHaveTheirOnesAlongOneAxis) {
+  const auto axis = [](std::vector<std::int64_t> numbers, Dims dims) {
+    return one_hot_axis(regression(3), ints(std::move(numbers)).reshaped(std::move(dims)));
+  };
+  EXPECT_EQ(axis({0, 1, 0, 0, 0, 1}, Dims{2, 3}), 1);
+  EXPECT_EQ(axis({0, 1, 0, 0, 0, 2}, Dims{2, 3}), std::nullopt);
+  EXPECT_EQ(axis({0, 1, 0, 0, 0, 0}, Dims{2, 3}), std::nullopt);
+  EXPECT_EQ(axis({0, 1, 0, 1, 0, 1}, Dims{2, 3}), std::nullopt);
+  EXPECT_EQ(axis({0, 1, 0, 0}, Dims{2, 2}), std::nullopt);  // not the columns of the scores
+  EXPECT_EQ(one_hot_axis(regression(3), texts({"a", "b", "c"}).reshaped(Dims{1, 3})), std::nullopt);
+  EXPECT_EQ(one_hot_axis(regression(1), ints({1})), std::nullopt);
+  LossInfo classes = classifier({}, 3);
+  classes.one_hot_targets = true;
+  classes.class_axis = 1;
+  const Tensor rows = ints({0, 1, 0, 0, 0, 1}).reshaped(Dims{2, 3}).cast(DataType::kFloat32);
+  EXPECT_EQ(encode_target(classes, rows).to_int64s(), (std::vector<std::int64_t>{1, 2}));
+  expect_error(classes, ints({0, 1, 0, 1, 0, 1}).reshaped(Dims{2, 3}), "row 1");
+}
+
 TEST(Targets, NumbersThatDoNotFitAreRefused) {
   const auto refused = [](const Tensor& value, DataType dtype, const std::string& part) {
     try {

@@ -340,6 +340,7 @@ std::string describe_choice(const ResolvedLoss& resolved, const Head& head) {
     if (!head.classes.source.empty()) line += " from " + head.classes.source;
   }
   line += describe_axis(resolved);
+  if (info.one_hot_targets) line += ", of one-hot targets";
   return line;
 }
 
@@ -443,6 +444,7 @@ ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
   if (info.is_classifier) {
     info.num_classes = count_classes(resolved, head.classes);
     info.classes = head.classes.labels;
+    info.one_hot_targets = loss.one_hot_targets;
   }
   info.line = describe_choice(resolved, head);
   return resolved;

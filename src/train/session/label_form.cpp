@@ -55,10 +55,6 @@ bool are_values(const LossInfo& loss, const Tensor& labels) {
   });
 }
 
-bool is_open(const LossInfo& loss) {
-  return loss.is_class_axis_open || std::ranges::any_of(loss.others, &LossInfo::is_class_axis_open);
-}
-
 // The size of dimension `places` in the inputs besides `port`: the port and the size.
 struct GivenSize {
   std::size_t port = 0;
@@ -79,7 +75,23 @@ std::optional<GivenSize> find_size(std::span<const Port> ports, const std::vecto
 
 }  // namespace
 
-bool Session::is_open() const { return train::is_open(graph().loss); }
+// Before the first step, while no targets have been seen.
+bool Session::may_be_scores(const Loss& asked, const LossInfo& loss) const {
+  return steps() == 0 && !is_fitting_ && std::holds_alternative<AutoLoss>(asked.function) &&
+         has_plain_columns(loss);
+}
+
+bool Session::is_open() const {
+  const auto is_open = [this](const Loss& asked, const LossInfo& loss) {
+    return loss.is_class_axis_open || may_be_scores(asked, loss);
+  };
+  const LossInfo& loss = graph().loss;
+  if (is_open(loss_, loss)) return true;
+  for (std::size_t i = 0; i < loss_.others.size(); ++i) {
+    if (is_open(loss_.others[i], loss.others[i])) return true;
+  }
+  return false;
+}
 
 LabelForms Session::label_forms() const {
   LabelForms forms;
@@ -89,7 +101,8 @@ LabelForms Session::label_forms() const {
         {.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
          .soft_targets = has_soft_targets(info.function),
          .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function),
-         .targets_are_values = user != nullptr && !user->targets_are_classes});
+         .targets_are_values = user != nullptr && !user->targets_are_classes,
+         .one_hot = info.one_hot_targets});
   };
   add(graph().loss);
   for (const LossInfo& other : graph().loss.others) add(other);
@@ -98,7 +111,7 @@ LabelForms Session::label_forms() const {
 
 void Session::set_label_forms(const LabelForms& forms) {
   if (is_fitting_ || forms.size() != 1 + loss_.others.size()) return;
-  if (forms.front().columns_are_scores) take_columns_as_scores();
+  take_columns_as_scores(forms);
   if (forms == label_forms()) return;
   Loss settled = loss_;
   for_each_loss(settled, graph().loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
@@ -107,21 +120,33 @@ void Session::set_label_forms(const LabelForms& forms) {
   ask_loss(std::move(settled));
 }
 
-// An automatic loss that treated plain columns as quantities.
-void Session::take_columns_as_scores() {
-  const bool is_automatic = std::holds_alternative<AutoLoss>(loss_.function);
-  if (!is_automatic || !std::holds_alternative<SquaredError>(graph().loss.function)) return;
+// Automatic losses that treated plain columns as quantities.
+void Session::take_columns_as_scores(const LabelForms& forms) {
   Loss scores = loss_;
-  scores.function = SoftmaxCrossEntropy{};
-  ask_loss(std::move(scores));
+  bool is_any = false;
+  for_each_loss(scores, graph().loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
+    const bool is_automatic = std::holds_alternative<AutoLoss>(loss.function);
+    if (!forms[i].columns_are_scores || !is_automatic || !has_plain_columns(info)) return;
+    is_any = true;
+    loss.function = SoftmaxCrossEntropy{};
+    loss.one_hot_targets = forms[i].one_hot;
+    if (forms[i].one_hot) loss.class_axis = forms[i].class_axis;
+  });
+  if (is_any) ask_loss(std::move(scores));
 }
 
 void Session::settle_by_labels(const FirstRows& rows) {
   if (is_fitting_) return;
-  const Tensor* const first = rows.labels(graph().loss);
-  if (first != nullptr && steps() == 0 && target_asks_for_classes(graph().loss, *first)) {
-    take_columns_as_scores();
-  }
+  LabelForms scores = label_forms();
+  for_each_loss(loss_, graph().loss, [&](const Loss& asked, const LossInfo& info, std::size_t i) {
+    const Tensor* const labels = rows.labels(info);
+    if (labels == nullptr || !labels->is_defined() || !may_be_scores(asked, info)) return;
+    scores[i].columns_are_scores = target_asks_for_classes(info, *labels);
+    const auto axis = one_hot_axis(info, *labels);
+    if (!axis) return;
+    scores[i] = {.class_axis = axis, .columns_are_scores = true, .one_hot = true};
+  });
+  take_columns_as_scores(scores);
   LabelForms forms = label_forms();
   for_each_loss(loss_, graph().loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
     const Tensor* const labels = rows.labels(info);

@@ -12,10 +12,11 @@
 #include "runtime/executor.h"
 
 // What a loss may leave open until labels are known: whether the plain columns of an automatic
-// loss are scores of classes, which axis of the scores has the classes, whether one column of a
-// binary cross-entropy is compared with class numbers or with numbers from 0 to 1, and whether the
-// whole numbers that a loss of the user's reads are classes. The first labels
-// decide, and the step is rewritten if the guess was wrong: Session::settle_by_labels.
+// loss are scores of classes, whether targets are class numbers or rows with one 1, which axis of
+// the scores has the classes, whether one column of a binary cross-entropy is compared with class
+// numbers or with numbers from 0 to 1, and whether the whole numbers that a loss of the user's reads
+// are classes. The first labels decide, and the step is rewritten if the guess was wrong:
+// Session::settle_by_labels.
 
 namespace onnxgrad::train {
 
@@ -24,6 +25,7 @@ struct LabelForm {
   bool soft_targets = false;
   bool columns_are_scores = false;  ///< of classes; of an automatic loss, softmax cross-entropy
   bool targets_are_values = false;  ///< of a loss of the user's: see UserLoss
+  bool one_hot = false;             ///< see Loss::one_hot_targets
 
   bool operator==(const LabelForm&) const = default;
 };

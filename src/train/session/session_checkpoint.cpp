@@ -148,6 +148,7 @@ void check_graphs(const Session& session, const Checkpoint& checkpoint) {
 constexpr std::int64_t kSoftTargets = 1;
 constexpr std::int64_t kColumnsAreScores = 2;
 constexpr std::int64_t kTargetsAreValues = 4;
+constexpr std::int64_t kOneHot = 8;
 
 // What labels have decided: the class axis of each loss (-1: none) and what its targets and columns
 // are, one after another.
@@ -157,7 +158,8 @@ Tensor label_forms_tensor(const LabelForms& forms) {
     numbers.push_back(form.class_axis.value_or(-1));
     numbers.push_back((form.soft_targets ? kSoftTargets : 0) |
                       (form.columns_are_scores ? kColumnsAreScores : 0) |
-                      (form.targets_are_values ? kTargetsAreValues : 0));
+                      (form.targets_are_values ? kTargetsAreValues : 0) |
+                      (form.one_hot ? kOneHot : 0));
   }
   return Tensor::from(numbers, Dims{std::ssize(numbers)});
 }
@@ -170,7 +172,8 @@ LabelForms stored_label_forms(const Checkpoint& checkpoint) {
   for (std::size_t i = 0; i + 1 < numbers.size(); i += 2) {
     forms.push_back({.soft_targets = (numbers[i + 1] & kSoftTargets) != 0,
                      .columns_are_scores = (numbers[i + 1] & kColumnsAreScores) != 0,
-                     .targets_are_values = (numbers[i + 1] & kTargetsAreValues) != 0});
+                     .targets_are_values = (numbers[i + 1] & kTargetsAreValues) != 0,
+                     .one_hot = (numbers[i + 1] & kOneHot) != 0});
     if (numbers[i] >= 0) forms.back().class_axis = numbers[i];
   }
   return forms;

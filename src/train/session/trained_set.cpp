@@ -44,9 +44,13 @@ TrainedSet trained_set(const StepGraph& step) {
           .statistics = names_of(step.statistics)};
 }
 
-void freeze(TrainedSet& set, std::span<const std::string> patterns) {
+void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working) {
   const auto before = std::exchange(set.trained, {});
-  const auto matched = match_patterns(patterns, before, "trained weight");
+  std::vector<WeightNames> names;
+  for (const std::string& name : before) {
+    names.push_back(names_for_patterns(*working.graph->find(name)));
+  }
+  const auto matched = match_patterns(patterns, names, "trained weight");
   for (std::size_t i = 0; i < matched.size(); ++i) {
     (matched[i] ? set.held : set.trained).push_back(before[i]);
     if (matched[i]) set.with_own_count.insert(before[i]);

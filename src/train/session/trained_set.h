@@ -15,9 +15,9 @@ namespace onnxgrad::train {
 /// The choice that a step was written for, without slots of held weights.
 TrainedSet trained_set(const StepGraph& step);
 
-/// Without the trained weights that match; these are held. Throws: ModelError (a pattern that
-/// matches no trained weight, nothing left to train).
-void freeze(TrainedSet& set, std::span<const std::string> patterns);
+/// Without the trained weights of `working` that match; these are held. Throws: ModelError (a
+/// pattern that matches no trained weight, nothing left to train).
+void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working);
 
 /// With the floating-point weights of `working` that match and are not trained.
 /// Throws: ModelError (a pattern that matches no such weight).
