@@ -92,7 +92,8 @@ std::vector<Stranger> strangers() {
 TEST_F(OwnFileTest, RefusesWhatStandsInItsPlaceWithoutFollowingOrBlocking) {
   for (const Stranger& stranger : strangers()) {
     stranger.put(path(), root_ / "victim");
-    EXPECT_THAT(refusal(O_CREAT | O_RDWR | O_TRUNC), HasSubstr(stranger.refused_as)) << stranger.name;
+    EXPECT_THAT(refusal(O_CREAT | O_RDWR | O_TRUNC), HasSubstr(stranger.refused_as))
+        << stranger.name;
     EXPECT_THROW(FileLock{path()}, Error) << stranger.name;
     const std::string reading = refusal(O_RDONLY);
     if (stranger.is_readable) {
