@@ -23,6 +23,7 @@
 #include "onnxgrad/losses.h"             // IWYU pragma: export
 #include "onnxgrad/metrics.h"            // IWYU pragma: export
 #include "onnxgrad/model.h"              // IWYU pragma: export
+#include "onnxgrad/model_forms.h"        // IWYU pragma: export
 #include "onnxgrad/operators.h"          // IWYU pragma: export
 #include "onnxgrad/optimizers.h"         // IWYU pragma: export
 #include "onnxgrad/option_error.h"       // IWYU pragma: export

@@ -12,6 +12,7 @@
 #include "onnxgrad/inference_session.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
+#include "onnxgrad/model_forms.h"
 #include "onnxgrad/optimizers.h"
 #include "onnxgrad/precision.h"
 #include "onnxgrad/profile.h"
@@ -37,6 +38,7 @@ struct TrainingOptions {
   /// gradient flows through them. Weights are left as they are with `frozen` instead.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
+  BatchOpening open_batch = BatchOpening::kAuto;
   MixedPrecision precision = {};  ///< of steps; not with L-BFGS
   /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
   bool skip_non_finite = false;
@@ -116,6 +118,15 @@ class TrainingSession {
   /// that the session was made with (trainable, frozen, groups, penalties).
   std::vector<std::string> pattern_warnings(std::span<const std::string> patterns = {}) const;
 
+  /// Rows that every batch of step() must have, because the file fixes them and they cannot be
+  /// opened (TrainingOptions::open_batch); 0: any number. evaluate(), predict() and a Trainer take
+  /// any number: they run the model on so many at a time, and fill up what is left with rows that do
+  /// not count.
+  std::int64_t fixed_batch() const;
+  /// What happened to a batch that the file fixes: "batch: 1 row in the file, opened; the trained
+  /// model keeps it". Empty if the file has an open batch, or none.
+  std::string batch_line() const;
+
   /// From the next step on, trained weights that match one of these glob patterns are not updated;
   /// they and their optimizer state remain part of state(). All others continue as before.
   /// Throws: ModelError (pattern that matches no trained weight, nothing left to train); the
@@ -159,7 +170,8 @@ class TrainingSession {
   /// Restores the initial weights and an empty optimizer state.
   void reset();
 
-  /// The file as it was loaded, with the current weights.
+  /// The file as it was loaded, with the current weights; with BatchOpening::kOn as from
+  /// open_batch().
   Model trained_model() const;
   /// The same with the session's training in it, as it is now: weights, optimizer state and
   /// learning rate; see add_training_info(). Throws: ModelError (L-BFGS).

@@ -12,6 +12,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/gradient.h"
+#include "onnxgrad/model_forms.h"
 #include "onnxgrad/training_info.h"
 #include "unlocked.h"
 
@@ -52,6 +53,12 @@ void bind_gradients(nb::module_& module) {
       .value("auto", TrainingMode::kAuto)
       .value("on", TrainingMode::kOn)
       .value("off", TrainingMode::kOff);
+  nb::enum_<BatchOpening>(module, "BatchOpening")
+      .value("auto", BatchOpening::kAuto)
+      .value("on", BatchOpening::kOn)
+      .value("off", BatchOpening::kOff);
+  module.def("open_batch", &open_batch, "model"_a, Unlocked());
+  module.def("to_inference", &to_inference, "model"_a, Unlocked());
   nb::enum_<Precision>(module, "Precision")
       .value("float32", Precision::kFloat32)
       .value("bf16", Precision::kBfloat16)

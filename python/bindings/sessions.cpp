@@ -106,7 +106,8 @@ void bind_training(nb::module_& module) {
           [](TrainingSession* place, const Model& model, const Loss& loss,
              const std::optional<Optimizer>& optimizer, Names trainable, Names frozen, bool untie,
              Names outputs, const UpdateOptions& update, Names stop_gradient,
-             TrainingMode training_mode, const MixedPrecision& precision, bool skip_non_finite,
+             TrainingMode training_mode, BatchOpening open_batch,
+             const MixedPrecision& precision, bool skip_non_finite,
              bool evaluation_only, const EngineOptions& engine,
              const std::optional<WorkerOptions>& workers) {
             const TrainingOptions options{.trainable = std::move(trainable),
@@ -116,6 +117,7 @@ void bind_training(nb::module_& module) {
                                           .update = update,
                                           .stop_gradient = std::move(stop_gradient),
                                           .training_mode = training_mode,
+                                          .open_batch = open_batch,
                                           .precision = precision,
                                           .skip_non_finite = skip_non_finite,
                                           .evaluation_only = evaluation_only,
@@ -128,7 +130,7 @@ void bind_training(nb::module_& module) {
             }
           },
           "model"_a, "loss"_a, "optimizer"_a.none(), "trainable"_a, "frozen"_a, "untie"_a,
-          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "precision"_a,
+          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "open_batch"_a, "precision"_a,
           "skip_non_finite"_a, "evaluation_only"_a, "engine"_a, "workers"_a.none(), Unlocked())
       .def(
           "step",
@@ -151,6 +153,8 @@ void bind_training(nb::module_& module) {
       .def_prop_ro("loss", &TrainingSession::loss)
       .def_prop_ro("trained_weights", &TrainingSession::trained_weights)
       .def_prop_ro("weights_line", &TrainingSession::weights_line)
+      .def_prop_ro("batch_line", &TrainingSession::batch_line)
+      .def_prop_ro("fixed_batch", &TrainingSession::fixed_batch)
       .def(
           "pattern_warnings",
           [](const TrainingSession& session, const Names& patterns) {

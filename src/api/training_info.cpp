@@ -57,8 +57,14 @@ Model TrainingSession::with_training_info(const TrainingInfoOptions& options) co
         {.what = "the training of a model that reads texts cannot be written from a session",
          .hint = "Write it with add_training_info() from the trained model."});
   }
+  // The step takes any number of rows, and so must the model that it is written into.
+  const train::BatchForm& batch = session.batch();
+  if (session.options().open_batch != BatchOpening::kOn) {
+    trained = api::with_open_batch(trained, batch);
+  }
+  const auto& working = batch.is_opened() ? batch.model : impl_->model.impl().training_copy();
   return api::wrap(train::write_training_info({.file = *trained.impl().file_graph(),
-                                               .working = *impl_->model.impl().training_copy(),
+                                               .working = *working,
                                                .step = session.graph(),
                                                .state = session.state(),
                                                .learning_rate = session.learning_rate(),

@@ -1,5 +1,7 @@
 #include "onnxgrad/training_session.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "api/call_guard.h"
@@ -157,7 +159,24 @@ Model TrainingSession::trained_model() const {
     return Model(std::make_shared<const Model::Impl>(impl_->model.impl(), impl_->session.state(),
                                                      impl_->session.graph().model));
   }
-  return api::with_weights(impl_->model, impl_->session.weights());
+  Model trained = api::with_weights(impl_->model, impl_->session.weights());
+  if (impl_->session.options().open_batch != BatchOpening::kOn) return trained;
+  return api::with_open_batch(trained, impl_->session.batch());
+}
+
+std::int64_t TrainingSession::fixed_batch() const { return impl_->session.batch().fixed_rows(); }
+
+std::string TrainingSession::batch_line() const {
+  const train::BatchForm& batch = impl_->session.batch();
+  if (batch.rows == 0) return "";
+  std::string line = fmt::format("batch: {} row{} in the file, ", batch.rows,
+                                 batch.rows == 1 ? "" : "s");
+  if (!batch.is_opened()) {
+    return line + "not opened (" + batch.obstacle + "): smaller batches are filled up";
+  }
+  const bool writes = impl_->session.options().open_batch == BatchOpening::kOn;
+  return line + (writes ? "opened, also in the trained model"
+                        : "opened; the trained model keeps the file's shape");
 }
 
 std::string TrainingSession::plan_summary() const {

@@ -9,6 +9,14 @@
 
 namespace onnxgrad {
 
+namespace api {
+
+/// The graph of `model` with the changes that opened the batch of its working copy; `model` itself
+/// if there was nothing to open. Throws: ModelError (the file has a node in another form).
+Model with_open_batch(const Model& model, const train::BatchForm& form);
+
+}  // namespace api
+
 struct TrainingSession::Impl {
   Impl(const Model& source_model, const Loss& loss, const Optimizer& optimizer,
        const TrainingOptions& options)

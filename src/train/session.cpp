@@ -14,6 +14,7 @@
 #include "train/feeds.h"
 #include "train/file_training.h"
 #include "train/graph_description.h"
+#include "train/inference_form.h"
 #include "train/losses.h"
 #include "train/mean.h"
 #include "train/optimizers.h"
@@ -114,6 +115,10 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
     workers_ = std::make_unique<Workers>(options.workers.communicator);
   }
   charge_file();
+  if (training_ == nullptr) {
+    source_.working = in_inference_form(std::move(source_.working));
+    open_batch();
+  }
   source_.working =
       with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
   const std::shared_ptr<const ir::Model> given = source_.working;
@@ -143,6 +148,19 @@ void Session::charge_file() {
                   }};
 }
 
+// The dimension that the file fixes. A session on the training that a file describes keeps it.
+void Session::open_batch() {
+  const bool opens = options_.open_batch != BatchOpening::kOff;
+  batch_ = opens ? train::open_batch(source_.working) : keep_batch(source_.working);
+  if (options_.open_batch == BatchOpening::kOn && batch_.fixed_rows() > 0) {
+    throw ModelError({.what = "the batch dimension cannot be opened: " + batch_.obstacle,
+                      .hint = "Omit open_batch=True: batches of " + std::to_string(batch_.rows) +
+                              " rows are then filled up; or export the model with a dynamic "
+                              "batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}."});
+  }
+  source_.working = batch_.model;
+}
+
 // With a loss in the model, its targets and weights are inputs of the model.
 bool Session::is_own_input(const ir::Value* value) const {
   return std::holds_alternative<OutputLoss>(loss_.function) &&
@@ -165,6 +183,7 @@ void Session::find_inputs(const ir::Model& given) {
     inputs_.push_back(value_info(port.name, port.type));
   }
   describe_map_inputs(source_.file.model.get(), inputs_);
+  find_constants();
 }
 
 void Session::find_outputs(const ir::Model& given) {
@@ -256,6 +275,7 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   if (step_ != nullptr && graph.owners != step_->graph().owners) options.state_of = nullptr;
   auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
                                            options, workers_.get(), outer);
+  step->set_fixed_rows(batch_.fixed_rows());
   if (workers_ != nullptr) workers_->forget();
   built_with_ = set;
   checksum_.clear();
@@ -399,6 +419,7 @@ std::optional<std::int64_t> Session::rows_of_scores(const LossInfo& loss,
 
 StepResult Session::step(const NamedTensors& feeds) {
   expect_training();
+  expect_whole_batch(feeds);
   if (texts_ != nullptr) return step_on(fit_feeds(encode_texts(texts_.get(), feeds)));
   if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
   return step_on(feeds);
@@ -416,7 +437,8 @@ void Session::share_rows(std::int64_t rows) {
 
 StepResult Session::step_on(const NamedTensors& feeds) {
   const auto ports = step_->data_ports();
-  const auto ordered = order_feeds(feeds, ports, unused_inputs_);
+  const NamedTensors all = with_weights_of_rows(feeds);
+  const auto ordered = order_feeds(all, ports, unused_inputs_);
   for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
   check_rows(ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
@@ -450,23 +472,42 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
 }
 
 EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
+  if (const auto rows = rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
+  const NamedTensors all = with_weights_of_rows(feeds);
+  const auto ports = evaluation()->data_ports();
+  const auto ordered = order_feeds(all, ports, unused_inputs_);
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (find_target(loss(), ports[i].name) != nullptr) rows = rows_of(*ordered[i]);
+  }
+  if (loss().target.name.empty() && !ordered.empty()) rows = rows_of(*ordered[0]);
+  return result_of(sums_on(all), rows);
+}
+
+LossSums Session::sums_on(const NamedTensors& feeds) {
   const auto evaluated = evaluation();
   const auto ports = evaluated->data_ports();
   const auto ordered = order_feeds(feeds, ports, unused_inputs_);
-  EvaluationResult result;
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    if (check_target(ports[i].name, *ordered[i])) result.rows = rows_of(*ordered[i]);
-  }
-  if (loss().target.name.empty() && !ordered.empty()) result.rows = rows_of(*ordered[0]);
+  for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
   check_rows(ports, ordered);
-  const LossSums sums = evaluated->run(bind_all(*evaluated, ordered));
+  return evaluated->run(bind_all(*evaluated, ordered));
+}
+
+EvaluationResult Session::result_of(const LossSums& sums, std::int64_t rows) {
+  EvaluationResult result{.rows = rows};
   result.loss = graph().is_mean ? mean_of(sums.numerator, sums.denominator) : sums.numerator;
-  if (evaluated->counts_correct_rows()) result.accuracy = mean_of(sums.correct, sums.counted);
+  if (evaluation()->counts_correct_rows()) result.accuracy = mean_of(sums.correct, sums.counted);
   return result;
 }
 
 std::vector<Tensor> Session::predict(const NamedTensors& feeds,
                                      std::span<const std::string> output_names) {
+  if (const auto rows = rows_to_split(feeds)) return predict_parts(feeds, *rows, output_names);
+  return predict_batch(feeds, output_names);
+}
+
+std::vector<Tensor> Session::predict_batch(const NamedTensors& feeds,
+                                           std::span<const std::string> output_names) {
   constexpr std::size_t kMaxPredictions = 4;
   const std::vector<std::size_t> wanted = choose_outputs(runnable_, output_names);
   const auto known =

@@ -13,6 +13,7 @@
 #include "runtime/input_sizes.h"
 #include "train/data/dataset.h"
 #include "train/engine.h"
+#include "train/open_batch.h"
 #include "train/session/forward_runner.h"
 #include "train/session/label_form.h"
 #include "train/session/step_runner.h"
@@ -43,6 +44,13 @@ class Session {
   const std::vector<ValueInfo>& outputs() const { return outputs_; }
   const StepGraph& graph() const { return step_->graph(); }
   const Source& source() const { return source_; }
+  /// The batch of the file, and whether it was opened.
+  const BatchForm& batch() const { return batch_; }
+  /// Rows that do not count can fill up a batch of a fixed size: from now on the loss has sample
+  /// weights, if it can have them. Without effect if any number of rows is a batch.
+  void allow_filled_batches();
+  /// Throws: DataError (so many rows are no whole batches, and rows cannot be left out).
+  void expect_filling(std::int64_t rows) const;
   const TrainingOptions& options() const { return options_; }
   const LossInfo& loss() const { return graph().loss; }
   const Optimizer& optimizer() const { return optimizer_; }
@@ -54,7 +62,8 @@ class Session {
             .loss = loss(),
             .sample_weight = graph().sample_weight,
             .texts = texts_.get(),
-            .threads = thread_count(options_.engine)};
+            .threads = thread_count(options_.engine),
+            .constants = constants_};
   }
 
   double learning_rate() const { return step_->learning_rate(); }
@@ -134,7 +143,18 @@ class Session {
           const TrainingOptions& options, std::shared_ptr<const FileTraining> training);
 
   void charge_file();
+  void open_batch();
+  NamedTensors with_weights_of_rows(const NamedTensors& feeds) const;
+  // Batches of a fixed size: see session/filled_batches.h.
+  bool has_rows(const std::string& feed) const;
+  std::optional<std::int64_t> rows_to_split(const NamedTensors& feeds) const;
+  NamedTensors batch_of(const NamedTensors& feeds, std::int64_t begin, std::int64_t rows) const;
+  EvaluationResult evaluate_parts(const NamedTensors& feeds, std::int64_t rows);
+  std::vector<Tensor> predict_parts(const NamedTensors& feeds, std::int64_t rows,
+                                    std::span<const std::string> output_names);
+  void expect_whole_batch(const NamedTensors& feeds) const;
   void find_inputs(const ir::Model& given);
+  void find_constants();
   void find_outputs(const ir::Model& given);
   bool needs_targets(const RunnableOutput& output) const;
   bool is_own_input(const ir::Value* value) const;
@@ -156,12 +176,18 @@ class Session {
                                              const std::vector<Dims>& dims);
   StepResult step_on(const NamedTensors& feeds);
   EvaluationResult evaluate_on(const NamedTensors& feeds);
+  LossSums sums_on(const NamedTensors& feeds);
+  EvaluationResult result_of(const LossSums& sums, std::int64_t rows);
+  std::vector<Tensor> predict_batch(const NamedTensors& feeds,
+                                    std::span<const std::string> output_names);
   bool needs_fitting(const NamedTensors& feeds) const;
   NamedTensors fit_feeds(const NamedTensors& feeds);
   std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
                                               const FirstRows& rows) const;
 
   Source source_;  ///< the working copy has numbers for texts
+  BatchForm batch_;  ///< of the model before texts are numbered
+  bool fills_batches_ = false;  ///< its sample weights are for filled batches: they may be absent
   std::shared_ptr<const FileTraining> training_;
   std::shared_ptr<const TextCodes> texts_;  ///< nullptr: the model reads none
   Loss loss_;
@@ -177,6 +203,7 @@ class Session {
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
   std::vector<RunnableOutput> runnable_;    ///< of outputs_
+  std::vector<std::string> constants_;      ///< inputs without rows
   std::vector<std::string> unused_inputs_;  ///< that the loss does not need
   runtime::SizeWatch sizes_;
   struct ScoreRows {

@@ -17,6 +17,7 @@
 #include "onnx/known_branches.h"
 #include "opdef/shape_values.h"
 #include "train/engine.h"
+#include "train/inference_form.h"
 #include "train/precision.h"
 #include "train/step_parts.h"
 #include "train/training_mode.h"
@@ -91,6 +92,7 @@ class Splitter {
 
   SplitGraph run() {
     close_defaults(graph_, *inferer_);
+    leave_training(model_);
     split_.num_model_inputs = graph_.inputs.size();
     onnx_io::take_known_branches(model_, *inferer_, registry_, builtin_evaluator());
     split_.outputs = runnable_outputs(graph_);

@@ -14,6 +14,7 @@
 #include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
 #include "train/engine.h"
+#include "train/inference_form.h"
 #include "train/loss_scale.h"
 #include "train/losses.h"
 #include "train/master_weights.h"
@@ -399,6 +400,7 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ir::Graph& graph = draft.graph();
   GraphBuilder& g = draft.g();
   close_defaults(graph, g.inferer());
+  leave_training(*draft.model());
   onnx_io::take_known_branches(*draft.model(), g.inferer(), registry, builtin_evaluator());
   if (options.evaluation_only) return loss_step(draft, place_loss(g, registry, loss), loss);
   auto model_outputs = runnable_outputs(graph);

@@ -8,7 +8,7 @@ from onnxgrad import _core
 from onnxgrad.base.checks import byte_count, device_name, positive_int, thread_count
 from onnxgrad.errors import OptionError
 
-__all__ = ["engine_options", "training_mode_of"]
+__all__ = ["batch_opening_of", "engine_options", "training_mode_of"]
 
 
 def engine_options(
@@ -29,6 +29,19 @@ def engine_options(
 
 def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def batch_opening_of(value: bool | str) -> _core.BatchOpening:
+    """Convert the option `open_batch` for the extension."""
+    if value == "auto":
+        return _core.BatchOpening.auto
+    if isinstance(value, bool):
+        return _core.BatchOpening.on if value else _core.BatchOpening.off
+    raise OptionError(
+        what=f"open_batch: {value!r}, expected 'auto', True or False",
+        value="open_batch",
+        hint="Leave it out: 'auto' trains on any number of rows and keeps the file's shapes.",
+    )
 
 
 def training_mode_of(value: bool | str) -> _core.TrainingMode:

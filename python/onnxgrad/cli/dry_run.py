@@ -105,7 +105,8 @@ def _steps(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> int |
     if isinstance(data.validation, float):
         rows -= round(rows * data.validation)
     takes_all = type(trainer.session.optimizer).__name__ == "LBFGS"
-    batch = options.batch_size or (rows if takes_all else 32)
+    usual = trainer.session.fixed_batch or 32
+    batch = options.batch_size or (rows if takes_all else usual)
     return rows // batch if options.drop_last else math.ceil(rows / batch)
 
 

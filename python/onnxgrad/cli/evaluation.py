@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,13 @@ from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
-from onnxgrad import losses
+from onnxgrad import _core, losses
 from onnxgrad.base.messages import print_stderr
+from onnxgrad.base.models import to_core_model
 from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.model_inputs import read_inputs
 from onnxgrad.cli.rows import open_train_data
-from onnxgrad.errors import DataError, OptionError
+from onnxgrad.errors import DataError, ModelError, OptionError
 from onnxgrad.files import write_file
 from onnxgrad.sessions import InferenceSession, TrainingSession
 from onnxgrad.trainer import Trainer
@@ -85,8 +87,12 @@ def predict(
     OptionError
         An unknown suffix, or several outputs for an ``.npy`` file.
     """
-    session = InferenceSession(model)
+    core = _core.to_inference(to_core_model(model))
+    session = InferenceSession(core)
     feeds = read_inputs(session, data, ignored or (), delimiter, allow_nan=allow_nan)
+    if _fixed_batch(session, feeds) is not None:
+        with contextlib.suppress(ModelError):  # rows are filled up to the batch of the file
+            session = InferenceSession(core, open_batch=True)
     names = list(outputs or [value.name for value in session.get_outputs()])
     suffix = Path(output).suffix.lower() if output is not None else ".csv"
     known = (".csv", ".npz", ".npy", ".json", ".jsonl")
@@ -132,6 +138,15 @@ def _split_maps(found: Mapping[str, Any]) -> tuple[Arrays, Keys]:
     return arrays, keys
 
 
+def _fixed_batch(session: InferenceSession, feeds: Mapping[str, Any]) -> int | None:
+    """Return the rows that the model takes at a time, if there are others."""
+    for value in session.get_inputs():
+        rows = value.shape[0] if value.shape else None
+        if isinstance(rows, int) and rows > 0 and len(feeds[value.name]) != rows:
+            return rows
+    return None
+
+
 def _run(session: InferenceSession, names: list[str], feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Run the model on all rows; in parts if there are many, and if that is the same."""
     number = max((len(array) for array in feeds.values() if array.ndim), default=1)
@@ -140,14 +155,20 @@ def _run(session: InferenceSession, names: list[str], feeds: Mapping[str, Any]) 
             what="there are no rows", value="--data", hint="Give a file with at least one row."
         )
     values = [*session.get_inputs(), *session.get_outputs()]
-    is_by_rows = all(value.shape and not isinstance(value.shape[0], int) for value in values)
+    fixed = _fixed_batch(session, feeds)
+    if fixed is not None:
+        is_by_rows = all(value.shape and value.shape[0] == fixed for value in values)
+    else:
+        is_by_rows = all(value.shape and not isinstance(value.shape[0], int) for value in values)
     if not is_by_rows or {len(array) for array in feeds.values()} != {number}:
         return dict(zip(names, session.run(names, feeds), strict=True))
+    size = fixed or _BATCH_ROWS
     parts = []
-    for start in range(0, number, _BATCH_ROWS):
-        stop = start + _BATCH_ROWS
-        batch = {name: np.ascontiguousarray(rows[start:stop]) for name, rows in feeds.items()}
-        parts.append(session.run(names, batch))
+    for start in range(0, number, size):
+        stop = min(start + size, number)
+        chosen = np.minimum(np.arange(start, start + (fixed or stop - start)), number - 1)
+        batch = {name: np.ascontiguousarray(rows[chosen]) for name, rows in feeds.items()}
+        parts.append([output[: stop - start] for output in session.run(names, batch)])
     columns = zip(*parts, strict=True)
     return {
         name: found[0] if len(found) == 1 else np.concatenate(found)

@@ -177,6 +177,15 @@ OPTIONS: tuple[TrainOption, ...] = (
         "MODE",
     ),
     TrainOption(
+        "open_batch",
+        str,
+        "auto",
+        _MODEL,
+        "Whether a batch size that MODEL fixes is opened: auto (for the training only), on (also in "
+        "the trained model) or off.",
+        "MODE",
+    ),
+    TrainOption(
         "precision",
         str,
         "float32",

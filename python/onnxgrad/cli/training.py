@@ -276,6 +276,8 @@ def _trainer(options: SimpleNamespace) -> Trainer:
     modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
     if options.training_mode not in modes:
         raise unknown_name("training_mode", options.training_mode, list(modes))
+    if options.open_batch not in modes:
+        raise unknown_name("open_batch", options.open_batch, list(modes))
     return Trainer(
         start,
         losses.from_text(options.loss, options.class_axis),
@@ -292,6 +294,7 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         accumulate=options.accumulate,
         stop_gradient=options.stop_gradient,
         training_mode=modes[options.training_mode],
+        open_batch=modes[options.open_batch],
         precision=_precision(options),
         device=options.device,
         memory_limit=options.memory_limit,

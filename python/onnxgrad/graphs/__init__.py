@@ -1,6 +1,7 @@
 """Functions that return a new model: with a loss, gradients, a training step, other weights."""
 
 from onnxgrad.graphs.derivatives import hessian, hvp, jvp, vjp
+from onnxgrad.graphs.forms import open_batch, to_inference
 from onnxgrad.graphs.gradients import gradient
 from onnxgrad.graphs.steps import add_loss, add_training_info, training_step
 from onnxgrad.graphs.weights import initialize, load_state_dict, set_weights, state_dict
@@ -14,8 +15,10 @@ __all__ = [
     "initialize",
     "jvp",
     "load_state_dict",
+    "open_batch",
     "set_weights",
     "state_dict",
+    "to_inference",
     "training_step",
     "vjp",
 ]

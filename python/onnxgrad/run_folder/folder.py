@@ -113,7 +113,8 @@ class RunFolder(Callback):
                 file=str(self.path),
                 hint="Free space on the disk, or choose another run_dir.",
             ) from error
-        print(trainer.session.loss_line, f"seed: {trainer.seed}", sep="\n", file=self._log)
+        lines = [trainer.session.loss_line, trainer.session.batch_line, f"seed: {trainer.seed}"]
+        print(*filter(None, lines), sep="\n", file=self._log)
         self._metrics = EpochTable(self.path / "metrics.csv", self._resumes, own=True)
         self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)

@@ -49,6 +49,7 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options["penalty"] = [text for text in texts if text is not None]
     modes = {"auto": "auto", True: "on", False: "off"}
     options["training_mode"] = modes[arguments["training_mode"]]
+    options["open_batch"] = modes[arguments["open_batch"]]
     described = precision.as_precision(arguments["precision"])
     options["precision"] = precision.to_text(described)
     options["float32_nodes"] = list(described.float32_nodes) or None

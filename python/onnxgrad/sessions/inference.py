@@ -113,6 +113,9 @@ class InferenceSession(NotPickled):
     threads : int, default=None
         Number of threads; None means the cores that this process may use, but at most
         ``OMP_NUM_THREADS``.
+    open_batch : bool, default=False
+        Whether a batch whose size the file fixes is opened, so that inputs take any number of rows;
+        see `onnxgrad.open_batch`.
 
     Raises
     ------
@@ -146,9 +149,11 @@ class InferenceSession(NotPickled):
         *,
         device: str = "cpu",
         threads: int | None = None,
+        open_batch: bool = False,
     ) -> None:
         engine = engine_options(device, threads)
-        self._core = _core.InferenceSession(to_core_model(model), engine)
+        core = to_core_model(model)
+        self._core = _core.InferenceSession(_core.open_batch(core) if open_batch else core, engine)
         inputs = [*self._core.inputs, *self._core.overridable_inputs]
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
         self._maps = {value.name: value for value in inputs if is_map(value)}

@@ -16,7 +16,7 @@ from onnxgrad.base.checks import (
     real_number,
 )
 from onnxgrad.base.checks import patterns as pattern_list
-from onnxgrad.base.engine_options import engine_options, training_mode_of
+from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
@@ -94,6 +94,14 @@ class TrainingSession(NotPickled):
         statistics of the batch, even if the model was exported for inference. ``"auto"``: Dropout,
         and each BatchNormalization whose scale or bias is trained. Evaluation, prediction and the
         trained model use inference mode, with the running statistics of the training.
+    open_batch : "auto", True or False, default="auto"
+        What to do with a model whose file fixes the number of rows of a batch, as exports do by
+        default. ``"auto"``: inputs take any number of rows where that is possible (see
+        `onnxgrad.open_batch`), and the trained model has the shapes of the file. True: the trained
+        model has an open batch too; an error if it cannot be opened. False: nothing is opened.
+        Where nothing is opened, `evaluate`, `predict` and `Trainer` run the model on as many rows
+        as the file says, and fill up what is left with rows of weight 0; `step` takes whole
+        batches. `batch_line` says what was done.
     precision : {"float32", "bf16", "fp16", "stored_bf16"} or Precision, default="float32"
         What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The
         weights stay float32.
@@ -159,6 +167,7 @@ class TrainingSession(NotPickled):
         accumulate: int = 1,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
+        open_batch: bool | str = "auto",
         precision: PrecisionLike = "float32",
         skip_non_finite: bool = False,
         evaluation_only: bool = False,
@@ -207,6 +216,7 @@ class TrainingSession(NotPickled):
             ),
             stops,
             training_mode_of(training_mode),
+            batch_opening_of(open_batch),
             as_precision(precision)._native(),
             bool(skip_non_finite),
             bool(evaluation_only),
@@ -390,6 +400,16 @@ class TrainingSession(NotPickled):
     def weights_line(self) -> str:
         """Which weights are trained, which are not and why, and which are trained separately."""
         return self._core.weights_line
+
+    @property
+    def batch_line(self) -> str:
+        """What was done with a batch that the file fixes; empty if the file has an open one."""
+        return self._core.batch_line
+
+    @property
+    def fixed_batch(self) -> int | None:
+        """Rows of every batch, if the file fixes them and they cannot be opened; else None."""
+        return self._core.fixed_batch or None
 
     @property
     def lr(self) -> float:

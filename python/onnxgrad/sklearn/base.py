@@ -100,6 +100,9 @@ _PARAMETERS = """
     training_mode : "auto", True or False, default="auto"
         Whether Dropout and BatchNormalization of a given model are in training mode, see
         `TrainingSession`.
+    open_batch : "auto", True or False, default="auto"
+        What to do with a given model whose file fixes the number of rows of a batch, see
+        `TrainingSession`.
     precision : str or onnxgrad.Precision, default="float32"
         What training steps multiply and store in 16 bits.
     dtype : {{"float32", "float64"}}, default=None
@@ -176,6 +179,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         untie: bool = True,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | Literal["auto"] = "auto",
+        open_batch: bool | Literal["auto"] = "auto",
         precision: PrecisionLike = "float32",
         dtype: Literal["float32", "float64"] | None = None,
         callbacks: Iterable[CallbackLike] = (),
@@ -209,6 +213,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
         self.untie = untie
         self.stop_gradient = stop_gradient
         self.training_mode = training_mode
+        self.open_batch = open_batch
         self.precision = precision
         self.dtype = dtype
         self.callbacks = callbacks
@@ -316,6 +321,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
             "untie": self.untie,
             "stop_gradient": self.stop_gradient,
             "training_mode": self.training_mode,
+            "open_batch": self.open_batch,
             "precision": self.precision,
         }
         self._training = self._settle(Training(_bytes_of(model), options))
@@ -353,6 +359,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
 
         def fit(trainer: onnxgrad.Trainer) -> onnxgrad.Trainer:
             trainer.seed = seed  # shuffles differently in each call
+            is_fixed = trainer.session.fixed_batch is not None and self.batch_size == "auto"
             return trainer.fit(
                 self._as_input(X),
                 y,
@@ -361,7 +368,7 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
                 validation=self.validation_fraction if validate else None,
                 metrics=self._metrics() if validate else (),
                 epochs=epochs,
-                batch_size=batch_size,
+                batch_size=None if is_fixed else batch_size,
                 shuffle=self.shuffle,
                 callbacks=[*stopping, *self.callbacks],
                 verbose="auto" if self.verbose == "auto" else int(self.verbose),  # type: ignore[arg-type]

@@ -37,7 +37,8 @@ class FitHooks(TrainedModel):
         self.stop_reason = ""
         self._num_notes = 0
         if verbose != 0:
-            print_stderr(self.session.loss_line, self.session.weights_line, f"seed: {self.seed}")
+            lines = (self.session.loss_line, self.session.weights_line, self.session.batch_line)
+            print_stderr(*filter(None, lines), f"seed: {self.seed}")
         if verbose == 2:
             for weight in self.session.trained_weights:
                 print_stderr(f"trained: {weight.name} {list(weight.shape)}")

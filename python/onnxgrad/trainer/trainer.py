@@ -85,7 +85,7 @@ class Trainer(FitHooks):
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident; see
         `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, precision
+    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, open_batch, precision
         See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
     memory_limit : int or str, default=None
@@ -152,6 +152,7 @@ class Trainer(FitHooks):
         accumulate: int = 1,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
+        open_batch: bool | str = "auto",
         precision: PrecisionLike = "float32",
         device: str = "cpu",
         memory_limit: int | str | None = None,
@@ -174,6 +175,7 @@ class Trainer(FitHooks):
                 "accumulate": accumulate != 1,
                 "stop_gradient": stop_gradient is not None,
                 "training_mode": training_mode != "auto",
+                "open_batch": open_batch != "auto",
                 "precision": precision != "float32",
                 "memory_limit": memory_limit is not None,
                 "dist": dist is not None and dist != "auto",
@@ -206,6 +208,7 @@ class Trainer(FitHooks):
                 accumulate=accumulate,
                 stop_gradient=stop_gradient,
                 training_mode=training_mode,
+                open_batch=open_batch,
                 precision=precision,
                 device=device,
                 threads=threads,

@@ -240,6 +240,7 @@ void BlockReader::make_room(const PreparedData& sample) {
   if (!fits) {
     data = sample;
     for (Column& column : data.columns) {
+      if (column.is_constant) continue;
       column.values = Tensor::empty(column.values.dtype(), column.batch_dims(capacity_));
     }
   }
@@ -265,7 +266,10 @@ bool BlockReader::add_rows(const PreparedData& rows, std::uint32_t epoch) {
     PreparedData& data = filling_->data;
     const std::int64_t count = std::min(capacity_ - data.rows, rows.rows - done);
     for (std::size_t c = 0; c < rows.columns.size(); ++c) {
-      copy_rows(rows.columns[c], done, count, data.columns[c], data.rows);
+      Column& column = data.columns[c];
+      check_constant(column, rows.columns[c]);
+      if (column.is_constant) continue;
+      copy_rows(rows.columns[c], done, count, column, data.rows);
     }
     data.add_ranges(rows, done, count);
     data.rows += count;

@@ -187,8 +187,12 @@ std::int64_t count_rows(const DataSchema& schema, std::span<const Port> ports,
                                          "loss='output:{},target=NAME'.",
                                          schema.loss.output)});
   }
-  ONNXGRAD_ASSERT(!ports.empty());
-  const std::string& name = ports.front().name;
+  const auto has_rows = [&](const Port& port) {
+    return std::ranges::find(schema.constants, port.name) == schema.constants.end();
+  };
+  const auto port = std::ranges::find_if(ports, has_rows);
+  ONNXGRAD_ASSERT(port != ports.end());
+  const std::string& name = port->name;
   return rows_of(name, find_input(schema, data, name));
 }
 
@@ -225,6 +229,21 @@ Tensor prepare_input(const DataSchema& schema, const Port& port, const Dataset& 
   return convert_numbers(place, fitted, port.type.dtype);
 }
 
+// An input that is the same for all rows, in the shape that the model declares.
+Tensor prepare_constant(const DataSchema& schema, const Port& port, const Dataset& data,
+                        bool allow_nan, const ArrayPlace& place) {
+  const Tensor& given = find_input(schema, data, port.name);
+  const auto declared = port.type.static_dims();
+  if (declared && given.dims() != *declared) {
+    throw DataError({.what = fmt::format("{} has shape {}, but the model reads {}", place.subject,
+                                         given.dims().to_string(), port.type.to_string()),
+                     .where = place.where(),
+                     .hint = "It has no rows: give one array for all of them."});
+  }
+  if (!allow_nan) check_finite(place, given, true, schema.threads);
+  return convert_numbers(place, given, port.type.dtype);
+}
+
 // The first row of a tensor, as a view of it.
 Tensor first_row_of(const Tensor& rows) {
   std::vector<std::int64_t> dims(rows.dims().begin(), rows.dims().end());
@@ -241,7 +260,17 @@ Tensor first_row_of(const Tensor& rows) {
 
 }  // namespace
 
+void check_constant(const Column& column, const Column& other) {
+  if (!column.is_constant || column.values.equals(other.values)) return;
+  throw DataError({.what = fmt::format("'{}' has no rows, but differs from chunk to chunk",
+                                       column.name),
+                   .where = {.value = column.name},
+                   .hint = "Give the same array with all rows, or omit batch_size to train on "
+                           "batches as they come."});
+}
+
 Dims Column::batch_dims(std::int64_t rows) const {
+  if (is_constant) return values.dims();
   std::vector<std::int64_t> dims(values.dims().begin(), values.dims().end());
   dims[0] = rows;
   return Dims(std::move(dims));
@@ -284,6 +313,7 @@ PreparedData PreparedData::select(std::span<const std::int64_t> chosen) const {
   part.ranges = {{.begin = 0, .first = 0, .numbers = std::move(numbers)}};
   for (std::size_t c = 0; c < columns.size(); ++c) {
     Column& column = part.columns[c];
+    if (column.is_constant) continue;
     column.values = Tensor::empty(column.values.dtype(), column.batch_dims(part.rows));
     gather_rows(columns[c], chosen, column.values.mutable_raw());
   }
@@ -313,7 +343,11 @@ std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const P
   }
   std::vector<Tensor> tensors;
   for (const Port& port : ports) {
-    tensors.push_back(prepare_input(schema, port, first, 1, /*allow_nan=*/true, port.name));
+    const bool is_constant =
+        std::ranges::find(schema.constants, port.name) != schema.constants.end();
+    tensors.push_back(is_constant
+                          ? prepare_constant(schema, port, data, /*allow_nan=*/true, port.name)
+                          : prepare_input(schema, port, first, 1, /*allow_nan=*/true, port.name));
   }
   return tensors;
 }
@@ -352,11 +386,15 @@ PreparedData prepare_data(const DataSchema& schema, std::span<const Port> ports,
       prepared.weights = prepared.columns.size();
       const Dims dims = weight_dims(port, schema.loss, first, prepared.rows);
       column.values = prepare_weights(port, data, prepared.rows, dims, weight_place(data, part));
+    } else if (std::ranges::find(schema.constants, port.name) != schema.constants.end()) {
+      column.is_constant = true;
+      column.values = prepare_constant(schema, port, data, allow_nan,
+                                       input_place(data, port.name, part));
     } else {
       column.values = prepare_input(schema, port, data, prepared.rows, allow_nan,
                                     input_place(data, port.name, part));
     }
-    column.row_bytes = column.values.size_bytes() / prepared.rows;
+    if (!column.is_constant) column.row_bytes = column.values.size_bytes() / prepared.rows;
     prepared.columns.push_back(std::move(column));
   }
   return prepared;

@@ -21,6 +21,8 @@ struct Column {
   std::string name;  ///< of the port
   Tensor values;     ///< [rows, ...]
   std::int64_t row_bytes = 0;
+  bool is_constant = false;  ///< an input without rows: `values` are those of every batch, and
+                             ///< row_bytes is 0
 
   const std::byte* row(std::int64_t i) const { return values.raw() + i * row_bytes; }
   /// The shape of a batch of `rows` rows.
@@ -63,6 +65,8 @@ struct DataSchema {
   const std::string& sample_weight;  ///< name of that input; empty: none
   const TextCodes* texts = nullptr;  ///< the numbers of texts; nullptr: the model reads none
   int threads = 1;                   ///< for checks of large arrays
+  /// Inputs of the model that have no rows.
+  std::span<const std::string> constants = {};
 };
 
 /// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
@@ -71,6 +75,9 @@ struct DataSchema {
 /// worth naming ("validation"). Throws: DataError, naming row and column if possible.
 PreparedData prepare_data(const DataSchema& schema, std::span<const runtime::Port> ports,
                           const Dataset& data, bool allow_nan, const std::string& part = {});
+
+/// Throws: DataError (an input without rows differs from chunk to chunk).
+void check_constant(const Column& column, const Column& other);
 
 /// Only the first row of these inputs of the model. Throws: DataError.
 std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const runtime::Port> ports,

@@ -27,7 +27,10 @@ void permute_lane(const Pass& pass, std::uint64_t block, std::uint64_t lane,
 void copy_rows_to(PreparedData& to, const PreparedData& from, std::int64_t first,
                   std::int64_t count) {
   for (std::size_t c = 0; c < from.columns.size(); ++c) {
-    copy_rows(from.columns[c], first, count, to.columns[c], to.rows);
+    Column& column = to.columns[c];
+    check_constant(column, from.columns[c]);
+    if (column.is_constant) continue;
+    copy_rows(from.columns[c], first, count, column, to.rows);
   }
   to.rows += count;
 }

@@ -1,5 +1,7 @@
 #include "train/fit/batch_binder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -26,14 +28,15 @@ RowSlice BatchBinder::take_slice(StepRunner& step, std::int64_t rows) {
 }
 
 std::int64_t BatchBinder::own_rows(std::int64_t rows) const {
-  if (step_.workers() == nullptr) return rows;
+  if (step_.workers() == nullptr) return std::max(rows, step_.fixed_rows());
   return std::max<std::int64_t>(step_.workers()->slice_of(rows).rows, 1);
 }
 
 runtime::Execution& BatchBinder::bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
                                       std::int64_t rows) {
   const RowSlice slice = take_slice(step, rows);
-  runtime::Execution& plan = step.prepare(block.data->batch_dims(slice.rows));
+  runtime::Execution& plan =
+      step.prepare(block.data->batch_dims(std::max(slice.rows, step.fixed_rows())));
   bind_to(plan, block, begin + slice.first, slice.rows);
   return plan;
 }
@@ -59,9 +62,46 @@ void BatchBinder::prepare(const RowBlock& block, bool drop_last) {
   const std::int64_t rest = block.rows % block.batch_rows;
   if (rest > 0 && !drop_last) prepare(tail_, *block.data, own_rows(rest));
   if (block.rows >= block.batch_rows) prepare(full_, *block.data, own_rows(block.batch_rows));
-  if (!block.order.empty() && !block.has_windows) prepare_staging(block);
+  if (needs_staging(block, drop_last)) prepare_staging(block);
   series_inputs_.reserve(block.data->columns.size());
   series_rows_.reserve(kLongestSeries);
+}
+
+bool BatchBinder::needs_staging(const RowBlock& block, bool drop_last) const {
+  const std::int64_t rest = block.rows % block.batch_rows;
+  const bool fills = (is_filled(block.batch_rows) && block.rows >= block.batch_rows) ||
+                     (is_filled(rest) && rest > 0 && !drop_last);
+  if (fills && !step_.weights_port()) {
+    throw DataError(
+        {.what = fmt::format("{} rows are no whole batch: the file fixes batches of {}, and this "
+                             "loss cannot leave rows out",
+                             rest > 0 ? rest : block.batch_rows, step_.fixed_rows()),
+         .hint = fmt::format("Use drop_last=True with batch_size={}, or export the model with a "
+                             "dynamic batch, in PyTorch dynamic_shapes={{\"x\": {{0: \"batch\"}}}}.",
+                             step_.fixed_rows())});
+  }
+  return fills || (!block.order.empty() && !block.has_windows);
+}
+
+// The last row is repeated; the weights of what is added are 0.
+const std::byte* BatchBinder::gather_filled(const RowBlock& block, std::size_t column,
+                                            std::int64_t begin, std::int64_t rows) {
+  const Column& source = block.data->columns[column];
+  Tensor& batch = staging_[column];
+  const auto bytes = static_cast<std::size_t>(source.row_bytes);
+  const bool are_weights = column == step_.weights_port();
+  std::byte* to = batch.mutable_raw();
+  for (std::int64_t i = 0; i < step_.fixed_rows(); ++i, to += bytes) {
+    const std::int64_t place = begin + std::min(i, rows - 1);
+    if (are_weights && i >= rows) {
+      std::memset(to, 0, bytes);
+    } else {
+      const std::int64_t row =
+          block.order.empty() ? place : block.order[static_cast<std::size_t>(place)];
+      std::memcpy(to, source.row(row), bytes);
+    }
+  }
+  return batch.raw();
 }
 
 void BatchBinder::prepare_staging(const RowBlock& block) {

@@ -25,6 +25,7 @@ class BatchBinder {
 
   /// Compiles the plans for the batches of such a block, unless they are those of the last call:
   /// for batch_rows rows, and for the rest unless that is skipped. Then bind() allocates nothing.
+  /// Throws: DataError (a batch that cannot be filled up to the model's fixed number of rows).
   void prepare(const RowBlock& block, bool drop_last);
   /// The plan for this many rows from this position on, with the rows bound. Call prepare() first.
   /// Of one of several workers: with its slice of them.
@@ -44,7 +45,7 @@ class BatchBinder {
   /// Whether the rows of whole batches are read in place by one worker.
   bool is_in_place(const RowBlock& block) const {
     return (block.order.empty() || block.has_windows || block.batch_rows == 1) &&
-           step_.workers() == nullptr;
+           step_.workers() == nullptr && !is_filled(block.batch_rows);
   }
   runtime::Execution& full_plan() const { return *full_.execution; }
   /// `count` such batches from this position on; valid until the next call.
@@ -64,6 +65,10 @@ class BatchBinder {
     runtime::Execution* execution = nullptr;
     std::optional<runtime::Pin> pin = {};
   };
+  /// Whether so many rows are filled up to a batch.
+  bool is_filled(std::int64_t rows) const { return rows < step_.fixed_rows(); }
+  /// Whether rows of such a block are copied to be bound.
+  bool needs_staging(const RowBlock& block, bool drop_last) const;
   /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
   static RowSlice take_slice(StepRunner& step, std::int64_t rows);
   std::int64_t own_rows(std::int64_t rows) const;
@@ -71,9 +76,13 @@ class BatchBinder {
   void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare_staging(const RowBlock& block);
 
+  const std::byte* gather_filled(const RowBlock& block, std::size_t column, std::int64_t begin,
+                                 std::int64_t rows);
   const std::byte* gather(const RowBlock& block, std::size_t column, std::int64_t begin,
                           std::int64_t rows) {
     const Column& source = block.data->columns[column];
+    if (source.is_constant) return source.values.raw();
+    if (is_filled(rows)) return gather_filled(block, column, begin, rows);
     if (block.order.empty()) return source.row(begin);
     if (block.has_windows || rows == 1) {
       return source.row(block.order[static_cast<std::size_t>(begin)]);

@@ -1,7 +1,10 @@
 #include "train/fit/evaluator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +12,7 @@
 #include "onnxgrad/option_error.h"
 #include "train/fit/own_range.h"
 #include "train/mean.h"
+#include "train/session/filled_batches.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -16,7 +20,10 @@ namespace {
 constexpr const char* kValidation = "validation";  // what its rows are called in messages
 
 // Large enough to keep the engine busy, small enough for its memory.
-std::int64_t evaluation_batch(std::int64_t batch_size) {
+std::int64_t evaluation_batch(const FitSession& session, const FitOptions& options) {
+  const std::int64_t fixed = session.step().fixed_rows();
+  if (fixed > 0) return fixed;
+  const std::int64_t batch_size = options.batch_size;
   if (batch_size < 1) return 256;
   return std::max(batch_size, std::min<std::int64_t>(256, 4 * batch_size));
 }
@@ -47,7 +54,7 @@ Execution& Evaluator::plan(const PreparedData& data, std::int64_t rows) {
     const auto known = std::ranges::find(plans_, rows, &Plan::rows);
     if (known != plans_.end()) return *known->execution;
   }
-  return evaluation_->prepare(data.batch_dims(rows));
+  return evaluation_->prepare(data.batch_dims(std::max(rows, evaluation_->fixed_rows())));
 }
 
 void Evaluator::prepare(const PreparedData& data, std::int64_t batch_size) {
@@ -56,6 +63,7 @@ void Evaluator::prepare(const PreparedData& data, std::int64_t batch_size) {
     Execution& execution = plan(data, rows);
     plans_.push_back({rows, &execution, runtime::Pin(execution)});
   };
+  batch_size = batch_of(batch_size);
   const std::int64_t all = own_rows(data).rows;
   const std::int64_t rows = std::min(batch_size, all);
   if (rows > 0 && all % rows > 0) add_plan(all % rows);
@@ -72,6 +80,7 @@ void Evaluator::begin() {
 void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
   const RowSlice own = own_rows(data);
   const std::int64_t end = own.first + own.rows;
+  batch_size = batch_of(batch_size);
   for (std::int64_t begin = own.first; begin < end; begin += batch_size) {
     add_batch(data, begin, std::min(batch_size, end - begin));
   }
@@ -79,12 +88,39 @@ void Evaluator::add(const PreparedData& data, std::int64_t batch_size) {
 
 void Evaluator::add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows) {
   Execution& execution = plan(data, rows);
-  for (std::size_t c = 0; c < data.columns.size(); ++c) {
-    Evaluation::bind(execution, c, data.columns[c].row(begin));
+  if (rows < evaluation_->fixed_rows()) {
+    bind_filled(execution, data, begin, rows);
+  } else {
+    for (std::size_t c = 0; c < data.columns.size(); ++c) {
+      Evaluation::bind(execution, c, data.columns[c].row(begin));
+    }
   }
   sums_ += evaluation_->run(execution);
   rows_ += rows;
   if (metrics_) add_metric_rows(execution, data, begin, rows);
+}
+
+void Evaluator::bind_filled(Execution& execution, const PreparedData& data, std::int64_t begin,
+                            std::int64_t rows) {
+  const std::int64_t fixed = evaluation_->fixed_rows();
+  if (!data.has_weights) {
+    throw DataError({.what = fmt::format("{} rows are no whole batch: the file fixes batches of "
+                                         "{}, and this loss cannot leave rows out",
+                                         rows, fixed),
+                     .hint = "Give a multiple of the batch, or export the model with a dynamic "
+                             "batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}."});
+  }
+  filled_.clear();
+  for (std::size_t c = 0; c < data.columns.size(); ++c) {
+    const Column& column = data.columns[c];
+    filled_.push_back(column.is_constant ? column.values
+                                         : filled_rows(column.values, begin, fixed));
+    if (c == data.weights) {
+      const auto left = static_cast<std::size_t>((fixed - rows) * column.row_bytes);
+      std::memset(filled_.back().mutable_raw() + rows * column.row_bytes, 0, left);
+    }
+    Evaluation::bind(execution, c, filled_.back().raw());
+  }
 }
 
 void Evaluator::add_metric_rows(const Execution& execution, const PreparedData& data,
@@ -96,7 +132,9 @@ void Evaluator::add_metric_rows(const Execution& execution, const PreparedData& 
   };
   std::vector<double> weights;
   if (data.has_weights) weights = view(data.columns[data.weights]).to_doubles();
-  metrics_->add(evaluation_->scores(execution), view(data.columns[data.target]), weights);
+  Tensor scores = evaluation_->scores(execution);
+  if (rows < evaluation_->fixed_rows()) scores = first_rows(scores, rows);
+  metrics_->add(scores, view(data.columns[data.target]), weights);
 }
 
 // The sums and rows of all workers.
@@ -143,7 +181,7 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Pre
     : options_(options),
       evaluator_(evaluator_of(session, options)),
       rows_(std::move(rows)),
-      batch_size_(evaluation_batch(options.batch_size)) {
+      batch_size_(evaluation_batch(session, options)) {
   evaluator_.prepare(rows_, batch_size_);
 }
 
@@ -153,7 +191,7 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Dat
       evaluator_(evaluator_of(session, options)),
       source_(&source),
       workers_(session.workers()),
-      batch_size_(evaluation_batch(options.batch_size)) {
+      batch_size_(evaluation_batch(session, options)) {
   reader_.emplace(
       source,
       [schema = session.schema(), &options, weigher,

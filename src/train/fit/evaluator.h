@@ -30,8 +30,9 @@ class Evaluator {
   /// moved: add() then allocates nothing.
   void prepare(const PreparedData& data, std::int64_t batch_size);
   void begin();
-  /// Batches of `batch_size` rows, the last one smaller. The columns are those of
-  /// Evaluation::data_ports().
+  /// Batches of `batch_size` rows, the last one smaller; of a model with a fixed batch, of as many
+  /// rows, the last one filled up with rows of weight 0. The columns are those of
+  /// Evaluation::data_ports(). Throws: DataError (it cannot be filled up).
   void add(const PreparedData& data, std::int64_t batch_size);
   EvaluationResult result();
 
@@ -49,6 +50,11 @@ class Evaluator {
  private:
   runtime::Execution& plan(const PreparedData& data, std::int64_t rows);
   void add_batch(const PreparedData& data, std::int64_t begin, std::int64_t rows);
+  std::int64_t batch_of(std::int64_t batch_size) const {
+    return evaluation_->fixed_rows() > 0 ? evaluation_->fixed_rows() : batch_size;
+  }
+  void bind_filled(runtime::Execution& execution, const PreparedData& data, std::int64_t begin,
+                   std::int64_t rows);
   void add_metric_rows(const runtime::Execution& execution, const PreparedData& data,
                        std::int64_t begin, std::int64_t rows);
 
@@ -70,6 +76,7 @@ class Evaluator {
   std::optional<MetricRows> metrics_;
   const PreparedData* prepared_ = nullptr;
   std::vector<Plan> plans_;  ///< for batches of prepared_
+  std::vector<Tensor> filled_;  ///< per column, a batch that is filled up
   LossSums sums_;
   std::int64_t rows_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "onnxgrad/option_error.h"
 #include "train/fit/array_feed.h"
 #include "train/fit/chunk_feed.h"
 #include "train/fit/fit_history.h"
@@ -21,6 +22,30 @@ namespace {
 
 // Batches that are whole blocks are kept from one snapshot to the next, up to this many.
 constexpr std::int64_t kMostKept = 256;
+
+// A model with a fixed batch takes that many rows; a smaller batch is filled up.
+void choose_fixed_batch(const Session& session, FitOptions& options) {
+  const std::int64_t fixed = session.batch().fixed_rows();
+  if (fixed == 0) return;
+  const std::string why = "The batch dimension is not opened: " + session.batch().obstacle + ".";
+  if (session.workers() != nullptr) {
+    throw OptionError({.what = fmt::format("several workers cannot share batches of {} rows, which "
+                                           "the file fixes",
+                                           fixed),
+                       .detail = why,
+                       .hint = "Export the model with a dynamic batch, in PyTorch "
+                               "dynamic_shapes={\"x\": {0: \"batch\"}}."});
+  }
+  if (options.batch_size > fixed) {
+    throw OptionError({.what = fmt::format("batch_size is {}, but the file fixes its batch at {}",
+                                           options.batch_size, fixed),
+                       .detail = why,
+                       .hint = fmt::format("Omit batch_size, with accumulate={} for an update "
+                                           "after as many rows.",
+                                           (options.batch_size + fixed - 1) / fixed)});
+  }
+  if (options.batch_size <= 0) options.batch_size = fixed;
+}
 
 }  // namespace
 
@@ -36,6 +61,7 @@ FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop, Hi
       best_(options_, step_, history) {
   history_ = {};
   check_fit_options(options_);
+  choose_fixed_batch(session, options_);
 }
 
 FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& options, StopFlag& stop,

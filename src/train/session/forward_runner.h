@@ -25,6 +25,8 @@ class ForwardRunner : public Runner {
   /// weights bound. Throws: ShapeError, and what Executor::prepare throws.
   runtime::Execution& prepare(const std::vector<Dims>& dims);
   std::int64_t memory_bytes() const;
+  /// See StepRunner.
+  std::int64_t fixed_rows() const { return step_.fixed_rows(); }
 
  private:
   const StepRunner& step_;

@@ -280,7 +280,15 @@ std::unique_ptr<StepRunner> StepRunner::unfused() const {
   auto other = std::make_unique<StepRunner>(graph_, nullptr, options, workers_);
   other->take_state(*this);
   other->set_steps(steps_);
+  other->set_fixed_rows(fixed_rows_);
   return other;
+}
+
+std::optional<std::size_t> StepRunner::weights_port() const {
+  const auto ports = data_ports();
+  const auto port = std::ranges::find(ports, graph_.sample_weight, &runtime::Port::name);
+  if (graph_.sample_weight.empty() || port == ports.end()) return std::nullopt;
+  return static_cast<std::size_t>(port - ports.begin());
 }
 
 std::string StepRunner::plan_summary() const {

@@ -39,6 +39,12 @@ class StepRunner : public Runner {
   double signal(const runtime::Execution& plan) const { return scalar(plan, *graph_.ports.signal); }
 
   const StepGraph& graph() const { return graph_; }
+  /// Rows of every batch, because the model takes no other number; 0: any number. A smaller batch
+  /// is filled up with rows of weight 0.
+  std::int64_t fixed_rows() const { return fixed_rows_; }
+  void set_fixed_rows(std::int64_t rows) { fixed_rows_ = rows; }
+  /// The number of the data port with the sample weights; nullopt: there is none.
+  std::optional<std::size_t> weights_port() const;
   bool takes_whole_batch() const { return lbfgs_.has_value(); }
 
   double learning_rate() const { return rate_double_; }
@@ -178,6 +184,7 @@ class StepRunner : public Runner {
   double worker_weight_ = 1;
   double worker_signal_ = 0;
   std::int64_t steps_ = 0;
+  std::int64_t fixed_rows_ = 0;
   std::int64_t snapshot_bytes_ = 0;
   runtime::Execution* last_plan_ = nullptr;
 };

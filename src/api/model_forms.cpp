@@ -1,0 +1,53 @@
+#include "onnxgrad/model_forms.h"
+
+#include <memory>
+#include <utility>
+
+#include "api/model_impl.h"
+#include "api/training_session_impl.h"
+#include "train/batch_proof.h"
+#include "train/inference_form.h"
+#include "train/open_batch.h"
+
+namespace onnxgrad {
+namespace {
+
+constexpr const char* kExportHint =
+    "Export the model with a dynamic batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}.";
+
+[[noreturn]] void refuse_opening(const std::string& obstacle) {
+  throw ModelError({.what = "the batch dimension cannot be opened: " + obstacle,
+                    .hint = kExportHint});
+}
+
+}  // namespace
+
+namespace api {
+
+Model with_open_batch(const Model& model, const train::BatchForm& form) {
+  if (!form.is_opened()) return model;
+  return wrap(train::open_file_graph(*model.impl().file_graph(), form));
+}
+
+}  // namespace api
+
+Model open_batch(const Model& model) {
+  const auto working = train::in_inference_form(model.impl().working());
+  const train::BatchForm form = train::open_batch(working);
+  if (form.rows == 0) return model;
+  if (!form.obstacle.empty()) refuse_opening(form.obstacle);
+  Model opened = api::with_open_batch(model, form);
+  const std::string difference =
+      train::disprove(working, train::in_inference_form(opened.impl().working()), form.rows,
+                      form.inputs);
+  if (!difference.empty()) refuse_opening(difference);
+  return opened;
+}
+
+Model to_inference(const Model& model) {
+  ir::Model graph = ir::clone(*model.impl().file_graph());
+  if (!train::leave_training(graph)) return model;
+  return api::wrap(std::move(graph));
+}
+
+}  // namespace onnxgrad

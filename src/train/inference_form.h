@@ -1,0 +1,21 @@
+#ifndef ONNXGRAD_TRAIN_INFERENCE_FORM_H_
+#define ONNXGRAD_TRAIN_INFERENCE_FORM_H_
+
+#include <memory>
+
+#include "ir/graph.h"
+
+namespace onnxgrad::train {
+
+/// Puts operators that a file has in training mode into inference mode, also in subgraphs and
+/// functions: BatchNormalization then uses the running statistics, which it leaves as they are, and
+/// Dropout passes values on. A mode that is fed, or computed, is left. For models of any opset.
+/// Returns whether anything has changed.
+bool leave_training(ir::Model& model);
+
+/// A copy in inference mode; `model` itself if it is.
+std::shared_ptr<const ir::Model> in_inference_form(std::shared_ptr<const ir::Model> model);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_INFERENCE_FORM_H_

@@ -1,0 +1,66 @@
+#ifndef ONNXGRAD_TRAIN_OPEN_BATCH_H_
+#define ONNXGRAD_TRAIN_OPEN_BATCH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+
+// Exporters fix the batch by default: every shape has its number of rows, and so have constants
+// that shapes are computed from. Here the batch dimension of a working copy is opened. Start
+// reading at open_batch().
+
+namespace onnxgrad::train {
+
+/// A change of one operand of a node that opening needs, in terms that also apply to the file.
+struct BatchEdit {
+  enum class Kind : std::uint8_t {
+    kEntry,     ///< an entry of a shape (of Reshape, Expand, Slice, Resize)
+    kFirstRow,  ///< a constant with equal rows: only the first one, which broadcasts
+    kRepeat,    ///< the same, repeated for all rows
+  };
+  Kind kind = Kind::kEntry;
+  std::string value = {};     ///< first output of the node
+  std::size_t operand = 0;    ///< which of its inputs
+  std::size_t position = 0;   ///< the entry; or the axis of the constant that has the rows
+  std::size_t size = 0;       ///< entries; or axes of the constant
+  std::int64_t factor = 0;    ///< the entry becomes rows * factor; 0: `number`
+  std::int64_t number = 0;    ///< see factor
+  bool has_one_row = false;   ///< the constant is one row
+  /// All entries as numbers, if known: the operand becomes a constant.
+  std::vector<std::int64_t> entries = {};
+};
+
+/// A model and the number of rows that it computes with.
+struct BatchForm {
+  std::shared_ptr<const ir::Model> model;  ///< with an open batch dimension if possible
+  std::int64_t rows = 0;  ///< of every batch in the file; 0: any number, or there is no batch
+  std::string obstacle = {};           ///< why the dimension is not opened; empty: it is open
+  std::vector<std::string> inputs = {};  ///< whose first dimension is the batch
+  std::vector<BatchEdit> edits = {};
+
+  /// Whether the file has a fixed batch that was opened.
+  bool is_opened() const { return rows > 0 && obstacle.empty(); }
+  /// Rows that every batch must have; 0: any number.
+  std::int64_t fixed_rows() const { return obstacle.empty() ? 0 : rows; }
+};
+
+/// Opens the batch dimension of `working` if it is a number: of inputs, values and outputs, and
+/// constants that hold it. What reaches each value is followed from the inputs with another number
+/// of rows; then the result is run on random rows (batch_proof.h) and each row compared with what
+/// `working` computes for it. An operator that combines rows is an obstacle.
+BatchForm open_batch(const std::shared_ptr<const ir::Model>& working);
+
+/// Only whether it is a number: as open_batch(), with an obstacle.
+BatchForm keep_batch(const std::shared_ptr<const ir::Model>& working);
+
+/// The graph of a file, of which `form` is the working copy, with the same changes.
+/// Throws: ModelError (a node that the file does not have in this form).
+ir::Model open_file_graph(const ir::Model& file, const BatchForm& form);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_OPEN_BATCH_H_

@@ -1,0 +1,27 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_FILLED_BATCHES_H_
+#define ONNXGRAD_TRAIN_SESSION_FILLED_BATCHES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "onnxgrad/tensor.h"
+
+// A model whose file fixes the batch, and cannot be opened, runs on that many rows at a time. A
+// smaller batch is filled up with copies of its last row, whose sample weight is 0 (Session).
+
+namespace onnxgrad::train {
+
+/// Rows [begin, begin + size) of `tensor`, copied; its last row stands for those after it.
+Tensor filled_rows(const Tensor& tensor, std::int64_t begin, std::int64_t size);
+
+/// The first `rows` rows, copied.
+Tensor first_rows(const Tensor& tensor, std::int64_t rows);
+
+/// `parts` along the first axis. Throws: ShapeError.
+Tensor joined_rows(std::span<const Tensor> parts);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_FILLED_BATCHES_H_
