@@ -120,8 +120,8 @@ class TrainingSession {
 
   /// Rows that every batch of step() must have, because the file fixes them and they cannot be
   /// opened (TrainingOptions::open_batch); 0: any number. evaluate(), predict() and a Trainer take
-  /// any number: they run the model on so many at a time, and fill up what is left with rows that do
-  /// not count.
+  /// any number: they run the model on so many at a time, and fill up what is left with rows that
+  /// do not count.
   std::int64_t fixed_batch() const;
   /// What happened to a batch that the file fixes: "batch: 1 row in the file, opened; the trained
   /// model keeps it". Empty if the file has an open batch, or none.

@@ -106,9 +106,8 @@ void bind_training(nb::module_& module) {
           [](TrainingSession* place, const Model& model, const Loss& loss,
              const std::optional<Optimizer>& optimizer, Names trainable, Names frozen, bool untie,
              Names outputs, const UpdateOptions& update, Names stop_gradient,
-             TrainingMode training_mode, BatchOpening open_batch,
-             const MixedPrecision& precision, bool skip_non_finite,
-             bool evaluation_only, const EngineOptions& engine,
+             TrainingMode training_mode, BatchOpening open_batch, const MixedPrecision& precision,
+             bool skip_non_finite, bool evaluation_only, const EngineOptions& engine,
              const std::optional<WorkerOptions>& workers) {
             const TrainingOptions options{.trainable = std::move(trainable),
                                           .frozen = std::move(frozen),
@@ -130,8 +129,9 @@ void bind_training(nb::module_& module) {
             }
           },
           "model"_a, "loss"_a, "optimizer"_a.none(), "trainable"_a, "frozen"_a, "untie"_a,
-          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "open_batch"_a, "precision"_a,
-          "skip_non_finite"_a, "evaluation_only"_a, "engine"_a, "workers"_a.none(), Unlocked())
+          "outputs"_a, "update"_a, "stop_gradient"_a, "training_mode"_a, "open_batch"_a,
+          "precision"_a, "skip_non_finite"_a, "evaluation_only"_a, "engine"_a, "workers"_a.none(),
+          Unlocked())
       .def(
           "step",
           [](TrainingSession& session, const NamedTensors& feeds) {

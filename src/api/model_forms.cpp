@@ -16,8 +16,8 @@ constexpr const char* kExportHint =
     "Export the model with a dynamic batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}.";
 
 [[noreturn]] void refuse_opening(const std::string& obstacle) {
-  throw ModelError({.what = "the batch dimension cannot be opened: " + obstacle,
-                    .hint = kExportHint});
+  throw ModelError(
+      {.what = "the batch dimension cannot be opened: " + obstacle, .hint = kExportHint});
 }
 
 }  // namespace
@@ -37,9 +37,13 @@ Model open_batch(const Model& model) {
   if (form.rows == 0) return model;
   if (!form.obstacle.empty()) refuse_opening(form.obstacle);
   Model opened = api::with_open_batch(model, form);
-  const std::string difference =
-      train::disprove(working, train::in_inference_form(opened.impl().working()), form.rows,
-                      form.inputs);
+  std::string difference;
+  try {
+    const auto copy = train::in_inference_form(opened.impl().working());
+    difference = train::disprove(working, copy, form.rows, form.inputs);
+  } catch (const Error& error) {  // what the working copy has in another form
+    difference = error.problem().what;
+  }
   if (!difference.empty()) refuse_opening(difference);
   return opened;
 }

@@ -80,7 +80,6 @@ void check_batch_size(std::int64_t batch_size) {
 }  // namespace
 
 void Trainer::Impl::compile_for(const FitOptions& options) const {
-  compiled().allow_filled_batches();
   if (options.schedule || options.learning_rate) compiled().expect_learning_rate();
   if (options.on_non_finite == OnNonFinite::kSkip) compiled().guard_updates();
   compiled().log_gradient_norm(options.grad_norm);
@@ -158,7 +157,6 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
   train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
   session.settle_by_labels(data);
-  session.allow_filled_batches();
   const auto evaluation = session.evaluation(!metrics.empty());
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
   return evaluator.run(
@@ -177,7 +175,6 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
     if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
-  session.allow_filled_batches();
   if (session.batch().fixed_rows() > 0) batch_size = session.batch().fixed_rows();
   const auto evaluation = session.evaluation(!metrics.empty());
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());

@@ -33,7 +33,10 @@ std::unique_ptr<TrainingSession::Impl> make_impl(const Model& model,
 
 TrainingSession::TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer,
                                  const TrainingOptions& options)
-    : impl_(std::make_unique<Impl>(model, loss, optimizer, options)) {}
+    : impl_(std::make_unique<Impl>(model, loss, optimizer, options)) {
+  // What trained_model() could not write is an error before the training.
+  if (options.open_batch == BatchOpening::kOn) open_batch(impl_->model);
+}
 TrainingSession::TrainingSession(const Model& model, const TrainingOptions& options)
     : impl_(make_impl(model, options)) {}
 TrainingSession::~TrainingSession() = default;
@@ -169,8 +172,8 @@ std::int64_t TrainingSession::fixed_batch() const { return impl_->session.batch(
 std::string TrainingSession::batch_line() const {
   const train::BatchForm& batch = impl_->session.batch();
   if (batch.rows == 0) return "";
-  std::string line = fmt::format("batch: {} row{} in the file, ", batch.rows,
-                                 batch.rows == 1 ? "" : "s");
+  std::string line =
+      fmt::format("batch: {} row{} in the file, ", batch.rows, batch.rows == 1 ? "" : "s");
   if (!batch.is_opened()) {
     return line + "not opened (" + batch.obstacle + "): smaller batches are filled up";
   }

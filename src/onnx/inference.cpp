@@ -440,6 +440,10 @@ std::unique_ptr<ir::TypeInferer> make_type_inferer(const ir::Model& model) {
   return std::make_unique<Inferer>(model, ir::kInternalOpset);
 }
 
+std::unique_ptr<ir::TypeInferer> make_file_inferer(const ir::Model& model) {
+  return std::make_unique<Inferer>(model, model.opset());
+}
+
 void infer_types(ir::Graph& graph, const ir::TypeInferer& inferer) {
   for (ir::Node* node : graph.nodes) inferer.infer(*node);
 }

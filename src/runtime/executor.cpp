@@ -303,12 +303,12 @@ struct Executor::Impl {
     const bool is_batch = expected.size() == dims.rank() && dims.rank() > 0 &&
                           expected[0].is_static() && expected[0].value() != dims[0];
     if (is_batch) {
-      throw ShapeError({.what = fmt::format("shape {}, expected {}", dims.to_string(),
-                                            port.type.to_string()),
-                        .where = {.value = port.name},
-                        .hint = fmt::format("The model fixes the first dimension at {}; if it "
-                                            "counts rows, open_batch() makes it any number.",
-                                            expected[0].value())});
+      throw ShapeError(
+          {.what = fmt::format("shape {}, expected {}", dims.to_string(), port.type.to_string()),
+           .where = {.value = port.name},
+           .hint = fmt::format("The model fixes the first dimension at {}; if it "
+                               "counts rows, open_batch() makes it any number.",
+                               expected[0].value())});
     }
     throw ShapeError(
         {.what = fmt::format("shape {}, expected {}", dims.to_string(), port.type.to_string()),

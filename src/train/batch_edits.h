@@ -22,15 +22,17 @@ class BatchEditor {
   bool has_new_constants() const { return has_new_constants_; }
 
  private:
-  ir::Value* ints(const std::vector<std::int64_t>& values);
+  ir::Value* ints(const std::vector<std::int64_t>& values, DataType dtype = DataType::kInt64);
   ir::Value* op(ir::Node& place, std::string_view op_type, std::vector<ir::Value*> inputs,
                 std::vector<ir::Attribute> attributes = {});
   ir::Value* num_rows();
   ir::Value* rows_times(ir::Node& place, std::int64_t factor);
-  ir::Value* joined(ir::Node& place, const std::vector<std::int64_t>& entries,
-                    std::size_t position, std::int64_t factor);
+  ir::Value* joined(ir::Node& place, const std::vector<std::int64_t>& entries, std::size_t position,
+                    std::int64_t factor);
   void change_entry(const BatchEdit& edit, ir::Node& node);
   void repeat(const BatchEdit& edit, ir::Node& node);
+  ir::Value* repeat_blocks(const BatchEdit& edit, ir::Node& node, ir::Value* block);
+  void leave_out_row_numbers(const BatchEdit& edit, ir::Node& node);
 
   ir::Graph& graph_;
   ir::Value* rows_;

@@ -81,11 +81,11 @@ class Comparison {
       const std::vector<Tensor> alone = run(fixed_run_, rows_of(feeds, begin, begin + rows_));
       for (std::size_t i = 0; i < alone.size() && found.empty(); ++i) {
         const auto axis = rows_axis(i);
-        const Tensor same =
-            axis ? part(together[i], *axis, begin * factor(i, *axis),
-                        (begin + rows_) * factor(i, *axis))
-                 : together[i];
-        if (!is_close(alone[i], same)) found = "output '" + names_[i] + "' of a row depends on others";
+        const Tensor same = axis ? part(together[i], *axis, begin * factor(i, *axis),
+                                        (begin + rows_) * factor(i, *axis))
+                                 : together[i];
+        if (!is_close(alone[i], same))
+          found = "output '" + names_[i] + "' of a row depends on others";
       }
     }
     if (!found.empty() || rows_ == 1) return found;

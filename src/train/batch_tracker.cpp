@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <limits>
 #include <set>
 #include <utility>
 
+#include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "onnxgrad/error.h"
 #include "train/engine.h"
+#include "train/inference_form.h"
 
 namespace onnxgrad::train {
 
@@ -24,51 +27,10 @@ namespace {
 // Large and prime, so that it is in no other dimension.
 std::int64_t probe_rows_for(std::int64_t rows) { return rows % 251 == 0 ? 257 : 251; }
 
-Tensor known_value(const Value* value) {
-  if (value == nullptr) return {};
-  if (value->is_constant()) return value->initializer;
-  return onnx_io::find_constant(*value, builtin_engine().ops, &builtin_evaluator());
-}
-
-std::vector<std::int64_t> known_entries(const Value* value) {
-  const Tensor tensor = known_value(value);
-  if (!tensor.is_defined() || tensor.dims().rank() > 1) return {};
-  return tensor.to_int64s();
-}
-
-// All rows along `axis` have the same bytes.
-bool has_equal_rows(const Tensor& tensor, std::size_t axis) {
-  if (tensor.dtype() == DataType::kString) return false;
-  const Dims& dims = tensor.dims();
-  const std::int64_t outer = dims.product(0, axis);
-  const std::int64_t inner = dims.product(axis + 1, dims.rank());
-  const auto all = static_cast<std::size_t>(tensor.size_bytes());
-  if (all == 0 || all % static_cast<std::size_t>(dims.num_elements()) != 0) return false;
-  const std::size_t bytes =
-      all / static_cast<std::size_t>(dims.num_elements()) * static_cast<std::size_t>(inner);
-  const auto row = [&](std::int64_t o, std::int64_t r) {
-    return std::span(tensor.raw() + static_cast<std::size_t>(o * dims[axis] + r) * bytes, bytes);
-  };
-  for (std::int64_t o = 0; o < outer; ++o) {
-    for (std::int64_t r = 1; r < dims[axis]; ++r) {
-      if (!std::ranges::equal(row(o, r), row(o, 0))) return false;
-    }
-  }
-  return true;
-}
-
 // Operators that return a shape, or read only a type: no row is lost.
 bool reads_no_rows(const Node& node) {
   constexpr std::array<std::string_view, 3> kNames{"Shape", "Size", "CastLike"};
   return std::ranges::find(kNames, node.op_type) != kNames.end();
-}
-
-bool broadcasts(const Node& node) {
-  constexpr std::array<std::string_view, 24> kNames{
-      "Add",     "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor",     "Div",  "Equal",
-      "Greater", "Max", "Mean",     "Min",        "Mod",       "Mul",            "Or",   "Pow",
-      "PRelu",   "Sub", "Sum",      "Where",      "Xor",       "GreaterOrEqual", "Less", "LessOrEqual"};
-  return node.domain.empty() && std::ranges::find(kNames, node.op_type) != kNames.end();
 }
 
 void clear_types(const Node& node) {
@@ -84,7 +46,48 @@ void clear_types(const ir::Graph& graph) {
   }
 }
 
-// Values of subgraphs are listed with their copies by the clone too.
+bool has_static_outputs(const Node& node) {
+  return std::ranges::all_of(node.outputs, [](const Value* output) {
+    if (output == nullptr) return true;
+    if (output->type.kind == Type::Kind::kUnknown) return false;
+    return !output->type.is_tensor() || output->type.static_dims().has_value();
+  });
+}
+
+// Also with the values of integers that inference does not follow: those of a shape that exporters
+// compute by slices of slices.
+void infer_with_values(Node& node, const ir::TypeInferer& inferer) {
+  inferer.infer(node);
+  if (has_static_outputs(node) || !node.subgraphs().empty()) return;
+  const std::vector<Value*> inputs = node.inputs;
+  std::deque<Value> constants;
+  for (Value*& input : node.inputs) {
+    if (input == nullptr || input->is_constant() || !is_integer(input->dtype())) continue;
+    Tensor value = known_value(input);
+    if (!value.is_defined() || value.dims().rank() > 1) continue;
+    Value& constant = constants.emplace_back();
+    constant.name = input->name;
+    constant.type = Type::tensor(value.dtype(), value.dims());
+    constant.initializer = std::move(value);
+    input = &constant;
+  }
+  if (constants.empty()) return;
+  try {
+    inferer.infer(node);
+  } catch (...) {
+    node.inputs = inputs;
+    throw;
+  }
+  node.inputs = inputs;
+}
+
+void complete_types(ir::Model& model) {
+  const auto inferer = onnx_io::make_file_inferer(model);
+  for (Node* node : model.graph->nodes) {
+    if (!has_static_outputs(*node)) infer_with_values(*node, *inferer);
+  }
+}
+
 std::string unused_symbol(const ir::Graph& graph) {
   std::set<std::string> used;
   const auto add = [&used](const std::vector<Value*>& values) {
@@ -114,18 +117,28 @@ std::optional<std::int64_t> product(std::span<const Dim> dims) {
 
 }  // namespace
 
+Tensor known_value(const Value* value) {
+  if (value == nullptr) return {};
+  if (const Tensor* constant = constant_tensor(value)) return *constant;
+  return onnx_io::find_constant(*value, builtin_engine().ops, &builtin_evaluator());
+}
+
+bool is_cell(const Node& node) {
+  return node.op_type == "LSTM" || node.op_type == "GRU" || node.op_type == "RNN";
+}
+
 BatchTracker::BatchTracker(const ir::Model& fixed, std::int64_t rows,
-                           const std::vector<std::string>& inputs,
-                           std::vector<std::size_t> choices)
-    : fixed_(fixed),
+                           const std::vector<std::string>& inputs, std::vector<std::size_t> choices)
+    : fixed_(ir::clone(fixed)),
       rows_(rows),
       probe_rows_(probe_rows_for(rows)),
       symbol_(unused_symbol(*fixed.graph)),
       choices_(std::move(choices)) {
+  complete_types(fixed_);
   std::unordered_map<const Value*, Value*> copies;
-  probe_ = std::make_shared<ir::Model>(ir::clone(fixed, &copies));
+  probe_ = std::make_shared<ir::Model>(ir::clone(fixed_, &copies));
   for (const auto& [old, copy] : copies) before_[copy] = old;
-  inferer_ = builtin_engine().make_inferer(*probe_);
+  inferer_ = onnx_io::make_file_inferer(*probe_);
   start(inputs);
 }
 
@@ -208,7 +221,7 @@ void BatchTracker::visit(ir::Graph& graph) {
 std::string BatchTracker::infer(Node& node) {
   clear_types(node);
   try {
-    inferer_->infer(node);
+    infer_with_values(node, *inferer_);
     return "";
   } catch (const Error& error) {
     return error.problem().what;
@@ -236,11 +249,22 @@ void BatchTracker::apply(BatchEdit edit, Node& node) {
 }
 
 void BatchTracker::step(Node& node) {
+  if (!node.subgraphs().empty()) enter_bodies(node);
+  try {
+    follow(node);
+  } catch (const BatchObstacle& obstacle) {
+    throw BatchObstacle{node.describe() + ": " + obstacle.reason};
+  }
+}
+
+void BatchTracker::follow(Node& node) {
   constexpr int kMostRepairs = 8;  // a node has few operands that can hold a number of rows
   const auto carried = [this](const Value* input) { return find_rows(input).has_value(); };
-  if (!node.subgraphs().empty()) enter_bodies(node);
   const bool carries = std::ranges::any_of(node.inputs, carried) ||
                        std::ranges::any_of(ir::captured_values(node), carried);
+  // Inference does not compare the shapes of initial states.
+  while (is_cell(node) && repair_constants(node)) {
+  }
   std::string fault = "?";
   for (int round = 0; round < kMostRepairs; ++round) {
     fault = infer(node);
@@ -253,7 +277,7 @@ void BatchTracker::step(Node& node) {
     }
     if (!repair(node)) break;
   }
-  throw BatchObstacle{node.describe() + ": " + fault};
+  throw BatchObstacle{fault};
 }
 
 // Why the inferred types of the outputs do not follow the number of rows; "" if they do.
@@ -274,15 +298,6 @@ std::string BatchTracker::mismatch(const Node& node, bool carries) {
     if (axis && (!found || found->axis != *axis)) return "its shape is for a number of rows";
   }
   return "";
-}
-
-bool BatchTracker::repair(Node& node) {
-  if (!node.domain.empty()) return false;
-  if (node.op_type == "Reshape") return repair_reshape(node);
-  if (node.op_type == "Expand") return repair_expand(node);
-  if (node.op_type == "Slice") return repair_slice(node);
-  if (node.op_type == "Resize") return repair_sizes(node);
-  return repair_constants(node);
 }
 
 // The axis of the result that has the rows. Elements keep their order: what is before and after
@@ -321,7 +336,7 @@ std::optional<std::size_t> BatchTracker::reshaped_axis(const Node& node) {
   }
   if (candidates.empty()) {
     if (!product(result)) return std::nullopt;
-    throw BatchObstacle{node.describe() + ": it mixes rows with another dimension"};
+    throw BatchObstacle{"it mixes rows with another dimension"};
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::rank);
   std::size_t choice = 0;
@@ -333,128 +348,6 @@ std::optional<std::size_t> BatchTracker::reshaped_axis(const Node& node) {
   outer_[node.outputs[0]] = candidates[choice].outer;
   chosen_[&node] = candidates[choice].axis;
   return candidates[choice].axis;
-}
-
-void BatchTracker::change_entry(Node& node, std::size_t operand, std::size_t position,
-                                std::size_t size, std::int64_t factor, std::int64_t number) {
-  apply({.operand = operand,
-         .position = position,
-         .size = size,
-         .factor = factor,
-         .number = number,
-         .entries = known_entries(node.inputs[operand])},
-        node);
-}
-
-bool BatchTracker::repair_reshape(Node& node) {
-  const auto axis = reshaped_axis(node);
-  if (!axis) return false;
-  const ir::SymbolicShape& result = *before(node.outputs[0])->type.shape;
-  std::vector<std::int64_t> entries;
-  for (const Dim& dim : result) entries.push_back(is_number(dim) ? dim.value() : -1);
-  const bool is_whole = std::ranges::count(entries, -1) == 0;
-  if (!is_whole) {
-    change_entry(node, 1, *axis, result.size(), entries[*axis] / rows_, 0);
-    return true;
-  }
-  if (std::ranges::count(entries, 0) > 0) return false;
-  apply({.operand = 1,
-         .position = *axis,
-         .size = entries.size(),
-         .number = -1,
-         .entries = std::move(entries)},
-        node);
-  return true;
-}
-
-// 1 keeps what the input has.
-bool BatchTracker::repair_expand(Node& node) {
-  const auto from = find_rows(node.inputs[0]);
-  const Value* const old = before(node.outputs[0]);
-  if (!from || old == nullptr || !old->type.shape || rows_ == 1) return false;
-  const std::size_t added = old->type.shape->size() - node.inputs[0]->type.shape->size();
-  change_entry(node, 1, added + from->axis, old->type.shape->size(), 0, 1);
-  return true;
-}
-
-// All rows: to the end, however many there are.
-bool BatchTracker::repair_slice(Node& node) {
-  const auto from = find_rows(node.inputs[0]);
-  const Value* const old = before(node.outputs[0]);
-  const Value* const old_input = before(node.inputs[0]);
-  if (!from || old == nullptr || old_input == nullptr || node.inputs.size() < 3) return false;
-  const Dim& size = (*old_input->type.shape)[from->axis];
-  if (!old->type.shape || !(*old->type.shape)[from->axis].surely_equals(size)) return false;
-  const std::size_t rank = old->type.shape->size();
-  const auto ends = known_entries(node.inputs[2]);
-  std::vector<std::int64_t> axes;
-  if (node.input(3) != nullptr) axes = known_entries(node.input(3));
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    const std::int64_t axis =
-        axes.empty() ? static_cast<std::int64_t>(i) : normalize_axis(axes.at(i), rank);
-    constexpr std::int64_t kEnd = std::numeric_limits<std::int32_t>::max();  // of either type
-    if (axis != static_cast<std::int64_t>(from->axis) || ends[i] >= kEnd) continue;
-    change_entry(node, 2, i, ends.size(), 0, kEnd);
-    return true;
-  }
-  return false;
-}
-
-bool BatchTracker::repair_sizes(Node& node) {
-  const auto from = find_rows(node.inputs[0]);
-  const Value* const sizes = node.input(3);
-  if (!from || sizes == nullptr || node.find_attribute("axes") != nullptr) return false;
-  const std::size_t rank = node.inputs[0]->type.shape->size();
-  change_entry(node, 3, from->axis, rank, from->factor, 0);
-  return true;
-}
-
-// An operand that does not depend on the rows, but has as many along the axis of another one.
-bool BatchTracker::repair_constants(Node& node) {
-  const bool is_matmul = node.op_type == "MatMul";
-  const bool is_cell = node.op_type == "LSTM" || node.op_type == "GRU" || node.op_type == "RNN";
-  const bool is_parallel = node.op_type == "Concat" || node.op_type == "GatherElements";
-  const bool is_gemm = node.op_type == "Gemm";
-  if (!broadcasts(node) && !is_matmul && !is_cell && !is_parallel && !is_gemm) return false;
-  for (std::size_t from = 0; from < node.inputs.size(); ++from) {
-    const auto rows = find_rows(node.inputs[from]);
-    if (!rows) continue;
-    const std::size_t rank = node.inputs[from]->type.shape->size();
-    const std::size_t from_end = rank - rows->axis;
-    if (is_matmul && from_end <= 2) continue;
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      const Value* const operand = node.inputs[i];
-      if (operand == nullptr || i == from || !operand->type.shape || find_rows(operand)) continue;
-      const std::size_t own_rank = operand->type.shape->size();
-      std::size_t axis = own_rank - from_end;
-      if (is_parallel) axis = rows->axis;
-      if (is_cell) {
-        if (i < 4) continue;
-        axis = i == 4 || node.int_attribute("layout", 0) == 1 ? 0 : 1;
-      }
-      if (is_gemm && i != 2) continue;
-      if (axis < own_rank && repeat_rows(node, i, axis, is_parallel || is_cell)) return true;
-    }
-  }
-  return false;
-}
-
-bool BatchTracker::repeat_rows(Node& node, std::size_t operand, std::size_t axis, bool expands) {
-  Value* const value = node.inputs[operand];
-  const Dim& dim = (*value->type.shape)[axis];
-  if (!is_number(dim) || dim.value() != rows_ || (rows_ == 1 && !expands)) return false;
-  if (rows_ > 1) {
-    const Tensor tensor = known_value(value);
-    if (!tensor.is_defined() || !has_equal_rows(tensor, axis)) return false;
-  }
-  apply({.kind = expands ? BatchEdit::Kind::kRepeat : BatchEdit::Kind::kFirstRow,
-         .operand = operand,
-         .position = axis,
-         .size = value->type.shape->size(),
-         .factor = 1,
-         .has_one_row = rows_ == 1},
-        node);
-  return true;
 }
 
 // Types of the formal inputs of a body, and the body's own nodes. A state of a Loop or Scan that
@@ -476,7 +369,7 @@ void BatchTracker::enter_bodies(Node& node) {
       if (dims.size() < 2 && !is_floating(state->dtype())) continue;
       const auto axis = std::ranges::find(dims, Dim(rows_));
       if (axis == dims.end()) continue;
-      repeat_rows(node, i, static_cast<std::size_t>(axis - dims.begin()), /*expands=*/true);
+      repeat_rows(node, i, static_cast<std::size_t>(axis - dims.begin()), 1, /*expands=*/true);
     }
   }
   for (ir::Graph* body : node.subgraphs()) {
@@ -519,7 +412,13 @@ Type BatchTracker::open_type(const Value& value) const {
   if (old == nullptr) return value.type;
   const auto rows = find_rows(&value);
   Type type = old->type;
-  if (rows) (*type.shape)[rows->axis] = rows->factor == 1 ? Dim::named(symbol_) : Dim();
+  if (!type.shape || !value.type.shape) return type;
+  for (std::size_t axis = 0; axis < type.shape->size(); ++axis) {
+    const bool is_known = axis < value.type.shape->size() && is_number((*value.type.shape)[axis]);
+    if (is_number((*type.shape)[axis]) && !is_known) (*type.shape)[axis] = Dim();
+  }
+  if (rows && rows->factor == 1) (*type.shape)[rows->axis] = Dim::named(symbol_);
+  if (rows && rows->factor != 1) (*type.shape)[rows->axis] = Dim();
   return type;
 }
 

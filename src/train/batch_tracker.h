@@ -23,14 +23,21 @@ struct BatchObstacle {
   std::string reason;
 };
 
+/// The value if it is known before anything runs, as far as it is small; else undefined.
+Tensor known_value(const ir::Value* value);
+
+/// Whether it is an LSTM, GRU or RNN.
+bool is_cell(const ir::Node& node);
+
 /// Follows the batch dimension through a model: a copy of it is given another number of rows (a
 /// probe), its types are inferred node by node, and compared with those of the model. A dimension
-/// that differs holds the rows; it is rows * factor, in row-major order outer * rows * inner. A node
-/// whose result does not follow gets other operands (BatchEdit).
+/// that differs holds the rows; it is rows * factor, in row-major order outer * rows * inner. A
+/// node whose result does not follow gets other operands (BatchEdit).
 class BatchTracker {
  public:
   /// `inputs`: whose first dimension is the batch. `choices`: which of several possible axes are
-  /// meant where a Reshape leaves that open; 0 for those that are not listed.
+  /// meant where a Reshape leaves that open; 0 for those that are not listed. `fixed` may be of
+  /// any opset from 13 on that ONNX can infer types of.
   BatchTracker(const ir::Model& fixed, std::int64_t rows, const std::vector<std::string>& inputs,
                std::vector<std::size_t> choices = {});
   ~BatchTracker();
@@ -53,6 +60,7 @@ class BatchTracker {
   void start(const std::vector<std::string>& inputs);
   void visit(ir::Graph& graph);
   void step(ir::Node& node);
+  void follow(ir::Node& node);
   void infer_new(std::size_t first);
   void apply(BatchEdit edit, ir::Node& node);
   std::string infer(ir::Node& node);
@@ -63,7 +71,9 @@ class BatchTracker {
   bool repair_slice(ir::Node& node);
   bool repair_sizes(ir::Node& node);
   bool repair_constants(ir::Node& node);
-  bool repeat_rows(ir::Node& node, std::size_t operand, std::size_t axis, bool expands);
+  bool repair_row_numbers(ir::Node& node);
+  bool repeat_rows(ir::Node& node, std::size_t operand, std::size_t axis, std::int64_t factor,
+                   bool expands);
   void change_entry(ir::Node& node, std::size_t operand, std::size_t position, std::size_t size,
                     std::int64_t factor, std::int64_t number);
   void enter_bodies(ir::Node& node);
@@ -76,7 +86,7 @@ class BatchTracker {
   void set_types(ir::Graph& graph);
   ir::Type open_type(const ir::Value& value) const;
 
-  const ir::Model& fixed_;
+  ir::Model fixed_;  ///< a copy, with types as far as constants determine them
   std::int64_t rows_;
   std::int64_t probe_rows_;
   std::string symbol_;

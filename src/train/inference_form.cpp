@@ -14,18 +14,6 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// The value of an initializer or of a Constant node.
-const Tensor* constant_tensor(const Value* value) {
-  if (value == nullptr) return nullptr;
-  if (value->is_constant()) return &value->initializer;
-  const bool is_constant_node = value->producer != nullptr &&
-                                value->producer->op_type == "Constant" &&
-                                value->producer->domain.empty();
-  if (!is_constant_node) return nullptr;
-  const ir::AttributeValue* tensor = value->producer->find_attribute("value");
-  return tensor == nullptr ? nullptr : std::get_if<Tensor>(tensor);
-}
-
 bool is_true(const Value* value) {
   const Tensor* const tensor = constant_tensor(value);
   return tensor != nullptr && tensor->dtype() == DataType::kBool && tensor->num_elements() == 1 &&
@@ -59,8 +47,9 @@ class Leaver {
 
   static bool reads_buffers(const Node& node, const ir::Graph& graph) {
     const ir::Uses uses(graph);
-    return std::any_of(node.outputs.begin() + kFirstBuffer, node.outputs.end(),
-                       [&](const Value* value) { return value != nullptr && uses.count(value) > 0; });
+    return std::any_of(
+        node.outputs.begin() + kFirstBuffer, node.outputs.end(),
+        [&](const Value* value) { return value != nullptr && uses.count(value) > 0; });
   }
 
   // In training mode since opset 14 by an attribute, before by further outputs. The running
@@ -91,6 +80,17 @@ class Leaver {
 };
 
 }  // namespace
+
+const Tensor* constant_tensor(const Value* value) {
+  if (value == nullptr) return nullptr;
+  if (value->is_constant()) return &value->initializer;
+  const bool is_constant_node = value->producer != nullptr &&
+                                value->producer->op_type == "Constant" &&
+                                value->producer->domain.empty();
+  if (!is_constant_node) return nullptr;
+  const ir::AttributeValue* tensor = value->producer->find_attribute("value");
+  return tensor == nullptr ? nullptr : std::get_if<Tensor>(tensor);
+}
 
 bool leave_training(ir::Model& model) {
   bool has_changed = Leaver().leave(*model.graph);

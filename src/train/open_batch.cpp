@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "onnxgrad/error.h"
@@ -36,7 +39,10 @@ BatchForm declared_batch(const std::shared_ptr<const ir::Model>& working) {
   std::int64_t rows = first_of(inputs.front()).value();
   const auto& outputs = working->graph->outputs;
   const auto output = std::ranges::find_if(outputs, has_first_dim);
-  if (output != outputs.end() && first_of(*output).is_static()) {
+  const auto is_of_inputs = [&](const ir::Dim& dim) {
+    return dim.is_static() && std::ranges::find(inputs, dim, first_of) != inputs.end();
+  };
+  if (output != outputs.end() && is_of_inputs(first_of(*output))) {
     rows = first_of(*output).value();
   }
   for (const ir::Value* input : inputs) {
@@ -61,9 +67,8 @@ std::vector<std::vector<std::string>> possible_inputs(const BatchForm& form) {
     std::erase_if(left, is_left_out);
     if (!left.empty() && std::ranges::find(sets, left) == sets.end()) sets.push_back(left);
   };
-  add_without([&](const std::string& name) {
-    return form.model->graph->find(name)->type.rank() < 2;
-  });
+  add_without(
+      [&](const std::string& name) { return form.model->graph->find(name)->type.rank() < 2; });
   for (auto name = form.inputs.rbegin(); name != form.inputs.rend(); ++name) {
     add_without([&](const std::string& other) { return other == *name; });
   }
@@ -139,10 +144,23 @@ ir::Node* find_node(const ir::Graph& graph, const std::string& output) {
 }
 
 // Types that follow from the open working copy; unknown where it has no such value.
-void take_types(ir::Graph& graph, const ir::Graph& open) {
+using ByName = std::unordered_map<std::string_view, const ir::Value*>;
+
+void collect(const ir::Graph& graph, ByName& values) {
+  for (const ir::Value* input : graph.inputs) values.emplace(input->name, input);
+  for (const ir::Node* node : graph.nodes) {
+    for (const ir::Value* output : node->outputs) {
+      if (output != nullptr) values.emplace(output->name, output);
+    }
+    for (const ir::Graph* body : node->subgraphs()) collect(*body, values);
+  }
+}
+
+void take_types(ir::Graph& graph, const ByName& open) {
   const auto take = [&](ir::Value* value, bool is_declared) {
     if (value == nullptr || !value->type.is_tensor() || !value->type.shape) return;
-    const ir::Value* const other = open.find(value->name);
+    const auto known = open.find(value->name);
+    const ir::Value* const other = known == open.end() ? nullptr : known->second;
     const bool is_same = other != nullptr && other->type.shape &&
                          other->type.shape->size() == value->type.shape->size();
     if (is_same) {
@@ -167,6 +185,24 @@ void take_types(ir::Graph& graph, const ir::Graph& open) {
 
 }  // namespace
 
+namespace {
+
+// A file whose nodes the working copy has in another form, by a walk of its own.
+std::optional<ir::Model> open_by_itself(const ir::Model& file, const BatchForm& form) {
+  constexpr std::int64_t kFirst = 13;  // shape arithmetic has the form of the internal opset
+  if (file.opset() < kFirst || !file.functions.empty()) return std::nullopt;
+  try {
+    BatchTracker tracker(file, form.rows, form.inputs);
+    return *tracker.open();
+  } catch (const BatchObstacle&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 ir::Model open_file_graph(const ir::Model& file, const BatchForm& form) {
   ir::Model copy = ir::clone(file);
   ir::Graph& graph = *copy.graph;
@@ -176,6 +212,7 @@ ir::Model open_file_graph(const ir::Model& file, const BatchForm& form) {
     const bool has_operand =
         node != nullptr && (edit.operand < node->inputs.size() || node->op_type == "Slice");
     if (!has_operand) {
+      if (auto own = open_by_itself(file, form)) return *std::move(own);
       throw ModelError(
           {.what = "the batch dimension cannot be opened in the file: '" + edit.value +
                    "' is computed otherwise there",
@@ -189,7 +226,9 @@ ir::Model open_file_graph(const ir::Model& file, const BatchForm& form) {
   if (editor.has_new_constants()) {
     copy.ir_version = std::max(copy.ir_version, kFirstWithConstants);
   }
-  take_types(graph, *form.model->graph);
+  ByName open;
+  collect(*form.model->graph, open);
+  take_types(graph, open);
   return copy;
 }
 

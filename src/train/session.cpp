@@ -129,7 +129,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   } else {
     check_for_file_training(options);
   }
-  build({});
+  build_first();
   step_->set_learning_rate(training_ == nullptr ? first_rate(optimizer)
                                                 : training_->learning_rate());
   find_inputs(*given);

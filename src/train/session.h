@@ -46,9 +46,6 @@ class Session {
   const Source& source() const { return source_; }
   /// The batch of the file, and whether it was opened.
   const BatchForm& batch() const { return batch_; }
-  /// Rows that do not count can fill up a batch of a fixed size: from now on the loss has sample
-  /// weights, if it can have them. Without effect if any number of rows is a batch.
-  void allow_filled_batches();
   /// Throws: DataError (so many rows are no whole batches, and rows cannot be left out).
   void expect_filling(std::int64_t rows) const;
   const TrainingOptions& options() const { return options_; }
@@ -144,6 +141,7 @@ class Session {
 
   void charge_file();
   void open_batch();
+  void build_first();
   NamedTensors with_weights_of_rows(const NamedTensors& feeds) const;
   // Batches of a fixed size: see session/filled_batches.h.
   bool has_rows(const std::string& feed) const;
@@ -185,8 +183,8 @@ class Session {
   std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
                                               const FirstRows& rows) const;
 
-  Source source_;  ///< the working copy has numbers for texts
-  BatchForm batch_;  ///< of the model before texts are numbered
+  Source source_;               ///< the working copy has numbers for texts
+  BatchForm batch_;             ///< of the model before texts are numbered
   bool fills_batches_ = false;  ///< its sample weights are for filled batches: they may be absent
   std::shared_ptr<const FileTraining> training_;
   std::shared_ptr<const TextCodes> texts_;  ///< nullptr: the model reads none

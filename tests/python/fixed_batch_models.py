@@ -1,4 +1,4 @@
-"""Models whose files fix the batch, as exporters write them; weights are drawn from a fixed seed."""
+"""Models whose files fix the batch, as exporters write them; weights are from a fixed seed."""
 
 from dataclasses import dataclass, field
 
@@ -110,7 +110,9 @@ OPENED = [
         CNN,
         {"k": (2, 1, 3, 3), "kb": (2,), "w": (3, 18), "b": (3,), "shape": ints(1, -1)},
     ),
-    Fixed("only_shapes", 4, "g (float[4, 3] x) => (float[4, 2] y) { y = MatMul(x, w) }", {"w": (3, 2)}),
+    Fixed(
+        "only_shapes", 4, "g (float[4, 3] x) => (float[4, 2] y) { y = MatMul(x, w) }", {"w": (3, 2)}
+    ),
     # Every dimension is the batch, and so is every constant.
     Fixed(
         "ambiguous",
@@ -145,8 +147,18 @@ OPENED = [
           all = Tile(token, repeats)  y = Concat <axis = 1> (x, all) }""",
         {"token": (1, 1, 4), "repeats": ints(2, 1, 1)},
     ),
-    Fixed("lstm_1", 1, LSTM.format(N=1), {"w": (1, 20, 3), "r": (1, 20, 5), "h0": np.zeros((1, 1, 5), np.float32)}),
-    Fixed("lstm_3", 3, LSTM.format(N=3), {"w": (1, 20, 3), "r": (1, 20, 5), "h0": np.full((1, 3, 5), 0.1, np.float32)}),
+    Fixed(
+        "lstm_1",
+        1,
+        LSTM.format(N=1),
+        {"w": (1, 20, 3), "r": (1, 20, 5), "h0": np.zeros((1, 1, 5), np.float32)},
+    ),
+    Fixed(
+        "lstm_3",
+        3,
+        LSTM.format(N=3),
+        {"w": (1, 20, 3), "r": (1, 20, 5), "h0": np.full((1, 3, 5), 0.1, np.float32)},
+    ),
     # A constant with a row for each row of the batch, all equal.
     Fixed(
         "equal_rows",
@@ -173,7 +185,8 @@ OPENED = [
         "half_folded",
         2,
         """g (float[2, 3, 4] x) => (float[2, 12] y) {
-          s = Shape(x)  i = Constant <value = int64[1] {1}> ()  j = Constant <value = int64[1] {2}> ()
+          s = Shape(x)  i = Constant <value = int64[1] {1}> ()
+          j = Constant <value = int64[1] {2}> ()
           a = Gather(s, i)  b = Gather(s, j)  m = Mul(a, b)
           shape = Concat <axis = 0> (batch, m)  y = Reshape(x, shape) }""",
         {"batch": ints(2)},
@@ -211,10 +224,36 @@ OPENED = [
         2,
         """g (float[2, 3, 4] x) => (float[2, 4] y) {
           t = Transpose <perm = [1, 0, 2]> (x)
-          y = Scan <num_scan_inputs = 1, body = b (float[2, 4] s, float[2, 4] e) => (float[2, 4] n) {
+          y = Scan <num_scan_inputs = 1,
+            body = b (float[2, 4] s, float[2, 4] e) => (float[2, 4] n) {
             m = MatMul(s, u)  n = Add(m, e) }> (zeros, t) }""",
         {"u": (4, 4), "zeros": np.zeros((2, 4), np.float32)},
     ),
+    # A mask that is looked up by the numbers of row and column, as transformers export it.
+    *[
+        Fixed(
+            f"row_numbers_{rows}",
+            rows,
+            f"g (float[{rows}, 3] x) => (float[{rows}, 2] y) {{ y = GatherND(x, places) }}",
+            {"places": np.stack(np.broadcast_arrays(np.arange(rows)[:, None], [[2, 0]]), -1)},
+        )
+        for rows in (1, 3)
+    ],
+    # A constant for each head, repeated for each row of the batch.
+    *[
+        Fixed(
+            f"heads_{rows}",
+            rows,
+            f"""g (float[{rows}, 2, 3] x) => (float[{rows}, 2, 3] y) {{
+              a = Reshape(x, heads)  b = Add(a, bias)  y = Reshape(b, whole) }}""",
+            {
+                "heads": ints(rows * 2, 3),
+                "whole": ints(rows, 2, 3),
+                "bias": np.tile(np.float32([[1, 2, 3], [-4, 5, 6]]), (rows, 1)),
+            },
+        )
+        for rows in (1, 2)
+    ],
     Fixed(
         "old",
         1,
@@ -267,6 +306,6 @@ KEPT = [
         """g (float[2, 6] x) => (float[2, 6] y) {
           t = Transpose <perm = [1, 0]> (x)  [shuffle] y = Reshape(t, shape) }""",
         {"shape": ints(2, 6)},
-        obstacle="shuffle",
+        obstacle="one piece",
     ),
 ]

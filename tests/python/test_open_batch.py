@@ -1,4 +1,4 @@
-"""Batches that a file fixes are opened; each row is compared with stock onnxruntime's on the file."""
+"""Batches that a file fixes are opened; each row is that of stock onnxruntime on the file."""
 
 import numpy as np
 import onnx
@@ -71,7 +71,9 @@ def test_an_inference_session_opens_on_request():
     with pytest.raises(og.ShapeError, match="open_batch"):
         og.InferenceSession(case.proto()).run(None, feeds)
     session = og.InferenceSession(case.proto(), open_batch=True)
-    np.testing.assert_allclose(session.run(None, feeds)[0], in_batches(case, feeds, 5)[0], atol=1e-5)
+    np.testing.assert_allclose(
+        session.run(None, feeds)[0], in_batches(case, feeds, 5)[0], atol=1e-5
+    )
 
 
 def with_symbol(model):
@@ -163,7 +165,9 @@ def test_a_batch_that_stays_fixed_is_filled_up(fit):
 def test_filled_batches_of_chunks_and_single_calls(tmp_path):
     X, y = labelled(10)
     fixed = network(4).proto()
-    expected = fitted(with_symbol(fixed), X, y, batch_size=4, shuffle=False, validation=None, metrics=())
+    expected = fitted(
+        with_symbol(fixed), X, y, batch_size=4, shuffle=False, validation=None, metrics=()
+    )
     path = tmp_path / "rows.npz"
     np.savez(path, x=X, y=y)
 
@@ -180,7 +184,9 @@ def test_filled_batches_of_chunks_and_single_calls(tmp_path):
     session = og.TrainingSession(fixed, "cross_entropy", open_batch=False)
     found = session.evaluate({"x": X, "label": y})
     wanted = og.TrainingSession(with_symbol(fixed), "cross_entropy").evaluate({"x": X, "label": y})
-    np.testing.assert_allclose([found.loss, found.accuracy], [wanted.loss, wanted.accuracy], rtol=1e-5)
+    np.testing.assert_allclose(
+        [found.loss, found.accuracy], [wanted.loss, wanted.accuracy], rtol=1e-5
+    )
     assert found.rows == 10
     session.step({"x": X[:4], "label": y[:4]})
     with pytest.raises(og.ShapeError, match="fixes its batch at 4"):
@@ -224,7 +230,7 @@ def test_an_input_without_rows():
     y = X @ np.float32([[1, 0], [0, 1], [1, 1]]) * scale
     losses = []
     for model in (fixed, dynamic):
-        trainer = og.Trainer(model, "mse", "sgd", lr=0.05)
+        trainer = og.Trainer(model, "mse", "sgd", lr=0.2)
         trainer.fit({"x": X, "scale": scale}, y, epochs=60, verbose=0, validation=0.2)
         losses.append(trainer.history["val_loss"])
         assert trainer.predict({"x": X, "scale": scale}).shape == (40, 2)

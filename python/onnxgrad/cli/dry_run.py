@@ -70,11 +70,13 @@ def _model_lines(trainer: Trainer, options: SimpleNamespace) -> list[tuple[str, 
     count = sum(math.prod(weight.shape) for weight in weights)
     shown = ", ".join(f"{weight.name} {list(weight.shape)}" for weight in weights[:4])
     more = f", ... ({len(weights)} weights)" if len(weights) > 4 else ""
+    batch = session.batch_line.removeprefix("batch: ")
     return [
         ("model", options.model),
         ("loss", session.loss_line.removeprefix("loss: ")),
         ("optimizer", "as the file says" if session.optimizer is None else repr(session.optimizer)),
         ("trained", f"{count} numbers: {shown}{more}"),
+        *([("batch", batch)] if batch else []),
     ]
 
 

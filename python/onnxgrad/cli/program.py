@@ -18,7 +18,7 @@ import typer
 from onnxgrad import errors
 from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.versions import show_versions, version_of
-from onnxgrad.cli import checking, derivatives, evaluation, loss_commands
+from onnxgrad.cli import checking, converting, derivatives, evaluation, loss_commands
 from onnxgrad.cli.command import (
     Command,
     TopicsCommand,
@@ -325,6 +325,10 @@ app.command(
     cls=Command,
     epilog=_example("onnxgrad add-loss model.onnx -o with_loss.onnx --loss auto"),
 )(_with_exit_status(loss_commands.add_loss))
+
+app.command(cls=Command, epilog=_example("onnxgrad convert model.onnx -o open.onnx --open-batch"))(
+    _with_exit_status(converting.convert)
+)
 
 
 app.command(cls=Command, epilog=_example("onnxgrad check model.onnx --samples 20"))(

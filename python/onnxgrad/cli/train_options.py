@@ -181,8 +181,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         str,
         "auto",
         _MODEL,
-        "Whether a batch size that MODEL fixes is opened: auto (for the training only), on (also in "
-        "the trained model) or off.",
+        "Whether a batch size that MODEL fixes is opened: auto (for the training only), on (also "
+        "in the trained model) or off.",
         "MODE",
     ),
     TrainOption(

@@ -65,9 +65,10 @@ def open_batch(model: ModelLike) -> onnx.ModelProto:
 def to_inference(model: ModelLike) -> onnx.ModelProto:
     """Return a model whose operators are in inference mode.
 
-    Files that are exported for training (``torch.onnx.export(..., training=TrainingMode.TRAINING)``)
-    compute batch statistics in BatchNormalization and drop elements in Dropout wherever they are
-    run. Here BatchNormalization uses the running statistics and Dropout passes values on.
+    Files that are exported for training (``training=TrainingMode.TRAINING`` of
+    ``torch.onnx.export``) compute batch statistics in BatchNormalization and drop elements in
+    Dropout wherever they are run. Here BatchNormalization uses the running statistics and Dropout
+    passes values on.
 
     Parameters
     ----------

@@ -262,11 +262,11 @@ Tensor first_row_of(const Tensor& rows) {
 
 void check_constant(const Column& column, const Column& other) {
   if (!column.is_constant || column.values.equals(other.values)) return;
-  throw DataError({.what = fmt::format("'{}' has no rows, but differs from chunk to chunk",
-                                       column.name),
-                   .where = {.value = column.name},
-                   .hint = "Give the same array with all rows, or omit batch_size to train on "
-                           "batches as they come."});
+  throw DataError(
+      {.what = fmt::format("'{}' has no rows, but differs from chunk to chunk", column.name),
+       .where = {.value = column.name},
+       .hint = "Give the same array with all rows, or omit batch_size to train on "
+               "batches as they come."});
 }
 
 Dims Column::batch_dims(std::int64_t rows) const {
@@ -388,8 +388,8 @@ PreparedData prepare_data(const DataSchema& schema, std::span<const Port> ports,
       column.values = prepare_weights(port, data, prepared.rows, dims, weight_place(data, part));
     } else if (std::ranges::find(schema.constants, port.name) != schema.constants.end()) {
       column.is_constant = true;
-      column.values = prepare_constant(schema, port, data, allow_nan,
-                                       input_place(data, port.name, part));
+      column.values =
+          prepare_constant(schema, port, data, allow_nan, input_place(data, port.name, part));
     } else {
       column.values = prepare_input(schema, port, data, prepared.rows, allow_nan,
                                     input_place(data, port.name, part));

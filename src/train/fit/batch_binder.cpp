@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
+
+#include "train/session/filled_batches.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -76,9 +79,10 @@ bool BatchBinder::needs_staging(const RowBlock& block, bool drop_last) const {
         {.what = fmt::format("{} rows are no whole batch: the file fixes batches of {}, and this "
                              "loss cannot leave rows out",
                              rest > 0 ? rest : block.batch_rows, step_.fixed_rows()),
-         .hint = fmt::format("Use drop_last=True with batch_size={}, or export the model with a "
-                             "dynamic batch, in PyTorch dynamic_shapes={{\"x\": {{0: \"batch\"}}}}.",
-                             step_.fixed_rows())});
+         .hint =
+             fmt::format("Use drop_last=True with batch_size={}, or export the model with a "
+                         "dynamic batch, in PyTorch dynamic_shapes={{\"x\": {{0: \"batch\"}}}}.",
+                         step_.fixed_rows())});
   }
   return fills || (!block.order.empty() && !block.has_windows);
 }
@@ -88,6 +92,16 @@ const std::byte* BatchBinder::gather_filled(const RowBlock& block, std::size_t c
                                             std::int64_t begin, std::int64_t rows) {
   const Column& source = block.data->columns[column];
   Tensor& batch = staging_[column];
+  if (source.values.dtype() == DataType::kString) {
+    std::vector<std::int64_t> rows_of_batch;
+    for (std::int64_t i = 0; i < step_.fixed_rows(); ++i) {
+      const std::int64_t place = begin + std::min(i, rows - 1);
+      rows_of_batch.push_back(block.order.empty() ? place
+                                                  : block.order[static_cast<std::size_t>(place)]);
+    }
+    copy_tensor_rows(source.values, rows_of_batch, batch);
+    return batch.raw();
+  }
   const auto bytes = static_cast<std::size_t>(source.row_bytes);
   const bool are_weights = column == step_.weights_port();
   std::byte* to = batch.mutable_raw();

@@ -75,7 +75,7 @@ class Evaluator {
   bool has_own_rows_ = false;
   std::optional<MetricRows> metrics_;
   const PreparedData* prepared_ = nullptr;
-  std::vector<Plan> plans_;  ///< for batches of prepared_
+  std::vector<Plan> plans_;     ///< for batches of prepared_
   std::vector<Tensor> filled_;  ///< per column, a batch that is filled up
   LossSums sums_;
   std::int64_t rows_ = 0;

@@ -48,6 +48,12 @@ Tensor filled_rows(const Tensor& tensor, std::int64_t begin, std::int64_t size) 
   return rows;
 }
 
+void copy_tensor_rows(const Tensor& source, std::span<const std::int64_t> rows, Tensor& copy) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    copy_row(source, rows[i], copy, static_cast<std::int64_t>(i));
+  }
+}
+
 Tensor first_rows(const Tensor& tensor, std::int64_t rows) { return filled_rows(tensor, 0, rows); }
 
 Tensor joined_rows(std::span<const Tensor> parts) {
@@ -79,16 +85,22 @@ void Session::find_constants() {
   }
 }
 
-// A batch without weights, or one that the model itself reduces, has no rows that do not count.
-void Session::allow_filled_batches() {
-  if (batch_.fixed_rows() <= 1 || !loss_.sample_weight.empty() || training_ != nullptr) return;
-  if (std::holds_alternative<OutputLoss>(loss_.function)) return;
-  try {
-    use_sample_weights("sample_weight");
-    fills_batches_ = true;
-  } catch (const ModelError&) {
-    fills_batches_ = false;  // a formula over whole batches takes none: step() needs whole batches
+// The first step, with weights for rows if batches are filled up. A loss that the model itself
+// computes, or a formula over whole batches, takes none: then only whole batches are possible.
+void Session::build_first() {
+  const bool fills = batch_.fixed_rows() > 1 && loss_.sample_weight.empty() &&
+                     training_ == nullptr && !std::holds_alternative<OutputLoss>(loss_.function);
+  if (fills) {
+    loss_.sample_weight = "sample_weight";
+    try {
+      build({});
+      fills_batches_ = true;
+      return;
+    } catch (const ModelError&) {
+      loss_.sample_weight.clear();
+    }
   }
+  build({});
 }
 
 // A weight of 1 for each row where weights are there only to fill batches up.
@@ -143,10 +155,7 @@ NamedTensors Session::batch_of(const NamedTensors& feeds, std::int64_t begin,
 
 EvaluationResult Session::evaluate_parts(const NamedTensors& feeds, std::int64_t rows) {
   const std::int64_t fixed = batch_.fixed_rows();
-  if (rows % fixed != 0 && graph().sample_weight.empty()) {
-    allow_filled_batches();
-    expect_filling(rows);
-  }
+  expect_filling(rows);
   const NamedTensors weighted = with_weights_of_rows(feeds);
   LossSums sums;
   for (std::int64_t begin = 0; begin < rows; begin += fixed) {
@@ -196,12 +205,11 @@ std::vector<Tensor> Session::predict_parts(const NamedTensors& feeds, std::int64
 void Session::expect_whole_batch(const NamedTensors& feeds) const {
   const auto rows = rows_to_split(feeds);
   if (!rows) return;
-  throw ShapeError(
-      {.what = fmt::format("{} rows, but the file fixes its batch at {}", *rows,
-                           batch_.fixed_rows()),
-       .detail = "The batch dimension is not opened: " + batch_.obstacle + ".",
-       .hint = fmt::format("Give {} rows in each step; Trainer.fit does so by itself.",
-                           batch_.fixed_rows())});
+  throw ShapeError({.what = fmt::format("{} rows, but the file fixes its batch at {}", *rows,
+                                        batch_.fixed_rows()),
+                    .detail = "The batch dimension is not opened: " + batch_.obstacle + ".",
+                    .hint = fmt::format("Give {} rows in each step; Trainer.fit does so by itself.",
+                                        batch_.fixed_rows())});
 }
 
 }  // namespace onnxgrad::train

@@ -16,6 +16,9 @@ namespace onnxgrad::train {
 /// Rows [begin, begin + size) of `tensor`, copied; its last row stands for those after it.
 Tensor filled_rows(const Tensor& tensor, std::int64_t begin, std::int64_t size);
 
+/// Row i of `copy` becomes row rows[i] of `source`, of any dtype.
+void copy_tensor_rows(const Tensor& source, std::span<const std::int64_t> rows, Tensor& copy);
+
 /// The first `rows` rows, copied.
 Tensor first_rows(const Tensor& tensor, std::int64_t rows);
 

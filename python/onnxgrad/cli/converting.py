@@ -1,0 +1,56 @@
+"""The command ``convert``: a model with an open batch dimension, or in inference mode."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from onnxgrad import _core
+from onnxgrad.base.models import to_core_model
+from onnxgrad.cli import derivatives
+from onnxgrad.cli.console import report_written
+from onnxgrad.cli.outputs import check_output
+from onnxgrad.errors import OptionError
+
+__all__ = ["convert"]
+
+
+def convert(
+    model: derivatives.Model,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="File to write the result to.")
+    ],
+    open_batch: Annotated[
+        bool, typer.Option("--open-batch", help="Let the model take any number of rows.")
+    ] = False,
+    inference: Annotated[
+        bool,
+        typer.Option(
+            "--inference",
+            help="Put BatchNormalization and Dropout into inference mode, which a file exported "
+            "for training has in training mode.",
+        ),
+    ] = False,
+    operators: derivatives.Operators = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Allow -o to replace MODEL itself.")
+    ] = False,
+) -> None:
+    """Write a model with an open batch dimension, or in inference mode."""
+    if not open_batch and not inference:
+        raise OptionError(
+            what="convert has nothing to do",
+            value="convert",
+            hint="Give --open-batch, --inference, or both.",
+        )
+    derivatives.load_all(operators)
+    check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
+    result = to_core_model(model)
+    if inference:
+        result = _core.to_inference(result)
+    if open_batch:
+        result = _core.open_batch(result)
+    result.save(output)
+    shapes = ", ".join(f"{value.name} {value.type}" for value in result.inputs)
+    report_written(f"wrote {output} with the inputs {shapes}")
