@@ -21,7 +21,9 @@ void insert_before(const Node* place, Node* node) {
 Value* BatchEditor::ints(const std::vector<std::int64_t>& values, DataType dtype) {
   has_new_constants_ = true;
   const Dims dims{static_cast<std::int64_t>(values.size())};
-  return graph_.add_initializer("batch_shape", Tensor::from(values, dims).cast(dtype));
+  Tensor tensor = Tensor::from(values, dims);
+  if (dtype == DataType::kInt32) tensor = tensor.cast(dtype);  // Slice takes both
+  return graph_.add_initializer("batch_shape", std::move(tensor));
 }
 
 Value* BatchEditor::op(Node& place, std::string_view op_type, std::vector<Value*> inputs,

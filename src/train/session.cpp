@@ -437,8 +437,8 @@ void Session::share_rows(std::int64_t rows) {
 
 StepResult Session::step_on(const NamedTensors& feeds) {
   const auto ports = step_->data_ports();
-  const NamedTensors all = with_weights_of_rows(feeds);
-  const auto ordered = order_feeds(all, ports, unused_inputs_);
+  const NamedTensors filled = fills_batches_ ? with_weights_of_rows(feeds) : NamedTensors();
+  const auto ordered = order_feeds(fills_batches_ ? filled : feeds, ports, unused_inputs_);
   for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
   check_rows(ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
@@ -473,7 +473,8 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
 
 EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
   if (const auto rows = rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
-  const NamedTensors all = with_weights_of_rows(feeds);
+  const NamedTensors filled = fills_batches_ ? with_weights_of_rows(feeds) : NamedTensors();
+  const NamedTensors& all = fills_batches_ ? filled : feeds;
   const auto ports = evaluation()->data_ports();
   const auto ordered = order_feeds(all, ports, unused_inputs_);
   std::int64_t rows = 0;
