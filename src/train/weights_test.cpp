@@ -324,7 +324,9 @@ TEST(Weights, PatternsChoose) {
   };
   EXPECT_THAT(names({}, {}), ElementsAre("W", "b"));
   EXPECT_THAT(names({}, {"b"}), ElementsAre("W"));
-  EXPECT_THAT(names({"u*", "b"}, {}), ElementsAre("b", "unused"));
+  EXPECT_THAT(names({"unused", "b"}, {}), ElementsAre("b", "unused"));
+  EXPECT_THAT(names({"*"}, {}), ElementsAre("W", "b"));
+  EXPECT_THROW(names({"u*"}, {}), ModelError);  // nothing reads it
   EXPECT_THROW(names({"c*"}, {}), ModelError);
   EXPECT_THROW(names({}, {"*"}), ModelError);
 }
