@@ -152,6 +152,12 @@ def _labelled(
         delimiter=None,
     )
     X, y, _ = open_train_data(trainer, options).rows
+    if y is None:
+        raise OptionError(
+            what=f"--data: '{data}' has no targets, or stands for several files",
+            value="--data",
+            hint="Name one .csv, .tsv, .jsonl, .parquet or .npz file.",
+        )
     core = trainer.session._core
     trainer._labels.learn(core, y)
     y = trainer._labels.native(core, y, feeds=X if isinstance(X, Feeds) else None)

@@ -17,13 +17,15 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-__all__ = ["DOUBLE", "SINGLE", "Judged", "Line", "Precision", "judge"]
+__all__ = ["CONCLUSIVE", "DOUBLE", "SINGLE", "Judged", "Line", "Precision", "judge"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 RATIO = 4.0  # from a step to the next narrower one
 CONCLUSIVE = 0.004  # what a difference may be off by to show that a gradient is right
 TELLS = 0.05  # and to be looked at
+_STAIR = 5  # steps from the widest to one that passes over a stair of float32
+_NARROWEST = 5  # differences of which roughness is told
 LARGE = 256.0  # numbers such as those of pixels
 HIDDEN = 64  # times the floor: there rounding hides slopes, and both are as good as 0
 
@@ -69,11 +71,14 @@ class Judged(NamedTuple):
     error : float
         The difference between the slopes, relative to them; where rounding hides the slope, to the
         smallest that would be seen.
+    is_doubtful : bool
+        Of a "kink": the slopes differ by more than the difference may be off, but not by much more.
     """
 
     verdict: Literal["right", "wrong", "between", "kink"]
     text: str
     error: float
+    is_doubtful: bool = False
 
 
 class _Side(NamedTuple):
@@ -136,26 +141,34 @@ def judge(line: Line, slope: float, largest: float) -> Judged:
             return judged
     steps = [RATIO**-i for i in range(precision.widest - shift, precision.narrowest + 1)]
     judged = _judge_thoroughly(line, slope, steps, floor)
-    if (
-        judged.verdict in ("wrong", "kink")
-        and precision.eps != SINGLE.eps
-        and _is_rough(line, steps)
-    ):
-        coarse = judge(Line(line.compute, _like_single(precision)), slope, largest)
-        return judged if judged.verdict == "kink" and coarse.verdict != "right" else coarse
-    return judged
+    is_told = judged.verdict == "between" or (judged.verdict == "right" and slope != 0)
+    if is_told or precision.eps == SINGLE.eps or not _is_rough(line, steps):
+        return judged
+    coarse = judge(Line(line.compute, _like_single(precision)), slope, largest)
+    if judged.verdict == "wrong":
+        return coarse
+    return (
+        coarse if coarse.verdict == ("right" if judged.verdict == "kink" else "wrong") else judged
+    )
 
 
 def _is_rough(line: Line, steps: Sequence[float]) -> bool:
-    """Return whether narrow differences change more than rounding in float64 explains.
+    """Return whether the narrowest differences show that something computes in float32.
 
-    That is so where something computes in float32, and near kinks.
+    They change by more than rounding in float64 explains, and not less from step to step, or are
+    all 0 where those of a stair of float32 are not.
     """
-    differences = [line.central(step) for step in steps[len(steps) // 2 :]]
-    return any(
-        abs(fine[0] - coarse[0]) > 100 * (fine[1] + coarse[1])
-        for coarse, fine in itertools.pairwise(differences)
-    )
+    differences = [line.central(step) for step in steps]
+    if differences[-1][0] == 0:
+        stair = max(steps[0] / RATIO**_STAIR, steps[-1])
+        return any(
+            value for (value, _), step in zip(differences, steps, strict=True) if step <= stair
+        )
+    changes = [
+        abs(fine[0] - coarse[0]) for coarse, fine in itertools.pairwise(differences[-_NARROWEST:])
+    ]
+    latest = max(changes[2:])
+    return latest > 100 * differences[-1][1] and latest > 0.5 * max(changes[:2])
 
 
 def _agrees(line: Line, slope: float, step: float, floor: float) -> Judged | None:
@@ -165,8 +178,10 @@ def _agrees(line: Line, slope: float, step: float, floor: float) -> Judged | Non
         return None
     tolerance = line.precision.tolerance
     size = max(abs(slope), abs(found))
+    if size == 0:  # with a narrow step, perhaps within a stair of float32
+        return Judged("right", "", 0.0) if step >= RATIO**-line.precision.first else None
     if abs(slope - found) > tolerance * size + noise or noise > CONCLUSIVE * size:
-        return None if size > 0 else Judged("right", "", 0.0)
+        return None
     return Judged("right", "", _error(slope, found, noise + floor, tolerance))
 
 
@@ -195,7 +210,7 @@ def _judge_thoroughly(line: Line, slope: float, steps: list[float], floor: float
             return Judged("kink", "differences do not converge", 0.0)
         return Judged("right", "", error)
     if difference <= 2 * tolerance * size + 8 * spread + 4 * floor:
-        return Judged("kink", "differences are not precise", 0.0)
+        return Judged("kink", "differences are not precise", 0.0, is_doubtful=True)
     return Judged("wrong", f"gradient {slope:.9g}, difference {found:.9g}", error)
 
 
@@ -277,7 +292,7 @@ def _judge_beside(slope: float, sides: Sequence[_Side], tolerance: float, floor:
         return Judged("kink", "a jump", 0.0)
     found, spread = sides[0].slope, sides[0].spread
     low, high = min(found, 0.0), max(found, 0.0)
-    allowed = 100 * tolerance * abs(found) + 4 * spread + floor
+    allowed = min(100 * tolerance, 0.01) * abs(found) + 4 * spread + floor
     if low - allowed <= slope <= high + allowed:
         return Judged("between", "a kink", 0.0)
     return Judged("kink", f"a jump: gradient {slope:.9g}, slope beside it {found:.9g}", 0.0)
@@ -290,7 +305,11 @@ def _judge_kink(slope: float, right: _Side, left: _Side, tolerance: float, floor
     """
     low = float(np.sum(np.minimum(right.terms, left.terms)))
     high = float(np.sum(np.maximum(right.terms, left.terms)))
-    allowed = 100 * tolerance * max(abs(low), abs(high)) + 4 * (right.spread + left.spread) + floor
+    allowed = (
+        min(100 * tolerance, 0.01) * max(abs(low), abs(high))
+        + 4 * (right.spread + left.spread)
+        + floor
+    )
     if low - allowed <= slope <= high + allowed:
         return Judged("between", "a kink", 0.0)
     return Judged("kink", f"gradient {slope:.9g}, slopes from {low:.9g} to {high:.9g}", 0.0)
