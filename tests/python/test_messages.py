@@ -232,7 +232,7 @@ MISTAKES = {
     "loss by another name": (
         "linear.onnx",
         table(),
-        ["--loss", "categorical_crossentropy"],
+        ["--loss", "softmax_crossentropi"],
         ["--loss: unknown", "Did you mean 'softmax_cross_entropy'?"],
     ),
     "a loss of another kind": (

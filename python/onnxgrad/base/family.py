@@ -81,8 +81,10 @@ class Family(Generic[DescribedT]):
             return described
         family = self._base._family
         if isinstance(given, type) and issubclass(given, self._base):
+            kind: Any = given
             try:
-                return given()
+                made: DescribedT = kind()
+                return made
             except TypeError as error:
                 raise OptionError(
                     what=f"{family}: the class {given.__name__} has options without a default",

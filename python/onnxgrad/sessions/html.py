@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from onnxgrad.sessions.training import TrainingSession
+from typing import Any
 
 __all__ = ["session_html"]
 
 _HTML_ROWS = 20  # maximum number of weights in the table
 
 
-def session_html(
-    session: TrainingSession, history: Mapping[str, Sequence[float]] | None = None
-) -> str:
+def session_html(session: Any, history: Mapping[str, Sequence[float]] | None = None) -> str:
     """Return a small table: loss, optimizer, the last entries of the history, trained weights."""
     from html import escape  # needed in notebooks only
 
