@@ -149,6 +149,9 @@ def sessions(names):
     for node in model.graph.node:
         node.input[:] = [name.replace("dense_", "dense.") for name in node.input]
     onnx.save(model, "model.onnx")
+    for value in (model.graph.input[0], model.graph.output[0]):  # as exporters write it
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, "cnn.onnx")
     X, y = rows()[0], rows()[0][:, :2].copy()
     trainer = og.Trainer("model.onnx", loss="squared_error")
     names |= {"X": X, "y": y, "dY": y, "trainer": trainer, "session": trainer.session}
