@@ -76,8 +76,9 @@ struct UserLoss {
   /// Applied to the scores before Softmax or Sigmoid, not to the probabilities.
   bool takes_scores = false;
   /// A target int64 [N] is a class number, which accuracy and the model's list of classes are for.
-  /// Without such a list the first labels that are none of the scores' columns make it false: they
-  /// are passed on as they are (identities of which a loss compares pairs, say).
+  /// Where the model has neither such a list nor probabilities, the first labels that are none of
+  /// the scores' columns make it false: they are passed on as they are (identities of which a loss
+  /// compares pairs, say).
   bool targets_are_classes = true;
 };
 
@@ -168,6 +169,8 @@ struct LossInfo {
   bool one_hot_targets = false;  ///< see Loss
   /// Labels may still settle `class_axis`: see Loss::class_axis.
   bool is_class_axis_open = false;
+  /// Nothing but the type says that the targets of a user's loss are classes: see UserLoss.
+  bool may_be_values = false;
   /// The label of each class, int64 [C] or string [C]; undefined if the model has no list (the
   /// labels are then 0..C-1).
   Tensor classes = {};

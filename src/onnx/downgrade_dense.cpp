@@ -333,6 +333,31 @@ Replacement range_10(Node& node, GraphBuilder& g) {
   return {{g.add(start, numbers)}};
 }
 
+// Bounds that are computed: y = x gathered at start, start + 1, ... before end.
+Replacement slice_9_computed(Node& node, GraphBuilder& g) {
+  const std::size_t rank = known_rank(node);
+  if (node.input(3) == nullptr) refuse_downgrade(node, "bounds that are not constant without axes");
+  const std::vector<std::int64_t> axes = constant_ints(node, 3, "axes");
+  Value* y = node.inputs[0];
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    const std::int64_t axis = normalize_axis(axes[i], rank);
+    const auto at = static_cast<std::int64_t>(i);
+    Value* length = length_of(g, node.inputs[0], static_cast<std::size_t>(axis));
+    Value* zero = g.ints({0});
+    const auto place = [&](std::size_t input) {
+      Value* given = g.cast(g.slice(node.inputs.at(input), {at}, {at + 1}, {0}), DataType::kInt64);
+      given = g.where(g.less(given, zero), g.add(given, length), given);
+      given = g.where(g.less(given, zero), zero, given);
+      return g.where(g.less(length, given), length, given);
+    };
+    Value* start = place(1);
+    Value* count = g.sub(place(2), start);
+    count = g.where(g.less(count, zero), zero, count);
+    y = g.gather(y, g.add(start, numbers_to(g, count)), axis);
+  }
+  return {{y}};
+}
+
 // y = x with its axis last times a triangle of ones
 Replacement cumsum_10(Node& node, GraphBuilder& g) {
   const std::size_t rank = known_rank(node);

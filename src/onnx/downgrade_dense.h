@@ -16,6 +16,7 @@ Replacement gather_elements_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement gather_nd_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement scatter_nd_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement range_10(ir::Node& node, ir::GraphBuilder& g);
+Replacement slice_9_computed(ir::Node& node, ir::GraphBuilder& g);
 Replacement cumsum_10(ir::Node& node, ir::GraphBuilder& g);
 /// Before 14.
 Replacement trilu_13(ir::Node& node, ir::GraphBuilder& g);

@@ -274,6 +274,17 @@ Replacement round_10(Node& node, GraphBuilder& g) {
   return {{g.where(is_tie, g.sub(r, odd), r)}};
 }
 
+// Max and Min took floating-point numbers only.
+Replacement extremum_11(Node& node, GraphBuilder& g) {
+  if (node.inputs.empty() || !is_integer(node.inputs[0]->dtype())) return std::nullopt;
+  Value* y = node.inputs[0];
+  for (std::size_t i = 1; i < node.inputs.size(); ++i) {
+    Value* x = node.inputs[i];
+    y = g.where(node.op_type == "Max" ? g.less(y, x) : g.less(x, y), x, y);
+  }
+  return {{node.inputs.size() == 1 ? g.identity(y) : y}};
+}
+
 // C had to be there: y = alpha A B
 Replacement gemm_10(Node& node, GraphBuilder& g) {
   if (node.input(2) != nullptr) return std::nullopt;

@@ -20,6 +20,7 @@ Replacement resize_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement resize_9(ir::Node& node, ir::GraphBuilder& g);
 Replacement equal_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement round_10(ir::Node& node, ir::GraphBuilder& g);
+Replacement extremum_11(ir::Node& node, ir::GraphBuilder& g);
 Replacement gemm_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement mod_9(ir::Node& node, ir::GraphBuilder& g);
 Replacement is_inf_9(ir::Node& node, ir::GraphBuilder& g);

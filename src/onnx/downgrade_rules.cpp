@@ -333,6 +333,7 @@ Replacement slice_9(Node& node, GraphBuilder& g) {
       return gather_steps(node, g, steps);
     }
   }
+  if (!known_ints(node.input(1)) || !known_ints(node.input(2))) return slice_9_computed(node, g);
   node.set_attribute("starts", constant_ints(node, 1, "starts"));
   node.set_attribute("ends", constant_ints(node, 2, "ends"));
   if (node.input(3) != nullptr) node.set_attribute("axes", constant_ints(node, 3, "axes"));
@@ -388,7 +389,9 @@ constexpr RewriteRule kDowngradeRules[] = {
     {"IsInf", 9, is_inf_9},
     {"LogSoftmax", 12, softmax_12},
     {"LpPool", 17, remove_unit_dilations},
+    {"Max", 11, extremum_11},
     {"MaxPool", 9, remove_unit_dilations},
+    {"Min", 11, extremum_11},
     {"Mod", 9, mod_9},
     {"OneHot", 10, one_hot_10},
     {"Pad", 18, pad_18},

@@ -312,7 +312,6 @@ def test_every_exported_model_means_the_same(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "spatial": Case(7, "BatchNormalization", [IMAGE, *NORM], spatial=0),
     "opset 6": Case(6, "Add", [uniform(3), uniform(3)]),
     "shrinks and enlarges": Case(
         10, "Resize", [SMALL, np.array([1, 1, 2, 0.5], np.float32)], constants={1}

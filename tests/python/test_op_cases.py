@@ -19,6 +19,7 @@ import onnx.reference
 import onnxruntime as ort
 import pytest
 
+import opset_gradients
 import second_gradients
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -297,6 +298,23 @@ def test_gradients_of_gradients(cases: dict[str, list[Case]]) -> None:
     found = {name: list(second_gradients.problems(some)) for name, some in operators.items()}
     wrong = {name: texts for name, texts in found.items() if texts}
     assert not wrong, "\n".join(f"{name}: {texts}" for name, texts in wrong.items())
+
+
+def test_gradients_in_every_opset(cases: dict[str, list[Case]]) -> None:
+    """Written for an older opset, they have our values in onnxruntime, or name what it lacks."""
+    found: dict[str, int] = {}
+    wrong = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # gradients that are zero
+        for case, opset in opset_gradients.chosen(cases, NOT_IN_ONNXRUNTIME):
+            try:
+                result = opset_gradients.compared(case, opset, run_onnxruntime)
+            except Exception as error:
+                wrong.append(f"{case.entry['name']} in opset {opset}: {str(error)[:300]}")
+                continue
+            found[result] = found.get(result, 0) + 1
+    assert not wrong, f"{len(wrong)} differences\n" + "\n".join(wrong[:20])
+    assert found["same"] > 0.75 * sum(found.values()), found
 
 
 def test_no_gradient_is_nan(cases: dict[str, list[Case]]) -> None:

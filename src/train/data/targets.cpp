@@ -566,8 +566,7 @@ std::optional<std::int64_t> one_hot_axis(const LossInfo& loss, const Tensor& tar
 
 void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place) {
   if (!loss.is_classifier || loss.num_classes == 0) return;
-  // Whole numbers that a loss of the user's reads need not be classes.
-  if (std::holds_alternative<UserLoss>(loss.function) && !loss.classes.is_defined()) return;
+  if (loss.may_be_values) return;
   const auto ignored = ignored_class(loss.function);
   const auto numbers = target.data<std::int64_t>();
   for (std::size_t row = 0; row < numbers.size(); ++row) {

@@ -441,6 +441,7 @@ ResolvedLoss resolve_loss(const ir::Graph& graph, const Loss& loss) {
   info.scores = resolved.scores->name;
   info.output = head.output;
   info.is_classifier = is_classification(resolved.function, *resolved.scores);
+  info.may_be_values = is<UserLoss>(resolved.function) && head.kind == HeadKind::kValues;
   if (info.is_classifier) {
     info.num_classes = count_classes(resolved, head.classes);
     info.classes = head.classes.labels;

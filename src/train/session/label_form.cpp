@@ -47,8 +47,7 @@ void settle(Loss& loss, const LossInfo& info, const LabelForm& form) {
 
 // Whether labels of a user's loss are none of the classes that the scores have columns for.
 bool are_values(const LossInfo& loss, const Tensor& labels) {
-  const bool may_be = std::holds_alternative<UserLoss>(loss.function) && loss.is_classifier &&
-                      !loss.classes.is_defined() && loss.num_classes > 0;
+  const bool may_be = loss.may_be_values && loss.is_classifier && loss.num_classes > 0;
   if (!may_be || labels.dtype() == DataType::kString) return false;
   return std::ranges::any_of(labels.to_doubles(), [&](double label) {
     return label < 0 || label >= static_cast<double>(loss.num_classes);
