@@ -210,7 +210,8 @@ TEST(FitLoop, EndsWithTheLastOfSoManySteps) {
     EXPECT_EQ(history.step_losses,
               std::vector<double>(all.step_losses.begin(),
                                   all.step_losses.begin() + static_cast<std::ptrdiff_t>(done)));
-    EXPECT_EQ(history.epochs.size(), done / 5) << steps;
+    EXPECT_EQ(history.epochs.size(), (done + 4) / 5) << steps;  // with the part of one
+    EXPECT_EQ(history.epochs.back().rows, done % 5 == 0 ? kRows : done % 5 * 5) << steps;
     EXPECT_EQ(history.stop_reason,
               steps < 15 ? fmt::format("all of max_steps={} are done", steps) : std::string());
   }
