@@ -30,8 +30,12 @@ bool gives_texts(const ir::Node& node) {
 void move_nodes(ir::Graph& graph, const opdef::KernelRegistry& kernels) {
   for (ir::Node* node : graph.nodes) {
     for (ir::Graph* body : node->subgraphs()) move_nodes(*body, kernels);
-    const bool is_standard = node->domain.empty() || node->domain == "ai.onnx.ml";
-    if (!is_standard || kernels.dynamic(ir::kFusedDomain, node->op_type) == nullptr) continue;
+    // Operators of ai.onnx.ml are registered under their own domain as well: a node of a file may
+    // have any name there, also that of an operator of sequences.
+    const bool is_ml = node->domain == "ai.onnx.ml";
+    if (!node->domain.empty() && !is_ml) continue;
+    if (is_ml && kernels.dynamic(node->domain, node->op_type) == nullptr) continue;
+    if (kernels.dynamic(ir::kFusedDomain, node->op_type) == nullptr) continue;
     // Operators with kernels for plans have the other form for texts, which no plan holds.
     if (!kernels.offers("", node->op_type).empty() && !gives_texts(*node)) continue;
     std::vector<std::int64_t> kinds;

@@ -49,7 +49,7 @@ constexpr int kSecondsPerMutant = 5;               // of processor time
 constexpr int kLongestWait = 120;                  // of a mutant, for a deadlock
 constexpr std::int64_t kAddressBytes = 3LL << 30;  // of address space
 constexpr std::int64_t kTensorBytes = 64LL << 20;  // the library's own limit
-constexpr std::int64_t kPeakBytes = 160LL << 20;   // resident
+constexpr std::int64_t kPeakBytes = 384LL << 20;   // resident: a Loop may stack up to its limit
 
 // Progress that a subprocess reports to its parent.
 struct Progress {

@@ -347,3 +347,12 @@ def test_derivatives_of_a_scan_over_rows_of_unknown_rank(operator, shape):
             for sign in (F(1), F(-1))
         ]
         np.testing.assert_allclose(result, (ends[0] - ends[1]) / (2 * step), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("operator", ["SequenceMap", "SequenceAt", "SequenceEmpty", "Optional"])
+def test_names_of_sequence_operators_in_another_domain(operator):
+    """Kernels of sequences are found by name; a node of ai.onnx.ml is none of them."""
+    node = helper.make_node(operator, ["x"], ["y"], domain="ai.onnx.ml")
+    m = model([node], {"x": X})
+    with pytest.raises(og.Error):
+        og.InferenceSession(m, threads=1).run(None, {"x": X})

@@ -168,8 +168,10 @@ std::vector<Tensor> run_cast_map(const DynamicCall& call) {
 }  // namespace
 
 void register_dictionary_cpu(opdef::KernelRegistry& registry) {
-  registry.add_dynamic(ir::kFusedDomain, "DictVectorizer", run_dict_vectorizer);
-  registry.add_dynamic(ir::kFusedDomain, "CastMap", run_cast_map);
+  for (const std::string_view domain : {ir::kFusedDomain, std::string_view("ai.onnx.ml")}) {
+    registry.add_dynamic(domain, "DictVectorizer", run_dict_vectorizer);
+    registry.add_dynamic(domain, "CastMap", run_cast_map);
+  }
 }
 
 }  // namespace onnxgrad::ops::dictionary_cpu
