@@ -75,7 +75,7 @@ std::optional<bool> known_condition(const ir::Value* condition) {
   if (condition == nullptr || !condition->is_constant()) return std::nullopt;
   const Tensor& value = condition->initializer;
   if (value.dtype() != DataType::kBool || value.num_elements() != 1) return std::nullopt;
-  return value.data<bool>()[0];
+  return value.raw()[0] != std::byte{0};  // a file may have other bytes than 0 and 1
 }
 
 std::optional<ShapeError> try_branch(ir::Graph& branch, const InferBody& infer_body) {

@@ -12,7 +12,8 @@ bool is_true(const ir::Value* value) {
   value = ir::look_through_identities(value);
   if (!value->is_constant()) return false;
   const Tensor& tensor = value->initializer;
-  return tensor.dtype() == DataType::kBool && tensor.num_elements() == 1 && tensor.data<bool>()[0];
+  return tensor.dtype() == DataType::kBool && tensor.num_elements() == 1 &&
+         tensor.raw()[0] != std::byte{0};
 }
 
 }  // namespace

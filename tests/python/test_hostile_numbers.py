@@ -356,3 +356,18 @@ def test_names_of_sequence_operators_in_another_domain(operator):
     m = model([node], {"x": X})
     with pytest.raises(og.Error):
         og.InferenceSession(m, threads=1).run(None, {"x": X})
+
+
+def test_a_condition_of_another_byte_than_0_and_1_is_true():
+    info = helper.make_tensor_value_info
+    branches = [
+        helper.make_graph([helper.make_node(op, ["x"], ["b"])], op, [], [info("b", 1, None)])
+        for op in ("Neg", "Abs")
+    ]
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    x = np.ones(2, F)
+    for byte, expected in ((0, x), (1, -x), (2, -x), (255, -x)):
+        condition = np.array([byte], np.uint8).view(bool).reshape(())
+        feeds = {"c": condition, "x": x}
+        y = og.InferenceSession(model([node], feeds), threads=1).run(None, feeds)[0]
+        np.testing.assert_array_equal(y, expected)

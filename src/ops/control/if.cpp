@@ -117,7 +117,7 @@ const ir::Graph* taken_branch(const Node& node, std::span<const Tensor> inputs) 
     return nullptr;
   }
   const ir::AttributeValue* branch =
-      node.find_attribute(inputs[0].data<bool>()[0] ? "then_branch" : "else_branch");
+      node.find_attribute(inputs[0].raw()[0] != std::byte{0} ? "then_branch" : "else_branch");
   const auto* body = branch == nullptr ? nullptr : std::get_if<ir::GraphPtr>(branch);
   return body == nullptr ? nullptr : body->get();
 }

@@ -110,7 +110,7 @@ std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
                       .where = {.node = call.node.name, .op_type = "If"},
                       .hint = "Reduce it to one value, or use Where for one choice per element."});
   }
-  return call.run_subgraph(branch_of(call.node, condition.data<bool>()[0]), {});
+  return call.run_subgraph(branch_of(call.node, condition.raw()[0] != std::byte{0}), {});
 }
 
 }  // namespace

@@ -361,7 +361,7 @@ class SlowRun {
                            : Tensor::scalar(true);
     const std::size_t first = roles_.is_loop ? 1 : 0;
     std::int64_t i = 0;
-    for (; i < count_ && condition.data<bool>()[0]; ++i) {
+    for (; i < count_ && condition.raw()[0] != std::byte{0}; ++i) {
       base::poll_interrupt();  // a Loop may have no end
       std::vector<Tensor> formal;
       if (roles_.is_loop) formal = {Tensor::scalar(i), condition};

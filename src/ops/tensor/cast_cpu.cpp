@@ -46,7 +46,7 @@ double load_plain(DataType dtype, const std::byte* data, std::int64_t i) {
     case DataType::kFloat64:
       return reinterpret_cast<const double*>(data)[i];
     case DataType::kBool:
-      return reinterpret_cast<const bool*>(data)[i] ? 1 : 0;
+      return data[i] != std::byte{0} ? 1 : 0;
     case DataType::kInt64:
       return static_cast<double>(reinterpret_cast<const std::int64_t*>(data)[i]);
     case DataType::kUint64:
