@@ -92,7 +92,8 @@ std::vector<Value*> default_wrt(const ir::Model& model) {
                     .hint = base::nearest_or(name, known)});
 }
 
-// The values to differentiate by: weights by name, alias or pattern, inputs and inner values by name.
+// The values to differentiate by: weights by name, alias or pattern, inputs and inner values by
+// name.
 std::vector<Value*> find_wrt(const ir::Model& model, const std::vector<std::string>& names) {
   if (names.empty()) return default_wrt(model);
   std::vector<Value*> wrt;

@@ -24,7 +24,8 @@ TEST_P(DeclaredShapesTest, CompleteTypesWhereTheyHoldForAllFeeds) {
   registry.add({.op_type = "Shape",
                 .fold_types = [](const ir::Node& /*node*/) { return std::optional<Tensor>(); }});
   const ir::Model model = to_internal(
-      load_text("<ir_version: 8, opset_import: [\"\" : 17, \"mine\" : 1]> g " + GetParam().text), registry);
+      load_text("<ir_version: 8, opset_import: [\"\" : 17, \"mine\" : 1]> g " + GetParam().text),
+      registry);
   EXPECT_EQ(model.graph->find(GetParam().value)->type.to_string(), GetParam().expected);
 }
 

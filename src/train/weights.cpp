@@ -317,8 +317,8 @@ std::vector<bool> match_weights(std::span<const std::string> patterns,
     const auto first = static_cast<std::size_t>(std::ranges::find(matched, true) - matched.begin());
     throw ModelError({.what = fmt::format("'{}' matches no parameter", pattern),
                       .where = {.value = names[first].name},
-                      .detail = fmt::format("'{}' is not trained by default: {}.", names[first].name,
-                                            weights[first].reason),
+                      .detail = fmt::format("'{}' is not trained by default: {}.",
+                                            names[first].name, weights[first].reason),
                       .hint = "Give its full name to train it all the same."});
   }
   return selected;

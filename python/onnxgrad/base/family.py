@@ -74,7 +74,7 @@ class Family(Generic[DescribedT]):
                 best = [name, *texts]
         return None if best is None else best[0] + ":" * (len(best) > 1) + ",".join(best[1:])
 
-    def take(self, given: DescribedT | str) -> DescribedT:
+    def take(self, given: DescribedT | type[DescribedT] | str) -> DescribedT:
         """Return a description, given as such, by name or as a string. Raises: OptionError."""
         described: Any = self.from_text(given) if isinstance(given, str) else given
         if isinstance(described, self._base):

@@ -70,10 +70,11 @@ std::int64_t required_dim(const Node& node, const Value* value, std::int64_t axi
 std::int64_t head_size(const Node& node, std::int64_t width, std::int64_t heads,
                        std::string_view name) {
   if (heads > 0 && width >= heads && width % heads == 0) return width / heads;
-  throw ShapeError({.what = fmt::format("input {} has {} columns, which {} heads cannot share", name,
-                                        width, heads),
-                    .where = {.node = node.name, .op_type = node.op_type, .value = std::string(name)},
-                    .hint = "Make the number of columns a multiple of the number of heads."});
+  throw ShapeError(
+      {.what =
+           fmt::format("input {} has {} columns, which {} heads cannot share", name, width, heads),
+       .where = {.node = node.name, .op_type = node.op_type, .value = std::string(name)},
+       .hint = "Make the number of columns a multiple of the number of heads."});
 }
 
 Value* add_if(GraphBuilder& g, Value* x, Value* bias) {

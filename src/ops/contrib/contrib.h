@@ -41,8 +41,8 @@ void refuse_attribute(const Node& node, std::string_view name);
 std::int64_t required_dim(const Node& node, const Value* value, std::int64_t axis,
                           std::string_view name);
 
-/// The size of each of `heads` equal parts of `width` columns. Throws: ShapeError naming the node and
-/// the input `name` if there is no head, or a part without columns, or columns are left over.
+/// The size of each of `heads` equal parts of `width` columns. Throws: ShapeError naming the node
+/// and the input `name` if there is no head, or a part without columns, or columns are left over.
 std::int64_t head_size(const Node& node, std::int64_t width, std::int64_t heads,
                        std::string_view name);
 

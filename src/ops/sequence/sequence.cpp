@@ -277,8 +277,8 @@ Results lower_concat(const Node& node, GraphBuilder& g) {
   return Values{g.concat(*elements, axis)};
 }
 
-// The sizes of the parts along `axis`; nullopt if they, or their number, are not known, or there are
-// more than kMaxElements.
+// The sizes of the parts along `axis`; nullopt if they, or their number, are not known, or there
+// are more than kMaxElements.
 std::optional<std::vector<std::int64_t>> split_sizes(const Node& node, std::int64_t axis) {
   const Value* split = node.input(1);
   auto given = split == nullptr ? std::vector<std::int64_t>{1} : constant_ints(split);

@@ -14,8 +14,8 @@
 // What a loss may leave open until labels are known: whether the plain columns of an automatic
 // loss are scores of classes, whether targets are class numbers or rows with one 1, which axis of
 // the scores has the classes, whether one column of a binary cross-entropy is compared with class
-// numbers or with numbers from 0 to 1, and whether the whole numbers that a loss of the user's reads
-// are classes. The first labels decide, and the step is rewritten if the guess was wrong:
+// numbers or with numbers from 0 to 1, and whether the whole numbers that a loss of the user's
+// reads are classes. The first labels decide, and the step is rewritten if the guess was wrong:
 // Session::settle_by_labels.
 
 namespace onnxgrad::train {
