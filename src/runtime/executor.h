@@ -150,6 +150,8 @@ class Execution {
   virtual double read_scalar(std::size_t i) const = 0;
   /// Its type and shape; if shapes depend on values, those of the last run, known after one.
   virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
+  /// That of output `i` before any run; nullopt: it depends on values that only a run computes.
+  virtual std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const = 0;
   virtual std::size_t num_kernels() const = 0;
   virtual std::int64_t arena_bytes() const = 0;
   /// The plan, one line per kernel: label, operands with offsets, shapes.

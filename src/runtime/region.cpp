@@ -480,6 +480,11 @@ opdef::TensorDesc Region::output_desc(std::size_t i) const {
   return compiled_.plan.outputs[i].desc;
 }
 
+std::optional<opdef::TensorDesc> Region::planned_desc(std::size_t i) const {
+  if (compiled_.tail) return std::nullopt;
+  return compiled_.plan.outputs[i].desc;
+}
+
 std::string Region::to_text() const {
   std::string text = compiled_.plan.to_text();
   for (const DynamicNode& dynamic : compiled_.dynamic) {

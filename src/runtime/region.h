@@ -48,6 +48,7 @@ class Region final : public Execution {
   double read_scalar(std::size_t i) const override;
   Tensor output_tensor(std::size_t i) const override;
   opdef::TensorDesc output_desc(std::size_t i) const override;
+  std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const override;
   std::size_t num_kernels() const override { return calls_.size(); }
   std::int64_t arena_bytes() const override { return compiled_.plan.arena_bytes; }
   std::string to_text() const override;

@@ -390,7 +390,8 @@ void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* co
       runtime::check_one_size(ports, dims, i, 0);
     } catch (const ShapeError&) {
       const auto rows = rows_of_scores(target == nullptr ? loss() : *target, ports, dims);
-      if (!rows || *rows != dims[i][0]) throw;
+      // Rows that only a run shows are compared there; a single one would be broadcast.
+      if (rows ? *rows != dims[i][0] : dims[i][0] == 1) throw;
     }
   }
   sizes_.look_at(ports, dims);
@@ -412,8 +413,8 @@ std::optional<std::int64_t> Session::rows_of_scores(const LossInfo& loss,
     if (port == ports.end()) return std::nullopt;
     needed.push_back(dims[static_cast<std::size_t>(port - ports.begin())]);
   }
-  const Dims found = executor.prepare(needed).output_desc(0).dims;
-  if (found.rank() > 0) score_rows_.rows = found[0];
+  const auto found = executor.prepare(needed).planned_desc(0);
+  if (found && found->dims.rank() > 0) score_rows_.rows = found->dims[0];
   return score_rows_.rows;
 }
 

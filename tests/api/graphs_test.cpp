@@ -80,7 +80,7 @@ TEST(GradientFile, UnknownNamesAreErrors) {
       EXPECT_THAT(error.what(), HasSubstr(part));
     }
   };
-  refused({.wrt = {"ww"}}, "weight or input 'ww'\n");
+  refused({.wrt = {"ww"}}, "weight, input or value 'ww'\n");
   refused({.wrt = {"ww"}}, "Did you mean 'w'?");
   refused({.outputs = {"z"}}, "output or value 'z'");
   refused({.write = {.target_opset = 8}}, "8");

@@ -38,6 +38,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -128,13 +130,17 @@ std::string name_in_mirror(const char* kind, ino_t inode) {
 
 std::string link_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
 
-// A name in the mirror keeps the number of a file's inode from being used again.
+// An open path keeps the number of a file's inode from being used again. (A hard link would, too,
+// but files with another name are refused; a second descriptor would keep locks.)
 void keep_inode(int descriptor) {
   struct stat status{};
   if (settings().mirror.empty() || ::fstat(descriptor, &status) != 0) return;
   if (!S_ISREG(status.st_mode)) return;
-  (void)syscall(SYS_linkat, AT_FDCWD, link_of(descriptor).c_str(), AT_FDCWD,
-                name_in_mirror("inode", status.st_ino).c_str(), AT_SYMLINK_FOLLOW);
+  static std::mutex mutex;
+  static auto& kept = *new std::set<ino_t>;
+  const std::scoped_lock lock(mutex);
+  if (!kept.insert(status.st_ino).second) return;
+  (void)syscall(SYS_openat, AT_FDCWD, link_of(descriptor).c_str(), O_PATH | O_CLOEXEC);
 }
 
 // The bytes of a file, which may have been opened for writing alone.

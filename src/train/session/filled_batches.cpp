@@ -111,10 +111,18 @@ NamedTensors Session::with_weights_of_rows(const NamedTensors& feeds) const {
   if (!fills_batches_ || are_given) return feeds;
   const auto ports = step_->data_ports();
   const auto port = std::ranges::find(ports, name, &runtime::Port::name);
-  const auto input = std::ranges::find(feeds, batch_.inputs.front(), &NamedTensor::name);
-  if (port == ports.end() || input == feeds.end() || input->tensor.dims().rank() == 0) return feeds;
+  // Targets have a row for each of the scores, which sizes that are fed may make other ones.
+  auto rows_of = std::ranges::find_if(feeds, [this](const NamedTensor& feed) {
+    return find_target(loss(), feed.name) != nullptr && feed.tensor.dims().rank() > 0;
+  });
+  if (rows_of == feeds.end()) {
+    rows_of = std::ranges::find(feeds, batch_.inputs.front(), &NamedTensor::name);
+  }
+  if (port == ports.end() || rows_of == feeds.end() || rows_of->tensor.dims().rank() == 0) {
+    return feeds;
+  }
   NamedTensors all = feeds;
-  all.push_back({.name = name, .tensor = ones_of_rows(*port, input->tensor.dims()[0])});
+  all.push_back({.name = name, .tensor = ones_of_rows(*port, rows_of->tensor.dims()[0])});
   return all;
 }
 
