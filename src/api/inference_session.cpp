@@ -158,11 +158,9 @@ std::shared_ptr<ir::Model> InferenceSession::Impl::graph_for(const Call& call) c
     if (is_listed(call.overridden, input)) input->initializer = {};
   }
   std::erase_if(graph.initializers, [](const ir::Value* v) { return !v->is_initializer(); });
-  // Defaults that are not overridden are constants.
-  for (ir::Value* value : graph.initializers) value->is_input = false;
-  std::erase_if(graph.inputs, [&](const ir::Value* input) {
-    return input->is_initializer() || is_listed(call.omitted, input);
-  });
+  ir::close_defaults(graph);  // those that are not overridden are constants
+  std::erase_if(graph.inputs,
+                [&](const ir::Value* input) { return is_listed(call.omitted, input); });
   passes::fold_batch_norms(graph);
   ir::eliminate_dead_nodes(graph);
   return result;

@@ -37,12 +37,13 @@ std::string nearest_or(std::string_view wrong, std::span<const std::string> cand
   constexpr std::size_t kMaxLength = 200;  // names in malicious files can be long
   if (wrong.size() > kMaxLength) return otherwise;
   const std::string* best = nullptr;
-  // Two changes make any name of three letters any other one.
-  std::size_t best_distance =
-      (wrong.size() <= 3 ? 1 : std::max<std::size_t>(2, wrong.size() / 3)) + 1;
+  // Of a name of three letters, two changes may leave one: "age" is no "a", but "mlk" may be "mkl".
+  const bool is_short = wrong.size() <= 3;
+  std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > kMaxLength) continue;
     const std::size_t distance = edit_distance(wrong, candidate);
+    if (is_short && distance > 1 && candidate.size() != wrong.size()) continue;
     if (distance < best_distance) {
       best = &candidate;
       best_distance = distance;

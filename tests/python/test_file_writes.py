@@ -68,7 +68,10 @@ def writes_of(source):
                     isinstance(arguments[0], ast.Name) and arguments[0].id in memory
                 )
             else:
-                writes = last in WRITERS or name in ("os.open", "onnx.save", "onnx.save_model")
+                writes = last in WRITERS or name in ("onnx.save", "onnx.save_model")
+                if name == "os.open":
+                    flags = ast.unparse(arguments[1])
+                    writes = "O_RDONLY" not in flags or "O_CREAT" in flags or "O_TRUNC" in flags
             if writes:
                 found.append(node.lineno)
     return sorted(set(found))
@@ -81,6 +84,9 @@ def writes_of(source):
         "open(path, 'ab')",
         "open(path, mode=mode)",
         "path.write_text('a')",
+        "os.open(path, os.O_WRONLY)",
+        "os.open(path, flags)",
+        "os.open(path, os.O_RDONLY | os.O_CREAT)",
         "onnx.save(model, path)",
         "def f(path):\n    np.save(path, a)",
         "def f(path):\n    figure.savefig(path)",
@@ -91,6 +97,7 @@ def test_writes_are_found(source):
 
 
 def test_reads_and_memory_are_not_writes():
+    assert not writes_of("os.open(path, os.O_RDONLY | os.O_CLOEXEC)")
     assert not writes_of("path.open('rb'), open(path), open(path, 'r'), path.open()")
     assert not writes_of("def f():\n    memory = io.BytesIO()\n    np.save(memory, a)")
 
