@@ -184,7 +184,7 @@ Replacement resize_17(Node& node, GraphBuilder& g) {
     Value* roi = node.inputs[1];
     const auto whole = [&](double end) {
       Value* one = g.scalar_like(roi, end);
-      return std::vector<Value*>(rank, g.reshape(one, std::vector<std::int64_t>{1}));
+      return std::vector<Value*>(rank, g.reshape(one, g.ints({1}), /*allow_zero=*/false));
     };
     node.inputs[1] = g.concat({for_all_axes(g, roi, axes, whole(0)),
                                for_all_axes(g, roi, axes, whole(1), std::ssize(axes))},

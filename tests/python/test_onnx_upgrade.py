@@ -319,7 +319,6 @@ REFUSED = {
     "unknown": Case(13, "Relu", [uniform(3)], color=3),
     "expected int": Case(13, "Softmax", [uniform(3)], axis=1.5),
     "missing": Case(13, "Cast", [uniform(3)]),
-    "no operator": Case(13, "Rellu", [uniform(3)]),
 }
 
 

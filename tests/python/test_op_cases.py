@@ -114,6 +114,15 @@ NOBODY_ELSE = {
     "cross_entropy.SoftmaxCrossEntropyLoss_no_rows": "its definition reshapes no rows to -1",
 }
 
+# In an older opset, the same.
+NOBODY_ELSE_OLDER = {
+    "nonzero.compress_empty": "onnxruntime's OneHot refuses a depth of 0",
+    "unique.empty_0": "onnxruntime's OneHot refuses a depth of 0",
+    "unique.empty_1": "onnxruntime's OneHot refuses a depth of 0",
+    "lp_pool.ceil_padded_1": "onnxruntime's optimizer drops a node that others read",
+    "pool.max_indices_three_axes_order_1": "ONNX's evaluator numbers columns as rows",
+}
+
 ort.set_default_logger_severity(4)
 
 
@@ -274,7 +283,8 @@ def test_others_compute_the_same(cases: dict[str, list[Case]], stem: str) -> Non
             continue
         whats = ["model"] + ["gradient"] * case.entry["gradient"]
         whats += ["symbolic"] * (case.entry["symbolic"] and case.entry["dtype"] == "float32")
-        whats += ["older"] * (case.entry["older"] > 0)
+        in_older = case.entry["older"] > 0 and case.entry["name"] not in NOBODY_ELSE_OLDER
+        whats += ["older"] * in_older
         for what in whats:
             try:
                 is_taken, found = check_model(case, what)

@@ -112,7 +112,9 @@ class JobProcesses:
                 for process in running.values():
                     _signal_group(process, signal.SIGKILL)
             time.sleep(0.02)
-        if self.ended_by is not None and self._kill_at < math.inf:
+        # mpirun that is interrupted ends its ranks by itself, with a status of its own.
+        is_cut = self._kill_at < math.inf or (status == 1 and self._death_signal != signal.SIGKILL)
+        if self.ended_by is not None and is_cut:
             return 128 + self.ended_by
         return status
 

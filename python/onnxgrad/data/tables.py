@@ -181,7 +181,8 @@ class Table:
 
 def _truths(column: Array) -> Array:
     """Return a column of truth values as numbers, and any other one unchanged."""
-    if column.dtype.kind not in "UO" or not {*column.ravel().tolist()} <= _TRUTHS.keys():
+    is_text = column.dtype.kind in "UO" and all(isinstance(cell, str) for cell in column.flat)
+    if not is_text or not {*column.ravel().tolist()} <= _TRUTHS.keys():
         return column
     return np.array([_TRUTHS[cell] for cell in column.ravel()], np.float32).reshape(column.shape)
 

@@ -219,9 +219,8 @@ NpyHeader read_npy_header(ByteStream& bytes, const std::string& file, const std:
   bool is_fortran = false;
   HeaderParser(text, place).parse(descr, is_fortran, header.dims);
   read_descr(descr, place, header);
-  if (header.dims.empty()) {
-    place.refuse("it is one number, not rows", "Save an array whose first dimension counts rows.");
-  }
+  header.is_one_number = header.dims.empty();
+  if (header.is_one_number) header.dims = {1};
   const std::int64_t available = bytes.size_bytes() - header.data_offset;
   header.row_bytes = header.item_bytes;
   std::int64_t total = 1;
@@ -250,6 +249,10 @@ NpyArray::NpyArray(std::unique_ptr<ByteStream> bytes, const std::string& file, s
     : bytes_(std::move(bytes)),
       name_(std::move(name)),
       header_(read_npy_header(*bytes_, file, name_)) {
+  if (header_.is_one_number && use == NpyUse::kRows) {
+    NpyPlace{file, name_}.refuse("it is one number, not rows",
+                                 "Save an array whose first dimension counts rows.");
+  }
   if (header_.is_by_columns && use == NpyUse::kRows) {
     NpyPlace{file, name_}.refuse("it is stored column by column (Fortran order)",
                                  "Save numpy.ascontiguousarray(array).");
@@ -289,6 +292,7 @@ void NpyArray::read_rows(std::int64_t first, std::int64_t count, std::span<std::
 }
 
 Dims NpyArray::dims_of(std::int64_t count) const {
+  if (header_.is_one_number) return Dims{};
   std::vector<std::int64_t> dims = header_.dims;
   dims[0] = count;
   return Dims(std::move(dims));

@@ -17,6 +17,7 @@ struct NpyHeader {
   std::int64_t item_bytes = 0;     ///< in the file
   bool is_big_endian = false;      ///< of types with more than one byte
   bool is_unicode = false;         ///< Unicode: item_bytes / 4 code points; else bytes
+  bool is_one_number = false;      ///< of rank 0; `dims` is then {1}
   bool is_by_columns = false;      ///< Fortran order, where that is another order
   std::vector<std::int64_t> dims;  ///< dims[0] counts rows
   std::int64_t data_offset = 0;

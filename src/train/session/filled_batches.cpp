@@ -88,6 +88,20 @@ void Session::find_constants() {
 // The first step, with weights for rows if batches are filled up. A loss that the model itself
 // computes, or a formula over whole batches, takes none: then only whole batches are possible.
 void Session::build_first() {
+  if (batch_.fixed_rows() > 0 && training_ == nullptr &&
+      !std::holds_alternative<OutputLoss>(loss_.function)) {
+    build({});
+    // A first dimension that the scores do not have counts no rows: indices of bags, say.
+    const ir::Value* const scores = source_.working->graph->find(loss().scores);
+    const bool is_known = scores != nullptr && scores->type.has_rank() && scores->type.rank() > 0;
+    const bool has_rows = !is_known || ((*scores->type.shape)[0].is_static() &&
+                                        (*scores->type.shape)[0].value() == batch_.fixed_rows());
+    if (!has_rows) {
+      batch_ = {.model = batch_.model};
+      build({});
+      return;
+    }
+  }
   const bool fills = batch_.fixed_rows() > 1 && loss_.sample_weight.empty() &&
                      training_ == nullptr && !std::holds_alternative<OutputLoss>(loss_.function);
   if (fills) {
