@@ -183,6 +183,7 @@ def test_training_follows_fed_sizes(case):
         "sgd:lr=1",
         trainable=["w"],
         outputs=["w_grad"],
+        open_batch=False,  # w has a number for each row
     )
     total, (gradient,) = session.step(feeds | {session.target_name: target})
     w = np.full(case.x, 0.5, np.float32)

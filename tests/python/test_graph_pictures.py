@@ -1,7 +1,7 @@
 """Pictures of models: every value is there, and nothing lies on anything else."""
 
-import sys
 import itertools
+import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np

@@ -5,9 +5,11 @@ import onnx
 import pandas as pd
 import pytest
 from onnx import parser
+from typer.testing import CliRunner
 
 import onnxgrad as og
 from onnxgrad.base.engine_options import training_mode_of
+from onnxgrad.cli import app
 
 MODEL = """
 <ir_version: 10, opset_import: ["": 21]>
@@ -194,3 +196,27 @@ def test_files_without_a_header_and_targets_that_are_inputs(table, tmp_path):
     table[["body mass (kg)", "age"]].to_csv(named, index=False)
     with pytest.raises(og.DataError, match="'age' is an input of the model"):
         trainer.fit(og.data.CsvFile(str(named), "age"), verbose=0)
+
+
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_truth_values_in_files_are_0_and_1(tmp_path, stream):
+    """As inputs and as targets, in any spelling and beside 0 and 1."""
+    rng = np.random.default_rng(0)
+    flags, rest = rng.integers(0, 2, 60), rng.normal(size=60)
+    labels = np.where(flags + rest > 0.5, 1, 0)
+    words = np.array(["False", "True", "false", "TRUE", "0", "1"])
+    spelled = words[labels + 2 * rng.integers(0, 3, 60)]
+    onnx.save(parser.parse_model(COLUMNS), tmp_path / "m.onnx")
+    losses = []
+    for name, flag, label in (("words", words[flags], spelled), ("numbers", flags, labels)):
+        frame = pd.DataFrame({"body_mass__kg_": flag, "age": rest, "sick": label})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        done = CliRunner().invoke(
+            app,
+            ["train", str(tmp_path / "m.onnx"), "--data", str(tmp_path / f"{name}.csv"), "--target",
+             "sick", "--loss", "CrossEntropyLoss", "--epochs", "2", "--history",
+             str(tmp_path / f"{name}.h.csv"), "-o", str(tmp_path / f"{name}.onnx"), stream],
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        losses.append(pd.read_csv(tmp_path / f"{name}.h.csv")["train_loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

@@ -21,7 +21,7 @@ def test_what_it_needs():
     try:
         import ray  # noqa: F401
     except ImportError:
-        with pytest.raises(DeviceError, match="needs .ray"):
+        with pytest.raises(DeviceError, match=r"needs .ray"):
             fit(print)
 
 

@@ -407,7 +407,7 @@ def test_a_gradient_of_another_shape_is_said() -> None:
     broken = f"{HEADER} Rule (x, dy) => (dx) {{ dx = Relu1 (dy) }}"
     with (
         og.register_operator(SQUARE, broken),
-        pytest.raises(og.ModelError, match="Relu1 node .*does not exist"),
+        pytest.raises(og.ModelError, match=r"Relu1 node .*does not exist"),
     ):
         og.gradient(CALL, "x")
 

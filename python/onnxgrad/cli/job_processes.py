@@ -68,7 +68,9 @@ class JobProcesses:
                 _signal_group(process, signal.SIGKILL)
                 process.wait()
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # A signal more, after the job has ended, must not change the status of this process.
+            is_over = self.ended_by is not None and number in _ENDING
+            signal.signal(number, signal.SIG_IGN if is_over else handler)
 
     def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start one process."""

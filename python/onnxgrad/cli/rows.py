@@ -16,10 +16,10 @@ from onnxgrad.data.labels import ClassWeight, class_weight_from_text
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.data.parquet import open_parquet
-from onnxgrad.data.shards import Shards, is_pattern
+from onnxgrad.data.shards import Shards, files_of, is_pattern
 from onnxgrad.data.sources import Source, one_character
-from onnxgrad.data.tables import Table, read_npy, read_table
-from onnxgrad.errors import OptionError
+from onnxgrad.data.tables import Table, column_names, read_npy, read_table, with_truths
+from onnxgrad.errors import DataError, OptionError
 from onnxgrad.trainer import Trainer
 
 __all__ = ["TrainData", "open_train_data"]
@@ -115,6 +115,15 @@ def _parquet_bytes(path: str) -> int:
 
 
 def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
+    if "," in options.target and not path.endswith(".npy"):
+        names = column_names(files_of(path)[0] if is_pattern(path) else path, options.delimiter)
+        if options.target not in names:
+            raise OptionError(
+                what=f"--target: {options.target.count(',') + 1} columns of a file that is read in "
+                "chunks",
+                value="--target",
+                hint="Give --no-stream, or one file that fits into memory.",
+            )
     if path.endswith(".npy") and path != options.data:
         raise _no_validation_file()
     source: Source = open_file(path, options.target, options.sample_weight)
@@ -143,7 +152,10 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
         table.take(name, "--ignored")
     targets = _target_columns(table, options.target)
     columns = [table.take(name, "--target") for name in targets]
-    y = columns[0] if len(columns) == 1 else np.column_stack(columns)
+    classes = trainer.session.classes
+    if classes is None or classes.dtype.kind not in "UO":  # they are numbers
+        columns = [with_truths(column, np.int64) for column in columns]
+    y = columns[0] if len(columns) == 1 else _side_by_side(table, targets, columns)
     without += targets
     weight = None
     if options.sample_weight is not None:
@@ -155,6 +167,21 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
     names = [value.name for value in inputs]
     feeds = table.inputs(names, without, targets, options.sample_weight, maps, texts)
     return feeds, y, weight
+
+
+def _side_by_side(table: Table, names: list[str], columns: list[Any]) -> Any:
+    for name, column in zip(names, columns, strict=True):
+        if column.ndim > 1 and (column.ndim > 2 or column.shape[1] != 1):
+            shapes = ", ".join(
+                f"'{n}' {list(c.shape)}" for n, c in zip(names, columns, strict=True)
+            )
+            raise DataError(
+                what=f"{table.path}: targets that are not columns: {shapes}",
+                file=table.path,
+                value=name,
+                hint="Give --target once for an array of several columns.",
+            )
+    return np.column_stack([column.ravel() for column in columns])
 
 
 def _target_columns(table: Table, target: str) -> list[str]:

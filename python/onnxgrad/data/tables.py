@@ -27,7 +27,7 @@ from onnxgrad.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-__all__ = ["Table", "column_names", "read_npy", "read_table"]
+__all__ = ["Table", "column_names", "read_npy", "read_table", "with_truths"]
 
 # As pandas and spreadsheets write them.
 _TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
@@ -86,14 +86,14 @@ class Table:
         )
         arrays = {
             name: self._as_input(
-                self.columns[column] if name in texts else _truths(self.columns[column])
+                self.columns[column] if name in texts else with_truths(self.columns[column])
             )
             for name, column in plan.named.items()
         }
         if plan.stacked_input is not None:
             columns = {name: self.columns[name] for name in plan.stacked}
             if plan.stacked_input not in texts:
-                columns = {name: _truths(column) for name, column in columns.items()}
+                columns = {name: with_truths(column) for name, column in columns.items()}
             arrays[plan.stacked_input] = (
                 self._stack(columns) if self.is_csv else next(iter(columns.values()))
             )
@@ -179,12 +179,14 @@ class Table:
             )
 
 
-def _truths(column: Array) -> Array:
-    """Return a column of truth values as numbers, and any other one unchanged."""
+def with_truths(column: Array, dtype: type[np.generic] = np.float32) -> Array:
+    """Return a column of truth values, among them 0 and 1, as numbers; any other one unchanged."""
     is_text = column.dtype.kind in "UO" and all(isinstance(cell, str) for cell in column.flat)
-    if not is_text or not {*column.ravel().tolist()} <= _TRUTHS.keys():
+    cells = {*column.ravel().tolist()} if is_text else set()
+    if not cells & _TRUTHS.keys() or not cells <= {*_TRUTHS, "0", "1"}:
         return column
-    return np.array([_TRUTHS[cell] for cell in column.ravel()], np.float32).reshape(column.shape)
+    values = {**_TRUTHS, "0": 0.0, "1": 1.0}
+    return np.array([values[cell] for cell in column.ravel()], dtype).reshape(column.shape)
 
 
 def read_table(path: str, delimiter: str | None = None) -> Table:
