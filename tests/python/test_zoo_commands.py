@@ -159,11 +159,11 @@ def test_check(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     inputs_of(kind, tmp_path)
     model, rows = zoo.ZOO / f"{kind.model}.onnx", tmp_path / "rows.npz"
-    if kind.passes_over_rounding:
-        _, err = run("check", model, "--data", rows, "--samples", 2, status=3)
-        assert "passes over rounding" in err
-        return
     out, _ = run("check", model, "--data", rows, "--samples", 2)
+    if kind.passes_over_rounding:  # differences say nothing of such gradients
+        assert "passes over rounding" in out
+        assert "could not be compared" in out.splitlines()[-1]
+        return
     assert "are right" in out.splitlines()[-1]
 
 
