@@ -69,6 +69,14 @@ def test_text_labels_are_numbered_as_by_training(folder):
     found = json.loads(run("evaluate", "model.onnx", *options)[0])
     expected = sklearn.metrics.log_loss(y, probabilities())
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    # Rows without one of the classes would give the others wrong numbers.
+    few = [line for line in lines if not line.endswith("ant")]
+    (folder / "t.csv").write_text("\n".join([header, *few]) + "\n")
+    out, err = run("evaluate", "model.onnx", *options, status=4)
+    assert not out
+    assert "the rows have 2 of the model's 3 classes" in err
+    assert "'bee', 'cat'" in err
+    assert "Give class numbers, or rows of every class." in err
 
 
 def test_predict(folder):

@@ -57,7 +57,7 @@ def evaluate(
     )
     rows = open_train_data(trainer, options).rows
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
-        trainer._labels.learn(trainer.session._core, rows[1])
+        trainer._labels.learn(trainer.session._core, rows[1], every=True)
     names = [name.strip() for text in metrics or () for name in text.split(",")]
     found = trainer.evaluate(*rows, metrics=names, allow_nan=allow_nan)
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}

@@ -166,8 +166,12 @@ class Labels:
     def __init__(self) -> None:
         self.classes: dict[str, list[str]] = {}  # by the output of the loss
 
-    def learn(self, session: _core.TrainingSession, y: Any) -> None:
-        """Set the classes from rows to train on, unless they are set already."""
+    def learn(self, session: _core.TrainingSession, y: Any, *, every: bool = False) -> None:
+        """Set the classes from rows to train on, unless they are set already.
+
+        With `every`, rows that do not have each class of the model raise a DataError: they do not
+        tell the numbers that training gave to the classes.
+        """
         targets = y if isinstance(y, Mapping) else {"": y}
         for output, labels in targets.items():
             loss = _loss_on(session, output)
@@ -182,6 +186,14 @@ class Labels:
                     value=output or "y",
                     detail=f"Labels: {name_list(classes)}.",
                     hint="Remove or relabel rows, or train a model with as many classes as labels.",
+                )
+            if every and loss.num_classes and len(classes) < loss.num_classes:
+                raise DataError(
+                    what=f"the rows have {len(classes)} of the model's {loss.num_classes} classes"
+                    f"{_of(output)}, and the model does not list their names",
+                    value=output or "y",
+                    detail=f"Labels: {name_list(classes)}.",
+                    hint="Give class numbers, or rows of every class.",
                 )
             self.classes[loss.output] = classes
 
