@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
@@ -31,10 +33,10 @@ constexpr std::uint64_t kSeed = 41;
 Tensor random_tensor(DataType dtype, const Dims& dims, const Draw& draw, std::uint32_t stream) {
   std::vector<double> numbers(static_cast<std::size_t>(dims.num_elements()));
   base::PhiloxStream random(kSeed, base::RandomUse::kValidation, stream);
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
+  for (double& number : numbers) {
     const double u = random.uniform();
-    numbers[i] = is_floating(dtype) ? draw.low + u * (draw.high - draw.low)
-                                    : static_cast<double>(draw.first_integer + (u < 0.5 ? 0 : 1));
+    number = is_floating(dtype) ? draw.low + u * (draw.high - draw.low)
+                                : static_cast<double>(draw.first_integer + (u < 0.5 ? 0 : 1));
   }
   if (dtype == DataType::kBool) {
     for (double& number : numbers) number -= static_cast<double>(draw.first_integer);
@@ -138,6 +140,11 @@ class Comparison {
   std::vector<Tensor> random_feeds(std::int64_t all, const Draw& draw) const {
     std::vector<Tensor> feeds;
     for (const runtime::Port& port : fixed_run_.inputs()) {
+      if (!port.type.is_tensor() || !port.type.shape) {
+        throw ModelError({.what = "input '" + port.name + "' is not a tensor of known rank",
+                          .where = {.value = port.name},
+                          .hint = "Declare its shape in the file."});
+      }
       std::vector<std::int64_t> sizes;
       for (const ir::Dim& dim : port.type.shape.value()) {
         sizes.push_back(dim.is_static() ? dim.value() : kOtherSize);
@@ -220,6 +227,10 @@ std::string disprove(const std::shared_ptr<const ir::Model>& fixed,
     }
   } catch (const Error& error) {
     refused = error.problem().what;
+  } catch (const std::bad_alloc&) {
+    refused = "they do not fit in memory";
+  } catch (const std::length_error&) {
+    refused = "they do not fit in memory";
   }
   return "it cannot be run on random rows (" + refused + ")";
 }
