@@ -142,7 +142,7 @@ def _fixed_batch(session: InferenceSession, feeds: Mapping[str, Any]) -> int | N
     """Return the rows that the model takes at a time, if there are others."""
     for value in session.get_inputs():
         rows = value.shape[0] if value.shape else None
-        if isinstance(rows, int) and rows > 0 and len(feeds[value.name]) != rows:
+        if isinstance(rows, int) and rows > 0 and feeds[value.name].shape[:1] != (rows,):
             return rows
     return None
 
@@ -154,13 +154,20 @@ def _run(session: InferenceSession, names: list[str], feeds: Mapping[str, Any]) 
         raise DataError(
             what="there are no rows", value="--data", hint="Give a file with at least one row."
         )
+    for value in session.get_inputs():
+        if value.shape and feeds[value.name].ndim == 0:
+            raise DataError(
+                what=f"'{value.name}' is one number, not rows",
+                value=value.name,
+                hint="Give an array whose first dimension is the rows.",
+            )
     values = [*session.get_inputs(), *session.get_outputs()]
     fixed = _fixed_batch(session, feeds)
     if fixed is not None:
         is_by_rows = all(value.shape and value.shape[0] == fixed for value in values)
     else:
         is_by_rows = all(value.shape and not isinstance(value.shape[0], int) for value in values)
-    if not is_by_rows or {len(array) for array in feeds.values()} != {number}:
+    if not is_by_rows or {array.shape[:1] for array in feeds.values()} != {(number,)}:
         return dict(zip(names, session.run(names, feeds), strict=True))
     size = fixed or _BATCH_ROWS
     parts = []
