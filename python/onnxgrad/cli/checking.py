@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from onnxgrad.base.models import ModelLike
 from onnxgrad.cli.console import out
 from onnxgrad.cli.derivatives import Model, Operators, load_all
 from onnxgrad.cli.model_inputs import in_type_of, read_inputs
-from onnxgrad.cli.rows import open_train_data
+from onnxgrad.cli.rows import open_rows
 from onnxgrad.data.columns import Feeds
 from onnxgrad.errors import DataError, GradientError, OptionError
 from onnxgrad.gradient_checks.check import check_with_source
@@ -141,17 +140,7 @@ def _labelled(
 ) -> dict[str, Any]:
     """Return the first rows of a file, with targets, for a model with a loss."""
     trainer = Trainer(TrainingSession(model, loss, evaluation_only=True))
-    options = SimpleNamespace(
-        data=data,
-        target=target,
-        sample_weight=None,
-        ignored=ignored,
-        stream=False,
-        validation=None,
-        class_weight=None,
-        delimiter=None,
-    )
-    X, y, _ = open_train_data(trainer, options).rows
+    X, y, _ = open_rows(trainer, data, target, ignored=ignored, stream=False)
     if y is None:
         raise OptionError(
             what=f"--data: '{data}' has no targets, or stands for several files",

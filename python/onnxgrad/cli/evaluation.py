@@ -7,7 +7,6 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TextIO, TypeAlias
 
 import numpy as np
@@ -17,7 +16,7 @@ from onnxgrad.base.messages import print_stderr
 from onnxgrad.base.models import to_core_model
 from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.model_inputs import read_inputs
-from onnxgrad.cli.rows import open_train_data
+from onnxgrad.cli.rows import open_rows
 from onnxgrad.errors import DataError, ModelError, OptionError
 from onnxgrad.files import write_file
 from onnxgrad.sessions import InferenceSession, TrainingSession
@@ -45,17 +44,15 @@ def evaluate(
     """Print loss, accuracy and metrics of a model on a file of rows."""
     chosen = losses.from_text(loss, class_axis)
     trainer = Trainer(TrainingSession(model, chosen, evaluation_only=True))
-    options = SimpleNamespace(
-        data=data,
-        target=target,
-        sample_weight=sample_weight,
+    rows = open_rows(
+        trainer,
+        data,
+        target,
         ignored=ignored,
+        sample_weight=sample_weight,
         stream=stream,
-        validation=None,
-        class_weight=None,
         delimiter=delimiter,
     )
-    rows = open_train_data(trainer, options).rows
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
         trainer._labels.learn(trainer.session._core, rows[1], every=True)
     names = [name.strip() for text in metrics or () for name in text.split(",")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from onnxgrad.data.tables import Table, column_names, read_npy, read_table, with
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.trainer import Trainer
 
-__all__ = ["TrainData", "open_train_data"]
+__all__ = ["TrainData", "open_rows", "open_train_data"]
 
 Rows = tuple[Any, Any, Any]
 """Arguments X, y and sample_weight of `Trainer.fit`; a source is an X alone."""
@@ -66,16 +67,40 @@ def open_train_data(trainer: Trainer, options: SimpleNamespace) -> TrainData:
     if options.validation is not None and fraction is None:
         files.append(options.validation)
     is_streamed = _is_streamed(files, options.stream)
-    open_rows = _open if is_streamed else _read
-    rows = open_rows(trainer, options.data, options)
+    opened = _open if is_streamed else _read
+    rows = opened(trainer, options.data, options)
     validation: Any = fraction
     if len(files) > 1:
-        held_out = open_rows(trainer, options.validation, options)
+        held_out = opened(trainer, options.validation, options)
         validation = held_out[0] if is_streamed else held_out
     weights = options.class_weight
     if weights is not None:
         weights = class_weight_from_text(weights, _has_text_labels(trainer, rows[1]))
     return TrainData(rows, validation, weights, is_streamed)
+
+
+def open_rows(
+    trainer: Trainer,
+    data: str,
+    target: str,
+    *,
+    ignored: Sequence[str] | None = None,
+    sample_weight: str | None = None,
+    stream: bool | None = None,
+    delimiter: str | None = None,
+) -> Rows:
+    """Read or open one file of rows, without options that only training has. Raises: DataError."""
+    options = SimpleNamespace(
+        data=data,
+        target=target,
+        sample_weight=sample_weight,
+        ignored=ignored,
+        stream=stream,
+        validation=None,
+        class_weight=None,
+        delimiter=delimiter,
+    )
+    return open_train_data(trainer, options).rows
 
 
 def _fraction(text: str | None) -> float | None:
