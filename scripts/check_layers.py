@@ -31,9 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "dist"},
     "api": {"onnx", "device", "ops", "autodiff", "passes", "runtime", "train"},
 }
-# Folder of src/train -> folders of it that it may include besides itself, directly. A file beside
-# a folder, train/losses.h, belongs to the folder of its name, and those of TRAIN_TOOLS to "tools";
-# all others beside the folders are "graphs": from a model to loss graphs and training graphs.
+# Folder of src/train -> folders of it that it may include besides itself, directly.
 TRAIN: dict[str, set[str]] = {
     "tools": set(),
     "schedules": {"tools"},
@@ -41,21 +39,13 @@ TRAIN: dict[str, set[str]] = {
     "losses": {"tools"},
     "heads": {"losses"},
     "optimizers": {"tools", "schedules"},
-    "graphs": {"heads", "optimizers"},
+    "weights": {"tools"},
+    "precision": {"tools"},
+    "graphs": {"heads", "optimizers", "precision", "weights"},
+    "open_batch": {"graphs"},
     "data": {"losses"},
-    "session": {"graphs", "data", "checkpoints"},
+    "session": {"checkpoints", "data", "open_batch"},
     "fit": {"session"},
-}
-TRAIN_TOOLS = {
-    "collectives",
-    "descriptions",
-    "engine",
-    "feeds",
-    "mean",
-    "patterns",
-    "text_codes",
-    "user_graph",
-    "workers",
 }
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
 # What other layers see of devices is src/device/*.h: nothing of any one of them.
@@ -164,26 +154,17 @@ def is_kernel(path: Path) -> bool:
     return path.stem.endswith(("_cpu", "_cuda", "_simd"))
 
 
-def train_folder(path: Path) -> str:
-    """Return the entry of TRAIN that a path below src/train belongs to, as "data/npy.h" does."""
-    if len(path.parts) > 1:
-        return path.parts[0]
-    if path.stem in TRAIN_TOOLS:
-        return "tools"
-    return path.stem if path.stem in TRAIN else "graphs"
-
-
 def check_train(path: Path, text: str) -> list[str]:
     """Return what is wrong with the includes of `path`, a file of src/train, within src/train."""
-    folder = train_folder(path.relative_to("src/train"))
+    folder = path.parts[2]
     if folder not in TRAIN:
-        return [f"{path}: folder src/train/{folder} is not in TRAIN of scripts/check_layers.py"]
+        return [f"{path}: src/train/{folder} is no folder in TRAIN of scripts/check_layers.py"]
     visible = closure(folder, TRAIN)
     problems = []
     for _, name in _INCLUDE.findall(text):
         if not name.startswith("train/"):
             continue
-        included = train_folder(Path(name).relative_to("train"))
+        included = name.split("/")[1]
         if included not in visible:
             may = ", ".join(sorted(visible - {folder})) or "no other folder of src/train"
             problems.append(f'{path}: includes "{name}" of {included}; {folder} may include {may}')

@@ -9,10 +9,10 @@
 #include "onnx/inference.h"
 #include "onnxgrad/version.h"
 #include "ops/older_bodies.h"
-#include "train/engine.h"
-#include "train/patterns.h"
-#include "train/stop_gradient.h"
-#include "train/weights.h"
+#include "train/graphs/stop_gradient.h"
+#include "train/tools/engine.h"
+#include "train/tools/patterns.h"
+#include "train/weights/weights.h"
 
 namespace onnxgrad::api {
 namespace {

@@ -4,7 +4,7 @@
 #include "api/model_impl.h"
 #include "onnxgrad/version.h"
 #include "ops/older_bodies.h"
-#include "train/forward_backward.h"
+#include "train/session/forward_backward.h"
 
 namespace onnxgrad {
 

@@ -7,10 +7,10 @@
 #include "api/model_impl.h"
 #include "api/step_graph.h"
 #include "ir/naming.h"
-#include "train/engine.h"
-#include "train/optimizers.h"
-#include "train/stop_gradient.h"
-#include "train/training_graph.h"
+#include "train/graphs/stop_gradient.h"
+#include "train/graphs/training_graph.h"
+#include "train/optimizers/optimizers.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad {
 Model gradient(const Model& model, const GradientOptions& options) {

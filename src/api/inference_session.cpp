@@ -22,11 +22,11 @@
 #include "passes/passes.h"
 #include "runtime/input_sizes.h"
 #include "runtime/packed_graph.h"
-#include "train/engine.h"
-#include "train/feeds.h"
-#include "train/outputs.h"
-#include "train/place_loss.h"
-#include "train/text_codes.h"
+#include "train/graphs/outputs.h"
+#include "train/graphs/place_loss.h"
+#include "train/tools/engine.h"
+#include "train/tools/feeds.h"
+#include "train/tools/text_codes.h"
 
 namespace onnxgrad {
 namespace {

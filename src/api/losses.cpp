@@ -9,10 +9,10 @@
 #include "ir/naming.h"
 #include "onnxgrad/tables.h"
 #include "ops/older_bodies.h"
-#include "train/engine.h"
+#include "train/graphs/training_graph.h"
 #include "train/heads/heads.h"
 #include "train/losses/table.h"
-#include "train/training_graph.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad {
 namespace {

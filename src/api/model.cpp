@@ -7,13 +7,13 @@
 #include "ir/builder.h"
 #include "onnx/gradient_nodes.h"
 #include "onnx/training_info.h"
-#include "train/aliases.h"
-#include "train/engine.h"
+#include "train/graphs/outputs.h"
 #include "train/heads/tie_columns.h"
-#include "train/outputs.h"
-#include "train/patterns.h"
-#include "train/untie.h"
-#include "train/weights.h"
+#include "train/tools/engine.h"
+#include "train/tools/patterns.h"
+#include "train/weights/aliases.h"
+#include "train/weights/untie.h"
+#include "train/weights/weights.h"
 
 namespace onnxgrad {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "api/model_impl.h"
 #include "api/training_session_impl.h"
-#include "train/batch_proof.h"
-#include "train/inference_form.h"
-#include "train/open_batch.h"
+#include "train/graphs/inference_form.h"
+#include "train/open_batch/batch_proof.h"
+#include "train/open_batch/open_batch.h"
 
 namespace onnxgrad {
 namespace {

@@ -11,8 +11,8 @@
 #include "onnx/model_io.h"
 #include "onnx/operator_table.h"
 #include "onnxgrad/model.h"
-#include "train/engine.h"
-#include "train/tied_weights.h"
+#include "train/tools/engine.h"
+#include "train/weights/tied_weights.h"
 
 namespace onnxgrad {
 
@@ -34,13 +34,13 @@ struct Model::Impl {
   /// The working copy for training: opposite columns are one weight
   /// (train/heads/tie_columns.h), and so are tensors that the file stores twice (tied()).
   const std::shared_ptr<const ir::Model>& training_copy() const;
-  /// Of the working copy: see train/tied_weights.h.
+  /// Of the working copy: see train/weights/tied_weights.h.
   const std::vector<train::TiedWeight>& tied() const;
   train::Source training_source() const {
     return {.file = file, .working = training_copy(), .gradients = operators};
   }
-  /// The file with the weights separated that share a tensor in it by accident (train/untie.h), and
-  /// `separated` listing them; nullptr if there are none.
+  /// The file with the weights separated that share a tensor in it by accident
+  /// (train/weights/untie.h), and `separated` listing them; nullptr if there are none.
   const std::shared_ptr<const Impl>& untied() const;
   const std::vector<WeightInfo>& weight_list() const;
   std::string bytes() const;

@@ -15,7 +15,7 @@
 #include "onnx/model_rules.h"
 #include "onnx/operator_table.h"
 #include "onnxgrad/option_error.h"
-#include "train/engine.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad {
 namespace {

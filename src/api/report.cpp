@@ -11,13 +11,13 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
 #include "train/data/targets.h"
-#include "train/engine.h"
-#include "train/outputs.h"
-#include "train/place_loss.h"
-#include "train/text_codes.h"
-#include "train/training_graph.h"
-#include "train/weights.h"
-#include "train/weights_line.h"
+#include "train/graphs/outputs.h"
+#include "train/graphs/place_loss.h"
+#include "train/graphs/training_graph.h"
+#include "train/graphs/weights_line.h"
+#include "train/tools/engine.h"
+#include "train/tools/text_codes.h"
+#include "train/weights/weights.h"
 
 namespace onnxgrad {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "onnxgrad/report.h"
-#include "train/weights.h"
+#include "train/weights/weights.h"
 
 // The text form of a report: Python and the command line print it too.
 

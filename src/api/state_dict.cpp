@@ -17,9 +17,9 @@
 #include "base/check.h"
 #include "ir/weight_alias.h"
 #include "onnxgrad/weights.h"
-#include "train/engine.h"
-#include "train/patterns.h"
-#include "train/weights.h"
+#include "train/tools/engine.h"
+#include "train/tools/patterns.h"
+#include "train/weights/weights.h"
 
 namespace onnxgrad {
 namespace {

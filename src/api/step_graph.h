@@ -2,7 +2,7 @@
 #define ONNXGRAD_API_STEP_GRAPH_H_
 
 #include "onnxgrad/gradient.h"
-#include "train/training_graph.h"
+#include "train/graphs/training_graph.h"
 
 namespace onnxgrad::api {
 

@@ -5,10 +5,10 @@
 #include "api/training_session_impl.h"
 #include "onnx/training_info.h"
 #include "onnxgrad/training_session.h"
-#include "train/optimizers.h"
+#include "train/graphs/stop_gradient.h"
+#include "train/graphs/write_training_info.h"
+#include "train/optimizers/optimizers.h"
 #include "train/schedules/schedules.h"
-#include "train/stop_gradient.h"
-#include "train/write_training_info.h"
 
 namespace onnxgrad {
 namespace {

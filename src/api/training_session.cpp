@@ -8,8 +8,8 @@
 #include "api/measures.h"
 #include "api/training_session_impl.h"
 #include "train/checkpoints/checkpoint_folder.h"
+#include "train/graphs/weights_line.h"
 #include "train/session/session_checkpoint.h"
-#include "train/weights_line.h"
 
 namespace onnxgrad {
 

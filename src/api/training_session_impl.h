@@ -4,8 +4,8 @@
 #include "api/call_guard.h"
 #include "api/model_impl.h"
 #include "onnxgrad/training_session.h"
-#include "train/file_training.h"
-#include "train/session.h"
+#include "train/graphs/file_training.h"
+#include "train/session/session.h"
 
 namespace onnxgrad {
 

@@ -11,9 +11,9 @@
 #include "base/check.h"
 #include "ir/stored_form.h"
 #include "train/checkpoints/checkpoint.h"
-#include "train/engine.h"
-#include "train/initialize.h"
-#include "train/patterns.h"
+#include "train/tools/engine.h"
+#include "train/tools/patterns.h"
+#include "train/weights/initialize.h"
 
 namespace onnxgrad {
 namespace {

@@ -16,8 +16,8 @@
 #include "passes/rewriter.h"
 #include "passes/step_patterns.h"
 
-// Pattern, as train/loss_scale.cpp writes it: a gradient G = op(A) op(B) of float16 numbers is
-// multiplied by a number of at most 1 and read by a FaultSum and by an update,
+// Pattern, as train/precision/loss_scale.cpp writes it: a gradient G = op(A) op(B) of float16
+// numbers is multiplied by a number of at most 1 and read by a FaultSum and by an update,
 // onnxgrad.WeightUpdate or plain descent, whose results Where guards.
 //
 // Numbers of float16 are at most 65,504, so that no sum of their products overflows in float32: G

@@ -11,7 +11,7 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// What a plan makes of the updates that train/loss_scale.cpp guards.
+// What a plan makes of the updates that train/precision/loss_scale.cpp guards.
 
 namespace onnxgrad::passes {
 namespace {

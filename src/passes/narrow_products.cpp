@@ -14,11 +14,11 @@
 #include "passes/passes.h"
 #include "passes/rewriter.h"
 
-// A value that is stored in 16 bits is read through a Cast to float32 (train/precision.h, and what
-// widen_half makes of models in these types). Three passes undo that where kernels read and write
-// halves themselves: products of such values, attention, convolutions, normalizations of images,
-// and element-wise groups, of which each gets a Cast of its own that it takes in. What other
-// kernels read in float32 lives as long as they need it.
+// A value that is stored in 16 bits is read through a Cast to float32 (train/precision/precision.h,
+// and what widen_half makes of models in these types). Three passes undo that where kernels read
+// and write halves themselves: products of such values, attention, convolutions, normalizations of
+// images, and element-wise groups, of which each gets a Cast of its own that it takes in. What
+// other kernels read in float32 lives as long as they need it.
 
 namespace onnxgrad::passes {
 namespace {

@@ -11,7 +11,8 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// The passes that undo Casts of mixed precision: what a plan makes of train/precision.cpp's graphs.
+// The passes that undo Casts of mixed precision: what a plan makes of
+// train/precision/precision.cpp's graphs.
 
 namespace onnxgrad::passes {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "opdef/registry.h"
-#include "train/engine.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::fuzz {
 namespace {

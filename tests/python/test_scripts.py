@@ -43,12 +43,12 @@ def includes(path: str, *lines: str) -> list[str]:
         ("src/ops/nn/softmax_cpu.cpp", "<hwy/highway.h>"),
         ("src/ops/nn/softmax_test.cpp", '"runtime/executor.h"'),
         ("src/runtime/plan.cpp", '"device/device.h"'),
-        ("src/train/session.cpp", '"autodiff/gradient.h"'),
-        ("src/train/session.cpp", '"train/data/dataset.h"'),
-        ("src/train/fit/fit_loop.cpp", '"train/session.h"'),
-        ("src/train/heads/heads.cpp", '"train/losses.h"'),
-        ("src/train/losses/user.cpp", '"train/user_graph.h"'),
-        ("src/api/model.cpp", '"train/session.h"'),
+        ("src/train/session/session.cpp", '"autodiff/gradient.h"'),
+        ("src/train/session/session.cpp", '"train/data/dataset.h"'),
+        ("src/train/fit/fit_loop.cpp", '"train/session/session.h"'),
+        ("src/train/heads/heads.cpp", '"train/losses/losses.h"'),
+        ("src/train/losses/user.cpp", '"train/tools/user_graph.h"'),
+        ("src/api/model.cpp", '"train/session/session.h"'),
         ("include/onnxgrad/tensor.h", '"onnxgrad/dtype.h"'),
         ("include/onnxgrad/tensor.h", "<vector>"),
         ("python/bindings/module.cpp", '"onnxgrad/version.h"'),
@@ -65,26 +65,38 @@ def test_allowed_include(path, line):
         ("src/base/check.cpp", '"ir/graph.h"', "base may include"),
         ("src/ir/graph.cpp", '"opdef/registry.h"', "ir may include base"),
         ("src/ir/graph.cpp", "<spdlog/spdlog.h>", "spdlog belongs in base"),
-        ("src/train/data/dataset.cpp", '"train/session.h"', "of session; data may include losses"),
+        (
+            "src/train/data/dataset.cpp",
+            '"train/session/session.h"',
+            "of session; data may include losses",
+        ),
         ("src/train/data/npy.cpp", '"train/fit/sampler.h"', "of fit; data may include losses"),
-        ("src/train/losses.cpp", '"train/heads/heads.h"', "of heads; losses may include tools"),
-        ("src/train/losses/user.cpp", '"train/weights.h"', "of graphs; losses may include tools"),
-        ("src/train/precision/casts.cpp", "<vector>", "precision is not in TRAIN"),
+        (
+            "src/train/losses/losses.cpp",
+            '"train/heads/heads.h"',
+            "of heads; losses may include tools",
+        ),
+        (
+            "src/train/losses/user.cpp",
+            '"train/weights/weights.h"',
+            "of weights; losses may include tools",
+        ),
+        ("src/train/helpers/casts.cpp", "<vector>", "helpers is no folder in TRAIN"),
         ("src/autodiff/reverse.cpp", '"ops/builtin.h"', "autodiff may include"),
         ("src/runtime/plan.cpp", '"ops/builtin.h"', "runtime may include"),
         ("src/runtime/plan.cpp", "<hwy/highway.h>", "Highway belongs in"),
         ("src/runtime/plan.cpp", '"device/cpu/threads.h"', "uses devices through device/*.h"),
-        ("src/train/engine.cpp", '"device/cuda/stream.h"', "uses devices through device/*.h"),
+        ("src/train/tools/engine.cpp", '"device/cuda/stream.h"', "uses devices through device/*.h"),
         ("src/ops/nn/softmax.cpp", '"device/cpu/threads.h"', "ops may include"),
         ("src/ops/nn/softmax.cpp", "<hwy/highway.h>", "Highway belongs in"),
-        ("src/train/session.cpp", "<onnx/onnx_pb.h>", "belongs in src/onnx"),
-        ("src/train/session.cpp", "<google/protobuf/arena.h>", "protobuf belongs in onnx"),
-        ("src/train/session.cpp", '"api/model_impl.h"', "train may include"),
+        ("src/train/session/session.cpp", "<onnx/onnx_pb.h>", "belongs in src/onnx"),
+        ("src/train/session/session.cpp", "<google/protobuf/arena.h>", "protobuf belongs in onnx"),
+        ("src/train/session/session.cpp", '"api/model_impl.h"', "train may include"),
         ("src/extra/thing.cpp", '"ir/graph.h"', "not in the table"),
         ("src/ir/graph.cpp", '"../opdef/registry.h"', "relative to src/"),
         ("include/onnxgrad/tensor.h", '"ir/graph.h"', "src/ir is private"),
         ("include/onnxgrad/tensor.h", "<fmt/core.h>", "only the standard library"),
-        ("python/bindings/module.cpp", '"train/session.h"', "include/onnxgrad only"),
+        ("python/bindings/module.cpp", '"train/session/session.h"', "include/onnxgrad only"),
     ],
 )
 def test_forbidden_include(path, line, words):
@@ -192,7 +204,7 @@ def test_headers_that_hide_those_of_onnx(tmp_path):
 def test_check_layers_exit_status(tmp_path):
     file = tmp_path / "src/ir/graph.cpp"
     file.parent.mkdir(parents=True)
-    file.write_text('#include "train/session.h"\n')
+    file.write_text('#include "train/session/session.h"\n')
     command = [sys.executable, str(ROOT / "scripts/check_layers.py"), str(tmp_path)]
     bad = subprocess.run(command, capture_output=True, text=True)
     assert bad.returncode == 1

@@ -5,7 +5,7 @@
 
 #include "ops/testing/op_case.h"
 
-// Only training steps of several workers have it: train/workers_test.cpp runs them, and their
+// Only training steps of several workers have it: train/tools/workers_test.cpp runs them, and their
 // files.
 
 namespace onnxgrad::ops_test {

@@ -13,7 +13,7 @@
 #include "ops/kernel_support.h"
 
 // Kernels of LabelEncoder and OneHotEncoder. Most plans have numbers in the place of texts
-// (train/text_codes.h); texts that an operator on texts gave are read as they are.
+// (train/tools/text_codes.h); texts that an operator on texts gave are read as they are.
 
 namespace onnxgrad::ops::encoder_cpu {
 namespace {

@@ -12,7 +12,7 @@
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
 #include "runtime/executor.h"
-#include "train/text_codes.h"
+#include "train/tools/text_codes.h"
 
 namespace onnxgrad::train {
 

@@ -7,7 +7,7 @@
 
 #include "base/philox.h"
 #include "train/data/row_copy.h"
-#include "train/workers.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "train/data/block_reader.h"
-#include "train/workers.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train::lanes_test {
 

@@ -17,7 +17,7 @@
 #include "onnxgrad/data_files.h"
 #include "runtime/finite.h"
 #include "train/data/number_text.h"
-#include "train/losses.h"
+#include "train/losses/losses.h"
 
 namespace onnxgrad::train {
 namespace {

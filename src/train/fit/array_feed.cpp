@@ -9,7 +9,7 @@
 #include "onnxgrad/option_error.h"
 #include "train/data/row_copy.h"
 #include "train/data/sampler.h"
-#include "train/losses.h"
+#include "train/losses/losses.h"
 
 namespace onnxgrad::train {
 namespace {

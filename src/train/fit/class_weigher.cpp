@@ -11,8 +11,8 @@
 
 #include "onnxgrad/option_error.h"
 #include "train/data/targets.h"
-#include "train/losses.h"
-#include "train/workers.h"
+#include "train/losses/losses.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "onnxgrad/trainer.h"
-#include "train/mean.h"
 #include "train/session/step_runner.h"
+#include "train/tools/mean.h"
 
 namespace onnxgrad::train {
 

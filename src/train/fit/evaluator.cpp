@@ -11,8 +11,8 @@
 
 #include "onnxgrad/option_error.h"
 #include "train/fit/own_range.h"
-#include "train/mean.h"
 #include "train/session/filled_batches.h"
+#include "train/tools/mean.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -11,8 +11,8 @@
 #include "train/data/block_reader.h"
 #include "train/data/dataset.h"
 #include "train/fit/class_weigher.h"
-#include "train/metrics.h"
-#include "train/session.h"
+#include "train/graphs/metrics.h"
+#include "train/session/session.h"
 
 namespace onnxgrad::train {
 

@@ -14,7 +14,7 @@
 #include "train/fit/best_epoch.h"
 #include "train/fit/fit_progress.h"
 #include "train/fit/rate_schedule.h"
-#include "train/session.h"
+#include "train/session/session.h"
 
 namespace onnxgrad::train {
 

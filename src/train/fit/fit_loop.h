@@ -21,7 +21,7 @@
 #include "train/fit/fit_progress.h"
 #include "train/fit/rate_schedule.h"
 #include "train/fit/state_snapshot.h"
-#include "train/session.h"
+#include "train/session/session.h"
 
 // The epoch loop, independent of the source of rows (BatchFeed). Rows in memory are checked and
 // converted, and their plans compiled, before the first step; an epoch is then a loop over {bind,

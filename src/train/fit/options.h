@@ -4,7 +4,7 @@
 #include <variant>
 
 #include "onnxgrad/trainer.h"
-#include "train/descriptions.h"
+#include "train/tools/descriptions.h"
 
 // The options of a fit that are numbers, flags or choices. A row is all that there is to say about
 // one: Python's signature, docstring and checks, the command line and its help, the record of a

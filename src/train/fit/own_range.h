@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "onnxgrad/data.h"
-#include "train/workers.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train {
 

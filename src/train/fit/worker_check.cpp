@@ -10,8 +10,8 @@
 #include "onnxgrad/version.h"
 #include "train/fit/class_weigher.h"
 #include "train/fit/options.h"
-#include "train/graph_description.h"
-#include "train/optimizers.h"
+#include "train/graphs/graph_description.h"
+#include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
 namespace {

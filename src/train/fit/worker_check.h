@@ -7,7 +7,7 @@
 
 #include "onnxgrad/trainer.h"
 #include "train/fit/batch_feed.h"
-#include "train/session.h"
+#include "train/session/session.h"
 
 namespace onnxgrad::train {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ir/pattern.h"
-#include "train/engine.h"
 #include "train/heads/head_patterns.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 namespace {

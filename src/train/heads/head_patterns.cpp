@@ -1,10 +1,10 @@
 #include "train/heads/head_patterns.h"
-#include "train/losses.h"
+#include "train/losses/losses.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "train/engine.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "train/engine.h"
 #include "train/heads/head_evidence.h"
 #include "train/heads/head_patterns.h"
-#include "train/losses.h"
+#include "train/losses/losses.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 namespace {

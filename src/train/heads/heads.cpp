@@ -9,8 +9,8 @@
 #include "base/check.h"
 #include "train/heads/head_evidence.h"
 #include "train/heads/head_patterns.h"
-#include "train/losses.h"
 #include "train/losses/class_axis.h"
+#include "train/losses/losses.h"
 
 namespace onnxgrad::train {
 namespace {

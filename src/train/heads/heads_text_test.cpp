@@ -8,7 +8,7 @@
 
 #include "onnx/model_io.h"
 #include "onnxgrad/error.h"
-#include "train/engine.h"
+#include "train/tools/engine.h"
 
 // Heads in ONNX's text syntax: what torch and other exporters write, and each pattern alone. Models
 // that skl2onnx wrote are in heads_sklearn_test.cpp.

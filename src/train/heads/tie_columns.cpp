@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ir/uses.h"
-#include "train/engine.h"
 #include "train/heads/head_patterns.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "onnx/model_io.h"
-#include "train/engine.h"
 #include "train/heads/heads.h"
-#include "train/session.h"
+#include "train/session/session.h"
+#include "train/tools/engine.h"
 
 // Layers of two opposite columns in ONNX's text syntax: which are tied, and what becomes of them.
 

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "base/check.h"
-#include "train/losses.h"
+#include "train/losses/losses.h"
 #include "train/losses/table.h"
 
 namespace onnxgrad::train {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/losses.h"
+#include "train/losses/losses.h"
 #include "train/losses/table.h"
 
 // Losses of classes. s: scores, p: probabilities, t: targets (class numbers, or numbers in [0, 1]),

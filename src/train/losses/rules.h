@@ -7,7 +7,7 @@
 #include "onnxgrad/losses.h"
 
 // The formulas of losses. Each function appends the nodes for the elements of one loss;
-// train/losses.cpp combines elements by reduction and sample weights.
+// train/losses/losses.cpp combines elements by reduction and sample weights.
 
 namespace onnxgrad::train {
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <variant>
 
-#include "train/descriptions.h"
 #include "train/losses/rules.h"
+#include "train/tools/descriptions.h"
 
 // The tables of losses and penalties. A file of formulas has `void register_<stem>(LossTable&)`,
 // which adds the rows of its losses.

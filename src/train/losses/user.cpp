@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "train/losses/table.h"
-#include "train/user_graph.h"
+#include "train/tools/user_graph.h"
 
 // A user-defined loss given as a model: its nodes are appended after the scores, with the types
 // that they have there.

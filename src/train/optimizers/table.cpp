@@ -1,6 +1,6 @@
 #include "train/optimizers/table.h"
 
-#include "train/optimizers.h"
+#include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
 

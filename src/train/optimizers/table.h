@@ -9,8 +9,8 @@
 #include <variant>
 
 #include "onnxgrad/optimizers.h"
-#include "train/descriptions.h"
 #include "train/optimizers/step_writer.h"
+#include "train/tools/descriptions.h"
 
 // The table of optimizers. A file of formulas has `void register_<stem>(OptimizerTable&)`, which
 // adds the rows of its optimizers; the build calls it for the files that

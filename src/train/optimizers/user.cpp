@@ -6,7 +6,7 @@
 
 #include "ir/uses.h"
 #include "train/optimizers/table.h"
-#include "train/user_graph.h"
+#include "train/tools/user_graph.h"
 
 // A user-defined update given as a model: its nodes are written once for each weight.
 

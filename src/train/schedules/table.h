@@ -2,7 +2,7 @@
 #define ONNXGRAD_TRAIN_SCHEDULES_TABLE_H_
 
 #include "onnxgrad/schedules.h"
-#include "train/descriptions.h"
+#include "train/tools/descriptions.h"
 
 namespace onnxgrad::train {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "train/mean.h"
-#include "train/session.h"
+#include "train/session/session.h"
+#include "train/tools/mean.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "train/feeds.h"
+#include "train/tools/feeds.h"
 
 namespace onnxgrad::train {
 namespace {

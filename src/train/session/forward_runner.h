@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "train/outputs.h"
+#include "train/graphs/outputs.h"
 #include "train/session/step_runner.h"
 
 namespace onnxgrad::train {

@@ -8,10 +8,10 @@
 
 #include "base/check.h"
 #include "train/data/targets.h"
-#include "train/feeds.h"
-#include "train/losses.h"
 #include "train/losses/class_axis.h"
-#include "train/session.h"
+#include "train/losses/losses.h"
+#include "train/session/session.h"
+#include "train/tools/feeds.h"
 
 namespace onnxgrad::train {
 namespace {

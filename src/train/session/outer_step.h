@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/executor.h"
-#include "train/workers.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train {
 

@@ -1,7 +1,7 @@
 #include "train/session/runner.h"
 
-#include "train/engine.h"
 #include "train/session/label_form.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 

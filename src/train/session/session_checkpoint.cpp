@@ -11,7 +11,7 @@
 
 #include "base/checksum.h"
 #include "onnxgrad/version.h"
-#include "train/graph_description.h"
+#include "train/graphs/graph_description.h"
 #include "train/session/shared_slots.h"
 
 namespace onnxgrad::train {

@@ -2,7 +2,7 @@
 #define ONNXGRAD_TRAIN_SESSION_SESSION_CHECKPOINT_H_
 
 #include "train/checkpoints/checkpoint.h"
-#include "train/session.h"
+#include "train/session/session.h"
 
 namespace onnxgrad::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "train/optimizers.h"
+#include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "train/losses.h"
-#include "train/optimizers.h"
+#include "train/losses/losses.h"
+#include "train/optimizers/optimizers.h"
 
 namespace onnxgrad::train {
 namespace {

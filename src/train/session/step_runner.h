@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "onnxgrad/weights.h"
+#include "train/graphs/training_graph.h"
 #include "train/optimizers/lbfgs.h"
 #include "train/session/outer_step.h"
 #include "train/session/runner.h"
-#include "train/training_graph.h"
-#include "train/workers.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train {
 

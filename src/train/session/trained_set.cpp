@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/check.h"
-#include "train/engine.h"
-#include "train/optimizers.h"
-#include "train/patterns.h"
+#include "train/optimizers/optimizers.h"
+#include "train/tools/engine.h"
+#include "train/tools/patterns.h"
 
 namespace onnxgrad::train {
 namespace {

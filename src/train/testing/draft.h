@@ -10,7 +10,7 @@
 
 #include "ir/builder.h"
 #include "onnx/inference.h"
-#include "train/engine.h"
+#include "train/tools/engine.h"
 
 // Helpers for the tests of src/train: graphs written with the builder, and stored reference values.
 

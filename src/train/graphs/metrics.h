@@ -1,0 +1,45 @@
+#ifndef ONNXGRAD_TRAIN_METRICS_H_
+#define ONNXGRAD_TRAIN_METRICS_H_
+
+#include <span>
+#include <vector>
+
+#include "onnxgrad/losses.h"
+#include "onnxgrad/metrics.h"
+#include "train/tools/workers.h"
+
+namespace onnxgrad::train {
+
+/// Collects validation rows, batch by batch, and computes the metrics over all of them.
+class MetricRows {
+ public:
+  /// `loss` outlives this. Throws: DataError (unknown metric, one that does not match the loss).
+  MetricRows(const LossInfo& loss, std::vector<Metric> metrics);
+
+  /// Clears the rows.
+  void clear();
+  /// scores: [n], [n, C] or [n, K] floating, for a loss with a class axis also more axes: each
+  /// position is then a row; target: as the loss reads it; weights: n numbers, or
+  /// empty. Throws: DataError (scores of another rank).
+  void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
+  /// Adds the rows of the other workers, in order of ranks; they call it too.
+  void gather(const Workers& workers);
+  /// One value for each metric. Throws: what the user's functions throw.
+  std::vector<double> values() const;
+  const std::vector<Metric>& metrics() const { return metrics_; }
+
+ private:
+  Predictions predictions() const;
+
+  const LossInfo& loss_;
+  std::vector<Metric> metrics_;
+  std::int64_t columns_ = 0;
+  std::vector<double> scores_;         ///< [rows, columns_]
+  std::vector<std::int64_t> classes_;  ///< of a classifier
+  std::vector<double> numbers_;        ///< [rows, columns_] otherwise
+  std::vector<double> weights_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_METRICS_H_

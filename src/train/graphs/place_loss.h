@@ -1,0 +1,52 @@
+#ifndef ONNXGRAD_TRAIN_PLACE_LOSS_H_
+#define ONNXGRAD_TRAIN_PLACE_LOSS_H_
+
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/builder.h"
+#include "opdef/registry.h"
+#include "train/heads/heads.h"
+#include "train/losses/losses.h"
+
+namespace onnxgrad::train {
+
+/// Where the loss is that of the rows of one of several workers.
+struct LossOfWorker {
+  ir::Value* weight = nullptr;  ///< see LossPlace; nullptr: there is one worker
+  int workers = 1;              ///< that add up their losses
+  bool updates_alone = false;   ///< see LossPlace
+};
+
+/// A loss with its inputs, in a graph.
+struct PlacedLoss {
+  ResolvedLoss resolved = {};  ///< its scores are float32 where those of the model are halves
+  ir::Value* stored_scores = nullptr;  ///< the scores of the model
+  ir::Value* target = nullptr;         ///< nullptr: the model's own loss has none
+  ir::Value* sample_weight = nullptr;  ///< or nullptr
+  /// Of the whole: the sum of several losses and the penalties.
+  WrittenLoss written = {};
+  ir::Value* own_loss = nullptr;           ///< of this one only, without its factor
+  std::vector<ir::Value*> penalized = {};  ///< weights
+  std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
+  LossOfWorker worker = {};
+
+  LossPlace place() const;
+};
+
+/// Adds the inputs for targets and sample weights to the graph that `g` writes, and the nodes of
+/// the loss. Penalties without patterns apply to the matrices among `trained`, by name; nullptr: to
+/// those that are trainable. Throws: ModelError (see resolve_loss and write_loss; a penalty or
+/// factor that is not a number of at least 0; a pattern that matches no weight; others with their
+/// own penalties, weights or others).
+PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
+                      const std::vector<std::string>* trained = nullptr,
+                      const LossOfWorker& worker = {});
+
+/// All values that `value` is computed from, including itself.
+std::unordered_set<const ir::Value*> ancestors_of(const ir::Value* value);
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_PLACE_LOSS_H_

@@ -1,0 +1,72 @@
+#ifndef ONNXGRAD_TRAIN_PRECISION_KINDS_H_
+#define ONNXGRAD_TRAIN_PRECISION_KINDS_H_
+
+#include <cstdint>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/uses.h"
+#include "opdef/registry.h"
+#include "train/precision/precision.h"
+
+// What the nodes of a graph are to lower_precision().
+
+namespace onnxgrad::train {
+
+enum class NodeKind : std::uint8_t {
+  kProduct,
+  kElementwise,
+  kMovement,
+  kReduction,  // its results are few: never stored in 16 bits
+  kShape,      // reads no elements
+  kWide,       // all else: computed in float32, result 0 stored as others are
+  kExcluded,   // by the user
+};
+
+/// Whether a value is a float32 tensor of more than one element, as far as is known.
+bool is_wide(const ir::Value* value);
+
+class NodeKinds {
+ public:
+  /// The arguments outlive this.
+  NodeKinds(const ir::Graph& graph, const opdef::OpRegistry& registry, const PrecisionScope& scope,
+            const std::vector<std::string>& float32_nodes, const ir::Uses& uses);
+
+  NodeKind kind(const ir::Node& node) const;
+  /// How many of a product's operands, the first ones, are multiplied; 0: it is no product.
+  std::size_t num_operands(const ir::Node& node) const;
+  bool has_product_inside(const ir::Node& node) const;
+  /// Part of an attention: from the products of queries and keys to that with the values, with what
+  /// only moves elements before and after, and their gradients. Computed in float32 from stored
+  /// halves, since no matrix of scores need be stored where a kernel computes all of it
+  /// (passes/fuse_attention.cpp).
+  bool is_attention(const ir::Node* node) const { return attention_.contains(node); }
+  /// Part of what rules write where an operand may have been broadcast: a sum over axes that are
+  /// computed from shapes, and a Reshape. Mostly there are no such axes.
+  static bool undoes_broadcast(const ir::Node& node);
+  /// Throws: OptionError (a pattern without a match).
+  void check_patterns(const ir::Graph& graph) const;
+
+ private:
+  using NodeSet = std::unordered_set<const ir::Node*>;
+  static constexpr std::size_t kMostInAttention = 32;
+
+  bool is_excluded(const ir::Node& node) const;
+  bool matches(const ir::Node& node) const;
+  void collect_names(const ir::Graph& graph, std::vector<std::string>& names) const;
+  void find_attention(const ir::Graph& graph);
+  bool joins(const ir::Node* node, NodeSet& found) const;
+  bool find_scores(const ir::Value* value, NodeSet& found) const;
+  bool find_sum(const ir::Value* value, NodeSet& found) const;
+
+  const opdef::OpRegistry& registry_;
+  const PrecisionScope& scope_;
+  const std::vector<std::string>& patterns_;
+  const ir::Uses& uses_;
+  NodeSet attention_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_PRECISION_KINDS_H_

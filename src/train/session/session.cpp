@@ -1,0 +1,577 @@
+#include "train/session/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "onnxgrad/option_error.h"
+#include "runtime/input_sizes.h"
+#include "train/data/targets.h"
+#include "train/graphs/file_training.h"
+#include "train/graphs/graph_description.h"
+#include "train/graphs/inference_form.h"
+#include "train/graphs/place_loss.h"
+#include "train/graphs/stop_gradient.h"
+#include "train/losses/losses.h"
+#include "train/optimizers/optimizers.h"
+#include "train/session/shared_slots.h"
+#include "train/session/trained_set.h"
+#include "train/tools/feeds.h"
+#include "train/tools/mean.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using runtime::Port;
+
+std::int64_t rows_of(const Tensor& target) {
+  return target.dims().rank() > 0 ? target.dims()[0] : 1;
+}
+
+constexpr const char* kFileTrainingHint =
+    "Pass loss= and optimizer= to train the model otherwise than its file describes.";
+
+// Options of a step that we write.
+void check_for_file_training(const TrainingOptions& options) {
+  const UpdateOptions& update = options.update;
+  const std::pair<const char*, bool> given[] = {
+      {"trainable=", !options.trainable.empty()},
+      {"frozen=", !options.frozen.empty()},
+      {"outputs=", !options.outputs.empty()},
+      {"groups=", !update.groups.empty()},
+      {"clip_value=", update.clip_value.has_value()},
+      {"clip_norm=", update.clip_norm.has_value()},
+      {"accumulate=", update.accumulate != 1},
+      {"stop_gradient=", !options.stop_gradient.empty()},
+      {"training_mode=", options.training_mode != TrainingMode::kAuto},
+      {"precision=", options.precision.type != Precision::kFloat32}};
+  for (const auto& [name, is_given] : given) {
+    if (!is_given) continue;
+    throw OptionError({.what = fmt::format("{} has no effect on the training that the model's file "
+                                           "describes",
+                                           name),
+                       .hint = kFileTrainingHint});
+  }
+}
+
+void check_workers(const WorkerOptions& options, const Optimizer& optimizer) {
+  const bool updates_alone = options.sync_every > 1;
+  if (options.sync_every < 1) {
+    throw OptionError(
+        {.what = fmt::format("sync_every is {}, expected 1 or more", options.sync_every),
+         .hint = "1: workers add up their gradients in every step."});
+  }
+  if (is_host_loop(optimizer) && (options.shares_update || updates_alone)) {
+    throw OptionError({.what = "L-BFGS takes neither zero= nor sync_every=",
+                       .hint = "Leave them out, or use another optimizer."});
+  }
+  if (!updates_alone) return;
+  if (options.shares_update || options.sync_normalization) {
+    throw OptionError({.what = "sync_every= is for workers that update their own weights: without "
+                               "zero= and sync_batch_norm=",
+                       .hint = "Leave these out, or use sync_every=1."});
+  }
+}
+
+double first_rate(const Optimizer& optimizer) {
+  return std::visit([](const auto& spec) { return spec.learning_rate; }, optimizer);
+}
+
+}  // namespace
+
+Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
+                 const TrainingOptions& options)
+    : Session(std::move(source), loss, optimizer, options, nullptr) {}
+
+Session::Session(const onnx_io::FileModel& file, std::shared_ptr<const FileTraining> training,
+                 const TrainingOptions& options)
+    : Session({.file = file, .working = training->working()}, training->loss(), Sgd{}, options,
+              training) {}
+
+Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
+                 const TrainingOptions& options, std::shared_ptr<const FileTraining> training)
+    : source_(std::move(source)),
+      training_(std::move(training)),
+      loss_(loss),
+      optimizer_(optimizer),
+      options_(options),
+      executor_options_(executor_options(options.engine)),
+      sizes_(options.engine.warn) {
+  if (options.workers.communicator != nullptr && options.workers.communicator->size() > 1) {
+    if (training_ != nullptr) {
+      throw OptionError({.what = "the training that the model's file describes cannot be shared "
+                                 "among workers",
+                         .hint = kFileTrainingHint});
+    }
+    check_workers(options.workers, optimizer);
+    if (!builtin_engine().device.is_host()) {
+      throw DeviceError({.what = "several workers need the device 'cpu'",
+                         .hint = "Train on the CPU, or with one worker."});
+    }
+    workers_ = std::make_unique<Workers>(options.workers.communicator);
+  }
+  charge_file();
+  if (training_ == nullptr) {
+    source_.working = in_inference_form(std::move(source_.working));
+    open_batch();
+  }
+  source_.working =
+      with_stops(std::move(source_.working), builtin_engine().ops, options.stop_gradient);
+  const std::shared_ptr<const ir::Model> given = source_.working;
+  if (training_ == nullptr) {
+    NumberedModel numbered = number_texts(given);
+    source_.working = std::move(numbered.model);
+    texts_ = std::move(numbered.texts);
+  } else {
+    check_for_file_training(options);
+  }
+  build_first();
+  step_->set_learning_rate(training_ == nullptr ? first_rate(optimizer)
+                                                : training_->learning_rate());
+  find_inputs(*given);
+  find_outputs(*given);
+}
+
+// The file was read before there was a limit. Plans read weights that are not trained in it.
+void Session::charge_file() {
+  if (source_.file.bytes == nullptr) return;
+  executor_options_.counted_elsewhere = source_.file.bytes->memory();
+  if (!executor_options_.fits_budget) return;
+  const auto bytes = std::ssize(source_.file.bytes->memory());
+  executor_options_.budget->reserve(bytes);
+  file_charge_ = {nullptr, [budget = executor_options_.budget, bytes](const void* /*nothing*/) {
+                    budget->release(bytes);
+                  }};
+}
+
+// The dimension that the file fixes. A session on the training that a file describes keeps it.
+void Session::open_batch() {
+  const bool opens = options_.open_batch != BatchOpening::kOff;
+  batch_ = opens ? train::open_batch(source_.working) : keep_batch(source_.working);
+  if (options_.open_batch == BatchOpening::kOn && batch_.fixed_rows() > 0) {
+    throw ModelError({.what = "the batch dimension cannot be opened: " + batch_.obstacle,
+                      .hint = "Omit open_batch=True: batches of " + std::to_string(batch_.rows) +
+                              " rows are then filled up; or export the model with a dynamic "
+                              "batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}."});
+  }
+  source_.working = batch_.model;
+}
+
+// With a loss in the model, its targets and weights are inputs of the model.
+bool Session::is_own_input(const ir::Value* value) const {
+  return std::holds_alternative<OutputLoss>(loss_.function) &&
+         (value->name == graph().loss.target.name || value->name == graph().sample_weight);
+}
+
+void Session::find_inputs(const ir::Model& given) {
+  const ir::Graph& working = *source_.working->graph;
+  const auto ports = step_->data_ports();
+  const auto names = names_of(ports);
+  for (const ir::Value* input : working.inputs) {
+    if (input->is_initializer()) continue;
+    if (!is_own_input(input)) {
+      inputs_.push_back(value_info(input->name, given.graph->find(input->name)->type));
+    }
+    if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
+  }
+  for (const Port& port : ports) {  // of other algorithms of the file than the one with the loss
+    if (training_ == nullptr || working.find(port.name) != nullptr) continue;
+    inputs_.push_back(value_info(port.name, port.type));
+  }
+  describe_map_inputs(source_.file.model.get(), inputs_);
+  find_constants();
+}
+
+void Session::find_outputs(const ir::Model& given) {
+  auto all = runnable_outputs(*source_.working->graph);
+  if (training_ != nullptr) all.resize(training_->num_model_outputs());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    RunnableOutput& output = all[i];
+    const ir::Value& declared = *given.graph->outputs[i];
+    if (needs_targets(output)) continue;
+    if (texts_ != nullptr && is_text_output(declared, output)) {
+      output.labels = texts_->table();
+      output.is_text = true;
+    }
+    const bool is_number = output.value != nullptr && !output.labels.is_defined();
+    const ir::Value& shown = is_number ? *output.value : declared;
+    outputs_.push_back(output_info(output, shown.type, declared.type));
+    runnable_.push_back(std::move(output));
+  }
+  leave_out_unsupported(*source_.working, runnable_);
+}
+
+// Predictions are made without targets: an output that depends on them is none of the session's.
+bool Session::needs_targets(const RunnableOutput& output) const {
+  if (!std::holds_alternative<OutputLoss>(loss_.function) || output.value == nullptr) return false;
+  const auto needed = ancestors_of(output.value);
+  return std::ranges::any_of(needed, [this](const auto* value) { return is_own_input(value); });
+}
+
+StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_worker) const {
+  if (training_ != nullptr) return training_->build(options_.skip_non_finite);
+  std::optional<WorkerGraphOptions> workers;
+  if (of_worker && workers_ != nullptr && !options_.evaluation_only) {
+    workers = {.size = workers_->size(),
+               .as_bfloat16 = options_.workers.as_bfloat16,
+               .syncs_normalization = options_.workers.sync_normalization,
+               .updates_alone = updates_alone(),
+               .rank = workers_->rank(),
+               .shares_update = options_.workers.shares_update};
+  }
+  return build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
+                    {.trainable = options_.trainable,
+                     .frozen = options_.frozen,
+                     .exact = set,
+                     .training_mode = options_.training_mode,
+                     .custom_gradients = source_.gradients.get(),
+                     .precision = options_.precision,
+                     .skip_non_finite = options_.skip_non_finite,
+                     .update = options_.update,
+                     .outputs = options_.outputs,
+                     .target_losses = true,
+                     .gradient_norm = logs_gradient_norm_,
+                     .evaluation_only = options_.evaluation_only,
+                     .workers = workers});
+}
+
+std::string Session::checksum() const {
+  if (workers_ == nullptr) return training_checksum(graph());
+  if (checksum_.empty()) {
+    checksum_ = training_checksum(write_step(built_with_, /*of_worker=*/false));
+  }
+  return checksum_;
+}
+
+bool Session::has_own_state() const {
+  if (workers_ == nullptr) return false;
+  const bool has_statistics = !graph().statistics.empty() && !options_.workers.sync_normalization;
+  return !graph().owners.empty() || step_->outer() != nullptr || has_statistics ||
+         graph().steps_per_update > 1;
+}
+
+// The step with initial values, all or nothing. Returns the previous one.
+// With `keeps_state`, its memory becomes the new one's where that has the same states.
+std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set, bool keeps_state) {
+  if (is_fitting_) {
+    throw Error({.what = "the trained weights cannot be changed while fit() runs",
+                 .hint = "Freeze and unfreeze between two fits."});
+  }
+  runtime::ExecutorOptions options = executor_options_;
+  if (keeps_state && step_ != nullptr) options.state_of = &step_->executor();
+  options.collectives = workers_.get();
+  std::optional<OuterStep::Options> outer;
+  if (updates_alone()) {
+    outer = {.every = options_.workers.sync_every,
+             .rate = options_.workers.outer_learning_rate,
+             .momentum = options_.workers.outer_momentum};
+  }
+  StepGraph graph = write_step(set);
+  // Slots that are now shared in another way are other states, if only on some of the workers.
+  if (step_ != nullptr && graph.owners != step_->graph().owners) options.state_of = nullptr;
+  auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
+                                           options, workers_.get(), outer);
+  step->set_fixed_rows(batch_.fixed_rows());
+  if (workers_ != nullptr) workers_->forget();
+  built_with_ = set;
+  checksum_.clear();
+  if (step_ != nullptr) {
+    step->set_learning_rate(step_->learning_rate());
+    step->set_steps(step_->steps());
+    step->set_seed(step_->seed());
+  }
+  evaluation_.reset();
+  predictions_.clear();
+  return std::exchange(step_, std::move(step));
+}
+
+void Session::expect_own_step(const std::string& what) const {
+  if (training_ == nullptr) return;
+  throw OptionError(
+      {.what = what + ": the model's file describes its training", .hint = kFileTrainingHint});
+}
+
+void Session::expect_training() const {
+  if (!options_.evaluation_only) return;
+  throw OptionError({.what = "this session only evaluates and predicts: it was made with "
+                             "evaluation_only",
+                     .hint = "Make another without it."});
+}
+
+void Session::expect_learning_rate() const {
+  expect_training();
+  if (training_ == nullptr || !graph().learning_rate.empty()) return;
+  throw OptionError({.what = "the training that the model's file describes has no learning rate "
+                             "that can be set",
+                     .detail = "That is an initializer 'learning_rate' of algorithm, one "
+                               "floating-point number of rank 0 that nothing updates.",
+                     .hint = kFileTrainingHint});
+}
+
+void Session::change_trained(TrainedSet set) {
+  hold_slots(set, *step_);
+  const auto before = build(set, /*keeps_state=*/true);
+  step_->take_state(*before);
+  if (graph().owners != before->graph().owners) move_slots(*step_, *before);
+}
+
+template <class T>
+void Session::change(T& option, T value) {
+  std::swap(option, value);
+  try {
+    change_trained(trained_set(graph()));
+  } catch (...) {
+    std::swap(option, value);
+    throw;
+  }
+}
+
+void Session::freeze(std::span<const std::string> patterns) {
+  expect_own_step("the trained weights cannot be changed");
+  TrainedSet set = trained_set(graph());
+  train::freeze(set, patterns, *source_.working);
+  change_trained(std::move(set));
+}
+
+void Session::unfreeze(std::span<const std::string> patterns) {
+  expect_own_step("the trained weights cannot be changed");
+  TrainedSet set = trained_set(graph());
+  const std::size_t before = set.trained.size();
+  train::unfreeze(set, patterns, *source_.working);
+  if (set.trained.size() > before) change_trained(std::move(set));
+}
+
+void Session::ask_loss(Loss loss) { change(loss_, std::move(loss)); }
+
+void Session::use_sample_weights(const std::string& name, bool of_places) {
+  if (!loss_.sample_weight.empty() && (loss_.weigh_places || !of_places)) return;
+  expect_own_step("there is no input for sample weights");
+  Loss weighted = loss_;
+  if (weighted.sample_weight.empty()) weighted.sample_weight = name;
+  weighted.weigh_places = of_places;
+  ask_loss(std::move(weighted));
+}
+
+void Session::guard_updates() {
+  if (!options_.skip_non_finite) change(options_.skip_non_finite, true);
+}
+
+void Session::log_gradient_norm(bool wanted) {
+  if (wanted) expect_own_step("the norm of the gradients is not known");
+  if (logs_gradient_norm_ != wanted) change(logs_gradient_norm_, wanted);
+}
+
+// False: the port is not a target.
+bool Session::check_target(const std::string& port, const Tensor& tensor) const {
+  const LossInfo* info = find_target(loss(), port);
+  if (info == nullptr) return false;
+  check_class_numbers(*info, tensor, port);
+  if (has_soft_targets(info->function)) check_range(*info, tensor, port);
+  if (rows_of(tensor) == 0) {
+    throw DataError({.what = "a batch without rows",
+                     .hint = "Skip empty batches: the mean over no rows is not a number."});
+  }
+  return true;
+}
+
+// One target or weight for each row: a formula would broadcast a single one over all. Inputs with
+// the same name of a dimension and another size are no fault if the scores have these rows.
+void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* const> fed) {
+  std::vector<Dims> dims;
+  for (const Tensor* tensor : fed) dims.push_back(tensor->dims());
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    const LossInfo* const target = find_target(loss(), ports[i].name);
+    if (target == nullptr && ports[i].name != graph().sample_weight) continue;
+    try {
+      runtime::check_one_size(ports, dims, i, 0);
+    } catch (const ShapeError&) {
+      const auto rows = rows_of_scores(target == nullptr ? loss() : *target, ports, dims);
+      // Rows that only a run shows are compared there; a single one would be broadcast.
+      if (rows ? *rows != dims[i][0] : dims[i][0] == 1) throw;
+    }
+  }
+  sizes_.look_at(ports, dims);
+}
+
+// For inputs of these shapes; nullopt: only a run shows it.
+std::optional<std::int64_t> Session::rows_of_scores(const LossInfo& loss,
+                                                    std::span<const Port> ports,
+                                                    const std::vector<Dims>& dims) {
+  if (score_rows_.scores == loss.scores && score_rows_.dims == dims) return score_rows_.rows;
+  score_rows_ = {.scores = loss.scores, .dims = dims};
+  ir::Value* const scores = source_.working->graph->find(loss.scores);
+  if (scores == nullptr) return std::nullopt;
+  runtime::Executor executor(build_prediction(*source_.working, {scores}, {}), builtin_engine(),
+                             executor_options_);
+  std::vector<Dims> needed;
+  for (const Port& input : executor.inputs()) {
+    const auto port = std::ranges::find(ports, input.name, &Port::name);
+    if (port == ports.end()) return std::nullopt;
+    needed.push_back(dims[static_cast<std::size_t>(port - ports.begin())]);
+  }
+  const auto found = executor.prepare(needed).planned_desc(0);
+  if (found && found->dims.rank() > 0) score_rows_.rows = found->dims[0];
+  return score_rows_.rows;
+}
+
+StepResult Session::step(const NamedTensors& feeds) {
+  expect_training();
+  expect_whole_batch(feeds);
+  if (texts_ != nullptr) return step_on(fit_feeds(encode_texts(texts_.get(), feeds)));
+  if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
+  return step_on(feeds);
+}
+
+// Which rows of the batch of all workers are this one's.
+void Session::share_rows(std::int64_t rows) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(workers_->size()), 0);
+  const auto mine = all.begin() + workers_->rank();
+  *mine = rows;
+  workers_->add_up(std::span(all));
+  step_->set_rows({.first = std::accumulate(all.begin(), mine, std::int64_t{0}), .rows = rows},
+                  std::accumulate(all.begin(), all.end(), std::int64_t{0}));
+}
+
+StepResult Session::step_on(const NamedTensors& feeds) {
+  const auto ports = step_->data_ports();
+  const NamedTensors filled = fills_batches_ ? with_weights_of_rows(feeds) : NamedTensors();
+  const auto ordered = order_feeds(fills_batches_ ? filled : feeds, ports, unused_inputs_);
+  for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
+  check_rows(ports, ordered);
+  runtime::Execution& plan = bind_all(*step_, ordered);
+  if (workers_ != nullptr) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
+  StepRunner::Results results = step_->run_with_results(plan);
+  return {.loss = results.loss,
+          .row_losses = std::move(results.row_losses),
+          .outputs = std::move(results.outputs)};
+}
+
+std::shared_ptr<Evaluation> Session::evaluation(bool with_scores) {
+  if (evaluation_ == nullptr || (with_scores && !evaluation_->has_scores())) {
+    evaluation_ = std::make_shared<Evaluation>(
+        build_evaluation(
+            *source_.working, builtin_engine().ops, loss_,
+            training_ == nullptr ? graph().state_weights() : training_->evaluated_states(),
+            {.scores = with_scores}),
+        *step_, executor_options_);
+  }
+  return evaluation_;
+}
+
+Tensor Session::encode_target(const Tensor& labels, const std::string& output) const {
+  return train::encode_target(output.empty() ? loss() : find_loss_on(loss(), output), labels);
+}
+
+EvaluationResult Session::evaluate(const NamedTensors& feeds) {
+  if (texts_ != nullptr) return evaluate_on(fit_feeds(encode_texts(texts_.get(), feeds)));
+  if (needs_fitting(feeds)) return evaluate_on(fit_feeds(feeds));
+  return evaluate_on(feeds);
+}
+
+EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
+  if (const auto rows = rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
+  const NamedTensors filled = fills_batches_ ? with_weights_of_rows(feeds) : NamedTensors();
+  const NamedTensors& all = fills_batches_ ? filled : feeds;
+  const auto ports = evaluation()->data_ports();
+  const auto ordered = order_feeds(all, ports, unused_inputs_);
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (find_target(loss(), ports[i].name) != nullptr) rows = rows_of(*ordered[i]);
+  }
+  if (loss().target.name.empty() && !ordered.empty()) rows = rows_of(*ordered[0]);
+  return result_of(sums_on(all), rows);
+}
+
+LossSums Session::sums_on(const NamedTensors& feeds) {
+  const auto evaluated = evaluation();
+  const auto ports = evaluated->data_ports();
+  const auto ordered = order_feeds(feeds, ports, unused_inputs_);
+  for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
+  check_rows(ports, ordered);
+  return evaluated->run(bind_all(*evaluated, ordered));
+}
+
+EvaluationResult Session::result_of(const LossSums& sums, std::int64_t rows) {
+  EvaluationResult result{.rows = rows};
+  result.loss = graph().is_mean ? mean_of(sums.numerator, sums.denominator) : sums.numerator;
+  if (evaluation()->counts_correct_rows()) result.accuracy = mean_of(sums.correct, sums.counted);
+  return result;
+}
+
+std::vector<Tensor> Session::predict(const NamedTensors& feeds,
+                                     std::span<const std::string> output_names) {
+  if (const auto rows = rows_to_split(feeds)) return predict_parts(feeds, *rows, output_names);
+  return predict_batch(feeds, output_names);
+}
+
+std::vector<Tensor> Session::predict_batch(const NamedTensors& feeds,
+                                           std::span<const std::string> output_names) {
+  constexpr std::size_t kMaxPredictions = 4;
+  const std::vector<std::size_t> wanted = choose_outputs(runnable_, output_names);
+  const auto known =
+      std::ranges::find_if(predictions_, [&](const auto& entry) { return entry.first == wanted; });
+  if (known != predictions_.end()) {
+    predictions_.splice(predictions_.begin(), predictions_, known);
+  } else {
+    std::vector<RunnableOutput> outputs;
+    for (const std::size_t i : wanted) outputs.push_back(runnable_[i]);
+    if (predictions_.size() == kMaxPredictions) predictions_.pop_back();
+    predictions_.emplace_front(
+        std::piecewise_construct, std::forward_as_tuple(wanted),
+        std::forward_as_tuple(*source_.working, std::move(outputs), *step_, executor_options_));
+  }
+  std::vector<std::string> input_names;
+  for (const ValueInfo& input : inputs_) input_names.push_back(input.name);
+  return predictions_.front().second.run(encode_texts(texts_.get(), feeds), input_names);
+}
+
+NamedTensors Session::state() const {
+  NamedTensors result = read_state();
+  for (NamedTensor& entry : result) entry.tensor = entry.tensor.clone();
+  return result;
+}
+
+void Session::reset() {
+  set_steps(0);
+  if (graph().held.empty() && graph().with_own_count.empty()) return step_->reset_state();
+  TrainedSet set = trained_set(graph());
+  set.with_own_count.clear();  // all begin together
+  build(set);
+}
+
+NamedTensors Session::weights() const {
+  NamedTensors result;
+  for (const WeightInfo& weight : graph().state_weights()) {
+    result.push_back({.name = weight.name, .tensor = weight_value(weight.name).clone()});
+  }
+  return result;
+}
+
+MemoryReport Session::memory() const {
+  const runtime::MemoryUse use = step_->executor().memory();
+  MemoryReport report{
+      .activations = use.arena - use.scratch,
+      .scratch = use.scratch,
+      .constants = use.constants,
+      .dynamic = use.dynamic,
+      .snapshots = step_->snapshot_bytes(),
+      .file = source_.file.bytes == nullptr ? 0 : std::ssize(source_.file.bytes->memory()),
+      .recomputed_values = use.recomputed_values,
+      .recomputed_bytes = use.recomputed_bytes,
+      .recomputed_flops = use.recomputed_flops};
+  for (const WeightInfo& weight : graph().state_weights()) {
+    report.weights += weight_value(weight.name).size_bytes();
+  }
+  report.optimizer_state = step_->state_bytes() - report.weights;
+  if (evaluation_ != nullptr) report.evaluation += evaluation_->memory_bytes();
+  for (const auto& [outputs, prediction] : predictions_) {
+    report.evaluation += prediction.memory_bytes();
+  }
+  return report;
+}
+
+}  // namespace onnxgrad::train

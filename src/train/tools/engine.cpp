@@ -1,0 +1,72 @@
+#include "train/tools/engine.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "autodiff/gradient_at.h"
+#include "base/memory_budget.h"
+#include "device/thread_count.h"
+#include "onnx/inference.h"
+#include "onnx/operator_table.h"
+#include "onnxgrad/option_error.h"
+#include "ops/builtin.h"
+#include "runtime/evaluator.h"
+
+namespace onnxgrad::train {
+
+const runtime::Engine& builtin_engine() {
+  static const opdef::OpRegistry ops = [] {
+    opdef::OpRegistry registry;
+    ops::register_builtin_ops(registry);
+    return registry;
+  }();
+  static const opdef::KernelRegistry kernels = [] {
+    opdef::KernelRegistry registry;
+    ops::register_builtin_cpu_kernels(registry);
+    return registry;
+  }();
+  static const runtime::Engine engine{
+      .ops = ops, .kernels = kernels, .make_inferer = onnx_io::make_type_inferer};
+  return engine;
+}
+
+ir::Node complete_node(const ir::Node& node) { return builtin_engine().ops.complete(node); }
+
+const opdef::Evaluator& builtin_evaluator() {
+  static const runtime::KernelEvaluator evaluator(builtin_engine());
+  return evaluator;
+}
+
+ir::Model to_working_copy(const onnx_io::FileModel& file, const onnx_io::OperatorTable* operators) {
+  const opdef::OpRegistry& ops = builtin_engine().ops;
+  return onnx_io::to_internal(
+      file, ops, &builtin_evaluator(), {.table = operators},
+      [&ops, operators](ir::GraphBuilder& g, const opdef::GradientAt& request) {
+        return autodiff::add_gradient_at(g, ops, request, operators);
+      });
+}
+
+int thread_count(const EngineOptions& options) {
+  if (options.threads < 0) {
+    throw OptionError({.what = fmt::format("{} threads were requested", options.threads),
+                       .hint = "Pass 0 for the number of cores, or a positive number."});
+  }
+  return options.threads > 0 ? options.threads : device::available_threads();
+}
+
+runtime::ExecutorOptions executor_options(const EngineOptions& options) {
+  if (options.device != "cpu") {
+    throw DeviceError(
+        {.what = "there is no device '" + options.device + "'", .hint = "Available: 'cpu'."});
+  }
+  runtime::ExecutorOptions result{
+      .threads = thread_count(options), .seed = options.seed, .fuse = options.fuse};
+  if (options.memory_limit_bytes > 0) {
+    result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
+    result.fits_budget = true;
+  }
+  return result;
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,349 @@
+#include "train/weights/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "train/tools/patterns.h"
+#include "train/weights/constant_evidence.h"
+#include "train/weights/weight_roles.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using Kind = ir::WeightOrigin::Kind;
+
+Kind kind_of(const ir::Value& value) {
+  return value.origin == nullptr ? Kind::kInitializer : value.origin->kind;
+}
+
+bool is_of_definition(const ir::Value& value) { return kind_of(value) == Kind::kDefinition; }
+
+// torch's exporters name parameters and buffers as in the program, and constants by what they
+// are: there, a single number with a name from the program is a parameter.
+bool is_named_by_program(const ir::Value& value, bool is_from_torch) {
+  return is_from_torch && !is_operator_name(value.name);
+}
+
+// Why numbers in the attributes of an operator are not trained.
+std::string reason_of_attribute(const ir::Value& value) {
+  static constexpr std::array<std::string_view, 3> kLeaves{"target_weights", "class_weights",
+                                                           "leaf_weights"};
+  std::string_view attribute = value.origin->attribute;
+  constexpr std::string_view kTensor = "_as_tensor";
+  if (attribute.ends_with(kTensor)) attribute.remove_suffix(kTensor.size());
+  if (std::ranges::find(kLeaves, attribute) != kLeaves.end()) {
+    return "leaves of trees; splits of trees are not trained";
+  }
+  return "an attribute of an operator in the file";
+}
+
+// Why an operand of a formula is a constant; empty: it is a parameter.
+std::string reason_of_constant(const ir::Value& value, const Reading& reading, bool is_from_torch) {
+  const Tensor& numbers = value.initializer;
+  const bool is_number = numbers.num_elements() == 1;
+  if (is_of_definition(value)) return "belongs to the definition of an operator";
+  if (kind_of(value) == Kind::kAttribute) return reason_of_attribute(value);
+  if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
+  if (kind_of(value) == Kind::kConstantNode || has_constant_name(value.name)) {
+    return is_number ? "one number of a formula" : "a constant by its name";
+  }
+  if (!reading.reason.empty()) return reading.reason;
+  if (is_number) {
+    const bool is_parameter = reading.is_operand_alone ||
+                              is_named_by_program(value, is_from_torch) ||
+                              !is_formula_number(numbers.to_doubles().front());
+    return is_parameter ? "" : "one number of a formula";
+  }
+  return std::string(formula_behind(numbers));
+}
+
+// Why a table is not learned, such as one of sines and cosines; empty: it is a parameter.
+std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
+  if (is_of_definition(value)) return "belongs to the definition of an operator";
+  if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);
+  const bool is_named_constant = has_constant_name(value.name) && !is_known_layer;
+  if (is_named_constant && !has_own_values(value.initializer)) return "a constant by its name";
+  return std::string(formula_behind(value.initializer));
+}
+
+constexpr std::string_view kQuantized =
+    "quantized: integers carry no gradient; the model before quantization can be trained";
+
+bool is_quantized(const Tensor& numbers) {
+  const int bits = size_bits(numbers.dtype());
+  return bits > 0 && bits <= 8 && numbers.dtype() != DataType::kBool && numbers.dims().rank() >= 2;
+}
+
+// skl2onnx numbers what is passed from one step of a pipeline to the next: "variable2",
+// "transformed_column".
+bool is_passed_between_steps(std::string_view name) {
+  while (!name.empty() && name.back() >= '0' && name.back() <= '9') name.remove_suffix(1);
+  return name == "variable" || name == "transformed_column";
+}
+
+// The nodes before the last such values: transformers of a pipeline, not its estimator.
+std::unordered_set<const ir::Node*> find_transformers(const ir::Model& model) {
+  std::unordered_set<const ir::Node*> found;
+  if (model.producer_name != "skl2onnx") return found;
+  const ir::Graph& graph = *model.graph;
+  std::vector<const ir::Node*> open;
+  for (const ir::Node* node : graph.nodes) {
+    for (const ir::Value* output : node->outputs) {
+      const bool is_passed = output != nullptr && is_passed_between_steps(output->name) &&
+                             std::ranges::find(graph.outputs, output) == graph.outputs.end();
+      if (is_passed) open.push_back(node);
+    }
+  }
+  while (!open.empty()) {
+    const ir::Node* node = open.back();
+    open.pop_back();
+    if (node == nullptr || !found.insert(node).second) continue;
+    for (const ir::Value* input : node->inputs) {
+      if (input != nullptr) open.push_back(input->producer);
+    }
+  }
+  return found;
+}
+
+class WeightFinder {
+ public:
+  WeightFinder(const ir::Model& model, const opdef::OpRegistry& registry)
+      : registry_(registry),
+        roles_(model, registry),
+        is_from_torch_(model.producer_name == "pytorch"),
+        transformers_(find_transformers(model)) {}
+
+  std::vector<Weight> describe_all(const ir::Graph& graph) {
+    std::vector<Weight> weights;
+    for (ir::Value* value : graph.initializers) weights.push_back(describe(value));
+    if (transformers_.empty() || std::ranges::any_of(weights, &Weight::trainable)) return weights;
+    transformers_.clear();  // the estimator has been cut away
+    return describe_all(graph);
+  }
+
+ private:
+  Weight describe(ir::Value* value) const {
+    Weight weight{.value = value, .reader = roles_.first_reader(value)};
+    if (is_quantized(value->initializer) && weight.reader != nullptr) {
+      weight.reason = std::string(kQuantized);
+    } else if (!is_floating(value->initializer.dtype())) {
+      weight.reason = "no floating-point numbers";
+    } else if (value->initializer.num_elements() == 0) {
+      weight.reason = "no numbers";
+    } else if (weight.reader == nullptr) {
+      weight.reason = "no node reads it";
+    } else {
+      settle(weight);
+    }
+    return weight;
+  }
+
+  // The first place where it is a parameter; failing that, the first place and why it is not.
+  void settle(Weight& weight) const {
+    bool is_first = true;
+    const std::vector<Reading> readings = roles_.readings(weight.value);
+    const auto scale = std::ranges::find(readings, kQuantizationScale, &Reading::reason);
+    if (scale != readings.end()) {
+      weight.reason = scale->reason;
+      weight.has_gradient = true;
+      weight.reader = scale->node;
+      weight.input = scale->input;
+      return;
+    }
+    for (const Reading& reading : readings) {
+      std::string reason = reason_against(*weight.value, reading);
+      if (reason.empty() && transformers_.contains(reading.node)) {
+        reason = "of a transformer before the estimator";
+      }
+      const bool is_parameter = reason.empty();
+      weight.has_gradient =
+          weight.has_gradient || (reading.role != Role::kNone && reading.role != Role::kStatistic);
+      if (!is_parameter && !is_first) continue;
+      is_first = false;
+      weight.reason = std::move(reason);
+      weight.reader = reading.node;
+      weight.input = reading.input;
+      weight.is_statistic = reading.role == Role::kStatistic;
+      if (!is_parameter) continue;
+      weight.trainable = true;
+      weight.layer = reading.layer;
+      weight.is_of_layer = reading.role != Role::kFormula;
+      return;
+    }
+    if (is_first) weight.reason = "nothing that depends on the model's inputs reads it";
+  }
+
+  std::string reason_against(const ir::Value& value, const Reading& reading) const {
+    switch (reading.role) {
+      case Role::kNone:
+        return reading.reason;
+      case Role::kStatistic:
+        return "running statistics";
+      case Role::kFormula:
+        return reason_of_constant(value, reading, is_from_torch_);
+      case Role::kTable:
+        return reason_of_table(value, registry_.find(*reading.node) != nullptr);
+      case Role::kLayer:
+        return "";
+    }
+    return "";
+  }
+
+  const opdef::OpRegistry& registry_;
+  RoleFinder roles_;
+  bool is_from_torch_;
+  std::unordered_set<const ir::Node*> transformers_;
+};
+
+}  // namespace
+
+std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
+  return WeightFinder(model, registry).describe_all(*model.graph);
+}
+
+bool is_quantized(const WeightInfo& weight) { return weight.reason == kQuantized; }
+
+bool is_plain_number(const WeightInfo& weight) {
+  return !weight.trainable && weight.dims.num_elements() == 1;
+}
+
+bool is_of_definition(const Weight& weight) { return is_of_definition(*weight.value); }
+
+WeightInfo weight_info(const Weight& weight) {
+  WeightInfo info{.name = weight.value->name,
+                  .dtype = weight.value->initializer.dtype(),
+                  .dims = weight.value->initializer.dims(),
+                  .trainable = weight.trainable,
+                  .reason = weight.reason};
+  info.aliases = names_for_patterns(*weight.value).aliases;
+  switch (kind_of(*weight.value)) {
+    case Kind::kInitializer:
+      break;
+    case Kind::kConstantNode:
+    case Kind::kDefinition:
+      info.storage = WeightInfo::Storage::kConstantNode;
+      break;
+    case Kind::kAttribute:
+      info.storage = WeightInfo::Storage::kAttribute;
+      break;
+  }
+  if (weight.reader != nullptr) {
+    info.op_type = opdef::base_name(weight.reader->domain, weight.reader->op_type);
+    info.node = weight.reader->name;
+  }
+  return info;
+}
+
+namespace {
+
+// "'a', 'b' (a mask); 'c' (running statistics)"
+std::string names_with_reasons(const std::vector<Weight>& weights) {
+  std::vector<std::pair<std::string, std::vector<std::string>>> reasons;
+  for (const Weight& weight : weights) {
+    auto known = std::ranges::find(reasons, weight.reason, &decltype(reasons)::value_type::first);
+    if (known == reasons.end()) known = reasons.insert(known, {weight.reason, {}});
+    known->second.push_back(weight.value->name);
+  }
+  std::string text;
+  for (const auto& [reason, names] : reasons) {
+    text += (text.empty() ? "" : "; ") + base::quote_list(names) + " (" + reason + ")";
+  }
+  return text;
+}
+
+// None of the floating-point weights is left.
+[[noreturn]] void refuse_no_weight(const std::vector<Weight>& weights,
+                                   const std::vector<std::string>& names,
+                                   const std::vector<std::string>& trainable,
+                                   const std::vector<std::string>& frozen) {
+  if (names.empty()) {
+    throw ModelError({.what = "the model has no weight to train: none of its initializers and "
+                              "constants is floating-point",
+                      .hint = "Export the model with its weights as initializers; weights that are "
+                              "inputs cannot be trained."});
+  }
+  const std::string list = "Floating-point weights: " + base::quote_list(names) + ".";
+  if (!frozen.empty()) {
+    throw ModelError({.what = "there is no weight to train: all candidates are frozen by " +
+                              base::quote_list(frozen),
+                      .detail = list,
+                      .hint = trainable.empty()
+                                  ? "Give frozen= fewer weights, or a narrower pattern."
+                                  : "Give frozen= weights that trainable= does not name."});
+  }
+  throw ModelError(
+      {.what = "there is no weight to train: none looks like a parameter",
+       .detail = "Floating-point weights: " + names_with_reasons(weights) + ".",
+       .hint = "Name weights with trainable=; `report` gives the reason for each that is not "
+               "trained by default."});
+}
+
+}  // namespace
+
+std::vector<bool> match_weights(std::span<const std::string> patterns,
+                                std::span<const Weight> weights, std::string_view what,
+                                const std::function<bool(const Weight&)>& is_parameter) {
+  std::vector<WeightNames> names;
+  for (const Weight& weight : weights) names.push_back(names_for_patterns(*weight.value));
+  std::vector<bool> selected(weights.size(), false);
+  for (const std::string& pattern : patterns) {
+    const auto matched = match_patterns(std::span(&pattern, 1), names, what);
+    const auto select = [&](const auto& is_wanted) {
+      bool any = false;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        if (!matched[i] || !is_wanted(i)) continue;
+        selected[i] = any = true;
+      }
+      return any;
+    };
+    if (select([&](std::size_t i) {
+          return names[i].name == pattern ||
+                 std::ranges::find(names[i].aliases, pattern) != names[i].aliases.end();
+        })) {
+      continue;
+    }
+    if (select([&](std::size_t i) { return is_parameter(weights[i]); })) continue;
+    if (select([&](std::size_t i) {
+          return weights[i].has_gradient && !is_of_definition(weights[i]);
+        })) {
+      continue;
+    }
+    const auto first = static_cast<std::size_t>(std::ranges::find(matched, true) - matched.begin());
+    throw ModelError({.what = fmt::format("'{}' matches no parameter", pattern),
+                      .where = {.value = names[first].name},
+                      .detail = fmt::format("'{}' is not trained by default: {}.",
+                                            names[first].name, weights[first].reason),
+                      .hint = "Give its full name to train it all the same."});
+  }
+  return selected;
+}
+
+std::vector<Weight> select_weights(const std::vector<Weight>& weights,
+                                   const std::vector<std::string>& trainable,
+                                   const std::vector<std::string>& frozen) {
+  constexpr std::string_view kWhat = "floating-point weight";
+  std::vector<WeightNames> names;
+  std::vector<Weight> floating;
+  for (const Weight& weight : weights) {
+    if (!is_floating(weight.value->initializer.dtype())) continue;
+    names.push_back(names_for_patterns(*weight.value));
+    floating.push_back(weight);
+  }
+  const auto wanted = match_weights(trainable, floating, kWhat, &Weight::trainable);
+  const auto excluded = match_patterns(frozen, names, kWhat);
+  std::vector<Weight> selected;
+  for (std::size_t i = 0; i < floating.size(); ++i) {
+    const bool is_wanted = trainable.empty() ? floating[i].trainable : wanted[i];
+    if (is_wanted && !excluded[i]) selected.push_back(floating[i]);
+  }
+  if (selected.empty()) refuse_no_weight(floating, all_names(names), trainable, frozen);
+  return selected;
+}
+
+}  // namespace onnxgrad::train
