@@ -145,6 +145,8 @@ def beside(entries: list[Entry], benchmark: str) -> str:
     names = list(dict.fromkeys(e.workload for e in entries if e.benchmark == benchmark))
     found = [ratios(entries, benchmark, name, "onnxgrad", "torch").get(1) for name in names]
     known = [value for value in found if value is not None]
+    if not known:
+        return f"{len(names)} cases of onnxgrad alone"
     return (
         f"{len(known)} cases, PyTorch's time times {min(known):.2f} to {max(known):.2f}, "
         f"median {statistics.median(known):.2f}"
