@@ -107,6 +107,28 @@ constexpr const char* kCaller = R"(
 caller (float[2] x) => (float[2] y) { y = own.Cube(x) }
 )";
 
+// Shapes that are not known hide until a run that two axes have one start.
+TEST(Derivatives, SlicesOfTooManyAxesAreRefused) {
+  const Model model = Model::from_text(R"(
+<ir_version: 8, opset_import: ["" : 18]>
+cut (float x) => (float y)
+<int64[1] start = {1}, int64[1] end = {2}, int64[2] axes = {0, 1}>
+{
+  shape = Constant<value = int64[2] {3, 3}>()
+  table = Expand(x, shape)
+  part = Slice(table, start, end, axes)
+  y = ReduceSum<keepdims = 0>(part)
+}
+)");
+  EXPECT_THROW(
+      {
+        InferenceSession session(gradient(model, {.wrt = {"x"}, .fill_grad = true}),
+                                 {.threads = 1});
+        session.run({}, {{.name = "x", .tensor = Tensor::scalar(1.0F)}});
+      },
+      Error);
+}
+
 TEST(OwnOperators, HaveTheGradientThatIsRegistered) {
   const std::int64_t registration = register_operators(Model::from_text(kLibrary));
   EXPECT_EQ(registered_operators().at(0).name, "own::Cube");

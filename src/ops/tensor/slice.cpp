@@ -29,7 +29,7 @@ std::optional<Cut> dense_cut(VjpContext& ctx) {
     }
   } else {
     const auto axes = constant_ints(ctx.input(3));
-    if (!axes) return std::nullopt;
+    if (!axes || axes->size() != starts->size()) return std::nullopt;
     cut.axes = *axes;
   }
   if (ctx.input(4) != nullptr) {
