@@ -12,18 +12,6 @@ namespace onnxgrad::opdef {
 /// WeightUpdate.
 inline constexpr std::string_view kGuardedWeightUpdate = "GuardedWeightUpdate";
 
-/// `GuardedGemmWeightUpdate` of domain `onnxgrad.fused`, (A, B, w, m, ..., factor, is_done): the
-/// same with factor * op(A) op(B), of halves, as the gradient. Attributes of GemmWeightUpdate.
-inline constexpr std::string_view kGuardedGemmWeightUpdate = "GuardedGemmWeightUpdate";
-
-/// `GuardedGemmUpdate` of domain `onnxgrad.fused`, (W, A, B, factor, is_done): GemmUpdate of halves
-/// where `is_done`, else W. Attributes of GemmUpdate.
-inline constexpr std::string_view kGuardedGemmUpdate = "GuardedGemmUpdate";
-
-/// `FaultSum` of domain `onnxgrad`: the sum of x * 0, float32 of rank 0. 0 if all elements of x are
-/// finite, else NaN.
-inline constexpr std::string_view kFaultSum = "FaultSum";
-
 }  // namespace onnxgrad::opdef
 
 #endif  // ONNXGRAD_OPDEF_GUARDED_UPDATE_H_
