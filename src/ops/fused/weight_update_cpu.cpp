@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -17,18 +16,16 @@
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "opdef/guarded_update.h"
 #include "opdef/kernel.h"
 #include "ops/fused/part_update_cpu.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
-// onnxgrad.WeightUpdate, also where a condition holds, and onnxgrad.fused.GemmWeightUpdate;
-// opdef/fused.h and opdef/guarded_update.h have operands and formulas. The latter never stores the
-// gradient as a whole. A small product is computed in blocks of rows that stay in the L1 cache
-// until the update has read them, a large one hands over each part of the gradient that is complete
-// (GemmSpec::hands_over); threads share the parts. Halves that are multiplied in float32 are
-// converted first, as a whole where that needs little memory.
+// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
+// formulas. The latter never stores the gradient as a whole. A small product is computed in blocks
+// of rows that stay in the L1 cache until the update has read them, a large one hands over each
+// part of the gradient that is complete (GemmSpec::hands_over); threads share the parts. Halves
+// that are multiplied in float32 are converted first, as a whole where that needs little memory.
 
 namespace onnxgrad::ops::weight_update_cpu {
 namespace {
@@ -50,7 +47,6 @@ struct UpdateData {
   UpdateFn<T> update = nullptr;
   int gradient = 0;  ///< argument: A, if there is a product
   int b = -1;
-  opdef::KernelFn guarded = nullptr;  ///< what is done where `is_done`
   UpdatePlaces at;
   std::int64_t count = 0;
   int threads = 1;
@@ -92,20 +88,6 @@ template <class T>
 void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   update_range(data, arrays_of(data, args));
-}
-
-template <class T>
-void run_guarded(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
-  const UpdatePlaces& at = data.at;
-  if (*reinterpret_cast<const bool*>(args[at.is_done])) return data.guarded(raw, args, launch);
-  const auto keep = [&](int from, int to) {
-    if (from < 0 || args[from] == args[to]) return;
-    std::memcpy(args[to], args[from], static_cast<std::size_t>(data.count) * sizeof(T));
-  };
-  keep(at.w, at.new_w);
-  keep(at.m, at.new_m);
-  keep(at.v, at.new_v);
 }
 
 /// Blocks [first, last) of the product and the update.
@@ -282,9 +264,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
                                const std::optional<Product>& product) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
-  const bool is_guarded = request.node.op_type == opdef::kGuardedWeightUpdate;
   if (product) data->b = 1;
-  data->at = UpdatePlaces::of(&data->spec, request, product ? 2 : 1, is_guarded);
+  data->at = UpdatePlaces::of(&data->spec, request, product ? 2 : 1);
   data->update = device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
@@ -300,7 +281,6 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);
   }
-  if (is_guarded) data->guarded = std::exchange(offer.kernel.fn, run_guarded<T>);
   offer.kernel.in_place = data->at.in_place();
   offer.kernel.data = std::move(data);
   return offer;
@@ -342,7 +322,6 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
 
 void register_weight_update_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update);
-  registry.add(ir::kFusedDomain, opdef::kGuardedWeightUpdate, 1, offer_update);
   registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
 }
 
