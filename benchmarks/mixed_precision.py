@@ -23,7 +23,7 @@ import workloads
 import onnxgrad as og
 
 NAMES = [name for name in workloads.WORKLOADS if name[:2] not in ("w1", "w2", "w4")]
-PRECISIONS = ("float32", "bf16", "fp16", "stored_bf16")
+PRECISIONS = ("float32", "bf16", "fp16")
 
 
 def measure(name, threads, seconds):

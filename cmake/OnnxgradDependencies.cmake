@@ -1,6 +1,6 @@
 # Finds the libraries of docs/architecture.md and wraps those without a CMake package of their own.
 # Targets: fmt::fmt, spdlog::spdlog, nlohmann_json::nlohmann_json, protobuf::libprotobuf, ONNX::onnx,
-# hwy::hwy, re2::re2, onnxgrad::xxhash, OpenMP::OpenMP_CXX.
+# hwy::hwy, re2::re2, onnxgrad::xxhash.
 
 # ONNX's own library: in CMAKE_PREFIX_PATH, or where scripts/onnx_library.sh has put it.
 execute_process(
@@ -14,7 +14,6 @@ set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_D
 list(APPEND CMAKE_PREFIX_PATH "${_onnx_prefix}")
 
 find_package(Threads REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)

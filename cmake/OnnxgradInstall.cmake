@@ -19,7 +19,7 @@ foreach(_layer IN LISTS _layers)
   endif()
 endforeach()
 set(_libraries fmt::fmt spdlog::spdlog ONNX::onnx protobuf::libprotobuf hwy::hwy re2::re2 ZLIB::ZLIB
-  OpenMP::OpenMP_CXX Threads::Threads)
+  Threads::Threads)
 list(TRANSFORM _libraries REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>" OUTPUT_VARIABLE _build_libraries)
 
 # onnxgrad::private_dependencies is made by onnxgradConfig.cmake from the same libraries.

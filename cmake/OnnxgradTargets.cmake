@@ -1,6 +1,5 @@
 # What nearly every source includes of the standard library and fmt, compiled once for all layers. GCC
-# takes a precompiled header only with the very flags that it was made with: -fopenmp is one, so every
-# layer has it.
+# takes a precompiled header only with the very flags that it was made with.
 #
 # onnxgrad_precompile(<target> <header>): the compiled header differs from one compilation to the next, so
 # ccache is given a checksum of what it is made of (CCACHE_PCH_EXTSUM); otherwise no folder could use
@@ -28,7 +27,7 @@ endfunction()
 # GCC 12 crashes on a precompiled header that was made at a lower level than the source that includes it.
 foreach(_name kernel_precompiled core_precompiled)
   add_library(onnxgrad_${_name} OBJECT "${PROJECT_SOURCE_DIR}/src/precompiled.cpp")
-  target_link_libraries(onnxgrad_${_name} PRIVATE onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX)
+  target_link_libraries(onnxgrad_${_name} PRIVATE onnxgrad_options fmt::fmt)
   target_include_directories(onnxgrad_${_name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   onnxgrad_optimize(${_name} 3)
 endforeach()
@@ -55,7 +54,7 @@ function(onnxgrad_add_layer name)
       "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
     target_link_libraries(${target}
       PUBLIC onnxgrad_options ${arg_DEPS}
-      PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt OpenMP::OpenMP_CXX)
+      PRIVATE ${arg_PRIVATE_DEPS} fmt::fmt)
     if(arg_KERNELS)
       target_precompile_headers(${target} REUSE_FROM onnxgrad_kernel_precompiled)
     else()

@@ -2,10 +2,10 @@
 # often and run once.
 
 # GCC takes a precompiled header only with the very flags that it was made with, so all test targets
-# have the same: -fPIC also in executables (CMake says -fPIE there), -fopenmp even where unused.
+# have the same: -fPIC also in executables (CMake says -fPIE there).
 function(_onnxgrad_test_flags target)
   target_link_libraries(${target} PRIVATE
-    onnxgrad_options fmt::fmt OpenMP::OpenMP_CXX GTest::gmock GTest::gtest)
+    onnxgrad_options fmt::fmt GTest::gmock GTest::gtest)
   target_compile_options(${target} PRIVATE -O1 -fPIC)
 endfunction()
 

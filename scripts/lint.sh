@@ -80,8 +80,7 @@ clang_tidy() {
   python scripts/source_commands.py "$build"
   xargs -r -d '\n' -P "$jobs" -n 1 clang-tidy --quiet -p "$build/sources" \
     --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unused-command-line-argument \
-    --extra-arg=-Wno-ignored-gch --extra-arg=-Wno-deprecated-declarations \
-    --extra-arg=-idirafter --extra-arg="$(c++ -print-file-name=include)" <<<"$files"  # for omp.h
+    --extra-arg=-Wno-ignored-gch --extra-arg=-Wno-deprecated-declarations <<<"$files"
 }
 
 step clang-format clang_format

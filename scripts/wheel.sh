@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the wheel and makes it self-contained: auditwheel copies protobuf, Highway, libgomp and the
-# like into it under hashed names. The result is in dist/; its size is printed.
+# Builds the wheel and makes it self-contained: auditwheel copies protobuf, Highway and the like
+# into it under hashed names. The result is in dist/; its size is printed.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

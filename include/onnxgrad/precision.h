@@ -11,9 +11,6 @@ enum class Precision : std::uint8_t {
   kFloat32,   ///< of a float32 model nothing is rounded
   kBfloat16,  ///< 8 bits of precision, the range of float32
   kFloat16,   ///< 11 bits of precision; gradients are scaled, since small ones would become 0
-  /// Everything is computed in float32; what the forward pass leaves to the backward pass is stored
-  /// as bfloat16 in between, and only gradients see the rounding.
-  kStoredBfloat16,
 };
 
 /// Mixed precision: what a training step stores and multiplies in 16 bits. Matrix products and

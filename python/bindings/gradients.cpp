@@ -62,8 +62,7 @@ void bind_gradients(nb::module_& module) {
   nb::enum_<Precision>(module, "Precision")
       .value("float32", Precision::kFloat32)
       .value("bf16", Precision::kBfloat16)
-      .value("fp16", Precision::kFloat16)
-      .value("stored_bf16", Precision::kStoredBfloat16);
+      .value("fp16", Precision::kFloat16);
   nb::class_<MixedPrecision>(module, "MixedPrecision")
       .def(
           "__init__",

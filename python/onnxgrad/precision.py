@@ -18,7 +18,6 @@ _NAMES = {
     "bfloat16": "bf16",
     "fp16": "fp16",
     "float16": "fp16",
-    "stored_bf16": "stored_bf16",
 }
 
 
@@ -33,12 +32,10 @@ class Precision:
 
     Parameters
     ----------
-    type : {"float32", "bf16", "fp16", "stored_bf16"}, default="bf16"
+    type : {"float32", "bf16", "fp16"}, default="bf16"
         ``"bf16"`` has the range of float32 with 8 bits of precision, ``"fp16"`` 11 bits and a small
         range: gradients are then computed of a scaled loss. ``"bfloat16"`` and ``"float16"`` are
-        other names of the two. ``"stored_bf16"`` computes everything in float32, and stores what
-        the forward pass leaves to the backward pass as bfloat16: less memory, a loss without any
-        rounding, and gradients that see that of the stored activations.
+        other names of the two.
     float32_nodes : str or list of str, default=()
         Names of nodes or operators (``"MatMul"``), or glob patterns, that are computed from float32
         values, with their gradients and subgraphs.
@@ -65,7 +62,7 @@ class Precision:
 
     def __post_init__(self) -> None:
         if not isinstance(self.type, str) or self.type not in _NAMES:
-            raise unknown_name("precision", self.type, ["float32", "bf16", "fp16", "stored_bf16"])
+            raise unknown_name("precision", self.type, ["float32", "bf16", "fp16"])
         object.__setattr__(self, "type", _NAMES[self.type])
         nodes = tuple(patterns("float32_nodes", self.float32_nodes))
         object.__setattr__(self, "float32_nodes", nodes)

@@ -22,11 +22,11 @@ struct ForwardBackward::Impl {
 namespace {
 
 Model write(const ir::Model& graph, const WriteOptions& options) {
-  ir::Model model = ir::clone(graph);
+  ir::Model model = onnx_io::to_target_opset(graph, options.target_opset, options.inline_functions,
+                                             ops::older_body);
   model.producer_name = "onnxgrad";
   model.producer_version = version();
-  return api::wrap(onnx_io::to_target_opset(model, options.target_opset, options.inline_functions,
-                                            ops::older_body));
+  return api::wrap(std::move(model));
 }
 
 }  // namespace

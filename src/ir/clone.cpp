@@ -141,6 +141,11 @@ Model clone(const Model& model, ValueMap* map) {
   return copy;
 }
 
+std::shared_ptr<Model> writable(std::shared_ptr<const Model> model) {
+  if (model.use_count() == 1) return std::const_pointer_cast<Model>(std::move(model));
+  return std::make_shared<Model>(clone(*model));
+}
+
 void append_nodes(const Graph& from, Graph& to, ValueMap& map, std::string_view prefix) {
   copy_initializers(from, to, map, [&](const std::string& name) {
     return to.names().unique(std::string(prefix) + name);

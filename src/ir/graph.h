@@ -242,6 +242,10 @@ struct Model {
 /// given, receives old value -> new value.
 Model clone(const Model& model, std::unordered_map<const Value*, Value*>* map = nullptr);
 
+/// Returns `model` itself if nothing else holds it, else a clone: for a function that is given a
+/// model to change. Pass it with std::move where it is not used again.
+std::shared_ptr<Model> writable(std::shared_ptr<const Model> model);
+
 /// Appends copies of all nodes of `from` to `to`. `map` has the replacements of `from`'s inputs
 /// (and captured values: absent ones are kept); it receives all other values. New values get unique
 /// names: `prefix` and the old name.

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ir/builder.h"
@@ -94,6 +96,15 @@ TEST(Graph, CloneIsIndependentAndKeepsNames) {
   Value* c = model.graph->find("c");
   EXPECT_NE(map.at(c), c);
   EXPECT_EQ(map.at(c)->initializer.raw(), c->initializer.raw());  // data is shared
+}
+
+TEST(Graph, AModelThatNobodyElseHoldsIsNotCloned) {
+  std::shared_ptr<const Model> model = std::make_shared<const Model>(small_model());
+  const Model* const first = model.get();
+  const std::shared_ptr<Model> copy = writable(model);
+  EXPECT_NE(copy.get(), first);
+  EXPECT_NE(copy->graph, model->graph);
+  EXPECT_EQ(writable(std::move(model)).get(), first);
 }
 
 TEST(Graph, SortsStablyAndReportsCycles) {

@@ -121,7 +121,7 @@ bool is_among(const std::vector<ir::Value*>& values, const std::string& name) {
 
 // Initializers become inputs with a default: nothing may take their first values for constants.
 void open_initializers(TrainingInfo& info, const std::unordered_set<std::string>& changed) {
-  auto model = std::make_shared<ir::Model>(ir::clone(*info.step.model));
+  std::shared_ptr<ir::Model> model = ir::writable(std::move(info.step.model));
   for (ir::Value* value : model->graph->initializers) {
     if (!changed.contains(value->name) || value->is_input) continue;
     value->is_input = true;

@@ -91,7 +91,7 @@ struct PreparedKernel {
   std::int64_t kept_bytes = 0;       ///< of constants in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
-  std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"
+  std::string label;  ///< implementation, for plans and profiles: "blocked 15x50x100"
   double flops = 0;
   /// Everything that it may throw for. A plan lets such a kernel run before states are overwritten,
   /// so that a step that throws has changed nothing. A kernel of a gradient leaves out what the

@@ -111,7 +111,7 @@ class NormalizationFusion {
     const std::vector<Node*> before = graph_.nodes;  // making a node moves the list
     for (Node* node : before) {
       if (is_gradient(*node) && is_free(node)) changed = fuse_alone(node) || changed;
-      if (!is_normalization(*node) || is_repeated(*node)) continue;
+      if (!is_normalization(*node)) continue;
       Forward forward = follow(node);
       Node* grad = find_gradient(*node);
       if (grad == nullptr || places_[forward.last()] > places_[grad]) {
@@ -249,24 +249,12 @@ class NormalizationFusion {
     }
     for (const ir::Use& use : uses_.of(x)) {
       const Node* norm = use.input == 0 ? use.node : nullptr;
-      if (norm != nullptr && is_normalization(*norm) && !is_repeated(*norm)) return false;
+      if (norm != nullptr && is_normalization(*norm)) return false;
     }
     Backward backward{.grad = grad, .dy = grad->inputs[0]};
-    FusedNormalization op{.epsilon = grad->float_attribute("epsilon", 1e-5F)};
+    const FusedNormalization op{.epsilon = grad->float_attribute("epsilon", 1e-5F)};
     Value* shift = grad->inputs[2];  // any numbers
-    if (Value* kept = masked(backward.dy, /*drops=*/false)) {
-      take_mask_of_result(backward, kept);
-    } else if (const ClipMask mask = clip_mask_of(backward.dy); mask.y != nullptr) {
-      const Node* norm = mask.y->producer;
-      if (norm != nullptr && is_normalization(*norm) && is_gradient_of(*grad, *norm)) {
-        shift = norm->inputs[2];
-        op.low = mask.low.value_or(op.low);
-        op.high = mask.high.value_or(op.high);
-        backward.before = mask.nodes;
-        backward.dy = mask.kept;
-        backward.mask = NormMask::kInside;
-      }
-    }
+    if (Value* kept = masked(backward.dy, /*drops=*/false)) take_mask_of_result(backward, kept);
     backward.is_late = places_.at(x->producer) > places_.at(backward.place());
     if (backward.is_late && uses_.count(grad->inputs[0]) > 1) {  // others may read it before
       backward = {.grad = grad, .dy = grad->inputs[0]};
@@ -375,15 +363,6 @@ class NormalizationFusion {
     mask.y = y;
     mask.nodes.push_back(mask.kept->producer);
     mask.kept = masked(mask.kept, /*drops=*/true);
-  }
-
-  // A normalization of halves that the backward pass repeats for the masks of a Clip.
-  bool is_repeated(const Node& norm) const {
-    const Value* y = norm.outputs[0];
-    return is_widened(norm.inputs[0]) && uses_.count(y) > 0 && find_gradient(norm) != nullptr &&
-           std::ranges::all_of(uses_.of(y), [](const ir::Use& use) {
-             return is_op(use.node, "Max") || is_op(use.node, "Less") || is_op(use.node, "Greater");
-           });
   }
 
   // All readers of y must be the Clip and the masks.

@@ -34,12 +34,10 @@ constexpr Pass kFuse[] = {
     {"fuse_layer_norms", fuse_layer_norms, &opdef::FusedSupport::normalization},
     {"fuse_convolutions", fuse_convolutions, &opdef::FusedSupport::gemm_epilogue},
     {"fuse_gemm", fuse_gemm, &opdef::FusedSupport::gemm},
-    {"fuse_guarded_products", fuse_guarded_products, &opdef::FusedSupport::gemm_weight_update},
     {"fuse_gemm_updates", fuse_gemm_updates, &opdef::FusedSupport::gemm_update},
     {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
     {"fuse_scatter_updates", fuse_scatter_updates, &opdef::FusedSupport::gemm_weight_update},
-    {"fuse_guards", fuse_guards, &opdef::FusedSupport::gemm_weight_update},
     {"narrow_products", narrow_products},
     // After narrow_products: gradients of images of 16 bits stay nodes of their own.
     {"fuse_conv_updates", fuse_conv_updates, &opdef::FusedSupport::gemm_weight_update},

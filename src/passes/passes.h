@@ -123,15 +123,6 @@ bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context);
 /// onnxgrad.fused.ConvWeightUpdate or ConvDescent.
 bool fuse_conv_updates(ir::Graph& graph, const PassContext& context);
 
-/// onnxgrad.WeightUpdate whose results are all chosen by one condition, each against the value
-/// before, becomes onnxgrad.fused.GuardedWeightUpdate.
-bool fuse_guards(ir::Graph& graph, const PassContext& context);
-
-/// The same of a product of float16 that is multiplied by the inverse of a loss scale, and plain
-/// descent: onnxgrad.fused.GuardedGemmWeightUpdate and GuardedGemmUpdate. What is checked for
-/// overflows are then the operands (onnxgrad.FaultSum).
-bool fuse_guarded_products(ir::Graph& graph, const PassContext& context);
-
 /// LSTM, GRU and RNN whose gates are computed again for their gradient (onnxgrad.LSTMGates, ...)
 /// become onnxgrad.fused.LSTM, ...: the results of both nodes, computed once.
 bool keep_gates(ir::Graph& graph, const PassContext& context);

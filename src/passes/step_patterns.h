@@ -77,29 +77,6 @@ inline UpdateMatch match_weight_update(const ir::Node& node, const ir::Uses& use
   return {};
 }
 
-/// Where(is_done, result, before), `is_done` of rank 0, as a loss scale guards a new state, if that
-/// is all that reads the result, or nullptr.
-inline ir::Node* guard_of(const ir::Value& result, const ir::Value& before, const ir::Uses& uses) {
-  ir::Node* where = uses.only_reader(&result);
-  if (!is_standard(where, "Where")) return nullptr;
-  const bool keeps = where->inputs[1] == &result && where->inputs[2] == &before;
-  return keeps && where->inputs[0]->type.static_dims() == Dims{} ? where : nullptr;
-}
-
-/// The guards of the results of an onnxgrad.WeightUpdate, in their order; empty: they are not all
-/// guarded, or not alike.
-inline std::vector<ir::Node*> guards_of(const ir::Node& update, const ir::Uses& uses) {
-  std::vector<ir::Node*> guards;
-  for (std::size_t i = 0; i < update.outputs.size(); ++i) {
-    const ir::Value* result = update.outputs[i];
-    ir::Node* where = result == nullptr ? nullptr : guard_of(*result, *update.inputs[i + 1], uses);
-    if (where == nullptr) return {};
-    if (!guards.empty() && guards.front()->inputs[0] != where->inputs[0]) return {};
-    guards.push_back(where);
-  }
-  return guards;
-}
-
 }  // namespace onnxgrad::passes
 
 #endif  // ONNXGRAD_PASSES_STEP_PATTERNS_H_

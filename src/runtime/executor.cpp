@@ -36,7 +36,7 @@ struct Executor::Impl {
   };
 
   Impl(std::shared_ptr<const ir::Model> source, const Engine& engine_in, ExecutorOptions options_in)
-      : model(std::move(source)), engine(engine_in), options(std::move(options_in)) {
+      : engine(engine_in), options(std::move(options_in)) {
     if (!options.budget) options.budget = base::current_budget();
     max_plans = std::max<std::size_t>(options.max_cached_plans, 1);
     owns_tails = options.tails == nullptr;
@@ -45,7 +45,7 @@ struct Executor::Impl {
     const base::MemoryBudgetScope scope(options.budget);
     cells.seed = options.seed;
     cells.collectives = options.collectives;
-    make_program();
+    make_program(std::move(source));
     make_state();
   }
 
@@ -57,9 +57,8 @@ struct Executor::Impl {
   }
 
   // Inputs that are state and the others, requested outputs and the new state.
-  void make_program() {
-    std::unordered_map<const ir::Value*, ir::Value*> map;
-    program.model = ir::clone(*model, &map);
+  void make_program(std::shared_ptr<const ir::Model> source) {
+    program.model = std::move(*ir::writable(std::move(source)));
     ir::Graph& graph = *program.model.graph;
     pack_values(graph, engine.kernels);
     std::unordered_map<const ir::Value*, std::size_t> state_of;
@@ -316,7 +315,6 @@ struct Executor::Impl {
          .hint = "Give an array of the declared shape; named dimensions may have any size."});
   }
 
-  std::shared_ptr<const ir::Model> model;
   Engine engine;
   ExecutorOptions options;
   std::size_t max_plans = 1;

@@ -188,10 +188,11 @@ class Pin {
 
 class Executor {
  public:
-  /// Initializers, including those of inputs, become constants of the plans; inputs with a
-  /// StateBinding become state with the value of their initializer (which is required). Function
-  /// calls are expanded if no kernel supports them. Throws: UnsupportedOperatorError naming every
-  /// node without a kernel, ModelError.
+  /// A model that nothing else holds is taken over, any other copied. Initializers, including those
+  /// of inputs, become constants of the plans; inputs with a StateBinding become state with the
+  /// value of their initializer (which is required). Function calls are expanded if no kernel
+  /// supports them. Throws: UnsupportedOperatorError naming every node without a kernel,
+  /// ModelError.
   Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
            ExecutorOptions options = {});
   ~Executor();

@@ -7,21 +7,22 @@
 namespace onnxgrad::runtime {
 namespace {
 
-// An exponent of ones marks infinities and NaN. No branch in the loop, and the pragma: it becomes
-// vector code also where the compiler is careful.
+// Returns a number whose highest bit is set if one of `count` elements is infinite or NaN: these
+// have an exponent of ones, which overflows into the place of the sign when its lowest bit is
+// added. Two operations and no branch, so that the loop becomes vector code.
 template <class Bits>
-Bits any_non_finite(const std::byte* data, std::size_t count, Bits exponent) {
+Bits exponent_overflows(const std::byte* data, std::size_t count, Bits exponent) {
+  const auto lowest = static_cast<Bits>(exponent & -exponent);
   Bits found = 0;
-#pragma omp simd reduction(| : found)
   for (std::size_t i = 0; i < count; ++i) {
     Bits bits = 0;
     std::memcpy(&bits, data + i * sizeof(Bits), sizeof(Bits));
-    found = static_cast<Bits>(found | static_cast<Bits>((bits & exponent) == exponent));
+    found = static_cast<Bits>(found | static_cast<Bits>((bits & exponent) + lowest));
   }
   return found;
 }
 
-// Line by line, as later lines are fetched: the processor's own fetching ends with a page of 4 KiB.
+// Reads line by line and prefetches later lines: the processor's own prefetching ends with a page.
 template <class Bits>
 bool are_finite(const std::byte* data, std::size_t count, Bits exponent) {
   constexpr std::size_t kLine = 64 / sizeof(Bits);
@@ -30,10 +31,10 @@ bool are_finite(const std::byte* data, std::size_t count, Bits exponent) {
   std::size_t i = 0;
   for (; i + kLine <= count; i += kLine) {
     __builtin_prefetch(data + (i + kAhead * kLine) * sizeof(Bits));
-    found |= any_non_finite(data + i * sizeof(Bits), kLine, exponent);
+    found |= exponent_overflows(data + i * sizeof(Bits), kLine, exponent);
   }
-  found |= any_non_finite(data + i * sizeof(Bits), count - i, exponent);
-  return found == 0;
+  found |= exponent_overflows(data + i * sizeof(Bits), count - i, exponent);
+  return (found >> (8 * sizeof(Bits) - 1)) == 0;
 }
 
 }  // namespace

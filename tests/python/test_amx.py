@@ -38,7 +38,7 @@ OPTIONS = {"none": {}, "accumulate": {"accumulate": 2}, "clip": {"clip_norm": 1.
 CASES = pairwise(
     {
         "optimizer": ["sgd", "adam", "adamw", "lamb"],
-        "precision": ["float32", "fp16", "stored_bf16"],
+        "precision": ["float32", "fp16"],
         "threads": [1, 2, 3],
         "batch": [64, 150, 300],
         "options": list(OPTIONS),

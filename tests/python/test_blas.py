@@ -121,7 +121,7 @@ def test_gradients_by_forward_backward(openblas):
         np.testing.assert_allclose(found.weights[name], value, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16", "stored_bf16"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_precisions(openblas, precision):
     found, _ = trained("trainer", "float", "adam", 2, precision=precision)
     og.use_blas(None)

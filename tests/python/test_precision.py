@@ -185,13 +185,6 @@ class TestPlans:
         # Weights are rounded as they are packed, and gradients of weights are never stored.
         assert not any(f"{w}_bf16" in line for line in plan for w in ("w0", "w1"))
 
-    def test_a_guarded_update_is_one_kernel(self):
-        plan = self.plan_of("fp16")
-        updates = [line for line in plan if "WeightUpdate [" in line]
-        assert len(updates) == 4
-        assert all(" Guarded" in line for line in updates)
-        assert not any("Where" in line for line in plan if "select" in line and "w0" in line)
-
     def test_attention_is_one_kernel(self):
         plan = self.plan_of("bf16", "transformer")
         assert sum(" Attention [" in line for line in plan) == 1

@@ -164,20 +164,6 @@ def test_steps_are_skipped_as_in_numpy(form, place, optimizer, options):
         assert np.linalg.norm(found - wanted) < 0.02 * moved, name
 
 
-# Of many rows, operands would take more memory than the gradient.
-@pytest.mark.parametrize(("rows", "count"), [(ROWS, 3), (12, 2), (400, 0)])
-def test_the_updates_take_in_their_products(rows, count):
-    model = model_of(weights_of(3), "gemm")
-    feeds = {"X": np.ones((rows, SIZES[0]), np.float32)}
-    for optimizer, name in (("sgd", "GuardedGemmUpdate"), ("adam", "GuardedGemmWeightUpdate")):
-        session = og.TrainingSession(
-            model, "squared_error", OPTIMIZERS[optimizer](0.01), precision="fp16", threads=1
-        )
-        session.step(feeds | {session.target_name: np.ones((rows, SIZES[-1]), np.float32)})
-        plan = session._core.plan_summary()
-        assert plan.count(f" {name} [") == count
-
-
 def test_gradients_that_are_read_elsewhere_are_the_same():
     weights = weights_of(5)
     model = model_of(weights, "matmul")

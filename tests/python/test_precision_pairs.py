@@ -3,7 +3,6 @@
 import itertools
 
 import numpy as np
-import onnx
 import pytest
 
 import onnxgrad as og
@@ -11,7 +10,7 @@ from precision_kinds import SHALLOW
 
 LOSS = "softmax_cross_entropy"
 # The relative error of a training loss after a few steps.
-TOLERANCE = {"bf16": 0.03, "fp16": 0.01, "stored_bf16": 0.03}
+TOLERANCE = {"bf16": 0.03, "fp16": 0.01}
 
 
 def by_session(model, x, labels, optimizer, options):
@@ -102,19 +101,3 @@ def test_each_two_values_meet():
     for (a, left), (b, right) in itertools.combinations(FACTORS.items(), 2):
         met = {(case[a], case[b]) for case in CASES}
         assert met == set(itertools.product(left, right))
-
-
-@pytest.mark.parametrize("name", list(SHALLOW))
-def test_the_written_step_stores_bfloat16(name):
-    """Of `stored_bf16`, products read float32, and halves are only stored."""
-    model, _, _ = SHALLOW[name]()
-    step = og.training_step(model, LOSS, precision="stored_bf16")
-    onnx.checker.check_model(step, full_check=True)
-    halves = {
-        node.output[0]
-        for node in step.graph.node
-        if node.op_type == "Cast" and node.attribute[0].i == onnx.TensorProto.BFLOAT16
-    }
-    assert halves
-    readers = [node for node in step.graph.node if set(node.input) & halves]
-    assert {node.op_type for node in readers} == {"Cast"}

@@ -191,8 +191,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         "float32",
         _MODEL,
         "What is multiplied and stored in 16 bits: float32 (nothing), bf16 or fp16, or "
-        "fp16:loss_scale=X,growth_interval=N; stored_bf16: what the backward pass reads is only "
-        "stored in 16 bits.",
+        "fp16:loss_scale=X,growth_interval=N.",
         "NAME",
     ),
     TrainOption(

@@ -91,7 +91,7 @@ class ForwardBackward:
         Whether, in training passes, Dropout drops elements and BatchNormalization uses the
         statistics of the batch (and updates the running ones), even if the model was exported for
         inference. ``"auto"``: Dropout, and each BatchNormalization whose scale or bias is trained.
-    precision : {"float32", "bf16", "fp16", "stored_bf16"} or Precision, default="float32"
+    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
         What training passes multiply in 16 bits, and save between them, see `onnxgrad.Precision`.
         With ``"fp16"`` scale the gradients of the outputs yourself.
     device : {"cpu"}, default="cpu"

@@ -102,7 +102,7 @@ class TrainingSession(NotPickled):
         Where nothing is opened, `evaluate`, `predict` and `Trainer` run the model on as many rows
         as the file says, and fill up what is left with rows of weight 0; `step` takes whole
         batches. `batch_line` says what was done.
-    precision : {"float32", "bf16", "fp16", "stored_bf16"} or Precision, default="float32"
+    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
         What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The
         weights stay float32.
     skip_non_finite : bool, default=False

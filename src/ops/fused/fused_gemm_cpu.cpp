@@ -1,10 +1,7 @@
-#include <cstring>
-#include <memory>
 #include <utility>
 
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "opdef/guarded_update.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
@@ -47,40 +44,11 @@ opdef::KernelOffer offer_gemm_update(const opdef::KernelRequest& request) {
   return offer_product(request, std::move(spec));
 }
 
-struct GuardedData {
-  opdef::PreparedKernel update;
-  std::size_t bytes = 0;  ///< of W
-};
-constexpr int kIsDone = 4;
-constexpr int kNewW = 5;
-
-void run_guarded_update(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& data = *static_cast<const GuardedData*>(raw);
-  if (*reinterpret_cast<const bool*>(args[kIsDone])) {
-    data.update.fn(data.update.data.get(), args, launch);
-  } else if (args[0] != args[kNewW]) {
-    std::memcpy(args[kNewW], args[0], data.bytes);
-  }
-}
-
-opdef::KernelOffer offer_guarded_update(const opdef::KernelRequest& request) {
-  if (!is_half(request.inputs[1].dtype)) return decline_dtype(request, request.inputs[1].dtype);
-  opdef::KernelOffer offer = offer_gemm_update(request);
-  if (offer.kernel.fn == nullptr) return offer;
-  GuardedData data{.update = offer.kernel,
-                   .bytes = static_cast<std::size_t>(
-                       request.outputs[0].dims.size_bytes(request.outputs[0].dtype))};
-  offer.kernel.fn = run_guarded_update;
-  offer.kernel.data = std::make_shared<const GuardedData>(std::move(data));
-  return offer;
-}
-
 }  // namespace
 
 void register_fused_gemm_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kGemm, 1, offer_gemm);
   registry.add(ir::kFusedDomain, opdef::kGemmUpdate, 1, offer_gemm_update);
-  registry.add(ir::kFusedDomain, opdef::kGuardedGemmUpdate, 1, offer_guarded_update);
 }
 
 }  // namespace onnxgrad::ops::fused_gemm_cpu

@@ -20,14 +20,13 @@ namespace onnxgrad::ops {
 /// Positions among the arguments of a kernel; -1: absent.
 struct UpdatePlaces {
   int w = -1, m = -1, v = -1, rate = -1, epsilon = -1, shrink = -1;
-  int factor = -1, is_done = -1;
   int new_w = -1, new_m = -1, new_v = -1;
   int scratch = -1;
 
   /// Those of `update`, the last inputs of a node, from w = argument `first` on; nullptr: of plain
   /// descent, (w, rate) -> w'.
   static UpdatePlaces of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
-                         int first, bool is_guarded = false, bool has_factor = false) {
+                         int first) {
     const bool has_m = update != nullptr;
     const bool has_v = has_m && update->has_v();
     UpdatePlaces at;
@@ -38,8 +37,6 @@ struct UpdatePlaces {
     at.rate = next++;
     if (has_m && update->has_epsilon()) at.epsilon = next++;
     if (has_m && update->shrinks) at.shrink = next++;
-    if (has_factor) at.factor = next++;
-    if (is_guarded) at.is_done = next++;
     ONNXGRAD_ASSERT(static_cast<std::size_t>(next) == request.inputs.size());
     at.new_w = next++;
     if (has_m) at.new_m = next++;

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -17,18 +16,16 @@
 #include "device/cpu/update.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "opdef/guarded_update.h"
 #include "opdef/kernel.h"
 #include "ops/fused/part_update_cpu.h"
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
-// onnxgrad.WeightUpdate, onnxgrad.fused.GemmWeightUpdate, and both where a condition holds;
-// opdef/fused.h and opdef/guarded_update.h have operands and formulas. The gradient is never stored
-// as a whole. A small product is computed in blocks of rows that stay in the L1 cache until the
-// update has read them, a large one hands over each part of the gradient that is complete
-// (GemmSpec::hands_over); threads share the parts. Halves that are multiplied in float32 are
-// converted first, as a whole where that needs little memory.
+// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
+// formulas. The latter never stores the gradient as a whole. A small product is computed in blocks
+// of rows that stay in the L1 cache until the update has read them, a large one hands over each
+// part of the gradient that is complete (GemmSpec::hands_over); threads share the parts. Halves
+// that are multiplied in float32 are converted first, as a whole where that needs little memory.
 
 namespace onnxgrad::ops::weight_update_cpu {
 namespace {
@@ -50,7 +47,6 @@ struct UpdateData {
   UpdateFn<T> update = nullptr;
   int gradient = 0;  ///< argument: A, if there is a product
   int b = -1;
-  opdef::KernelFn guarded = nullptr;  ///< what is done where `is_done`
   UpdatePlaces at;
   std::int64_t count = 0;
   int threads = 1;
@@ -94,43 +90,18 @@ void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*
   update_range(data, arrays_of(data, args));
 }
 
-template <class T>
-void run_guarded(const void* raw, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
-  const UpdatePlaces& at = data.at;
-  if (*reinterpret_cast<const bool*>(args[at.is_done])) return data.guarded(raw, args, launch);
-  const auto keep = [&](int from, int to) {
-    if (from < 0 || args[from] == args[to]) return;
-    std::memcpy(args[to], args[from], static_cast<std::size_t>(data.count) * sizeof(T));
-  };
-  keep(at.w, at.new_w);
-  keep(at.m, at.new_m);
-  keep(at.v, at.new_v);
-}
-
-/// What the product is multiplied by.
-template <class T>
-double factor_of(const UpdateData<T>& data, std::byte* const* args) {
-  const int place = data.at.factor;
-  return place < 0 ? 1 : static_cast<double>(*reinterpret_cast<const T*>(args[place]));
-}
-
 /// Blocks [first, last) of the product and the update.
 template <class T>
 void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::byte* a,
-                   const std::byte* b, double factor, std::byte* scratch, std::int64_t first,
-                   std::int64_t last) {
+                   const std::byte* b, std::byte* scratch, std::int64_t first, std::int64_t last) {
   block.gradient = reinterpret_cast<const T*>(scratch);
   block.skip(first * data.block_rows * data.columns);
   const device::FlushDenormals flush;  // once, not by each update
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t row = i * data.block_rows;
     const bool is_whole = row + data.block_rows <= data.rows;
-    (is_whole ? data.gemm : data.last_gemm)({.a = a + i * data.a_step,
-                                             .b = b,
-                                             .c = scratch,
-                                             .scratch = scratch + data.product_bytes,
-                                             .factor = factor});
+    (is_whole ? data.gemm : data.last_gemm)(
+        {.a = a + i * data.a_step, .b = b, .c = scratch, .scratch = scratch + data.product_bytes});
     block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
     update_range(data, block);
     block.skip(block.count);
@@ -147,10 +118,9 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   const std::byte* a = args[data.gradient];
   const std::byte* b = args[data.b];
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
-  const double factor = factor_of(data, args);
-  if (data.block_threads == 1) return update_blocks(data, arrays, a, b, factor, scratch, 0, blocks);
+  if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
   device::on_threads(data.block_threads, [&](const device::Share& share) {
-    update_blocks(data, arrays, a, b, factor, scratch + share.thread * data.thread_scratch,
+    update_blocks(data, arrays, a, b, scratch + share.thread * data.thread_scratch,
                   share.first(blocks), share.last(blocks));
   });
 }
@@ -184,7 +154,6 @@ void run_product_with_updates(const void* raw, std::byte* const* args,
   data.gemm({.a = args[data.gradient],
              .b = args[data.b],
              .scratch = args[data.at.scratch],
-             .factor = factor_of(data, args),
              .finished = update_part<T>,
              .context = &update,
              .touched = {update.arrays.w, update.arrays.m, update.arrays.v}});
@@ -295,11 +264,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
                                const std::optional<Product>& product) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
-  const bool is_guarded = request.node.op_type == opdef::kGuardedWeightUpdate ||
-                          request.node.op_type == opdef::kGuardedGemmWeightUpdate;
   if (product) data->b = 1;
-  data->at = UpdatePlaces::of(&data->spec, request, product ? 2 : 1, is_guarded,
-                              /*has_factor=*/is_guarded && product);
+  data->at = UpdatePlaces::of(&data->spec, request, product ? 2 : 1);
   data->update = device::find_update<T>(data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
@@ -315,7 +281,6 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);
   }
-  if (is_guarded) data->guarded = std::exchange(offer.kernel.fn, run_guarded<T>);
   offer.kernel.in_place = data->at.in_place();
   offer.kernel.data = std::move(data);
   return offer;
@@ -353,18 +318,11 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
   return offer_any(request, Product{.gemm = *gemm, .rounds_b = rounds_b});
 }
 
-opdef::KernelOffer offer_guarded_product(const opdef::KernelRequest& request) {
-  if (!is_half(request.inputs[0].dtype)) return decline_dtype(request, request.inputs[0].dtype);
-  return offer_product_and_update(request);
-}
-
 }  // namespace
 
 void register_weight_update_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update);
-  registry.add(ir::kFusedDomain, opdef::kGuardedWeightUpdate, 1, offer_update);
   registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
-  registry.add(ir::kFusedDomain, opdef::kGuardedGemmWeightUpdate, 1, offer_guarded_product);
 }
 
 }  // namespace onnxgrad::ops::weight_update_cpu

@@ -11,7 +11,6 @@
 #include "ir/builder.h"
 #include "ir/inline.h"
 #include "opdef/fused.h"
-#include "opdef/guarded_update.h"
 #include "ops/testing/case_runner.h"
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
@@ -180,9 +179,9 @@ TEST(GemmWeightUpdate, OfAllProducts) {
   }
 }
 
-// factor * A * B of halves in double, as float32.
+// A * B of halves in double, as float32.
 Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, const Dims& dims,
-                   std::int64_t k, bool transpose_a, bool transpose_b, double factor) {
+                   std::int64_t k, bool transpose_a, bool transpose_b) {
   const std::int64_t m = dims[0];
   const std::int64_t n = dims[1];
   std::vector<float> sums;
@@ -193,15 +192,14 @@ Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, c
         sum += a[static_cast<std::size_t>(transpose_a ? p * m + i : i * k + p)] *
                b[static_cast<std::size_t>(transpose_b ? j * k + p : p * n + j)];
       }
-      sums.push_back(static_cast<float>(factor * sum));
+      sums.push_back(static_cast<float>(sum));
     }
   }
   return Tensor::from(sums, dims);
 }
 
 // Products that are handed over, in float32 and by blocks of halves, and that are not.
-TEST(GuardedGemmWeightUpdate, UpdatesOrKeeps) {
-  constexpr double kFactor = 0x1p-3;
+TEST(GemmWeightUpdate, OfHalves) {
   const Variant variant{UpdateRule::kAdam, 0.1, true};
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     for (const auto& [m, n, k] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{20, 30, 7},
@@ -221,26 +219,18 @@ TEST(GuardedGemmWeightUpdate, UpdatesOrKeeps) {
         const Dims dims{m, n};
         const Tensor gradient = gradient_of(a.cast(DataType::kFloat64).to_doubles(),
                                             half_b.cast(DataType::kFloat64).to_doubles(), dims, k,
-                                            transpose_a, transpose_b, kFactor);
-        const KernelCall plain = update_call(variant, DataType::kFloat32, dims, {gradient});
-        const std::vector<Tensor> updated = run_plain(plain);
+                                            transpose_a, transpose_b);
+        const std::vector<Tensor> updated =
+            run_plain(update_call(variant, DataType::kFloat32, dims, {gradient}));
         KernelCall call =
             update_call(variant, DataType::kFloat32, dims, {a, rounds_b ? b : half_b});
-        call.op_type = opdef::kGuardedGemmWeightUpdate;
         call.attributes.push_back({.name = "transA", .value = std::int64_t{transpose_a}});
         call.attributes.push_back({.name = "transB", .value = std::int64_t{transpose_b}});
-        call.inputs.push_back(Tensor::scalar(static_cast<float>(kFactor)));
         call.threads = 1 + kind % 3;
-        for (const bool is_done : {true, false}) {
-          call.inputs.push_back(Tensor::scalar(is_done));
-          const std::vector<KernelRun> runs = run_offers(call);
-          ASSERT_EQ(runs.size(), 1U);
-          for (std::size_t i = 0; i < updated.size(); ++i) {
-            const Tensor& given = runs[0].outputs[i];
-            const Tensor& expected = is_done ? updated[i] : plain.inputs[i + 1];
-            EXPECT_EQ(compare(given, expected, is_done ? 1e-4 : 0), "") << m << " " << kind;
-          }
-          call.inputs.pop_back();
+        const std::vector<KernelRun> runs = run_offers(call);
+        ASSERT_EQ(runs.size(), 1U);
+        for (std::size_t i = 0; i < updated.size(); ++i) {
+          EXPECT_EQ(compare(runs[0].outputs[i], updated[i], 1e-4), "") << m << " " << kind;
         }
       }
     }

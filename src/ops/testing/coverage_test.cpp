@@ -17,7 +17,6 @@
 #include "onnx/schema_info.h"
 #include "opdef/collectives.h"
 #include "opdef/fused.h"
-#include "opdef/guarded_update.h"
 #include "ops/testing/case_runner.h"
 
 // Fails for an operator that the sample cases leave something of untested: adding an operator to
@@ -231,12 +230,8 @@ TEST(Coverage, EveryInputThatMayBeFloatingIsSo) {
 
 TEST(Coverage, EveryFunctionIsCalledByAGradient) {
   for (const opdef::OpDef* def : builtin_ops().all()) {
-    // What optimizers, loss scales and workers call is in no gradient, and where users stop one is
-    // in no case.
-    if (def->domain != ir::kFunctionDomain || def->op_type == opdef::kWeightUpdate ||
-        def->op_type == opdef::kFaultSum) {
-      continue;
-    }
+    // What optimizers and workers call is in no gradient, and where users stop one is in no case.
+    if (def->domain != ir::kFunctionDomain || def->op_type == opdef::kWeightUpdate) continue;
     if (std::ranges::find(opdef::kCollectives, def->op_type) != std::end(opdef::kCollectives)) {
       continue;
     }

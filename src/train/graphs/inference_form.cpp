@@ -22,6 +22,19 @@ bool is_true(const Value* value) {
 
 class Leaver {
  public:
+  // Returns whether leave() may change something.
+  static bool has_training(const ir::Graph& graph) {
+    return std::ranges::any_of(graph.nodes, [](const Node* node) {
+      if (std::ranges::any_of(node->subgraphs(),
+                              [](const ir::Graph* body) { return has_training(*body); })) {
+        return true;
+      }
+      if (!node->domain.empty()) return false;
+      if (node->op_type == "Dropout") return is_true(node->input(2));
+      return node->op_type == "BatchNormalization" && is_training_norm(*node);
+    });
+  }
+
   // Returns whether anything has changed.
   bool leave(ir::Graph& graph) {
     bool has_changed = false;
@@ -52,14 +65,17 @@ class Leaver {
         [&](const Value* value) { return value != nullptr && uses.count(value) > 0; });
   }
 
-  // In training mode since opset 14 by an attribute, before by further outputs. The running
-  // statistics after it are those before it.
+  // In training mode since opset 14 by an attribute, before by further outputs.
+  static bool is_training_norm(const Node& node) {
+    return node.int_attribute("training_mode", 0) != 0 ||
+           std::any_of(node.outputs.begin() + 1, node.outputs.end(),
+                       [](const Value* value) { return value != nullptr; });
+  }
+
+  // The running statistics after it are those before it.
   static bool leave_norm(Node& node, ir::Graph& graph,
                          std::unordered_map<const Value*, Value*>& replaced) {
-    const bool has_flag = node.int_attribute("training_mode", 0) != 0;
-    const bool has_outputs = std::any_of(node.outputs.begin() + 1, node.outputs.end(),
-                                         [](const Value* value) { return value != nullptr; });
-    if (!has_flag && !has_outputs) return false;
+    if (!is_training_norm(node)) return false;
     if (node.outputs.size() > kFirstBuffer && reads_buffers(node, graph)) return false;
     for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
       if (node.output(i) == nullptr) continue;
@@ -99,9 +115,14 @@ bool leave_training(ir::Model& model) {
 }
 
 std::shared_ptr<const ir::Model> in_inference_form(std::shared_ptr<const ir::Model> model) {
-  auto copy = std::make_shared<ir::Model>(ir::clone(*model));
-  if (!leave_training(*copy)) return model;
-  return copy;
+  const bool has_training = Leaver::has_training(*model->graph) ||
+                            std::ranges::any_of(model->functions, [](const ir::Function& function) {
+                              return Leaver::has_training(*function.body);
+                            });
+  if (!has_training) return model;
+  std::shared_ptr<ir::Model> form = ir::writable(std::move(model));
+  leave_training(*form);
+  return form;
 }
 
 }  // namespace onnxgrad::train

@@ -16,7 +16,7 @@ const Tensor* constant_tensor(const ir::Value* value);
 /// Returns whether anything has changed.
 bool leave_training(ir::Model& model);
 
-/// A copy in inference mode; `model` itself if it is.
+/// Returns `model` in inference mode: itself if it is or nothing else holds it, else a copy.
 std::shared_ptr<const ir::Model> in_inference_form(std::shared_ptr<const ir::Model> model);
 
 }  // namespace onnxgrad::train

@@ -111,6 +111,8 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
 
 void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& outputs) {
   const runtime::Engine& engine = builtin_engine();
+  const std::vector<const Node*> as_given(model.graph->nodes.begin(), model.graph->nodes.end());
+  if (!runtime::find_unsupported(model, engine, as_given)) return;
   std::unordered_map<const Value*, Value*> map;
   const ir::Model packed = ir::clone(model, &map);  // kernels run sequences as bytes
   runtime::pack_values(*packed.graph, engine.kernels);

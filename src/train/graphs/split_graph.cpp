@@ -101,11 +101,11 @@ class Splitter {
     for (RunnableOutput& output : split_.outputs) {
       output_values_.push_back(std::exchange(output.value, nullptr));
     }
-    const ir::Model as_exported = ir::clone(model_);
+    ir::Model as_exported = ir::clone(model_);
     choose_weights();
     choose_inputs();
     inputs_ = graph_.inputs;
-    split_.inference = inference_model(as_exported);
+    split_.inference = inference_model(std::move(as_exported));
     add_gradients();
     sort_nodes();
     std::vector<Value*> forward_outputs = output_values_;
@@ -307,9 +307,8 @@ class Splitter {
   }
 
   // The model as it was exported, with the inputs of the forward graph.
-  std::shared_ptr<ir::Model> inference_model(const ir::Model& as_exported) const {
-    std::unordered_map<const Value*, Value*> map;
-    auto model = std::make_shared<ir::Model>(ir::clone(as_exported, &map));
+  std::shared_ptr<ir::Model> inference_model(ir::Model as_exported) const {
+    auto model = std::make_shared<ir::Model>(std::move(as_exported));
     ir::Graph& graph = *model->graph;
     graph.inputs.clear();
     for (const Value* input : inputs_) {

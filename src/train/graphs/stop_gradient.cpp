@@ -154,7 +154,7 @@ std::shared_ptr<const ir::Model> with_stops(std::shared_ptr<const ir::Model> wor
                       .where = {.value = value->name},
                       .hint = "Leave it as it is with frozen=."});
   }
-  auto stopped = std::make_shared<ir::Model>(ir::clone(*working));
+  std::shared_ptr<ir::Model> stopped = ir::writable(std::move(working));
   stop_gradients(*stopped, registry, names);
   return stopped;
 }

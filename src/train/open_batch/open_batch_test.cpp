@@ -19,7 +19,7 @@ namespace {
 
 std::shared_ptr<const ir::Model> working_copy(const std::string& text) {
   const auto file = onnx_io::load_text("<ir_version: 8, opset_import: [\"\" : 18]>\n" + text);
-  return std::make_shared<const ir::Model>(to_working_copy(file));
+  return std::make_shared<const ir::Model>(onnx_io::to_working_copy(file, builtin_import_engine()));
 }
 
 struct OpenBatchCase {

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "opdef/guarded_update.h"
 #include "train/tools/collectives.h"
 
 namespace onnxgrad::train {
@@ -16,8 +15,8 @@ Value* sum_of_faults(GraphBuilder& g, std::span<Value* const> values) {
   Value* total = nullptr;
   for (Value* value : values) {
     const bool is_scalar = value->type.has_rank() && value->type.rank() == 0;
-    Value* sum = is_scalar ? g.cast(g.scale(value, 0), DataType::kFloat32)
-                           : g.call(opdef::kFaultSum, {value}, 1)[0];
+    Value* zeros = g.scale(value, 0);
+    Value* sum = g.cast(is_scalar ? zeros : g.reduce_sum(zeros, {}, false), DataType::kFloat32);
     total = total == nullptr ? sum : g.add(total, sum);
   }
   return total;

@@ -36,7 +36,6 @@ class Lowering {
         scope_(scope),
         half_type_(precision.type == Precision::kFloat16 ? DataType::kFloat16
                                                          : DataType::kBfloat16),
-        stores_only_(precision.type == Precision::kStoredBfloat16),
         suffix_(precision.type == Precision::kFloat16 ? "_fp16" : "_bf16"),
         uses_(g.graph()),
         kinds_(g.graph(), registry, scope, precision.float32_nodes, uses_) {}
@@ -142,23 +141,6 @@ class Lowering {
     }
   }
 
-  // Of computation in float32: what the forward pass leaves to the backward pass.
-  bool is_stored_between(const Value& value, const Frame& frame) const {
-    constexpr std::int64_t kFewest = 1024;
-    const auto dims = value.type.static_dims();
-    if (frame.graph != &g_.graph() || is_backward(*value.producer, frame) ||
-        !frame.ahead.contains(&value) || distance_.contains(&value) ||
-        (dims && dims->num_elements() < kFewest)) {
-      return false;
-    }
-    if (!is_in_attention(&value)) return is_left_to_backward(value, frame, true);
-    return is_kept_softmax(value, frame) ||
-           std::ranges::any_of(uses_.of(&value), [&](const ir::Use& use) {
-             return use.node != nullptr && is_backward(*use.node, frame) &&
-                    !kinds_.is_attention(use.node) && kind(*use.node) != NodeKind::kShape;
-           });
-  }
-
   // The shares of an attention that the backward pass reads.
   bool is_kept_softmax(const Value& value, const Frame& frame) const {
     return value.producer->op_type == "Softmax" && !is_backward(*value.producer, frame) &&
@@ -182,9 +164,7 @@ class Lowering {
   void note_distance(const Value& value, const Frame& frame) {
     const Node& node = *value.producer;
     if (is_backward(node, frame) || node.graph != &g_.graph()) return;
-    const NodeKind what = kind(node);
-    const bool moves = stores_only_ && what == NodeKind::kMovement && node.outputs.size() == 1;
-    if (what != NodeKind::kElementwise && !moves) return;
+    if (kind(node) != NodeKind::kElementwise) return;
     int distance = 0;
     for (Value* input : node.inputs) {
       if (!is_wide(input) || input->producer == nullptr || twin_.contains(input)) continue;
@@ -242,7 +222,6 @@ class Lowering {
     if (from == NodeKind::kReduction || from == NodeKind::kExcluded || from == NodeKind::kShape)
       return false;
     if (from == NodeKind::kWide && value.output_index != 0) return false;
-    if (stores_only_) return is_stored_between(value, frame) && !is_computed_again(value, frame);
     if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
     if (!frame.ahead.contains(&value)) return false;
     const auto uses = uses_.of(&value);
@@ -281,7 +260,7 @@ class Lowering {
     const bool backward = is_backward(node, frame);
     const NodeKind what = kind(node);
     count_product(node);
-    if (what == NodeKind::kProduct && !stores_only_) {
+    if (what == NodeKind::kProduct) {
       for (std::size_t i = 0; i < kinds_.num_operands(node); ++i) {
         if (kinds_.is_attention(&node) && is_in_attention(node.inputs[i])) continue;
         if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
@@ -289,8 +268,7 @@ class Lowering {
         }
       }
     }
-    const bool moves_half =
-        !stores_only_ && what == NodeKind::kMovement && !kinds_.is_attention(&node);
+    const bool moves_half = what == NodeKind::kMovement && !kinds_.is_attention(&node);
     if (moves_half && move_half(node, frame)) return;
     if (what != NodeKind::kShape) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -312,26 +290,18 @@ class Lowering {
       if (output == nullptr) continue;
       if (is_stored(*output, frame)) {
         store(output, frame);
-      } else if (stores_only_ && is_stored_normalization(*output) &&
-                 is_stored_between(*output, frame)) {
-        repeat_normalization(node, frame);
-      } else if (distance_.contains(output) && is_left_to_backward(*output, frame, false)) {
+      } else if (distance_.contains(output) && is_left_to_backward(*output, frame)) {
         rounded_[1][output] = again(output, frame);
       }
     }
   }
 
-  // Whether the backward pass reads elements of it, with `moved` also of what nodes make of it that
-  // only move elements.
-  bool is_left_to_backward(const Value& value, const Frame& frame, bool moved) const {
+  // Returns whether the backward pass reads elements of it.
+  bool is_left_to_backward(const Value& value, const Frame& frame) const {
     return std::ranges::any_of(uses_.of(&value), [&](const ir::Use& use) {
-      if (use.node == nullptr) return false;
+      if (use.node == nullptr || !is_backward(*use.node, frame)) return false;
       const NodeKind by = kind(*use.node);
-      if (is_backward(*use.node, frame)) return by != NodeKind::kShape && by != NodeKind::kExcluded;
-      if (!moved || by != NodeKind::kMovement || use.input != 0) return false;
-      return std::ranges::any_of(use.node->outputs, [&](const Value* next) {
-        return next != nullptr && is_left_to_backward(*next, frame, true);
-      });
+      return by != NodeKind::kShape && by != NodeKind::kExcluded;
     });
   }
 
@@ -349,22 +319,6 @@ class Lowering {
     frame.nodes.push_back(frame.graph->make_node(node.op_type, std::move(inputs), {result},
                                                  node.name, node.attributes, node.domain));
     return twin_[value] = result;
-  }
-
-  // For the masks of a Clip, from the input that is stored. A plan computes no more than the masks.
-  void repeat_normalization(const Node& node, Frame& frame) {
-    std::vector<Value*> inputs = node.inputs;
-    inputs[0] = twin_.at(inputs[0]);
-    std::vector<Value*> results;
-    for (const Value* output : node.outputs) {
-      results.push_back(output == nullptr ? nullptr
-                                          : frame.graph->add_value(frame.graph->names().unique(
-                                                                       output->name + "_again"),
-                                                                   output->type));
-    }
-    rounded_[1][node.outputs[0]] = results[0];
-    frame.nodes.push_back(frame.graph->make_node(node.op_type, std::move(inputs), results,
-                                                 node.name, node.attributes));
   }
 
   void count_product(const Node& node) {
@@ -455,10 +409,6 @@ class Lowering {
   // passes may be separated, and then the half is what is saved.
   void store(Value* value, Frame& frame) {
     Value* half = add_half(value, frame);
-    if (stores_only_) {
-      rounded_[1][value] = twin_[value] = add_rounded(*value, half, frame);
-      return;
-    }
     stored_.insert(value);
     for (Map& map : rounded_) map[value] = add_rounded(*value, half, frame);
     twin_[rounded_[0][value]] = rounded_[1][value];
@@ -492,7 +442,6 @@ class Lowering {
   GraphBuilder& g_;
   const PrecisionScope& scope_;
   DataType half_type_;
-  bool stores_only_;  // products are of float32
   std::string suffix_;
   ir::Uses uses_;
   NodeKinds kinds_;

@@ -44,7 +44,6 @@ class PrecisionTest : public testing::Test {
         autodiff::add_vjp(g_, registry, outputs, seeds, wrt, nullptr, nullptr, &scope.backward);
     graph().outputs = gradients;
     graph().outputs.push_back(outputs[0]);
-    for (const auto& [node, origin] : scope.backward) backward_.push_back(node);
     lower_precision(g_, registry, precision, scope);
     EXPECT_EQ(ir::find_fault(graph()), "");
     return gradients;
@@ -56,9 +55,6 @@ class PrecisionTest : public testing::Test {
   /// A number of 16 bits in float32.
   static bool is_rounded(const Value* value, DataType half) {
     return is_cast(value, kFloat) && value->producer->inputs[0]->dtype() == half;
-  }
-  bool is_backward(const Node* node) const {
-    return std::ranges::find(backward_, node) != backward_.end();
   }
   std::vector<const Node*> nodes(std::string_view op_type) {
     std::vector<const Node*> found;
@@ -73,15 +69,9 @@ class PrecisionTest : public testing::Test {
     found.insert(found.end(), more.begin(), more.end());
     return found;
   }
-  std::int64_t count_casts_to(DataType dtype) {
-    return std::ranges::count_if(graph().nodes, [&](const Node* node) {
-      return node->op_type == "Cast" && node->outputs[0]->dtype() == dtype;
-    });
-  }
 
   Draft draft_;
   ir::GraphBuilder& g_ = draft_.g;
-  std::vector<const Node*> backward_;
 };
 
 class HalfTest : public PrecisionTest, public testing::WithParamInterface<Precision> {
@@ -164,29 +154,6 @@ TEST_F(PrecisionTest, Float32ChangesNothing) {
   EXPECT_EQ(nodes("Cast").size(), 0U);
 }
 
-TEST_F(PrecisionTest, StoredValuesAreRoundedForTheBackwardPassAlone) {
-  Value* w = input("w", {64, 48});
-  Value* v = input("v", {48, 32});
-  Value* h = g_.op("Softmax", {g_.matmul(input("x", {64, 64}), w)});
-  lower(g_.matmul(h, v), {w, v}, {.type = Precision::kStoredBfloat16});
-  for (const Node* node : graph().nodes) {
-    if (node->op_type == "Cast") continue;
-    for (const Value* operand : node->inputs) {
-      if (operand == nullptr || !is_rounded(operand, DataType::kBfloat16)) continue;
-      EXPECT_TRUE(is_backward(node)) << node->op_type;
-    }
-  }
-  EXPECT_EQ(count_casts_to(DataType::kBfloat16), 1);  // the softmax
-}
-
-TEST_F(PrecisionTest, StoredValuesHaveASizeBelowWhichTheyAreKept) {
-  Value* w = input("w", {64, 8});
-  Value* v = input("v", {8, 4});
-  Value* h = g_.op("Softmax", {g_.matmul(input("x", {2, 64}), w)});
-  lower(g_.matmul(h, v), {w, v}, {.type = Precision::kStoredBfloat16});
-  EXPECT_EQ(nodes("Cast").size(), 0U);
-}
-
 // Convolution, BatchNormalization, Clip, convolution.
 class ClippedNormalizationTest : public PrecisionTest {
  protected:
@@ -220,21 +187,6 @@ TEST_F(ClippedNormalizationTest, WhatTheClipReadsIsNotStored) {
   EXPECT_TRUE(has_half(sums_));
   EXPECT_FALSE(has_half(norm_));
   EXPECT_TRUE(has_half(clipped_));
-}
-
-TEST_F(ClippedNormalizationTest, StoredTheBackwardPassRepeatsItFromTheHalf) {
-  Value* y = write();
-  lower(y, {w_, v_}, {.type = Precision::kStoredBfloat16});
-  EXPECT_TRUE(has_half(sums_));
-  EXPECT_FALSE(has_half(norm_));
-  EXPECT_TRUE(has_half(clipped_));
-  const std::vector<const Node*> norms = nodes("BatchNormalization");
-  ASSERT_EQ(norms.size(), 2U);
-  EXPECT_EQ(norms[0]->inputs[0], sums_);
-  EXPECT_TRUE(is_rounded(norms[1]->inputs[0], DataType::kBfloat16));
-  const ir::Uses uses(graph());
-  for (const ir::Use& use : uses.of(norm_)) EXPECT_EQ(use.node->op_type, "Clip");
-  EXPECT_GT(uses.count(norms[1]->outputs[0]), 0U);
 }
 
 TEST_F(PrecisionTest, OptionsOutOfRangeAreRefused) {

@@ -1,6 +1,7 @@
 #include "train/session/forward_runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "train/tools/feeds.h"
@@ -22,9 +23,9 @@ runtime::ExecutorOptions with_stream_of(const StepRunner& step, runtime::Executo
 
 }  // namespace
 
-ForwardRunner::ForwardRunner(const std::shared_ptr<const ir::Model>& model, const StepRunner& step,
+ForwardRunner::ForwardRunner(std::shared_ptr<const ir::Model> model, const StepRunner& step,
                              const runtime::ExecutorOptions& options)
-    : Runner(model, with_stream_of(step, options)), step_(step) {
+    : Runner(std::move(model), with_stream_of(step, options)), step_(step) {
   const auto& inputs = executor().inputs();
   const auto first = std::ranges::find_if(
       inputs, [&](const runtime::Port& port) { return step.find_state(port.name).has_value(); });

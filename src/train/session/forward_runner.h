@@ -18,7 +18,7 @@ namespace onnxgrad::train {
 class ForwardRunner : public Runner {
  public:
   /// `step` outlives this.
-  ForwardRunner(const std::shared_ptr<const ir::Model>& model, const StepRunner& step,
+  ForwardRunner(std::shared_ptr<const ir::Model> model, const StepRunner& step,
                 const runtime::ExecutorOptions& options);
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use, with the
@@ -46,9 +46,8 @@ struct LossSums {
 /// The loss on rows that are not trained on.
 class Evaluation : public ForwardRunner {
  public:
-  Evaluation(const EvaluationGraph& graph, const StepRunner& step,
-             const runtime::ExecutorOptions& options)
-      : ForwardRunner(graph.model, step, options), ports_(graph.ports) {}
+  Evaluation(EvaluationGraph graph, const StepRunner& step, const runtime::ExecutorOptions& options)
+      : ForwardRunner(std::move(graph.model), step, options), ports_(graph.ports) {}
 
   bool counts_correct_rows() const { return ports_.correct.has_value(); }
   bool has_scores() const { return ports_.scores.has_value(); }

@@ -16,7 +16,8 @@ namespace onnxgrad::train {
 /// only here; only StepRunner accesses state memory.
 class Runner {
  public:
-  Runner(const std::shared_ptr<const ir::Model>& model, const runtime::ExecutorOptions& options);
+  /// See runtime::Executor: a model that nothing else holds is taken over.
+  Runner(std::shared_ptr<const ir::Model> model, const runtime::ExecutorOptions& options);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "onnx/model_io.h"
+#include "onnx/working_copy.h"
 #include "onnxgrad/inference_session.h"
 #include "opdef/custom_gradients.h"
 #include "runtime/executor.h"
@@ -17,10 +17,8 @@ const runtime::Engine& builtin_engine();
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
-/// The working copy of a file for that engine, with the operators that users registered; see
-/// onnx_io::to_internal().
-ir::Model to_working_copy(const onnx_io::FileModel& file,
-                          const onnx_io::OperatorTable* operators = nullptr);
+/// The part of it that onnx_io::to_working_copy() takes. Thread-safe.
+const onnx_io::ImportEngine& builtin_import_engine();
 
 /// `node` with the defaults of its attributes written out.
 ir::Node complete_node(const ir::Node& node);
