@@ -178,9 +178,8 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   if (session.batch().fixed_rows() > 0) batch_size = session.batch().fixed_rows();
   const auto evaluation = session.evaluation(!metrics.empty());
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
-  std::optional<train::OwnRange> own;
-  if (session.workers() != nullptr) own.emplace(rows, *session.workers());
-  if (own && own->is_part()) evaluator.take_own_rows();
+  const train::OwnRange own(rows, session.workers());
+  if (own.is_part()) evaluator.take_own_rows();
   train::BlockReader reader(rows,
                             [&](const Dataset& chunk) {
                               return train::prepare_data(session.schema(), evaluation->data_ports(),

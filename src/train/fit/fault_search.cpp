@@ -109,8 +109,8 @@ std::string FaultSearch::describe_value(const runtime::NonFinite& found, std::in
 // What the worker says that found something first in its plan, with its name: others find what it
 // has sent.
 std::string FaultSearch::first_of_workers(const std::string& text, std::size_t position) const {
-  if (step_.workers() == nullptr) return text;
-  dist::Communicator& all = step_.workers()->communicator();
+  if (!step_.workers().has_others()) return text;
+  dist::Communicator& all = step_.workers().communicator();
   const std::string mine = text.empty() ? "" : fmt::format("{:012}{}", position, text);
   const auto texts = all.all_gather_texts(mine);
   const std::string* first = nullptr;

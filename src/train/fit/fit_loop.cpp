@@ -28,7 +28,7 @@ void choose_fixed_batch(const Session& session, FitOptions& options) {
   const std::int64_t fixed = session.batch().fixed_rows();
   if (fixed == 0) return;
   const std::string why = "The batch dimension is not opened: " + session.batch().obstacle + ".";
-  if (session.workers() != nullptr) {
+  if (session.workers().has_others()) {
     throw OptionError({.what = fmt::format("several workers cannot share batches of {} rows, which "
                                            "the file fixes",
                                            fixed),
@@ -52,6 +52,7 @@ void choose_fixed_batch(const Session& session, FitOptions& options) {
 FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop, History& history)
     : session_(session),
       step_(session_.step()),
+      workers_(step_.workers()),
       options_(options),
       stop_(stop),
       stop_scope_(stop, options.on_interrupt),
@@ -79,7 +80,7 @@ FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options
 }
 
 void FitLoop::prepare() {
-  if (step_.workers() != nullptr) check_workers();
+  if (workers_.has_others()) check_workers();
   if (has_stopped()) return;
   feed_->open_validation(validation_);
   if (const RowBlock* block = feed_->known_block()) binder_.prepare(*block, options_.drop_last);
@@ -142,7 +143,7 @@ bool FitLoop::has_stopped() {
 // They are about to do the same: the first line that differs from the first worker's is an error on
 // all of them.
 void FitLoop::check_workers() const {
-  check_same(fingerprint_of(session_.session(), options_, *feed_), *step_.workers());
+  check_same(fingerprint_of(session_.session(), options_, *feed_), workers_);
 }
 
 void FitLoop::run() {
@@ -158,7 +159,7 @@ void FitLoop::run() {
     run_epochs();
   } catch (...) {
     // The other workers may be elsewhere: what is written together is the last whole checkpoint.
-    if (step_.workers() == nullptr) checkpoints_->end_fit();
+    if (!workers_.has_others()) checkpoints_->end_fit();
     throw;
   }
   checkpoints_->end_fit();
@@ -223,35 +224,32 @@ bool FitLoop::run_epoch(EpochLog& log) {
   rates_.end_epoch(log.val_loss.value_or(log.train_loss), progress_);
   if (!validation_ || log.val_loss) best_.add(log);
   log.seconds = progress_.clock.seconds();
-  if (step_.workers() != nullptr) share_times(computed, waited, log);
+  if (workers_.has_others()) share_times(computed, waited, log);
   return true;
 }
 
-double FitLoop::network_wait() const {
-  return step_.workers() == nullptr ? 0 : step_.workers()->communicator().seconds_waited();
-}
+double FitLoop::network_wait() const { return workers_.communicator().seconds_waited(); }
 
 // Those of the first worker, so that all have the same history; and what each has computed and
 // waited, in seconds, for who is slow.
 void FitLoop::share_times(double computed, double waited, EpochLog& log) const {
-  const Workers& workers = *step_.workers();
-  const auto size = static_cast<std::size_t>(workers.size());
+  const auto size = static_cast<std::size_t>(workers_.size());
   std::vector<double> times(4 + size, 0);
-  if (workers.rank() == 0)
+  if (workers_.rank() == 0)
     std::ranges::copy(std::array{log.seconds, log.rows_per_s, log.data_wait_s}, times.begin());
   times[3] = waited;
-  times[4 + static_cast<std::size_t>(workers.rank())] = computed;
-  workers.add_up(std::span(times));
+  times[4 + static_cast<std::size_t>(workers_.rank())] = computed;
+  workers_.add_up(std::span(times));
   log.seconds = times[0];
   log.rows_per_s = times[1];
   log.data_wait_s = times[2];
-  log.network_wait_s = times[3] / workers.size();
+  log.network_wait_s = times[3] / workers_.size();
   const std::span<const double> of_ranks = std::span(times).subspan(4);
   const auto slowest = std::ranges::max_element(of_ranks);
   log.slowest_rank = slowest - of_ranks.begin();
-  log.slowest_host = workers.communicator().hosts()[static_cast<std::size_t>(log.slowest_rank)];
+  log.slowest_host = workers_.communicator().hosts()[static_cast<std::size_t>(log.slowest_rank)];
   const double others = std::accumulate(of_ranks.begin(), of_ranks.end(), 0.0) - *slowest;
-  log.slowest_lag_s = *slowest - others / (workers.size() - 1);
+  log.slowest_lag_s = *slowest - others / (workers_.size() - 1);
 }
 
 namespace {
@@ -287,7 +285,7 @@ bool FitLoop::ends_by_wish(const runtime::Execution& plan) {
 
 // What an interrupt throws waits until all workers have ended.
 bool FitLoop::wants_stop() {
-  if (step_.workers() == nullptr) return stop_.is_set();
+  if (!workers_.has_others()) return stop_.is_set();
   if (interruption_ != nullptr) return true;
   try {
     return stop_.is_set();
@@ -299,7 +297,7 @@ bool FitLoop::wants_stop() {
 
 // Of one of several workers: the same on all of them.
 std::string FitLoop::reason_to_stop() const {
-  return step_.workers() == nullptr ? stop_.reason() : "a worker was stopped";
+  return workers_.has_others() ? "a worker was stopped" : stop_.reason();
 }
 
 // Weights whose gradient is zero in all steps: training continues, but that is worth a warning.
@@ -403,8 +401,7 @@ std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
   const bool is_watched = rates_.may_change() || options_.keep_step_losses || countdown_ > 0 ||
                           options_.on_non_finite == OnNonFinite::kSkip ||
                           options_.max_seconds > 0 || step_.has_log_results() ||
-                          step_.graph().ports.denominator.has_value() ||
-                          step_.executor().cells().collectives != nullptr;
+                          step_.graph().ports.denominator.has_value() || workers_.has_others();
   if (is_watched) return 0;
   if (options_.max_steps > 0) most = std::min(most, options_.max_steps - progress_.step);
   most = std::min(most, checkpoints_->steps_before_due());
@@ -473,8 +470,8 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   if (has_done_steps()) return false;
   runtime::Execution& plan = binder_.bind(*block_, begin, rows);
   rates_.set_rate(progress_);
-  const bool has_workers = step_.workers() != nullptr;
-  if (has_workers) step_.set_signal(wish_to_stop());
+  const bool has_others = workers_.has_others();
+  if (has_others) step_.set_signal(wish_to_stop());
   const double loss = run_step(plan, rows).front();
   if (options_.keep_step_losses) history_.step_losses.push_back(loss);
   const bool is_finite = std::isfinite(loss);
@@ -484,12 +481,12 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
     progress_.loss.add(step_, plan, loss, rows);
   }
   if (!is_finite && faults_) return handle_loss(loss);
-  if (has_workers ? ends_by_wish(plan) : stop_.is_set()) return end_with(reason_to_stop());
-  if (!has_workers && options_.max_seconds > 0 && is_time_over()) return false;
+  if (has_others ? ends_by_wish(plan) : stop_.is_set()) return end_with(reason_to_stop());
+  if (!has_others && options_.max_seconds > 0 && is_time_over()) return false;
   if (countdown_ > 0) {
     --countdown_;
     if (countdown_ == 0 && !call_step_callback(loss, plan)) {
-      if (!has_workers) return false;
+      if (!has_others) return false;
       callback_stops_ = true;
     }
   }
@@ -547,7 +544,7 @@ bool FitLoop::call_step_callback(double loss, const runtime::Execution& plan) {
                     .loss = loss,
                     .grad_norm = step_.gradient_norm(plan)};
   if (!options_.on_step_end(log)) return true;
-  if (step_.workers() != nullptr) return false;  // see wish_to_stop()
+  if (workers_.has_others()) return false;  // see wish_to_stop()
   return end_with("a callback asked to stop");
 }
 

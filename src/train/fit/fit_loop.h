@@ -75,21 +75,20 @@ class FitLoop {
   std::string reason_to_stop() const;
   double wish_to_stop();
   bool ends_by_wish(const runtime::Execution& plan);
-  bool any_worker(bool flag) const {
-    return step_.workers() == nullptr ? flag : step_.workers()->any(flag);
-  }
+  bool any_worker(bool flag) const { return workers_.any(flag); }
   /// Seconds that this worker has waited for others so far.
   double network_wait() const;
   void share_times(double computed, double waited, EpochLog& log) const;
   void check_workers() const;
   /// One of several workers does not end alone while rows are read.
-  StopFlag& reading_stop() { return step_.workers() == nullptr ? stop_ : never_; }
+  StopFlag& reading_stop() { return workers_.has_others() ? never_ : stop_; }
   void fill_log(EpochLog& log) const;
   void note_unchanged_weights();
   bool notice_early_stop();
 
   FitSession session_;
   StepRunner& step_;
+  const Workers& workers_;
   FitOptions options_;
   StopFlag& stop_;
   StopFlag::Scope stop_scope_;

@@ -100,8 +100,9 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       optimizer_(optimizer),
       options_(options),
       executor_options_(executor_options(options.engine)),
+      workers_(options.workers.communicator),
       sizes_(options.engine.warn) {
-  if (options.workers.communicator != nullptr && options.workers.communicator->size() > 1) {
+  if (workers_.has_others()) {
     if (training_ != nullptr) {
       throw OptionError({.what = "the training that the model's file describes cannot be shared "
                                  "among workers",
@@ -112,7 +113,6 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       throw DeviceError({.what = "several workers need the device 'cpu'",
                          .hint = "Train on the CPU, or with one worker."});
     }
-    workers_ = std::make_unique<Workers>(options.workers.communicator);
   }
   charge_file();
   if (training_ == nullptr) {
@@ -214,13 +214,13 @@ bool Session::needs_targets(const RunnableOutput& output) const {
 
 StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_worker) const {
   if (training_ != nullptr) return training_->build(options_.skip_non_finite);
-  std::optional<WorkerGraphOptions> workers;
-  if (of_worker && workers_ != nullptr && !options_.evaluation_only) {
-    workers = {.size = workers_->size(),
+  WorkerGraphOptions workers;
+  if (of_worker && !options_.evaluation_only) {
+    workers = {.size = workers_.size(),
                .as_bfloat16 = options_.workers.as_bfloat16,
                .syncs_normalization = options_.workers.sync_normalization,
                .updates_alone = updates_alone(),
-               .rank = workers_->rank(),
+               .rank = workers_.rank(),
                .shares_update = options_.workers.shares_update};
   }
   return build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
@@ -240,7 +240,7 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_work
 }
 
 std::string Session::checksum() const {
-  if (workers_ == nullptr) return training_checksum(graph());
+  if (!workers_.has_others()) return training_checksum(graph());
   if (checksum_.empty()) {
     checksum_ = training_checksum(write_step(built_with_, /*of_worker=*/false));
   }
@@ -248,7 +248,7 @@ std::string Session::checksum() const {
 }
 
 bool Session::has_own_state() const {
-  if (workers_ == nullptr) return false;
+  if (!workers_.has_others()) return false;
   const bool has_statistics = !graph().statistics.empty() && !options_.workers.sync_normalization;
   return !graph().owners.empty() || step_->outer() != nullptr || has_statistics ||
          graph().steps_per_update > 1;
@@ -263,7 +263,6 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   }
   runtime::ExecutorOptions options = executor_options_;
   if (keeps_state && step_ != nullptr) options.state_of = &step_->executor();
-  options.collectives = workers_.get();
   std::optional<OuterStep::Options> outer;
   if (updates_alone()) {
     outer = {.every = options_.workers.sync_every,
@@ -274,9 +273,9 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   // Slots that are now shared in another way are other states, if only on some of the workers.
   if (step_ != nullptr && graph.owners != step_->graph().owners) options.state_of = nullptr;
   auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
-                                           options, workers_.get(), outer);
+                                           options, workers_, outer);
   step->set_fixed_rows(batch_.fixed_rows());
-  if (workers_ != nullptr) workers_->forget();
+  workers_.forget();
   built_with_ = set;
   checksum_.clear();
   if (step_ != nullptr) {
@@ -428,10 +427,10 @@ StepResult Session::step(const NamedTensors& feeds) {
 
 // Which rows of the batch of all workers are this one's.
 void Session::share_rows(std::int64_t rows) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(workers_->size()), 0);
-  const auto mine = all.begin() + workers_->rank();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(workers_.size()), 0);
+  const auto mine = all.begin() + workers_.rank();
   *mine = rows;
-  workers_->add_up(std::span(all));
+  workers_.add_up(std::span(all));
   step_->set_rows({.first = std::accumulate(all.begin(), mine, std::int64_t{0}), .rows = rows},
                   std::accumulate(all.begin(), all.end(), std::int64_t{0}));
 }
@@ -443,7 +442,7 @@ StepResult Session::step_on(const NamedTensors& feeds) {
   for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
   check_rows(ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
-  if (workers_ != nullptr) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
+  if (workers_.has_others()) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
   StepRunner::Results results = step_->run_with_results(plan);
   return {.loss = results.loss,
           .row_losses = std::move(results.row_losses),

@@ -120,8 +120,7 @@ class Session {
 
   StepRunner& runner() { return *step_; }
   const OuterStep* outer() const { return step_->outer(); }
-  /// The others of a data-parallel training; nullptr: there are none.
-  Workers* workers() const { return workers_.get(); }
+  const Workers& workers() const { return workers_; }
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
   /// gradients within an accumulated update.
   bool has_own_state() const;
@@ -158,7 +157,7 @@ class Session {
   bool is_own_input(const ir::Value* value) const;
   StepGraph write_step(const std::optional<TrainedSet>& set, bool of_worker = true) const;
   void share_rows(std::int64_t rows);
-  bool updates_alone() const { return workers_ != nullptr && options_.workers.sync_every > 1; }
+  bool updates_alone() const { return workers_.has_others() && options_.workers.sync_every > 1; }
   /// Throws: OptionError if the file describes its training.
   void expect_own_step(const std::string& what) const;
   std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set, bool keeps_state = false);
@@ -193,7 +192,7 @@ class Session {
   TrainingOptions options_;
   runtime::ExecutorOptions executor_options_;
   std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
-  std::unique_ptr<Workers> workers_;
+  Workers workers_;
   std::optional<TrainedSet> built_with_;  ///< the step
   mutable std::string checksum_;          ///< of it, of several workers; empty: not known yet
   bool logs_gradient_norm_ = false;
@@ -233,7 +232,7 @@ class FitSession {
   }
   DataSchema schema() const { return session_.schema(); }
   const Session& session() const { return session_; }
-  Workers* workers() const { return session_.workers(); }
+  const Workers& workers() const { return session_.workers(); }
   /// Only of the session: see session/session_checkpoint.h.
   Checkpoint checkpoint(bool of_worker = false) const;
   void restore(const Checkpoint& checkpoint) const;

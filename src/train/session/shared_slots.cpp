@@ -139,7 +139,7 @@ void move_slots(StepRunner& to, const StepRunner& from) {
              part.value_or(SlotPart{.whole = state.tensor.dims(), .begin = 0}));
   }
   std::map<std::string, Tensor> whole;
-  for (const auto& bytes : to.workers()->gather(mine.bytes())) {
+  for (const auto& bytes : to.workers().gather(mine.bytes())) {
     SlotReader reader(bytes);
     while (!reader.is_done()) reader.read_into(whole);
   }

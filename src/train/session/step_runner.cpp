@@ -42,6 +42,11 @@ void write_numbers(std::span<const double> from, Tensor& tensor) {
   }
 }
 
+runtime::ExecutorOptions with_collectives(runtime::ExecutorOptions options, Workers& workers) {
+  options.collectives = workers.collectives();
+  return options;
+}
+
 [[noreturn]] void refuse_state(const std::string& what, const std::string& name) {
   throw CheckpointError({.what = what,
                          .where = {.value = name},
@@ -52,8 +57,11 @@ void write_numbers(std::span<const double> from, Tensor& tensor) {
 }  // namespace
 
 StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
-                       Workers* workers, const std::optional<OuterStep::Options>& outer)
-    : Runner(graph.model, options), graph_(std::move(graph)), options_(options), workers_(workers) {
+                       Workers& workers, const std::optional<OuterStep::Options>& outer)
+    : Runner(graph.model, with_collectives(options, workers)),
+      graph_(std::move(graph)),
+      options_(options),
+      workers_(workers) {
   if (options_.state_of == nullptr) reset_changes_ = executor().state_changes();
   options_.state_of = nullptr;
   const std::string& first =
@@ -64,7 +72,7 @@ StepRunner::StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::Execu
     ONNXGRAD_ASSERT(static_cast<std::size_t>(inputs.end() - at) == controls().size());
     end_data_at(static_cast<std::size_t>(at - inputs.begin()));
   }
-  if (outer) outer_.emplace(executor(), graph_.weights.size(), *workers, *outer);
+  if (outer) outer_.emplace(executor(), graph_.weights.size(), workers, *outer);
   if (lbfgs == nullptr) return;
   std::int64_t elements = 0;
   for (std::size_t i = 0; i < graph_.weights.size(); ++i) {
@@ -127,9 +135,10 @@ void StepRunner::set_rows(const RowSlice& slice, std::int64_t batch_rows) {
   cells.batch_rows = batch_rows;
 }
 
-// Replaces each wanted state by change(sum over the workers).
+// Replaces each wanted state by change(sum over the workers). One worker has them already.
 template <class IsWanted, class Change>
 void StepRunner::exchange_states(IsWanted&& is_wanted, Change&& change) {
+  if (!workers_.has_others()) return;
   std::vector<std::size_t> numbers;
   std::vector<double> sums;
   for (std::size_t i = 0; i < num_states(); ++i) {
@@ -139,7 +148,7 @@ void StepRunner::exchange_states(IsWanted&& is_wanted, Change&& change) {
     std::ranges::copy(executor().read_state(i).to_doubles(), std::back_inserter(sums));
   }
   if (numbers.empty()) return;
-  workers_->add_up(std::span(sums));
+  workers_.add_up(std::span(sums));
   auto next = sums.begin();
   for (const std::size_t i : numbers) {
     const runtime::Port& state = executor().state()[i];
@@ -152,25 +161,23 @@ void StepRunner::exchange_states(IsWanted&& is_wanted, Change&& change) {
 }
 
 void StepRunner::average_statistics() {
-  if (workers_ == nullptr) return;
   finish_outer_step();
   exchange_states(
       [&](const std::string& name) {
         return std::ranges::find(graph_.statistics, name, &WeightInfo::name) !=
                graph_.statistics.end();
       },
-      [&](double sum) { return sum / workers_->size(); });
+      [&](double sum) { return sum / workers_.size(); });
 }
 
 void StepRunner::unify_state() {
-  if (workers_ == nullptr) return;
   average_statistics();
   exchange_states([](const std::string& name) { return is_accumulated(name); },
-                  [&](double sum) { return workers_->rank() == 0 ? sum : 0; });
+                  [&](double sum) { return workers_.rank() == 0 ? sum : 0; });
 }
 
 void StepRunner::keep_own_part() {
-  if (workers_ == nullptr || workers_->rank() == 0) return;
+  if (workers_.rank() == 0) return;
   for (std::size_t i = 0; i < num_states(); ++i) {
     const runtime::Port& state = executor().state()[i];
     if (!is_accumulated(state.name)) continue;

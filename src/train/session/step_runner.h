@@ -23,15 +23,13 @@ namespace onnxgrad::train {
 class StepRunner : public Runner {
  public:
   /// `lbfgs`: a step is its loop around loss and gradient; nullptr: one run of the graph.
-  /// `options` have the same `workers`, or nullptr for one worker.
-  /// `outer`: of workers that update their own weights.
+  /// `workers` outlives this. `outer`: of workers that update their own weights.
   StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
-             Workers* workers = nullptr, const std::optional<OuterStep::Options>& outer = {});
+             Workers& workers, const std::optional<OuterStep::Options>& outer = {});
 
-  /// nullptr: there is one.
-  Workers* workers() const { return workers_; }
-  /// The rows of this worker in the next steps, of a batch of so many. Without any it
-  /// computes with another's row, which does not count.
+  const Workers& workers() const { return workers_; }
+  /// The rows of this worker in the next steps, of a batch of so many of several workers. Without
+  /// any it computes with another's row, which does not count.
   void set_rows(const RowSlice& slice, std::int64_t batch_rows);
   /// What the next steps add up over the workers (see signal()).
   void set_signal(double signal) { worker_signal_ = signal; }
@@ -80,7 +78,7 @@ class StepRunner : public Runner {
   };
   Results run_with_results(runtime::Execution& plan);
   /// Whether steps are nothing but runs of the graph, which can be a series.
-  bool runs_series() const { return !lbfgs_ && !outer_ && workers_ == nullptr; }
+  bool runs_series() const { return !lbfgs_ && !outer_ && !workers_.has_others(); }
   /// Such steps with the loss of each; see Execution::run_series.
   std::size_t run_series(runtime::Execution& plan, runtime::StepSeries series,
                          std::span<double> losses);
@@ -119,10 +117,7 @@ class StepRunner : public Runner {
   /// Restores the initial values.
   void reset_state();
   /// Of all workers, which all ask.
-  bool is_state_finite() const {
-    const bool is_finite = executor().is_state_finite();
-    return workers_ == nullptr ? is_finite : !workers_->any(!is_finite);
-  }
+  bool is_state_finite() const { return !workers_.any(!executor().is_state_finite()); }
   /// nullptr: none.
   OuterStep* outer() { return outer_ ? &*outer_ : nullptr; }
   const OuterStep* outer() const { return outer_ ? &*outer_ : nullptr; }
@@ -179,7 +174,7 @@ class StepRunner : public Runner {
   std::vector<Tensor> lbfgs_before_;   ///< all states before the step
   float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
-  Workers* workers_ = nullptr;
+  Workers& workers_;
   std::optional<OuterStep> outer_;
   double worker_weight_ = 1;
   double worker_signal_ = 0;
