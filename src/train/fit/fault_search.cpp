@@ -65,7 +65,7 @@ std::string FaultSearch::go_back(const std::string& fault, const RowBlock* block
   bool is_finite = true;
   progress.is_inside_step = true;  // there is no checkpoint if the steps fail now
   progress.loss = replay(block, [&](std::int64_t done) {
-    is_finite = is_finite && step_.is_state_finite();
+    is_finite = is_finite && step_.state().is_finite();
     if (is_finite) good = done;
     return is_finite && done < bad;
   });

@@ -252,7 +252,7 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   if (fit_.options.schedule) fit_.rates.resume(checkpoint.get_doubles("fit/schedule_state"));
   fit_.best.take_numbers(checkpoint);
   fit_.session.restore(checkpoint);
-  if (!has_part_) fit_.session.step().keep_own_part();
+  if (!has_part_) fit_.session.step().state().keep_own_part();
   History& own = fit_.history;
   own.epochs.insert(own.epochs.end(), history.epochs.begin(), history.epochs.end());
   own.epoch_stride = history.epoch_stride;
@@ -303,7 +303,7 @@ void FitCheckpoints::end_epoch(const EpochLog& log) {
 
 void FitCheckpoints::save() {
   const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
-  StepRunner& step = fit_.session.step();
+  StateStore& state = fit_.session.step().state();
   saved_time_ = Clock::now();
   data_hash_ = fit_.feed.checksum(fit_.progress.row);  // of the rows of all workers
   CheckpointLog log;
@@ -311,13 +311,13 @@ void FitCheckpoints::save() {
   // What it has is what one worker would have; then each goes on with its own states.
   std::vector<Tensor> own;
   if (fit_.session.session().has_own_state()) {
-    own = step.make_copies();
-    step.save_to(own);
+    own = state.make_copies();
+    state.save_to(own);
   }
-  step.unify_state();
-  const bool is_finite = !goes_back(fit_.options.on_non_finite) || step.is_state_finite();
+  state.unify();
+  const bool is_finite = !goes_back(fit_.options.on_non_finite) || state.is_finite();
   if (is_first_worker() && log.problem.empty()) log = write(is_finite, is_best);
-  if (!own.empty()) step.restore_from(own);
+  if (!own.empty()) state.restore_from(own);
   dist::Communicator& all = fit_.session.workers().communicator();
   log.path = all.broadcast_text(log.path, 0);  // the same history everywhere
   log.problem = all.broadcast_text(log.problem, 0);
@@ -335,7 +335,7 @@ bool FitCheckpoints::is_own(const std::string& name) const {
   const auto begins = [&](std::string_view section) {
     return name.starts_with(fmt::format("{}{}", kReservedPrefix, section));
   };
-  if (step.outer() != nullptr)
+  if (step.state().outer() != nullptr)
     return begins("state/") || begins("best/") || begins("outer/") || state_of(name).has_value();
   if (begins("state/") || begins("best/")) return true;
   const auto state = state_of(name);

@@ -164,7 +164,7 @@ void FitLoop::run() {
   }
   checkpoints_->end_fit();
   append_part_of_epoch();
-  step_.unify_state();
+  step_.state().unify();
   if (interruption_ != nullptr) std::rethrow_exception(interruption_);
   if (best_.restore()) {
     history_.kept_epoch = history_.best_epoch;
@@ -218,7 +218,7 @@ bool FitLoop::run_epoch(EpochLog& log) {
   const double computed = seconds_since(began) - waited;
   if (progress_.epoch == 1) note_unchanged_weights();
   fill_log(log);
-  step_.average_statistics();
+  step_.state().average_statistics();
   if (validation_ && log.epoch % options_.validation_every == 0)
     validation_->run(reading_stop(), log);
   rates_.end_epoch(log.val_loss.value_or(log.train_loss), progress_);
@@ -504,7 +504,7 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
 // False: the state is not finite, and training ends.
 bool FitLoop::check_state() {
   const bool has_rows = block_ != nullptr || feed_->gives_single_batches();
-  if (!faults_ || !has_rows || step_.is_state_finite()) return true;
+  if (!faults_ || !has_rows || step_.state().is_finite()) return true;
   return handle_fault("a weight is not finite");
 }
 

@@ -13,7 +13,7 @@
 namespace onnxgrad::train {
 
 /// An executor with data as its first inputs. In training, inputs are bound and results are read
-/// only here; only StepRunner accesses state memory.
+/// only here; only StateStore accesses state memory.
 class Runner {
  public:
   Runner(const std::shared_ptr<const ir::Model>& model, const runtime::ExecutorOptions& options);

@@ -250,7 +250,7 @@ std::string Session::checksum() const {
 bool Session::has_own_state() const {
   if (!workers_.has_others()) return false;
   const bool has_statistics = !graph().statistics.empty() && !options_.workers.sync_normalization;
-  return !graph().owners.empty() || step_->outer() != nullptr || has_statistics ||
+  return !graph().owners.empty() || step_->state().outer() != nullptr || has_statistics ||
          graph().steps_per_update > 1;
 }
 
@@ -314,7 +314,7 @@ void Session::expect_learning_rate() const {
 void Session::change_trained(TrainedSet set) {
   hold_slots(set, *step_);
   const auto before = build(set, /*keeps_state=*/true);
-  step_->take_state(*before);
+  step_->state().take(before->state());
   if (graph().owners != before->graph().owners) move_slots(*step_, *before);
 }
 
@@ -536,7 +536,7 @@ NamedTensors Session::state() const {
 
 void Session::reset() {
   set_steps(0);
-  if (graph().held.empty() && graph().with_own_count.empty()) return step_->reset_state();
+  if (graph().held.empty() && graph().with_own_count.empty()) return step_->state().reset();
   TrainedSet set = trained_set(graph());
   set.with_own_count.clear();  // all begin together
   build(set);
@@ -565,7 +565,7 @@ MemoryReport Session::memory() const {
   for (const WeightInfo& weight : graph().state_weights()) {
     report.weights += weight_value(weight.name).size_bytes();
   }
-  report.optimizer_state = step_->state_bytes() - report.weights;
+  report.optimizer_state = step_->state().bytes() - report.weights;
   if (evaluation_ != nullptr) report.evaluation += evaluation_->memory_bytes();
   for (const auto& [outputs, prediction] : predictions_) {
     report.evaluation += prediction.memory_bytes();

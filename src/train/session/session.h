@@ -110,8 +110,8 @@ class Session {
   NamedTensors state() const;
   /// The same as from Executor::read_state: on the CPU views that are valid as long as the
   /// session is not recompiled.
-  NamedTensors read_state() const { return step_->read_state(); }
-  void load_state(const NamedTensors& state) { step_->load_state(state); }
+  NamedTensors read_state() const { return step_->state().read(); }
+  void load_state(const NamedTensors& state) { step_->state().load(state); }
   void reset();
   /// Only the trained weights, by their names in the working copy; copies.
   NamedTensors weights() const;
@@ -119,7 +119,7 @@ class Session {
   MemoryReport memory() const;
 
   StepRunner& runner() { return *step_; }
-  const OuterStep* outer() const { return step_->outer(); }
+  const OuterStep* outer() const { return step_->state().outer(); }
   const Workers& workers() const { return workers_; }
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
   /// gradients within an accumulated update.
@@ -133,7 +133,7 @@ class Session {
   friend class FitSession;
 
   Tensor weight_value(const std::string& name) const {
-    return step_->executor().read_state(step_->find_state(name).value());
+    return step_->executor().read_state(step_->state().find(name).value());
   }
   Session(Source source, const Loss& loss, const Optimizer& optimizer,
           const TrainingOptions& options, std::shared_ptr<const FileTraining> training);

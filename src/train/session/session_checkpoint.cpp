@@ -210,7 +210,7 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
     loaded.push_back({.name = state[i].name, .tensor = ordered[i]});
   }
   session.load_state(loaded);
-  if (OuterStep* outer = session.runner().outer()) restore_outer(*outer, checkpoint);
+  if (OuterStep* outer = session.runner().state().outer()) restore_outer(*outer, checkpoint);
   session.set_steps(steps);
   session.set_seed(static_cast<std::uint64_t>(seed));
   session.runner().set_learning_rate(learning_rate);
