@@ -12,37 +12,12 @@
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "opdef/collectives.h"
+#include "runtime/body_runner.h"
 #include "runtime/finite.h"
 #include "runtime/plan_key.h"
+#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
-
-// Runs one subgraph of a dynamic node: its formal inputs, then the captured values.
-class Region::BodyRunner {
- public:
-  BodyRunner(const ir::Graph& body, std::span<ir::Value* const> captured, const ir::Model& model,
-             const RegionContext& context) {
-    auto runner = std::make_shared<ir::Model>();
-    runner->functions = model.functions;
-    runner->opset_imports = model.opset_imports;
-    runner->graph = close_body(body, captured);
-    ExecutorOptions options = context.options;
-    options.output_blocks.clear();
-    options.shape_inputs.clear();
-    executor_ = std::make_unique<Executor>(std::move(runner), context.engine, options);
-  }
-
-  // `iteration`: how often the body has run for its node before; each run has draws of its own.
-  std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells,
-                          std::int64_t iteration) {
-    executor_->cells() = opdef::cells_of_iteration(cells, iteration);
-    return executor_->run(inputs);
-  }
-  const Executor& executor() const { return *executor_; }
-
- private:
-  std::unique_ptr<Executor> executor_;
-};
 
 namespace {
 
@@ -403,7 +378,10 @@ std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> 
                                      const DynamicNode& dynamic, std::int64_t iteration) {
   const std::vector<ir::Value*> captured = ir::captured_values(*dynamic.node);
   std::unique_ptr<BodyRunner>& runner = bodies_[&body];
-  if (!runner) runner = std::make_unique<BodyRunner>(body, captured, *compiled_.model, context_);
+  if (!runner) {
+    runner = std::make_unique<BodyRunner>(body, captured, *compiled_.model, context_.engine,
+                                          context_.options);
+  }
   for (const ir::Value* value : captured) {
     if (!value->is_constant()) inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
   }
@@ -516,17 +494,14 @@ std::int64_t Region::constant_bytes() const {
 
 std::int64_t Region::body_bytes() const {
   std::int64_t total = 0;
-  for (const auto& [body, runner] : bodies_) {
-    const MemoryUse use = runner->executor().memory();
-    total += use.state + use.arena + use.constants + use.dynamic;
-  }
+  for (const auto& [body, runner] : bodies_) total += runner->memory_bytes();
   if (compiled_.bodies) total += compiled_.bodies->constant_bytes();
   return total;
 }
 
 std::int64_t Region::num_body_plans() const {
   std::int64_t total = 0;
-  for (const auto& [body, runner] : bodies_) total += runner->executor().num_cached();
+  for (const auto& [body, runner] : bodies_) total += runner->num_plans();
   if (compiled_.bodies) total += compiled_.bodies->num_plans();
   return total;
 }

@@ -9,12 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/executor.h"
+#include "runtime/engine.h"
+#include "runtime/execution.h"
 #include "runtime/profiler.h"
 #include "runtime/program.h"
-#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
+
+class BodyRunner;
 
 /// The weights and other state: one block of memory, each value on its own cache lines.
 struct StateSlab {
@@ -72,8 +74,6 @@ class Region final : public Execution {
   void forget(const Region& tail);
 
  private:
-  class BodyRunner;
-
   /// An input of the plan. A device other than the CPU has a copy of what is bound in host memory.
   struct Feed {
     device::Address address = device::Address::kNull;

@@ -9,7 +9,7 @@
 
 #include "onnxgrad/losses.h"
 #include "onnxgrad/tensor.h"
-#include "runtime/executor.h"
+#include "runtime/execution.h"
 
 // What a loss may leave open until labels are known: whether the plain columns of an automatic
 // loss are scores of classes, whether targets are class numbers or rows with one 1, which axis of
