@@ -103,7 +103,7 @@ Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 const LossInfo& Trainer::choose_loss(const Tensor& target) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  impl_->compiled().settle_by_labels(Dataset{.inputs = {}, .target = target});
+  train::settle_by_labels(impl_->compiled(), Dataset{.inputs = {}, .target = target});
   return impl_->session->loss();
 }
 
@@ -128,7 +128,7 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
 const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  impl_->compiled().settle_by_labels(data);
+  train::settle_by_labels(impl_->compiled(), data);
   impl_->compile_for(options);
   train::FitLoop loop(impl_->compiled(), data, options, impl_->stop, impl_->history);
   loop.run();
@@ -139,9 +139,9 @@ const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
   std::optional<PeekedSource> peeked;
-  if (impl_->compiled().is_open()) {
+  if (train::awaits_labels(impl_->compiled())) {
     peeked.emplace(source);
-    if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
+    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
   impl_->compile_for(options);
@@ -156,7 +156,7 @@ EvaluationResult Trainer::evaluate(const Dataset& data, std::int64_t batch_size,
   const api::CallGuard session_guard(impl_->busy(), api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
-  session.settle_by_labels(data);
+  train::settle_by_labels(session, data);
   const auto evaluation = session.evaluation(!metrics.empty());
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
   return evaluator.run(
@@ -170,17 +170,16 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
   std::optional<PeekedSource> peeked;
-  if (session.is_open()) {
+  if (train::awaits_labels(session)) {
     peeked.emplace(source);
-    if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
+    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
   }
   DataSource& rows = peeked ? *peeked : source;
   if (session.batch().fixed_rows() > 0) batch_size = session.batch().fixed_rows();
   const auto evaluation = session.evaluation(!metrics.empty());
   train::Evaluator evaluator(evaluation, session.loss(), metrics, session.workers());
-  std::optional<train::OwnRange> own;
-  if (session.workers() != nullptr) own.emplace(rows, *session.workers());
-  if (own && own->is_part()) evaluator.take_own_rows();
+  const train::OwnRange own(rows, session.workers());
+  if (own.is_part()) evaluator.take_own_rows();
   train::BlockReader reader(rows,
                             [&](const Dataset& chunk) {
                               return train::prepare_data(session.schema(), evaluation->data_ports(),

@@ -67,7 +67,7 @@ Model TrainingSession::with_training_info(const TrainingInfoOptions& options) co
                                                .working = *working,
                                                .step = session.graph(),
                                                .state = session.state(),
-                                               .learning_rate = session.learning_rate(),
+                                               .learning_rate = session.runner().learning_rate(),
                                                .is_rewritten = !impl_->model.impl().tied().empty()},
                                               options));
 }

@@ -121,14 +121,15 @@ void TrainingSession::use_sample_weights(const std::string& name, bool of_places
   impl_->session.use_sample_weights(name, of_places);
 }
 
-double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }
+double TrainingSession::learning_rate() const { return impl_->session.runner().learning_rate(); }
 
 void TrainingSession::set_learning_rate(double learning_rate) {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  impl_->session.set_learning_rate(learning_rate);
+  impl_->session.expect_learning_rate();
+  impl_->session.runner().set_learning_rate(learning_rate);
 }
 
-std::int64_t TrainingSession::steps() const { return impl_->session.steps(); }
+std::int64_t TrainingSession::steps() const { return impl_->session.runner().steps(); }
 
 NamedTensors TrainingSession::state() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
@@ -137,7 +138,7 @@ NamedTensors TrainingSession::state() const {
 
 void TrainingSession::load_state(const NamedTensors& state) {
   const CallGuard guard(impl_->busy);
-  impl_->session.load_state(state);
+  impl_->session.runner().state().load(state);
 }
 
 void TrainingSession::save(const std::string& path) const {
@@ -184,7 +185,7 @@ std::string TrainingSession::batch_line() const {
 
 std::string TrainingSession::plan_summary() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
-  return impl_->session.plan_summary();
+  return impl_->session.runner().plan_summary();
 }
 
 void TrainingSession::set_profiling(bool on) {

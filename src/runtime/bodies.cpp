@@ -9,9 +9,8 @@
 #include "ir/builder.h"
 #include "runtime/plan_key.h"
 #include "runtime/planned_body.h"
-#include "runtime/program.h"
 #include "runtime/recompute.h"
-#include "runtime/region.h"
+#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
 namespace {

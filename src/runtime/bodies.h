@@ -11,8 +11,9 @@
 
 #include "ir/graph.h"
 #include "opdef/body.h"
-#include "runtime/executor.h"
+#include "runtime/engine.h"
 #include "runtime/plan.h"
+#include "runtime/program.h"
 
 // Subgraphs as kernels run them. A node is closed first: what its bodies read of enclosing graphs
 // becomes an input. A closed body is a graph of its own, which is compiled like any other; its plan
@@ -28,10 +29,6 @@ ir::GraphPtr close_body(const ir::Graph& body, std::span<ir::Value* const> captu
 /// `node`, then "num_captured" others, and closed bodies. Its outputs are those of `node`, which
 /// still produces them.
 ir::Node* close_node(ir::Node& node);
-
-struct CompiledRegion;
-struct FeedInfo;
-struct Program;
 
 /// Compiles closed bodies for a region, each once per set of shapes; keeps those used last.
 class PlannedBodies final : public opdef::BodyCompiler {

@@ -2,7 +2,7 @@
 #define ONNXGRAD_RUNTIME_EVALUATOR_H_
 
 #include "opdef/kernel.h"
-#include "runtime/executor.h"
+#include "runtime/engine.h"
 
 namespace onnxgrad::runtime {
 

@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "ir/uses.h"
 #include "opdef/collectives.h"
-#include "runtime/schedule.h"
 
 namespace onnxgrad::runtime {
 namespace {

@@ -9,13 +9,12 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "runtime/views.h"
 
 // Collectives in the plan of one of several workers: each is started as soon as what it sends is
 // computed, waited for as late as possible, and sends from a buffer that kernels write into.
 
 namespace onnxgrad::runtime {
-
-class ViewRoots;  // schedule.h
 
 /// Whether a node is a collective that begin_exchanges() replaces.
 bool is_collective(const ir::Node& node);

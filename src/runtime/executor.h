@@ -4,93 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-#include "base/memory_budget.h"
-#include "device/device.h"
-#include "ir/builder.h"
-#include "ir/graph.h"
-#include "opdef/kernel.h"
-#include "opdef/packed_constants.h"
-#include "opdef/registry.h"
+#include "runtime/engine.h"
+#include "runtime/execution.h"
 
 // An Executor holds a model of the internal opset, its state (weights, statistics, optimizer slots)
-// and the plans compiled for the input shapes seen so far. An Execution is a plan bound
-// to that state and to an arena: bind inputs, run, read outputs. Nothing here knows about losses or
-// epochs.
+// and the plans compiled for the input shapes seen so far, each an Execution. Nothing here knows
+// about losses or epochs.
 
 namespace onnxgrad::runtime {
-
-class Executor;
-class TailCache;
-
-/// The parts of the engine; outlives every Executor.
-struct Engine {
-  const opdef::OpRegistry& ops;
-  const opdef::KernelRegistry& kernels;
-  /// onnx_io::make_type_inferer
-  std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
-  device::Device& device = device::default_device();
-  /// The CPU's, for what is computed when a plan is made; nullptr: same as `kernels`.
-  const opdef::KernelRegistry* host_kernels = nullptr;
-
-  const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
-};
-
-struct ExecutorOptions {
-  int threads = 1;
-  std::uint64_t seed = 0;
-  std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
-  /// Plans are made to fit into what is left of the budget, by computing values again.
-  bool fits_budget = false;
-  /// Memory that its owner counts: constants in it are not in memory().
-  std::string_view counted_elsewhere = {};
-  /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
-  /// recently used ones.
-  std::size_t max_cached_plans = 64;
-  bool fuse = true;  ///< false: one kernel per node, for debugging
-  /// For an executor that is only run by run_keeping() or run_owning(): the block of memory,
-  /// numbered from 0, that each of outputs() is computed into.
-  std::vector<std::size_t> output_blocks = {};
-  /// Inputs by number whose values plans may be compiled for: small integers that determine shapes.
-  std::vector<std::size_t> shape_inputs = {};
-  /// The cache of the executor that this one runs a body for: their tails are counted together.
-  std::shared_ptr<TailCache> tails = nullptr;
-  /// Keeps constant operands of products in the order in which these read them, which takes as much
-  /// memory again: for models that only run. nullptr: products read constants where they are.
-  std::shared_ptr<opdef::PackedConstants> packed = nullptr;
-  /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state
-  /// share one.
-  std::shared_ptr<device::Stream> stream = nullptr;
-  /// Its state, memory and values, becomes this executor's if it has the same names and types, and
-  /// that one is not run anymore. Used while the executor is made.
-  const Executor* state_of = nullptr;
-  /// The other workers of a training, for collective operators; they outlive the executor. nullptr:
-  /// one worker, for which these operators are their bodies.
-  opdef::Collectives* collectives = nullptr;
-};
-
-/// One input or output value.
-struct Port {
-  std::string name;
-  ir::Type type;
-};
-
-/// Times of one kernel over the steps since profiling began.
-struct KernelProfile {
-  std::string op_type;
-  std::string node;
-  std::string label;
-  std::int64_t calls = 0;
-  double total_s = 0;
-  double flops = 0;  ///< per call
-  int threads = 1;   ///< that it took, at most
-};
 
 /// Bytes that an executor holds, by purpose.
 struct MemoryUse {
@@ -104,86 +29,6 @@ struct MemoryUse {
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;
   double recomputed_flops = 0;
-};
-
-/// The first value that is NaN or infinite, in plan order.
-struct NonFinite {
-  std::string node;
-  std::string op_type;
-  std::string value;
-  std::size_t position = 0;  ///< of the kernel in the plan
-};
-
-/// Consecutive steps that differ only in the rows that inputs are bound to.
-struct StepSeries {
-  struct Input {
-    std::size_t number = 0;  ///< of Executor::inputs
-    const std::byte* data = nullptr;
-    std::int64_t row_bytes = 0;
-  };
-  std::span<const Input> inputs;
-  std::span<const std::int64_t> first_rows;  ///< per step: the row that each input begins at
-  std::size_t result = 0;                    ///< the output to keep, a floating-point number
-};
-
-class Execution {
- public:
-  virtual ~Execution() = default;
-  /// Reads input `i` (numbering of Executor::inputs) from host memory at each run, until bound
-  /// again: in place on the CPU, where this costs a few pointer writes; other devices copy it in
-  /// each run(). Dense, row-major, of the planned shape; aligned to its element size.
-  virtual void bind(std::size_t i, const std::byte* data) = 0;
-  /// Reads it from the device's own memory, for instance Executor::state_address().
-  virtual void bind(std::size_t i, device::Address data) = 0;
-  /// One step: computes all outputs, then updates the state. Allocates nothing if
-  /// every shape is static. Throws: DataError (an index value out of range), on an
-  /// asynchronous device possibly when a result is read; the state is then unchanged or that of a
-  /// complete step. DeviceError (memory), if shapes are not static: the state is unchanged.
-  virtual void run() = 0;
-  /// run(), and copies of these outputs, whose memory is allocated before a state changes.
-  virtual std::vector<Tensor> run_copying(std::span<const std::size_t> outputs) = 0;
-  /// run() for each step, with its rows bound and StepCells::step counted up after it; writes the
-  /// result of each. Stops after the first one that is not finite; returns the number of steps. If
-  /// one throws, StepCells::step has counted those before it.
-  virtual std::size_t run_series(const StepSeries& series, std::span<double> results) = 0;
-  /// Output `i` of the last run, a floating-point number.
-  virtual double read_scalar(std::size_t i) const = 0;
-  /// Its type and shape; if shapes depend on values, those of the last run, known after one.
-  virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
-  /// That of output `i` before any run; nullopt: it depends on values that only a run computes.
-  virtual std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const = 0;
-  virtual std::size_t num_kernels() const = 0;
-  virtual std::int64_t arena_bytes() const = 0;
-  /// The plan, one line per kernel: label, operands with offsets, shapes.
-  virtual std::string to_text() const = 0;
-  /// A copy of output `i` of the last run. The next run of any plan overwrites the
-  /// original.
-  virtual Tensor output_tensor(std::size_t i) const = 0;
-  /// One step like run(), but checks each floating-point result and stops at the first that is
-  /// not finite (the state may then be half updated). With ExecutorOptions::fuse off, results are
-  /// those of the graph's nodes.
-  virtual std::optional<NonFinite> run_until_non_finite() = 0;
-  /// Counts the holders that need it to be kept: see Pin.
-  void add_pin(int count) { pins_ += count; }
-  bool is_pinned() const { return pins_ > 0; }
-
- private:
-  int pins_ = 0;
-};
-
-/// Keeps an execution in its Executor's cache, so that references to it stay valid however many
-/// other shapes are run. Must not outlive the Executor.
-class Pin {
- public:
-  explicit Pin(Execution& execution) : execution_(&execution) { execution_->add_pin(1); }
-  ~Pin() {
-    if (execution_ != nullptr) execution_->add_pin(-1);
-  }
-  Pin(Pin&& other) noexcept : execution_(std::exchange(other.execution_, nullptr)) {}
-  Pin& operator=(Pin&&) = delete;
-
- private:
-  Execution* execution_;
 };
 
 class Executor {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/executor.h"
+#include "runtime/execution.h"
 
 // A named dimension (the batch, the length of a sequence) has one size in a run. Operators may
 // still broadcast over different sizes, so this is checked only where sizes must agree, and where

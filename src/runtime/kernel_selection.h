@@ -8,7 +8,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
-#include "runtime/executor.h"
+#include "runtime/engine.h"
 
 namespace onnxgrad::runtime {
 

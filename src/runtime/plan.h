@@ -11,7 +11,7 @@
 
 #include "ir/graph.h"
 #include "opdef/kernel.h"
-#include "runtime/executor.h"
+#include "runtime/engine.h"
 #include "runtime/schedule.h"
 
 // A Plan is the result of make_plan for a graph of static shapes: kernels in order, with the

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/executor.h"
+#include "runtime/execution.h"
 #include "runtime/plan.h"
 
 namespace onnxgrad::runtime {

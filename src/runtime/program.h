@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "ir/graph.h"
-#include "runtime/bodies.h"
 #include "runtime/plan.h"
 
 // A Program is a graph whose shapes are not known yet; compile() turns it into a CompiledRegion for
@@ -60,12 +59,14 @@ struct TailFeed {
   bool gives_shape = false;  ///< the tail is compiled for its value, if that is small
 };
 
+class PlannedBodies;
+
 struct CompiledRegion {
   Plan plan;
   /// The specialised graph; kept for dynamic nodes and bodies, else nullptr.
   std::shared_ptr<ir::Model> model;
   std::vector<DynamicNode> dynamic;
-  std::shared_ptr<const PlannedBodies> bodies;  ///< nullptr if no kernel runs one
+  std::shared_ptr<const PlannedBodies> bodies;  ///< bodies.h; nullptr if no kernel runs one
   std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
   std::unique_ptr<Program> tail;  ///< computes all outputs; nullptr: the plan does
   std::vector<TailFeed> tail_feeds;

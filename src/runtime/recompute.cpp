@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "opdef/fused.h"
 #include "opdef/random_stream.h"
+#include "runtime/bodies.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 
-#include "runtime/bodies.h"
 #include "runtime/plan.h"
 
 // Less memory for more work: values of a step that are read early and again late, as activations
@@ -15,6 +14,8 @@
 // that they are for, so a step computes the same bits.
 
 namespace onnxgrad::runtime {
+
+class PlannedBodies;
 
 /// A plan cannot be made within the memory that is left for it.
 struct ArenaTooSmall {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -12,37 +11,12 @@
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "opdef/collectives.h"
+#include "runtime/body_runner.h"
 #include "runtime/finite.h"
 #include "runtime/plan_key.h"
+#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
-
-// Runs one subgraph of a dynamic node: its formal inputs, then the captured values.
-class Region::BodyRunner {
- public:
-  BodyRunner(const ir::Graph& body, std::span<ir::Value* const> captured, const ir::Model& model,
-             const RegionContext& context) {
-    auto runner = std::make_shared<ir::Model>();
-    runner->functions = model.functions;
-    runner->opset_imports = model.opset_imports;
-    runner->graph = close_body(body, captured);
-    ExecutorOptions options = context.options;
-    options.output_blocks.clear();
-    options.shape_inputs.clear();
-    executor_ = std::make_unique<Executor>(std::move(runner), context.engine, options);
-  }
-
-  // `iteration`: how often the body has run for its node before; each run has draws of its own.
-  std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells,
-                          std::int64_t iteration) {
-    executor_->cells() = opdef::cells_of_iteration(cells, iteration);
-    return executor_->run(inputs);
-  }
-  const Executor& executor() const { return *executor_; }
-
- private:
-  std::unique_ptr<Executor> executor_;
-};
 
 namespace {
 
@@ -62,7 +36,8 @@ class Running {
 Region::Region(CompiledRegion compiled, RegionContext context)
     : compiled_(std::move(compiled)),
       context_(context),
-      on_host_(context.engine.device.is_host()),
+      image_(make_device_image(compiled_.plan, context.engine.device, stream())),
+      blocks_(compiled_.plan.block_bytes, context.engine.device),
       feeds_(compiled_.plan.feed_bytes.size()) {
   std::size_t num_args = 0;
   for (const PlanStep& step : compiled_.plan.steps) num_args += step.args.size();
@@ -85,23 +60,11 @@ Region::Region(CompiledRegion compiled, RegionContext context)
   // Plans of less memory take less than the question between two kernels would be noticed for.
   constexpr std::int64_t kLongRun = 256 << 10;
   is_interruptible_ = !compiled_.plan.updates_state && compiled_.plan.arena_bytes >= kLongRun;
-  if (!on_host_) upload_constants();
 }
 
 Region::~Region() {
   context_.tails.drop_tails_of(*this);
-  if (on_host_) return;
-  try {
-    stream().synchronize();  // what it owns is in use until then
-  } catch (...) {            // NOLINT(bugprone-empty-catch): these results are not needed
-  }
-}
-
-void Region::upload_constants() {
-  for (const Tensor& constant : compiled_.plan.constants) {
-    constants_.push_back(context_.engine.device.allocate(constant.size_bytes()));
-    stream().copy_in(constants_.back().address, constant.raw(), constant.size_bytes());
-  }
+  image_.reset();  // waits: what it owns is in use until then
 }
 
 void Region::forget(const Region& tail) {
@@ -117,13 +80,13 @@ device::Address Region::resolve(const Location& location) const {
       return context_.state.addresses[place];
     case Location::Kind::kConstant:
       // Constants are never written: the planner places outputs only in the arena and the state.
-      return on_host_ ? device::address_of(compiled_.plan.constants[place].raw())
-                      : constants_[place].address;
+      return is_on_host() ? device::address_of(compiled_.plan.constants[place].raw())
+                          : image_->constant(place);
     case Location::Kind::kFeed:
       return feeds_[place].address;
     case Location::Kind::kBlock:
-      if (location.block < blocks_.size()) return blocks_[location.block].address + location.at;
-      break;
+      if (!blocks_.has_taken(location.block)) break;
+      return blocks_.taken(location.block).address + location.at;
     case Location::Kind::kNone:
       break;
   }
@@ -133,7 +96,7 @@ device::Address Region::resolve(const Location& location) const {
 void Region::set_arena(device::Buffer arena) {
   arena_ = std::move(arena);
   has_arena_ = arena_.owner != nullptr;
-  is_plain_ = has_arena_ && on_host_ && compiled_.plan.copies.empty() && !compiled_.tail;
+  is_plain_ = has_arena_ && is_on_host() && compiled_.plan.copies.empty() && !compiled_.tail;
   std::size_t next = 0;
   for (const PlanStep& step : compiled_.plan.steps) {
     for (const Location& at : step.args) args_[next++] = device::kernel_argument(resolve(at));
@@ -147,30 +110,13 @@ void Region::set_feed(std::size_t i, device::Address address) {
 
 void Region::bind(std::size_t i, device::Address data) {
   if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;  // nothing here reads it
-  feeds_[i].on_host = nullptr;
+  if (!is_on_host()) image_->release(i);
   set_feed(i, data);
 }
 
 void Region::bind(std::size_t i, const std::byte* data) {
   if (i >= feeds_.size() || compiled_.plan.feed_bytes[i] < 0) return;
-  if (on_host_) {
-    set_feed(i, device::address_of(data));
-    return;
-  }
-  Feed& feed = feeds_[i];
-  if (feed.slot.owner == nullptr) {
-    feed.slot = context_.engine.device.allocate(compiled_.plan.feed_bytes[i]);
-  }
-  feed.on_host = data;
-  set_feed(i, feed.slot.address);
-}
-
-void Region::copy_feeds() {
-  for (std::size_t i = 0; i < feeds_.size(); ++i) {
-    const Feed& feed = feeds_[i];
-    if (feed.on_host == nullptr) continue;
-    stream().copy_in(feed.slot.address, feed.on_host, compiled_.plan.feed_bytes[i]);
-  }
+  set_feed(i, is_on_host() ? device::address_of(data) : image_->bind(i, data));
 }
 
 void Region::run() {
@@ -221,10 +167,10 @@ void Region::run_plan() {
     throw DeviceError(
         {.what = "there is no memory for the values of this step", .hint = "Use a smaller batch."});
   }
-  if (!on_host_) copy_feeds();
+  if (!is_on_host()) image_->copy_feeds();
   if (context_.profiler.is_on()) {
     run_profiled();
-  } else if (on_host_) {
+  } else if (is_on_host()) {
     const opdef::Launch launch{.stream = nullptr, .cells = &context_.cells};
     if (context_.cells.collectives != nullptr) {
       run_with_workers(launch);
@@ -332,7 +278,7 @@ std::optional<NonFinite> Region::find_non_finite(std::size_t call) const {
 }
 
 std::optional<NonFinite> Region::run_until_non_finite() {
-  if (!on_host_) copy_feeds();
+  if (!is_on_host()) image_->copy_feeds();
   // With other workers the step is completed: they wait for what this one sends.
   const bool is_alone = context_.cells.collectives == nullptr;
   std::optional<NonFinite> first;
@@ -359,7 +305,7 @@ void Region::copy_results() {
 
 // On the CPU a view, else a copy.
 Tensor Region::host_tensor(device::Address address, const opdef::TensorDesc& desc) const {
-  if (!on_host_) return stream().read(address, desc.dtype, desc.dims);
+  if (!is_on_host()) return stream().read(address, desc.dtype, desc.dims);
   return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(address), nullptr);
 }
 
@@ -403,7 +349,10 @@ std::vector<Tensor> Region::run_body(const ir::Graph& body, std::vector<Tensor> 
                                      const DynamicNode& dynamic, std::int64_t iteration) {
   const std::vector<ir::Value*> captured = ir::captured_values(*dynamic.node);
   std::unique_ptr<BodyRunner>& runner = bodies_[&body];
-  if (!runner) runner = std::make_unique<BodyRunner>(body, captured, *compiled_.model, context_);
+  if (!runner) {
+    runner = std::make_unique<BodyRunner>(body, captured, *compiled_.model, context_.engine,
+                                          context_.options);
+  }
   for (const ir::Value* value : captured) {
     if (!value->is_constant()) inputs.push_back(plan_tensor(compiled_.plan_outputs.at(value)));
   }
@@ -462,13 +411,13 @@ double Region::read_scalar(std::size_t i) const {
   if (compiled_.tail) return current_tail_->read_scalar(i);
   const PlanOutput& output = compiled_.plan.outputs[i];
   const device::Address address = resolve(output.location);
-  return on_host_ ? device::host_scalar(device::kernel_argument(address), output.desc.dtype)
-                  : stream().read_scalar(address, output.desc.dtype);
+  return is_on_host() ? device::host_scalar(device::kernel_argument(address), output.desc.dtype)
+                      : stream().read_scalar(address, output.desc.dtype);
 }
 
 Tensor Region::output_tensor(std::size_t i) const {
   const Tensor tensor = host_tensor(output_address(i), output_desc(i));
-  return on_host_ ? tensor.clone() : tensor;
+  return is_on_host() ? tensor.clone() : tensor;
 }
 
 std::size_t Region::num_outputs() const {
@@ -509,24 +458,21 @@ std::int64_t Region::constant_bytes() const {
   for (const Tensor& constant : compiled_.plan.constants) {
     const std::byte* at = constant.raw();
     const bool is_known = !less(at, first) && less(at, first + known.size());
-    if (!is_known || !on_host_) total += constant.size_bytes();
+    if (!is_known || !is_on_host()) total += constant.size_bytes();
   }
   return total;
 }
 
 std::int64_t Region::body_bytes() const {
   std::int64_t total = 0;
-  for (const auto& [body, runner] : bodies_) {
-    const MemoryUse use = runner->executor().memory();
-    total += use.state + use.arena + use.constants + use.dynamic;
-  }
+  for (const auto& [body, runner] : bodies_) total += runner->memory_bytes();
   if (compiled_.bodies) total += compiled_.bodies->constant_bytes();
   return total;
 }
 
 std::int64_t Region::num_body_plans() const {
   std::int64_t total = 0;
-  for (const auto& [body, runner] : bodies_) total += runner->executor().num_cached();
+  for (const auto& [body, runner] : bodies_) total += runner->num_plans();
   if (compiled_.bodies) total += compiled_.bodies->num_plans();
   return total;
 }

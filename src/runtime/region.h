@@ -9,12 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/executor.h"
+#include "runtime/block_pool.h"
+#include "runtime/device_image.h"
+#include "runtime/engine.h"
+#include "runtime/execution.h"
 #include "runtime/profiler.h"
 #include "runtime/program.h"
-#include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {
+
+class BodyRunner;
 
 /// The weights and other state: one block of memory, each value on its own cache lines.
 struct StateSlab {
@@ -59,7 +63,7 @@ class Region final : public Execution {
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
-  std::int64_t block_bytes() const;  ///< of the blocks that it holds
+  std::int64_t block_bytes() const { return blocks_.bytes(); }
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
   std::int64_t scratch_bytes() const;   ///< of the largest scratch block
   std::int64_t constant_bytes() const;  ///< of its folded constants, and of those kernels keep
@@ -72,28 +76,23 @@ class Region final : public Execution {
   void forget(const Region& tail);
 
  private:
-  class BodyRunner;
-
-  /// An input of the plan. A device other than the CPU has a copy of what is bound in host memory.
+  /// An input of the plan.
   struct Feed {
     device::Address address = device::Address::kNull;
-    const std::byte* on_host = nullptr;  ///< what each run copies into `slot`
-    device::Buffer slot = {};
     std::vector<std::size_t> args = {};  ///< positions in args_
   };
 
   device::Stream& stream() const { return *context_.options.stream; }
+  /// True: addresses are pointers, kernels are called here.
+  bool is_on_host() const { return image_ == nullptr; }
   device::Address resolve(const Location& location) const;
   device::Address output_address(std::size_t i) const;
   Tensor host_tensor(device::Address address, const opdef::TensorDesc& desc) const;
   void set_feed(std::size_t i, device::Address address);
-  void copy_feeds();
   void run_call(std::size_t i);
   void run_calls(const opdef::Launch& launch);
   void run_with_workers(const opdef::Launch& launch);
   std::optional<NonFinite> find_non_finite(std::size_t call) const;
-  void upload_constants();
-  device::Buffer take_block(std::size_t block);
   std::size_t num_outputs() const;
   template <class F>
   std::vector<Tensor> run_in_blocks(std::span<const Tensor> feeds, F&& result_of);
@@ -109,15 +108,13 @@ class Region final : public Execution {
 
   CompiledRegion compiled_;
   RegionContext context_;
-  bool on_host_;                   // the CPU: addresses are pointers, kernels are called here
-  bool is_plain_ = false;          // a run is the calls of its kernels
-  bool is_interruptible_ = false;  // long enough for it, and nothing is left half done
+  std::unique_ptr<DeviceImage> image_;  // nullptr: the plan is run on the host
+  bool is_plain_ = false;               // a run is the calls of its kernels
+  bool is_interruptible_ = false;       // long enough for it, and nothing is left half done
   bool has_arena_ = false;
   device::Buffer arena_;
-  std::vector<device::Buffer> constants_;                      // copies on another device
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_
-  std::vector<device::Buffer> blocks_;                         // of the current run
-  std::vector<std::vector<device::Buffer>> block_pool_;        // per block, for reuse
+  BlockPool blocks_;
   std::vector<std::byte*> args_;
   std::vector<device::KernelCall> calls_;
   std::vector<Feed> feeds_;

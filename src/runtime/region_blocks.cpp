@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,29 +9,15 @@
 
 namespace onnxgrad::runtime {
 
-// A block that no result holds any longer, or a new one.
-device::Buffer Region::take_block(std::size_t block) {
-  constexpr std::size_t kMostPooled = 4;
-  std::vector<device::Buffer>& pool = block_pool_[block];
-  for (const device::Buffer& known : pool) {
-    if (known.owner.use_count() != 1) continue;
-    std::atomic_thread_fence(std::memory_order_acquire);  // the last reader is done
-    return known;
-  }
-  device::Buffer fresh = context_.engine.device.allocate(compiled_.plan.block_bytes[block]);
-  if (pool.size() < kMostPooled) pool.push_back(fresh);
-  return fresh;
-}
-
 namespace {
 
 // The blocks of a run are its results' from its end on, however it ends.
 struct BlocksEnder {
-  explicit BlocksEnder(std::vector<device::Buffer>& taken) : blocks(taken) {}
-  ~BlocksEnder() { blocks.clear(); }
+  explicit BlocksEnder(BlockPool& taken) : blocks(taken) {}
+  ~BlocksEnder() { blocks.release(); }
   BlocksEnder(const BlocksEnder&) = delete;
   BlocksEnder& operator=(const BlocksEnder&) = delete;
-  std::vector<device::Buffer>& blocks;
+  BlockPool& blocks;
 };
 
 }  // namespace
@@ -40,10 +25,8 @@ struct BlocksEnder {
 // Calls result_of(i, results before it) for the outputs of a run.
 template <class F>
 std::vector<Tensor> Region::run_in_blocks(std::span<const Tensor> feeds, F&& result_of) {
-  const std::size_t num_blocks = compiled_.plan.block_bytes.size();
   const BlocksEnder ender{blocks_};
-  block_pool_.resize(num_blocks);
-  for (std::size_t b = 0; b < num_blocks; ++b) blocks_.push_back(take_block(b));
+  blocks_.take();
   for (const auto& [slot, at] : block_slots_) args_[slot] = device::kernel_argument(resolve(at));
   for (std::size_t i = 0; i < feeds.size(); ++i) bind(i, feeds[i].raw());
   std::vector<Tensor> results;
@@ -76,9 +59,9 @@ Tensor Region::kept_output(std::size_t i, std::span<const Tensor> feeds) const {
   const auto place = static_cast<std::size_t>(location.at);
   switch (location.kind) {
     case Location::Kind::kBlock:
-      if (!on_host_) return output_tensor(i);
+      if (!is_on_host()) return output_tensor(i);
       return Tensor::view(desc.dtype, desc.dims, device::kernel_argument(resolve(location)),
-                          blocks_[location.block].owner);
+                          blocks_.taken(location.block).owner);
     case Location::Kind::kFeed:
       return feeds[place].reshaped(desc.dims);
     case Location::Kind::kConstant:
@@ -86,14 +69,6 @@ Tensor Region::kept_output(std::size_t i, std::span<const Tensor> feeds) const {
     default:
       return output_tensor(i);
   }
-}
-
-std::int64_t Region::block_bytes() const {
-  std::int64_t total = 0;
-  for (std::size_t b = 0; b < block_pool_.size(); ++b) {
-    total += compiled_.plan.block_bytes[b] * static_cast<std::int64_t>(block_pool_[b].size());
-  }
-  return total;
 }
 
 }  // namespace onnxgrad::runtime

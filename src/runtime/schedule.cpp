@@ -14,11 +14,6 @@
 namespace onnxgrad::runtime {
 namespace {
 
-bool is_view_node(const ir::Node& node, const opdef::OpRegistry& registry) {
-  const opdef::OpDef* def = registry.find(node);
-  return def != nullptr && def->is_view();
-}
-
 bool makes_numbers(const ir::Node& node) {
   return std::ranges::all_of(node.outputs, [](const ir::Value* value) {
     return value == nullptr || ir::static_elements(*value) == 1;
@@ -43,22 +38,6 @@ bool grows(const ir::Node& node) {
 }
 
 }  // namespace
-
-const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry) {
-  while (value->producer != nullptr) {
-    if (value->output_index != 0 || !is_view_node(*value->producer, registry)) break;
-    value = value->producer->inputs[0];
-  }
-  return value;
-}
-
-ViewRoots::ViewRoots(const ir::Graph& graph, const opdef::OpRegistry& registry) {
-  for (const ir::Node* node : graph.nodes) {
-    if (!is_view_node(*node, registry)) continue;
-    views_.insert(node);
-    if (node->outputs[0] != nullptr) roots_[node->outputs[0]] = of(node->inputs[0]);
-  }
-}
 
 Scheduler::Scheduler(const ir::Graph& graph, const ViewRoots& roots,
                      std::span<const StateUpdate> updates,

@@ -11,6 +11,7 @@
 #include "ir/pointer_map.h"
 #include "opdef/registry.h"
 #include "runtime/exchanges.h"
+#include "runtime/views.h"
 
 namespace onnxgrad::runtime {
 
@@ -31,25 +32,6 @@ struct Schedule {
   /// Updates (by number) whose new value may be written over the old one: every other reader of the
   /// old value comes before the writer.
   std::unordered_set<std::size_t> in_place_updates;
-};
-
-/// The value whose bytes `value` shows: follows views.
-const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry);
-
-/// The same for all values of a graph that does not change.
-class ViewRoots {
- public:
-  ViewRoots(const ir::Graph& graph, const opdef::OpRegistry& registry);
-
-  const ir::Value* of(const ir::Value* value) const {
-    const ir::Value* const* root = roots_.find(value);
-    return root == nullptr ? value : *root;
-  }
-  bool is_view(const ir::Node* node) const { return views_.contains(node); }
-
- private:
-  ir::PointerMap<ir::Value, const ir::Value*> roots_;  // of what views return
-  ir::PointerSet<ir::Node> views_;
 };
 
 /// Orders the nodes of a graph: dependencies first, writers of state as soon as they can run,

@@ -3,7 +3,7 @@
 
 #include "onnx/inference.h"
 #include "ops/builtin.h"
-#include "runtime/executor.h"
+#include "runtime/engine.h"
 
 namespace onnxgrad::runtime {
 

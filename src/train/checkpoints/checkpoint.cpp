@@ -346,6 +346,7 @@ Checkpoint read_checkpoint(const std::string& path, base::PathOf origin) {
 }
 
 bool take_part(Checkpoint& checkpoint, int worker, int workers) {
+  if (workers == 1) return false;
   if (!checkpoint.metadata.contains(kWorkers) || workers_of(checkpoint) != workers) return false;
   std::unordered_map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < checkpoint.tensors.size(); ++i) {

@@ -51,7 +51,7 @@ void expect_equal_state(const Session& a, const Session& b) {
   for (std::size_t i = 0; i < of_a.size(); ++i) {
     EXPECT_TRUE(of_a[i].tensor.equals(of_b[i].tensor)) << of_a[i].name;
   }
-  EXPECT_EQ(a.steps(), b.steps());
+  EXPECT_EQ(a.runner().steps(), b.runner().steps());
 }
 
 void save(const Session& session, const std::string& path) {
@@ -66,7 +66,7 @@ void load(Session& session, const std::string& path) {
 /// The message of loading the file into the session, which must stay as it was.
 std::string refusal(Session& session, const std::string& path) {
   const NamedTensors before = session.state();
-  const std::int64_t steps = session.steps();
+  const std::int64_t steps = session.runner().steps();
   try {
     load(session, path);
     return "accepted";
@@ -75,7 +75,7 @@ std::string refusal(Session& session, const std::string& path) {
     for (std::size_t i = 0; i < before.size(); ++i) {
       EXPECT_TRUE(before[i].tensor.equals(after[i].tensor)) << before[i].name;
     }
-    EXPECT_EQ(session.steps(), steps);
+    EXPECT_EQ(session.runner().steps(), steps);
     EXPECT_EQ(error.place().file, path);
     return error.what();
   }
@@ -93,8 +93,8 @@ TEST(Checkpoint, GoesOnBitForBit) {
     for (int i = 0; i < 5; ++i) first.step(batch());
     Session second = session_of(network(3, "Relu", 9.0F), optimizer);  // with other first weights
     load(second, folder.path("file"));
-    EXPECT_EQ(second.steps(), 5);
-    EXPECT_EQ(second.learning_rate(), 0.02);
+    EXPECT_EQ(second.runner().steps(), 5);
+    EXPECT_EQ(second.runner().learning_rate(), 0.02);
     for (int i = 0; i < 5; ++i) second.step(batch());
     expect_equal_state(first, second);
   }
@@ -107,7 +107,7 @@ TEST(Checkpoint, RestoresTheRandomStream) {
   save(first, folder.path("file"));
   Session second = session_of(network(), Sgd{}, {}, 4);
   load(second, folder.path("file"));
-  EXPECT_EQ(second.seed(), 17U);
+  EXPECT_EQ(second.runner().seed(), 17U);
   EXPECT_EQ(second.runner().executor().cells().seed, 17U);
   EXPECT_EQ(second.runner().executor().cells().step, 1U);
 }

@@ -11,7 +11,7 @@
 #include "onnxgrad/data.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/model.h"
-#include "runtime/executor.h"
+#include "runtime/execution.h"
 #include "train/tools/text_codes.h"
 
 namespace onnxgrad::train {

@@ -32,10 +32,10 @@ void choose_batch_size(const StepRunner& step, std::int64_t rows, FitOptions& op
     options.sampling = Sampling::kRows;
   }
   if (options.batch_size == 0) options.batch_size = kDefaultBatchSize;
-  const Workers* workers = step.takes_whole_batch() ? nullptr : step.workers();
-  if (workers != nullptr && options.batch_size < workers->size()) {
+  const int workers = step.workers().size();
+  if (!step.takes_whole_batch() && options.batch_size < workers) {
     throw OptionError({.what = fmt::format("batch_size is {}, but there are {} workers",
-                                           options.batch_size, workers->size()),
+                                           options.batch_size, workers),
                        .hint = "Give the number of rows of all workers together."});
   }
   if (options.drop_last && rows < options.batch_size) {

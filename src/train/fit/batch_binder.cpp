@@ -22,17 +22,8 @@ bool have_same_rows(const Dims& batch, const Dims& rows) {
 
 }  // namespace
 
-RowSlice BatchBinder::take_slice(StepRunner& step, std::int64_t rows) {
-  RowSlice slice{.rows = rows};
-  if (step.workers() == nullptr) return slice;
-  slice = step.workers()->slice_of(rows);
-  step.set_rows(slice, rows);
-  return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = 1};
-}
-
 std::int64_t BatchBinder::own_rows(std::int64_t rows) const {
-  if (step_.workers() == nullptr) return std::max(rows, step_.fixed_rows());
-  return std::max<std::int64_t>(step_.workers()->slice_of(rows).rows, 1);
+  return std::max({step_.workers().slice_of(rows).rows, step_.fixed_rows(), std::int64_t{1}});
 }
 
 runtime::Execution& BatchBinder::bind(StepRunner& step, const RowBlock& block, std::int64_t begin,

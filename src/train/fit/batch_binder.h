@@ -31,12 +31,8 @@ class BatchBinder {
   /// Of one of several workers: with its slice of them.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
     runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
-    if (step_.workers() == nullptr) {
-      bind_to(execution, block, begin, rows);
-    } else {
-      const RowSlice slice = take_slice(step_, rows);
-      bind_to(execution, block, begin + slice.first, slice.rows);
-    }
+    const RowSlice slice = take_slice(step_, rows);
+    bind_to(execution, block, begin + slice.first, slice.rows);
     return execution;
   }
   /// The same with another step, whose plan is compiled.
@@ -45,7 +41,7 @@ class BatchBinder {
   /// Whether the rows of whole batches are read in place by one worker.
   bool is_in_place(const RowBlock& block) const {
     return (block.order.empty() || block.has_windows || block.batch_rows == 1) &&
-           step_.workers() == nullptr && !is_filled(block.batch_rows);
+           !step_.workers().has_others() && !is_filled(block.batch_rows);
   }
   runtime::Execution& full_plan() const { return *full_.execution; }
   /// `count` such batches from this position on; valid until the next call.
@@ -70,7 +66,12 @@ class BatchBinder {
   /// Whether rows of such a block are copied to be bound.
   bool needs_staging(const RowBlock& block, bool drop_last) const;
   /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
-  static RowSlice take_slice(StepRunner& step, std::int64_t rows);
+  static RowSlice take_slice(StepRunner& step, std::int64_t rows) {
+    const RowSlice slice = step.workers().slice_of(rows);
+    if (!step.workers().has_others()) return slice;
+    step.set_rows(slice, rows);
+    return slice.rows > 0 ? slice : RowSlice{.first = 0, .rows = 1};
+  }
   std::int64_t own_rows(std::int64_t rows) const;
   static bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows);
   void prepare(Plan& plan, const PreparedData& data, std::int64_t rows);

@@ -86,10 +86,8 @@ BlockOptions ChunkFeed::block_options() {
   if (as_they_come_) return blocks;
   blocks.pieces = source_.pieces();
   if (blocks.pieces.empty()) return blocks;
-  if (const Workers* workers = session_.step().workers()) {
-    blocks.rank = workers->rank();
-    blocks.workers = workers->size();
-  }
+  blocks.rank = session_.workers().rank();
+  blocks.workers = session_.workers().size();
   lane_rows_ = 0;
   for (const Piece& piece : blocks.pieces) {
     *lane_rows_ += piece.rows;
@@ -107,16 +105,12 @@ BlockOptions ChunkFeed::block_options() {
 // A pass over the rows, of several workers each over a part of them.
 void ChunkFeed::prepare_class_weights() {
   if (!weigher_ || !weigher_->needs_counts()) return;
-  const Workers* workers = session_.step().workers();
-  if (workers == nullptr) {
-    if (count(stop_)) weigher_->settle();
-    return;
-  }
-  const OwnRange own(source_, *workers);
+  const Workers& workers = session_.workers();
+  const OwnRange own(source_, workers);
   StopFlag never;
-  count(never);
+  if (!count(workers.has_others() ? never : stop_)) return;
   if (own.is_part()) {
-    weigher_->put_together(*workers);
+    weigher_->put_together(workers);
     count_.reset();  // they are this worker's
   }
   weigher_->settle();
@@ -181,10 +175,9 @@ const RowBlock* ChunkFeed::next(StopFlag& stop) {
 // A sum over the rows in any order: each worker has others, and all of them what one would have.
 void ChunkFeed::add_own_rows_to_checksum(const Block& block) {
   Mark mark = marks_.empty() ? Mark{} : marks_.back();
-  const Workers* const workers = session_.step().workers();
   for (std::int64_t begin = 0; begin < block.rows; begin += block_.batch_rows) {
     const std::int64_t rows = std::min(block_.batch_rows, block.rows - begin);
-    const RowSlice own = workers == nullptr ? RowSlice{.rows = rows} : workers->slice_of(rows);
+    const RowSlice own = session_.workers().slice_of(rows);
     for (std::int64_t place = begin + own.first; place < begin + own.first + own.rows; ++place) {
       const std::int64_t row =
           block.order.empty() ? place : block.order[static_cast<std::size_t>(place)];
@@ -220,13 +213,11 @@ std::string ChunkFeed::checksum(std::int64_t row) const {
   for (const Mark& mark : marks_) {
     if (mark.rows_done < row) continue;
     if (!lane_rows_) return mark.checksum + validation_checksum_;
-    std::uint64_t sum = mark.sum;
-    if (const Workers* workers = session_.step().workers()) {
-      std::array<std::int64_t, 2> halves{static_cast<std::int64_t>(sum >> 32),
-                                         static_cast<std::int64_t>(sum & 0xFFFFFFFF)};
-      workers->add_up(std::span<std::int64_t>(halves));
-      sum = (static_cast<std::uint64_t>(halves[0]) << 32) + static_cast<std::uint64_t>(halves[1]);
-    }
+    std::array<std::int64_t, 2> halves{static_cast<std::int64_t>(mark.sum >> 32),
+                                       static_cast<std::int64_t>(mark.sum & 0xFFFFFFFF)};
+    session_.workers().add_up(std::span<std::int64_t>(halves));
+    const std::uint64_t sum =
+        (static_cast<std::uint64_t>(halves[0]) << 32) + static_cast<std::uint64_t>(halves[1]);
     return fmt::format("{} rows {:016x} ", *lane_rows_, sum) + validation_checksum_;
   }
   return "";

@@ -139,7 +139,7 @@ TEST(ChunkFeed, OtherRowsAreNoticed) {
       EXPECT_NE(error.problem().hint.text(), "");
     }
     EXPECT_THAT(process.weights(), Each(0)) << test.expected;
-    EXPECT_EQ(process.session.steps(), 0);
+    EXPECT_EQ(process.session.runner().steps(), 0);
   }
 }
 
@@ -175,7 +175,7 @@ TEST(ChunkFeed, AFaultIsFoundAndTheLastFiniteWeightsStay) {
         EXPECT_THAT(error.what(), HasSubstr("the first value that is not finite is"));
       }
       EXPECT_EQ(chunks.weights(), arrays.weights()) << batch_size << " " << every;
-      EXPECT_EQ(chunks.session.steps(), arrays.session.steps());
+      EXPECT_EQ(chunks.session.runner().steps(), arrays.session.runner().steps());
     }
   }
 }
@@ -192,7 +192,7 @@ TEST(ChunkFeed, AFaultInTheLastStepOfABlockIsFoundBeforeItsRowsAreGone) {
       };
       Process process(Sgd{.learning_rate = 0.1});
       EXPECT_THAT(process.fit(options).stop_reason, HasSubstr("not finite"));
-      EXPECT_EQ(process.session.steps(), bad_step);
+      EXPECT_EQ(process.session.runner().steps(), bad_step);
       EXPECT_THAT(process.weights(), Each(Truly([](double w) { return std::isfinite(w); })));
     }
   }

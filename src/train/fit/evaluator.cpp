@@ -38,7 +38,7 @@ Evaluator evaluator_of(const FitSession& session, const FitOptions& options) {
 using runtime::Execution;
 
 Evaluator::Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
-                     const std::vector<Metric>& metrics, const Workers* workers)
+                     const std::vector<Metric>& metrics, const Workers& workers)
     : evaluation_(std::move(evaluation)), workers_(workers) {
   if (metrics.empty()) return;
   if (std::holds_alternative<OutputLoss>(loss.function)) {
@@ -140,14 +140,14 @@ void Evaluator::add_metric_rows(const Execution& execution, const PreparedData& 
 // The sums and rows of all workers.
 void Evaluator::put_together() {
   std::array<double, 4> sums{sums_.numerator, sums_.denominator, sums_.correct, sums_.counted};
-  workers_->add_up(std::span<double>(sums));
+  workers_.add_up(std::span<double>(sums));
   sums_ = {.numerator = sums[0], .denominator = sums[1], .correct = sums[2], .counted = sums[3]};
-  workers_->add_up(std::span(&rows_, 1));
-  if (metrics_) metrics_->gather(*workers_);
+  workers_.add_up(std::span(&rows_, 1));
+  if (metrics_) metrics_->gather(workers_);
 }
 
 EvaluationResult Evaluator::result() {
-  if (workers_ != nullptr) put_together();
+  put_together();
   EvaluationResult result;
   result.loss = mean_of(sums_.numerator, sums_.denominator);
   result.rows = rows_;
@@ -181,6 +181,7 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Pre
     : options_(options),
       evaluator_(evaluator_of(session, options)),
       rows_(std::move(rows)),
+      workers_(session.workers()),
       batch_size_(evaluation_batch(session, options)) {
   evaluator_.prepare(rows_, batch_size_);
 }
@@ -208,7 +209,7 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Dat
 
 void Validation::run(StopFlag& stop, EpochLog& log) {
   std::optional<OwnRange> own;
-  if (source_ != nullptr && workers_ != nullptr) own.emplace(*source_, *workers_);
+  if (source_ != nullptr) own.emplace(*source_, workers_);
   if (own && own->is_part()) evaluator_.take_own_rows();
   const std::optional<EvaluationResult> result =
       reader_ ? evaluator_.run(*reader_, batch_size_, stop) : evaluator_.run(rows_, batch_size_);

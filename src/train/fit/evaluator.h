@@ -21,10 +21,10 @@ class Evaluator {
  public:
   /// `evaluation` has scores if there are metrics; `loss` is what it evaluates.
   /// Throws: OptionError (metrics of a model's own loss).
-  /// `workers`: the others, each of which evaluates a slice of the rows of each add(); nullptr:
-  /// there are none. The result is that of all rows.
+  /// Each of `workers`, which outlive this, evaluates a slice of the rows of each add(); the result
+  /// is that of all rows.
   Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
-            const std::vector<Metric>& metrics = {}, const Workers* workers = nullptr);
+            const std::vector<Metric>& metrics, const Workers& workers);
 
   /// Compiles the plans that add() will need for these rows, which outlive this and are not
   /// moved: add() then allocates nothing.
@@ -65,13 +65,12 @@ class Evaluator {
   };
 
   RowSlice own_rows(const PreparedData& data) const {
-    return workers_ == nullptr || has_own_rows_ ? RowSlice{.rows = data.rows}
-                                                : workers_->slice_of(data.rows);
+    return has_own_rows_ ? RowSlice{.rows = data.rows} : workers_.slice_of(data.rows);
   }
   void put_together();
 
   std::shared_ptr<Evaluation> evaluation_;
-  const Workers* workers_;
+  const Workers& workers_;
   bool has_own_rows_ = false;
   std::optional<MetricRows> metrics_;
   const PreparedData* prepared_ = nullptr;
@@ -98,7 +97,7 @@ class Validation {
   Evaluator evaluator_;
   PreparedData rows_;
   DataSource* source_ = nullptr;
-  const Workers* workers_ = nullptr;
+  const Workers& workers_;
   std::optional<BlockReader> reader_;
   std::int64_t batch_size_ = 0;
 };

@@ -65,7 +65,7 @@ std::string FaultSearch::go_back(const std::string& fault, const RowBlock* block
   bool is_finite = true;
   progress.is_inside_step = true;  // there is no checkpoint if the steps fail now
   progress.loss = replay(block, [&](std::int64_t done) {
-    is_finite = is_finite && step_.is_state_finite();
+    is_finite = is_finite && step_.state().is_finite();
     if (is_finite) good = done;
     return is_finite && done < bad;
   });
@@ -109,8 +109,8 @@ std::string FaultSearch::describe_value(const runtime::NonFinite& found, std::in
 // What the worker says that found something first in its plan, with its name: others find what it
 // has sent.
 std::string FaultSearch::first_of_workers(const std::string& text, std::size_t position) const {
-  if (step_.workers() == nullptr) return text;
-  dist::Communicator& all = step_.workers()->communicator();
+  if (!step_.workers().has_others()) return text;
+  dist::Communicator& all = step_.workers().communicator();
   const std::string mine = text.empty() ? "" : fmt::format("{:012}{}", position, text);
   const auto texts = all.all_gather_texts(mine);
   const std::string* first = nullptr;

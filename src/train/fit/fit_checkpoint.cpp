@@ -100,9 +100,7 @@ void FitCheckpoints::on_first_worker(Action&& action) {
       problem = error.problem().what;
     }
   }
-  if (fit_.session.workers() != nullptr) {
-    problem = fit_.session.workers()->communicator().broadcast_text(problem, 0);
-  }
+  problem = fit_.session.workers().communicator().broadcast_text(problem, 0);
   if (failure != nullptr) std::rethrow_exception(failure);
   if (problem.empty()) return;
   throw CheckpointError(
@@ -143,26 +141,23 @@ bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {
 
 // The first worker looks for it; the others read the same file.
 std::optional<Checkpoint> FitCheckpoints::find_for_all() {
-  Workers* const workers = fit_.session.workers();
-  if (workers == nullptr || fit_.options.resume.empty()) return find();
+  if (fit_.options.resume.empty()) return std::nullopt;
+  const Workers& workers = fit_.session.workers();
   std::optional<Checkpoint> found;
   on_first_worker([&] { found = find(); });
   const std::string path =
-      workers->communicator().broadcast_text(found ? found->path : std::string(), 0);
+      workers.communicator().broadcast_text(found ? found->path : std::string(), 0);
   if (!is_first_worker() && !path.empty()) found = read_checkpoint(path);
-  has_part_ = found && take_part(*found, workers->rank(), workers->size());
+  has_part_ = found && take_part(*found, workers.rank(), workers.size());
   return found;
 }
 
-bool FitCheckpoints::is_first_worker() const {
-  return fit_.session.workers() == nullptr || fit_.session.workers()->rank() == 0;
-}
+bool FitCheckpoints::is_first_worker() const { return fit_.session.workers().rank() == 0; }
 
 std::optional<Checkpoint> FitCheckpoints::find() {
   namespace fs = std::filesystem;
   const FitOptions& options = fit_.options;
   const std::string& path = options.resume;
-  if (path.empty()) return std::nullopt;
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) return read_checkpoint(path);
   std::optional<Checkpoint> found;
@@ -257,7 +252,7 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   if (fit_.options.schedule) fit_.rates.resume(checkpoint.get_doubles("fit/schedule_state"));
   fit_.best.take_numbers(checkpoint);
   fit_.session.restore(checkpoint);
-  if (!has_part_) fit_.session.step().keep_own_part();
+  if (!has_part_) fit_.session.step().state().keep_own_part();
   History& own = fit_.history;
   own.epochs.insert(own.epochs.end(), history.epochs.begin(), history.epochs.end());
   own.epoch_stride = history.epoch_stride;
@@ -301,17 +296,14 @@ Checkpoint FitCheckpoints::make(bool of_worker) const {
 void FitCheckpoints::end_epoch(const EpochLog& log) {
   if (!writes_) return;
   const CheckpointOptions& wanted = *fit_.options.checkpoint;
-  bool is_early = saved_time_ && seconds_since(*saved_time_) < wanted.min_seconds;
-  if (fit_.session.workers() != nullptr) {
-    is_early = fit_.session.workers()->any(is_first_worker() && is_early);
-  }
-  if (is_early) return;
+  const bool is_early = saved_time_ && seconds_since(*saved_time_) < wanted.min_seconds;
+  if (fit_.session.workers().any(is_first_worker() && is_early)) return;
   if (wanted.every_steps == 0 || (log.is_best && wanted.keep_best)) save();
 }
 
 void FitCheckpoints::save() {
   const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
-  StepRunner& step = fit_.session.step();
+  StateStore& state = fit_.session.step().state();
   saved_time_ = Clock::now();
   data_hash_ = fit_.feed.checksum(fit_.progress.row);  // of the rows of all workers
   CheckpointLog log;
@@ -319,18 +311,16 @@ void FitCheckpoints::save() {
   // What it has is what one worker would have; then each goes on with its own states.
   std::vector<Tensor> own;
   if (fit_.session.session().has_own_state()) {
-    own = step.make_copies();
-    step.save_to(own);
+    own = state.make_copies();
+    state.save_to(own);
   }
-  step.unify_state();
-  const bool is_finite = !goes_back(fit_.options.on_non_finite) || step.is_state_finite();
+  state.unify();
+  const bool is_finite = !goes_back(fit_.options.on_non_finite) || state.is_finite();
   if (is_first_worker() && log.problem.empty()) log = write(is_finite, is_best);
-  if (!own.empty()) step.restore_from(own);
-  if (fit_.session.workers() != nullptr) {  // the same history everywhere
-    dist::Communicator& all = fit_.session.workers()->communicator();
-    log.path = all.broadcast_text(log.path, 0);
-    log.problem = all.broadcast_text(log.problem, 0);
-  }
+  if (!own.empty()) state.restore_from(own);
+  dist::Communicator& all = fit_.session.workers().communicator();
+  log.path = all.broadcast_text(log.path, 0);  // the same history everywhere
+  log.problem = all.broadcast_text(log.problem, 0);
   if (log.problem.empty()) {
     saved_at_ = here();
     if (is_best) fit_.best.mark_saved();
@@ -345,7 +335,7 @@ bool FitCheckpoints::is_own(const std::string& name) const {
   const auto begins = [&](std::string_view section) {
     return name.starts_with(fmt::format("{}{}", kReservedPrefix, section));
   };
-  if (step.outer() != nullptr)
+  if (step.state().outer() != nullptr)
     return begins("state/") || begins("best/") || begins("outer/") || state_of(name).has_value();
   if (begins("state/") || begins("best/")) return true;
   const auto state = state_of(name);
@@ -356,20 +346,20 @@ bool FitCheckpoints::is_own(const std::string& name) const {
 // The states that differ between workers, before the checkpoint that they belong to. Returns
 // why that failed, the same on all workers.
 std::string FitCheckpoints::write_parts() {
-  const Workers* const workers = fit_.session.workers();
-  if (workers == nullptr || !fit_.session.session().has_own_state()) return "";
+  if (!fit_.session.session().has_own_state()) return "";
+  const Workers& workers = fit_.session.workers();
   std::string problem;
   try {
     Checkpoint part = make(/*of_worker=*/true);
     std::erase_if(part.tensors, [&](const NamedTensor& entry) { return !is_own(entry.name); });
     const std::string name = checkpoint_name(fit_.session.step().steps());
     write_checkpoint(part_path(fmt::format("{}/{}", fit_.options.checkpoint->folder, name),
-                               workers->rank(), workers->size()),
+                               workers.rank(), workers.size()),
                      part, base::Existing::kReplaceOwn);
   } catch (const CheckpointError& error) {
     problem = error.what();
   }
-  for (const std::string& text : workers->communicator().all_gather_texts(problem)) {
+  for (const std::string& text : workers.communicator().all_gather_texts(problem)) {
     if (!text.empty()) return text;
   }
   return "";
@@ -383,8 +373,8 @@ CheckpointLog FitCheckpoints::write(bool is_finite, bool is_best) {
                              .hint = "Resume from the previous checkpoint, with a smaller rate."});
     }
     Checkpoint checkpoint = make();
-    if (fit_.session.workers() != nullptr && fit_.session.session().has_own_state()) {
-      set_workers(checkpoint, fit_.session.workers()->size());
+    if (fit_.session.session().has_own_state()) {
+      set_workers(checkpoint, fit_.session.workers().size());
     }
     return {.path = folder_->save(checkpoint, fit_.session.step().steps(), is_best)};
   } catch (const CheckpointError& error) {

@@ -158,8 +158,8 @@ TEST(FitCheckpoint, NonFiniteLossLeavesTheLastFiniteStep) {
   };
   Process first;
   EXPECT_THROW(first.fit(diverging), ConvergenceError);
-  EXPECT_EQ(first.session.steps(), 11);
-  options.resume = temporary.path("run/" + checkpoint_name(first.session.steps()));
+  EXPECT_EQ(first.session.runner().steps(), 11);
+  options.resume = temporary.path("run/" + checkpoint_name(first.session.runner().steps()));
   options.checkpoint = {};
   Process second;
   second.fit(options);

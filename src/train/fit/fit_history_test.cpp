@@ -100,7 +100,8 @@ TEST(FitHistory, ALongFitTakesNoMoreThanAShortOne) {
     FitLoop(session, data, options, stop, history).run();
     EXPECT_LE(history.epochs.size(), 16U);
     EXPECT_TRUE(history.step_losses.empty());
-    return std::filesystem::file_size(folder.path("run/" + checkpoint_name(session.steps())));
+    return std::filesystem::file_size(
+        folder.path("run/" + checkpoint_name(session.runner().steps())));
   };
   const auto small = checkpoint_bytes(16);
   EXPECT_LE(checkpoint_bytes(3000), small + 64);  // more digits in the header

@@ -3,30 +3,29 @@
 
 #include <array>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 
 #include "onnxgrad/trainer.h"
 #include "train/data/dataset.h"
 #include "train/data/stop_flag.h"
 #include "train/fit/batch_binder.h"
 #include "train/fit/batch_feed.h"
-#include "train/fit/best_epoch.h"
-#include "train/fit/evaluator.h"
-#include "train/fit/fault_search.h"
+#include "train/fit/epoch_report.h"
 #include "train/fit/fit_checkpoint.h"
 #include "train/fit/fit_progress.h"
+#include "train/fit/fit_stop.h"
+#include "train/fit/loss_policy.h"
 #include "train/fit/rate_schedule.h"
 #include "train/fit/state_snapshot.h"
 #include "train/session/session.h"
 
 // The epoch loop, independent of the source of rows (BatchFeed). Rows in memory are checked and
 // converted, and their plans compiled, before the first step; an epoch is then a loop over {bind,
-// run, read the loss}. Around it are the learning rates, the validation, and the observers of the
-// fit: best epoch, faults, checkpoints, history. Start reading at FitLoop::run.
+// run, read the loss}. Around it are the learning rates, the reports of epochs (validation, best
+// epoch), the policy for losses that are not finite, checkpoints, and what ends the fit. Start
+// reading at FitLoop::run.
 
 namespace onnxgrad::train {
 
@@ -62,47 +61,24 @@ class FitLoop {
   std::span<const double> run_step(runtime::Execution& plan, std::int64_t rows);
   template <class F>
   std::span<const double> count_steps(std::int64_t rows, F&& run);
-  bool check_state();
-  bool handle_loss(double loss);
-  bool handle_fault(const std::string& fault_seen);
   std::int64_t total_steps() const;
-  void append_part_of_epoch();
   bool call_step_callback(double loss, const runtime::Execution& plan);
-  bool is_time_over();
   bool has_done_steps();
-  bool end_with(std::string reason);
-  bool wants_stop();
-  std::string reason_to_stop() const;
-  double wish_to_stop();
-  bool ends_by_wish(const runtime::Execution& plan);
-  bool any_worker(bool flag) const {
-    return step_.workers() == nullptr ? flag : step_.workers()->any(flag);
-  }
-  /// Seconds that this worker has waited for others so far.
-  double network_wait() const;
-  void share_times(double computed, double waited, EpochLog& log) const;
   void check_workers() const;
-  /// One of several workers does not end alone while rows are read.
-  StopFlag& reading_stop() { return step_.workers() == nullptr ? stop_ : never_; }
-  void fill_log(EpochLog& log) const;
-  void note_unchanged_weights();
-  bool notice_early_stop();
 
   FitSession session_;
   StepRunner& step_;
   FitOptions options_;
-  StopFlag& stop_;
-  StopFlag::Scope stop_scope_;
+  FitStop stop_;
   History& history_;
 
   BatchBinder binder_;
   std::unique_ptr<BatchFeed> feed_;
   RateSchedule rates_;
-  std::optional<Validation> validation_;
   const RowBlock* block_ = nullptr;  ///< that is being trained on
   FitProgress progress_;
-  BestEpoch best_;
-  std::optional<FaultSearch> faults_;  ///< OnNonFinite::kRaise and kStop
+  EpochReport report_;
+  std::optional<LossPolicy> losses_;
   std::optional<FitCheckpoints> checkpoints_;
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
 
@@ -112,11 +88,7 @@ class FitLoop {
   };
   Series series_;
   std::int64_t countdown_ = 0;  ///< steps until the step callback
-  StopFlag never_;
-  std::exception_ptr interruption_;  ///< of one of several workers
-  bool callback_stops_ = false;      ///< of one of several workers: all end with the next step
-  Clock::time_point deadline_ = {};
-  bool is_stopped_ = false;  ///< before the first step: nothing has changed
+  bool is_stopped_ = false;     ///< before the first step: nothing has changed
 };
 
 }  // namespace onnxgrad::train

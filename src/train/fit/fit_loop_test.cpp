@@ -224,7 +224,7 @@ TEST(FitLoop, AScheduleEndsWithTheLastOfSoManySteps) {
   options.schedule = LinearRate{.start_factor = 1, .end_factor = 0};
   options.every_n_steps = 1;
   options.on_step_end = [&](const StepLog&) {
-    rates.push_back(fixture.session.learning_rate());
+    rates.push_back(fixture.session.runner().learning_rate());
     return false;
   };
   fixture.fit(linear_data(), options);
@@ -371,7 +371,7 @@ TEST(FitLoop, ANonFiniteLossIsAnErrorWithTheLastFiniteWeights) {
   EXPECT_EQ(fixture.weights(), by_hand.weights());
   EXPECT_THAT(fixture.weights(),
               testing::Each(testing::Truly([](double w) { return std::isfinite(w) && w != 0; })));
-  EXPECT_EQ(fixture.session.steps(), 1);
+  EXPECT_EQ(fixture.session.runner().steps(), 1);
 }
 
 TEST(FitLoop, WeightsThatOverflowAreTakenBack) {
@@ -384,7 +384,7 @@ TEST(FitLoop, WeightsThatOverflowAreTakenBack) {
   EXPECT_THAT(message, HasSubstr("' in step 1"));
   EXPECT_THAT(message, HasSubstr("The weights are those before step 1"));
   EXPECT_THAT(fixture.weights(), testing::Each(0));
-  EXPECT_EQ(fixture.session.steps(), 0);
+  EXPECT_EQ(fixture.session.runner().steps(), 0);
 }
 
 TEST(FitLoop, WeightsThatOverflowInTheLastStepAreTakenBack) {
@@ -396,7 +396,7 @@ TEST(FitLoop, WeightsThatOverflowInTheLastStepAreTakenBack) {
     EXPECT_THAT(message, HasSubstr("a weight is not finite at epoch 1, step 1 (batch 1"));
     EXPECT_THAT(message, HasSubstr("The weights are those before step 1"));
     EXPECT_THAT(fixture.weights(), testing::Each(0));
-    EXPECT_EQ(fixture.session.steps(), 0);
+    EXPECT_EQ(fixture.session.runner().steps(), 0);
   }
 }
 
@@ -411,7 +411,7 @@ TEST(FitLoop, StepsBeforeAFaultAreKeptToTheBit) {
   };
   Fixture fixture;
   convergence_error(fixture, linear_data(), options_until(12));  // 5 steps an epoch
-  EXPECT_EQ(fixture.session.steps(), 13);
+  EXPECT_EQ(fixture.session.runner().steps(), 13);
   Fixture twin;
   FitOptions options = options_until(12);
   options.every_n_steps = 13;
@@ -444,7 +444,7 @@ TEST(FitLoop, SeriesAreTheirSteps) {
         Fixture fixture(Sgd{.learning_rate = 0.01});
         fixture.fit(data, options);
         EXPECT_EQ(fixture.weights(), watched.weights());
-        EXPECT_EQ(fixture.session.steps(), watched.session.steps());
+        EXPECT_EQ(fixture.session.runner().steps(), watched.session.runner().steps());
         for (std::size_t epoch = 0; epoch < 2; ++epoch) {
           EXPECT_EQ(fixture.history.epochs[epoch].train_loss,
                     watched.history.epochs[epoch].train_loss);
@@ -467,7 +467,7 @@ TEST(FitLoop, ASeriesEndsWithItsFirstFault) {
   Fixture fixture(Sgd{.learning_rate = 0.01});
   EXPECT_EQ(convergence_error(fixture, data, options), message);
   EXPECT_EQ(fixture.weights(), watched.weights());
-  EXPECT_EQ(fixture.session.steps(), 700);
+  EXPECT_EQ(fixture.session.runner().steps(), 700);
 }
 
 TEST(FitLoop, TheScheduleSetsEveryStepsRate) {
@@ -513,7 +513,7 @@ void expect_refused(const Dataset& data, const FitOptions& options, const std::s
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr(part));
   }
-  EXPECT_EQ(fixture.session.steps(), 0);
+  EXPECT_EQ(fixture.session.runner().steps(), 0);
 }
 
 TEST(FitLoop, BadDataIsRefusedBeforeTheFirstStep) {

@@ -10,10 +10,13 @@
 namespace onnxgrad::train {
 
 /// While it lives, the passes of a source give one of several workers its part of the rows: a range
-/// of those in their order, without the others. Where a source cannot leave rows out, all of them.
+/// of those in their order, without the others. Where a source cannot leave rows out, and to one
+/// worker, all of them.
 class OwnRange {
  public:
-  OwnRange(DataSource& source, const Workers& workers) : source_(source), rows_(source.num_rows()) {
+  OwnRange(DataSource& source, const Workers& workers) : source_(source) {
+    if (!workers.has_others()) return;
+    rows_ = source.num_rows();
     if (!rows_ || source.pieces().empty()) return;
     const RowSlice own = workers.slice_of(*rows_);
     is_part_ = source.take_rows(own.first, own.first + own.rows);

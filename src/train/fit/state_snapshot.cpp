@@ -18,20 +18,20 @@ std::string copy_name(std::string_view purpose, std::string_view state_name) {
 }  // namespace
 
 StateSnapshot::StateSnapshot(StepRunner& step)
-    : step_(step), copies_(step.make_copies()), initial_(step.initial_values()) {
-  step_.add_snapshot_bytes(step_.state_bytes());
+    : step_(step), copies_(step.state().make_copies()), initial_(step.state().initial_values()) {
+  step_.state().add_snapshot_bytes(step_.state().bytes());
 }
 
-StateSnapshot::~StateSnapshot() { step_.add_snapshot_bytes(-step_.state_bytes()); }
+StateSnapshot::~StateSnapshot() { step_.state().add_snapshot_bytes(-step_.state().bytes()); }
 
 void StateSnapshot::take() {
-  is_initial_ = step_.has_initial_values();
-  if (!is_initial_) step_.save_to(copies_);
+  is_initial_ = step_.state().has_initial_values();
+  if (!is_initial_) step_.state().save_to(copies_);
   steps_ = step_.steps();
 }
 
 void StateSnapshot::restore() const {
-  step_.restore_from(values());
+  step_.state().restore_from(values());
   step_.set_steps(steps_);
 }
 
@@ -66,7 +66,7 @@ bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view pur
   std::ranges::move(stored, copies_.begin());
   is_initial_ = false;
   // What a checkpoint lacks: of workers that update alone, which then begin at these weights.
-  if (const OuterStep* outer = step_.outer()) {
+  if (const OuterStep* outer = step_.state().outer()) {
     const std::size_t momenta = state.size();
     const std::size_t starts = momenta + outer->num_weights();
     for (std::size_t i = 0; i < outer->num_weights(); ++i) {

@@ -24,7 +24,9 @@ class StateSnapshot {
   void take();
   void restore() const;
   /// Names of the trained weights that have the same bits now.
-  std::vector<std::string> unchanged_weights() const { return step_.unchanged_weights(values()); }
+  std::vector<std::string> unchanged_weights() const {
+    return step_.state().unchanged_weights(values());
+  }
   /// Into a checkpoint under separate names, and back. False: it is not in the checkpoint.
   void add_to(Checkpoint& checkpoint, std::string_view purpose) const;
   bool take_from(const Checkpoint& checkpoint, std::string_view purpose);

@@ -59,12 +59,12 @@ Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
   for (auto& text : fit_option_rows().fixed(options)) all.push_back(std::move(text));
   const WorkerOptions& workers = session.options().workers;
   const auto weights = session.graph().state_weights();
-  const NamedTensors state = session.read_state();
+  const NamedTensors state = session.runner().state().read();
   const Fingerprint others{
       {"epochs", std::to_string(options.epochs)},
       {"max_steps", std::to_string(options.max_steps)},
       {"batch_size", std::to_string(options.batch_size)},
-      {"seed", fmt::format("{} and {}", options.seed, session.seed())},
+      {"seed", fmt::format("{} and {}", options.seed, session.runner().seed())},
       {"validation", fmt::format("{}", options.validation_fraction)},
       {"metrics", std::to_string(options.metrics.size())},
       {"class_weights", class_weights_text(options)},
@@ -79,8 +79,8 @@ Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
       {"sync_every", fmt::format("{}, {:g}, {:g}", workers.sync_every, workers.outer_learning_rate,
                                  workers.outer_momentum)},
       {"the number of training rows", text_of_number(feed.num_rows())},
-      {"the learning rate", fmt::format("{}", session.learning_rate())},
-      {"the number of steps done", std::to_string(session.steps())},
+      {"the learning rate", fmt::format("{}", session.runner().learning_rate())},
+      {"the number of steps done", std::to_string(session.runner().steps())},
       {"the weights", checksum_of_state(state, true, weights)},
       {"the optimizer's state", checksum_of_state(state, false, weights)}};
   all.insert(all.end(), others.begin(), others.end());

@@ -542,7 +542,7 @@ TEST_F(WorkersFit, UpdateAloneAndMeetAtTheOuterStep) {
       }
       next[i].tensor = Tensor::from(start[i], next[i].tensor.dims());
     }
-    for (const auto& one : alone) one->session.load_state(next);
+    for (const auto& one : alone) one->session.runner().state().load(next);
   }
   for (const Outcome& one : all) {
     for (std::size_t i = 0; i < start.size(); ++i) {

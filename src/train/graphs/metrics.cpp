@@ -451,6 +451,7 @@ void gather_numbers(const Workers& workers, std::vector<T>& numbers) {
 }  // namespace
 
 void MetricRows::gather(const Workers& workers) {
+  if (!workers.has_others()) return;
   gather_numbers(workers, scores_);
   gather_numbers(workers, classes_);
   gather_numbers(workers, numbers_);

@@ -1,155 +1,54 @@
 #ifndef ONNXGRAD_TRAIN_STEP_OF_WORKER_H_
 #define ONNXGRAD_TRAIN_STEP_OF_WORKER_H_
 
-#include <cstdint>
-#include <optional>
+#include <memory>
 #include <span>
-#include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "train/graphs/place_loss.h"
 #include "train/graphs/step_parts.h"
 #include "train/graphs/training_graph.h"
 #include "train/optimizers/optimizers.h"
-#include "train/tools/collectives.h"
-#include "train/weights/weights.h"
 
 namespace onnxgrad::train {
 
-/// What is special about the step of one of several workers; nothing if there is one.
-class StepOfWorker final : public UpdateOfWorkers {
+/// The parts of a step that concern the other workers. Here there are none, and all is as it is.
+class StepOfWorker : public UpdateOfWorkers {
  public:
-  StepOfWorker(Draft& draft, const opdef::OpRegistry& registry, const Optimizer& optimizer,
-               const StepGraphOptions& options)
-      : draft_(draft), optimizer_(optimizer), options_(options), workers_(options.workers) {
-    if (!workers_) return;
-    mark_rows_of_draws(draft.graph(), registry);
-    inputs_ = add_worker_inputs(draft.graph());
-    // After the data and the learning rate, see bind_inputs().
-    for (const ir::Value* input : {inputs_.weight, inputs_.signal}) {
-      std::erase(draft.graph().inputs, input);
-    }
-  }
-
-  LossOfWorker of_loss() const {
-    if (!workers_) return {};
-    return {.weight = inputs_.weight,
-            .workers = workers_->updates_alone ? 1 : workers_->size,
-            .updates_alone = workers_->updates_alone};
-  }
-  void treat_statistics(std::vector<ir::StateBinding>& statistics) const {
-    if (!workers_) return;
-    if (workers_->syncs_normalization) {
-      sync_normalizations(draft_.g(), inputs_, statistics);
-    } else {
-      keep_statistics_without_rows(draft_.g(), inputs_, statistics);
-    }
-  }
+  virtual LossOfWorker of_loss() const { return {}; }
+  virtual void treat_statistics(std::vector<ir::StateBinding>& /*statistics*/) const {}
   /// The mean of what each worker has of a number, if that is its own.
-  ir::Value* mean_of(ir::Value* number) const {
-    if (!workers_ || !workers_->updates_alone) return number;
-    return draft_.g().scale(train::add_up(draft_.g(), number), 1.0 / workers_->size);
-  }
-  /// Of what each worker computes of a value.
-  ir::Value* sum_of(ir::Value* value) const {
-    if (!workers_ || workers_->updates_alone) return mean_of(value);
-    return train::add_up(draft_.g(), value);
-  }
+  virtual ir::Value* mean_of(ir::Value* number) const { return number; }
+  /// The sum of what each worker computes of a value.
+  virtual ir::Value* sum_of(ir::Value* value) const { return value; }
   /// The loss of all workers, and with it the sum of the signals. The denominator in `placed`
   /// becomes that of all of them, if it is not.
-  ir::Value* sum_of_loss(PlacedLoss& placed, bool is_mean) {
-    WrittenLoss& written = placed.written;
-    if (!workers_) return written.loss;
-    ir::GraphBuilder& g = draft_.g();
-    const bool has_parts = workers_->updates_alone && is_mean;
-    ir::Value* part = has_parts ? g.mul(written.loss, written.denominator) : written.loss;
-    std::vector<ir::Value*> values{part, g.cast_like(inputs_.signal, part)};
-    if (workers_->updates_alone) values.push_back(g.cast_like(written.denominator, part));
-    const auto sums = train::add_up(g, values);
-    signal_sum_ = sums[1];
-    if (!workers_->updates_alone) return sums[0];
-    written.denominator = sums[2];
-    if (!is_mean) return sums[0];
-    ir::Value* is_positive = g.greater(sums[2], g.scalar_like(sums[2], 0));
-    return g.div(sums[0], g.where(is_positive, sums[2], g.scalar_like(sums[2], 1)));
+  virtual ir::Value* sum_of_loss(PlacedLoss& placed, bool /*is_mean*/) {
+    return placed.written.loss;
   }
-  /// For the update, of what this worker's rows contribute; those that are accumulated first are
-  /// added up later.
-  std::vector<ir::Value*> sums_for_update(const std::vector<ir::Value*>& gradients,
-                                          std::span<ir::Value* const> weights) {
-    if (!workers_ || workers_->updates_alone || options_.update.accumulate > 1) return gradients;
-    return add_up(gradients, weights, nullptr);
+  /// Gradients for the update, from those of this worker's rows; those that are accumulated first
+  /// are added up later.
+  virtual std::vector<ir::Value*> sums_for_update(const std::vector<ir::Value*>& gradients,
+                                                  std::span<ir::Value* const> /*weights*/) {
+    return gradients;
   }
-  /// For further outputs. `for_update`: what sums_for_update() has returned.
-  std::vector<ir::Value*> sums_to_report(const std::vector<ir::Value*>& gradients,
-                                         const std::vector<ir::Value*>& for_update) const {
-    const bool is_needed =
-        options_.gradient_norm || options_.all_gradients || !options_.outputs.empty();
-    if (!workers_ || !is_needed || workers_->updates_alone) return for_update;
-    if (options_.update.accumulate == 1 && !workers_->shares_update) return for_update;
-    return add_up_gradients(draft_.g(), gradients, *workers_);
-  }
-
-  std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
-                                 std::span<ir::Value* const> weights, ir::Value* when) override {
-    if (!workers_->shares_update) return add_up_gradients(draft_.g(), gradients, *workers_, when);
-    for (const ir::Value* weight : weights) names_.push_back(weight->name);
-    return send_gradients_to_owners(draft_.g(), gradients, weights,
-                                    updates_by_element(optimizer_, options_.update, weights),
-                                    *workers_, shared_, when);
-  }
-  ir::Value* own_part(ir::Value* weight, std::size_t i) const override {
-    if (!workers_->shares_update) return weight;
-    const auto rank = static_cast<std::size_t>(workers_->rank);
-    const std::int64_t begin = shared_.bounds[i][rank];
-    const std::int64_t end = shared_.bounds[i][rank + 1];
-    if (begin == end) return nullptr;
-    if (end - begin == weight->initializer.num_elements()) return weight;
-    ir::GraphBuilder& g = draft_.g();
-    ir::Value* flat = g.reshape(weight, std::vector<std::int64_t>{-1});
-    return g.slice(flat, {begin}, {end}, {0});
-  }
-  ir::Value* sum_over_owners(ir::Value* number) const override {
-    return workers_->shares_update ? add_up_for_owners(draft_.g(), number) : number;
-  }
-  std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
-                                 std::span<ir::Value* const> parts,
-                                 ir::Value* when) const override {
-    if (!workers_->shares_update) return {parts.begin(), parts.end()};
-    return gather_from_owners(draft_.g(), weights, parts, shared_, *workers_, when);
+  /// Gradients for further outputs. `for_update`: what sums_for_update() has returned.
+  virtual std::vector<ir::Value*> sums_to_report(const std::vector<ir::Value*>& /*gradients*/,
+                                                 const std::vector<ir::Value*>& for_update) const {
+    return for_update;
   }
   /// For UpdateInputs.
-  UpdateOfWorkers* update() { return workers_ && !workers_->updates_alone ? this : nullptr; }
-  void add_ports(StepGraph& step) const {
-    if (!workers_) return;
-    step.worker_weight = inputs_.weight->name;
-    step.worker_signal = inputs_.signal->name;
-    draft_.graph().outputs.push_back(signal_sum_);
-    step.ports.signal = draft_.graph().outputs.size() - 1;
-  }
-  /// Which worker updates what, after the update is written.
-  void describe_owners(StepGraph& step) const {
-    if (workers_) step.rank = workers_->rank;
-    for (std::size_t i = 0; i < names_.size(); ++i) step.owners[names_[i]] = shared_.bounds[i];
-  }
-  void bind_inputs() const {
-    if (!workers_) return;
-    draft_.graph().inputs.push_back(inputs_.weight);
-    draft_.graph().inputs.push_back(inputs_.signal);
-  }
-
- private:
-  Draft& draft_;
-  const Optimizer& optimizer_;
-  const StepGraphOptions& options_;
-  const std::optional<WorkerGraphOptions>& workers_;
-  WorkerInputs inputs_ = {};
-  ir::Value* signal_sum_ = nullptr;
-  std::vector<std::string> names_;  // of the weights in shared_
-  SharedWeights shared_;
+  virtual UpdateOfWorkers* update() { return nullptr; }
+  virtual void add_ports(StepGraph& /*step*/) const {}
+  /// Writes which worker updates what, after the update is written.
+  virtual void describe_owners(StepGraph& /*step*/) const {}
+  virtual void bind_inputs() const {}
 };
+
+/// According to StepGraphOptions::workers. The arguments outlive it.
+std::unique_ptr<StepOfWorker> make_step_of_worker(Draft& draft, const opdef::OpRegistry& registry,
+                                                  const Optimizer& optimizer,
+                                                  const StepGraphOptions& options);
 
 }  // namespace onnxgrad::train
 

@@ -328,12 +328,12 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   if (options.exact) hold_states(draft, {}, options.exact->held_slots);
   if (scaler != nullptr) scaler->guard(state);
   if (options.skip_non_finite && !is_host_loop(optimizer)) {
-    guard_update(draft.g(), graph.outputs.front(), state, options.workers.has_value());
+    guard_update(draft.g(), graph.outputs.front(), state, options.workers.size > 1);
   }
   append_state_outputs(*draft.model());
   // The update of a worker that owns no weight reads none of them.
   std::vector<Value*> controls;
-  if (options.workers && !is_host_loop(optimizer)) {
+  if (options.workers.size > 1 && !is_host_loop(optimizer)) {
     controls = plateau_factors;
     controls.push_back(inputs.learning_rate);
   }
@@ -407,12 +407,12 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   ChosenWeights chosen = choose_weights(*draft.model(), registry, options);
   std::vector<std::string> penalized = names_of(chosen.trained);
   std::ranges::copy(names_of(chosen.held), std::back_inserter(penalized));
-  StepOfWorker worker(draft, registry, optimizer, options);
-  PlacedLoss placed = place_loss(g, registry, loss, &penalized, worker.of_loss());
+  const auto worker = make_step_of_worker(draft, registry, optimizer, options);
+  PlacedLoss placed = place_loss(g, registry, loss, &penalized, worker->of_loss());
   Value* loss_value = placed.written.loss;
   StateWeights state_weights =
       enter_training(draft, registry, std::move(chosen), loss_value, options);
-  worker.treat_statistics(state_weights.statistics);
+  worker->treat_statistics(state_weights.statistics);
   widen(draft, state_weights);
   const std::vector<Weight>& weights = state_weights.trained;
   const auto weight_values = values_of(weights);
@@ -430,13 +430,13 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
                         &zeros, options.custom_gradients, &scope.backward);
   if (std::ranges::find(zeros.is_zero, false) == zeros.is_zero.end()) refuse_zero(zeros);
   lower_precision(g, registry, options.precision, scope);
-  if (scaler) scaler->unscale(gradients, loss_value, options.workers.has_value());
+  if (scaler) scaler->unscale(gradients, loss_value, options.workers.size > 1);
   g.set_scope("");
   graph.outputs.clear();
   Value* const own_denominator = placed.written.denominator;
-  loss_value = worker.sum_of_loss(placed, loss.reduction == Reduction::kMean);
-  const std::vector<Value*> for_update = worker.sums_for_update(gradients, weight_values);
-  gradients = worker.sums_to_report(gradients, for_update);
+  loss_value = worker->sum_of_loss(placed, loss.reduction == Reduction::kMean);
+  const std::vector<Value*> for_update = worker->sums_for_update(gradients, weight_values);
+  gradients = worker->sums_to_report(gradients, for_update);
   StepGraph step{.model = draft.model(),
                  .loss = placed.resolved.info,
                  .class_symbol = class_symbol(placed.resolved),
@@ -460,8 +460,8 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
   for (const std::string& name : extra_names) {
     ports.extras.push_back(add_output(graph, extra.find(name)));
   }
-  add_log_outputs(draft, placed, gradients, options, worker, step);
-  worker.add_ports(step);
+  add_log_outputs(draft, placed, gradients, options, *worker, step);
+  worker->add_ports(step);
   if (is_host_loop(optimizer)) {
     for (Value* gradient : gradients) ports.gradients.push_back(add_output(graph, gradient));
   }
@@ -470,11 +470,11 @@ StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry
              {.weights = weight_values,
               .gradients = for_update,
               .denominator = step.is_mean ? own_denominator : nullptr,
-              .workers = worker.update()},
-             state_weights, scaler ? &*scaler : nullptr, worker, step);
+              .workers = worker->update()},
+             state_weights, scaler ? &*scaler : nullptr, *worker, step);
   number_collectives(graph);
   if (options.exact) step.owners = options.exact->held_owners;
-  worker.describe_owners(step);
+  worker->describe_owners(step);
   return step;
 }
 

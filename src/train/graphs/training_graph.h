@@ -65,7 +65,7 @@ struct StepGraphOptions {
   bool gradient_norm = false;
   bool evaluation_only = false;  ///< the loss alone: no gradient, no update, no state
   /// The step of one of several workers: they add up losses, gradients and counts.
-  std::optional<WorkerGraphOptions> workers = {};
+  WorkerGraphOptions workers = {};
 };
 
 /// The positions of a step's results among its outputs. Numbers are rank 0, except the row losses.

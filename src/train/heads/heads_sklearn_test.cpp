@@ -70,7 +70,7 @@ TEST_P(SklearnHead, IsFoundAndStartsFromScikitLearnsLoss) {
   const Dataset data{.inputs = {{.name = "", .tensor = column(row()["x"])}},
                      .target = column(row()["y"])};
   const auto evaluation = session.evaluation();
-  Evaluator evaluator(evaluation, session.loss());
+  Evaluator evaluator(evaluation, session.loss(), {}, session.workers());
   const double expected = row()["expected"];
   const PreparedData rows =
       prepare_data(session.schema(), evaluation->data_ports(), data, /*allow_nan=*/false);

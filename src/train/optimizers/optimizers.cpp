@@ -136,7 +136,7 @@ void add_up(UpdateOfWorkers& workers, Value* when, std::vector<Step>& steps) {
   for (std::size_t i = 0; i < steps.size(); ++i) steps[i].step.gradient = sums[i];
 }
 
-void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorkers* workers,
+void clip(StepWriter& writer, const UpdateOptions& options, const UpdateOfWorkers& workers,
           std::vector<Step>& steps) {
   GraphBuilder& g = writer.g();
   if (options.clip_value) {
@@ -201,7 +201,7 @@ std::vector<bool> updates_by_element(const Optimizer& optimizer, const UpdateOpt
 }
 
 Value* write_global_norm(GraphBuilder& g, std::span<Value* const> gradients,
-                         std::span<Value* const> weights, const UpdateOfWorkers* workers) {
+                         std::span<Value* const> weights, const UpdateOfWorkers& workers) {
   const bool wide =
       std::ranges::all_of(weights.empty() ? gradients : weights,
                           [](const Value* value) { return value->dtype() == DataType::kFloat64; });
@@ -215,7 +215,7 @@ Value* write_global_norm(GraphBuilder& g, std::span<Value* const> gradients,
   if (total == nullptr) {  // another worker owns all
     total = g.constant(wide ? Tensor::scalar(0.0) : Tensor::scalar(0.0F));
   }
-  return g.sqrt(workers == nullptr ? total : workers->sum_over_owners(total));
+  return g.sqrt(workers.sum_over_owners(total));
 }
 
 std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& optimizer,
@@ -231,6 +231,8 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
     }
     return hold(inputs.weights);
   }
+  UpdateOfWorkers alone;
+  UpdateOfWorkers& workers = inputs.workers == nullptr ? alone : *inputs.workers;
   std::vector<Step> steps = make_steps(optimizer, inputs, options);
   std::optional<Accumulator> accumulator;
   if (options.accumulate > 1) accumulator.emplace(g, options.accumulate);
@@ -238,14 +240,14 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
   if (inputs.schedule != nullptr) write_schedule(writer, inputs);
   if (accumulator) {
     accumulator->accumulate(writer, steps, inputs.denominator);
-    if (inputs.workers != nullptr) add_up(*inputs.workers, accumulator->is_update(), steps);
+    add_up(workers, accumulator->is_update(), steps);
   }
-  clip(writer, options, inputs.workers, steps);
+  clip(writer, options, workers, steps);
   std::map<const Optimizer*, std::unique_ptr<UpdateRule>> rules;
   std::vector<Value*> updates;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     auto& [step, described] = steps[i];
-    if (inputs.workers != nullptr) step.weight = inputs.workers->own_part(step.weight, i);
+    step.weight = workers.own_part(step.weight, i);
     if (step.weight == nullptr) {
       updates.push_back(nullptr);
       continue;
@@ -254,10 +256,8 @@ std::vector<StateBinding> write_optimizer(GraphBuilder& g, const Optimizer& opti
     if (rule == nullptr) rule = optimizer_rows().make_rule(writer, *described);
     updates.push_back(writer.where_updating(rule->update(step), step.weight));
   }
-  if (inputs.workers != nullptr) {
-    updates = inputs.workers->gather(inputs.weights, updates,
-                                     accumulator ? accumulator->is_update() : nullptr);
-  }
+  updates =
+      workers.gather(inputs.weights, updates, accumulator ? accumulator->is_update() : nullptr);
   std::vector<StateBinding> bindings;
   for (std::size_t i = 0; i < steps.size(); ++i) {
     bindings.push_back({.input = inputs.weights[i], .output = updates[i]});

@@ -25,22 +25,27 @@ bool is_accumulated(std::string_view state);
 /// "<slot>/<weight>" without "<slot>/"; names of slots contain no slash.
 std::string_view weight_of_slot(std::string_view state);
 
-/// The parts of an update that several workers do together.
+/// The parts of an update that several workers do together. Here there is one, which does all.
 class UpdateOfWorkers {
  public:
   virtual ~UpdateOfWorkers() = default;
   /// Sums of accumulated gradients of these weights, in the steps in which `when` is true: what
   /// UpdateInputs says of `gradients`. Those that are not accumulated are sums already.
   virtual std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
-                                         std::span<ir::Value* const> weights, ir::Value* when) = 0;
+                                         std::span<ir::Value* const> /*weights*/,
+                                         ir::Value* /*when*/) {
+    return {gradients.begin(), gradients.end()};
+  }
   /// What this worker updates of the i-th of these weights; nullptr: nothing.
-  virtual ir::Value* own_part(ir::Value* weight, std::size_t i) const = 0;
+  virtual ir::Value* own_part(ir::Value* weight, std::size_t /*i*/) const { return weight; }
   /// From what each worker has of a number, of the weights that it owns. Unchanged if it owns all.
-  virtual ir::Value* sum_over_owners(ir::Value* number) const = 0;
+  virtual ir::Value* sum_over_owners(ir::Value* number) const { return number; }
   /// The new weights from what their owners have: `parts`, by weight. `when`: as above, or nullptr.
-  virtual std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
+  virtual std::vector<ir::Value*> gather(std::span<ir::Value* const> /*weights*/,
                                          std::span<ir::Value* const> parts,
-                                         ir::Value* when) const = 0;
+                                         ir::Value* /*when*/) const {
+    return {parts.begin(), parts.end()};
+  }
 };
 
 /// The inputs of an update.
@@ -81,7 +86,7 @@ std::vector<bool> updates_by_element(const Optimizer& optimizer, const UpdateOpt
 /// several workers that share the update of `weights`, each has its parts of gradients, or nullptr.
 ir::Value* write_global_norm(ir::GraphBuilder& g, std::span<ir::Value* const> gradients,
                              std::span<ir::Value* const> weights = {},
-                             const UpdateOfWorkers* workers = nullptr);
+                             const UpdateOfWorkers& workers = {});
 
 /// True if steps are a loop around the graph and not a subgraph.
 inline bool is_host_loop(const Optimizer& optimizer) {

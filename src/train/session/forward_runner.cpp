@@ -28,10 +28,10 @@ ForwardRunner::ForwardRunner(std::shared_ptr<const ir::Model> model, const StepR
     : Runner(std::move(model), with_stream_of(step, options)), step_(step) {
   const auto& inputs = executor().inputs();
   const auto first = std::ranges::find_if(
-      inputs, [&](const runtime::Port& port) { return step.find_state(port.name).has_value(); });
+      inputs, [&](const runtime::Port& port) { return step.state().find(port.name).has_value(); });
   end_data_at(static_cast<std::size_t>(first - inputs.begin()));
   for (auto input = first; input != inputs.end(); ++input) {
-    const auto state = step.find_state(input->name);
+    const auto state = step.state().find(input->name);
     ONNXGRAD_ASSERT(state.has_value());
     weights_.push_back(*state);
   }

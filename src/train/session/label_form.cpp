@@ -72,58 +72,17 @@ std::optional<GivenSize> find_size(std::span<const Port> ports, const std::vecto
   return std::nullopt;
 }
 
-}  // namespace
-
 // Before the first step, while no targets have been seen.
-bool Session::may_be_scores(const Loss& asked, const LossInfo& loss) const {
-  return steps() == 0 && !is_fitting_ && std::holds_alternative<AutoLoss>(asked.function) &&
-         has_plain_columns(loss);
-}
-
-bool Session::is_open() const {
-  const auto is_open = [this](const Loss& asked, const LossInfo& loss) {
-    return loss.is_class_axis_open || may_be_scores(asked, loss);
-  };
-  const LossInfo& loss = graph().loss;
-  if (is_open(loss_, loss)) return true;
-  for (std::size_t i = 0; i < loss_.others.size(); ++i) {
-    if (is_open(loss_.others[i], loss.others[i])) return true;
-  }
-  return false;
-}
-
-LabelForms Session::label_forms() const {
-  LabelForms forms;
-  const auto add = [&](const LossInfo& info) {
-    const auto* user = std::get_if<UserLoss>(&info.function);
-    forms.push_back(
-        {.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
-         .soft_targets = has_soft_targets(info.function),
-         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function),
-         .targets_are_values = user != nullptr && !user->targets_are_classes,
-         .one_hot = info.one_hot_targets});
-  };
-  add(graph().loss);
-  for (const LossInfo& other : graph().loss.others) add(other);
-  return forms;
-}
-
-void Session::set_label_forms(const LabelForms& forms) {
-  if (is_fitting_ || forms.size() != 1 + loss_.others.size()) return;
-  take_columns_as_scores(forms);
-  if (forms == label_forms()) return;
-  Loss settled = loss_;
-  for_each_loss(settled, graph().loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
-    settle(loss, info, forms[i]);
-  });
-  ask_loss(std::move(settled));
+bool may_be_scores(const Session& session, const Loss& asked, const LossInfo& loss) {
+  return session.runner().steps() == 0 && !session.is_fitting() &&
+         std::holds_alternative<AutoLoss>(asked.function) && has_plain_columns(loss);
 }
 
 // Automatic losses that treated plain columns as quantities.
-void Session::take_columns_as_scores(const LabelForms& forms) {
-  Loss scores = loss_;
+void take_columns_as_scores(Session& session, const LabelForms& forms) {
+  Loss scores = session.asked_loss();
   bool is_any = false;
-  for_each_loss(scores, graph().loss, [&](Loss& loss, const LossInfo& info, std::size_t i) {
+  for_each_loss(scores, session.loss(), [&](Loss& loss, const LossInfo& info, std::size_t i) {
     const bool is_automatic = std::holds_alternative<AutoLoss>(loss.function);
     if (!forms[i].columns_are_scores || !is_automatic || !has_plain_columns(info)) return;
     is_any = true;
@@ -131,60 +90,21 @@ void Session::take_columns_as_scores(const LabelForms& forms) {
     loss.one_hot_targets = forms[i].one_hot;
     if (forms[i].one_hot) loss.class_axis = forms[i].class_axis;
   });
-  if (is_any) ask_loss(std::move(scores));
-}
-
-void Session::settle_by_labels(const FirstRows& rows) {
-  if (is_fitting_) return;
-  LabelForms scores = label_forms();
-  for_each_loss(loss_, graph().loss, [&](const Loss& asked, const LossInfo& info, std::size_t i) {
-    const Tensor* const labels = rows.labels(info);
-    if (labels == nullptr || !labels->is_defined() || !may_be_scores(asked, info)) return;
-    scores[i].columns_are_scores = target_asks_for_classes(info, *labels);
-    const auto axis = one_hot_axis(info, *labels);
-    if (!axis) return;
-    scores[i] = {.class_axis = axis, .columns_are_scores = true, .one_hot = true};
-  });
-  take_columns_as_scores(scores);
-  LabelForms forms = label_forms();
-  for_each_loss(loss_, graph().loss, [&](const Loss&, const LossInfo& info, std::size_t i) {
-    const Tensor* const labels = rows.labels(info);
-    if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0) return;
-    if (info.is_class_axis_open) forms[i].class_axis = find_class_axis(info, labels->dims(), rows);
-    if (can_take_fractions(info) && has_fractions(*labels)) forms[i].soft_targets = true;
-    if (are_values(info, *labels)) forms[i].targets_are_values = true;
-  });
-  set_label_forms(forms);
-}
-
-// The first rows of a data set.
-void Session::settle_by_labels(const Dataset& data) {
-  const auto labels = [&](const LossInfo& one) -> const Tensor* {
-    for (const NamedTensor& target : data.targets) {
-      if (target.name == one.output || target.name == one.scores) return &target.tensor;
-    }
-    return data.targets.empty() && &one == &loss() ? &data.target : nullptr;
-  };
-  FirstRows rows{.labels = labels};
-  if (!data.inputs.empty()) {
-    rows.inputs = [&](std::span<const Port> ports) {
-      return first_row_inputs(schema(), ports, data);
-    };
-  }
-  settle_by_labels(rows);
+  if (is_any) session.ask_loss(std::move(scores));
 }
 
 // nullopt: the labels alone do not decide, and no rows are available.
-std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const Dims& labels,
-                                                     const FirstRows& rows) const {
-  ir::Value* const scores = source_.working->graph->find(loss.scores);
+std::optional<std::int64_t> find_class_axis(const Session& session, const LossInfo& loss,
+                                            const Dims& labels, const FirstRows& rows) {
+  const ir::Model& working = *session.source().working;
+  ir::Value* const scores = working.graph->find(loss.scores);
   ONNXGRAD_ASSERT(scores != nullptr);
   ir::Type type = scores->type;
   auto fitting = axes_left_out(*type.shape, labels);
   if (!rows.inputs && fitting.size() != 1) return std::nullopt;
   if (fitting.size() > 1 && !type.static_dims()) {
-    runtime::Executor executor(build_prediction(*source_.working, {scores}, {}), builtin_engine(),
-                               executor_options_);
+    runtime::Executor executor(build_prediction(working, {scores}, {}), builtin_engine(),
+                               session.executor_options());
     const Tensor computed = executor.run(rows.inputs(executor.inputs())).front();
     type = ir::Type::tensor(computed.dtype(), computed.dims());
     fitting = axes_left_out(*type.shape, labels);
@@ -196,17 +116,103 @@ std::optional<std::int64_t> Session::find_class_axis(const LossInfo& loss, const
   refuse_labels(loss, type.to_string(), labels, fitting);
 }
 
-// Whether a target is not yet in the form that the loss reads, or the loss is undecided.
-bool Session::needs_fitting(const NamedTensors& feeds) const {
-  if (is_open()) return true;
+}  // namespace
+
+bool awaits_labels(const Session& session) {
+  const auto is_open = [&](const Loss& asked, const LossInfo& loss) {
+    return loss.is_class_axis_open || may_be_scores(session, asked, loss);
+  };
+  const Loss& asked = session.asked_loss();
+  const LossInfo& loss = session.loss();
+  if (is_open(asked, loss)) return true;
+  for (std::size_t i = 0; i < asked.others.size(); ++i) {
+    if (is_open(asked.others[i], loss.others[i])) return true;
+  }
+  return false;
+}
+
+LabelForms label_forms(const Session& session) {
+  LabelForms forms;
+  const auto add = [&](const LossInfo& info) {
+    const auto* user = std::get_if<UserLoss>(&info.function);
+    forms.push_back(
+        {.class_axis = info.is_class_axis_open ? std::nullopt : info.class_axis,
+         .soft_targets = has_soft_targets(info.function),
+         .columns_are_scores = std::holds_alternative<SoftmaxCrossEntropy>(info.function),
+         .targets_are_values = user != nullptr && !user->targets_are_classes,
+         .one_hot = info.one_hot_targets});
+  };
+  add(session.loss());
+  for (const LossInfo& other : session.loss().others) add(other);
+  return forms;
+}
+
+void set_label_forms(Session& session, const LabelForms& forms) {
+  if (session.is_fitting() || forms.size() != 1 + session.asked_loss().others.size()) return;
+  take_columns_as_scores(session, forms);
+  if (forms == label_forms(session)) return;
+  Loss settled = session.asked_loss();
+  for_each_loss(settled, session.loss(), [&](Loss& loss, const LossInfo& info, std::size_t i) {
+    settle(loss, info, forms[i]);
+  });
+  session.ask_loss(std::move(settled));
+}
+
+void settle_by_labels(Session& session, const FirstRows& rows) {
+  if (session.is_fitting()) return;
+  LabelForms scores = label_forms(session);
+  for_each_loss(
+      session.asked_loss(), session.loss(),
+      [&](const Loss& asked, const LossInfo& info, std::size_t i) {
+        const Tensor* const labels = rows.labels(info);
+        if (labels == nullptr || !labels->is_defined() || !may_be_scores(session, asked, info))
+          return;
+        scores[i].columns_are_scores = target_asks_for_classes(info, *labels);
+        const auto axis = one_hot_axis(info, *labels);
+        if (!axis) return;
+        scores[i] = {.class_axis = axis, .columns_are_scores = true, .one_hot = true};
+      });
+  take_columns_as_scores(session, scores);
+  LabelForms forms = label_forms(session);
+  for_each_loss(session.asked_loss(), session.loss(),
+                [&](const Loss&, const LossInfo& info, std::size_t i) {
+                  const Tensor* const labels = rows.labels(info);
+                  if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0)
+                    return;
+                  if (info.is_class_axis_open)
+                    forms[i].class_axis = find_class_axis(session, info, labels->dims(), rows);
+                  if (can_take_fractions(info) && has_fractions(*labels))
+                    forms[i].soft_targets = true;
+                  if (are_values(info, *labels)) forms[i].targets_are_values = true;
+                });
+  set_label_forms(session, forms);
+}
+
+void settle_by_labels(Session& session, const Dataset& data) {
+  const auto labels = [&](const LossInfo& one) -> const Tensor* {
+    for (const NamedTensor& target : data.targets) {
+      if (target.name == one.output || target.name == one.scores) return &target.tensor;
+    }
+    return data.targets.empty() && &one == &session.loss() ? &data.target : nullptr;
+  };
+  FirstRows rows{.labels = labels};
+  if (!data.inputs.empty()) {
+    rows.inputs = [&](std::span<const Port> ports) {
+      return first_row_inputs(session.schema(), ports, data);
+    };
+  }
+  settle_by_labels(session, rows);
+}
+
+bool needs_fitting(const Session& session, const NamedTensors& feeds) {
+  if (awaits_labels(session)) return true;
   return std::ranges::any_of(feeds, [&](const NamedTensor& feed) {
-    const LossInfo* loss = find_target(graph().loss, feed.name);
+    const LossInfo* loss = find_target(session.loss(), feed.name);
     return loss != nullptr && train::needs_fitting(*loss, feed.tensor);
   });
 }
 
-// The same feeds with targets as the loss reads them; they decide the loss first.
-NamedTensors Session::fit_feeds(const NamedTensors& feeds) {
+NamedTensors fit_feeds(Session& session, const NamedTensors& feeds) {
   const auto labels = [&](const LossInfo& loss) -> const Tensor* {
     const auto feed = std::ranges::find(feeds, loss.target.name, &NamedTensor::name);
     return feed == feeds.end() ? nullptr : &feed->tensor;
@@ -218,10 +224,10 @@ NamedTensors Session::fit_feeds(const NamedTensors& feeds) {
     for (const Tensor* tensor : order_feeds(feeds, ports, names)) tensors.push_back(*tensor);
     return tensors;
   };
-  settle_by_labels({.labels = labels, .inputs = inputs});
+  settle_by_labels(session, {.labels = labels, .inputs = inputs});
   NamedTensors fitted = feeds;
   for (NamedTensor& feed : fitted) {
-    const LossInfo* loss = find_target(graph().loss, feed.name);
+    const LossInfo* loss = find_target(session.loss(), feed.name);
     if (loss != nullptr) feed.tensor = fit_labels(*loss, feed.tensor);
   }
   return fitted;

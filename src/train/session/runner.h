@@ -13,7 +13,7 @@
 namespace onnxgrad::train {
 
 /// An executor with data as its first inputs. In training, inputs are bound and results are read
-/// only here; only StepRunner accesses state memory.
+/// only here; only StateStore accesses state memory.
 class Runner {
  public:
   /// See runtime::Executor: a model that nothing else holds is taken over.

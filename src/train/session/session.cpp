@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "onnxgrad/option_error.h"
-#include "runtime/input_sizes.h"
 #include "train/data/targets.h"
 #include "train/graphs/file_training.h"
 #include "train/graphs/graph_description.h"
@@ -100,8 +99,9 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       optimizer_(optimizer),
       options_(options),
       executor_options_(executor_options(options.engine)),
-      sizes_(options.engine.warn) {
-  if (options.workers.communicator != nullptr && options.workers.communicator->size() > 1) {
+      workers_(options.workers.communicator),
+      checks_(options.engine.warn) {
+  if (workers_.has_others()) {
     if (training_ != nullptr) {
       throw OptionError({.what = "the training that the model's file describes cannot be shared "
                                  "among workers",
@@ -112,7 +112,6 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       throw DeviceError({.what = "several workers need the device 'cpu'",
                          .hint = "Train on the CPU, or with one worker."});
     }
-    workers_ = std::make_unique<Workers>(options.workers.communicator);
   }
   charge_file();
   if (training_ == nullptr) {
@@ -132,8 +131,13 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
   build_first();
   step_->set_learning_rate(training_ == nullptr ? first_rate(optimizer)
                                                 : training_->learning_rate());
-  find_inputs(*given);
-  find_outputs(*given);
+  values_ = find_session_values({.source = source_,
+                                 .given = *given,
+                                 .step = *step_,
+                                 .loss = loss_,
+                                 .batch = batch_,
+                                 .training = training_.get(),
+                                 .texts = texts_.get()});
 }
 
 // The file was read before there was a limit. Plans read weights that are not trained in it.
@@ -146,6 +150,38 @@ void Session::charge_file() {
   file_charge_ = {nullptr, [budget = executor_options_.budget, bytes](const void* /*nothing*/) {
                     budget->release(bytes);
                   }};
+}
+
+// The first step, with weights for rows if batches are filled up. A loss that the model itself
+// computes, or a formula over whole batches, takes none: then only whole batches are possible.
+void Session::build_first() {
+  if (batch_.fixed_rows() > 0 && training_ == nullptr &&
+      !std::holds_alternative<OutputLoss>(loss_.function)) {
+    build({});
+    // A first dimension that the scores do not have counts no rows: indices of bags, say.
+    const ir::Value* const scores = source_.working->graph->find(loss().scores);
+    const bool is_known = scores != nullptr && scores->type.has_rank() && scores->type.rank() > 0;
+    const bool has_rows = !is_known || ((*scores->type.shape)[0].is_static() &&
+                                        (*scores->type.shape)[0].value() == batch_.fixed_rows());
+    if (!has_rows) {
+      batch_ = {.model = batch_.model};
+      build({});
+      return;
+    }
+  }
+  const bool fills = batch_.fixed_rows() > 1 && loss_.sample_weight.empty() &&
+                     training_ == nullptr && !std::holds_alternative<OutputLoss>(loss_.function);
+  if (fills) {
+    loss_.sample_weight = "sample_weight";
+    try {
+      build({});
+      fills_batches_ = true;
+      return;
+    } catch (const ModelError&) {
+      loss_.sample_weight.clear();
+    }
+  }
+  build({});
 }
 
 // The dimension that the file fixes. A session on the training that a file describes keeps it.
@@ -161,66 +197,15 @@ void Session::open_batch() {
   source_.working = batch_.model;
 }
 
-// With a loss in the model, its targets and weights are inputs of the model.
-bool Session::is_own_input(const ir::Value* value) const {
-  return std::holds_alternative<OutputLoss>(loss_.function) &&
-         (value->name == graph().loss.target.name || value->name == graph().sample_weight);
-}
-
-void Session::find_inputs(const ir::Model& given) {
-  const ir::Graph& working = *source_.working->graph;
-  const auto ports = step_->data_ports();
-  const auto names = names_of(ports);
-  for (const ir::Value* input : working.inputs) {
-    if (input->is_initializer()) continue;
-    if (!is_own_input(input)) {
-      inputs_.push_back(value_info(input->name, given.graph->find(input->name)->type));
-    }
-    if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
-  }
-  for (const Port& port : ports) {  // of other algorithms of the file than the one with the loss
-    if (training_ == nullptr || working.find(port.name) != nullptr) continue;
-    inputs_.push_back(value_info(port.name, port.type));
-  }
-  describe_map_inputs(source_.file.model.get(), inputs_);
-  find_constants();
-}
-
-void Session::find_outputs(const ir::Model& given) {
-  auto all = runnable_outputs(*source_.working->graph);
-  if (training_ != nullptr) all.resize(training_->num_model_outputs());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    RunnableOutput& output = all[i];
-    const ir::Value& declared = *given.graph->outputs[i];
-    if (needs_targets(output)) continue;
-    if (texts_ != nullptr && is_text_output(declared, output)) {
-      output.labels = texts_->table();
-      output.is_text = true;
-    }
-    const bool is_number = output.value != nullptr && !output.labels.is_defined();
-    const ir::Value& shown = is_number ? *output.value : declared;
-    outputs_.push_back(output_info(output, shown.type, declared.type));
-    runnable_.push_back(std::move(output));
-  }
-  leave_out_unsupported(*source_.working, runnable_);
-}
-
-// Predictions are made without targets: an output that depends on them is none of the session's.
-bool Session::needs_targets(const RunnableOutput& output) const {
-  if (!std::holds_alternative<OutputLoss>(loss_.function) || output.value == nullptr) return false;
-  const auto needed = ancestors_of(output.value);
-  return std::ranges::any_of(needed, [this](const auto* value) { return is_own_input(value); });
-}
-
 StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_worker) const {
   if (training_ != nullptr) return training_->build(options_.skip_non_finite);
-  std::optional<WorkerGraphOptions> workers;
-  if (of_worker && workers_ != nullptr && !options_.evaluation_only) {
-    workers = {.size = workers_->size(),
+  WorkerGraphOptions workers;
+  if (of_worker && !options_.evaluation_only) {
+    workers = {.size = workers_.size(),
                .as_bfloat16 = options_.workers.as_bfloat16,
                .syncs_normalization = options_.workers.sync_normalization,
                .updates_alone = updates_alone(),
-               .rank = workers_->rank(),
+               .rank = workers_.rank(),
                .shares_update = options_.workers.shares_update};
   }
   return build_step(*source_.working, builtin_engine().ops, loss_, optimizer_,
@@ -240,7 +225,7 @@ StepGraph Session::write_step(const std::optional<TrainedSet>& set, bool of_work
 }
 
 std::string Session::checksum() const {
-  if (workers_ == nullptr) return training_checksum(graph());
+  if (!workers_.has_others()) return training_checksum(graph());
   if (checksum_.empty()) {
     checksum_ = training_checksum(write_step(built_with_, /*of_worker=*/false));
   }
@@ -248,9 +233,9 @@ std::string Session::checksum() const {
 }
 
 bool Session::has_own_state() const {
-  if (workers_ == nullptr) return false;
+  if (!workers_.has_others()) return false;
   const bool has_statistics = !graph().statistics.empty() && !options_.workers.sync_normalization;
-  return !graph().owners.empty() || step_->outer() != nullptr || has_statistics ||
+  return !graph().owners.empty() || step_->state().outer() != nullptr || has_statistics ||
          graph().steps_per_update > 1;
 }
 
@@ -263,7 +248,6 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   }
   runtime::ExecutorOptions options = executor_options_;
   if (keeps_state && step_ != nullptr) options.state_of = &step_->executor();
-  options.collectives = workers_.get();
   std::optional<OuterStep::Options> outer;
   if (updates_alone()) {
     outer = {.every = options_.workers.sync_every,
@@ -274,9 +258,9 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   // Slots that are now shared in another way are other states, if only on some of the workers.
   if (step_ != nullptr && graph.owners != step_->graph().owners) options.state_of = nullptr;
   auto step = std::make_unique<StepRunner>(std::move(graph), std::get_if<Lbfgs>(&optimizer_),
-                                           options, workers_.get(), outer);
+                                           options, workers_, outer);
   step->set_fixed_rows(batch_.fixed_rows());
-  if (workers_ != nullptr) workers_->forget();
+  workers_.forget();
   built_with_ = set;
   checksum_.clear();
   if (step_ != nullptr) {
@@ -315,7 +299,7 @@ void Session::expect_learning_rate() const {
 void Session::change_trained(TrainedSet set) {
   hold_slots(set, *step_);
   const auto before = build(set, /*keeps_state=*/true);
-  step_->take_state(*before);
+  step_->state().take(before->state());
   if (graph().owners != before->graph().owners) move_slots(*step_, *before);
 }
 
@@ -365,85 +349,31 @@ void Session::log_gradient_norm(bool wanted) {
   if (logs_gradient_norm_ != wanted) change(logs_gradient_norm_, wanted);
 }
 
-// False: the port is not a target.
-bool Session::check_target(const std::string& port, const Tensor& tensor) const {
-  const LossInfo* info = find_target(loss(), port);
-  if (info == nullptr) return false;
-  check_class_numbers(*info, tensor, port);
-  if (has_soft_targets(info->function)) check_range(*info, tensor, port);
-  if (rows_of(tensor) == 0) {
-    throw DataError({.what = "a batch without rows",
-                     .hint = "Skip empty batches: the mean over no rows is not a number."});
-  }
-  return true;
-}
-
-// One target or weight for each row: a formula would broadcast a single one over all. Inputs with
-// the same name of a dimension and another size are no fault if the scores have these rows.
-void Session::check_rows(std::span<const Port> ports, std::span<const Tensor* const> fed) {
-  std::vector<Dims> dims;
-  for (const Tensor* tensor : fed) dims.push_back(tensor->dims());
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    const LossInfo* const target = find_target(loss(), ports[i].name);
-    if (target == nullptr && ports[i].name != graph().sample_weight) continue;
-    try {
-      runtime::check_one_size(ports, dims, i, 0);
-    } catch (const ShapeError&) {
-      const auto rows = rows_of_scores(target == nullptr ? loss() : *target, ports, dims);
-      // Rows that only a run shows are compared there; a single one would be broadcast.
-      if (rows ? *rows != dims[i][0] : dims[i][0] == 1) throw;
-    }
-  }
-  sizes_.look_at(ports, dims);
-}
-
-// For inputs of these shapes; nullopt: only a run shows it.
-std::optional<std::int64_t> Session::rows_of_scores(const LossInfo& loss,
-                                                    std::span<const Port> ports,
-                                                    const std::vector<Dims>& dims) {
-  if (score_rows_.scores == loss.scores && score_rows_.dims == dims) return score_rows_.rows;
-  score_rows_ = {.scores = loss.scores, .dims = dims};
-  ir::Value* const scores = source_.working->graph->find(loss.scores);
-  if (scores == nullptr) return std::nullopt;
-  runtime::Executor executor(build_prediction(*source_.working, {scores}, {}), builtin_engine(),
-                             executor_options_);
-  std::vector<Dims> needed;
-  for (const Port& input : executor.inputs()) {
-    const auto port = std::ranges::find(ports, input.name, &Port::name);
-    if (port == ports.end()) return std::nullopt;
-    needed.push_back(dims[static_cast<std::size_t>(port - ports.begin())]);
-  }
-  const auto found = executor.prepare(needed).planned_desc(0);
-  if (found && found->dims.rank() > 0) score_rows_.rows = found->dims[0];
-  return score_rows_.rows;
-}
-
 StepResult Session::step(const NamedTensors& feeds) {
   expect_training();
-  expect_whole_batch(feeds);
-  if (texts_ != nullptr) return step_on(fit_feeds(encode_texts(texts_.get(), feeds)));
-  if (needs_fitting(feeds)) return step_on(fit_feeds(feeds));
+  filler().expect_whole_batch(feeds);
+  if (texts_ != nullptr) return step_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)));
+  if (needs_fitting(*this, feeds)) return step_on(fit_feeds(*this, feeds));
   return step_on(feeds);
 }
 
 // Which rows of the batch of all workers are this one's.
 void Session::share_rows(std::int64_t rows) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(workers_->size()), 0);
-  const auto mine = all.begin() + workers_->rank();
+  std::vector<std::int64_t> all(static_cast<std::size_t>(workers_.size()), 0);
+  const auto mine = all.begin() + workers_.rank();
   *mine = rows;
-  workers_->add_up(std::span(all));
+  workers_.add_up(std::span(all));
   step_->set_rows({.first = std::accumulate(all.begin(), mine, std::int64_t{0}), .rows = rows},
                   std::accumulate(all.begin(), all.end(), std::int64_t{0}));
 }
 
 StepResult Session::step_on(const NamedTensors& feeds) {
   const auto ports = step_->data_ports();
-  const NamedTensors filled = fills_batches_ ? with_weights_of_rows(feeds) : NamedTensors();
-  const auto ordered = order_feeds(fills_batches_ ? filled : feeds, ports, unused_inputs_);
-  for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
-  check_rows(ports, ordered);
+  const NamedTensors filled = fills_batches_ ? filler().with_weights(feeds) : NamedTensors();
+  const auto ordered = order_feeds(fills_batches_ ? filled : feeds, ports, values_.unused_inputs);
+  checks_.check(checked_step(), ports, ordered);
   runtime::Execution& plan = bind_all(*step_, ordered);
-  if (workers_ != nullptr) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
+  if (workers_.has_others()) share_rows(ordered.empty() ? 1 : rows_of(*ordered.front()));
   StepRunner::Results results = step_->run_with_results(plan);
   return {.loss = results.loss,
           .row_losses = std::move(results.row_losses),
@@ -467,17 +397,17 @@ Tensor Session::encode_target(const Tensor& labels, const std::string& output) c
 }
 
 EvaluationResult Session::evaluate(const NamedTensors& feeds) {
-  if (texts_ != nullptr) return evaluate_on(fit_feeds(encode_texts(texts_.get(), feeds)));
-  if (needs_fitting(feeds)) return evaluate_on(fit_feeds(feeds));
+  if (texts_ != nullptr) return evaluate_on(fit_feeds(*this, encode_texts(texts_.get(), feeds)));
+  if (needs_fitting(*this, feeds)) return evaluate_on(fit_feeds(*this, feeds));
   return evaluate_on(feeds);
 }
 
 EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
-  if (const auto rows = rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
-  const NamedTensors filled = fills_batches_ ? with_weights_of_rows(feeds) : NamedTensors();
+  if (const auto rows = filler().rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
+  const NamedTensors filled = fills_batches_ ? filler().with_weights(feeds) : NamedTensors();
   const NamedTensors& all = fills_batches_ ? filled : feeds;
   const auto ports = evaluation()->data_ports();
-  const auto ordered = order_feeds(all, ports, unused_inputs_);
+  const auto ordered = order_feeds(all, ports, values_.unused_inputs);
   std::int64_t rows = 0;
   for (std::size_t i = 0; i < ports.size(); ++i) {
     if (find_target(loss(), ports[i].name) != nullptr) rows = rows_of(*ordered[i]);
@@ -486,12 +416,23 @@ EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
   return result_of(sums_on(all), rows);
 }
 
+EvaluationResult Session::evaluate_parts(const NamedTensors& feeds, std::int64_t rows) {
+  const std::int64_t fixed = batch_.fixed_rows();
+  const BatchFiller filler = this->filler();
+  filler.expect_filling(rows);
+  const NamedTensors weighted = filler.with_weights(feeds);
+  LossSums sums;
+  for (std::int64_t begin = 0; begin < rows; begin += fixed) {
+    sums += sums_on(filler.batch_of(weighted, begin, rows));
+  }
+  return result_of(sums, rows);
+}
+
 LossSums Session::sums_on(const NamedTensors& feeds) {
   const auto evaluated = evaluation();
   const auto ports = evaluated->data_ports();
-  const auto ordered = order_feeds(feeds, ports, unused_inputs_);
-  for (std::size_t i = 0; i < ports.size(); ++i) check_target(ports[i].name, *ordered[i]);
-  check_rows(ports, ordered);
+  const auto ordered = order_feeds(feeds, ports, values_.unused_inputs);
+  checks_.check(checked_step(), ports, ordered);
   return evaluated->run(bind_all(*evaluated, ordered));
 }
 
@@ -504,40 +445,66 @@ EvaluationResult Session::result_of(const LossSums& sums, std::int64_t rows) {
 
 std::vector<Tensor> Session::predict(const NamedTensors& feeds,
                                      std::span<const std::string> output_names) {
-  if (const auto rows = rows_to_split(feeds)) return predict_parts(feeds, *rows, output_names);
+  if (const auto rows = filler().rows_to_split(feeds))
+    return predict_parts(feeds, *rows, output_names);
   return predict_batch(feeds, output_names);
+}
+
+std::vector<Tensor> Session::predict_parts(const NamedTensors& feeds, std::int64_t rows,
+                                           std::span<const std::string> output_names) {
+  const std::int64_t fixed = batch_.fixed_rows();
+  std::vector<std::vector<Tensor>> parts;  // per output, of all batches
+  for (std::int64_t begin = 0; begin < rows; begin += fixed) {
+    const auto outputs = predict_batch(filler().batch_of(feeds, begin, rows), output_names);
+    parts.resize(outputs.size());
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const Tensor& output = outputs[i];
+      if (output.dims().rank() == 0 || output.dims()[0] != fixed) {
+        throw ShapeError(
+            {.what = fmt::format("an output of shape {} has no row for each of the {} rows that "
+                                 "the file's batch has",
+                                 output.dims().to_string(), fixed),
+             .hint = fmt::format("Name the other outputs, or give {} rows at a time.", fixed)});
+      }
+      const std::int64_t left = std::min(fixed, rows - begin);
+      parts[i].push_back(left < fixed ? first_rows(output, left) : output);
+    }
+  }
+  std::vector<Tensor> results;
+  for (const std::vector<Tensor>& outputs : parts) results.push_back(joined_rows(outputs));
+  return results;
 }
 
 std::vector<Tensor> Session::predict_batch(const NamedTensors& feeds,
                                            std::span<const std::string> output_names) {
   constexpr std::size_t kMaxPredictions = 4;
-  const std::vector<std::size_t> wanted = choose_outputs(runnable_, output_names);
+  const std::vector<std::size_t> wanted = choose_outputs(values_.runnable, output_names);
   const auto known =
       std::ranges::find_if(predictions_, [&](const auto& entry) { return entry.first == wanted; });
   if (known != predictions_.end()) {
     predictions_.splice(predictions_.begin(), predictions_, known);
   } else {
     std::vector<RunnableOutput> outputs;
-    for (const std::size_t i : wanted) outputs.push_back(runnable_[i]);
+    for (const std::size_t i : wanted) outputs.push_back(values_.runnable[i]);
     if (predictions_.size() == kMaxPredictions) predictions_.pop_back();
     predictions_.emplace_front(
         std::piecewise_construct, std::forward_as_tuple(wanted),
         std::forward_as_tuple(*source_.working, std::move(outputs), *step_, executor_options_));
   }
   std::vector<std::string> input_names;
-  for (const ValueInfo& input : inputs_) input_names.push_back(input.name);
+  for (const ValueInfo& input : values_.inputs) input_names.push_back(input.name);
   return predictions_.front().second.run(encode_texts(texts_.get(), feeds), input_names);
 }
 
 NamedTensors Session::state() const {
-  NamedTensors result = read_state();
+  NamedTensors result = step_->state().read();
   for (NamedTensor& entry : result) entry.tensor = entry.tensor.clone();
   return result;
 }
 
 void Session::reset() {
-  set_steps(0);
-  if (graph().held.empty() && graph().with_own_count.empty()) return step_->reset_state();
+  step_->set_steps(0);
+  if (graph().held.empty() && graph().with_own_count.empty()) return step_->state().reset();
   TrainedSet set = trained_set(graph());
   set.with_own_count.clear();  // all begin together
   build(set);
@@ -566,7 +533,7 @@ MemoryReport Session::memory() const {
   for (const WeightInfo& weight : graph().state_weights()) {
     report.weights += weight_value(weight.name).size_bytes();
   }
-  report.optimizer_state = step_->state_bytes() - report.weights;
+  report.optimizer_state = step_->state().bytes() - report.weights;
   if (evaluation_ != nullptr) report.evaluation += evaluation_->memory_bytes();
   for (const auto& [outputs, prediction] : predictions_) {
     report.evaluation += prediction.memory_bytes();

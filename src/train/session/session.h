@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "onnxgrad/training_session.h"
-#include "runtime/input_sizes.h"
 #include "train/data/dataset.h"
 #include "train/open_batch/open_batch.h"
+#include "train/session/batch_check.h"
+#include "train/session/batch_filler.h"
 #include "train/session/forward_runner.h"
 #include "train/session/label_form.h"
+#include "train/session/session_values.h"
 #include "train/session/step_runner.h"
 #include "train/tools/engine.h"
 #include "train/tools/text_codes.h"
@@ -40,14 +42,12 @@ class Session {
   EvaluationResult evaluate(const NamedTensors& feeds);
   std::vector<Tensor> predict(const NamedTensors& feeds, std::span<const std::string> output_names);
 
-  const std::vector<ValueInfo>& inputs() const { return inputs_; }
-  const std::vector<ValueInfo>& outputs() const { return outputs_; }
+  const std::vector<ValueInfo>& inputs() const { return values_.inputs; }
+  const std::vector<ValueInfo>& outputs() const { return values_.outputs; }
   const StepGraph& graph() const { return step_->graph(); }
   const Source& source() const { return source_; }
   /// The batch of the file, and whether it was opened.
   const BatchForm& batch() const { return batch_; }
-  /// Throws: DataError (so many rows are no whole batches, and rows cannot be left out).
-  void expect_filling(std::int64_t rows) const;
   const TrainingOptions& options() const { return options_; }
   const LossInfo& loss() const { return graph().loss; }
   const Optimizer& optimizer() const { return optimizer_; }
@@ -55,19 +55,14 @@ class Session {
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
   /// What rows are checked against.
   DataSchema schema() const {
-    return {.inputs = inputs_,
+    return {.inputs = values_.inputs,
             .loss = loss(),
             .sample_weight = graph().sample_weight,
             .texts = texts_.get(),
             .threads = thread_count(options_.engine),
-            .constants = constants_};
+            .constants = values_.constants};
   }
 
-  double learning_rate() const { return step_->learning_rate(); }
-  void set_learning_rate(double rate) {
-    expect_learning_rate();
-    step_->set_learning_rate(rate);
-  }
   /// Throws: OptionError: the session only evaluates.
   void expect_training() const;
   /// Throws: OptionError: the training that the file describes has no rate that can be set.
@@ -75,11 +70,6 @@ class Session {
   /// nullptr: the loss and the optimizer are ours.
   const FileTraining* file_training() const { return training_.get(); }
   bool reads_texts() const { return texts_ != nullptr; }
-  std::int64_t steps() const { return step_->steps(); }
-  void set_steps(std::int64_t steps) { step_->set_steps(steps); }
-  /// For Dropout and other random operators.
-  std::uint64_t seed() const { return step_->seed(); }
-  void set_seed(std::uint64_t seed) { step_->set_seed(seed); }
 
   // These recompile the step: its state keeps the values, previous plans and executions are
   // invalid afterwards, and nothing has changed if it throws. Throws: Error while a FitSession
@@ -94,34 +84,25 @@ class Session {
   /// Whether steps also compute the norm of all gradients (StepPorts::gradient_norm).
   void log_gradient_norm(bool wanted);
 
-  /// True while labels may still determine a class axis: see label_form.h.
-  bool is_open() const;
-  /// Decides what depends on the labels. Before a fit; inside one it does nothing.
-  /// Throws: DataError (labels that match no axis of the scores, or several).
-  void settle_by_labels(const FirstRows& rows);
-  void settle_by_labels(const Dataset& data);
-  /// What has been decided so far; and the same from elsewhere, for what is still open here.
-  LabelForms label_forms() const;
-  void set_label_forms(const LabelForms& forms);
   /// The loss as requested, with what labels have decided; another one keeps the state.
   const Loss& asked_loss() const { return loss_; }
   void ask_loss(Loss loss);
 
+  /// Copies.
   NamedTensors state() const;
-  /// The same as from Executor::read_state: on the CPU views that are valid as long as the
-  /// session is not recompiled.
-  NamedTensors read_state() const { return step_->read_state(); }
-  void load_state(const NamedTensors& state) { step_->load_state(state); }
   void reset();
   /// Only the trained weights, by their names in the working copy; copies.
   NamedTensors weights() const;
-  std::string plan_summary() const { return step_->plan_summary(); }
   MemoryReport memory() const;
 
+  /// The step: its state, learning rate and number of steps; valid as long as the session is not
+  /// recompiled, as are views of its state.
   StepRunner& runner() { return *step_; }
-  const OuterStep* outer() const { return step_->outer(); }
-  /// The others of a data-parallel training; nullptr: there are none.
-  Workers* workers() const { return workers_.get(); }
+  const StepRunner& runner() const { return *step_; }
+  const runtime::ExecutorOptions& executor_options() const { return executor_options_; }
+  /// While a FitSession exists.
+  bool is_fitting() const { return is_fitting_; }
+  const Workers& workers() const { return workers_; }
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
   /// gradients within an accumulated update.
   bool has_own_state() const;
@@ -134,7 +115,7 @@ class Session {
   friend class FitSession;
 
   Tensor weight_value(const std::string& name) const {
-    return step_->executor().read_state(step_->find_state(name).value());
+    return step_->executor().read_state(step_->state().find(name).value());
   }
   Session(Source source, const Loss& loss, const Optimizer& optimizer,
           const TrainingOptions& options, std::shared_ptr<const FileTraining> training);
@@ -142,46 +123,31 @@ class Session {
   void charge_file();
   void open_batch();
   void build_first();
-  NamedTensors with_weights_of_rows(const NamedTensors& feeds) const;
-  // Batches of a fixed size: see session/filled_batches.h.
-  bool has_rows(const std::string& feed) const;
-  std::optional<std::int64_t> rows_to_split(const NamedTensors& feeds) const;
-  NamedTensors batch_of(const NamedTensors& feeds, std::int64_t begin, std::int64_t rows) const;
+  BatchFiller filler() const { return {batch_, *step_, fills_batches_}; }
+  BatchCheck::Step checked_step() const {
+    return {.working = *source_.working,
+            .loss = loss(),
+            .sample_weight = graph().sample_weight,
+            .options = executor_options_};
+  }
   EvaluationResult evaluate_parts(const NamedTensors& feeds, std::int64_t rows);
   std::vector<Tensor> predict_parts(const NamedTensors& feeds, std::int64_t rows,
                                     std::span<const std::string> output_names);
-  void expect_whole_batch(const NamedTensors& feeds) const;
-  void find_inputs(const ir::Model& given);
-  void find_constants();
-  void find_outputs(const ir::Model& given);
-  bool needs_targets(const RunnableOutput& output) const;
-  bool is_own_input(const ir::Value* value) const;
   StepGraph write_step(const std::optional<TrainedSet>& set, bool of_worker = true) const;
   void share_rows(std::int64_t rows);
-  bool updates_alone() const { return workers_ != nullptr && options_.workers.sync_every > 1; }
+  bool updates_alone() const { return workers_.has_others() && options_.workers.sync_every > 1; }
   /// Throws: OptionError if the file describes its training.
   void expect_own_step(const std::string& what) const;
   std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set, bool keeps_state = false);
   void change_trained(TrainedSet set);
   template <class T>
   void change(T& option, T value);
-  bool may_be_scores(const Loss& asked, const LossInfo& loss) const;
-  void take_columns_as_scores(const LabelForms& forms);
-  bool check_target(const std::string& port, const Tensor& tensor) const;
-  void check_rows(std::span<const runtime::Port> ports, std::span<const Tensor* const> fed);
-  std::optional<std::int64_t> rows_of_scores(const LossInfo& loss,
-                                             std::span<const runtime::Port> ports,
-                                             const std::vector<Dims>& dims);
   StepResult step_on(const NamedTensors& feeds);
   EvaluationResult evaluate_on(const NamedTensors& feeds);
   LossSums sums_on(const NamedTensors& feeds);
   EvaluationResult result_of(const LossSums& sums, std::int64_t rows);
   std::vector<Tensor> predict_batch(const NamedTensors& feeds,
                                     std::span<const std::string> output_names);
-  bool needs_fitting(const NamedTensors& feeds) const;
-  NamedTensors fit_feeds(const NamedTensors& feeds);
-  std::optional<std::int64_t> find_class_axis(const LossInfo& loss, const Dims& labels,
-                                              const FirstRows& rows) const;
 
   Source source_;               ///< the working copy has numbers for texts
   BatchForm batch_;             ///< of the model before texts are numbered
@@ -193,26 +159,17 @@ class Session {
   TrainingOptions options_;
   runtime::ExecutorOptions executor_options_;
   std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
-  std::unique_ptr<Workers> workers_;
+  Workers workers_;
   std::optional<TrainedSet> built_with_;  ///< the step
   mutable std::string checksum_;          ///< of it, of several workers; empty: not known yet
   bool logs_gradient_norm_ = false;
   bool is_fitting_ = false;
-  std::vector<ValueInfo> inputs_;
-  std::vector<ValueInfo> outputs_;
-  std::vector<RunnableOutput> runnable_;    ///< of outputs_
-  std::vector<std::string> constants_;      ///< inputs without rows
-  std::vector<std::string> unused_inputs_;  ///< that the loss does not need
-  runtime::SizeWatch sizes_;
-  struct ScoreRows {
-    std::string scores = {};
-    std::vector<Dims> dims = {};  // of the inputs
-    std::optional<std::int64_t> rows = {};
-  };
-  ScoreRows score_rows_;  // the last ones
+  SessionValues values_;
+  BatchCheck checks_;
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
-  /// Of the last sets of outputs (see runnable_) that were wanted, the last one first.
+  /// Of the last sets of outputs (see SessionValues::runnable) that were wanted, the last one
+  /// first.
   std::list<std::pair<std::vector<std::size_t>, Prediction>> predictions_;
 };
 
@@ -233,7 +190,7 @@ class FitSession {
   }
   DataSchema schema() const { return session_.schema(); }
   const Session& session() const { return session_; }
-  Workers* workers() const { return session_.workers(); }
+  const Workers& workers() const { return session_.workers(); }
   /// Only of the session: see session/session_checkpoint.h.
   Checkpoint checkpoint(bool of_worker = false) const;
   void restore(const Checkpoint& checkpoint) const;

@@ -197,7 +197,7 @@ void restore_outer(OuterStep& outer, const Checkpoint& checkpoint) {
 }
 
 void restore_settled(Session& session, const Checkpoint& checkpoint) {
-  const NamedTensors state = session.read_state();
+  const NamedTensors state = session.runner().state().read();
   const auto ordered = ordered_state(session, state, weight_names(session), checkpoint);
   check_graphs(session, checkpoint);
   const std::int64_t steps = checkpoint.get_int("session/steps");
@@ -209,10 +209,10 @@ void restore_settled(Session& session, const Checkpoint& checkpoint) {
   for (std::size_t i = 0; i < state.size(); ++i) {
     loaded.push_back({.name = state[i].name, .tensor = ordered[i]});
   }
-  session.load_state(loaded);
-  if (OuterStep* outer = session.runner().outer()) restore_outer(*outer, checkpoint);
-  session.set_steps(steps);
-  session.set_seed(static_cast<std::uint64_t>(seed));
+  session.runner().state().load(loaded);
+  if (OuterStep* outer = session.runner().state().outer()) restore_outer(*outer, checkpoint);
+  session.runner().set_steps(steps);
+  session.runner().set_seed(static_cast<std::uint64_t>(seed));
   session.runner().set_learning_rate(learning_rate);
 }
 
@@ -222,7 +222,7 @@ Checkpoint checkpoint_of(const Session& session, bool of_worker) {
   const auto weights = weight_names(session);
   const std::string graph = describe_model(*session.source().working, weights);
   Checkpoint checkpoint;
-  for (NamedTensor& entry : session.read_state()) {
+  for (NamedTensor& entry : session.runner().state().read()) {
     const std::string name = stored_state_name(entry.name, weights.contains(entry.name));
     const auto part = part_of_slot(session.graph(), entry.name, entry.tensor);
     if (part) {
@@ -231,7 +231,7 @@ Checkpoint checkpoint_of(const Session& session, bool of_worker) {
       checkpoint.set(name, entry.tensor);
     }
   }
-  if (const OuterStep* outer = session.outer()) {
+  if (const OuterStep* outer = session.runner().state().outer()) {
     const std::vector<Tensor> state = outer->state();
     // A checkpoint is made when the workers have met.
     const std::size_t count = of_worker ? state.size() : outer->num_weights();
@@ -239,25 +239,25 @@ Checkpoint checkpoint_of(const Session& session, bool of_worker) {
   }
   checkpoint.set(fmt::format("{}graph", kReservedPrefix), text_tensor(graph));
   checkpoint.set(fmt::format("{}{}", kReservedPrefix, kLabelForms),
-                 label_forms_tensor(session.label_forms()));
-  checkpoint.set_int("session/steps", session.steps());
-  checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.seed()));
-  checkpoint.set_double("session/learning_rate", session.learning_rate());
+                 label_forms_tensor(label_forms(session)));
+  checkpoint.set_int("session/steps", session.runner().steps());
+  checkpoint.set_int("session/seed", static_cast<std::int64_t>(session.runner().seed()));
+  checkpoint.set_double("session/learning_rate", session.runner().learning_rate());
   checkpoint.metadata.insert({{"graph_hash", base::checksum_hex(graph)},
                               {"optimizer_hash", session.checksum()},
                               {"loss", session.loss().line},
-                              {"step", std::to_string(session.steps())}});
+                              {"step", std::to_string(session.runner().steps())}});
   return checkpoint;
 }
 
 void restore_session(Session& session, const Checkpoint& checkpoint) {
   const Loss asked = session.asked_loss();
-  const LabelForms before = session.label_forms();
-  session.set_label_forms(stored_label_forms(checkpoint));
+  const LabelForms before = label_forms(session);
+  set_label_forms(session, stored_label_forms(checkpoint));
   try {
     restore_settled(session, checkpoint);
   } catch (...) {
-    if (session.label_forms() != before) session.ask_loss(asked);
+    if (label_forms(session) != before) session.ask_loss(asked);
     throw;
   }
 }

@@ -51,7 +51,7 @@ TEST(Session, OneStepOfLinearRegressionIsTheOneByHand) {
   EXPECT_NEAR(number(state[0].tensor, 0), 1 - 0.1 * gradient[0], 1e-6);
   EXPECT_NEAR(number(state[0].tensor, 1), 1 - 0.1 * gradient[1], 1e-6);
   EXPECT_NEAR(number(state[1].tensor), -0.1 * gradient[2], 1e-6);
-  EXPECT_EQ(session.steps(), 1);
+  EXPECT_EQ(session.runner().steps(), 1);
 }
 
 TEST(Session, LinearRegressionConverges) {
@@ -110,11 +110,11 @@ TEST(Session, StateGoesOutAndBack) {
   ASSERT_EQ(state.size(), 7U);  // two weights, two slots each, the step count
   const double next = session.step(linear_batch()).loss;
   const double after = session.step(linear_batch()).loss;
-  session.load_state(state);
+  session.runner().state().load(state);
   EXPECT_EQ(session.step(linear_batch()).loss, next);
   EXPECT_EQ(session.step(linear_batch()).loss, after);
   session.reset();
-  EXPECT_EQ(session.steps(), 0);
+  EXPECT_EQ(session.runner().steps(), 0);
   for (const NamedTensor& entry : session.state()) {
     EXPECT_THAT(entry.tensor.to_doubles(), testing::Each(0)) << entry.name;
   }
@@ -124,13 +124,13 @@ TEST(Session, RefusesAStateOfAnotherModel) {
   Session session(source_of(train_test::linear_model()), {}, Sgd{}, one_thread());
   NamedTensors state = session.state();
   state[0].tensor = floats({1, 2, 3}, Dims{3, 1});
-  EXPECT_THROW(session.load_state(state), CheckpointError);
+  EXPECT_THROW(session.runner().state().load(state), CheckpointError);
   state = session.state();
   state.pop_back();
-  EXPECT_THROW(session.load_state(state), CheckpointError);
+  EXPECT_THROW(session.runner().state().load(state), CheckpointError);
   state = session.state();
   state[0].name = "V";
-  EXPECT_THROW(session.load_state(state), CheckpointError);
+  EXPECT_THROW(session.runner().state().load(state), CheckpointError);
 }
 
 TEST(Session, PredictsWithThePresentWeights) {
@@ -188,8 +188,8 @@ TEST(Session, GoesOnWhenItsStepIsCompiledAnew) {
   session.use_sample_weights("w");
   session.log_gradient_norm(true);
   session.guard_updates();
-  EXPECT_EQ(session.steps(), 3);
-  EXPECT_EQ(session.learning_rate(), 0.05);
+  EXPECT_EQ(session.runner().steps(), 3);
+  EXPECT_EQ(session.runner().learning_rate(), 0.05);
   NamedTensors weighted = linear_batch();
   weighted.push_back({.name = "w", .tensor = floats({1, 1, 1, 1}, Dims{4})});
   for (int i = 0; i < 3; ++i) {
@@ -229,7 +229,7 @@ TEST(Session, RefusesWrongFeeds) {
   feeds = good;
   feeds[0].tensor = floats({1, 2, 3, 4}, Dims{4, 1});
   EXPECT_THROW(session.step(feeds), ShapeError);
-  EXPECT_EQ(session.steps(), 0);
+  EXPECT_EQ(session.runner().steps(), 0);
   EXPECT_GT(session.step(good).loss, 0);
 }
 

@@ -132,18 +132,18 @@ Tensor take_part_of(const Tensor& whole, const SlotPart& part, const Tensor& lik
 
 void move_slots(StepRunner& to, const StepRunner& from) {
   PackedSlots mine;
-  for (const NamedTensor& state : from.read_state()) {
+  for (const NamedTensor& state : from.state().read()) {
     if (is_accumulated(state.name) || is_weight(from.graph(), state.name)) continue;
     const auto part = part_of_slot(from.graph(), state.name, state.tensor);
     mine.add(state.name, state.tensor,
              part.value_or(SlotPart{.whole = state.tensor.dims(), .begin = 0}));
   }
   std::map<std::string, Tensor> whole;
-  for (const auto& bytes : to.workers()->gather(mine.bytes())) {
+  for (const auto& bytes : to.workers().gather(mine.bytes())) {
     SlotReader reader(bytes);
     while (!reader.is_done()) reader.read_into(whole);
   }
-  const NamedTensors states = to.read_state();
+  const NamedTensors states = to.state().read();
   for (std::size_t i = 0; i < states.size(); ++i) {
     const auto& [name, value] = states[i];
     const auto known = whole.find(name);

@@ -100,7 +100,7 @@ TEST_P(SklearnMlp, StartsFromScikitLearnsLossAndTrains) {
   const Dataset data = data_of(name);
   const double loss = row(name)["loss"];
   const auto evaluation = session.evaluation();
-  Evaluator evaluator(evaluation, session.loss());
+  Evaluator evaluator(evaluation, session.loss(), {}, session.workers());
   const PreparedData rows =
       prepare_data(session.schema(), evaluation->data_ports(), data, /*allow_nan=*/false);
   const EvaluationResult before = evaluator.run(rows, 64);

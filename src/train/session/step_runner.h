@@ -9,29 +9,26 @@
 #include <string>
 #include <vector>
 
-#include "onnxgrad/weights.h"
 #include "train/graphs/training_graph.h"
-#include "train/optimizers/lbfgs.h"
-#include "train/session/outer_step.h"
+#include "train/session/lbfgs_step.h"
 #include "train/session/runner.h"
+#include "train/session/state_store.h"
 #include "train/tools/workers.h"
 
 namespace onnxgrad::train {
 
-/// Runs a step: holds its weights and optimizer state, the learning rate that it reads, and the
-/// number of steps done. Results are those of the last run of a plan, by the names of StepPorts.
+/// Runs a step: holds its state, the learning rate that it reads, and the number of steps done.
+/// Results are those of the last run of a plan, by the names of StepPorts.
 class StepRunner : public Runner {
  public:
   /// `lbfgs`: a step is its loop around loss and gradient; nullptr: one run of the graph.
-  /// `options` have the same `workers`, or nullptr for one worker.
-  /// `outer`: of workers that update their own weights.
+  /// `workers` outlives this. `outer`: of workers that update their own weights.
   StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
-             Workers* workers = nullptr, const std::optional<OuterStep::Options>& outer = {});
+             Workers& workers, const std::optional<OuterStep::Options>& outer = {});
 
-  /// nullptr: there is one.
-  Workers* workers() const { return workers_; }
-  /// The rows of this worker in the next steps, of a batch of so many. Without any it
-  /// computes with another's row, which does not count.
+  const Workers& workers() const { return workers_; }
+  /// The rows of this worker in the next steps, of a batch of so many of several workers. Without
+  /// any it computes with another's row, which does not count.
   void set_rows(const RowSlice& slice, std::int64_t batch_rows);
   /// What the next steps add up over the workers (see signal()).
   void set_signal(double signal) { worker_signal_ = signal; }
@@ -45,7 +42,7 @@ class StepRunner : public Runner {
   void set_fixed_rows(std::int64_t rows) { fixed_rows_ = rows; }
   /// The number of the data port with the sample weights; nullopt: there is none.
   std::optional<std::size_t> weights_port() const;
-  bool takes_whole_batch() const { return lbfgs_.has_value(); }
+  bool takes_whole_batch() const { return lbfgs_ != nullptr; }
 
   double learning_rate() const { return rate_double_; }
   void set_learning_rate(double rate) {
@@ -67,8 +64,8 @@ class StepRunner : public Runner {
   runtime::Execution& prepare(const std::vector<Dims>& dims);
   /// One step on the bound data; returns the loss before it. If it throws, the state is as before.
   double run(runtime::Execution& plan) {
-    const double loss = lbfgs_ ? run_lbfgs(plan, {}, nullptr) : run_graph(plan);
-    if (outer_) outer_->count_step();
+    const double loss = lbfgs_ ? lbfgs_->run(plan, rate_double_, {}, nullptr) : run_graph(plan);
+    state_.count_step();
     set_steps(steps_ + 1);
     return loss;
   }
@@ -80,7 +77,7 @@ class StepRunner : public Runner {
   };
   Results run_with_results(runtime::Execution& plan);
   /// Whether steps are nothing but runs of the graph, which can be a series.
-  bool runs_series() const { return !lbfgs_ && !outer_ && workers_ == nullptr; }
+  bool runs_series() const { return !lbfgs_ && !workers_.has_others(); }
   /// Such steps with the loss of each; see Execution::run_series.
   std::size_t run_series(runtime::Execution& plan, runtime::StepSeries series,
                          std::span<double> losses);
@@ -107,85 +104,32 @@ class StepRunner : public Runner {
     return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
   }
 
-  /// All states in order, as from Executor::read_state, and what the optimizer keeps on the
-  /// host.
-  NamedTensors read_state() const;
-  /// The number of the state with this name, if there is one.
-  std::optional<std::size_t> find_state(const std::string& name) const;
-  /// Throws: CheckpointError (unknown or missing name, different dtype or shape). All or nothing.
-  void load_state(const NamedTensors& state);
-  /// Copies the values of states that `other` has too, in the same shape.
-  void take_state(const StepRunner& other);
-  /// Restores the initial values.
-  void reset_state();
-  /// Of all workers, which all ask.
-  bool is_state_finite() const {
-    const bool is_finite = executor().is_state_finite();
-    return workers_ == nullptr ? is_finite : !workers_->any(!is_finite);
+  StateStore& state() { return state_; }
+  const StateStore& state() const { return state_; }
+  /// Of copies of the state, here and elsewhere.
+  std::int64_t snapshot_bytes() const {
+    return state_.snapshot_bytes() + (lbfgs_ ? lbfgs_->snapshot_bytes() : 0);
   }
-  /// nullptr: none.
-  OuterStep* outer() { return outer_ ? &*outer_ : nullptr; }
-  const OuterStep* outer() const { return outer_ ? &*outer_ : nullptr; }
-  /// Weights that workers have updated alone are brought together.
-  void finish_outer_step() {
-    if (outer_) outer_->finish();
-  }
-  /// All workers have the same weights; their running statistics become their means.
-  void average_statistics();
-  /// The same; and sums of gradients within an accumulated update become those of the first worker:
-  /// its state is then what one worker would have.
-  void unify_state();
-  /// Of a state that unify_state() made, and that all workers have loaded.
-  void keep_own_part();
-  std::int64_t state_bytes() const;
-  /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
-  /// allocates nothing.
-  std::vector<Tensor> make_copies() const;
-  void save_to(std::vector<Tensor>& copies) const;
-  /// The values that reset_state() restores, as they are in the model; none if there are others
-  /// besides the states of the step.
-  std::vector<Tensor> initial_values() const;
-  /// Whether the states have the bits of initial_values(); memory is read only if something may
-  /// have changed them before the first step.
-  bool has_initial_values() const;
-  /// Resets what the optimizer keeps on the host.
-  void restore_from(const std::vector<Tensor>& copies);
-  /// Names of the trained weights that have the same bits in `copies`.
-  std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;
-  /// Of copies held elsewhere.
-  std::int64_t snapshot_bytes() const { return snapshot_bytes_; }
-  void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
  private:
   double run_graph(runtime::Execution& plan) const {
     plan.run();
     return scalar(plan, graph_.ports.loss);
   }
-  /// Copies of the outputs `wanted` go to `results`, before which the step can be undone.
-  double run_lbfgs(runtime::Execution& plan, std::span<const std::size_t> wanted,
-                   std::vector<Tensor>* results);
   std::vector<const std::byte*> controls() const;
-  template <class IsWanted, class Change>
-  void exchange_states(IsWanted&& is_wanted, Change&& change);
-  std::size_t num_states() const { return executor().state().size(); }
   void check_class_columns(const std::vector<Dims>& dims) const;
 
   StepGraph graph_;
   runtime::ExecutorOptions options_;
-  std::optional<std::uint64_t> reset_changes_;  ///< Executor::state_changes() with initial values
-  std::optional<LbfgsSolver> lbfgs_;
-  std::vector<double> lbfgs_weights_;
-  std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, to be copied to the state
-  std::vector<Tensor> lbfgs_before_;   ///< all states before the step
-  float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
+  Workers& workers_;
+  std::unique_ptr<LbfgsStep> lbfgs_;  ///< nullptr: a step is one run of the graph
+  StateStore state_;
+  float rate_float_ = 0;  ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
-  Workers* workers_ = nullptr;
-  std::optional<OuterStep> outer_;
   double worker_weight_ = 1;
   double worker_signal_ = 0;
   std::int64_t steps_ = 0;
   std::int64_t fixed_rows_ = 0;
-  std::int64_t snapshot_bytes_ = 0;
   runtime::Execution* last_plan_ = nullptr;
 };
 

@@ -21,15 +21,15 @@ std::vector<std::string> names_of(const std::vector<WeightInfo>& weights) {
 
 void add_slots_of(const std::string& weight, const StepRunner& step, TrainedSet& set) {
   const auto weights = names_of(step.graph().state_weights());
-  for (const NamedTensor& state : step.read_state()) {
+  for (const NamedTensor& state : step.state().read()) {
     const bool is_slot = weight_of_slot(state.name) == weight &&
                          std::ranges::find(weights, state.name) == weights.end();
     if (!is_slot || state.name.starts_with("accumulated/")) continue;
     set.held_slots.push_back({.name = state.name, .tensor = state.tensor.clone()});
   }
   const std::string own_count = std::string(kStepCount) + "/" + weight;
-  const auto shared = step.find_state(kStepCount);
-  if (shared && !step.find_state(own_count)) {
+  const auto shared = step.state().find(kStepCount);
+  if (shared && !step.state().find(own_count)) {
     set.held_slots.push_back(
         {.name = own_count, .tensor = step.executor().read_state(*shared).clone()});
   }

@@ -72,8 +72,8 @@ inline void expect_same(const FitProcess& a, const FitProcess& b, const std::str
   for (std::size_t i = 0; i < of_a.size(); ++i) {
     EXPECT_TRUE(of_a[i].tensor.equals(of_b[i].tensor)) << what << " " << of_a[i].name;
   }
-  EXPECT_EQ(a.session.steps(), b.session.steps()) << what;
-  EXPECT_EQ(a.session.learning_rate(), b.session.learning_rate()) << what;
+  EXPECT_EQ(a.session.runner().steps(), b.session.runner().steps()) << what;
+  EXPECT_EQ(a.session.runner().learning_rate(), b.session.runner().learning_rate()) << what;
   EXPECT_EQ(a.history.step_losses, b.history.step_losses) << what;
   EXPECT_EQ(a.history.stop_reason, b.history.stop_reason) << what;
   EXPECT_EQ(a.history.best_epoch, b.history.best_epoch) << what;

@@ -6,7 +6,7 @@
 #include "onnx/working_copy.h"
 #include "onnxgrad/inference_session.h"
 #include "opdef/custom_gradients.h"
-#include "runtime/executor.h"
+#include "runtime/engine.h"
 
 namespace onnxgrad::train {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "onnxgrad/weights.h"
-#include "runtime/executor.h"
+#include "runtime/execution.h"
 
 namespace onnxgrad::train {
 

@@ -64,12 +64,6 @@ void Workers::wait(std::size_t number) {
   for (const Piece& piece : prepared_.at(number).pieces) piece.collective->wait();
 }
 
-bool Workers::any(bool flag) const {
-  std::int64_t count = flag ? 1 : 0;
-  communicator_->all_reduce_now(std::span(&count, 1));
-  return count > 0;
-}
-
 std::vector<std::vector<std::byte>> Workers::gather(std::span<const std::byte> mine) const {
   std::vector<std::int64_t> bytes(static_cast<std::size_t>(size()), 0);
   bytes[static_cast<std::size_t>(rank())] = static_cast<std::int64_t>(mine.size());

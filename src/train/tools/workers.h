@@ -26,18 +26,27 @@ inline RowSlice slice_of(std::int64_t rows, int rank, int size) {
           .rows = whole + (rank < rest ? 1 : 0)};
 }
 
-/// The workers of a training, for its plans and for decisions. What is exchanged in a step is a
-/// list of collectives by number; it is prepared when a step first starts them.
+/// The workers of a training, often one, for its plans and for decisions. What is exchanged in a
+/// step is a list of collectives by number; it is prepared when a step first starts them. One
+/// worker exchanges nothing: its sums, slices and decisions cost no call.
 class Workers final : public opdef::Collectives {
  public:
-  explicit Workers(std::shared_ptr<dist::Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  /// nullptr: there is one.
+  explicit Workers(std::shared_ptr<dist::Communicator> communicator = nullptr)
+      : communicator_(communicator ? std::move(communicator) : dist::make_self()),
+        rank_(communicator_->rank()),
+        size_(communicator_->size()) {}
 
-  int rank() const override { return communicator_->rank(); }
-  int size() const { return communicator_->size(); }
+  int rank() const override { return rank_; }
+  int size() const { return size_; }
+  bool has_others() const { return size_ > 1; }
+  /// For the plans of a step; nullptr: there is one worker (see ExecutorOptions::collectives).
+  opdef::Collectives* collectives() { return has_others() ? this : nullptr; }
   dist::Communicator& communicator() const { return *communicator_; }
   const std::shared_ptr<dist::Communicator>& shared() const { return communicator_; }
-  RowSlice slice_of(std::int64_t rows) const { return train::slice_of(rows, rank(), size()); }
+  RowSlice slice_of(std::int64_t rows) const {
+    return has_others() ? train::slice_of(rows, rank_, size_) : RowSlice{.rows = rows};
+  }
 
   void start(std::size_t number, const Elements& elements) override;
   void wait(std::size_t number) override;
@@ -46,10 +55,18 @@ class Workers final : public opdef::Collectives {
   void forget() { prepared_.clear(); }
 
   /// Adds the numbers up over all workers.
-  void add_up(std::span<double> numbers) const { communicator_->all_reduce_now(numbers); }
-  void add_up(std::span<std::int64_t> numbers) const { communicator_->all_reduce_now(numbers); }
+  void add_up(std::span<double> numbers) const {
+    if (has_others()) communicator_->all_reduce_now(numbers);
+  }
+  void add_up(std::span<std::int64_t> numbers) const {
+    if (has_others()) communicator_->all_reduce_now(numbers);
+  }
   /// Whether it is true on any worker.
-  bool any(bool flag) const;
+  bool any(bool flag) const {
+    std::int64_t count = flag ? 1 : 0;
+    add_up(std::span(&count, 1));
+    return count > 0;
+  }
   /// The bytes of all workers, in order of ranks.
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine) const;
 
@@ -72,6 +89,8 @@ class Workers final : public opdef::Collectives {
   void prepare(Prepared& prepared, const Elements& elements) const;
 
   std::shared_ptr<dist::Communicator> communicator_;
+  int rank_;
+  int size_;
   std::vector<Prepared> prepared_;  ///< by number
 };
 

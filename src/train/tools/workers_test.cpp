@@ -429,7 +429,7 @@ TEST_F(Workers, WriteIntoTheBufferThatIsSent) {
     const Dataset data = train_test::data_of(with, 8);
     session.step(
         {{.name = "x", .tensor = data.inputs[0].tensor}, {.name = "label", .tensor = data.target}});
-    if (communicator.rank() == 0) plan = session.plan_summary();
+    if (communicator.rank() == 0) plan = session.runner().plan_summary();
   });
   const auto lines = lines_of(plan);
   const auto is = [](std::string_view op_type) {

@@ -1,0 +1,100 @@
+#include "train/session/batch_filler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "train/data/targets.h"
+"train/losses/losses.h"
+#include "train/session/filled_batches.h"
+
+namespace onnxgrad::train {
+namespace {
+
+Tensor ones_of_rows(const runtime::Port& port, std::int64_t rows) {
+  const std::vector<double> ones(static_cast<std::size_t>(rows), 1.0);
+  return Tensor::from(ones, Dims{rows}).cast(port.type.dtype);
+}
+
+}  // namespace
+
+NamedTensors BatchFiller::with_weights(const NamedTensors& feeds) const {
+  const std::string& name = step_.graph().sample_weight;
+  const bool are_given =
+      name.empty() || std::ranges::find(feeds, name, &NamedTensor::name) != feeds.end();
+  if (!adds_weights_ || are_given) return feeds;
+  const auto ports = step_.data_ports();
+  const auto port = std::ranges::find(ports, name, &runtime::Port::name);
+  // Targets have a row for each of the scores, which sizes that are fed may make other ones.
+  auto rows_of = std::ranges::find_if(feeds, [this](const NamedTensor& feed) {
+    return find_target(step_.graph().loss, feed.name) != nullptr && feed.tensor.dims().rank() > 0;
+  });
+  if (rows_of == feeds.end()) {
+    rows_of = std::ranges::find(feeds, form_.inputs.front(), &NamedTensor::name);
+  }
+  if (port == ports.end() || rows_of == feeds.end() || rows_of->tensor.dims().rank() == 0) {
+    return feeds;
+  }
+  NamedTensors all = feeds;
+  all.push_back({.name = name, .tensor = ones_of_rows(*port, rows_of->tensor.dims()[0])});
+  return all;
+}
+
+bool BatchFiller::has_rows(const std::string& feed) const {
+  return feed == step_.graph().sample_weight || find_target(step_.graph().loss, feed) != nullptr ||
+         std::ranges::find(form_.inputs, feed) != form_.inputs.end();
+}
+
+std::optional<std::int64_t> BatchFiller::rows_to_split(const NamedTensors& feeds) const {
+  const std::int64_t fixed = form_.fixed_rows();
+  if (fixed == 0) return std::nullopt;
+  std::optional<std::int64_t> rows;
+  for (const NamedTensor& feed : feeds) {
+    if (!has_rows(feed.name)) continue;
+    if (feed.tensor.dims().rank() == 0) return std::nullopt;
+    if (rows && *rows != feed.tensor.dims()[0]) return std::nullopt;  // an error names them
+    rows = feed.tensor.dims()[0];
+  }
+  return rows && *rows != fixed && *rows > 0 ? rows : std::nullopt;
+}
+
+NamedTensors BatchFiller::batch_of(const NamedTensors& feeds, std::int64_t begin,
+                                   std::int64_t rows) const {
+  NamedTensors batch = feeds;
+  const std::int64_t fixed = form_.fixed_rows();
+  for (NamedTensor& feed : batch) {
+    if (!has_rows(feed.name)) continue;
+    feed.tensor = filled_rows(feed.tensor, begin, fixed);
+    if (feed.name != step_.graph().sample_weight || begin + fixed <= rows) continue;
+    const std::int64_t row_bytes = feed.tensor.size_bytes() / fixed;
+    std::memset(feed.tensor.mutable_raw() + (rows - begin) * row_bytes, 0,
+                static_cast<std::size_t>((begin + fixed - rows) * row_bytes));
+  }
+  return batch;
+}
+
+void BatchFiller::expect_filling(std::int64_t rows) const {
+  const std::int64_t fixed = form_.fixed_rows();
+  if (fixed == 0 || rows % fixed == 0 || !step_.graph().sample_weight.empty()) return;
+  throw DataError(
+      {.what = fmt::format("the last {} of {} rows are no whole batch: the file fixes batches of "
+                           "{}, and this loss cannot leave rows out",
+                           rows % fixed, rows, fixed),
+       .detail = "The batch dimension is not opened: " + form_.obstacle + ".",
+       .hint = "Give a multiple of the batch, use drop_last=True in training, or export the model "
+               "with a dynamic batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}."});
+}
+
+void BatchFiller::expect_whole_batch(const NamedTensors& feeds) const {
+  const auto rows = rows_to_split(feeds);
+  if (!rows) return;
+  throw ShapeError({.what = fmt::format("{} rows, but the file fixes its batch at {}", *rows,
+                                        form_.fixed_rows()),
+                    .detail = "The batch dimension is not opened: " + form_.obstacle + ".",
+                    .hint = fmt::format("Give {} rows in each step; Trainer.fit does so by itself.",
+                                        form_.fixed_rows())});
+}
+
+}  // namespace onnxgrad::train

@@ -1,0 +1,44 @@
+#ifndef ONNXGRAD_TRAIN_SESSION_BATCH_FILLER_H_
+#define ONNXGRAD_TRAIN_SESSION_BATCH_FILLER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "train/open_batch/open_batch.h"
+#include "train/session/step_runner.h"
+
+namespace onnxgrad::train {
+
+/// Batches of a session in memory, of which the file may fix the number of rows: see
+/// session/filled_batches.h.
+class BatchFiller {
+ public:
+  /// `adds_weights`: the sample weights of `step` are for filled batches, and may be absent. `form`
+  /// and `step` outlive this.
+  BatchFiller(const BatchForm& form, const StepRunner& step, bool adds_weights)
+      : form_(form), step_(step), adds_weights_(adds_weights) {}
+
+  /// The same feeds, with a weight of 1 for each row where weights are there only to fill batches
+  /// up.
+  NamedTensors with_weights(const NamedTensors& feeds) const;
+  /// How many rows there are, if the batch is fixed and has another number of them.
+  std::optional<std::int64_t> rows_to_split(const NamedTensors& feeds) const;
+  /// The batch that begins at this row, filled up.
+  NamedTensors batch_of(const NamedTensors& feeds, std::int64_t begin, std::int64_t rows) const;
+  /// Throws: DataError (so many rows are no whole batches, and rows cannot be left out).
+  void expect_filling(std::int64_t rows) const;
+  /// Throws: ShapeError (a step takes one batch).
+  void expect_whole_batch(const NamedTensors& feeds) const;
+
+ private:
+  bool has_rows(const std::string& feed) const;
+
+  const BatchForm& form_;
+  const StepRunner& step_;
+  bool adds_weights_;
+};
+
+}  // namespace onnxgrad::train
+
+#endif  // ONNXGRAD_TRAIN_SESSION_BATCH_FILLER_H_
