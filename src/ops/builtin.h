@@ -14,7 +14,8 @@ namespace onnxgrad::ops {
 void register_builtin_ops(opdef::OpRegistry& registry);
 
 /// Adds every CPU kernel of src/ops to `registry`: calls register_<stem>_cpu(registry) for each
-/// onnxgrad_add_op() line with CPU. Errors and thread safety as above.
+/// onnxgrad_add_op() line with CPU.
+/// Errors: InternalError if a kernel is already there. Not thread-safe on one registry.
 void register_builtin_cpu_kernels(opdef::KernelRegistry& registry);
 
 }  // namespace onnxgrad::ops

@@ -9,12 +9,12 @@
 
 namespace onnxgrad::ops {
 
-/// An operand or a result of a kernel that computes in float32: float32 itself, which is used where
-/// it is, or halves, which are converted part by part in a buffer in the cache.
+/// Operand or result of a kernel that computes in float32: either float32 itself, used in place, or
+/// f16/bf16, converted chunk by chunk in a buffer that stays in the cache.
 struct HalfStream {
   int arg = -1;                         ///< -1: absent
-  std::int64_t bytes = 4;               ///< of an element
-  device::ConvertFn convert = nullptr;  ///< nullptr: it is float32
+  std::int64_t bytes = 4;               ///< per element
+  device::ConvertFn convert = nullptr;  ///< nullptr: the operand is float32
 
   static HalfStream operand(int arg, DataType dtype) {
     if (!is_half(dtype)) return {.arg = arg};
@@ -28,7 +28,7 @@ struct HalfStream {
   bool is_half() const { return convert != nullptr; }
   bool is_absent(std::byte* const* args) const { return arg < 0 || args[arg] == nullptr; }
 
-  /// `count` elements of an operand from `at` on, possibly in `buffer`.
+  /// Returns `count` elements of an operand from `at` on as float32, possibly in `buffer`.
   const float* load(std::byte* const* args, std::int64_t at, std::int64_t count,
                     float* buffer) const {
     const std::byte* from = args[arg] + at * bytes;
@@ -37,7 +37,7 @@ struct HalfStream {
     return buffer;
   }
 
-  /// Where elements of a result from `at` on are computed; then finish() is called.
+  /// Returns where to compute the elements of a result from `at` on; call finish() afterwards.
   float* place(std::byte* const* args, std::int64_t at, float* buffer) const {
     return is_half() ? buffer : reinterpret_cast<float*>(args[arg]) + at;
   }

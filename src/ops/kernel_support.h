@@ -12,18 +12,18 @@
 
 #include "opdef/kernel.h"
 
-// Helpers shared by the plain kernels of several families.
+// Helpers shared by the reference kernels of several families.
 
 namespace onnxgrad::ops {
 
-/// Bytes of one element in memory (1, 2, 4, 8 or 16); 0 for strings and for sub-byte
-/// types, which kernels that only move data decline.
+/// Returns the bytes of one element in memory (1, 2, 4, 8 or 16); 0 for strings and sub-byte types,
+/// which kernels that only move data decline.
 std::int64_t element_bytes(DataType dtype);
 
-/// "no kernel for Cast to string": the reason of a kernel that does not support a type.
+/// Declines with a reason such as "no kernel for Cast to string", for a type that is not supported.
 opdef::KernelOffer decline_dtype(const opdef::KernelRequest& request, DataType dtype);
 
-/// A kernel that owns `data` and receives its address.
+/// Returns a kernel that owns `data` and receives its address.
 template <class Data>
 opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
   opdef::KernelOffer offer;
@@ -33,7 +33,7 @@ opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
   return offer;
 }
 
-/// The numbers of an integer input that are known at plan time; an empty optional if they are not.
+/// Returns the elements of an integer input if they are known at plan time, else nullopt.
 std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
                                                       std::size_t input);
 
@@ -48,9 +48,9 @@ inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const s
   return index < 0 ? index + size : index;
 }
 
-/// Notes that the kernel checks the indices in `input`: in [-size, size), or in [0, size) if only
-/// those are `from_zero`; with several sizes, each row of indices has one for each of them. Nothing
-/// is noted for a constant whose indices are right.
+/// Adds a check of the indices in `input` to the kernel: in [-size, size), or in [0, size) if
+/// `from_zero`; with several sizes, each row of indices has one index for each of them. Nothing is
+/// added for a constant with valid indices.
 void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
                       std::size_t input, const std::vector<std::int64_t>& sizes,
                       bool from_zero = false);

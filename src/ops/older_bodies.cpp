@@ -12,12 +12,12 @@ namespace {
 
 struct OlderBody {
   std::string_view function;
-  std::int64_t before;  // the first opset with what the usual body needs
+  std::int64_t before;  // first opset that has all operators of the usual body
   opdef::FunctionBodyFn body;
 };
 
 constexpr OlderBody kOlderBodies[] = {
-    {"MaxPoolGrad", 16, pool_op::max_pool_grad_before_16},  // sums in ScatterElements
+    {"MaxPoolGrad", 16, pool_op::max_pool_grad_before_16},  // needs ScatterElements 16
 };
 
 }  // namespace

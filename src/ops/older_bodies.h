@@ -8,8 +8,9 @@
 
 namespace onnxgrad::ops {
 
-/// The body of an `onnxgrad` function for files of an opset that lacks operators of its usual body;
-/// nullopt: that has none, or `call` is no such call. See onnx_io::OlderBodyFn.
+/// Returns a body of an `onnxgrad` function for files whose opset lacks operators of the usual
+/// body; nullopt if there is no such body or `call` does not call the function. See
+/// onnx_io::OlderBodyFn.
 std::optional<ir::Function> older_body(const ir::Node& call, std::int64_t opset);
 
 }  // namespace onnxgrad::ops

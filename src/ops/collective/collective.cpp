@@ -6,9 +6,9 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// AllReduce, ReduceScatter, AllGather: what the workers of a training exchange; see
-// opdef/collectives.h. The bodies are what one worker can do alone. The loss is the sum of what
-// each worker computes of it, so a gradient is the sum of the workers' gradients.
+// AllReduce, ReduceScatter, AllGather: communication between the workers of a training; see
+// opdef/collectives.h. The function bodies are the result for a single worker. The loss is the sum
+// of the workers' losses, so a gradient is the sum of the workers' gradients.
 
 namespace onnxgrad::ops::collective_op {
 
@@ -20,7 +20,8 @@ namespace {
 
 using Range = Collective::Range;
 
-// Of AllReduce each x, of ReduceScatter what is owned of it.
+// Returns the results of one worker: each x for AllReduce, its owned range of each x for
+// ReduceScatter.
 std::vector<Value*> own_values(FunctionBody& f, const Collective& spec, std::size_t count) {
   const auto ranges = spec.own_ranges();
   std::vector<Value*> results;
@@ -36,7 +37,7 @@ std::vector<Value*> own_values(FunctionBody& f, const Collective& spec, std::siz
   return results;
 }
 
-// Each w with the part that this worker has.
+// Returns each w with this worker's range replaced by its `part`.
 std::vector<Value*> joined_values(FunctionBody& f, const Collective& spec) {
   const auto ranges = spec.own_ranges();
   std::vector<Value*> whole;
@@ -124,7 +125,8 @@ void register_collective(opdef::OpRegistry& registry) {
                                     numbers_attribute("sizes"),
                                     numbers_attribute("bounds")},
                      .function_body = collective_body,
-                     // Its value comes from elsewhere: it is neither folded nor merged.
+                     // The value depends on other workers: the node is neither folded nor merged
+                     // with another.
                      .is_random = true};
     if (is_sum) def.differentiable_inputs = {0, -1};
     if (is_sum) def.vjp = all_reduce_vjp;

@@ -9,8 +9,9 @@
 #include "opdef/collectives.h"
 #include "ops/kernel_support.h"
 
-// StartExchange and FinishExchange of domain onnxgrad.fused; see opdef/collectives.h. The plan lays
-// the x out in the buffer where it can, and the results in any case: then nothing is copied.
+// StartExchange and FinishExchange of domain onnxgrad.fused; see opdef/collectives.h. The plan
+// places the x in the exchange buffer where possible, and the results always: then nothing is
+// copied.
 
 namespace onnxgrad::ops::collective_cpu {
 
@@ -29,22 +30,22 @@ struct Part {
   std::int64_t bytes = 0;
 };
 
-/// Bytes of the buffer.
+/// Range of bytes in the exchange buffer.
 struct Gap {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
 struct ExchangeTask {
-  std::vector<Part> parts = {};      ///< in the buffer, if it is sent
-  std::vector<Part> old_parts = {};  ///< if not
-  std::vector<Gap> gaps = {};        ///< that are sent too
-  std::size_t buffer = 0;            ///< argument
+  std::vector<Part> parts = {};      ///< layout in the buffer if the exchange is sent
+  std::vector<Part> old_parts = {};  ///< layout if it is not sent
+  std::vector<Gap> gaps = {};        ///< ranges in no part, sent as well
+  std::size_t buffer = 0;            ///< argument index
   bool is_conditional = false;
   Collective::Kind kind = Collective::Kind::kAllReduce;
   std::size_t number = 0;
   std::int64_t count = 0;
-  std::vector<std::int64_t> owned = {};  ///< elements of each worker
+  std::vector<std::int64_t> owned = {};  ///< elements owned by each worker
   DataType dtype = DataType::kFloat32;
   bool as_bfloat16 = false;
 };
@@ -101,7 +102,7 @@ std::string label_of(const ExchangeTask& task) {
   return std::to_string(task.number) + ": " + std::to_string(task.parts.size()) + " parts";
 }
 
-// What of the sent bytes is in no part: of all workers, or of this one.
+// Returns the ranges that are sent but belong to no part: those of all workers, or of this one.
 std::vector<Gap> gaps_of(const ExchangeTask& task, std::int64_t rank) {
   Gap sent{.begin = 0, .end = task.count};
   if (task.kind == Collective::Kind::kAllGather) {

@@ -5,8 +5,8 @@
 
 #include "ops/testing/op_case.h"
 
-// Only training steps of several workers have it: train/tools/workers_test.cpp runs them, and their
-// files.
+// Collectives occur only in training steps of several workers, which train/tools/workers_test.cpp
+// runs.
 
 namespace onnxgrad::ops_test {
 

@@ -30,7 +30,7 @@ Lowered lower_quick_gelu(const Node& node, GraphBuilder& g) {
   return {{g.mul(x, g.op("Sigmoid", {g.scale(x, alpha)}))}};
 }
 
-// (a, b) = x + bias, halves of the last axis;  y = a gelu(b)
+// (a, b) = x + bias, split in two along the last axis;  y = a gelu(b)
 Lowered lower_bias_split_gelu(const Node& node, GraphBuilder& g) {
   check_inputs(node, 2, {"X", "bias"});
   const std::vector<Value*> halves =

@@ -6,8 +6,9 @@
 
 #include "ops/contrib/attention_graph.h"
 
-// Attention and MultiHeadAttention (com.microsoft 1). Masked scores get mask_filter_value, a finite
-// number, so a row without any key that counts is the mean over all of them, as in onnxruntime.
+// Attention and MultiHeadAttention (com.microsoft 1). The bias of masked scores is
+// mask_filter_value, which is finite: a row whose keys are all masked becomes the mean over all of
+// them, as in onnxruntime.
 
 namespace onnxgrad::ops {
 namespace {
@@ -16,7 +17,7 @@ double filter_value(const Node& node) {
   return static_cast<double>(node.float_attribute("mask_filter_value", -10000.0F));
 }
 
-// Query s sees keys 0 to s + (T - S).
+// Causal mask: query s attends to keys 0 to s + (T - S).
 Value* causal_bias(GraphBuilder& g, Value* q, Value* k) {
   Value* before = g.sub(dim_value(g, k, 2), dim_value(g, q, 2));
   Value* last = g.unsqueeze(g.add(positions_along(g, q, 2), before), {1});
@@ -24,7 +25,8 @@ Value* causal_bias(GraphBuilder& g, Value* q, Value* k) {
   return mask_bias(g, allowed, q, kNever);
 }
 
-// Keys from first[b] (0 if absent) to last[b] - 1 count; int32 or int64 [B].
+// Mask of keys outside [first[b], last[b]); `first` and `last` are int32 or int64 [B], `first` may
+// be absent (0).
 Value* length_bias(GraphBuilder& g, Value* k, Value* first, Value* last, double filter) {
   Value* positions = positions_along(g, k, 2);
   const auto column = [&](Value* x) { return g.unsqueeze(g.cast(x, DataType::kInt64), {1}); };
@@ -35,14 +37,15 @@ Value* length_bias(GraphBuilder& g, Value* k, Value* first, Value* last, double 
   return g.unsqueeze(mask_bias(g, allowed, k, filter), {1, 2});
 }
 
-// [B, T] or [B, S, T], positive where a key counts.
+// Mask of keys whose flag is not positive; `mask` is [B, T] or [B, S, T].
 Value* flag_bias(GraphBuilder& g, Value* mask, std::size_t rank, Value* like, double filter) {
   Value* allowed = g.greater(mask, g.scalar_like(mask, 0));
   return g.unsqueeze(mask_bias(g, allowed, like, filter),
                      rank == 2 ? std::vector<std::int64_t>{1, 2} : std::vector<std::int64_t>{1});
 }
 
-// What a mask in one of onnxruntime's forms adds to the scores; nullptr for one that masks nothing.
+// Converts a mask in one of onnxruntime's forms to a bias of the scores; nullptr if it masks
+// nothing.
 Value* bias_of_mask(const Node& node, GraphBuilder& g, Value* mask, Value* input, Value* k) {
   const double filter = filter_value(node);
   const auto rank = known_rank(mask);
@@ -68,7 +71,7 @@ Value* bias_of_mask(const Node& node, GraphBuilder& g, Value* mask, Value* input
               "[batch, queries, keys].");
 }
 
-// The widths of queries, keys and values.
+// Number of columns of queries, keys and values.
 std::vector<std::int64_t> projected_sizes(const Node& node, std::int64_t width) {
   std::vector<std::int64_t> sizes = node.ints_attribute("qkv_hidden_sizes");
   if (sizes.empty()) sizes.assign(3, width / 3);
@@ -147,22 +150,22 @@ Lowered lower_attention(const Node& node, GraphBuilder& g) {
                            .bias = 5});
 }
 
-// Queries, keys and values as [B, N, S, D], and whether keys and values came that way.
+// Queries, keys and values as [B, N, S, D], and whether keys and values were given in that layout.
 struct Operands {
   Value* q = nullptr;
   Value* k = nullptr;
   Value* v = nullptr;
-  std::int64_t size = 0;        // of a head of queries and keys
-  std::int64_t value_size = 0;  // of a head of values
+  std::int64_t size = 0;        // columns of a head of queries and keys
+  std::int64_t value_size = 0;  // columns of a head of values
 };
 
-// Element `which` of the axis before the last one: [B, S, N, which, D] to [B, N, S, D].
+// Takes index `which` of the axis before the last one: [B, S, N, which, D] to [B, N, S, D].
 Value* take_packed(GraphBuilder& g, Value* x, std::int64_t which) {
   Value* part = g.squeeze(g.slice(x, {which}, {which + 1}, {3}), {3});
   return g.transpose(part, {0, 2, 1, 3});
 }
 
-// The part of `bias` for heads [N, 1, D].
+// Slices `bias` for `heads` heads; the result is [N, 1, D].
 Value* head_bias(GraphBuilder& g, Value* bias, std::int64_t first, std::int64_t heads,
                  std::int64_t size) {
   Value* part = g.slice(bias, {first}, {first + heads * size}, {0});
@@ -210,7 +213,7 @@ void add_biases(const Node& node, GraphBuilder& g, std::int64_t heads, Operands&
   if (bias == nullptr) return;
   o.q = g.add(o.q, head_bias(g, bias, 0, heads, o.size));
   const bool is_projected = node.input(1) == nullptr || known_rank(node.input(1)) != 4;
-  if (!is_projected) return;  // keys and values that another step has projected have theirs
+  if (!is_projected) return;  // keys and values that are already projected include their bias
   o.k = g.add(o.k, head_bias(g, bias, heads * o.size, heads, o.size));
   o.v = g.add(o.v, head_bias(g, bias, 2 * heads * o.size, heads, o.value_size));
 }

@@ -5,8 +5,9 @@
 
 namespace onnxgrad::ops {
 
-/// What Attention and QAttention do with the projected input, `qkv` [B, S, queries, keys and values
-/// side by side]: numbers of the node's inputs, -1 for one that the operator does not have.
+/// Projected operands of Attention and QAttention. `qkv` is [B, S, width] with the columns of
+/// queries, keys and values side by side; `mask`, `past` and `bias` are indices of the node's
+/// inputs, -1 for one that the operator does not have.
 struct ProjectedInputs {
   Value* qkv = nullptr;
   std::int64_t width = 0;  ///< columns of qkv
@@ -15,7 +16,7 @@ struct ProjectedInputs {
   int bias = -1;
 };
 
-/// (output [B, S, N * D], present [2, B, N, T, D]).
+/// Returns the output [B, S, N * D] and the present keys and values [2, B, N, T, D].
 Lowered attend_projected(const Node& node, GraphBuilder& g, const ProjectedInputs& inputs);
 
 }  // namespace onnxgrad::ops

@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kToEnd = std::numeric_limits<std::int64_t>::max();
 
-// A 0 takes over the dimension of x.
+// Reshapes `x`; a 0 in `shape` keeps the dimension of x.
 Value* reshape_kept(GraphBuilder& g, Value* x, const std::vector<std::int64_t>& shape) {
   return g.reshape(x, g.ints(shape), /*allow_zero=*/false);
 }
@@ -42,7 +42,7 @@ double attention_scale(const Node& node, std::int64_t size) {
 
 namespace {
 
-// The share of each score, one more score per row being `sink`, [N, 1, 1].
+// Softmax of scores with an extra logit per row, `sink` [N, 1, 1], whose probability is dropped.
 Value* softmax_with_sink(GraphBuilder& g, Value* scores, Value* sink) {
   Value* column_shape = g.concat({g.dims_of(scores, 0, 3), g.ints({1})}, 0);
   Value* all = g.concat({scores, g.expand(sink, column_shape)}, -1);
@@ -57,7 +57,7 @@ Value* attend(GraphBuilder& g, Attention& a) {
   const auto grouped = [&](Value* x, const std::vector<std::int64_t>& shape) {
     return is_grouped ? g.reshape(x, g.ints(shape), /*allow_zero=*/false) : x;
   };
-  // Heads that share keys are one longer sequence of queries: no key is copied.
+  // Query heads that share a head of keys are concatenated along the sequence, so no key is copied.
   const auto queries = known_dim(a.q, 2);
   const std::int64_t rows = queries && *queries > 0
                                 ? Dims{*queries, a.heads / a.key_heads}.num_elements()
@@ -82,7 +82,7 @@ Value* attend(GraphBuilder& g, Attention& a) {
   return grouped(y, {0, a.heads, queries && *queries > 0 ? *queries : -1, 0});
 }
 
-// (a cos - b sin, a sin + b cos) for each pair (a, b).
+// Rotates each pair (a, b) to (a cos - b sin, a sin + b cos).
 Value* rotate(GraphBuilder& g, Value* x, Value* cos, Value* sin, std::int64_t size,
               std::int64_t planes, bool interleaved) {
   const std::int64_t turned = 2 * planes;

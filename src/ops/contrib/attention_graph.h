@@ -3,23 +3,23 @@
 
 #include "ops/contrib/contrib.h"
 
-// What the attention operators of com.microsoft share. Letters: B batch, S queries, T keys, N heads
-// of queries, K heads of keys and values (K divides N), D size of a head.
+// Helpers shared by the attention operators of com.microsoft. Letters: B batch, S queries, T keys,
+// N heads of queries, K heads of keys and values (K divides N), D size of a head.
 
 namespace onnxgrad::ops {
 
-/// [B, S, N * D] to [B, N, S, D]; `size` is D.
+/// Reshapes [B, S, N * D] to [B, N, S, D]; `size` is D.
 Value* split_heads(GraphBuilder& g, Value* x, std::int64_t heads, std::int64_t size);
-/// [B, N, S, D] to [B, S, N * D]; `size` is D.
+/// Reshapes [B, N, S, D] to [B, S, N * D]; `size` is D.
 Value* merge_heads(GraphBuilder& g, Value* x, std::int64_t heads, std::int64_t size);
-/// [B, P, D] behind [B, Q, D], per head; `past` may be absent.
+/// Concatenates `past` [B, N, P, D] and `x` [B, N, S, D] along the sequence; `past` may be absent.
 Value* append_past(GraphBuilder& g, Value* past, Value* x);
 
-/// 0 where `allowed`, `filter` elsewhere, in the type of `like`.
+/// Returns a bias of 0 where `allowed`, `filter` elsewhere, in the dtype of `like`.
 Value* mask_bias(GraphBuilder& g, Value* allowed, Value* like, double filter);
-/// What masks a score for good, whatever other masks add.
+/// Bias that masks a score whatever other biases add to it: the lowest float32.
 inline constexpr double kNever = -3.4028234663852886e38;
-/// int64 [size of `x` along `axis`]: 0, 1, ...
+/// Returns 0, 1, ... as int64 [size of `x` along `axis`].
 Value* positions_along(GraphBuilder& g, Value* x, std::int64_t axis);
 
 struct Attention {
@@ -31,20 +31,20 @@ struct Attention {
   double scale = 1;
   double softcap = 0;          ///< scores become softcap * tanh(score / softcap) if positive
   std::vector<Value*> biases;  ///< added to the scores, broadcasting to [B, N, S, T]
-  Value* sink = nullptr;       ///< one more score per head that goes to no value; [N]
-  bool has_zero_sink = false;  ///< the same with a score of 0
-  Value* scores = nullptr;     ///< result: what softmax gets, [B, N, S, T]
+  Value* sink = nullptr;       ///< extra logit of each head's softmax, without a value; [N]
+  bool has_zero_sink = false;  ///< an extra logit of 0 in each softmax
+  Value* scores = nullptr;     ///< result: the input of the softmax, [B, N, S, T]
 };
 
-/// softmax(scale q k' + biases) v, [B, N, S, size of a head of values].
+/// Computes softmax(scale q k' + biases) v, [B, N, S, size of a head of values].
 Value* attend(GraphBuilder& g, Attention& attention);
 
-/// 1 / sqrt(size), or the node's attribute `scale` where it is there and not zero.
+/// Returns the node's attribute `scale` if it is present and not zero, else 1 / sqrt(size).
 double attention_scale(const Node& node, std::int64_t size);
 
-/// The first 2 R elements of the last axis of x turned in R planes by angles with these cosines and
-/// sines, which broadcast to [..., R]: pairs are (i, i + R), interleaved (2 i, 2 i + 1). `size` is
-/// that of the last axis.
+/// Rotary embedding: rotates the first 2 R elements of the last axis of `x`, as R pairs, by the
+/// angles with cosines `cos` and sines `sin`, which broadcast to [..., R]. Pair i holds the
+/// elements (i, i + R), if interleaved (2 i, 2 i + 1). `size` is the length of the last axis.
 Value* rotate(GraphBuilder& g, Value* x, Value* cos, Value* sin, std::int64_t size,
               std::int64_t planes, bool interleaved);
 

@@ -26,7 +26,7 @@ std::vector<OpCase> attention_cases() {
   const auto rows = [](std::int64_t count) { return uniform({2, count, 6}, -1, 1); };
   const CaseInput keys = uniform({2, 5, 8}, -1, 1);
   OpCase masked = call("flags", "Attention <num_heads = 2> (x, w, b, m)", {rows(3), w, b, flags});
-  masked.tolerance_float32 = 1e-3;  // a row without keys: -10000 + score rounds the score
+  masked.tolerance_float32 = 1e-3;  // a row with all keys masked: -10000 + score rounds the score
   return {
       masked,
       call("plain", "Attention <num_heads = 2> (x, w, b)", {rows(3), w, b}),

@@ -10,8 +10,8 @@
 namespace onnxgrad::ops::fused_product_op {
 namespace {
 
-// One operand of FusedMatMul, ready for MatMul: `rotated` means that axis 0 comes behind the batch
-// axes, `transposed` that the last two are then exchanged.
+// Transposes input `i` of FusedMatMul for MatMul: if `rotated`, axis 0 moves behind the other batch
+// axes; if `transposed`, the last two axes are then exchanged.
 Value* product_operand(const Node& node, GraphBuilder& g, std::size_t i, bool transposed,
                        bool rotated) {
   Value* x = node.input(i);
@@ -39,7 +39,7 @@ Lowered lower_fused_matmul(const Node& node, GraphBuilder& g) {
   return {{alpha == 1 ? y : g.scale(y, static_cast<double>(alpha))}};
 }
 
-// The attributes of `node` with these names.
+// Returns the attributes of `node` that have one of these names.
 std::vector<ir::Attribute> some_attributes(const Node& node,
                                            std::initializer_list<std::string_view> names) {
   std::vector<ir::Attribute> attributes;
@@ -50,8 +50,8 @@ std::vector<ir::Attribute> some_attributes(const Node& node,
   return attributes;
 }
 
-// An activation of onnxruntime's fused operators: an operator of ai.onnx with up to two or three
-// numbers, named in this order.
+// Activation of onnxruntime's fused operators: an operator of ai.onnx and the names of its
+// parameters, in the order of `activation_params`.
 struct Activation {
   std::string_view op_type;
   std::vector<std::string_view> names;
@@ -138,7 +138,7 @@ Lowered lower_fused_conv(const Node& node, GraphBuilder& g) {
   return {{g.op(name, {y}, std::move(attributes))}};
 }
 
-// Conv with channels last in X and Y; W is as in Conv.
+// Conv with X and Y channels-last (NHWC); W has the layout that Conv expects.
 Lowered lower_nhwc_conv(const Node& node, GraphBuilder& g) {
   check_inputs(node, 2, {"X", "W", "B"});
   const auto rank = known_rank(node.input(0));
@@ -156,7 +156,7 @@ Lowered lower_nhwc_conv(const Node& node, GraphBuilder& g) {
   return {{g.transpose(convolve(node, g, g.transpose(node.input(0), to_front)), to_back)}};
 }
 
-// Those of Conv.
+// Attribute specifications of Conv.
 std::vector<opdef::AttributeSpec> window_attributes() {
   auto attributes = window_attribute_specs(/*kernel_required=*/false);
   attributes.push_back(int_attribute("group", 1, std::int64_t{1} << 31, 1));

@@ -3,9 +3,9 @@
 #include "ops/contrib/contrib.h"
 #include "ops/quantize/linear_quantization.h"
 
-// QuantizeLinear and DequantizeLinear of com.microsoft, which are those of ONNX for more types, and
-// the operators on quantized tensors that quantizers write beside ONNX's own: each is the operator
-// between DequantizeLinear and QuantizeLinear.
+// QuantizeLinear and DequantizeLinear of com.microsoft, which allow more types than those of ONNX,
+// and the operators on quantized tensors that onnxruntime's quantizers write: each is the
+// floating-point operator between DequantizeLinear and QuantizeLinear.
 
 namespace onnxgrad::ops::quantized_layer_op {
 namespace {
@@ -23,12 +23,12 @@ Lowered lower_dequantize(const Node& node, GraphBuilder& g) {
       {dequantize(g, node.input(0), node.input(1), node.input(2), node.int_attribute("axis", 1))}};
 }
 
-// The operand that begins at input `first`: quantized, scale, zero point.
+// Dequantizes inputs `first` to `first` + 2: quantized tensor, scale, zero point.
 Value* operand(const Node& node, GraphBuilder& g, std::size_t first) {
   return dequantize(g, node.input(first), node.input(first + 1), node.input(first + 2), 1);
 }
 
-// y with the scale at input `first` and the zero point behind it.
+// Quantizes y with the scale at input `first` and the zero point at input `first` + 1.
 Lowered result(const Node& node, GraphBuilder& g, Value* y, std::size_t first, DataType dtype) {
   return {{quantize(g, y, node.input(first), node.input(first + 1), dtype)}};
 }
@@ -64,7 +64,7 @@ Lowered lower_leaky_relu(const Node& node, GraphBuilder& g) {
   return result(node, g, y, 3, node.input(0)->dtype());
 }
 
-// Before opset 13 Softmax is of a matrix, all axes from `axis` on being one.
+// Before opset 13 Softmax flattens all axes from `axis` on into one.
 Lowered lower_softmax(const Node& node, GraphBuilder& g) {
   check_unary(node);
   const std::int64_t axis = node.int_attribute("axis");
@@ -102,7 +102,7 @@ Lowered lower_average_pool(const Node& node, GraphBuilder& g) {
                 node.input(0)->dtype());
 }
 
-// Y_scale, Y_zero_point, then tensor, scale and zero point of each part.
+// Inputs: Y_scale, Y_zero_point, then tensor, scale and zero point of each part.
 Lowered lower_concat(const Node& node, GraphBuilder& g) {
   if (node.inputs.size() < 5 || (node.inputs.size() - 2) % 3 != 0) {
     throw ModelError({.what = std::to_string(node.inputs.size()) + " inputs",

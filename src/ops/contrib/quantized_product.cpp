@@ -8,8 +8,8 @@
 #include "ops/quantize/linear_quantization.h"
 
 // MatMulNBits, QAttention, MatMulIntegerToFloat, DynamicQuantizeMatMul and QGemm (com.microsoft 1):
-// products with integer weights. The integers stay; their scales, and all that is floating-point,
-// have gradients.
+// matrix products with integer weights. The integers are constant; the scales and all other
+// floating-point operands have gradients.
 
 namespace onnxgrad::ops::quantized_product_op {
 namespace {
@@ -30,7 +30,8 @@ BlockWeights read_blocks(const Node& node) {
           .block = node.int_attribute("block_size")};
 }
 
-// `rows` lists of `count` integers, each of which starts with a byte, one byte per integer.
+// Unpacks `rows` rows of `count` integers into one byte per integer; each row starts at a whole
+// byte.
 Tensor unpack(const Node& node, const Tensor& packed, std::int64_t rows, std::int64_t count,
               std::int64_t bits) {
   const std::int64_t per_byte = 8 / bits;
@@ -63,7 +64,7 @@ const Tensor& constant_operand(const Node& node, std::size_t input, std::string_
               "Give the quantized weights as initializers.");
 }
 
-// The zero points [N, blocks] as uint8, or in the type of the scales if they have it.
+// Returns the zero points [N, blocks] as uint8, or in the dtype of the scales if they have it.
 Value* zero_points(const Node& node, GraphBuilder& g, const BlockWeights& w) {
   Value* given = node.input(3);
   if (given == nullptr) {
@@ -110,7 +111,7 @@ Lowered lower_matmul_n_bits(const Node& node, GraphBuilder& g) {
   return {{add_if(g, y, node.input(5))}};
 }
 
-// The projection of quantized input with quantized weights, then Attention.
+// Attention of a quantized input projected with quantized weights.
 Lowered lower_qattention(const Node& node, GraphBuilder& g) {
   check_inputs(node, 5,
                {"input", "weight", "bias", "input_scale", "weight_scale", "mask_index",
@@ -131,7 +132,7 @@ Lowered lower_matmul_to_float(const Node& node, GraphBuilder& g) {
   return {{add_if(g, g.matmul(a, b), node.input(6))}};
 }
 
-// A is rounded to 8 bits of its own range on the way; gradients go straight through that.
+// A is quantized to 8 bits over its own range; the gradient passes straight through the rounding.
 Lowered lower_dynamic_matmul(const Node& node, GraphBuilder& g) {
   check_inputs(node, 3, {"A", "B", "b_scale", "b_zero_point", "bias"});
   const std::vector<Value*> quantized = g.ops("DynamicQuantizeLinear", {node.input(0)}, 3);
@@ -141,8 +142,8 @@ Lowered lower_dynamic_matmul(const Node& node, GraphBuilder& g) {
   return {{add_if(g, g.matmul(a, b), node.input(4))}};
 }
 
-// alpha op(A) op(B) + C, quantized again if there is a scale for that. C has the scale
-// alpha a_scale b_scale.
+// y = alpha op(A) op(B) + C, quantized if there is an output scale. C has the scale alpha a_scale
+// b_scale.
 Lowered lower_qgemm(const Node& node, GraphBuilder& g) {
   check_inputs(node, 6,
                {"A", "a_scale", "a_zero_point", "B", "b_scale", "b_zero_point", "C", "y_scale",

@@ -3,7 +3,7 @@
 namespace onnxgrad::ops_test {
 
 std::vector<OpCase> quantized_product_cases() {
-  // Stock onnxruntime beside the others: tests/python/test_quantized_operators.py.
+  // tests/python/test_quantized_operators.py compares the other operators with stock onnxruntime.
   return {
       {.name = "few_bits",
        .model = "d = Cast <to = 1> (x)\n"

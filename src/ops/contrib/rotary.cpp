@@ -10,7 +10,7 @@
 namespace onnxgrad::ops::rotary_op {
 namespace {
 
-// Throws: ShapeError, unless `planes` cosines turn `wanted` of the `size` columns of a head.
+// Throws: ShapeError unless `planes` cosines rotate `wanted` of the `size` columns of a head.
 void check_planes(const Node& node, std::int64_t planes, std::int64_t wanted, std::int64_t size) {
   if (planes > 0 && wanted <= size && wanted % 2 == 0 && planes == wanted / 2) return;
   throw ShapeError(
@@ -20,7 +20,8 @@ void check_planes(const Node& node, std::int64_t planes, std::int64_t wanted, st
        .hint = "Give caches with half as many columns as are turned."});
 }
 
-// input [B, S, N * D] or [B, N, S, D]; position_ids [B, S], or [1]: the first one of each row.
+// Shapes: input [B, S, N * D] or [B, N, S, D]; position_ids [B, S], or [1]: the first position of
+// each row.
 Lowered lower_rotary_embedding(const Node& node, GraphBuilder& g) {
   check_inputs(node, 4, {"input", "position_ids", "cos_cache", "sin_cache"});
   refuse_attribute(node, "is_packed_batching");
@@ -66,13 +67,13 @@ Lowered lower_rotary_embedding(const Node& node, GraphBuilder& g) {
 struct GroupQuery {
   const Node& node;
   GraphBuilder& g;
-  std::int64_t heads = 1;      // of queries
-  std::int64_t key_heads = 1;  // of keys and values
-  std::int64_t size = 0;       // of all of them
+  std::int64_t heads = 1;      // heads of queries
+  std::int64_t key_heads = 1;  // heads of keys and values
+  std::int64_t size = 0;       // columns of a head
   Value* q = nullptr;          // [B, N, S, D]
   Value* k = nullptr;          // [B, K, S, D]
   Value* v = nullptr;
-  Value* past = nullptr;  // int64 [B, 1]: how many keys came before, or absent: none
+  Value* past = nullptr;  // int64 [B, 1]: number of keys before; absent: none
 };
 
 void read_operands(GroupQuery& o) {
@@ -97,7 +98,7 @@ void read_operands(GroupQuery& o) {
   o.v = split_heads(o.g, value, o.key_heads, o.size);
   const Value* past_key = node.input(3);
   if (past_key == nullptr || known_dim(past_key, 2) == 0) return;
-  // seqlens_k is the number of keys less one; queries of a prompt have none before them.
+  // seqlens_k is the number of keys minus one; the queries of a prompt have no keys before them.
   Value* lengths = o.g.cast(node.input(5), DataType::kInt64);
   Value* before = o.g.sub(o.g.add(lengths, o.g.int_scalar(1)), dim_value(o.g, o.q, 2));
   o.past = o.g.unsqueeze(o.g.op("Max", {before, o.g.int_scalar(0)}), {1});
@@ -126,8 +127,8 @@ void turn(GroupQuery& o) {
   o.k = rotate(g, o.k, cos, sin, o.size, planes, interleaved);
 }
 
-// past [B, K, P, D] with the rows of `x` [B, K, S, D] from number o.past[b] on, zeros behind them,
-// as long as the longer of P and total_sequence_length.
+// Writes the rows of `x` [B, K, S, D] into past [B, K, P, D] from row o.past[b] on, with zeros
+// after them; the result is as long as the larger of P and total_sequence_length.
 Value* extend_cache(const GroupQuery& o, Value* past, Value* x) {
   GraphBuilder& g = o.g;
   Value* total = g.reshape(g.cast(o.node.input(6), DataType::kInt64), {1});
@@ -146,7 +147,8 @@ Value* extend_cache(const GroupQuery& o, Value* past, Value* x) {
   return keep_where(g, is_kept, g.where(is_old, old_rows, new_rows));
 }
 
-// Query s is number past + s: it sees keys up to its own, of these the last local_window_size.
+// Query s has position past + s: it attends to keys up to that position, at most the last
+// local_window_size of them.
 Value* window_bias(const GroupQuery& o, Value* k) {
   GraphBuilder& g = o.g;
   const std::int64_t window = o.node.int_attribute("local_window_size");

@@ -10,7 +10,7 @@
 namespace onnxgrad::ops::skip_normalization_op {
 namespace {
 
-// (y, mean, 1 / deviation) over the last axis; the statistics only if they are wanted.
+// Returns y, mean and 1 / deviation over the last axis; the statistics only if they are used.
 std::vector<Value*> normalize_layer(GraphBuilder& g, const Node& node, Value* x, Value* scale,
                                     Value* bias) {
   const bool has_statistics = node.output(1) != nullptr || node.output(2) != nullptr;
@@ -72,7 +72,7 @@ Lowered lower_simplified(const Node& node, GraphBuilder& g) {
   return {{y, r}};
 }
 
-// How many elements of each row of `mask` are 1, int32 [batch]; zeros without a mask.
+// Counts the elements of each row of `mask` that are 1, int32 [batch]; zeros without a mask.
 Value* count_mask(GraphBuilder& g, const Node& node) {
   Value* mask = node.input(7);
   if (mask == nullptr) {

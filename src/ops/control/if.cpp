@@ -8,23 +8,23 @@
 
 // If: y = condition ? then_branch : else_branch. The gradient is an If over the same condition
 // whose branches differentiate the branch with respect to the values that either branch captures.
-// What is expensive and read by the gradient becomes an output of the first If; element-wise
-// work is recomputed, which takes less time than keeping a tensor and making the other
-// branch return one in its place.
+// Values that the gradient reads and that are expensive to compute become outputs of the first If;
+// element-wise operations are recomputed, which takes less time than keeping a tensor and making
+// the other branch return one in its place.
 
 namespace onnxgrad::ops::if_op {
 namespace {
 
 using opdef::VjpContext;
 
-// What the gradients of both branches have in common.
+// Operands of the gradient, shared by both branches.
 struct Wanted {
   std::vector<Value*> captured;      // values of enclosing graphs that need a gradient
   std::vector<std::size_t> outputs;  // outputs of the If with a cotangent
-  std::vector<Value*> cotangents;    // theirs
+  std::vector<Value*> cotangents;    // their cotangents
 };
 
-// False for a branch with inconsistent shapes, which is not an error as long as it is not taken.
+// Returns false for a branch with inconsistent shapes, which is an error only if it is taken.
 bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   try {
     for (Node* node : branch.nodes) inferer.infer(*node);
@@ -34,8 +34,8 @@ bool fits(const ir::Graph& branch, const ir::TypeInferer& inferer) {
   return true;
 }
 
-// The replacement of `value`, of the branch `own`, in the gradient of the branch, which `gradient`
-// writes: a new output of the If, for which the other branch returns zeros. nullptr: none.
+// Saves `value`, computed in branch `own`, as a new output of the If, for which the other branch
+// returns zeros. Returns its replacement in `gradient`, the gradient of the branch; nullptr: none.
 Value* save(VjpContext& ctx, GraphBuilder& gradient, ir::Graph& own, Value* value) {
   const Node& node = ctx.node();
   const std::vector<Value*> captured = ir::captured_values(node);
@@ -62,8 +62,8 @@ Value* save(VjpContext& ctx, GraphBuilder& gradient, ir::Graph& own, Value* valu
   return ctx.add_output(value->type, value->name + "_saved");
 }
 
-// A branch that returns the gradients of wanted.captured, each computed inside it. A branch that
-// is never taken returns zeros.
+// Builds a branch that returns the gradients of wanted.captured. A branch that is never taken
+// returns zeros.
 ir::GraphPtr differentiate_branch(VjpContext& ctx, GraphBuilder& g, ir::Graph& primal,
                                   const Wanted& wanted) {
   const bool can_be_taken = fits(primal, g.inferer());

@@ -26,12 +26,12 @@ const ir::Graph& branch_of(const ir::Node& node, bool taken) {
   return *std::get<ir::GraphPtr>(*node.find_attribute(kBranches.at(taken ? 1 : 0)));
 }
 
-// Two bodies of the same inputs and outputs. Scratch: a table of inputs, a table of outputs, the
-// outputs that nobody reads, the workspace.
+// Two bodies with the same inputs and outputs. Scratch: a table of inputs, a table of outputs,
+// space for unused outputs, the workspace.
 struct IfKernel {
   std::array<std::shared_ptr<const opdef::CompiledBody>, 2> branches = {};
-  std::size_t num_inputs = 0;             // of the bodies; the condition comes before them
-  std::vector<std::int64_t> unread = {};  // for each output its place in the scratch, or -1
+  std::size_t num_inputs = 0;             // inputs of the bodies; the condition comes before them
+  std::vector<std::int64_t> unread = {};  // offset in the scratch for each unused output, else -1
   std::int64_t outputs_offset = 0;
   std::int64_t workspace_offset = 0;
 };

@@ -36,7 +36,8 @@ const std::string kNested = R"(
     },
     else_branch = outer_else () => ($T[2, 3] else_y) { else_y = Neg (x) }>)";
 
-// What the gradient reads of a product or a normalisation is saved, of element-wise work not.
+// Matrix products and normalizations that the gradient reads are saved, element-wise results are
+// not.
 const std::string kLayers = R"(
   y = If (taken) <
     then_branch = layer () => ($T[2, 4] then_y) {
@@ -52,7 +53,7 @@ const std::string kLayers = R"(
       else_y = Exp (again)
     }>)";
 
-// Of the two, only the branch that is taken has shapes that fit.
+// The shapes fit only in the branch that is taken.
 const std::string kMisfit = R"(
   y = If (taken) <
     then_branch = fits () => ($T[2, 3] then_y) { then_y = Mul (x, w) },
@@ -61,7 +62,7 @@ const std::string kMisfit = R"(
       else_y = Mul (shifted, w)
     }>)";
 
-// The condition is known, and with it the branch.
+// A constant condition, so that the branch is known.
 const std::string kKnown = R"(
   sizes = Shape (x)
   rank = Size (sizes)

@@ -34,7 +34,7 @@ std::vector<Value*> reads(const Node& node) {
   return values;
 }
 
-// Values of the body that depend on `sources` in a differentiable way, `sources` included.
+// Returns the values of the body that depend on `sources` in a differentiable way, and `sources`.
 Values reached_from(const ir::Graph& body, Values sources) {
   for (const Node* node : body.nodes) {
     const std::vector<Value*> inputs = reads(*node);
@@ -46,7 +46,7 @@ Values reached_from(const ir::Graph& body, Values sources) {
   return sources;
 }
 
-// Values of the body that `targets` depend on, `targets` included.
+// Returns the values of the body that `targets` depend on, and `targets`.
 Values needed_for(const ir::Graph& body, Values targets) {
   for (std::size_t n = body.nodes.size(); n-- > 0;) {
     const Node& node = *body.nodes[n];
@@ -102,7 +102,7 @@ class IterationGradient {
     return can_have_gradient(stacked(k)) ? ctx_.cotangent(roles_.num_states + k) : nullptr;
   }
 
-  // States between an input whose gradient is wanted and an output that has a gradient.
+  // Finds the states between an input whose gradient is wanted and an output that has a gradient.
   void find_wanted() {
     Values wanted;
     for (std::size_t k = 0; k < roles_.scans_backward.size(); ++k) {
@@ -141,8 +141,8 @@ class IterationGradient {
     }
   }
 
-  // Marks states until nothing changes: each whose end(s) is among the values that `follow` finds
-  // from `seeds` and from start(s) of the states that are marked already.
+  // Marks states until nothing changes: a state is marked if end(s) is among the values that
+  // `follow` finds from `seeds` and from start(s) of the states marked before.
   template <class Start, class End, class Follow>
   void spread(std::vector<bool>& marked, const Values& seeds, const Start& start, const End& end,
               const Follow& follow) const {
@@ -172,8 +172,8 @@ class IterationGradient {
     }
   }
 
-  // True for a tensor of the body that has the same shape in all iterations: the types of states
-  // keep only the dimensions that no iteration changes.
+  // Returns true for a tensor of the body with the same shape in all iterations: the types of
+  // states keep only the dimensions that no iteration changes.
   bool is_steady(const Value& value) const {
     return value.type.is_tensor() && value.type.shape &&
            std::ranges::all_of(*value.type.shape, [this](const ir::Dim& dim) {
@@ -186,16 +186,16 @@ class IterationGradient {
     return !is_steady(*next_state(s)) && (!runs_once || !next_state(s)->type.is_tensor());
   }
 
-  // The gradient of a state after the last iteration.
+  // Returns the gradient of a state after the last iteration.
   Value* last_gradient(std::size_t s) {
     if (Value* cotangent = ctx_.cotangent(s)) return cotangent;
     if (!changes(s)) return zero_gradient(g_, node_.input(roles_.first_input + s));
     return zero_gradient(g_, ctx_.require_output(s));
   }
 
-  // The gradient of one iteration. Its inputs are the gradients of the states after the iteration
-  // and of the rows that it stacks; its outputs are those of the states before it, of the rows that
-  // it reads, and the sums for captured values.
+  // Builds the gradient of one iteration. Inputs: gradients of the states after the iteration and
+  // of the rows that it stacks. Outputs: gradients of the states before it and of the rows that it
+  // reads, and the sums for captured values.
   void write_body() {
     std::vector<Value*> results;
     std::vector<Value*> wrt;
@@ -234,7 +234,7 @@ class IterationGradient {
       }
       return outputs;
     });
-    ir::eliminate_dead_nodes(*backward_);  // of gradients that were added to others in place
+    ir::eliminate_dead_nodes(*backward_);  // gradients that were added to others in place
   }
 
   void add_sequence(Value* value, bool backward) {
@@ -280,7 +280,7 @@ class IterationGradient {
     return !roles_.is_loop && std::ranges::find(body_.inputs, &value) != body_.inputs.end();
   }
 
-  // Inputs of the body cannot be computed again.
+  // Inputs of the body cannot be recomputed.
   Value* not_saved(const Value& value) const {
     if (std::ranges::find(body_.inputs, &value) == body_.inputs.end()) return nullptr;
     throw GradientError({.what = "the gradient reads '" + value.name + "' of the body, " +
@@ -294,8 +294,8 @@ class IterationGradient {
     return backward_->add_input(value->name + "_at", value->type);
   }
 
-  // Adds a state to the Loop: a sequence that is empty at first and that iterations append to.
-  // Returns the input of the body; `output` receives the output of the node.
+  // Adds a state to the Loop: a sequence, empty at first, that iterations append to. Returns the
+  // input of the body; `output` receives the output of the node.
   Value* add_sequence_state(const Value& like, const ir::Type& element, Value*& output) {
     ir::Type type{.kind = ir::Type::Kind::kSequence,
                   .element = std::make_shared<const ir::Type>(ir::Type::tensor(element.dtype))};
@@ -332,8 +332,9 @@ class IterationGradient {
     add_sequence(all, true);
   }
 
-  // A sequence that the body reads: the elements of all iterations are collected in one sequence;
-  // the new body takes those of its iteration, from their number and the number of all before them.
+  // Saves a sequence that the body reads: the elements of all iterations are collected in one
+  // sequence, from which the new body takes those of its iteration, by their number and the number
+  // of all elements before.
   Value* save_elements(GraphBuilder& inner, Value* sequence) {
     ONNXGRAD_ASSERT(roles_.is_loop && sequence->type.element);
     GraphBuilder body = g_.inside(body_);
@@ -354,7 +355,7 @@ class IterationGradient {
     return append_elements(inner, none, all, own_first, own_count);
   }
 
-  // `to` with `count` elements of `from` appended, from number `first` on (nullptr: 0).
+  // Appends `count` elements of `from`, starting at index `first` (nullptr: 0), to `to`.
   static Value* append_elements(GraphBuilder& g, Value* to, Value* from, Value* first,
                                 Value* count) {
     ir::GraphPtr body = g.subgraph("append", [&](GraphBuilder& step) {
@@ -367,7 +368,7 @@ class IterationGradient {
     return g.op("Loop", {count, nullptr, to}, {{"body", std::move(body)}});
   }
 
-  // The rows that an inner Loop stacks may differ in number between iterations: it runs again.
+  // An inner Loop may stack a different number of rows in each iteration: it is run again.
   static bool may_differ_in_length(const Value& value) {
     if (value.producer == nullptr || value.producer->subgraphs().empty()) return false;
     return !value.type.shape || std::ranges::any_of(*value.type.shape, [](const ir::Dim& dim) {
@@ -388,7 +389,7 @@ class IterationGradient {
     }
   }
 
-  // The rows of `value` become a scanned input of the new Scan.
+  // Makes the rows of `value` a scanned input of the new Scan.
   void save_rows(Value* value) {
     const auto formal = std::ranges::find(body_.inputs, value) - body_.inputs.begin();
     const auto first_scanned = static_cast<std::ptrdiff_t>(roles_.first_formal + roles_.num_states);
@@ -426,7 +427,7 @@ class IterationGradient {
            std::ranges::any_of(states_, [this](std::size_t s) { return changes(s); });
   }
 
-  // The body gathers its rows by index, from the last one to the first.
+  // Builds a Loop whose body gathers its rows by index, from the last one to the first.
   std::vector<Value*> write_loop() {
     GraphBuilder inner = g_.inside(*backward_);
     Value* first = sequences_.front();
@@ -464,7 +465,7 @@ class IterationGradient {
     return results;
   }
 
-  // The rows in the opposite order.
+  // Reverses the order of the rows.
   Value* reversed(Value* rows) {
     const std::int64_t before_first = std::numeric_limits<std::int64_t>::min();
     return g_.op("Slice",
@@ -496,7 +497,7 @@ class IterationGradient {
     }
   }
 
-  // The node itself, of which ctx.node() is a copy.
+  // Returns the node in the graph, of which ctx.node() is a copy.
   Node& primal_node() const {
     const auto there =
         std::ranges::find_if(node_.outputs, [](const Value* output) { return output != nullptr; });
@@ -510,11 +511,12 @@ class IterationGradient {
   const Node& node_;
   ir::Graph& body_;
   std::vector<Value*> captured_;
-  std::size_t num_states_;   // with the sequences that the gradient reads
-  std::size_t num_stacked_;  // before the gradient stacked more
+  std::size_t num_states_;   // including the sequences that the gradient reads
+  std::size_t num_stacked_;  // before the gradient added stacked outputs
   std::vector<Value*> stacked_outputs_;
-  std::unordered_set<std::string> symbols_;  // those of dimensions outside of the body
-  // Indices of the states, captured values, scanned inputs and stacked outputs that take part.
+  std::unordered_set<std::string> symbols_;  // symbols of dimensions outside the body
+  // Indices of the states, captured values, scanned inputs and stacked outputs that have a
+  // gradient.
   std::vector<std::size_t> states_;
   std::vector<std::size_t> sums_;
   std::vector<std::size_t> scanned_;

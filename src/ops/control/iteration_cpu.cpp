@@ -28,10 +28,10 @@ using opdef::TensorDesc;
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kFirstCapacity = 16;  // iterations, where their number is not known
+constexpr std::int64_t kFirstCapacity = 16;  // initial capacity if the count is unknown
 constexpr std::byte kTrue{1};
 
-// [outer, length, inner] of a tensor that is scanned along `axis`.
+// View [outer, length, inner] of a tensor that is scanned along `axis`.
 struct Extent {
   std::int64_t outer = 1;
   std::int64_t length = 0;
@@ -60,14 +60,15 @@ TensorDesc with_axis(const TensorDesc& desc, std::int64_t axis, std::int64_t len
   return {.dtype = desc.dtype, .dims = Dims{std::move(dims)}};
 }
 
-// The operands as one list of arguments (inputs, captured ones included, then outputs, then
-// scratch), what of each an iteration reads or writes, and where the tables of a run lie.
+// All operands as one list of arguments (inputs, captured ones included, then outputs, then
+// scratch), the slice of each that an iteration reads or writes, and the offsets of a run's tables
+// in the scratch.
 struct IterationKernel {
   struct Moving {
     std::size_t arg = 0;
     std::int64_t start = 0;
     std::int64_t stride = 0;
-    std::int64_t junk = -1;  // in the scratch block: for an output that nobody reads
+    std::int64_t junk = -1;  // offset in the scratch for an output that is not read
   };
 
   std::shared_ptr<const opdef::CompiledBody> body = nullptr;
@@ -75,11 +76,11 @@ struct IterationKernel {
   bool has_trip_count = false;
   bool has_condition = false;
   std::size_t first_input = 0;
-  std::size_t first_output = 0;  // among the arguments
+  std::size_t first_output = 0;  // index among the arguments
   std::size_t num_states = 0;
-  std::vector<Moving> inputs = {};  // of the body, without states and the number of the iteration
+  std::vector<Moving> inputs = {};  // inputs of the body after iteration number and states
   std::vector<Moving> outputs = {};
-  std::int64_t count = kEndless;  // as far as the shapes say it
+  std::int64_t count = kEndless;  // number of iterations, if the shapes determine it
   std::int64_t states_offset = 0;
   std::int64_t inputs_offset = 0;
   std::int64_t outputs_offset = 0;
@@ -152,7 +153,7 @@ void run_kernel(const void* data, std::byte* const* args, const opdef::Launch& l
   kernel.body->run(kernel.bind(args), launch);
 }
 
-// The operands of a node in its closed form.
+// Operands of a node in its closed form.
 struct Operands {
   const ir::Node& node;
   std::vector<TensorDesc> inputs = {};
@@ -163,7 +164,7 @@ struct Prepared {
   std::string reason = {};
 };
 
-// Compiles the body and sorts the inputs; outputs that are stacked have no stride yet.
+// Compiles the body and sorts the inputs; stacked outputs have no stride yet.
 Prepared prepare(const Operands& operands, const Iteration& roles,
                  const opdef::BodyCompiler& bodies) {
   IterationKernel kernel{.is_loop = roles.is_loop,
@@ -215,7 +216,7 @@ Prepared prepare(const Operands& operands, const Iteration& roles,
   return {.kernel = std::move(kernel)};
 }
 
-// Places the stacked outputs; "" or why they cannot be written in place.
+// Places the stacked outputs; returns "" or the reason why they cannot be written in place.
 std::string place_outputs(IterationKernel& kernel, const Iteration& roles,
                           const std::vector<TensorDesc>& outputs) {
   for (std::size_t i = 0; i < roles.stacked.size(); ++i) {
@@ -240,7 +241,7 @@ std::string place_outputs(IterationKernel& kernel, const Iteration& roles,
   return "";
 }
 
-// The lengths of what is scanned, which must agree. Throws: ShapeError.
+// Returns the length of the scanned operands. Throws: ShapeError if they differ.
 std::int64_t scan_length(const ir::Node& node, const std::vector<TensorDesc>& inputs,
                          const Iteration& roles) {
   std::int64_t length = -1;
@@ -263,7 +264,7 @@ std::int64_t scan_length(const ir::Node& node, const std::vector<TensorDesc>& in
   return length;
 }
 
-// A node of which the body is compiled and the outputs are allocated as they come.
+// Run of a node with a compiled body whose outputs are allocated during the run.
 class CompiledRun {
  public:
   CompiledRun(const DynamicCall& call, const Iteration& roles, IterationKernel kernel)
@@ -305,7 +306,7 @@ class CompiledRun {
   }
 
  private:
-  // Gives the stacked outputs `length` rows, of which the first `done` are there.
+  // Resizes the stacked outputs to `length` rows and keeps the first `done` rows.
   void make_room(std::int64_t done, std::int64_t length) {
     for (std::size_t i = 0; i < roles_.stacked.size(); ++i) {
       const TensorDesc whole =
@@ -326,7 +327,7 @@ class CompiledRun {
     }
   }
 
-  // Only a Loop may have done less than there is room for; it stacks along the first axis.
+  // Only a Loop may stop before the allocated length; it stacks along the first axis.
   void shorten(Tensor& result, std::size_t i, std::int64_t done) const {
     const TensorDesc whole = with_axis(kernel_.body->outputs()[i], roles_.stacked[i].axis, done);
     if (whole.dims == result.dims()) return;
@@ -341,7 +342,7 @@ class CompiledRun {
   std::vector<std::byte*> args_;
 };
 
-// A node whose body is run with the shapes that the states have at each iteration.
+// Run of a node whose body is compiled for the shapes that the states have in each iteration.
 class SlowRun {
  public:
   SlowRun(const DynamicCall& call, const Iteration& roles, std::int64_t count)
@@ -362,7 +363,7 @@ class SlowRun {
     const std::size_t first = roles_.is_loop ? 1 : 0;
     std::int64_t i = 0;
     for (; i < count_ && condition.raw()[0] != std::byte{0}; ++i) {
-      base::poll_interrupt();  // a Loop may have no end
+      base::poll_interrupt();  // a Loop may be endless
       std::vector<Tensor> formal;
       if (roles_.is_loop) formal = {Tensor::scalar(i), condition};
       formal.insert(formal.end(), states_.begin(), states_.end());
@@ -439,7 +440,8 @@ class SlowRun {
     return result;
   }
 
-  // Of an output that no iteration gave: what is known of its type, and 0 for what is not.
+  // Describes one part of a stacked output without iterations: the static dimensions of its type, 0
+  // for the others.
   TensorDesc part_of_nothing(std::size_t k) const {
     const ir::Graph& body = *roles_.body;
     const ir::Value* output = body.outputs[(roles_.is_loop ? 1 : 0) + roles_.num_states + k];
@@ -480,7 +482,7 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
   const std::int64_t scratch = kernel.scratch_bytes;
   const bool is_counted = kernel.count != kEndless;
   const double flops = kernel.body->flops() * static_cast<double>(is_counted ? kernel.count : 1);
-  // Many iterations can be interrupted.
+  // A run with many iterations can be interrupted.
   const bool may_throw =
       kernel.body->may_throw() || !is_counted || kernel.count >= opdef::kMostWithoutPoll;
   std::string label =

@@ -5,9 +5,9 @@
 #include "ops/control/iteration.h"
 #include "ops/rules.h"
 
-// Loop: runs a body until its trip count is reached or its condition is false; states go from
-// iteration to iteration, other results are stacked. The gradient is a Scan over the iterations
-// that were done, from the last one to the first: see iteration.h.
+// Loop: runs a body until its trip count is reached or its condition is false; states are carried
+// from iteration to iteration, other results are stacked. The gradient is a Scan over the completed
+// iterations, from the last one to the first: see iteration.h.
 
 namespace onnxgrad::ops::loop_op {
 namespace {

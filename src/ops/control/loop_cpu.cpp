@@ -18,7 +18,7 @@ Iteration roles_of(const ir::Node& node, std::size_t num_inputs) {
   return roles;
 }
 
-// Throws: ShapeError for a trip count or condition of several elements or none.
+// Throws: ShapeError if a trip count or condition does not have exactly one element.
 void check_control(const ir::Node& node, const Dims& dims, const char* what) {
   if (dims.num_elements() == 1) return;
   throw ShapeError(

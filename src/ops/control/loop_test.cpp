@@ -3,7 +3,7 @@
 namespace onnxgrad::ops_test {
 namespace loop {
 
-// x <- tanh(x W + b), counted; each x is stacked.
+// x <- tanh(x W + b) with a fixed trip count; each x is stacked.
 const std::string kCounted = R"(
   last, all = Loop <body = step (int64 i, bool c, $T[R, 3] x)
       => (bool c1, $T[R, 3] next, $T[R, 3] kept) {
@@ -14,12 +14,12 @@ const std::string kCounted = R"(
     kept = Mul (next, next)
   }> (@))";
 
-// The text with these operands of the Loop.
+// Returns the model text with these operands of the Loop.
 std::string with_operands(std::string text, const std::string& operands) {
   return text.replace(text.find("(@)"), 3, "(" + operands + ")");
 }
 
-// Ends when a value is large enough, at the latest after the trip count.
+// Stops when a value is large enough, or after the trip count.
 const std::string kWhile = R"(
   last, sizes = Loop <body = step (int64 i, bool c, $T[3] x)
       => (bool c1, $T[3] next, $T size) {
@@ -29,7 +29,7 @@ const std::string kWhile = R"(
     c1 = Less (size, limit)
   }> (@))";
 
-// The number of the iteration takes part, and picks a row.
+// The iteration number is an operand and selects a row.
 const std::string kNumbered = R"(
   last, picked = Loop <body = step (int64 i, bool c, $T[2] x)
       => (bool c1, $T[2] next, $T[2] row) {

@@ -6,7 +6,7 @@
 namespace onnxgrad::ops {
 namespace {
 
-// The dimension `dim`, int64 [1]; nullptr: nothing has it.
+// Returns the dimension `dim` as int64 [1]; nullptr if no value has it.
 Value* find_dim(GraphBuilder& g, const ir::Dim& dim, std::span<Value* const> outer) {
   if (dim.is_static()) return g.ints({dim.value()});
   for (Value* value : outer) {

@@ -7,11 +7,12 @@
 
 namespace onnxgrad::ops {
 
-/// A shape of this type, int64 [rank], from what is known before a node with subgraphs: numbers,
-/// and dimensions of `outer` values that have the same symbols. nullptr if it is not known.
+/// Builds a shape of type `type`, int64 [rank], from values known before a node with subgraphs:
+/// constants, and dimensions of `outer` values that have the same symbols. nullptr if a dimension
+/// is not known.
 Value* find_shape(GraphBuilder& g, const ir::Type& type, std::span<Value* const> outer);
 
-/// The result of `shape`, a Shape node, determined in the same way.
+/// Builds the result of `shape`, a Shape node, from constants and dimensions of `outer` values.
 Value* find_shape(GraphBuilder& g, const Node& shape, std::span<Value* const> outer);
 
 }  // namespace onnxgrad::ops

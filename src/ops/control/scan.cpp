@@ -7,10 +7,10 @@
 #include "ops/control/iteration.h"
 #include "ops/rules.h"
 
-// Scan: runs a body for each row of its scanned inputs; states go from row to row, other results
-// are stacked. What is scanned or stacked along another axis than the first is transposed, so that
-// rows lie in one piece; kernels and the gradient see first axes only. The gradient is a Scan from
-// the other end: see iteration.h.
+// Scan: runs a body for each row of its scanned inputs; states are carried from row to row, other
+// results are stacked. Operands that are scanned or stacked along another axis than the first are
+// transposed, so that rows are contiguous; kernels and the gradient see axis 0 only. The gradient
+// is a Scan in the opposite direction: see iteration.h.
 
 namespace onnxgrad::ops::scan_op {
 namespace {
@@ -30,7 +30,7 @@ bool has_other(const std::vector<std::int64_t>& axes) {
   return std::ranges::any_of(axes, [](std::int64_t axis) { return axis != 0; });
 }
 
-// Axis `axis` becomes the first one, or the first one becomes axis `axis`.
+// Moves axis `axis` to the front, or the first axis to position `axis`.
 Value* move_axis(GraphBuilder& g, Value* x, std::int64_t axis, std::size_t rank, bool to_front) {
   const auto at = normalize_axis(axis, rank);
   if (at == 0) return x;
@@ -54,7 +54,7 @@ std::optional<std::vector<Value*>> lower_scan(const Node& node, GraphBuilder& g)
     return axes.empty() || axes.size() + states == count;
   };
   if (!fits(input_axes, node.inputs.size()) || !fits(output_axes, node.outputs.size())) {
-    return std::nullopt;  // refused where types are inferred
+    return std::nullopt;  // type inference reports it
   }
   const ir::GraphPtr body = body_of(node);
   std::vector<Value*> inputs = node.inputs;

@@ -47,7 +47,7 @@ const std::string kAxes = R"(
     y = Mul (x, column)
   }> (h0, xs, zs))";
 
-// The states change their roles, one is passed on, one is an integer.
+// The states swap roles, one is passed through, one is an integer.
 const std::string kExchange = R"(
   a, b, c, n, ys = Scan <num_scan_inputs = 1,
       body = step ($T[2] a0, $T[2] b0, $T[2] c0, int64 n0, $T[2] x)
@@ -88,7 +88,7 @@ const std::string kInBranch = R"(
     },
     else_branch = none () => ($T[2] else_y) { else_y = MatMul (h0, w) }>)";
 
-// A condition in each step.
+// An If in each iteration.
 const std::string kBranchInside = R"(
   last, ys = Scan <num_scan_inputs = 2,
       body = step ($T[2] h, $T[2] x, bool c) => ($T[2] next, $T[2] y) {
@@ -101,7 +101,7 @@ const std::string kBranchInside = R"(
     y = Exp (next)
   }> (h0, xs, choices))";
 
-// Only what is stacked is used; the weight is read through a node inside and one outside.
+// Only the stacked output is used; the weight is captured through a node inside and one outside.
 const std::string kMap = R"(
   ys = Scan <num_scan_inputs = 1, body = step ($T[2, 2] x) => ($T[2, 2] y) {
     product = MatMul (x, w)

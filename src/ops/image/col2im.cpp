@@ -7,9 +7,9 @@
 #include "ops/nn/window.h"
 #include "ops/rules.h"
 
-// Col2Im: y = zeros with each column of blocks added where its block lies,
-// y[n, c, l stride + k dilation - pad] += x[n, c K + k, l].  dx[n, c K + k, l] = dy at that place,
-// 0 in the padding: a call of Col2ImGrad.
+// Col2Im: y = zeros to which the blocks in the columns are added at their positions,
+// y[n, c, l stride + k dilation - pad] += x[n, c K + k, l].  dx[n, c K + k, l] = dy at that
+// position, 0 in the padding: a call of Col2ImGrad.
 
 namespace onnxgrad::ops::col2im_op {
 namespace {
@@ -39,7 +39,8 @@ Node call_node(std::string_view base_name, const std::vector<Attribute>& attribu
   return node;
 }
 
-// dx from (dy, image_shape, block_shape): elements of dy, a zero behind them for the padding.
+// dx from (dy, image_shape, block_shape): gathers elements of dy, with a zero appended for the
+// padding.
 ir::Function col2im_grad_body(std::string_view base_name, const std::vector<Value*>&,
                               const std::vector<Attribute>& attributes) {
   const Node node = call_node(base_name, attributes);
@@ -51,7 +52,7 @@ ir::Function col2im_grad_body(std::string_view base_name, const std::vector<Valu
   Value* block = f.input("block_shape");
   Value* zero = f.int_scalar(0);
   Value* one = f.int_scalar(1);
-  Value* places = nullptr;  // [k..., l...] of the axes so far, both flat
+  Value* places = nullptr;  // flat [k..., l...] of the axes so far
   Value* is_inside = nullptr;
   for (std::size_t i = 0; i < rank; ++i) {
     const auto axis = static_cast<std::int64_t>(i);
@@ -71,7 +72,7 @@ ir::Function col2im_grad_body(std::string_view base_name, const std::vector<Valu
       is_inside = fits;
       continue;
     }
-    // [K, 1, L, 1] with [k, 1, l] as [K k, L l].
+    // Combines [K, 1, L, 1] with [k, 1, l] into [K k, L l].
     Value* shape = f.concat(
         {f.mul(f.dims_of(places, 0, 1), kernel), f.mul(f.dims_of(places, 1, 2), count)}, 0);
     Value* rows = f.mul(f.unsqueeze(places, {1, 3}), size);

@@ -12,8 +12,8 @@
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 
-// Col2Im and its gradient go through the same pairs of places: for each tap of the blocks, rows of
-// columns along the last axis, and where they lie in the image.
+// Col2Im and its gradient visit the same rows: for each tap of the blocks, contiguous runs of
+// columns along the last axis and their positions in the image.
 
 namespace onnxgrad::ops::col2im_cpu {
 namespace {
@@ -23,8 +23,8 @@ using opdef::KernelRequest;
 
 constexpr std::int64_t kParallelElements = 1 << 15;
 
-// A row of columns: `count` elements from `column` on, and from `pixel` on with the last axis'
-// stride.
+// Run of `count` elements: contiguous in the columns from `column` on, and in the image from
+// `pixel` on with the stride of the last axis.
 struct Row {
   std::int64_t column = 0;
   std::int64_t pixel = 0;
@@ -32,10 +32,10 @@ struct Row {
 };
 
 struct Col2ImTask {
-  std::int64_t planes = 0;   // batch times channels
-  std::int64_t columns = 0;  // elements of the columns of a plane
-  std::int64_t pixels = 0;   // of a plane
-  std::int64_t stride = 1;   // of the last axis
+  std::int64_t planes = 0;   // batch size times channels
+  std::int64_t columns = 0;  // elements of the columns, per plane
+  std::int64_t pixels = 0;   // pixels per plane
+  std::int64_t stride = 1;   // stride of the last axis
   std::vector<Row> rows = {};
   int threads = 1;
 };
@@ -83,7 +83,7 @@ void run_col2im_grad(const void* data, std::byte* const* args, const opdef::Laun
   });
 }
 
-// The numbers that a row-major position has along axes of these sizes.
+// Converts a row-major position to indices along axes of these sizes.
 std::vector<std::int64_t> unravel(std::int64_t position, const std::vector<std::int64_t>& sizes) {
   std::vector<std::int64_t> numbers(sizes.size());
   for (std::size_t i = sizes.size(); i-- > 0;) {
@@ -93,7 +93,7 @@ std::vector<std::int64_t> unravel(std::int64_t position, const std::vector<std::
   return numbers;
 }
 
-// All rows of the blocks' taps. The windows of the last axis that lie inside are neighbours.
+// Finds the runs of all taps. The windows inside the image are consecutive along the last axis.
 void find_rows(const std::vector<WindowAxis>& axes, Col2ImTask& task) {
   const std::size_t last = axes.size() - 1;
   std::vector<std::int64_t> kernel;
@@ -113,7 +113,7 @@ void find_rows(const std::vector<WindowAxis>& axes, Col2ImTask& task) {
   for (std::int64_t t = 0; t < taps; ++t) {
     const auto tap = unravel(t, kernel);
     const std::int64_t shift = tap[last] * axes[last].dilation - axes[last].pad_begin;
-    // The windows o with 0 <= o * stride + shift < input.
+    // Windows o with 0 <= o * stride + shift < input.
     const std::int64_t first = shift >= 0 ? 0 : (-shift + task.stride - 1) / task.stride;
     const std::int64_t room = axes[last].input - 1 - shift;
     const std::int64_t end = room < 0 ? 0 : std::min(windows, room / task.stride + 1);
@@ -151,7 +151,7 @@ KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& c
   };
   if (sizes->empty() || block->size() != sizes->size()) refuse("its shapes have other axes");
   const auto axes = resolve_window(request.node, attrs, *sizes, *block);
-  auto wanted = static_cast<double>(image[1]);  // sizes in a file may be too large for an integer
+  auto wanted = static_cast<double>(image[1]);  // sizes in a file may overflow an integer
   for (const WindowAxis& axis : axes) {
     wanted *= static_cast<double>(axis.kernel) * static_cast<double>(axis.output);
   }

@@ -7,14 +7,14 @@
 #include "ops/nn/window.h"
 #include "ops/rules.h"
 
-// DeformConv: y = W x's values at the taps of a convolution, each moved by an offset and weighted
-// by a mask: a GridSample whose result a product takes, as one of im2col does. Both have their
+// DeformConv: a convolution whose taps are moved by offsets and weighted by a mask: GridSample
+// gathers the values of x, and a matrix product with W follows, as after im2col. Both have
 // gradients.
 
 namespace onnxgrad::ops::deform_conv_op {
 namespace {
 
-// What the lowering reads of the node; sizes are int64 [1].
+// Sizes of the node that the lowering reads, int64 [1].
 struct Layout {
   Value* batch = nullptr;
   Value* channels = nullptr;
@@ -40,9 +40,9 @@ Layout read_layout(const Node& node, GraphBuilder& g) {
   return layout;
 }
 
-// The smallest power of two that is at least size - 1, int64 [1]. An image of one more pixel than
-// that has whole pixels at whole multiples of a power of two of the grid: so an offset of 0 reads
-// exactly one pixel, and its gradient is the one to the right.
+// Returns the smallest power of two that is at least size - 1, int64 [1]. In an image with that
+// number of pixels plus one, whole pixels lie at whole multiples of a power of two of the grid: an
+// offset of 0 then reads exactly one pixel, and has the slope to the right.
 Value* even_extent(GraphBuilder& g, Value* size) {
   if (const auto known = constant_ints(size)) {
     const auto extent = static_cast<std::uint64_t>(std::max<std::int64_t>(known->front() - 1, 1));
@@ -54,7 +54,7 @@ Value* even_extent(GraphBuilder& g, Value* size) {
   return g.cast(g.pow(two, g.op("Ceil", {logarithm})), DataType::kInt64);
 }
 
-// Along axis `a`, where the taps of the windows lie without offsets: [k, 1, O] of like's dtype.
+// Positions of the window taps along axis `a` without offsets: [k, 1, O] of like's dtype.
 Value* tap_positions(GraphBuilder& g, const WindowAttrs& attrs, const Layout& layout, std::size_t a,
                      Value* like) {
   Value* zero = g.ints({0});
@@ -64,7 +64,7 @@ Value* tap_positions(GraphBuilder& g, const WindowAttrs& attrs, const Layout& la
   return g.cast_like(g.add(g.unsqueeze(taps, {1, 2}), first), like);
 }
 
-// The grid [N groups, kH kW oH, oW, 2] of the points. offset: [N, groups kH kW 2, oH, oW].
+// Builds the sampling grid [N groups, kH kW oH, oW, 2]. offset: [N, groups kH kW 2, oH, oW].
 Value* sample_grid(GraphBuilder& g, const WindowAttrs& attrs, const Layout& layout, Value* offset,
                    Value* const extents[2]) {
   Value* images = g.mul(layout.batch, g.ints({layout.offset_groups}));
@@ -111,7 +111,8 @@ std::optional<std::vector<Value*>> lower_deform_conv(const Node& node, GraphBuil
     Value* rows = g.mul(layout.taps, layout.output[0]);
     sampled = g.mul(sampled, g.reshape(mask, g.concat({images, one, rows, layout.output[1]}, 0)));
   }
-  // [N, groups, C / groups kH kW, oH oW], which W as [groups, M / groups, C / groups kH kW] takes.
+  // Reshapes to [N, groups, C / groups kH kW, oH oW] for the product with W as [groups, M / groups,
+  // C / groups kH kW].
   Value* groups = g.ints({layout.groups});
   Value* inner = g.mul(g.div(layout.channels, groups), layout.taps);
   Value* outer = g.div(dim_value(g, node.inputs[1], 0), groups);

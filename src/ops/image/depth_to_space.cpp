@@ -11,7 +11,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// [N, C, H, b, W, b]: the pixels of dy as blocks, x being [N, C b b, H, W].
+// Returns the shape [N, C, H, b, W, b]: the pixels of dy as blocks, x being [N, C b b, H, W].
 Value* block_shape(GraphBuilder& g, Value* x, std::int64_t b) {
   const auto channels = known_dim(x, 1);
   Value* area = g.ints({b * b});

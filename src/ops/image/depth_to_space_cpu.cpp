@@ -28,7 +28,7 @@ void check_divides(const KernelRequest& request, bool divides) {
                    : "Give [N, C, H, W] with a height and a width divisible by blocksize."});
 }
 
-// Strides of the deep tensor [N, channels, H, W], in the order N, C, H, i, W, j.
+// Returns the strides of the deep tensor [N, channels, H, W], in the order N, C, H, i, W, j.
 std::vector<std::int64_t> deep_strides(std::int64_t channels, std::int64_t height,
                                        std::int64_t width, std::int64_t b, bool is_crd) {
   const std::int64_t plane = height * width;

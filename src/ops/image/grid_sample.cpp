@@ -8,8 +8,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// GridSample: y[n, c, p] = sum over taps of w(p) x[n, c, i(p)], where the grid says where the point
-// p lies and, along each axis, 1, 2 or 4 neighbours count.
+// GridSample: y[n, c, p] = sum over taps of w(p) x[n, c, i(p)], where the grid gives the position
+// of point p, and 1, 2 or 4 neighbours along each axis are taps.
 //   dx    = zeros with w dy added at i:          a call of GridSampleImageGrad
 //   dgrid = sum over c and taps of dy x[i] dw:   a call of GridSampleGridGrad
 
@@ -20,7 +20,8 @@ using ir::Attribute;
 using opdef::FunctionBody;
 using opdef::VjpContext;
 
-// As ONNX defines it, along one axis: [N, P] points become indices and weights [N, P, K].
+// Taps as ONNX defines them, one axis at a time: [N, P] points become indices and weights [N, P,
+// K].
 class Taps {
  public:
   Taps(FunctionBody& f, const Node& call, Value* x, Value* grid)
@@ -44,7 +45,7 @@ class Taps {
   Value* points() { return points_; }  // int64 [1]
   Value* batch() { return batch_; }    // int64 [1]
 
-  // int64 [N, 1, P K^rank]: places in a channel of x.
+  // Returns the flat indices in a channel of x, int64 [N, 1, P K^rank].
   Value* places() {
     Value* flat = indices_[0];
     for (std::int64_t a = 1; a < rank_; ++a) {
@@ -56,7 +57,8 @@ class Taps {
                       f_.concat({batch_, f_.ints({1}), f_.mul(points_, f_.ints({total()}))}, 0));
   }
 
-  // [N, P, K, ..., K]: the product of the axes' weights, the slope in place of that of one axis.
+  // Returns the product of the axes' weights, [N, P, K, ..., K]; axis `sloped` has its slope
+  // instead.
   Value* weights(std::int64_t sloped = -1) {
     Value* product = nullptr;
     for (std::int64_t a = 0; a < rank_; ++a) {
@@ -68,7 +70,7 @@ class Taps {
   }
 
  private:
-  // [N, P, K] with the taps on axis `a` of `axes`.
+  // Reshapes [N, P, K] for broadcasting, with the taps on axis `a` of `axes`.
   Value* along(Value* taps, std::int64_t a, std::int64_t axes) {
     std::vector<std::int64_t> others;
     for (std::int64_t b = 0; b < axes; ++b) {
@@ -78,13 +80,14 @@ class Taps {
   }
 
   Value* number(double value) { return f_.scalar_like(grid_, value); }
-  // [K]
+  // Returns a constant [K].
   Value* list(const std::vector<float>& numbers) {
     const Dims dims = {static_cast<std::int64_t>(numbers.size())};
     return f_.op("CastLike", {f_.constant(Tensor::from(numbers, dims)), grid_});
   }
 
-  // Where the points lie, and how they move with the grid: [N, P] each.
+  // Returns the positions of the points and their derivatives with respect to the grid, [N, P]
+  // each.
   std::pair<Value*, Value*> positions(std::int64_t a, Value* size) {
     Value* column = f_.slice(grid_, {rank_ - 1 - a}, {rank_ - a}, {rank_ + 1});
     column = f_.reshape(column, f_.concat({batch_, points_}, 0));
@@ -95,7 +98,8 @@ class Taps {
     Value* low = number(align_corners_ ? 0 : -0.5);
     Value* high = align_corners_ ? last : f_.sub(size, number(0.5));
     Value* slope = f_.expand(scale, f_.shape_of(x));
-    // As PyTorch and onnxruntime have it: of cubic interpolation the border moves the taps alone.
+    // In PyTorch and onnxruntime, cubic interpolation with padding "border" clamps the taps, not
+    // the point.
     if (padding_ == "reflection" || (padding_ == "border" && mode_ != "cubic")) {
       Value* is_inside =
           f_.op("And", {f_.op("GreaterOrEqual", {x, low}), f_.op("LessOrEqual", {x, high})});
@@ -158,8 +162,8 @@ class Taps {
     pad(size, index, weight, change);
   }
 
-  // Keys, Cubic convolution interpolation for digital image processing, 1981, with a = -0.75: the
-  // weights and their derivatives, polynomials of the distances from the four taps.
+  // Cubic weights of the four taps and their derivatives, polynomials of the distances: Keys, Cubic
+  // convolution interpolation for digital image processing, 1981, with a = -0.75.
   std::pair<Value*, Value*> cubic(Value* fraction) {
     Value* signs = list({1, 1, -1, -1});
     Value* d = f_.mul(signs, f_.sub(fraction, list({-1, 0, 1, 2})));
@@ -176,7 +180,7 @@ class Taps {
     return {weight, f_.mul(signs, slope)};
   }
 
-  // Indices in the image; what lies outside counts as 0 with zeros.
+  // Maps indices into the image; with padding "zeros", taps outside get weight 0.
   void pad(Value* size, Value* index, Value* weight, Value* change) {
     Value* zero = number(0);
     Value* last = f_.sub(size, number(1));
@@ -209,9 +213,9 @@ class Taps {
   std::int64_t rank_;
   Value* points_ = nullptr;
   Value* batch_ = nullptr;
-  std::vector<Value*> indices_;  // of each axis: int64 [N, P, K]
-  std::vector<Value*> weights_;  // [N, P, K]
-  std::vector<Value*> slopes_;   // their derivatives with respect to the grid
+  std::vector<Value*> indices_;  // of each axis, int64 [N, P, K]
+  std::vector<Value*> weights_;  // of each axis, [N, P, K]
+  std::vector<Value*> slopes_;   // derivatives of the weights with respect to the grid
 };
 
 Node call_node(const std::vector<Attribute>& attributes) {
@@ -227,12 +231,12 @@ std::string sample_key(const Node& node) {
          (node.int_attribute("align_corners") != 0 ? "_align_corners" : "");
 }
 
-// [N, C, P] of a tensor [N, C, P...].
+// Reshapes [N, C, P...] to [N, C, P].
 Value* flat(FunctionBody& f, Value* x, Value* count) {
   return f.reshape(x, f.concat({f.dims_of(x, 0, 2), count}, 0));
 }
 
-// dx from (dy, x, grid), of which x gives its shape only.
+// Computes dx from (dy, x, grid); only the shape of x is read.
 ir::Function image_grad_body(std::string_view base_name, const std::vector<Value*>&,
                              const std::vector<Attribute>& attributes) {
   const Node node = call_node(attributes);
@@ -256,7 +260,7 @@ ir::Function image_grad_body(std::string_view base_name, const std::vector<Value
   return std::move(f).finish({f.reshape(sums, f.shape_of(x))});
 }
 
-// dgrid from (dy, x, grid).
+// Computes dgrid from (dy, x, grid).
 ir::Function grid_grad_body(std::string_view base_name, const std::vector<Value*>&,
                             const std::vector<Attribute>& attributes) {
   const Node node = call_node(attributes);
@@ -300,7 +304,7 @@ std::vector<Value*> grid_sample_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
-// Grid and image of one floating-point type; integers are sampled as float64.
+// Converts grid and image to one floating-point type; integers are sampled as float64.
 std::optional<std::vector<Value*>> unify_types(const Node& node, GraphBuilder& g) {
   const DataType image = node.inputs[0]->dtype();
   const DataType grid = node.inputs[1]->dtype();
@@ -335,7 +339,7 @@ void register_grid_sample(opdef::OpRegistry& registry) {
                 .lower = unify_types});
   std::vector<opdef::AttributeSpec> specs = sample_specs();
   specs.push_back({.name = "rank", .required = true, .min = 1, .max = 3});
-  // Second derivatives go through the bodies.
+  // The gradient functions have no rule: second derivatives go through their bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "GridSampleImageGrad",
                 .differentiable_inputs = {0, 2},

@@ -15,9 +15,9 @@
 #include "ops/image/weighted_sums.h"
 #include "ops/kernel_support.h"
 
-// Kernels of GridSample and of its gradients. The points of an image come in blocks: which elements
-// a block reads, and with which weights, is worked out once for all channels. Points that read
-// 2 x 2 elements next to each other, as linear interpolation of images does, have one place each.
+// Kernels of GridSample and its gradients. The points of an image are processed in blocks: the taps
+// of a block and their weights are computed once for all channels. Points that read patches of 2 x
+// 2 elements, as linear interpolation of images does, store one index each.
 
 namespace onnxgrad::ops::grid_sample_cpu {
 namespace {
@@ -25,16 +25,15 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-constexpr std::int64_t kEntries =
-    1024;  // of a block: points times taps, which stay in the L1 cache
+constexpr std::int64_t kEntries = 1024;  // points times taps of a block, which stay in the L1 cache
 constexpr std::int64_t kMaxBlock = 256;  // points, a multiple of sample::kPadding
 constexpr std::int64_t kParallelElements = 1 << 14;
 
 struct SampleTask {
   std::int64_t images = 0;
   std::int64_t channels = 0;
-  std::int64_t points = 0;  // of an image
-  std::int64_t plane = 1;   // elements of a channel
+  std::int64_t points = 0;  // per image
+  std::int64_t plane = 1;   // elements per channel
   std::size_t rank = 2;
   std::array<sample::Axis, 3> axes = {};  // outermost first
   std::int64_t taps = 1;
@@ -48,20 +47,20 @@ struct SampleTask {
   std::int64_t blocks() const { return (points + block - 1) / block; }
 };
 
-// What one block of points reads.
+// Taps of one block of points.
 template <class T>
 class TapBlock {
  public:
   TapBlock(const SampleTask& task, bool with_slopes) : task_(task), with_slopes_(with_slopes) {}
 
-  // Points [first, first + count) of one image, whose part of the grid is `grid`.
+  // Finds the taps of points [first, first + count) of one image, whose part of the grid is `grid`.
   void find(const T* grid, std::int64_t first, std::int64_t count) {
     const auto rank = static_cast<std::int64_t>(task_.rank);
     table_.split(grid + first * rank, rank, count, kMaxBlock, columns_.data());
     std::int64_t taps = 0;
     for (std::size_t a = 0; a < task_.rank; ++a) {
-      // The grid has the coordinate of the innermost axis first. The taps of the outermost axis are
-      // the first ones of all.
+      // The grid stores the coordinate of the innermost axis first. The taps of the outermost axis
+      // vary slowest.
       const T* column = columns_.data() + (rank - 1 - static_cast<std::int64_t>(a)) * kMaxBlock;
       const sample::Axis& axis = task_.axes[a];
       std::int32_t* indices = a == 0 ? indices_.data() : axis_indices_.data();
@@ -80,7 +79,7 @@ class TapBlock {
     }
   }
 
-  // y of one channel.
+  // Computes y of one channel.
   void sample(const T* x, std::int64_t count, T* y) const {
     const sample::Axis& axis = task_.axes[0];
     if (task_.rank == 2 && axis.mode == sample::Mode::kCubic) {
@@ -94,7 +93,7 @@ class TapBlock {
     weighted::gather_sums(x, all, count, y);
   }
 
-  // Adds to dx of one channel.
+  // Adds the block's contribution to dx of one channel.
   void spread(const T* dy, std::int64_t count, T* dx) const {
     for (std::int64_t t = 0; t < task_.taps; ++t) {
       const std::int32_t* indices = indices_.data() + t * task_.block;
@@ -103,13 +102,13 @@ class TapBlock {
     }
   }
 
-  // The sums over channels of dy * x at each tap.
+  // Sums over channels of dy * x at each tap.
   void clear_sums() { std::fill_n(sums_.begin(), task_.taps * task_.block, T(0)); }
   void add(const T* x, const T* dy, std::int64_t count) {
     weighted::add_gathered(x, taps(), dy, count, sums_.data());
   }
 
-  // dgrid of the block's points, from the sums.
+  // Computes dgrid of the block's points from the sums.
   void grid_gradient(std::int64_t count, T* dgrid) const {
     const auto rank = static_cast<std::int64_t>(task_.rank);
     for (std::int64_t a = 0; a < rank; ++a) {
@@ -153,7 +152,7 @@ class TapBlock {
   std::array<T, kEntries> sums_;
 };
 
-// The same where has_patches().
+// Patches of one block of points, for tasks with has_patches().
 template <class T>
 class PatchBlock {
  public:
@@ -213,7 +212,7 @@ class PatchBlock {
     }
   }
 
-  // With whole vectors to read.
+  // Returns dy, copied if needed so that whole vectors can be read.
   const T* padded(const T* dy, std::int64_t count) {
     if (count % sample::kPadding == 0) return dy;
     std::copy_n(dy, count, space_.data());
@@ -236,7 +235,7 @@ class PatchBlock {
                                  .stride = kMaxBlock};
 };
 
-// Calls f(first, end) for shares of [0, total), one per thread.
+// Splits [0, total) among the threads: calls f(first, end) for each chunk.
 template <class F>
 void visit_shares(int threads, std::int64_t total, F&& f) {
   device::share_range(threads, total, f);
@@ -264,8 +263,8 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
   });
 }
 
-// args: dy, x (not read), grid, dx. Threads have channels of their own, so that no two add to the
-// same element.
+// args: dy, x (not read), grid, dx. Each thread has its own channels, so that no two threads add to
+// one element.
 template <class T, class Block>
 void run_image_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
@@ -302,7 +301,7 @@ void run_grid_gradient(const void* data, std::byte* const* args, const opdef::La
   T* dgrid = reinterpret_cast<T*>(args[3]);
   const std::int64_t blocks = task.blocks();
   const auto rank = static_cast<std::int64_t>(task.rank);
-  if (task.axes[0].mode == sample::Mode::kNearest) {  // constant but for jumps
+  if (task.axes[0].mode == sample::Mode::kNearest) {  // piecewise constant
     std::fill_n(dgrid, task.images * task.points * rank, T(0));
     return;
   }
@@ -365,7 +364,7 @@ SampleTask make_task(const KernelRequest& request, const Dims& x, const Dims& gr
   return task;
 }
 
-// Kernels for any points, and for those of patches.
+// Kernels for general taps and for patches.
 template <class T>
 struct Kernels {
   opdef::KernelFn any;

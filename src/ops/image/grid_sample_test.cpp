@@ -105,7 +105,7 @@ std::vector<Tensor> run(const Call& call, const std::string& mode, const std::st
           one("GridSampleGridGrad", {call.dy, call.x, call.grid}, call.grid.dims(), "onnxgrad")};
 }
 
-// Of more points than one block has.
+// More points than fit into one block.
 Call large(int threads) {
   return {.x = random_tensor(DataType::kFloat32, {2, 5, 23, 31}, 1),
           .grid = random_tensor(DataType::kFloat32, {2, 20, 31, 2}, 2, -1.3, 1.3),

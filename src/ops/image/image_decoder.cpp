@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// ImageDecoder (ai.onnx 20): an image file as a tensor of bytes. Its size depends on the file.
+// ImageDecoder (ai.onnx 20): decodes an image file to a uint8 tensor. Its size depends on the file.
 
 namespace onnxgrad::ops::image_decoder_op {
 

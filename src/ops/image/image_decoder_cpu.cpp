@@ -11,7 +11,7 @@
 namespace onnxgrad {
 namespace {
 
-// One for the process: a plugin, like a library that is linked. Nothing else depends on it.
+// Image decoder of the process: a plugin, like a linked library. Nothing else depends on it.
 struct Installed {
   std::mutex mutex;
   std::shared_ptr<const ImageDecoder> decoder;

@@ -7,7 +7,7 @@
 namespace onnxgrad::ops_test {
 namespace image_decoder {
 
-// Files of these tests: height, width, then red, green and blue of each pixel.
+// Decodes the file format of these tests: height, width, then red, green and blue of each pixel.
 Tensor decode(const Tensor& encoded, std::string_view pixel_format) {
   const auto bytes = encoded.data<std::uint8_t>();
   const std::int64_t height = bytes.size() < 2 ? 0 : bytes[0];

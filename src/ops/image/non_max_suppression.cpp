@@ -3,8 +3,8 @@
 
 namespace onnxgrad::ops::non_max_suppression_op {
 
-// Boxes in the order of their scores, but for those that overlap a better one too much: how many is
-// known only when it has run. Numbers of boxes have no gradient.
+// NonMaxSuppression: box indices in the order of their scores, without boxes that overlap a better
+// one too much. The number of results depends on data. Indices have no gradient.
 void register_non_max_suppression(opdef::OpRegistry& registry) {
   registry.add({.op_type = "NonMaxSuppression",
                 .since_version = 11,

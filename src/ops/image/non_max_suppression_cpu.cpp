@@ -15,7 +15,7 @@ using opdef::DynamicCall;
 struct Boxes {
   std::vector<float> low_y, low_x, high_y, high_x, area;
 
-  // Corners in any order, or centre, width and height.
+  // Reads boxes as two corners in any order, or as centre, width and height.
   Boxes(std::span<const float> from, bool is_centre) {
     for (std::size_t i = 0; i + 4 <= from.size(); i += 4) {
       const float a = from[i], b = from[i + 1], c = from[i + 2], d = from[i + 3];
@@ -27,7 +27,7 @@ struct Boxes {
     }
   }
 
-  // Whether the intersection of two boxes is more than `threshold` of their union.
+  // Returns true if the intersection of two boxes is more than `threshold` of their union.
   bool overlap(std::size_t i, std::size_t j, float threshold) const {
     const float height = std::min(high_y[i], high_y[j]) - std::max(low_y[i], low_y[j]);
     const float width = std::min(high_x[i], high_x[j]) - std::max(low_x[i], low_x[j]);
@@ -67,7 +67,8 @@ Limits read_limits(const DynamicCall& call) {
   return limits;
 }
 
-// The numbers of the boxes of one class that stay, best first; of equal scores the first.
+// Returns the indices of the boxes of one class that are kept, best first; the first of equal
+// scores.
 std::vector<std::size_t> select(const Boxes& boxes, std::span<const float> scores,
                                 const Limits& limits) {
   std::vector<std::size_t> order;

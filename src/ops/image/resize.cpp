@@ -14,10 +14,9 @@
 #include "ops/rules.h"
 
 // Resize: y = (R_1 x ... x R_n) x, a product with a matrix for each axis, whose rows hold the
-// weights of the interpolation (plus a constant outside of a region of interest).
-// dx = (R_1^T x ... x R_n^T) dy, a call of ResizeGrad. R_a is what Resize makes of the identity
-// matrix: so the function's body has no formula of its own, and the gradient is that of the very
-// runtime that it runs in.
+// interpolation weights (plus a constant outside a region of interest). dx = (R_1^T x ... x R_n^T)
+// dy, a call of ResizeGrad. R_a is the Resize of the identity matrix, so the function's body has no
+// formula of its own, and the gradient matches the runtime that it runs in.
 
 namespace onnxgrad::ops::resize_op {
 namespace {
@@ -26,15 +25,15 @@ using ir::Attribute;
 using opdef::FunctionBody;
 using opdef::VjpContext;
 
-// Input `i` of a Resize node; nullptr also for the tensor without elements that older files have in
-// the place of an absent one.
+// Returns input `i` of a Resize node; nullptr also for an empty tensor, which older files have in
+// place of an absent input.
 Value* given_input(const Node& node, std::size_t i) {
   Value* value = node.input(i);
   const bool is_empty = value != nullptr && value->type.has_rank() && known_dim(value, 0) == 0;
   return is_empty ? nullptr : value;
 }
 
-// Axes along which nothing can change need no product.
+// Returns true for an axis that surely does not change, which needs no product.
 bool is_kept(const Node& node, std::size_t axis, std::size_t position) {
   if (node.string_attribute("coordinate_transformation_mode") == "tf_crop_and_resize") return false;
   if (const Value* scales = given_input(node, 2); scales != nullptr && scales->is_constant()) {
@@ -48,12 +47,12 @@ bool is_kept(const Node& node, std::size_t axis, std::size_t position) {
   return x.has_rank() && y.has_rank() && (*x.shape)[axis].surely_equals((*y.shape)[axis]);
 }
 
-// Of the call: those of the node that say how it interpolates, and which axes it changes.
-// `resized_axes` are positions among the dimensions, `entries` those in the node's lists.
+// Interpolation attributes of the node, and the axes that it changes: `resized_axes` are axes of x,
+// `entries` their positions in the node's lists.
 struct Call {
   std::vector<std::int64_t> axes;
   std::vector<std::int64_t> entries;
-  std::int64_t count = 0;  // of axes in the node's lists
+  std::int64_t count = 0;  // number of axes in the node's lists
 };
 
 Call read_call(const Node& node, std::size_t rank) {
@@ -84,7 +83,7 @@ std::vector<Value*> resize_vjp(VjpContext& ctx, GraphBuilder& g) {
   attributes.push_back({"entries", call.entries});
   const bool is_crop =
       node.string_attribute("coordinate_transformation_mode") == "tf_crop_and_resize";
-  const bool has_roi = is_crop && given_input(node, 1) != nullptr;  // else refused when planned
+  const bool has_roi = is_crop && given_input(node, 1) != nullptr;  // else planning refuses it
   const bool by_sizes = given_input(node, 3) != nullptr;
   attributes.push_back({"given", std::string(by_sizes ? "sizes" : "scales")});
   std::vector<Value*> inputs = {ctx.cotangent(0), ctx.input(0), node.input(by_sizes ? 3 : 2)};
@@ -92,7 +91,7 @@ std::vector<Value*> resize_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.call("ResizeGrad", std::move(inputs), 1, std::move(attributes))[0]};
 }
 
-// Writes the matrices R_a of one call.
+// Builds the matrices R_a of one call.
 class Matrices {
  public:
   Matrices(FunctionBody& f, const Node& node, Value* x, Value* given, Value* roi)
@@ -105,7 +104,7 @@ class Matrices {
     for (std::int64_t& axis : axes_) axis = axis < 0 ? axis + rank : axis;
   }
 
-  // [output, input] of the axis that is entry `i` of the node's lists.
+  // Returns the matrix [output, input] of the axis at position `i` of the node's lists.
   Value* make(std::int64_t i) {
     if (is_joint()) return joint(i);
     return resized(identity(i), {0}, f_.slice(given_, {i}, {i + 1}, {0}), region({i}, i));
@@ -128,7 +127,8 @@ class Matrices {
     return f_.op("EyeLike", {square});
   }
 
-  // The starts, then the ends of these entries; all of the input but along entry `own`.
+  // Returns the starts, then the ends of the region for these entries: the whole input except along
+  // entry `own`.
   Value* region(const std::vector<std::int64_t>& entries, std::int64_t own) {
     if (roi_ == nullptr) return nullptr;
     const auto count = static_cast<std::int64_t>(axes_.size());
@@ -155,8 +155,8 @@ class Matrices {
                  std::move(attributes));
   }
 
-  // A policy makes one scale of all sizes: the rows of the identity become tensors with all of the
-  // axes, constant along the others, and so are the results.
+  // Builds the matrix if a keep-aspect-ratio policy derives one scale from all sizes: the rows of
+  // the identity are expanded to all axes, constant along the others, and so are the results.
   Value* joint(std::int64_t own) {
     const auto count = static_cast<std::int64_t>(axes_.size());
     std::vector<Value*> dims = {length(own)};
@@ -188,7 +188,7 @@ class Matrices {
   std::vector<std::int64_t> axes_;
 };
 
-// The product of R^T with `dy` along an axis; matrix: R.
+// Multiplies `dy` by R^T along an axis; matrix: R.
 Value* transposed_product(FunctionBody& f, Value* matrix, Value* dy, std::int64_t axis,
                           std::int64_t rank) {
   if (axis == rank - 1 && rank > 1) return f.matmul(dy, matrix);
@@ -221,7 +221,7 @@ std::string resize_key(const Node& node, bool has_roi) {
   return has_roi ? key + "_roi" : key;
 }
 
-// dx from (dy, x, scales or sizes, roi if it is read); x gives its shape only.
+// Computes dx from (dy, x, scales or sizes, roi if it is read); only the shape of x is read.
 ir::Function resize_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                               const std::vector<Attribute>& attributes) {
   Node node;
@@ -244,8 +244,8 @@ ir::Function resize_grad_body(std::string_view base_name, const std::vector<Valu
   return std::move(f).finish({f.reshape(dx, f.shape_of(x))});
 }
 
-// dx is linear in dy: the gradient with respect to dy is Resize of its own upstream gradient. Of x
-// only the shape counts.
+// dx is linear in dy: the gradient with respect to dy is the Resize of the upstream gradient. Only
+// the shape of x is read.
 std::vector<Value*> resize_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (!ctx.needs(0)) return {};
   const Node& node = ctx.node();
@@ -261,14 +261,14 @@ std::vector<Value*> resize_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
                std::move(attributes))};
 }
 
-// Integers are interpolated as numbers that hold them, and rounded.
+// Interpolates integers in a floating-point type that holds them exactly, and rounds.
 std::optional<std::vector<Value*>> lower_integers(const Node& node, GraphBuilder& g) {
   const DataType dtype = node.inputs[0]->dtype();
   if (!is_integer(dtype) || node.string_attribute("mode") == "nearest") return std::nullopt;
   std::vector<Value*> inputs = node.inputs;
   inputs[0] = g.cast(inputs[0], size_bits(dtype) <= 16 ? DataType::kFloat32 : DataType::kFloat64);
   Value* y = g.op("Round", {g.op("Resize", std::move(inputs), node.attributes)});
-  if (node.string_attribute("mode") == "cubic") {  // which overshoots
+  if (node.string_attribute("mode") == "cubic") {  // cubic overshoots
     const int bits = size_bits(dtype);
     const bool is_signed = dtype == DataType::kInt8 || dtype == DataType::kInt16 ||
                            dtype == DataType::kInt32 || dtype == DataType::kInt64;

@@ -15,11 +15,11 @@
 #include "ops/image/weighted_sums.h"
 #include "ops/kernel_support.h"
 
-// Kernels of Resize and of its gradient: one pass per axis that changes, the innermost first. A
-// plane is what lies within one index of the axes before the first of them. The rows of a plane
-// that a stripe of the output needs are resized along the inner axes into scratch memory, which
-// stays in the cache, and from there, along the first axis, into the output. Selections (mode
-// nearest) move bytes; sums of rows are taken by vectors.
+// Kernels of Resize and its gradient: one pass per axis that changes, the innermost first. A plane
+// is the sub-tensor at one index of the axes before the first of them. The rows of a plane that a
+// stripe of the output needs are resized along the inner axes into scratch memory, which stays in
+// the cache, and from there, along the first axis, into the output. Selections (mode nearest) copy
+// bytes; sums of rows use SIMD.
 
 namespace onnxgrad::ops::resize_cpu {
 namespace {
@@ -27,28 +27,29 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-constexpr std::int64_t kStripeBytes = 192 << 10;  // of scratch memory, within a level 2 cache
+constexpr std::int64_t kStripeBytes = 192 << 10;  // scratch memory within the L2 cache
 constexpr std::int64_t kParallelElements = 1 << 15;
 
-// One axis: x [input, inner_in] -> y [output, inner_out], inner_in == inner_out where this pass is
-// the innermost one.
+// Pass over one axis: x [input, inner_in] -> y [output, inner_out]; inner_in == inner_out in the
+// innermost pass.
 template <class T>
 struct Pass {
   std::int64_t input = 0;
   std::int64_t output = 0;
   std::int64_t inner_in = 1;
   std::int64_t inner_out = 1;
-  std::vector<std::int32_t> starts = {};   // of the entries of each output
-  std::vector<std::int32_t> indices = {};  // of each entry
+  std::vector<std::int32_t> starts = {};   // first entry of each output
+  std::vector<std::int32_t> indices = {};  // input of each entry
   std::vector<T> weights = {};             // empty: a selection
-  // The same for gathers: [taps, output], with weights of 0 where an output has fewer entries.
+  // Entries transposed for gathers: [taps, output], with weight 0 where an output has fewer
+  // entries.
   std::int64_t taps = 0;
   std::vector<std::int32_t> lane_indices = {};
   std::vector<T> lane_weights = {};
   std::vector<std::int32_t> without_entries = {};
-  std::vector<std::uint8_t> is_read = {};  // by input
-  std::int64_t slabs = 1;                  // that lie side by side in a row of the pass before
-  // A whole factor: output o is input o / repeats, or the sum of the inputs from o * sums on.
+  std::vector<std::uint8_t> is_read = {};  // per input
+  std::int64_t slabs = 1;                  // that are adjacent in a row of the pass before
+  // Integer factors: output o is input o / repeats, or the sum of the inputs from o * sums on.
   std::int64_t repeats = 0;
   std::int64_t sums = 0;
 
@@ -61,7 +62,7 @@ template <class T>
 struct ResizePlan {
   std::int64_t planes = 1;
   std::vector<Pass<T>> passes = {};  // outermost axis first
-  std::int64_t stripe = 1;           // outputs of the first axis that are made at once
+  std::int64_t stripe = 1;           // outputs of the first axis per stripe
   std::int64_t stripes = 1;
   std::vector<std::int64_t> scratch_offsets = {};  // elements, per pass but the last
   std::int64_t scratch = 0;                        // elements per thread
@@ -72,7 +73,7 @@ struct ResizePlan {
   std::int64_t plane_out() const { return passes[0].output * passes[0].inner_out; }
 };
 
-// Each of `count` elements kFactor times (0: `factor` times).
+// Repeats each of `count` elements kFactor times (0: `factor` times).
 template <int kFactor, class T>
 void repeat_elements(const T* x, std::int64_t count, std::int64_t factor, T* y) {
   const std::int64_t times = kFactor > 0 ? kFactor : factor;
@@ -81,7 +82,7 @@ void repeat_elements(const T* x, std::int64_t count, std::int64_t factor, T* y) 
   }
 }
 
-// `count` sums of kFactor (0: `factor`) neighbours.
+// Computes `count` sums of kFactor (0: `factor`) adjacent elements.
 template <int kFactor, class T>
 void sum_neighbours(const T* x, std::int64_t count, std::int64_t factor, T* y) {
   const std::int64_t terms = kFactor > 0 ? kFactor : factor;
@@ -92,8 +93,8 @@ void sum_neighbours(const T* x, std::int64_t count, std::int64_t factor, T* y) {
   }
 }
 
-// resize_row() by a whole factor, with all elements next to each other. False: it is something
-// else.
+// Computes resize_row() for an integer factor, with contiguous elements. Returns false for other
+// passes.
 template <class T>
 bool resize_row_by_factor(const Pass<T>& pass, std::int64_t first, std::int64_t end, const T* x,
                           T* y) {
@@ -125,7 +126,7 @@ bool resize_row_by_factor(const Pass<T>& pass, std::int64_t first, std::int64_t 
   return false;
 }
 
-// y[o] for o in [first, end) of one row of the innermost axis.
+// Computes y[o] for o in [first, end) of one row of the innermost axis.
 template <class T>
 void resize_row(const Pass<T>& pass, std::int64_t first, std::int64_t end, T outside, const T* x,
                 T* y) {
@@ -149,8 +150,8 @@ void resize_row(const Pass<T>& pass, std::int64_t first, std::int64_t end, T out
   }
 }
 
-// y[o] for o in [first, end), rows of inner_out elements. Row r of x lies at x + (r - row0) *
-// inner_out.
+// Computes y[o] for o in [first, end), rows of inner_out elements. Row r of x is at x + (r - row0)
+// * inner_out.
 template <class T>
 void combine_rows(const Pass<T>& pass, std::int64_t first, std::int64_t end, T outside, const T* x,
                   std::int64_t row0, T* y) {
@@ -171,7 +172,7 @@ void combine_rows(const Pass<T>& pass, std::int64_t first, std::int64_t end, T o
       continue;
     }
     if constexpr (std::is_floating_point_v<T>) {
-      // Sums of very many rows in parts.
+      // Sums over very many rows are computed in parts.
       for (std::int64_t t = 0; t < count; t += kMaxOffsets) {
         std::int64_t offsets[kMaxOffsets + 1];
         T weights[kMaxOffsets + 1];
@@ -193,7 +194,7 @@ void combine_rows(const Pass<T>& pass, std::int64_t first, std::int64_t end, T o
 template <class T>
 void resize_slab(const ResizePlan<T>& plan, std::size_t level, const T* x, T* y, T* scratch);
 
-// One row of the pass before `level`.
+// Resizes one row of the pass before `level`.
 template <class T>
 void resize_slabs(const ResizePlan<T>& plan, std::size_t level, const T* x, T* y, T* scratch) {
   const Pass<T>& pass = plan.passes[level];
@@ -204,7 +205,7 @@ void resize_slabs(const ResizePlan<T>& plan, std::size_t level, const T* x, T* y
   }
 }
 
-// All of pass `level` and of those within.
+// Runs pass `level` and the passes after it on one slab.
 template <class T>
 void resize_slab(const ResizePlan<T>& plan, std::size_t level, const T* x, T* y, T* scratch) {
   const Pass<T>& pass = plan.passes[level];
@@ -220,7 +221,7 @@ void resize_slab(const ResizePlan<T>& plan, std::size_t level, const T* x, T* y,
   combine_rows(pass, 0, pass.output, plan.outside, rows, 0, y);
 }
 
-// The first and the last row that outputs [first, end) read; {0, -1} if none.
+// Returns the first and the last row that outputs [first, end) read; {0, -1} if none.
 template <class T>
 std::pair<std::int64_t, std::int64_t> rows_read(const Pass<T>& pass, std::int64_t first,
                                                 std::int64_t end) {
@@ -231,7 +232,8 @@ std::pair<std::int64_t, std::int64_t> rows_read(const Pass<T>& pass, std::int64_
   return {*least, *most};
 }
 
-// Rows that are selected are resized along the inner axes where they belong; equal ones are copied.
+// Selects rows: each is resized along the inner axes directly into the output; repeated ones are
+// copied.
 template <class T>
 void select_rows(const ResizePlan<T>& plan, std::int64_t first, std::int64_t end, const T* x, T* y,
                  T* scratch) {
@@ -276,7 +278,7 @@ void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* 
   combine_rows(pass, first, end, plan.outside, rows, least, y);
 }
 
-// kOutput: the position of the output among the arguments.
+// Runs a plan; args: kInputs inputs, y, scratch.
 template <class T, int kInputs>
 void run_resize(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& plan = *static_cast<const ResizePlan<T>*>(data);
@@ -306,7 +308,7 @@ Pass<T> make_pass(const ResizeTable& table, bool is_selection) {
   return pass;
 }
 
-// Along the innermost axis, entry t of all outputs lies side by side.
+// Transposes the entries of the innermost axis, so that entry t of all outputs is contiguous.
 template <class T>
 void set_lanes(Pass<T>& pass) {
   for (std::int64_t o = 0; o < pass.output; ++o) pass.taps = std::max(pass.taps, pass.count(o));
@@ -327,7 +329,7 @@ void set_lanes(Pass<T>& pass) {
   }
 }
 
-// Whether the innermost axis is resized by a whole factor.
+// Finds an integer factor of the innermost axis.
 template <class T>
 void set_factor(Pass<T>& pass) {
   if (pass.input == 0 || pass.output == 0 || !pass.without_entries.empty()) return;
@@ -352,7 +354,7 @@ void set_factor(Pass<T>& pass) {
   }
 }
 
-// How many rows of scratch memory the stripes need, and how long they are.
+// Determines the number and length of the scratch rows that the stripes need.
 template <class T>
 void set_stripes(ResizePlan<T>& plan) {
   const Pass<T>& pass = plan.passes[0];
@@ -377,10 +379,10 @@ void set_stripes(ResizePlan<T>& plan) {
     plan.scratch_offsets.push_back(plan.scratch);
     plan.scratch += (level == 0 ? rows : plan.passes[level].input) * plan.passes[level].inner_out;
   }
-  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not share a line
+  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not share a cache line
 }
 
-// x to y along all axes by these tables; nullptr for the identity.
+// Plans the resize of x to y along all axes with these tables; nullptr stands for the identity.
 template <class T>
 ResizePlan<T> make_plan(const std::vector<ResizeTable>& tables, bool is_selection, T outside,
                         int threads) {
@@ -448,7 +450,7 @@ KernelOffer offer_plan(const std::vector<ResizeTable>& tables, bool is_selection
   return offer;
 }
 
-// The extrapolation value as the bytes of an element.
+// Returns the extrapolation value as the bytes of an element.
 template <class Bits>
 Bits outside_bits(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
@@ -475,7 +477,8 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
       Copy{.bytes = static_cast<std::size_t>(bytes), .output = output}, "copy");
 }
 
-// An empty result may have axes of any size; a table of one is as long as the axis.
+// Offers a kernel for an empty result, whose axes may have any size; a table is as long as its
+// axis.
 std::optional<KernelOffer> offer_nothing(const KernelRequest& request) {
   if (request.outputs[0].dims.num_elements() > 0) return std::nullopt;
   struct Nothing {};

@@ -13,22 +13,21 @@
 namespace onnxgrad::ops {
 namespace {
 
-// Scales are float32 numbers: what they place within this of a whole or half number is meant to be
-// there (the element 5 of 3 / 0.6, which is 4.9999998).
+// Rounds coordinates that are almost whole or half numbers: scales are float32, which limits their
+// accuracy (element 5 of 3 / 0.6 is at 4.9999998).
 double snapped(double x) {
   const double halves = std::round(2 * x);
   const double tolerance = std::ldexp(std::max(1.0, std::abs(x)), -22);
   return std::abs(x - halves / 2) <= tolerance ? halves / 2 : x;
 }
 
-// Where element `o` of the output lies on the input; ONNX's attribute
-// coordinate_transformation_mode. The width of the output is a fraction where it follows from a
-// scale.
+// Returns the input coordinate of output element `o`; see ONNX's attribute
+// coordinate_transformation_mode. The output length is a fraction if it follows from a scale.
 double source_coordinate(const std::string& mode, const ResizeAxis& axis, double o) {
   const double width = axis.scale * static_cast<double>(axis.input);
   const double last = static_cast<double>(axis.input) - 1;
   if (mode == "asymmetric") return o / axis.scale;
-  if (mode == "tf_half_pixel_for_nn") {  // of Resize-11 alone, where a scale of 1 changes nothing
+  if (mode == "tf_half_pixel_for_nn") {  // Resize-11 only; a scale of 1 changes nothing
     return axis.scale == 1 ? o : (o + 0.5) / axis.scale;
   }
   if (mode == "align_corners") return width == 1 ? 0 : o * last / (width - 1);
@@ -82,7 +81,7 @@ class TableBuilder {
     const bool is_crop = attrs_.coordinates == "tf_crop_and_resize";
     if (is_crop && !(snapped(x) >= 0 && snapped(x) <= last)) return;
     if (attrs_.mode == "nearest") return push(nearest(attrs_.nearest_mode, snapped(x)), 1);
-    // Stretched by 1 / scale, the filter covers all that it would else leave out.
+    // Antialiasing stretches the filter by 1 / scale, so that it covers all input elements.
     const double stretch = attrs_.antialias ? std::min(axis_.scale, 1.0) : 1.0;
     const double radius = (attrs_.mode == "cubic" ? 2 : 1) / stretch;
     const double first = std::floor(x - radius) + 1;
@@ -102,11 +101,11 @@ class TableBuilder {
       if (counts(i)) push(i, is_scaled ? weight(i) / total : weight(i));
     }
     if (table_.starts.back() != static_cast<std::int32_t>(table_.indices.size())) return;
-    table_.indices.push_back(0);  // so far beyond the border that nothing counts: a sum of 0
+    table_.indices.push_back(0);  // all weights are 0: a sum of 0
     table_.weights.push_back(0);
   }
 
-  // Outside, the elements of the border go on.
+  // Adds an entry; indices outside are clamped to the border.
   void push(double index, double weight) {
     const double last = static_cast<double>(axis_.input) - 1;
     constexpr auto kMostEntries =
@@ -138,7 +137,7 @@ class TableBuilder {
                     .hint = std::move(hint)});
 }
 
-// The axes that the node names, in the order of its lists.
+// Returns the axes that the node names, in the order of its lists.
 std::vector<std::size_t> named_axes(const ir::Node& node, std::size_t rank) {
   std::vector<std::size_t> axes;
   for (const std::int64_t axis : node.ints_attribute("axes")) {
@@ -157,7 +156,7 @@ void expect_count(const ir::Node& node, const char* name, std::size_t count, std
          "Give one number per axis, or per element of the attribute 'axes' (roi: two).");
 }
 
-// One scale for all axes that keeps the aspect ratio.
+// Returns the one scale for all axes that keeps the aspect ratio.
 double common_scale(const std::vector<ResizeAxis>& axes, const std::vector<std::size_t>& named,
                     const std::vector<std::int64_t>& sizes, bool is_smallest) {
   double scale = is_smallest ? std::numeric_limits<double>::infinity() : 0;

@@ -10,12 +10,13 @@
 #include "onnxgrad/dims.h"
 
 // Resize is a product with one matrix per axis. ResizeTable is the matrix of one axis in sparse
-// form: which elements of the input, with which weights, make an element of the output. Its
-// transpose is the matrix of the gradient.
+// (CSR-like) form: the input elements of each output element with their weights. Its transpose is
+// the matrix of the gradient.
 
 namespace onnxgrad::ops {
 
-/// y[o] = sum over t in [starts[o], starts[o + 1]) of weights[t] * x[indices[t]].
+/// Sparse matrix of one axis: y[o] = sum over t in [starts[o], starts[o + 1]) of weights[t] *
+/// x[indices[t]].
 struct ResizeTable {
   std::int64_t input = 0;   ///< length of x
   std::int64_t output = 0;  ///< length of y
@@ -23,13 +24,14 @@ struct ResizeTable {
   std::vector<std::int32_t> indices = {};
   std::vector<double> weights = {};
 
-  /// Each element of the output is one of the input, or has none.
+  /// Returns true if every element of the output is a copy of one element of the input, or has no
+  /// entry.
   bool is_selection() const;
   bool is_identity() const;
   ResizeTable transposed() const;
 };
 
-/// How one axis of a Resize node is mapped.
+/// Mapping of one axis of a Resize node.
 struct ResizeAxis {
   std::int64_t input = 0;
   std::int64_t output = 0;
@@ -38,7 +40,7 @@ struct ResizeAxis {
   double roi_end = 1;
 };
 
-/// The attributes of Resize.
+/// Attributes of Resize.
 struct ResizeAttrs {
   std::string mode = {};
   std::string coordinates = {};
@@ -47,22 +49,22 @@ struct ResizeAttrs {
   bool antialias = false;
   bool exclude_outside = false;
 
-  /// Of a node with complete attributes. Throws: ModelError (antialias with mode nearest).
+  /// Reads a node with complete attributes. Throws: ModelError (antialias with mode nearest).
   static ResizeAttrs read(const ir::Node& node);
 };
 
-/// Elements of the output outside of a region of interest have no entries.
+/// Builds the table of an axis. Output elements outside the region of interest have no entries.
 ResizeTable make_resize_table(const ResizeAttrs& attrs, const ResizeAxis& axis);
 
-/// What a Resize node's inputs say, as far as they are given.
+/// Inputs of a Resize node, as far as they are given.
 struct ResizeInputs {
   std::optional<std::vector<double>> roi = {};
   std::optional<std::vector<double>> scales = {};
   std::optional<std::vector<std::int64_t>> sizes = {};
 };
 
-/// One per axis of x, which becomes y. Throws: ModelError, ShapeError (scales that are not
-/// positive, lists of another length, sizes that y does not have) naming the node.
+/// Returns the mapping of each axis of x to y. Throws: ModelError, ShapeError (scales that are not
+/// positive, lists of another length, sizes that differ from y's) naming the node.
 std::vector<ResizeAxis> resolve_resize(const ir::Node& node, const Dims& x, const Dims& y,
                                        const ResizeInputs& inputs);
 

@@ -54,7 +54,7 @@ void add_modes(std::vector<OpCase>& cases) {
                   mode("nearest") + ", nearest_mode = \"" + n + "\"" + coordinates("asymmetric"),
                   {1, 2, 4, 5}, {1, 1, 0.5, 2}));
   }
-  // Of Resize-11 alone, but onnxruntime has it in every version.
+  // Mode of Resize-11 only, but onnxruntime has it in every version.
   const std::string tf = coordinates("tf_half_pixel_for_nn");
   for (const std::string n : {"floor", "ceil"}) {
     cases.push_back(by_scales("tf_" + n, mode("nearest") + ", nearest_mode = \"" + n + "\"" + tf,
@@ -200,7 +200,7 @@ std::vector<ErrorCase> resize_error_cases() {
 
 namespace resize {
 
-// One number after another along each axis, as the formula says, without passes or tables.
+// Reference: evaluates the formula element by element along each axis, without passes or tables.
 Tensor by_definition(const Tensor& x, const Dims& to) {
   const Dims& from = x.dims();
   Tensor y = Tensor::zeros(DataType::kFloat32, to);

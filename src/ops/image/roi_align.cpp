@@ -6,41 +6,41 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// RoiAlign and MaxRoiPool: rows of channels are gathered at the pixels that the bins of each region
-// read, weighted, and averaged or compared. Gathered rows have their gradient, and so do the
-// weights, which are functions of the regions.
+// RoiAlign and MaxRoiPool: gathers channel vectors at the pixels that the bins of each region read,
+// weights them, and averages or takes the maximum. The gradients of Gather and of the weights,
+// which are functions of the regions, follow.
 
 namespace onnxgrad::ops::roi_align_op {
 namespace {
 
-// x: [N, C, H, W] as rows of channels, [N H W, C].
+// Reshapes x [N, C, H, W] to rows of channels, [N H W, C].
 Value* channel_rows(GraphBuilder& g, Value* x) {
   Value* pixels = g.mul(g.mul(dim_value(g, x, 0), dim_value(g, x, 2)), dim_value(g, x, 3));
   return g.reshape(g.transpose(x, {0, 2, 3, 1}), g.concat({pixels, dim_value(g, x, 1)}, 0));
 }
 
-// Column `i` of regions [R, columns]: [R].
+// Returns column `i` of regions [R, columns]: [R].
 Value* column(GraphBuilder& g, Value* rois, std::int64_t i) {
   return g.squeeze(g.slice(rois, {i}, {i + 1}, {1}), {1});
 }
 
-// [count] of like's dtype: 0, 1, ...; `count` is int64 [1].
+// Returns 0, 1, ... as [count] of like's dtype; `count` is int64 [1].
 Value* steps(GraphBuilder& g, Value* count, Value* like) {
   return g.cast_like(range_value(g, g.ints({0}), count), like);
 }
 
-// The largest of these numbers and 1, int64 [1]; there may be none.
+// Returns the maximum of `numbers`, at least 1, int64 [1]; `numbers` may be empty.
 Value* largest(GraphBuilder& g, Value* numbers) {
   Value* all = g.concat({g.cast(numbers, DataType::kInt64), g.ints({1})}, 0);
   return g.reduce_max(all, {0}, /*keepdims=*/true);
 }
 
-// What the bins of the regions read along one axis, [R, bins, samples, 2].
+// Samples of the bins of the regions along one axis, [R, bins, samples, 2].
 struct AlignAxis {
-  Value* index = nullptr;     // int64: the pixels before and behind each sample
-  Value* weight = nullptr;    // 0 where the sample lies outside
-  Value* is_taken = nullptr;  // bool [R, samples]: regions may take fewer; nullptr: all
-  Value* count = nullptr;     // [R]: the samples of a bin, nullptr: `samples`
+  Value* index = nullptr;     // int64: the pixels before and after each sample
+  Value* weight = nullptr;    // 0 for samples outside the image
+  Value* is_taken = nullptr;  // bool [R, samples]: false for unused samples; nullptr: all are used
+  Value* count = nullptr;     // [R]: samples per bin; nullptr: `samples`
   double samples = 0;
 };
 
@@ -57,7 +57,7 @@ AlignAxis align_axis(const Node& node, GraphBuilder& g, Value* begin, Value* end
   AlignAxis axis;
   const std::int64_t ratio = node.int_attribute("sampling_ratio");
   Value* samples = g.ints({ratio});
-  Value* per_sample = nullptr;  // [R]: the distance of two samples
+  Value* per_sample = nullptr;  // [R]: distance between samples
   if (ratio > 0) {
     axis.samples = static_cast<double>(ratio);
     per_sample = g.scale(bin, 1 / axis.samples);
@@ -82,8 +82,8 @@ AlignAxis align_axis(const Node& node, GraphBuilder& g, Value* begin, Value* end
     is_inside = g.op("And", {is_inside, g.unsqueeze(axis.is_taken, {1})});
   }
   Value* clamped = g.op("Min", {g.op("Max", {place, zero}), last});
-  // Whole places that rounding has left just below count as whole: then all kinks of the weights
-  // have the slope to the right.
+  // Positions that rounding has left just below a whole number count as whole, so that all kinks of
+  // the weights have the slope to the right.
   Value* low = g.op("Floor", {g.add(clamped, g.scalar_like(begin, 0x1p-40))});
   Value* high = g.op("Min", {g.add(low, g.scalar_like(begin, 1)), last});
   Value* fraction = g.sub(clamped, low);
@@ -96,12 +96,12 @@ AlignAxis align_axis(const Node& node, GraphBuilder& g, Value* begin, Value* end
   return axis;
 }
 
-// [N H W]-rows for all pairs of y [R, ...] and x [R, ...] of three axes each behind the first, in
-// images `batch` [R]: int64 [R, y..., x...].
+// Returns the rows among [N H W] for all pairs of y [R, ...] and x [R, ...], with three axes each
+// after the first, in images `batch` [R]: int64 [R, y..., x...].
 Value* pixel_rows(GraphBuilder& g, Value* x, Value* batch, Value* iy, Value* ix,
                   std::int64_t axes) {
-  std::vector<std::int64_t> behind;  // for x's axes
-  std::vector<std::int64_t> before;  // for y's axes
+  std::vector<std::int64_t> behind;  // axes of x
+  std::vector<std::int64_t> before;  // axes of y
   std::vector<std::int64_t> all;
   for (std::int64_t i = 1; i <= axes; ++i) {
     before.push_back(i);
@@ -113,11 +113,11 @@ Value* pixel_rows(GraphBuilder& g, Value* x, Value* batch, Value* iy, Value* ix,
   return g.add(g.unsqueeze(rows, behind), g.unsqueeze(ix, before));
 }
 
-// avg: the sum over samples and neighbours of weight * pixel, over the number of samples. max: the
-// largest weighted pixel.
+// Pools the samples. avg: sum of weight * pixel over samples and neighbours, divided by the number
+// of samples. max: the largest weighted pixel.
 Value* pooled(const Node& node, GraphBuilder& g, Value* products, const AlignAxis& y,
               const AlignAxis& x) {
-  const std::vector<std::int64_t> sampled = {2, 3, 5, 6};  // of [R, PH, SY, 2, PW, SX, 2, C]
+  const std::vector<std::int64_t> sampled = {2, 3, 5, 6};  // axes of [R, PH, SY, 2, PW, SX, 2, C]
   if (node.string_attribute("mode") == "max") {
     if (y.is_taken == nullptr) return g.reduce_max(products, sampled, /*keepdims=*/false);
     Value* is_taken = g.op("And", {g.unsqueeze(y.is_taken, {1, 3, 4, 5, 6, 7}),
@@ -151,8 +151,8 @@ std::optional<std::vector<Value*>> lower_roi_align(const Node& node, GraphBuilde
   return {{g.transpose(pooled(node, g, products, rows, columns), {0, 3, 1, 2})}};
 }
 
-// The pixels of each bin along one axis, int64 [R, bins, S]; short bins repeat their last pixel.
-// Bins without pixels read pixel 0 and have `is_empty`, bool [R, bins].
+// Pixels of each bin along one axis, int64 [R, bins, S]; short bins repeat their last pixel. Bins
+// without pixels read pixel 0 and are marked in `is_empty`, bool [R, bins].
 struct PoolAxis {
   Value* index = nullptr;
   Value* is_empty = nullptr;
@@ -161,7 +161,7 @@ struct PoolAxis {
 PoolAxis pool_axis(const Node& node, GraphBuilder& g, Value* begin, Value* end, std::int64_t bins,
                    Value* size) {
   const double scale = node.float_attribute("spatial_scale");
-  // Halves away from zero.
+  // Rounds half away from zero.
   const auto rounded = [&](Value* v) {
     Value* scaled = g.scale(v, scale);
     Value* half = g.scalar_like(v, 0.5);

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-// Which elements of an image a point reads, and with which weights: what GridSample and its
-// gradients start from. With SIMD: points come in blocks, whose arrays have rows of `stride`
+// Interpolation taps, with SIMD: the elements of an image that a point reads, and their weights,
+// for GridSample and its gradients. Points come in blocks, whose arrays have rows of `stride`
 // entries, a multiple of kPadding. Entries behind the last point are written too.
 
 namespace onnxgrad::ops::sample {
@@ -14,7 +14,7 @@ enum class Padding : std::uint8_t { kZeros, kBorder, kReflection };
 
 inline constexpr std::int64_t kPadding = 16;
 
-/// The number of taps along one axis.
+/// Returns the number of taps along one axis.
 constexpr std::int64_t taps_of(Mode mode) {
   return mode == Mode::kNearest ? 1 : mode == Mode::kLinear ? 2 : 4;
 }
@@ -26,31 +26,31 @@ struct Axis {
   bool align_corners = false;
 };
 
-/// The 2 x 2 elements that each point reads with linear interpolation on two axes, y and x, of at
-/// least two elements each. Rows of `weights` and `slopes` belong to the upper and lower row of the
-/// patch, then to its left and right column.
+/// Patches of 2 x 2 elements, one per point, for linear interpolation on two axes, y and x, of at
+/// least two elements each. Rows 0 and 1 of `weights` and `slopes` belong to the upper and lower
+/// row of the patch, rows 2 and 3 to its left and right column.
 template <class T>
 struct Patches {
-  std::int32_t* first = nullptr;  ///< [stride]: places of the upper left elements
+  std::int32_t* first = nullptr;  ///< [stride]: indices of the upper left elements
   T* weights = nullptr;           ///< [4, stride]
-  T* slopes = nullptr;            ///< [4, stride], their derivatives; nullptr: not wanted
-  T* elements = nullptr;          ///< [2, stride, 2], the rows of the patches, read by the caller
+  T* slopes = nullptr;            ///< [4, stride]: derivatives of the weights; nullptr: not wanted
+  T* elements = nullptr;          ///< [2, stride, 2]: rows of the patches, gathered by the caller
   std::int64_t stride = 0;
 };
 
-/// What one instruction set offers for T.
+/// Functions of one instruction set for T.
 template <class T>
 struct TapTable {
-  /// columns[a, p] = grid[p, a] for p in [0, count), and zeros behind them. `rank` is 2 or 3.
+  /// columns[a, p] = grid[p, a] for p in [0, count), then zeros. `rank` is 2 or 3.
   void (*split)(const T* grid, std::int64_t rank, std::int64_t count, std::int64_t stride,
                 T* columns) = nullptr;
-  /// Of points at grid[p] in [-1, 1] on the axis: tap k reads index indices[k, p] with weight
-  /// weights[k, p], whose derivative with respect to the grid is slopes[k, p] (nullptr: not
-  /// wanted). A tap that reads nothing has index 0 and weight 0. Points that are NaN lie outside.
+  /// Finds the taps of points at grid[p] in [-1, 1] on the axis: tap k reads index indices[k, p]
+  /// with weight weights[k, p], whose derivative with respect to the grid is slopes[k, p] (nullptr:
+  /// not wanted). A tap in the zero padding has index 0 and weight 0. NaN points are outside.
   void (*find)(const Axis& axis, const T* grid, std::int64_t count, std::int64_t stride,
                std::int32_t* indices, T* weights, T* slopes) = nullptr;
-  /// All combinations of `taps` taps in `indices` and `weights` with the `own` ones of a further
-  /// axis of that size, in place.
+  /// Combines each of the `taps` taps in `indices` and `weights` with each of the `own` taps of a
+  /// further axis of size `size`, in place.
   void (*combine)(std::int64_t taps, const std::int32_t* more, const T* factors, std::int64_t own,
                   std::int64_t size, std::int64_t count, std::int64_t stride, std::int32_t* indices,
                   T* weights) = nullptr;
@@ -58,27 +58,28 @@ struct TapTable {
   void (*add_products)(const T* part, const T* a, const T* b, const T* c, std::int64_t count,
                        T* total) = nullptr;
   /// y[p] = the sum over 4 x 4 taps of weights[t, p] * x[indices[t, p]], where weights[4 r + k, p]
-  /// = rows[r, p] * columns[k, p]. Fast where the taps of a row are next to each other.
+  /// = rows[r, p] * columns[k, p]. Fast if the taps of a row are contiguous.
   void (*sum_cubic)(const T* x, const std::int32_t* indices, const T* weights, const T* rows,
                     const T* columns, std::int64_t count, std::int64_t stride, T* y) = nullptr;
 
-  /// The patches of the points at columns [2, stride], x first.
+  /// Finds the patches of the points at columns [2, stride], x first.
   void (*find_patches)(const Axis& y, const Axis& x, const T* columns, std::int64_t count,
                        const Patches<T>& patches) = nullptr;
   /// to[p] = the weighted sum of patch p.
   void (*sum_patches)(const Patches<T>& patches, std::int64_t count, T* to) = nullptr;
-  /// shares[p] = the weights of patch p times dy[p], row by row: [stride, 4].
+  /// shares[p] = dy[p] times the weights of patch p, row by row: [stride, 4].
   void (*share_patches)(const Patches<T>& patches, const T* dy, std::int64_t count,
                         T* shares) = nullptr;
-  /// sums[:, p] += the elements of patch p times dy[p], row by row: [4, stride].
+  /// sums[:, p] += dy[p] times the elements of patch p, row by row: [4, stride].
   void (*add_patches)(const Patches<T>& patches, const T* dy, std::int64_t count,
                       T* sums) = nullptr;
-  /// dgrid[p] = the derivatives by x and y of the weighted sums of `sums`: [stride, 2].
+  /// dgrid[p] = the derivatives with respect to x and y of the weighted sums of `sums`: [stride,
+  /// 2].
   void (*patch_slopes)(const Patches<T>& patches, const T* sums, std::int64_t count,
                        T* dgrid) = nullptr;
 };
 
-/// Of the best instruction set of this machine.
+/// Returns the table of the best instruction set of this machine.
 template <class T>
 const TapTable<T>& tap_table();
 

@@ -27,7 +27,7 @@ HWY_INLINE Vector<T> set(T value) {
   return hn::Set(Tag<T>(), value);
 }
 
-// `low` for NaN.
+// Clamps x to [low, high]; NaN becomes `low`.
 template <class T>
 HWY_INLINE Vector<T> clamped(Vector<T> x, Vector<T> low, Vector<T> high) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
@@ -37,7 +37,7 @@ HWY_INLINE Vector<T> clamped(Vector<T> x, Vector<T> low, Vector<T> high) {
 #endif
 }
 
-// Whole numbers that an int32 holds.
+// Converts whole numbers in the range of int32.
 template <class T>
 HWY_INLINE void store_places(Vector<T> x, std::int32_t* to) {
   if constexpr (sizeof(T) == 4) {
@@ -47,8 +47,8 @@ HWY_INLINE void store_places(Vector<T> x, std::int32_t* to) {
   }
 }
 
-// An axis as numbers, and whether coordinates beyond the border are brought back. Of cubic
-// interpolation with padding "border" the taps alone are, as PyTorch and onnxruntime have it.
+// Axis as floating-point values, and whether coordinates beyond the border are mapped back. With
+// cubic interpolation and padding "border" only the taps are, as in PyTorch and onnxruntime.
 template <class T>
 struct Range {
   explicit Range(const Axis& of)
@@ -64,7 +64,7 @@ struct Range {
   T low;
   T high;
 
-  // x reflected at `low` and `high` until it is between them; `sign` turns with it.
+  // Reflects x at `low` and `high` until it lies between them; `sign` flips with each reflection.
   HWY_INLINE Vector<T> reflected(Vector<T> x, Vector<T>& sign) const {
     const auto range = set<T>(high - low);
     const auto distance = hn::Sub(x, set<T>(low));
@@ -87,7 +87,7 @@ struct Range {
     return hn::And(hn::Ge(x, set<T>(least)), hn::Le(x, set<T>(most)));
   }
 
-  // Where points lie on the axis, and how they move with the grid.
+  // Returns the positions of points on the axis; `slope` receives their derivatives.
   HWY_INLINE Vector<T> position(Vector<T> grid, Vector<T>& slope) const {
     const Tag<T> d;
     slope = set<T>(scale);
@@ -103,11 +103,12 @@ struct Range {
       x = hn::IfThenElse(is_inside, x, mirrored);
       slope = hn::IfThenElse(is_inside, slope, sign);
     }
-    // Anything farther outside reads the same, and every whole number fits an index.
+    // Positions farther outside read the same elements, and the clamped values fit an index.
     return clamped<T>(x, set<T>(T(-4)), set<T>(last + T(4)));
   }
 
-  // The place that a tap at the whole number x reads; without padding, weights of 0 outside.
+  // Returns the index that a tap at the whole number x reads; without padding, weights are 0
+  // outside.
   HWY_INLINE Vector<T> place(Vector<T> x, Vector<T>& weight, Vector<T>& slope) const {
     const Tag<T> d;
     const auto zero = hn::Zero(d);
@@ -125,8 +126,8 @@ struct Range {
   }
 };
 
-// Keys, Cubic convolution interpolation for digital image processing, 1981, with a = -0.75: the
-// weight at a distance below 1, or between 1 and 2, and its derivative.
+// Cubic weight at a distance below 1, or between 1 and 2, and its derivative: Keys, Cubic
+// convolution interpolation for digital image processing, 1981, with a = -0.75.
 template <class T>
 HWY_INLINE Vector<T> cubic_weight(bool is_near, Vector<T> d) {
   if (is_near) {
@@ -144,7 +145,7 @@ HWY_INLINE Vector<T> cubic_slope(bool is_near, Vector<T> d) {
   return hn::MulAdd(far, d, set<T>(T(-6)));
 }
 
-// Tap k of points whose whole and fractional parts are `first` and `fraction`.
+// Computes tap k of points whose integer and fractional parts are `first` and `fraction`.
 template <Mode kMode, class T>
 HWY_INLINE void store_tap(const Range<T>& range, std::int64_t k, Vector<T> first,
                           Vector<T> fraction, Vector<T> moves, std::int32_t* indices, T* weights,
@@ -225,7 +226,7 @@ HWY_ATTR void split(const T* grid, std::int64_t rank, std::int64_t count, std::i
   }
 }
 
-// From the last ones: each writes behind what is still to be read.
+// Runs from the last taps to the first, since results overwrite the inputs.
 template <class T>
 HWY_ATTR void combine(std::int64_t taps, const std::int32_t* more, const T* factors,
                       std::int64_t own, std::int64_t size, std::int64_t count, std::int64_t stride,
@@ -258,11 +259,11 @@ HWY_ATTR void add_products(const T* part, const T* a, const T* b, const T* c, st
   }
 }
 
-// One point of sum_cubic, as four numbers to be added.
+// Sums one point of sum_cubic into four partial sums.
 template <class T>
 HWY_INLINE void sum_cubic_point(const T* x, const std::int32_t* indices, const T* weights,
                                 const T* rows, const T* columns, std::int64_t stride, T* to) {
-  if (indices[3 * stride] - indices[0] == 3) {  // no tap of the row is beside the image
+  if (indices[3 * stride] - indices[0] == 3) {  // all taps of the row are inside the image
     const hn::CappedTag<T, 4> d;
     for (std::int64_t k = 0; k < 4; k += hn::MaxLanes(d)) {
       auto sum = hn::Mul(hn::Set(d, rows[0]), hn::LoadU(d, x + indices[0] + k));
@@ -310,8 +311,8 @@ HWY_ATTR void sum_cubic(const T* x, const std::int32_t* indices, const T* weight
   }
 }
 
-// The two elements that a point at `grid` reads along an axis: returns the first one's place. A tap
-// beside the image has weight 0, or its weight goes to the tap within.
+// Finds the two elements that a point at `grid` reads along an axis: returns the index of the
+// first. A tap outside the image has weight 0, or its weight goes to the tap inside.
 template <class T>
 HWY_INLINE Vector<T> find_pair(const Range<T>& range, Vector<T> grid, std::int64_t stride,
                                T* weights, T* slopes) {
@@ -321,7 +322,7 @@ HWY_INLINE Vector<T> find_pair(const Range<T>& range, Vector<T> grid, std::int64
   auto moves = zero;
   const auto x = range.position(grid, moves);
   const auto first = clamped<T>(hn::Floor(x), zero, set<T>(range.last - T(1)));
-  const auto at = hn::Sub(x, first);  // in [0, 1) where both taps are in the image
+  const auto at = hn::Sub(x, first);  // in [0, 1) if both taps are in the image
   const bool has_zeros = range.axis.padding == Padding::kZeros;
   auto right = clamped<T>(at, zero, one);
   auto left = hn::Sub(one, right);
@@ -368,7 +369,7 @@ HWY_ATTR void find_patches(const Axis& y, const Axis& x, const T* columns, std::
   }
 }
 
-// The weights, or slopes, of vector p: rows up and down, columns left and right.
+// Loads the weights, or slopes, of vector p: upper and lower row, left and right column.
 template <class T>
 struct Factors {
   Factors(const T* rows, const T* columns, std::int64_t stride, std::int64_t p)
@@ -390,7 +391,7 @@ struct Factors {
   Vector<T> right;
 };
 
-// The elements of the patches of vector p, row by row.
+// Loads the elements of the patches of vector p, row by row.
 template <class T>
 HWY_INLINE void load_patches(const Patches<T>& patches, std::int64_t p, Vector<T>& a, Vector<T>& b,
                              Vector<T>& c, Vector<T>& e) {

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-// Interpolation: sums of a few weighted elements or rows of an image.
+// Interpolation: weighted sums of a few elements or rows of an image.
 
 namespace onnxgrad::ops::weighted {
 
-/// `taps` lists of `count` entries each, `stride` entries apart.
+/// Tap lists: `taps` rows of `count` entries each, with row stride `stride`.
 template <class T>
 struct Taps {
   const std::int32_t* indices = nullptr;
@@ -16,17 +16,16 @@ struct Taps {
   std::int64_t stride = 0;
 };
 
-// Gathers are loops over single loads, which many processors do faster than gather instructions
-// (those of AMD, those of Intel since the change of their microcode against "gather data
-// sampling").
+// Gathers are loops of scalar loads, which many processors run faster than gather instructions
+// (AMD's, and Intel's since the microcode update against "gather data sampling").
 
 namespace detail {
 
 template <class T>
 void gather(const T* __restrict x, const std::int32_t* __restrict indices, std::int64_t count,
             T* __restrict y) {
-  // Points next to each other mostly read elements next to each other: the next ones, which the
-  // caller reads after those of other channels.
+  // Prefetches the elements that the next points read in the next channels: adjacent points mostly
+  // read adjacent elements.
   constexpr std::int64_t kLine = 64 / sizeof(T);
   std::int64_t o = 0;
   for (; o + kLine <= count; o += kLine) {
@@ -53,8 +52,8 @@ void gather_sums(const T* __restrict x, const Taps<T>& taps, std::int64_t count,
 
 }  // namespace detail
 
-/// y[o] = sum over t of weights[t][o] * x[indices[t][o]], o in [0, count). At least one tap; no
-/// overlap.
+/// y[o] = sum over t of weights[t][o] * x[indices[t][o]], o in [0, count). At least one tap; x and
+/// y do not overlap.
 template <class T>
 void gather_sums(const T* x, const Taps<T>& taps, std::int64_t count, T* y) {
   if (taps.weights == nullptr) {

@@ -21,7 +21,7 @@ using Tag = hn::ScalableTag<T>;
 template <class T>
 inline constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 
-// The first `count` elements, up to a vector, without reading behind them.
+// Loads the first `count` elements, up to a vector, without reading behind them.
 template <class T>
 HWY_INLINE hn::Vec<Tag<T>> load_some(const T* from, std::int64_t count) {
   const Tag<T> d;

@@ -41,15 +41,16 @@ std::vector<Value*> operands(Value* dloss, Value* rows, Value* labels, Value* we
   return inputs;
 }
 
-// True for the rows that are ignored; nullptr: there are none.
+// Returns true for the rows that are ignored; nullptr if there is no ignore_index.
 Value* ignored_rows(GraphBuilder& g, const CrossEntropyAttrs& attrs, Value* labels) {
   if (!attrs.ignore_index) return nullptr;
   return g.equal(labels, g.cast_like(g.int_scalar(*attrs.ignore_index), labels));
 }
 
-// Of `rows`, log p or the input of NegativeLogLikelihoodLoss, and n_i = -rows[i, label_i]:
-//   dw[c] = sum of dloss_i n_i over the rows i of class c that are not ignored,
-// where for the mean, L = sum(w_i n_i) / W with W = sum(w_i) over those rows, dloss_i n_i is
+// Gradient of the class weights. With `rows` = log p or the input of NegativeLogLikelihoodLoss and
+// n_i = -rows[i, label_i]:
+//   dw[c] = sum of dloss_i n_i over the rows i of class c that are not ignored.
+// For the mean, L = sum(w_i n_i) / W with W = sum(w_i) over those rows, and dloss_i n_i becomes
 //   dloss (n_i - L) / W.
 Value* class_weight_gradient(VjpContext& ctx, GraphBuilder& g, Value* rows) {
   const CrossEntropyAttrs attrs = CrossEntropyAttrs::read(ctx.node());
@@ -72,8 +73,8 @@ Value* class_weight_gradient(VjpContext& ctx, GraphBuilder& g, Value* rows) {
   return add_at_positions(g, labels, g.mul(part, dloss), weights);
 }
 
-// With log p as the second output: d scores = (p - onehot) * factor_i of dloss (see grad_body),
-// plus, for a cotangent v of log p: v - p * sum(v over classes).
+// d scores = (p - onehot) * factor_i of dloss (see grad_body), plus, for a cotangent v of the
+// second output log p: v - p * sum(v over classes).
 std::vector<Value*> softmax_cross_entropy_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* log_prob = ctx.require_output(1);
   Value* grad = nullptr;
@@ -118,7 +119,7 @@ std::string grad_key(const CrossEntropyAttrs& attrs, bool has_weights) {
   return has_weights ? key + "_weighted" : key;
 }
 
-// The weight of each row, [N, D...]; nullptr: all are 1.
+// Returns the weight of each row, [N, D...]; nullptr if all are 1.
 Value* row_weights(FunctionBody& f, Value* like, Value* labels, Value* ignored, Value* weights) {
   Value* rows = nullptr;
   if (weights != nullptr) {
@@ -129,10 +130,10 @@ Value* row_weights(FunctionBody& f, Value* like, Value* labels, Value* ignored, 
   return f.op("Where", {ignored, f.scalar_like(like, 0), rows});
 }
 
-// From (dloss, rows, labels) or (dloss, rows, labels, weights), rows being log p or the input of
-// NegativeLogLikelihoodLoss (of which only the shape is read):
-//   (p - onehot) * factor  or  -onehot * factor,  with factor_i = dloss_i * w_i, where for the mean
-//   dloss is divided by the sum of all w_i.
+// Gradient of the scores as a function of (dloss, rows, labels) or (dloss, rows, labels, weights),
+// where rows is log p or the input of NegativeLogLikelihoodLoss (only its shape is read):
+//   (p - onehot) * factor  or  -onehot * factor,  with factor_i = dloss_i * w_i;
+// for the mean, dloss is divided by the sum of all w_i.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                        const std::vector<Attribute>& attributes) {
   ir::Node node;
@@ -151,7 +152,7 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& in
     ignored =
         f.op("Equal", {labels, f.op("CastLike", {f.int_scalar(*attrs.ignore_index), labels})});
     labels = f.op("Where", {ignored, f.op("CastLike", {f.int_scalar(0), labels}), labels});
-    if (is_softmax) {  // their gradient is 0 even where their scores are NaN
+    if (is_softmax) {  // ignored rows have gradient 0 even if their scores are NaN
       rows = f.op("Where", {f.unsqueeze(ignored, {1}), f.scalar_like(rows, 0), rows});
     }
   }
@@ -196,7 +197,7 @@ void register_cross_entropy(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0, 2},
                 .attributes = attribute_specs(),
                 .vjp = negative_log_likelihood_vjp});
-  // Second derivatives go through the bodies.
+  // The gradient functions have no rule: second derivatives go through their bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "SoftmaxCrossEntropyLossGrad",
                 .attributes = attribute_specs(),

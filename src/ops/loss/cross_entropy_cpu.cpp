@@ -13,9 +13,9 @@
 #include "ops/loss/cross_entropy.h"
 #include "ops/nn/softmax_rows.h"
 
-// Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients, plain
-// ones and ones for contiguous rows. A row's elements are `inner` apart: scores [batch, classes,
-// inner], labels [batch, inner].
+// Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients: reference
+// kernels, and SIMD kernels for contiguous rows. The elements of a row have stride `inner`: scores
+// [batch, classes, inner], labels [batch, inner].
 
 namespace onnxgrad::ops::cross_entropy_cpu {
 
@@ -32,19 +32,19 @@ struct LossTask {
   std::int64_t classes = 0;
   std::int64_t inner = 1;
   bool labels_are_int32 = false;
-  int scores = 0;  ///< of the gradients: log p, or the input
+  int scores = 0;  ///< argument; of a gradient: log p, or the input of the loss
   int labels = 1;
   int weights = -1;
   int dloss = -1;
-  int result = -1;  ///< the loss, or the gradient
+  int result = -1;  ///< argument of the loss, or of the gradient
   int log_prob = -1;
-  int log_sums = -1;  ///< of the fused operators: log(sum(exp(scores))) of each row
+  int log_sums = -1;  ///< fused operators only: log(sum(exp(scores))) of each row
   int scratch = -1;
   int threads = 1;
-  // Of the fused operators: conversions of scores, and of the gradient, that are halves.
+  // Conversions of f16/bf16 scores and gradients, for the fused operators; nullptr: float32.
   device::ConvertFn widen = nullptr;
   device::ConvertFn narrow = nullptr;
-  std::int64_t lines = 0;  ///< in scratch: where each thread has a row in float32
+  std::int64_t lines = 0;  ///< offset in the scratch of one float32 row per thread
   std::string node;
 
   std::int64_t rows() const { return batch * inner; }
@@ -61,7 +61,7 @@ struct LossTask {
                    : "Give rows that should be ignored the label set by ignore_index."});
 }
 
-// The label of a row; -1 if the row is ignored. Throws: DataError.
+// Returns the label of a row; -1 if the row is ignored. Throws: DataError.
 std::int64_t label_of(const LossTask& task, const std::byte* labels, std::int64_t row) {
   const std::int64_t label = task.labels_are_int32
                                  ? reinterpret_cast<const std::int32_t*>(labels)[row]
@@ -150,8 +150,8 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
   });
 }
 
-// The weight of each row into `weights_out`, the label (-1: ignored) into `labels_out`; returns the
-// sum of the weights. Throws: DataError.
+// Writes the weight of each row to `weights_out` and its label (-1: ignored) to `labels_out`;
+// returns the sum of the weights. Throws: DataError.
 template <std::floating_point T>
 double read_rows(const LossTask& task, std::byte* const* args, T* weights_out,
                  std::int64_t* labels_out) {
@@ -166,7 +166,7 @@ double read_rows(const LossTask& task, std::byte* const* args, T* weights_out,
   return total;
 }
 
-// Scratch of the kernels for contiguous rows: labels, then a number per row, then another.
+// Scratch of the kernels for contiguous rows: labels, weights, and one more scalar per row.
 template <std::floating_point T>
 struct RowScratch {
   std::int64_t* labels;
@@ -182,7 +182,7 @@ struct RowScratch {
   }
 };
 
-// Calls f(first row, number of rows, thread) for the share of each thread.
+// Splits the rows among the threads: calls f(first row, number of rows, thread) for each chunk.
 template <class F>
 void share_rows(const LossTask& task, const F& f) {
   device::on_threads(task.threads, [&](const device::Share& share) {
@@ -191,7 +191,7 @@ void share_rows(const LossTask& task, const F& f) {
   });
 }
 
-// Like run_loss, for softmax over contiguous rows.
+// Computes the loss as run_loss does, for softmax over contiguous rows.
 template <std::floating_point T>
 void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LossTask*>(data);
@@ -227,7 +227,8 @@ void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
   if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<T>(sum / total);
 }
 
-// The weight of each row times what its loss is multiplied by; the labels too.
+// Fills labels and weights of the rows; each weight is multiplied by the cotangent of the row's
+// loss.
 template <std::floating_point T>
 RowScratch<T> read_factors(const LossTask& task, std::byte* const* args) {
   const T* dloss = reinterpret_cast<const T*>(args[task.dloss]);
@@ -242,7 +243,7 @@ RowScratch<T> read_factors(const LossTask& task, std::byte* const* args) {
   return scratch;
 }
 
-// Like run_grad, for softmax over contiguous rows.
+// Computes the gradient as run_grad does, for softmax over contiguous rows.
 template <std::floating_point T>
 void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LossTask*>(data);
@@ -258,12 +259,12 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
   });
 }
 
-// A thread's row of scores in float32.
+// Returns the thread's float32 buffer for one row of scores.
 float* line_of(const LossTask& task, std::byte* const* args, std::int64_t thread) {
   return reinterpret_cast<float*>(args[task.scratch] + task.lines) + thread * task.classes;
 }
 
-// Like run_loss_rows with sums, from scores that are halves.
+// Computes loss and sums as run_loss_rows does, from f16 or bf16 scores.
 void run_loss_halves(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LossTask*>(data);
   const auto* scores = reinterpret_cast<const std::uint16_t*>(args[task.scores]);
@@ -291,7 +292,7 @@ void run_loss_halves(const void* data, std::byte* const* args, const Launch&) {
   if (task.attrs.reduction == Reduction::kMean) loss[0] = static_cast<float>(sum / total);
 }
 
-// Like run_grad_rows from sums; scores, gradient or both are halves.
+// Computes the gradient from sums as run_grad_rows does; scores, gradient or both are f16 or bf16.
 void run_grad_halves(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LossTask*>(data);
   const auto scratch = read_factors<float>(task, args);
@@ -332,7 +333,8 @@ Dims label_dims(const Dims& scores) {
   return Dims(std::move(dims));
 }
 
-// Reads the shapes; `first` is the argument of the scores, `result` that of the first output.
+// Fills a task from the shapes; `first` is the argument of the scores, `result` of the first
+// output.
 LossTask make_task(const KernelRequest& request, int first) {
   const Dims& scores = request.inputs[static_cast<std::size_t>(first)].dims;
   const auto labels = static_cast<std::size_t>(first) + 1;
@@ -374,7 +376,7 @@ int row_threads(const LossTask& task, int most) {
       std::clamp<std::int64_t>(task.rows() * task.classes / kParallelScores, 1, most));
 }
 
-// With space for RowScratch.
+// Offers a kernel for contiguous rows, with RowScratch as scratch.
 KernelOffer offer_rows(const KernelRequest& request, LossTask task, opdef::KernelFn for_float,
                        opdef::KernelFn for_double) {
   task.threads = row_threads(task, request.threads);
@@ -392,7 +394,7 @@ LossTask loss_task(const KernelRequest& request) {
   return task;
 }
 
-// A loss checks its labels; its gradient reads the same ones after it.
+// Adds the check of the labels to a loss; its gradient reads the same labels, already checked.
 KernelOffer with_label_check(KernelOffer offer) {
   offer.kernel.checks = {{.input = 1}};
   return offer;
@@ -408,7 +410,7 @@ KernelOffer offer_loss_rows(const KernelRequest& request) {
       offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>));
 }
 
-// With space for a row of each thread; the rest is float32.
+// Offers a kernel for f16 or bf16 scores, with a float32 row per thread as additional scratch.
 KernelOffer offer_halves(const KernelRequest& request, LossTask task, opdef::KernelFn fn) {
   task.threads = row_threads(task, request.threads);
   task.lines = (RowScratch<double>::bytes(task.rows()) + 63) / 64 * 64;
@@ -480,7 +482,7 @@ void register_cross_entropy_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "SoftmaxCrossEntropyLoss", 10, offer_loss_rows);
   registry.add(ir::kFunctionDomain, "SoftmaxCrossEntropyLossGrad", 10, offer_grad_rows);
   registry.add(ir::kFunctionDomain, "NegativeLogLikelihoodLossGrad", 0, offer_grad);
-  // passes/keep_log_sums.cpp
+  // Operator of passes/keep_log_sums.cpp.
   registry.add(ir::kFusedDomain, "SoftmaxCrossEntropyLoss", 0, offer_loss_with_sums);
   registry.add(ir::kFusedDomain, "SoftmaxCrossEntropyLossGrad", 0, offer_grad_from_sums);
 }

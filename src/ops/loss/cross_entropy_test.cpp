@@ -45,7 +45,7 @@ std::vector<OpCase> cross_entropy_cases() {
                            integers({2, 2, 2}, 0, 2)));
       cases.push_back(weighted(cases.back(), 3));
     }
-    // Wide enough that a plan stores one number per row instead of log p
+    // Enough classes that a plan stores one scalar per row instead of log p
     // (passes/keep_log_sums.cpp).
     for (const std::string reduction : {"none", "sum", "mean"}) {
       const std::string reduce = "<reduction = \"" + reduction + "\", ignore_index = 5> ";
@@ -71,7 +71,7 @@ std::vector<OpCase> cross_entropy_cases() {
     cases.push_back(weighted(cases.back(), 4));
     cases.push_back(weighted(loss(op, "class_without_rows", "", {3, 4}, ints({1, 3, 1}).fed()), 4));
   }
-  // A row that is left out may hold anything.
+  // An ignored row may hold any values.
   OpCase masked = loss("SoftmaxCrossEntropyLoss", "ignore_masked", "<ignore_index = 3> ", {2, 3},
                        values({3, 1}, {2}, DataType::kInt64));
   masked.inputs[0] = values({-kInfinity, -kInfinity, -kInfinity, 0.5, -0.5, 1}, {2, 3});
@@ -125,7 +125,7 @@ std::vector<ErrorCase> cross_entropy_error_cases() {
 
 namespace cross_entropy {
 
-// The loss and its gradient for 33 rows, some of them ignored.
+// Compares the kernels on the loss and gradient of 33 rows, some of them ignored.
 void compare_kernels(std::int64_t classes, const std::string& reduction, bool wants_log_prob) {
   constexpr auto kFloat = DataType::kFloat32;
   const std::vector<ir::Attribute> attributes = {

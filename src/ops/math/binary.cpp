@@ -3,8 +3,9 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Element-wise operators of two broadcast inputs: rows of the table at the end. The engine sums a
-// gradient to its input's shape, so rules assume equal shapes. c: output, dc: its cotangent.
+// Element-wise operators with two broadcast inputs: rows of the table at the end of this file. The
+// engine sums a gradient to its input's shape, so rules assume equal shapes. c: output, dc: its
+// cotangent.
 
 namespace onnxgrad::ops::binary_op {
 namespace {
@@ -43,7 +44,7 @@ std::vector<Value*> div_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {da, ctx.needs(1) ? g.neg(g.mul(da, ctx.output(0))) : nullptr};
 }
 
-// dc p x^(p - 1), with the zero of p = 0 kept at x = 0, where x^(p - 1) is infinite.
+// Returns dc p x^(p - 1), and 0 for p = 0 even at x = 0, where x^(p - 1) is infinite.
 Value* power_base_gradient(VjpContext& ctx, GraphBuilder& g) {
   Value* dc = ctx.cotangent(0);
   Value* x = ctx.input(0);
@@ -71,8 +72,8 @@ std::vector<Value*> pow_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {dx, dp};
 }
 
-// c = a - b trunc(a / b);  da = dc, db = -dc trunc(a / b): fmod = 1, see lower_mod. Zero where
-// a / b is not finite, since c is a, or no number.
+// c = a - b trunc(a / b);  da = dc, db = -dc trunc(a / b): fmod = 1, see lower_mod. db is zero
+// where a / b is not finite, since c is then a or NaN.
 std::vector<Value*> mod_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dc = ctx.cotangent(0);
   if (!ctx.needs(1)) return {dc, nullptr};
@@ -83,8 +84,8 @@ std::vector<Value*> mod_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {dc, keep_where(g, g.less(g.abs(quotient), infinity), db)};
 }
 
-// Floating a - b floor(a / b), introduced in opset 28: the remainder with the sign of a, plus b
-// where that is not the sign of b.
+// Lowers the floating-point a - b floor(a / b) of opset 28: the remainder with the sign of a, plus
+// b where that sign differs from b's.
 std::optional<std::vector<Value*>> lower_mod(const Node& node, GraphBuilder& g) {
   Value* a = node.inputs.at(0);
   Value* b = node.inputs.at(1);

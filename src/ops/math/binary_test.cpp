@@ -29,7 +29,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Away from zero, so that quotients, powers and comparisons are smooth; ranges of a and b differ.
+// Operands away from zero, so that quotients, powers and comparisons are smooth; the ranges of a
+// and b differ.
 OpCase floating(const std::string& op, const Shapes& shapes) {
   return {.name = lower(op.substr(0, op.find(' '))) + "_" + shapes.name,
           .model = "c = " + op + " (a, b)",
@@ -74,7 +75,7 @@ void add_integer_arithmetic(std::vector<OpCase>& cases) {
 }
 
 void add_powers(std::vector<OpCase>& cases) {
-  // Exponents that the rule knows by value, and integer ones.
+  // Constant exponents that the rule handles specially, and integer ones.
   for (const double exponent : {0.0, 1.0, 2.0, 0.5, -1.5, 3.0}) {
     cases.push_back({.name = "pow_constant_" + std::to_string(cases.size()),
                      .model = "c = Pow (a, b)",
@@ -112,7 +113,7 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "mod_fmod_signs",
                    .model = "c = Mod <fmod = 1> (a, b)",
                    .inputs = {values({5.3, -5.3, 5.3, -5.3}, {4}), values({2, 2, -2, -2}, {4})}});
-  // Of opset 28: a - b floor(a / b).
+  // Mod of opset 28: a - b floor(a / b).
   cases.push_back({.name = "mod_floor",
                    .model = "c = Mod (a, b)",
                    .inputs = {values({-4.25, 4.25, -4.25, 4.25, 0.5, -0.5}, {6}),

@@ -2,7 +2,7 @@
 #include "ops/rules.h"
 
 // Operators on the bits of integers. BitShift is for unsigned integers here; for signed ones, which
-// came with opset 28, an upgrade rule writes it with these.
+// opset 28 added, an upgrade rule writes it with these operators.
 
 namespace onnxgrad::ops::bitwise_op {
 

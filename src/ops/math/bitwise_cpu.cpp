@@ -9,8 +9,8 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// One loop for all: over rows of the broadcast space, along which an operand lies densely or stays
-// the same element.
+// One loop for all operators: over rows of the broadcast space, along which an operand is dense or
+// has stride 0.
 
 namespace onnxgrad::ops::bitwise_cpu {
 namespace {
@@ -19,7 +19,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 
 struct BitwiseData {
-  device::Space space;  // operands a and b; of one operand, b is a again
+  device::Space space;  // operands a and b; for one operand, b is a
   int second_arg = 1;
   int output_arg = 2;
 };
@@ -48,7 +48,7 @@ struct Not {
     return static_cast<T>(~a);
   }
 };
-// Bits that are shifted by the width or more are gone.
+// Shifts by the width or more yield 0.
 struct Left {
   template <class T>
   static T apply(T a, T b) {

@@ -5,8 +5,8 @@
 #include "ops/rules.h"
 
 // Det of matrices [..., n, n]:  d det(X) / dX = C, the cofactors: C_ij = (-1)^(i + j) times the
-// determinant of X without row i and column j. They exist for singular matrices as well, for which
-// det(X) X^-T does not.
+// determinant of X without row i and column j. Cofactors exist for singular matrices too, unlike
+// det(X) X^-T.
 
 namespace onnxgrad::ops::det_op {
 namespace {
@@ -19,7 +19,7 @@ std::vector<Value*> det_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.mul(g.unsqueeze(ctx.cotangent(0), {-1, -2}), cofactors)};
 }
 
-// From x: the determinants of the minors, taken by Gather.
+// Computes the cofactors of x: determinants of the minors, which are gathered.
 ir::Function cofactors_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
                             const std::vector<ir::Attribute>& attributes) {
   FunctionBody f(base_name, "minors", attributes);
@@ -27,7 +27,7 @@ ir::Function cofactors_body(std::string_view base_name, const std::vector<Value*
   Value* shape = f.shape_of(x);
   Value* n =
       f.op("Slice", {shape, f.ints({-1}), f.ints({std::numeric_limits<std::int64_t>::max()})});
-  Value* count = f.op("ReduceProd", {f.dims_of(x, 0, -2)});  // -1 does not go with matrices of 0
+  Value* count = f.op("ReduceProd", {f.dims_of(x, 0, -2)});  // -1 is not allowed for empty matrices
   Value* matrices = f.reshape(x, f.concat({count, n, n}, 0));
   const auto range = [&](Value* stop) {
     return f.op("Range", {f.int_scalar(0), f.squeeze(stop, {0}), f.int_scalar(1)});

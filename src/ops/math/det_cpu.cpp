@@ -11,9 +11,9 @@
 
 // Det and Cofactors of matrices [..., n, n], by Gaussian elimination in double precision.
 //
-// Det pivots by rows. Cofactors pivot by rows and columns, P X Q = L U, so that what is small comes
-// last: C(X) = det(P) det(Q) P^T C(L) C(U) Q^T, where C(L) = L^-T. C(U) divides by all pivots but
-// the last, which may be zero; if one before it is zero too, all cofactors are zero.
+// Det pivots by rows. Cofactors pivot by rows and columns, P X Q = L U, so that the smallest pivots
+// come last: C(X) = det(P) det(Q) P^T C(L) C(U) Q^T, where C(L) = L^-T. C(U) divides by all pivots
+// except the last, which may be zero; if an earlier one is zero too, all cofactors are zero.
 
 namespace onnxgrad::ops::det_cpu {
 namespace {
@@ -38,8 +38,8 @@ bool is_finite(const double* a, std::int64_t n) {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-// Subtracts multiples of row k from the rows below it, 0 too: 0 times NaN or infinity is NaN. The
-// factors stay where the zeros would be.
+// Subtracts multiples of row k from the rows below it, zero multiples too, since 0 times NaN or
+// infinity is NaN. The factors are stored in place of the eliminated elements.
 void eliminate(double* a, std::int64_t n, std::int64_t k) {
   for (std::int64_t i = k + 1; i < n; ++i) {
     const double factor = a[i * n + k] / a[k * n + k];
@@ -69,11 +69,12 @@ double det_of(double* a, std::int64_t n) {
 }
 
 struct Factors {
-  std::int64_t rank = 0;  ///< pivots that are not zero; elimination ends there
-  double sign = 1;        ///< of both permutations
+  std::int64_t rank = 0;  ///< nonzero pivots; elimination stops there
+  double sign = 1;        ///< sign of both permutations
 };
 
-// P X Q = L U in place; rows[i] and columns[j] say where row i and column j of P X Q come from.
+// Factorizes P X Q = L U in place; rows[i] and columns[j] are the original row i and column j of P
+// X Q.
 Factors factorize(double* a, std::int64_t n, std::int64_t* rows, std::int64_t* columns) {
   Factors factors;
   for (std::int64_t i = 0; i < n; ++i) rows[i] = columns[i] = i;
@@ -105,10 +106,10 @@ Factors factorize(double* a, std::int64_t n, std::int64_t* rows, std::int64_t* c
   return factors;
 }
 
-// adj(U) = det(U) U^-1 column by column into `v` [n, n], by back substitution. In the last column
-// det(U) / u_nn is the product of the other pivots.
+// Computes adj(U) = det(U) U^-1 column by column into `v` [n, n], by back substitution. In the last
+// column, det(U) / u_nn is the product of the other pivots.
 void adjugate_upper(const double* u, std::int64_t n, double* v) {
-  double others = 1;  // all pivots but the last
+  double others = 1;  // product of all pivots but the last
   for (std::int64_t k = 0; k + 1 < n; ++k) others *= u[k * n + k];
   const double last = u[n * n - 1];
   for (std::int64_t j = 0; j < n; ++j) {
@@ -122,7 +123,7 @@ void adjugate_upper(const double* u, std::int64_t n, double* v) {
   }
 }
 
-// v becomes v L^-1: columns from the last to the first.
+// Replaces v by v L^-1, from the last column to the first.
 void divide_by_lower(const double* a, std::int64_t n, double* v) {
   for (std::int64_t i = 0; i < n; ++i) {
     double* row = v + i * n;

@@ -16,7 +16,8 @@ std::vector<OpCase> det_cases() {
   add("one", uniform({1, 1}, -1, 1));
   add("ones", uniform({4, 1, 1}, -1, 1));
   add("no_matrices", uniform({0, 3, 3}, -1, 1));
-  // Of rank n - 1, whose cofactors are not zero, and of less, where all are but for n = 2.
+  // Singular matrices: of rank n - 1, with nonzero cofactors, and of lower rank, whose cofactors
+  // are all zero unless n = 2.
   add("singular", values({1, 2, 3, 2, 4, 6, 1, 0, 1}, {3, 3}));
   add("singular_row", values({0, 0, 0, 2, 4, 6, 1, 0, 1}, {3, 3}));
   add("singular_two", values({1, 2, 2, 4}, {2, 2}));

@@ -9,10 +9,10 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Einsum is written as products when a model is loaded: diagonals of repeated letters are taken,
-// letters that one operand has alone are summed, then two operands at a time become one, by a
-// matrix product where a sum runs over letters of both, else by an element-wise product. It needs
-// neither a kernel nor a rule, and a product of any form runs as fast as MatMul.
+// Einsum is rewritten as matrix products when a model is loaded: diagonals of repeated letters are
+// taken, letters that only one operand has are summed, then two operands at a time are contracted:
+// by a matrix product if a sum runs over letters of both, else by an element-wise product. It needs
+// neither a kernel nor a rule, and every contraction runs as fast as MatMul.
 //
 // A term is a list of letters, one per axis. An ellipsis stands for letters of its own, which
 // broadcast; they are counted from the last axis that it covers.
@@ -23,7 +23,7 @@ namespace {
 using Letter = int;
 using Term = std::vector<Letter>;
 
-constexpr Letter kFirstOfEllipsis = 1000;  // then one less towards the front
+constexpr Letter kFirstOfEllipsis = 1000;  // its last axis; one less per axis to the front
 constexpr Letter kEllipsis = -1;           // before its rank is known
 
 struct Operand {
@@ -45,7 +45,7 @@ struct Equation {
 
 bool contains(const Term& term, Letter letter) { return std::ranges::count(term, letter) > 0; }
 
-// The characters are checked when a model is loaded (onnx/node_rules).
+// Parses a term; onnx/node_rules checks the characters when a model is loaded.
 Term read_term(std::string_view text) {
   Term term;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -59,7 +59,8 @@ Term read_term(std::string_view text) {
   return term;
 }
 
-// Without "->": the ellipsis, then the letters that occur once, upper case first.
+// Returns the output term if "->" is absent: the ellipsis, then the letters that occur once, upper
+// case first.
 Term implicit_output(const std::vector<Term>& inputs) {
   std::multiset<Letter> letters;
   for (const Term& term : inputs) letters.insert(term.begin(), term.end());
@@ -106,7 +107,8 @@ Term with_ellipsis(const Term& term, std::size_t count) {
   return result;
 }
 
-// Gives each ellipsis its letters. False if the rank of an operand that has one is not known.
+// Gives each ellipsis its letters. Returns false if the rank of an operand with an ellipsis is not
+// known.
 bool expand_ellipses(const Node& node, Equation& equation) {
   std::size_t longest = 0;
   for (std::size_t i = 0; i < equation.inputs.size(); ++i) {
@@ -128,7 +130,7 @@ bool expand_ellipses(const Node& node, Equation& equation) {
   return true;
 }
 
-// Sizes are numbers where they are known, else values of the graph.
+// Returns the product of the sizes of axes [first, last), int64 [1]: a constant if all are known.
 Value* product_of_dims(GraphBuilder& g, Value* x, std::size_t first, std::size_t last) {
   std::int64_t known = 1;
   Value* product = nullptr;
@@ -144,7 +146,7 @@ Value* product_of_dims(GraphBuilder& g, Value* x, std::size_t first, std::size_t
   return known == 1 ? product : g.mul(product, g.ints({known}));
 }
 
-// A reshape whose parts are int64 [n] values; constants where all are.
+// Reshapes to the concatenation of `parts`, int64 [n] values; the shape is constant if all are.
 Value* reshape_to(GraphBuilder& g, Value* x, const std::vector<Value*>& parts) {
   std::vector<std::int64_t> dims;
   for (const Value* part : parts) {
@@ -182,7 +184,7 @@ bool Contraction::is_needed(Letter letter, const std::vector<Operand>& others) c
          std::ranges::any_of(others, [&](const Operand& x) { return contains(x.term, letter); });
 }
 
-// Letters of the output as they stand there, then the others.
+// Sorts the letters of the output in their order there, then the others.
 Term Contraction::in_output_order(Term term) const {
   std::ranges::stable_sort(term, {}, [&](Letter letter) {
     return std::ranges::find(output_, letter) - output_.begin();
@@ -199,8 +201,8 @@ Operand Contraction::permuted(Operand x, const Term& term) {
   return {g_.transpose(x.value, perm), term};
 }
 
-// x[..., i, i]: both axes are brought to the end and become one of n * n elements, of which each
-// (n + 1)-th is taken.
+// Takes the diagonal of x[..., i, i]: both axes are moved to the end and merged into one of n * n
+// elements, of which every (n + 1)-th is taken.
 Operand Contraction::without_repeats(Operand x) {
   for (std::size_t i = 0; i < x.term.size(); ++i) {
     const auto again =
@@ -221,12 +223,12 @@ Operand Contraction::without_repeats(Operand x) {
     for (std::size_t axis = 0; axis < rest.size(); ++axis) {
       shape.push_back(product_of_dims(g_, matrices, axis, axis + 1));
     }
-    // Throws where the two sizes differ: a reshape keeps the number of elements.
+    // Throws at run time if the two sizes differ, since a reshape keeps the number of elements.
     shape.push_back(g_.mul(n, n));
     if (const auto number = constant_ints(n))
       shape.back() = g_.ints({number->front() * number->front()});
     Value* flat = reshape_to(g_, matrices, shape);
-    // One list of places for each matrix: the gradient is then added in place.
+    // One list of indices for all matrices: the gradient is then added in place.
     Value* places = g_.mul(range_value(g_, g_.ints({0}), n), g_.add(n, g_.ints({1})));
     shape.back() = n;
     places = g_.expand(places, shape.size() == 1 ? n : g_.concat(shape, 0));
@@ -238,7 +240,7 @@ Operand Contraction::without_repeats(Operand x) {
   return x;
 }
 
-// Summed over the letters that nobody else has.
+// Sums `x` over the letters that neither `others` nor the output have.
 Operand Contraction::summed(Operand x, const std::vector<Operand>& others) {
   std::vector<std::int64_t> axes;
   Term rest;
@@ -252,7 +254,7 @@ Operand Contraction::summed(Operand x, const std::vector<Operand>& others) {
   return {g_.reduce_sum(x.value, axes, /*keepdims=*/false), std::move(rest)};
 }
 
-// x [batch..., middle..., last...] with the axes of each of the two groups made one.
+// Merges the axes of each of the last two groups of x [batch..., middle..., last...] into one.
 Value* Contraction::merged(const Operand& x, std::size_t batch, std::size_t middle,
                            std::size_t last) {
   if (middle == 1 && last == 1) return x.value;
@@ -265,7 +267,7 @@ Value* Contraction::merged(const Operand& x, std::size_t batch, std::size_t midd
   return reshape_to(g_, x.value, shape);
 }
 
-// [batch..., own of a..., sum...] times [batch..., sum..., own of b...].
+// Multiplies [batch..., own of a..., sum...] by [batch..., sum..., own of b...].
 Operand Contraction::matrix_product(const Operand& a, const Operand& b, const Term& batch,
                                     const Term& sum) {
   const auto own = [&](const Operand& x) {
@@ -286,8 +288,8 @@ Operand Contraction::matrix_product(const Operand& a, const Operand& b, const Te
   const Operand left = permuted(a, joined(batch, own_a, sum));
   const Operand right = permuted(b, joined(batch, sum, own_b));
   const Term term = joined(batch, own_a, own_b);
-  // MatMul takes any number of rows as they are, and vectors; but onnxruntime 1.31 is wrong where
-  // it merges a Transpose into a product with a vector.
+  // MatMul takes any number of rows without a reshape, and vectors; but onnxruntime 1.31 computes
+  // wrong results where it fuses a Transpose into a product with a vector.
   const bool has_vector = own_a.empty() || own_b.empty();
   const bool is_plain = left.value == a.value && right.value == b.value;
   if (batch.empty() && sum.size() == 1 && own_b.size() <= 1 && (is_plain || !has_vector)) {
@@ -360,7 +362,8 @@ Operand Contraction::contract(Operand a, Operand b, const std::vector<Operand>& 
   own += b.term.size() - batch.size() - sum.size();
   batch = in_output_order(std::move(batch));
   if (sum.empty() || own == 0 || is_broadcast_sum) return elementwise_product(a, b, sum);
-  // The one whose letters come first in the output gives the rows. A vector goes to the side where
+  // The operand whose letters come first in the output provides the rows. A vector goes to the side
+  // that avoids a transposition of the other operand.
   // the other one need not be transposed.
   const auto own_letters = [&](const Operand& x) {
     return x.term.size() - batch.size() - sum.size();
@@ -385,7 +388,7 @@ Operand Contraction::contract(Operand a, Operand b, const std::vector<Operand>& 
   return matrix_product(a, b, batch, sum);
 }
 
-// The two whose product is smallest, as far as sizes are known.
+// Returns the two operands with the smallest product, as far as sizes are known.
 std::pair<std::size_t, std::size_t> Contraction::next_pair(
     const std::vector<Operand>& operands) const {
   std::pair<std::size_t, std::size_t> best{0, 1};
@@ -403,7 +406,7 @@ std::pair<std::size_t, std::size_t> Contraction::next_pair(
           const Letter letter = x->term[axis];
           if (!is_needed(letter, others) || !seen.insert(letter).second) continue;
           const auto dim = known_dim(x->value, static_cast<std::int64_t>(axis));
-          size *= static_cast<double>(dim.value_or(64));  // a guess
+          size *= static_cast<double>(dim.value_or(64));  // assumed size
         }
       }
       if (least < 0 || size < least) {
@@ -440,7 +443,7 @@ bool is_product_type(DataType dtype) {
   return is_floating(dtype) || dtype == DataType::kInt32 || dtype == DataType::kInt64;
 }
 
-// Integers that products and sums do not take are computed as int64, whose low bits they are.
+// Integer types that MatMul and ReduceSum lack are computed as int64, whose low bits they are.
 std::optional<std::vector<Value*>> lower_einsum(const Node& node, GraphBuilder& g) {
   Equation equation = read_equation(node);
   const DataType dtype = node.input(0)->dtype();

@@ -8,8 +8,8 @@
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
-// Gemm: C' = alpha op(A) op(B) + beta C with C broadcast to [m, n]. Rank 1: fast products of
-// float32 and float64. Rank 0: loops over all types that Gemm has.
+// Gemm: C' = alpha op(A) op(B) + beta C with C broadcast to [m, n]. Rank 1: BLAS-like kernel for
+// float32 and float64. Rank 0: reference loops for all types that Gemm has.
 
 namespace onnxgrad::ops::gemm_cpu {
 namespace {
@@ -24,7 +24,7 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                   node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
-  // With a scaled or added C it is rounded once: see passes/narrow_products.cpp.
+  // f16/bf16 Gemm is fused by passes/narrow_products.cpp, so that the result is rounded once.
   if (is_half(gemm->dtype)) return decline_dtype(request, gemm->dtype);
   ProductSpec spec{.gemm = *gemm};
   spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
@@ -41,17 +41,17 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   return offer_product(request, std::move(spec));
 }
 
-// The plain kernel.
+// Reference kernel.
 
 struct PlainData {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   double alpha = 1, beta = 0;
   std::int64_t c_row = 0, c_column = 0;  // strides
-  std::size_t output = 2;                // which argument
+  std::size_t output = 2;                // argument index
 };
 
-/// Integers wrap around.
+/// Accumulator type; unsigned for integers, which wrap around.
 template <class T, bool kIsInteger = std::is_integral_v<T>>
 struct PlainSumOf {
   using Type = std::make_unsigned_t<T>;
@@ -78,7 +78,8 @@ void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /
         sum += static_cast<Sum>(d.transpose_a ? a[k * d.m + i] : a[i * d.k + k]) *
                static_cast<Sum>(d.transpose_b ? b[j * d.k + k] : b[k * d.n + j]);
       }
-      // Factors are float attributes; an integer's product with one is truncated to an integer.
+      // Factors are float attributes; the product of an integer with one is truncated to an
+      // integer.
       const bool is_plain = d.alpha == 1 && (d.beta == 0 || d.beta == 1);
       const Sum addend = d.beta == 0 ? Sum(0) : static_cast<Sum>(c[i * d.c_row + j * d.c_column]);
       out[i * d.n + j] = is_plain

@@ -9,7 +9,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// dA = dC B^T, dB = A^T dC for matrices: the transposes are attributes of Gemm.
+// dA = dC B^T, dB = A^T dC for matrices; the transpositions are attributes of Gemm.
 std::vector<Value*> matrix_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dc = ctx.cotangent(0);
   const ir::Attribute trans_a{"transA", std::int64_t{1}};
@@ -18,8 +18,8 @@ std::vector<Value*> matrix_vjp(VjpContext& ctx, GraphBuilder& g) {
           ctx.needs(1) ? g.op("Gemm", {ctx.input(0), dc}, {trans_a}) : nullptr};
 }
 
-// A [..., m, k] with one matrix B [k, n]: dB = (A as [*, k])^T (dC as [*, n]) sums over the batch
-// inside one product.
+// A [..., m, k] with one matrix B [k, n]: dB = (A as [*, k])^T (dC as [*, n]), one matrix product
+// that also sums over the batch.
 Value* shared_matrix_gradient(Value* a, Value* dc, std::size_t rank_a, GraphBuilder& g) {
   const auto last = static_cast<std::int64_t>(rank_a) - 1;
   Value* rows = g.op("Flatten", {a}, {{"axis", last}});

@@ -15,20 +15,20 @@
 #include "ops/kernel_support.h"
 
 // MatMul: [..., m, k] x [..., k, n] with broadcast batch axes; a vector is a row (A) or a column
-// (B) whose axis C lacks. Rank 1: a product for each matrix of the batch, of float32 and float64;
-// of float16 and bfloat16, with a result of the same type or float32.
-// Rank 0: loops over all types that MatMul has.
+// (B) whose axis C lacks. Rank 1: one GEMM per matrix of the batch, for float32 and float64, and
+// for float16 and bfloat16 with a result of the same type or float32. Rank 0: reference loops for
+// all types that MatMul has.
 
 namespace onnxgrad::ops::matmul_cpu {
 namespace {
 
-/// The products of a MatMul: C[i] = A[a[i]] B[b[i]], in matrices.
+/// Batched GEMM: C[i] = A[a[i]] B[b[i]]; indices count matrices.
 struct Batch {
   std::int64_t m = 1, n = 1, k = 0;
   std::vector<std::int64_t> a, b;
 };
 
-/// Offsets, in matrices, of `dims`' batch axes broadcast to `full`.
+/// Returns the offsets, in matrices, of `dims`' batch axes broadcast to `full`.
 std::vector<std::int64_t> batch_offsets(const Dims& dims, const Dims& full) {
   const std::vector<std::int64_t> own = dims.strides();
   std::vector<std::int64_t> offsets;
@@ -63,7 +63,7 @@ std::optional<Batch> find_batch(const Dims& a, const Dims& b) {
   const Dims outer_a = outer(a);
   const Dims outer_b = outer(b);
   if (outer_b.num_elements() == 1 && outer_a.num_elements() > 0 && a.rank() > 1) {
-    batch.m *= outer_a.num_elements();  // one product
+    batch.m *= outer_a.num_elements();  // one GEMM
     batch.a = batch.b = {0};
     return batch;
   }
@@ -76,9 +76,9 @@ std::optional<Batch> find_batch(const Dims& a, const Dims& b) {
 struct BatchData {
   Batch batch = {};
   device::PreparedGemm gemm = {};
-  std::int64_t element_bytes = 0;  ///< of A and B
-  std::int64_t result_bytes = 0;   ///< of an element of C
-  std::int64_t scratch_bytes = 0;  ///< of one thread
+  std::int64_t element_bytes = 0;  ///< per element of A and B
+  std::int64_t result_bytes = 0;   ///< per element of C
+  std::int64_t scratch_bytes = 0;  ///< per thread
   int threads = 1;
 };
 
@@ -111,7 +111,7 @@ void run_batch_parallel(const void* data, std::byte* const* args, const opdef::L
   });
 }
 
-// Of matrices fuse_gemm makes products with an epilogue.
+// Returns true for batched f16/bf16 operands; single matrices are fused by fuse_gemm.
 bool multiplies_halves(const opdef::KernelRequest& request) {
   const opdef::TensorDesc& a = request.inputs[0];
   const opdef::TensorDesc& b = request.inputs[1];
@@ -147,7 +147,7 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   const auto count = static_cast<double>(batch->a.size());
   const double flops = 2.0 * count * static_cast<double>(batch->m) * static_cast<double>(batch->n) *
                        static_cast<double>(batch->k);
-  // Threads share the batch where it has enough products, else each product.
+  // Threads split the batch if it has enough matrices, else each GEMM.
   const bool shares_batch = request.threads > 1 && flops > kParallelFlops &&
                             batch->a.size() >= static_cast<std::size_t>(request.threads);
   BatchData data{.batch = *std::move(batch), .threads = shares_batch ? request.threads : 1};
@@ -166,7 +166,7 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   return offer;
 }
 
-// The plain kernel.
+// Reference kernel.
 
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;

@@ -5,9 +5,9 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Element-wise operators of one input: rows of the table at the end, each with its expression (what
-// the element-wise kernel computes) and its rule (x: input, y: output, dy: cotangent of y). Rules
-// read y instead of x if either works: the memory of x is then free after the operator.
+// Element-wise operators with one input: rows of the table at the end of this file, each with its
+// expression (for the element-wise kernel) and its rule (x: input, y: output, dy: cotangent of y).
+// Rules read y instead of x if either works: the memory of x is then free after the operator.
 
 namespace onnxgrad::ops::unary_op {
 namespace {
@@ -16,7 +16,7 @@ using opdef::ExprOp;
 using opdef::ExprProgram;
 using opdef::VjpContext;
 
-// What the rules of this file see.
+// Operands of the rules in this file.
 struct Unary {
   const Node& node;
   Value* x;
@@ -35,7 +35,7 @@ std::int32_t unary_expression(const Node&, const std::vector<std::int32_t>& oper
   return program.emit(kOp, operands[0]);
 }
 
-// 1 - v^2 and 1 + v^2.
+// Return 1 - v^2 and 1 + v^2.
 Value* one_minus_square(GraphBuilder& g, Value* v) {
   return g.sub(g.scalar_like(v, 1), g.mul(v, v));
 }
@@ -118,8 +118,8 @@ Value* leaky_relu_rule(const Unary& u, GraphBuilder& g) {
   const auto alpha = static_cast<double>(u.node.float_attribute("alpha"));
   return g.where(is_positive(g, u.x), u.dy, g.scale(u.dy, alpha));
 }
-// y = x < 0 ? alpha (e^x - 1) : x;  dx = x > 0 ? dy : dy (y + alpha): no exponential that
-// overflows.
+// y = x < 0 ? alpha (e^x - 1) : x;  dx = x > 0 ? dy : dy (y + alpha), without an exponential that
+// could overflow.
 Value* elu_rule(const Unary& u, GraphBuilder& g) {
   const auto alpha = static_cast<double>(u.node.float_attribute("alpha"));
   Value* slope = g.add(u.y, g.scalar_like(u.y, alpha));
@@ -142,7 +142,7 @@ Value* hard_sigmoid_rule(const Unary& u, GraphBuilder& g) {
   Value* inside = g.op("And", {is_positive(g, u.y), g.less(u.y, g.scalar_like(u.y, 1))});
   return keep_where(g, inside, g.scale(u.dy, alpha));
 }
-// y = x max(0, min(1, x / 6 + 1 / 2));  dx = dy (x / 3 + 1 / 2) within (-3, 3), else that of Relu.
+// y = x max(0, min(1, x / 6 + 1 / 2));  dx = dy (x / 3 + 1 / 2) within (-3, 3), else as for Relu.
 Value* hard_swish_rule(const Unary& u, GraphBuilder& g) {
   Value* inside = g.less(g.abs(u.x), g.scalar_like(u.x, 3));
   Value* slope = g.add(g.scale(u.x, 1.0 / 3), g.scalar_like(u.x, 0.5));
@@ -203,7 +203,7 @@ std::int32_t leaky_relu_expression(const Node& node, const std::vector<std::int3
   return program.emit(ExprOp::kSelect, is_negative, program.emit(ExprOp::kMul, alpha, x), x);
 }
 
-// x < 0 ? alpha (e^x - 1) : x, for Elu and Selu.
+// Emits x < 0 ? alpha (e^x - 1) : x, for Elu and Selu.
 std::int32_t emit_elu(std::int32_t x, double alpha, ExprProgram& program) {
   const std::int32_t is_negative = program.emit(ExprOp::kLess, x, program.constant(0));
   const std::int32_t exp_minus_one =
@@ -225,7 +225,7 @@ std::int32_t selu_expression(const Node& node, const std::vector<std::int32_t>& 
   return program.emit(ExprOp::kMul, program.constant(gamma), elu);
 }
 
-// max(0, min(1, alpha x + beta)), for HardSigmoid and HardSwish.
+// Emits max(0, min(1, alpha x + beta)), for HardSigmoid and HardSwish.
 std::int32_t emit_hard_sigmoid(std::int32_t x, double alpha, double beta, ExprProgram& program) {
   const std::int32_t scaled = program.emit(ExprOp::kMul, program.constant(alpha), x);
   const std::int32_t line = program.emit(ExprOp::kAdd, scaled, program.constant(beta));
@@ -372,8 +372,8 @@ void register_unary(opdef::OpRegistry& registry) {
                 .vjp = identity_vjp,
                 .passage = opdef::Passage::kUnchanged,
                 .is_identity = [](const Node&) { return true; }});
-  // Where stop_gradient= ends the gradient: Identity with another rule. Searches for layers look
-  // through it, those for the scores under a head, which the loss is put on, do not.
+  // Marks where stop_gradient= ends the gradient: an Identity with a zero gradient. Searches for
+  // layers look through it; the search for the logits that the loss is attached to does not.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "StopGradient",
                 .function_body = stop_gradient_body,

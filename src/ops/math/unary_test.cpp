@@ -12,7 +12,7 @@ struct Sample {
   double high;
 };
 
-// Where the operator is defined and smooth; kinks are tested apart.
+// Ranges where the operator is defined and smooth; kinks are tested separately.
 const std::vector<Sample> kSamples = {
     {"Neg", -2, 2},
     {"Abs", 0.1, 2},
@@ -58,14 +58,14 @@ const std::vector<Sample> kSamples = {
     {"Gelu <approximate = \"tanh\">", -3, 3},
 };
 
-// The operator in lower case, with a number where it comes several times.
+// Returns a case name: the operator in lower case, with a number if it occurs several times.
 std::string case_name(const std::string& op, std::size_t number, const std::string& what) {
   std::string name = op.substr(0, op.find(' '));
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name + "_" + what + "_" + std::to_string(number);
 }
 
-// Both signs of what is smooth on each side.
+// Operators that are smooth on each side of zero, sampled on both sides.
 const std::vector<std::string> kMirrored = {"Abs",  "Reciprocal", "Softsign", "Relu",
                                             "Sign", "Floor",      "Ceil",     "Round"};
 
@@ -168,7 +168,7 @@ std::vector<OpCase> unary_cases() {
 
 std::vector<ErrorCase> unary_error_cases() {
   std::vector<ErrorCase> cases;
-  // Every operator of the table refuses what it does not declare and a type that it has not.
+  // Every operator of the table refuses undeclared attributes and unsupported types.
   for (const char* op :
        {"Neg",  "Abs",   "Exp",         "Log",   "Sqrt",     "Reciprocal", "Tanh",      "Sigmoid",
         "Erf",  "Sin",   "Cos",         "Tan",   "Asin",     "Acos",       "Atan",      "Sinh",

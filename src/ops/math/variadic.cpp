@@ -39,7 +39,7 @@ std::vector<Value*> mean_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 // y = max_i x_i (or min_i);  dx_i = x_i == y ? dy / (number of j with x_j == y) : 0.
-// Ties share the gradient equally.
+// Tied inputs receive equal parts of the gradient.
 std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   if (ctx.num_inputs() == 1) return {dy};
@@ -57,8 +57,8 @@ std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
-// x_1 + ... + x_n from the left, as one node computes it, with nodes of at most kMaxOperands
-// inputs: these and what computes them fit into one kernel.
+// Computes x_1 + ... + x_n from left to right, as one node does, in nodes of at most kMaxOperands
+// inputs, so that such a node and its producers fit into one kernel.
 Value* fold(std::string_view op_type, const std::vector<Value*>& operands, GraphBuilder& g) {
   constexpr std::size_t kMaxOperands = 32;
   std::vector<Value*> group;

@@ -7,7 +7,7 @@ namespace onnxgrad::ops_test {
 
 namespace {
 
-// More operands than one kernel takes.
+// More operands than one kernel accepts.
 OpCase with_many_operands(const std::string& op) {
   std::string names;
   std::vector<CaseInput> inputs;
@@ -64,7 +64,8 @@ std::vector<OpCase> variadic_cases() {
                                 values({2, 3}, {2})},
                      .no_gradient = "not a number"});
   }
-  // One direction moves all tied operands: the sum of equal shares is the derivative of max(a, a).
+  // One direction moves all tied operands: the sum of their equal parts is the derivative of max(a,
+  // a).
   cases.push_back({.name = "ties_share",
                    .model = "b = Identity (a)\ny = Max (a, b, a)",
                    .inputs = {uniform({3}, -1, 1)}});

@@ -13,8 +13,8 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 
-// DictVectorizer and CastMap (ai.onnx.ml 1): maps, which are the inputs of a model, as tensors
-// [1, n]. A map arrives packed: its keys, then its values (runtime/packed_graph.h).
+// DictVectorizer and CastMap (ai.onnx.ml 1): convert maps, which are inputs of a model, to tensors
+// [1, n]. A map is packed as its keys followed by its values (runtime/packed_graph.h).
 
 namespace onnxgrad::ops::dictionary_cpu {
 namespace {
@@ -58,7 +58,7 @@ std::span<T> elements(Tensor& tensor) {
   }
 }
 
-// The value of each key of the vocabulary, in its order; zero (or "") for keys that are not there.
+// Returns the value of each key of the vocabulary, in its order; zero (or "") for absent keys.
 template <class Key>
 Tensor vectorize(const Map& map, const std::vector<Key>& vocabulary) {
   std::unordered_map<Key, std::int64_t> places;
@@ -118,7 +118,7 @@ std::string text_of(float number) {
   return text;
 }
 
-// Element `to` of `row` from element `from` of `values`, converted.
+// Converts element `from` of `values` to element `to` of `row`.
 void convert(const DynamicCall& call, const Tensor& values, std::size_t from, Tensor& row,
              std::size_t to) {
   const bool is_text = values.dtype() == DataType::kString;
@@ -136,8 +136,8 @@ void convert(const DynamicCall& call, const Tensor& values, std::size_t from, Te
   }
 }
 
-// DENSE: the values in the order of their keys. SPARSE: each at the place that its key says, of
-// max_map places.
+// DENSE: the values in the order of their keys. SPARSE: each value at the index given by its key,
+// in a row of max_map elements.
 std::vector<Tensor> run_cast_map(const DynamicCall& call) {
   const Map map = map_at(call);
   const auto keys = map.keys.data<std::int64_t>();

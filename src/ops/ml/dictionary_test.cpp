@@ -11,7 +11,7 @@
 #include "opdef/kernel.h"
 
 // Maps are inputs of whole models only: tests/python/test_ml_dictionaries.py compares with
-// onnxruntime. Here are maps that no caller should give.
+// onnxruntime. The cases here are invalid maps.
 
 namespace onnxgrad::ops {
 namespace dictionary_cpu {

@@ -7,13 +7,13 @@
 #include "onnxgrad/error.h"
 #include "ops/ml/post_transform.h"
 
-// LabelEncoder (ai.onnx.ml 4), CategoryMapper and OneHotEncoder (1): constant tables that texts and
-// numbers are looked up in. No gradient flows through a lookup.
+// LabelEncoder (ai.onnx.ml 4), CategoryMapper and OneHotEncoder (1): lookups of strings and numbers
+// in constant tables. No gradient flows through a lookup.
 
 namespace onnxgrad::ops::encoder_op {
 namespace {
 
-// A text becomes the number beside it, a number the text.
+// Maps a string to the integer at the same position, an integer to the string.
 std::optional<std::vector<Value*>> lower_category_mapper(const Node& node, GraphBuilder& g) {
   using Strings = std::vector<std::string>;
   const std::vector<std::int64_t> numbers = node.ints_attribute("cats_int64s");

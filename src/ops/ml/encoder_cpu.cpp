@@ -12,8 +12,8 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// Kernels of LabelEncoder and OneHotEncoder. Most plans have numbers in the place of texts
-// (train/tools/text_codes.h); texts that an operator on texts gave are read as they are.
+// Kernels of LabelEncoder and OneHotEncoder. Most plans have integer codes in place of strings
+// (train/tools/text_codes.h); strings computed by an operator are read directly.
 
 namespace onnxgrad::ops::encoder_cpu {
 namespace {
@@ -21,7 +21,7 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// Sorted keys; equal ones keep the first, as in a search from the front.
+// Sorted keys; among equal ones the first is kept, as in a linear search.
 template <class Key>
 class KeyTable {
  public:
@@ -39,7 +39,7 @@ class KeyTable {
     make_dense();
   }
 
-  // The number of the key, -1 if it is not there.
+  // Returns the index of the key, -1 if it is absent.
   std::int64_t find(const Key& key) const {
     if (is_nan(key)) return nan_;
     if constexpr (std::is_integral_v<Key>) {
@@ -60,7 +60,7 @@ class KeyTable {
     return false;
   }
 
-  // Integers that lie close together are found by their place.
+  // Builds a table indexed by key if the keys are integers that lie close together.
   void make_dense() {
     if constexpr (std::is_integral_v<Key>) {
       if (rows_.empty()) return;
@@ -103,7 +103,8 @@ void run_label_encoder(const void* data, std::byte* const* args, const opdef::La
   }
 }
 
-// The elements of the first of these attributes that the node has; undefined if it has none.
+// Returns the elements of the first of these attributes that the node has; undefined if it has
+// none.
 Tensor first_list(const ir::Node& node, const std::string& prefix) {
   if (const auto* value = node.find_attribute(prefix + "_strings")) {
     const auto& list = std::get<std::vector<std::string>>(*value);
@@ -207,7 +208,7 @@ struct OneHotData {
        .hint = "Give known categories, or export the encoder with handle_unknown='ignore'."});
 }
 
-// y: [count, categories], one 1 per row or none.
+// y: [count, categories], at most one 1 per row.
 template <class T, class Key>
 void run_one_hot_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& table = *static_cast<const OneHotData<Key>*>(data);
@@ -217,7 +218,7 @@ void run_one_hot_encoder(const void* data, std::byte* const* args, const opdef::
   for (std::int64_t i = 0; i < table.count; ++i, y += table.categories) {
     std::int64_t found = -1;
     if constexpr (std::is_floating_point_v<T>) {
-      // Numbers count by their whole part, as onnxruntime's do.
+      // Floats are truncated to integers, as in onnxruntime.
       constexpr T kLimit = static_cast<T>(1LL << 62);
       if (x[i] > -kLimit && x[i] < kLimit) found = table.keys.find(static_cast<std::int64_t>(x[i]));
     } else {

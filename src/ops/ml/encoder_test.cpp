@@ -26,7 +26,7 @@ ErrorCase refused(std::string name, const std::string& call, std::vector<CaseInp
 
 std::vector<OpCase> encoder_cases() {
   using encoder::ml;
-  // Texts are in tests/python/test_ml_operators.py.
+  // String cases are in tests/python/test_ml_operators.py.
   const std::string ints = "keys_int64s = [0, 3, 1000000], values_int64s = [5, 6, 7]";
   const std::string floats = "keys_floats = [0.5, 2.0], values_floats = [1.5, 2.5]";
   const CaseInput halves = values({0.5, 2, 1}, {3}, DataType::kFloat32);

@@ -28,7 +28,7 @@ void check_length(const Node& node, std::string_view name, std::size_t given,
   refuse_attributes(node, fmt::format("{} has {} elements, expected {}", name, given, expected));
 }
 
-// Every node and leaf has one way to it, so walks end.
+// Checks that every node and leaf has exactly one parent, so that walks end.
 void check_shape(const Node& node, const Forest& forest) {
   if (forest.roots.empty()) refuse_attributes(node, "there is no tree");
   std::vector<bool> seen(forest.splits.size(), false);
@@ -60,7 +60,7 @@ void check_shape(const Node& node, const Forest& forest) {
   }
 }
 
-// Gives each leaf the tree that it is in.
+// Records the tree of each leaf.
 void number_leaves(Forest& forest) {
   for (std::size_t tree = 0; tree < forest.roots.size(); ++tree) {
     std::vector<std::int64_t> stack = {forest.roots[tree]};
@@ -97,7 +97,7 @@ SplitMode mode_of(const Node& node, const std::string& name) {
 
 using NodeKey = std::pair<std::int64_t, std::int64_t>;  // tree, node
 
-// The nodes of the lists: each is a split or a leaf, with its number among these.
+// Position of a listed node: index among the splits or among the leaves.
 struct Place {
   std::int64_t number = 0;
   bool is_leaf = false;
@@ -168,7 +168,7 @@ Forest read_tree_lists(const Node& node, std::string_view targets) {
                              .missing_is_yes = !missing.empty() && missing[i] != 0});
   }
   std::map<std::int64_t, bool> has_root;
-  for (std::size_t i = 0; i < count; ++i) {  // the first node of each tree
+  for (std::size_t i = 0; i < count; ++i) {  // first node of each tree
     if (!has_root.emplace(trees[i], true).second) continue;
     const Place place = places.at({trees[i], ids[i]});
     if (place.is_leaf) {
@@ -230,7 +230,7 @@ Forest read_tree_ensemble(const Node& node) {
   const auto mode_numbers = count == 0 ? std::vector<std::int64_t>() : modes.to_int64s();
   const auto numbers = count == 0 ? std::vector<double>() : values.to_doubles();
   const auto sets = members.is_defined() ? members.to_doubles() : std::vector<double>();
-  std::size_t next = 0;  // of the sets, which end with NaN
+  std::size_t next = 0;  // position in `sets`; each set ends with NaN
   for (std::size_t i = 0; i < count; ++i) {
     if (mode_numbers[i] < 0 || mode_numbers[i] > static_cast<int>(SplitMode::kMember)) {
       refuse_attributes(node, fmt::format("nodes_modes has {}", mode_numbers[i]));

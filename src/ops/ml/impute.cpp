@@ -20,7 +20,8 @@ void check_count(const Node& node, const std::string& attribute, std::size_t cou
                                       count, features ? std::to_string(*features) : "some"));
 }
 
-// y = x, and the number of its column where x is the one to be replaced (or NaN, if that is).
+// y = x, with the column's imputed value where x equals the replaced value (or is NaN, if that is
+// NaN).
 std::optional<std::vector<Value*>> lower_imputer(const Node& node, GraphBuilder& g) {
   Value* x = node.input(0);
   if (x->dtype() == DataType::kUndefined) return std::nullopt;
@@ -52,7 +53,7 @@ std::optional<std::vector<Value*>> lower_binarizer(const Node& node, GraphBuilde
   return {{g.cast(is_above, x->dtype())}};
 }
 
-// The inputs side by side in float32: [N, C0], [N, C1], ... to [N, C0 + C1 + ...].
+// Concatenates the inputs in float32: [N, C0], [N, C1], ... to [N, C0 + C1 + ...].
 std::optional<std::vector<Value*>> lower_feature_vectorizer(const Node& node, GraphBuilder& g) {
   const auto widths = node.ints_attribute("inputdimensions");
   if (!widths.empty() && widths.size() != node.inputs.size()) {

@@ -36,7 +36,7 @@ const std::string& first_output_name(const Node& node) {
   refuse(node, "the node has no outputs");
 }
 
-// An initializer that holds a weight of the attribute `attribute`.
+// Adds an initializer for the weight stored in the attribute `attribute`.
 Value* add_weight(GraphBuilder& g, const Node& node, const std::string& attribute, Tensor numbers,
                   std::vector<std::int64_t> index = {}, std::vector<float> factor = {}) {
   const std::string& name = first_output_name(node);
@@ -50,15 +50,15 @@ Value* add_weight(GraphBuilder& g, const Node& node, const std::string& attribut
   return weight;
 }
 
-// rows scores per sample from `features` numbers; empty intercepts: none.
+// Computes `rows` scores per sample from `features` inputs; empty intercepts: none.
 struct LinearModel {
   std::int64_t rows = 0;
   std::int64_t features = 0;
   std::vector<float> coefficients;
   std::vector<float> intercepts;
 
-  // Two rows, one the negative of the other: a model of one score, as scikit-learn exports binary
-  // classifiers.
+  // Returns true if there are two rows, one the negative of the other: a model of one score, as
+  // scikit-learn exports binary classifiers.
   bool is_mirrored() const {
     if (rows != 2) return false;
     for (std::int64_t i = 0; i < features; ++i) {
@@ -97,7 +97,7 @@ Value* gemm(GraphBuilder& g, Value* x, Value* weight, Value* bias) {
               {{.name = "transB", .value = std::int64_t{1}}});
 }
 
-// [N, rows]
+// Returns the scores [N, rows].
 Value* all_scores(GraphBuilder& g, const Node& node, const LinearModel& model) {
   Value* weight = add_weight(g, node, "coefficients",
                              Tensor::from(model.coefficients, {model.rows, model.features}));
@@ -108,7 +108,7 @@ Value* all_scores(GraphBuilder& g, const Node& node, const LinearModel& model) {
   return gemm(g, node.input(0), weight, bias);
 }
 
-// The second row of a mirrored model as the only weight: [N, 1].
+// Returns the score [N, 1] of a mirrored model, whose only weight is the second row.
 Value* mirrored_score(GraphBuilder& g, const Node& node, const LinearModel& model) {
   const auto second = [](const std::vector<float>& both) {
     return std::vector<float>(both.begin() + static_cast<std::ptrdiff_t>(both.size() / 2),
@@ -135,7 +135,7 @@ Value* softmax(GraphBuilder& g, Value* scores) {
   return g.op("Softmax", {scores}, {{.name = "axis", .value = std::int64_t{1}}});
 }
 
-// [1 - p, p]
+// Returns [1 - p, p].
 Value* two_columns(GraphBuilder& g, Value* p) {
   return g.concat({g.sub(g.scalar_like(p, 1), p), p}, 1);
 }
@@ -149,7 +149,7 @@ std::optional<std::vector<Value*>> lower_regressor(const Node& node, GraphBuilde
   const std::int64_t targets = node.int_attribute("targets");
   const std::string transform = node.string_attribute("post_transform");
   if (!is_matrix(node.input(0))) return std::nullopt;
-  // With one target runtimes disagree on whether a transform is applied at all.
+  // With one target, runtimes disagree on whether a transform is applied at all.
   const bool is_known =
       transform == "NONE" || (targets > 1 && (transform == "LOGISTIC" || transform == "SOFTMAX"));
   if (!is_known) return std::nullopt;
@@ -159,7 +159,7 @@ std::optional<std::vector<Value*>> lower_regressor(const Node& node, GraphBuilde
   return std::vector<Value*>{y};
 }
 
-// The class list as an initializer that records which attribute it is.
+// Adds the class list as an initializer that records its attribute.
 Value* add_labels(GraphBuilder& g, const Node& node, const Tensor& labels) {
   const bool are_names = labels.dtype() == DataType::kString;
   Value* list = g.graph().add_initializer(first_output_name(node) + ".classes", labels);
@@ -170,7 +170,7 @@ Value* add_labels(GraphBuilder& g, const Node& node, const Tensor& labels) {
   return list;
 }
 
-// The class list; undefined if there is none.
+// Returns the class list; undefined if there is none.
 Tensor class_labels(const Node& node) {
   const auto numbers = node.ints_attribute("classlabels_ints");
   if (!numbers.empty()) {
@@ -182,13 +182,13 @@ Tensor class_labels(const Node& node) {
   return Tensor::from_strings(*names, {static_cast<std::int64_t>(names->size())});
 }
 
-// Where the label is the number of the largest column of `ranking`.
+// Result of a classifier; the label is the argmax of `ranking`.
 struct Classification {
   Value* ranking = nullptr;
   Value* probabilities = nullptr;
 };
 
-// A model of one score s: classes 0 and 1.
+// Classifies by one score s: classes 0 and 1.
 std::optional<Classification> classify_by_one(GraphBuilder& g, Value* s, bool is_mirrored,
                                               const std::string& transform) {
   if (transform == "LOGISTIC") {
@@ -208,7 +208,7 @@ std::optional<Classification> classify_by_one(GraphBuilder& g, Value* s, bool is
 
 std::optional<Classification> classify(GraphBuilder& g, const Node& node, std::int64_t num_labels) {
   const std::string transform = node.string_attribute("post_transform");
-  // Others (PROBIT, SOFTMAX_ZERO) are not expressed here; the node is kept.
+  // PROBIT and SOFTMAX_ZERO are not lowered; the node is kept.
   if (transform != "NONE" && transform != "LOGISTIC" && transform != "SOFTMAX") return std::nullopt;
   const auto intercepts = static_cast<std::int64_t>(node.floats_attribute("intercepts").size());
   const std::int64_t rows = intercepts > 0 ? intercepts : num_labels;
@@ -230,7 +230,7 @@ std::optional<Classification> classify(GraphBuilder& g, const Node& node, std::i
   return Classification{.ranking = scores, .probabilities = probabilities};
 }
 
-// (labels [N], probabilities [N, E])
+// Returns (labels [N], probabilities [N, E]).
 std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuilder& g) {
   const Tensor labels = class_labels(node);
   if (!labels.is_defined() || !is_matrix(node.input(0))) return std::nullopt;

@@ -16,7 +16,7 @@ const std::string& first_output(const Node& node) {
   refuse_attributes(node, "the node has no outputs");
 }
 
-// Scores of 0 stay 0, the others become their softmax.
+// Softmax over the nonzero scores; scores of 0 stay 0.
 Value* softmax_zero(GraphBuilder& g, Value* x) {
   Value* largest = g.reduce_max(x, {-1}, /*keepdims=*/true);
   Value* counts = g.greater(g.abs(x), g.scalar_like(x, 1e-7));
@@ -25,7 +25,8 @@ Value* softmax_zero(GraphBuilder& g, Value* x) {
   return g.div(scaled, total);
 }
 
-// sqrt(2) erfinv(2 p - 1), erfinv by the approximation of Winitzki (2008) that onnxruntime uses.
+// Returns sqrt(2) erfinv(2 p - 1), with the approximation of erfinv by Winitzki (2008) that
+// onnxruntime uses.
 Value* probit(GraphBuilder& g, Value* p) {
   constexpr double kA = 0.147;
   Value* one = g.scalar_like(p, 1);

@@ -8,25 +8,25 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// What the operators of ai.onnx.ml have in common.
+// Helpers shared by the operators of ai.onnx.ml.
 
 namespace onnxgrad::ops {
 
 inline constexpr std::string_view kMl = "ai.onnx.ml";
 
-/// The scores [N, E] after `transform`: NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT.
+/// Returns the scores [N, E] after `transform`: NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT.
 Value* post_transform(GraphBuilder& g, Value* scores, const std::string& transform);
 
-/// An initializer with the numbers of a floating-point attribute of `node`, of which element i is
-/// at index[i] of it, or at i if there is no index.
+/// Returns an initializer with elements of a floating-point attribute of `node`; element i is
+/// element index[i] of the attribute, or i if there is no index.
 Value* attribute_initializer(GraphBuilder& g, const Node& node, const std::string& attribute,
                              Tensor numbers, std::vector<std::int64_t> index = {});
 
-/// Throws: ModelError naming the node: attributes that do not fit each other.
+/// Throws: ModelError naming the node, for attributes that contradict each other.
 [[noreturn]] void refuse_attributes(const Node& node, std::string what);
 
-/// The class list: classlabels_ints or classlabels_int64s, or classlabels_strings; undefined if
-/// there is none. As an initializer, and picked by the numbers [N].
+/// Return the class list (classlabels_ints or classlabels_int64s, or classlabels_strings; undefined
+/// if absent), and its entries at the indices `numbers` [N].
 Tensor class_list(const Node& node);
 Value* pick_labels(GraphBuilder& g, const Node& node, Value* numbers);
 

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::string_view kMl = "ai.onnx.ml";
 
-// The numbers of an attribute, one per feature or one for all, as an initializer that records its
-// origin.
+// Adds the elements of an attribute, one per feature or one for all, as an initializer that records
+// its origin.
 Value* attribute_weight(GraphBuilder& g, const Node& node, const std::string& attribute,
                         std::size_t count) {
   std::vector<float> numbers = node.floats_attribute(attribute);
@@ -54,7 +54,7 @@ std::optional<std::vector<Value*>> lower_scaler(const Node& node, GraphBuilder& 
   return std::vector<Value*>{y == node.input(0) ? g.identity(y) : y};
 }
 
-// Picks columns: z[..., j] = x[..., y[j]]; a vector x becomes one row. Constant lists of strings
+// Selects columns: z[..., j] = x[..., y[j]]; a vector x becomes one row. Constant lists of strings
 // (class names) are left unchanged.
 std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& node,
                                                                  GraphBuilder& g) {
@@ -70,13 +70,13 @@ std::optional<std::vector<Value*>> lower_array_feature_extractor(const Node& nod
   return std::vector<Value*>{z};
 }
 
-// y = x / s per row, where s is the sum of magnitudes, the Euclidean length or the largest element,
-// or 1 if that is zero; the square root comes last, because its slope at zero is infinite. ONNX
-// infers no type for Normalizer, so nothing after it could be planned; as tensor operators it
-// also needs no rule and no kernel.
+// y = x / s per row, where s is the L1 norm, the L2 norm or the maximum, or 1 if that is zero; the
+// square root comes last, because its slope at zero is infinite. ONNX infers no type for
+// Normalizer, so nothing after it could be planned; as tensor operators it also needs neither a
+// rule nor a kernel.
 std::optional<std::vector<Value*>> lower_normalizer(const Node& node, GraphBuilder& g) {
   const std::string norm = node.string_attribute("norm");
-  if (norm != "MAX" && norm != "L1" && norm != "L2") return std::nullopt;  // refused by the check
+  if (norm != "MAX" && norm != "L1" && norm != "L2") return std::nullopt;  // checked before
   Value* x = g.cast(node.input(0), DataType::kFloat32);
   Value* size = nullptr;
   if (norm == "L1") {

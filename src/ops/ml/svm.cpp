@@ -6,9 +6,9 @@
 #include "onnxgrad/error.h"
 #include "ops/ml/post_transform.h"
 
-// SVMRegressor and SVMClassifier (ai.onnx.ml 1) as tensor operators, smooth in their inputs and
-// weights: support vectors, coefficients, rho, and the slopes of the probabilities. Chang and Lin,
-// LIBSVM, 2011; Platt, Probabilistic Outputs for Support Vector Machines, 1999.
+// SVMRegressor and SVMClassifier (ai.onnx.ml 1) as tensor operators, differentiable in their inputs
+// and weights: support vectors, coefficients, rho, and the slopes of the probabilities. Chang and
+// Lin, LIBSVM, 2011; Platt, Probabilistic Outputs for Support Vector Machines, 1999.
 
 namespace onnxgrad::ops::svm_op {
 namespace {
@@ -35,7 +35,7 @@ Kernel read_kernel(const Node& node) {
   return kernel;
 }
 
-// k(x, v) for all rows of x [N, F] and v [M, F]: [N, M].
+// Returns k(x, v) for all rows of x [N, F] and v [M, F]: [N, M].
 Value* kernel_values(GraphBuilder& g, const Kernel& kernel, Value* x, Value* v) {
   Value* product = g.matmul(x, g.transpose(v, {1, 0}));
   if (kernel.type == "LINEAR") return product;
@@ -103,15 +103,15 @@ Value* arg_max(GraphBuilder& g, Value* scores) {
   return g.op("ArgMax", {scores}, {{"axis", std::int64_t{1}}, {"keepdims", std::int64_t{0}}});
 }
 
-// The classifier of each pair of classes i < j, from which labels and scores follow.
+// One-versus-one classifiers of the pairs of classes i < j, which determine labels and scores.
 struct Pairs {
   std::int64_t classes = 0;
-  Value* scores = nullptr;  // [N, C (C - 1) / 2], positive for i
+  Value* scores = nullptr;  // [N, C (C - 1) / 2], positive for class i
   std::vector<std::pair<std::int64_t, std::int64_t>> members;
 };
 
-// Support vectors are ordered by class; coefficients [C - 1, M] has for class i row j - 1 against
-// the classes j behind it and row j against those before.
+// Support vectors are ordered by class. In coefficients [C - 1, M], the columns of class i have its
+// coefficients against class j in row j - 1 if j > i, in row j if j < i.
 Pairs decide_pairs(GraphBuilder& g, const Node& node, Value* x,
                    const std::vector<std::int64_t>& sizes) {
   Pairs pairs;
@@ -126,7 +126,7 @@ Pairs decide_pairs(GraphBuilder& g, const Node& node, Value* x,
   const std::int64_t features = features_of(node, count_of(node, "support_vectors"), supports);
   Value* v = list_weight(g, node, "support_vectors", {supports, features});
   Value* coefficients = list_weight(g, node, "coefficients", {pairs.classes - 1, supports});
-  // Column p of the selection has the coefficients that pair p counts with.
+  // Column p selects the coefficients of pair p.
   std::vector<float> mask;
   std::vector<std::int64_t> row;
   for (std::int64_t i = 0; i < pairs.classes; ++i) {
@@ -154,7 +154,7 @@ Value* column(GraphBuilder& g, Value* matrix, std::int64_t i) {
   return g.slice(matrix, {i}, {i + 1}, {1});
 }
 
-// The number of pairs that each class wins, [N, C].
+// Returns the number of pairs that each class wins, [N, C].
 Value* count_votes(GraphBuilder& g, const Pairs& pairs) {
   const auto count = static_cast<std::int64_t>(pairs.members.size());
   std::vector<float> first(static_cast<std::size_t>(count * pairs.classes), 0);
@@ -170,7 +170,7 @@ Value* count_votes(GraphBuilder& g, const Pairs& pairs) {
                g.matmul(losses, g.constant(Tensor::from(second, {count, pairs.classes}))));
 }
 
-// Of two classes, 0 where the score of the pair is positive.
+// Returns the index of the winning class of two: 0 where the score of the pair is positive.
 Value* winner_of_two(GraphBuilder& g, Value* score) {
   Value* second = g.neg(score);
   return g.op("ArgMax", {g.concat({g.neg(second), second}, 1)},
@@ -179,10 +179,10 @@ Value* winner_of_two(GraphBuilder& g, Value* score) {
                {"select_last_index", std::int64_t{1}}});
 }
 
-// Probabilities p that make the pairs' r_ij most likely: Q p is constant, where
-// Q_ii = sum_j r_ji^2 and Q_ij = -r_ji r_ij (Wu, Lin and Weng, Probability Estimates for
-// Multi-class Classification by Pairwise Coupling, 2004), by elimination, which needs no exchange
-// of rows because Q is positive definite.
+// Couples pairwise probabilities r_ij into the most likely class probabilities p: Q p is constant,
+// where Q_ii = sum_j r_ji^2 and Q_ij = -r_ji r_ij (Wu, Lin and Weng, Probability Estimates for
+// Multi-class Classification by Pairwise Coupling, 2004). Solved by elimination, without pivoting
+// because Q is positive definite.
 Value* couple(GraphBuilder& g, const Pairs& pairs, Value* shares) {
   const auto n = static_cast<std::size_t>(pairs.classes);
   std::vector<std::vector<Value*>> r(n, std::vector<Value*>(n, nullptr));
@@ -220,8 +220,8 @@ Value* couple(GraphBuilder& g, const Pairs& pairs, Value* shares) {
   return g.div(all, g.reduce_sum(all, {1}, /*keepdims=*/true));
 }
 
-// Probabilities of the classes [N, C], from those of the pairs:
-// r_ij = 1 / (1 + exp(a s + b)), kept off 0 and 1 as in LIBSVM.
+// Returns the class probabilities [N, C], from those of the pairs: r_ij = 1 / (1 + exp(a s + b)),
+// clamped away from 0 and 1 as in LIBSVM.
 Value* probabilities(GraphBuilder& g, const Node& node, const Pairs& pairs) {
   const auto count = static_cast<std::int64_t>(pairs.members.size());
   Value* a = list_weight(g, node, "prob_a", {count});
@@ -243,7 +243,7 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
   const std::int64_t classes = labels.num_elements();
   Value* number = nullptr;
   Value* scores = nullptr;
-  if (sizes.empty()) {  // a linear model: one vector per class
+  if (sizes.empty()) {  // linear model: one vector per class
     const std::int64_t features = features_of(node, count_of(node, "coefficients"), classes);
     Value* v = list_weight(g, node, "coefficients", {classes, features});
     Value* rho = list_weight(g, node, "rho", {count_of(node, "rho")});
@@ -257,7 +257,8 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
                                           sizes.size(), classes));
     }
     const Pairs pairs = decide_pairs(g, node, x, sizes);
-    // By votes, as LIBSVM does and onnxruntime, even if another class is more probable.
+    // Labels follow the votes, as in LIBSVM and onnxruntime, even if another class is more
+    // probable.
     number = classes == 2 ? winner_of_two(g, pairs.scores) : arg_max(g, count_votes(g, pairs));
     if (count_of(node, "prob_a") > 0) {
       scores = probabilities(g, node, pairs);

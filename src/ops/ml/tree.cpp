@@ -10,8 +10,8 @@
 #include "ops/ml/post_transform.h"
 
 // TreeEnsembleRegressor and TreeEnsembleClassifier (ai.onnx.ml 1 to 3) and TreeEnsemble (5). A
-// TreeEnsemble with one output per tree finds the leaf that a row reaches. It is constant almost
-// everywhere, so the input and the splits get no gradient. Ordinary tensor operators add up the
+// TreeEnsemble with one output per tree finds the leaf that a row reaches. It is piecewise
+// constant, so the input and the splits get no gradient. Ordinary tensor operators add up the
 // weights of the leaves, so these weights are trained like any others.
 
 namespace onnxgrad::ops::tree_op {
@@ -21,13 +21,14 @@ using opdef::AttributeType;
 
 constexpr std::int64_t kOpsetWithTreeEnsemble = 5;
 
-// int64 [N, T]: the index of the leaf that each row reaches in each tree, among all leaves.
+// Returns the index, among all leaves, of the leaf that each row reaches in each tree: int64 [N,
+// T].
 Value* find_leaves(GraphBuilder& g, Value* x, const Forest& forest) {
   if (!is_floating(x->dtype())) x = g.cast(x, DataType::kFloat32);
   g.model().set_opset(kMl, kOpsetWithTreeEnsemble);
   Value* found =
       g.cast(g.op("TreeEnsemble", {x}, leaf_finder(forest, x->dtype()), kMl), DataType::kInt64);
-  // From indices within a tree, which floats hold exactly, to indices among all leaves.
+  // Converts indices within a tree, which floats hold exactly, to indices among all leaves.
   std::vector<std::int64_t> next(forest.roots.size(), 0);
   std::vector<std::int64_t> first(forest.roots.size(), 0);
   for (const std::int64_t tree : forest.tree_of_leaf) ++next[static_cast<std::size_t>(tree)];
@@ -35,8 +36,8 @@ Value* find_leaves(GraphBuilder& g, Value* x, const Forest& forest) {
   return g.add(found, g.ints(first));
 }
 
-// For each leaf, in the order of find_leaves(), and each target the index of its weight; `absent`
-// where there is none. int64 [leaves * targets], charged to the memory budget.
+// Returns the index of the weight of each leaf, in the order of find_leaves(), for each target;
+// `absent` if there is none. int64 [leaves * targets], charged to the memory budget.
 Tensor weight_numbers(const Node& node, const Forest& forest, std::int64_t num_targets,
                       std::int64_t absent) {
   std::vector<std::vector<std::int64_t>> by_tree(forest.roots.size());
@@ -67,7 +68,8 @@ Tensor weight_numbers(const Node& node, const Forest& forest, std::int64_t num_t
   return table;
 }
 
-// The sum of the leaves that each row reaches: [N, num_targets]. `attribute` holds the weights.
+// Sums the weights of the leaves that each row reaches: [N, num_targets]. `attribute` holds the
+// weights.
 Value* sum_leaves(GraphBuilder& g, const Node& node, const Forest& forest,
                   const std::string& attribute, const Tensor& weights, std::int64_t num_targets,
                   const std::string& aggregate) {
@@ -94,7 +96,7 @@ Value* sum_leaves(GraphBuilder& g, const Node& node, const Forest& forest,
   return g.reduce_sum(taken, {1}, /*keepdims=*/false);
 }
 
-// The attribute that holds a list of numbers, as floats or as a tensor.
+// Returns the name of the attribute that holds a list of floats, either as floats or as a tensor.
 std::string holder(const Node& node, const std::string& name) {
   return node.floats_attribute(name).empty() ? name + "_as_tensor" : name;
 }
@@ -105,7 +107,7 @@ Tensor required_numbers(const Node& node, const std::string& name) {
   return numbers;
 }
 
-// scores + base_values, which have one element per target.
+// Returns scores + base_values, which have one element per target.
 Value* add_base(GraphBuilder& g, const Node& node, Value* scores, std::int64_t num_targets) {
   const Tensor base = tree_numbers(node, "base_values");
   if (!base.is_defined() || base.num_elements() == 0) return scores;
@@ -147,8 +149,8 @@ Value* arg_max(GraphBuilder& g, Value* scores) {
   return g.op("ArgMax", {scores}, {{"axis", std::int64_t{1}}, {"keepdims", std::int64_t{0}}});
 }
 
-// One score s per row for two classes. If all weights are positive, s is the probability of the
-// second class; otherwise it is a distance from the decision boundary.
+// Classifies by one score s per row, for two classes. If all weights are positive, s is the
+// probability of the second class; otherwise it is a distance from the decision boundary.
 std::vector<Value*> classify_by_one(GraphBuilder& g, const Node& node, Value* s, bool are_shares) {
   Value* border = g.scalar_like(s, are_shares ? 0.5 : 0);
   Value* number = g.cast(g.squeeze(g.greater(s, border), {1}), DataType::kInt64);
@@ -195,7 +197,7 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
   return results;
 }
 
-// A TreeEnsemble as find_leaves() writes it: what the kernel runs.
+// Returns true for a TreeEnsemble as find_leaves() writes it, which the kernel runs.
 bool is_leaf_finder(const Node& node, const Forest& forest) {
   const auto* weights = std::get_if<Tensor>(node.find_attribute("leaf_weights"));
   if (node.int_attribute("aggregate_function") != 1 || node.int_attribute("post_transform") != 0 ||
@@ -230,7 +232,8 @@ opdef::AttributeSpec tensor_attribute(std::string_view name, bool required = fal
   return {.name = name, .type = AttributeType::kTensor, .required = required};
 }
 
-// The lists of a TreeEnsemble number nodes, leaves, features and targets; none may be empty.
+// Integer lists of a TreeEnsemble: indices of nodes, leaves, features and targets; none may be
+// empty.
 opdef::AttributeSpec required_ints(std::string_view name) {
   opdef::AttributeSpec spec = list_attribute(name, AttributeType::kInts);
   spec.required = true;
@@ -268,7 +271,7 @@ std::vector<opdef::AttributeSpec> ensemble_attributes() {
   return specs;
 }
 
-// The attributes that the regressor and the classifier share.
+// Attribute specifications shared by the regressor and the classifier.
 std::vector<opdef::AttributeSpec> list_attributes() {
   std::vector<opdef::AttributeSpec> specs = {
       choice_attribute("post_transform", {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"}),

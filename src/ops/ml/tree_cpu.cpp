@@ -9,8 +9,8 @@
 #include "ops/kernel_support.h"
 #include "ops/ml/forest.h"
 
-// The kernel of TreeEnsemble: the sum of the leaves' weights per target. Rows are walked down tree
-// by tree, so that the nodes of a tree stay in the cache.
+// Kernel of TreeEnsemble: the sum of the leaf weights per target. All rows traverse one tree after
+// another, so that the nodes of a tree stay in the cache.
 
 namespace onnxgrad::ops::tree_cpu {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// A split with what a walk reads; children below 0 are leaves, ~child being their number.
+// Split with the fields that a traversal reads; negative children are leaves: child = ~leaf.
 template <class T>
 struct WalkNode {
   T value = 0;
@@ -35,10 +35,10 @@ struct TreeData {
   std::vector<WalkNode<T>> nodes;
   std::vector<std::int32_t> roots;
   std::vector<T> members;
-  // The entries of leaf i: [first_entry[i], first_entry[i + 1]).
+  // Range of the entries of leaf i: [first_entry[i], first_entry[i + 1]).
   std::vector<std::int32_t> first_entry;
-  std::vector<std::pair<std::int32_t, T>> entries;  // target, weight
-  bool has_plain_splits = false;                    // all are kLessOrEqual
+  std::vector<std::pair<std::int32_t, T>> entries;  // (target, weight)
+  bool has_plain_splits = false;                    // all splits are kLessOrEqual
   std::int64_t rows = 0;
   std::int64_t features = 0;
   std::int64_t targets = 0;

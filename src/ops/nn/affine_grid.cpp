@@ -10,8 +10,8 @@
 namespace onnxgrad::ops::affine_grid_op {
 namespace {
 
-// The axes of the space, 2 or 3, if known from the shapes: size is [N, C, (D,) H, W] and theta is
-// [N, axes, axes + 1].
+// Returns the number of spatial axes, 2 or 3, if known from the shapes: size is [N, C, (D,) H, W]
+// and theta is [N, axes, axes + 1].
 std::optional<std::int64_t> axes_of_space(const Node& node) {
   if (const auto sizes = known_dim(node.input(1), 0)) return *sizes - 2;
   if (const auto rows = known_dim(node.input(0), 1)) return rows;
@@ -35,8 +35,9 @@ void check_theta(const Node& node, std::int64_t axes) {
                         "[N, C, D, H, W]."});
 }
 
-// The positions of the `count` points (int64 []) of an axis in [-1, 1]: with aligned corners the
-// first and last one at its ends (a single point at -1), otherwise all at the centres of cells.
+// Returns the positions of the `count` points (int64 []) of an axis in [-1, 1]: with aligned
+// corners the first and last one at its ends (a single point at -1), otherwise all at the centres
+// of cells.
 Value* coordinates(GraphBuilder& g, Value* count, bool align_corners, Value* like) {
   Value* i = g.cast_like(g.op("Range", {g.int_scalar(0), count, g.int_scalar(1)}), like);
   Value* steps = g.cast_like(count, like);
@@ -46,9 +47,9 @@ Value* coordinates(GraphBuilder& g, Value* count, bool align_corners, Value* lik
   return g.sub(g.div(twice, g.op("Max", {g.sub(steps, one), one})), one);
 }
 
-// grid[n, (d,) h, w, :] = theta[n] (x_w, y_h, (z_d,) 1)^T, a product of all points with each
-// theta, so it needs no rule. ONNX's own definition squeezes a batch of one, so for images
-// neither the rank nor a gradient is known.
+// grid[n, (d,) h, w, :] = theta[n] (x_w, y_h, (z_d,) 1)^T, a matrix product of all points with each
+// theta, so it needs no rule. ONNX's function body squeezes a batch of one, so for images neither
+// the rank nor a gradient is known.
 std::optional<std::vector<Value*>> lower_affine_grid(const Node& node, GraphBuilder& g) {
   const auto axes = axes_of_space(node);
   if (!axes) return std::nullopt;

@@ -41,16 +41,16 @@ std::vector<std::int64_t> all_axes_but_channels(std::size_t rank) {
   return axes;
 }
 
-// Axes that make [C] broadcast against [N, C, D...].
+// Returns the axes to unsqueeze so that [C] broadcasts against [N, C, D...].
 std::vector<std::int64_t> after_channels(std::size_t rank) {
   std::vector<std::int64_t> axes(rank - 2);
   std::iota(axes.begin(), axes.end(), 1);
   return axes;
 }
 
-// (dx, dscale, dbias) from (dy, x, scale) with statistics over `axes` of x:
+// Computes (dx, dscale, dbias) from (dy, x, scale) with statistics over `axes` of x:
 //   dh = dy * scale,  dx = r * (dh - mean(dh) - h * mean(dh * h)),
-//   dscale = sum(dy * h), dbias = sum(dy) over all but the channels.
+//   dscale = sum(dy * h), dbias = sum(dy) over all axes but the channels'.
 // Ioffe and Szegedy, Batch Normalization, ICML 2015, section 3.
 ir::Function normalization_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                      const std::vector<Attribute>& attributes,
@@ -97,7 +97,7 @@ Attribute epsilon_of(const Node& node) {
   return {.name = "epsilon", .value = node.float_attribute("epsilon")};
 }
 
-// [C] as [C, 1, ...], of x's dtype.
+// Reshapes [C] to [C, 1, ...], in x's dtype.
 Value* per_channel(GraphBuilder& g, Value* vector, Value* x, std::size_t rank) {
   return g.unsqueeze(g.cast_like(vector, x), after_channels(rank));
 }
@@ -108,7 +108,7 @@ Tensor ones_of(DataType dtype, const Dims& dims) {
   return ones.cast(dtype);
 }
 
-// The inputs by channel have numbers as shapes and the type of x.
+// Returns true if the per-channel inputs have static shapes and x's dtype.
 bool is_plain(const Node& node) {
   const DataType dtype = node.inputs[0]->dtype();
   return known_dim(node.input(1), 0) && std::ranges::all_of(node.inputs, [&](const Value* input) {
@@ -116,7 +116,7 @@ bool is_plain(const Node& node) {
          });
 }
 
-// The normalisation is linear, so that it is its own derivative:
+// Inference: the normalisation is linear, so that its gradient is a normalisation too:
 //   dx = normalisation(dy, scale, 0, 0, variance),
 //   dscale = sum(dy * h), h = normalisation(x, 1, 0, mean, variance), dbias = sum(dy).
 std::vector<Value*> plain_inference_vjp(VjpContext& ctx, GraphBuilder& g) {
@@ -139,7 +139,7 @@ std::vector<Value*> plain_inference_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-// Given statistics are constants: y is linear in x, scale and bias.
+// Inference with given statistics: y is linear in x, scale and bias.
 //   dx = dy * scale * r, dscale = sum(dy * h), dbias = sum(dy),
 //   dmean = -scale * r * dbias, dvariance = -scale * r^2 / 2 * dscale.
 std::vector<Value*> inference_vjp(VjpContext& ctx, GraphBuilder& g) {
@@ -174,8 +174,8 @@ std::vector<Value*> inference_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 // running = old * momentum + batch * (1 - momentum), for the batch's mean and variance.
-// Adds what cotangents of the running statistics contribute to dx; sets the gradients of the old
-// ones.
+// Adds the contribution of the running statistics' cotangents to dx; sets the gradients of the old
+// statistics.
 void add_running_statistics(VjpContext& ctx, GraphBuilder& g, std::vector<Value*>& grads) {
   const double momentum = ctx.node().float_attribute("momentum");
   Value* x = ctx.input(0);
@@ -228,7 +228,8 @@ opdef::AttributeSpec epsilon_spec() {
           .default_value = 1e-5F};
 }
 
-// Mean and variance are the batch's; the running ones are kept.
+// Switches a node to training mode: it uses the batch's mean and variance and updates the running
+// ones.
 std::vector<ir::StateBinding> switch_on_batch_normalization(Node& node, GraphBuilder& g) {
   Value* mean = node.input(3);
   Value* variance = node.input(4);
@@ -263,7 +264,7 @@ void register_batch_normalization(opdef::OpRegistry& registry) {
                 .attributes = {epsilon_spec()},
                 .vjp = instance_normalization_vjp,
                 .weight_inputs = {1, 2}});
-  // Second derivatives go through the bodies.
+  // The gradient functions have no rule: second derivatives go through their bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "BatchNormalizationGrad",
                 .attributes = {epsilon_spec()},

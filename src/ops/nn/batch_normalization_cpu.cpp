@@ -11,9 +11,9 @@
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
 
-// Kernels of BatchNormalization, InstanceNormalization and their gradients: plain ones, and ones
-// for float32 with SIMD over long stretches. A group shares statistics: `segments`
-// stretches of `length` elements, the first at group * length, `stride` apart.
+// Kernels of BatchNormalization, InstanceNormalization and their gradients: reference kernels, and
+// float32 SIMD kernels for long contiguous runs. The elements of a group share statistics:
+// `segments` runs of `length` elements with stride `stride`, the first at group * length.
 
 namespace onnxgrad::ops::batch_normalization_cpu {
 
@@ -32,20 +32,20 @@ struct NormTask {
   double epsilon = 0;
   double momentum = 0;
   bool uses_batch = true;  ///< else mean and variance are inputs
-  int running = 0;         ///< how many of running mean and variance are outputs
+  int running = 0;         ///< number of outputs among running mean and variance
   int outputs = 0;         ///< argument of the first output
   int threads = 1;
-  /// Of scale and bias, and of mean and variance, if not those of x.
+  /// Types of scale and bias, and of mean and variance, if not x's.
   DataType scale_dtype = DataType::kUndefined;
   DataType statistics_dtype = DataType::kUndefined;
 
   std::int64_t count() const { return segments * length; }
 };
 
-// Below this many elements a second thread costs more than it saves.
+// Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 
-// Calls f(channel) for all channels, on several threads if that pays.
+// Calls f(channel) for all channels, on several threads if that pays off.
 template <class F>
 void visit_channels(const NormTask& task, F&& f) {
   device::share_parts(
@@ -53,7 +53,7 @@ void visit_channels(const NormTask& task, F&& f) {
       task.channels, f);
 }
 
-// Calls f(first element) for the stretches of a group.
+// Calls f(first element) for the runs of a group.
 template <class F>
 void visit_stretches(const NormTask& task, std::int64_t group, F&& f) {
   for (std::int64_t s = 0; s < task.segments; ++s) f(group * task.length + s * task.stride);
@@ -73,7 +73,8 @@ struct Statistics {
   double variance = 0;
 };
 
-// In double, two passes: the sums of a whole batch lose too much otherwise. Zeros if it is empty.
+// Computes the statistics in double, in two passes, since sums over a whole batch lose precision.
+// Zeros if the batch is empty.
 template <std::floating_point T>
 Statistics batch_statistics(const NormTask& task, const T* x, std::int64_t group) {
   if (task.count() == 0) return {};
@@ -89,7 +90,7 @@ Statistics batch_statistics(const NormTask& task, const T* x, std::int64_t group
   return {.mean = mean, .variance = squares / count};
 }
 
-// Like batch_statistics, with SIMD.
+// Computes the statistics as batch_statistics does, with SIMD.
 Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t group) {
   if (task.count() == 0) return {};
   const auto count = static_cast<double>(task.count());
@@ -105,7 +106,7 @@ Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t
   return {.mean = mean, .variance = std::max(squares / count - error * error, 0.0)};
 }
 
-// The number of channel `c`; there are as few of them as channels.
+// Returns element `c` of a per-channel operand.
 double channel_number(const std::byte* numbers, DataType dtype, std::int64_t c) {
   return dtype == DataType::kFloat64
              ? reinterpret_cast<const double*>(numbers)[c]
@@ -154,7 +155,7 @@ void run_normalization(const void* data, std::byte* const* args, const Launch&) 
   }
 }
 
-// Like run_normalization for float32, with SIMD over stretches.
+// Normalizes float32 runs as run_normalization does, with SIMD.
 void run_stretches(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
   const auto* x = reinterpret_cast<const float*>(args[0]);
@@ -176,8 +177,8 @@ void run_stretches(const void* data, std::byte* const* args, const Launch&) {
   });
 }
 
-// What dx = a * dy + b * (x - mean) + d needs, from the sums over a group of dy and dy * h, where
-// h = (x - mean) * inverse.
+// Factors of dx = a * dy + b * (x - mean) + d, from the sums over a group of dy and dy * h, where h
+// = (x - mean) * inverse.
 struct GradFactors {
   double a = 0;
   double b = 0;
@@ -187,7 +188,7 @@ struct GradFactors {
       : a(scale * inverse), b(-a * inverse * dot / count), d(-a * sum / count) {}
 };
 
-// Like run_grad for float32, with SIMD over stretches.
+// Computes the gradient of float32 runs as run_grad does, with SIMD.
 void run_grad_stretches(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
   const auto* dy = reinterpret_cast<const float*>(args[0]);
@@ -336,7 +337,7 @@ NormTask grad_task(const KernelRequest& request, bool per_instance) {
   return task;
 }
 
-// The kernel `fn` for float32 and stretches of at least a vector.
+// Offers the kernel `fn` for float32 and runs of at least a vector.
 KernelOffer offer_simd(const KernelRequest& request, NormTask task, opdef::KernelFn fn) {
   constexpr std::int64_t kShortest = 16;
   for (const opdef::TensorDesc& input : request.inputs) {

@@ -17,7 +17,7 @@ OpCase batch(std::string name, const std::string& attributes, Dims x,
                  uniform({c}, -1, 1), uniform({c}, 0.5, 2)}};
 }
 
-// Three types, of which the one under test is x's.
+// Operands of three types; x has the type under test.
 OpCase mixed(std::string name, const std::string& attributes, const std::string& outputs) {
   OpCase one{
       .name = "mixed_" + std::move(name),

@@ -90,7 +90,7 @@ namespace {
 
 std::int64_t count_groups(const ir::Node& node) { return node.int_attribute("group"); }
 
-// The node's windows with the weight's kernel filled in where its shape is known.
+// Returns the node's windows, with the kernel sizes from the weight if its shape is known.
 WindowAttrs read_windows(const ir::Node& node, const Value* x, const Value* w) {
   const std::size_t rank = conv_spatial_rank(node, x, w);
   WindowAttrs attrs = WindowAttrs::read(node, rank);
@@ -115,7 +115,7 @@ std::optional<std::vector<std::int64_t>> static_spatial_dims(const Value* x, std
   return dims;
 }
 
-// dx as a plain ConvTranspose, if its output padding is known: without strides it is zero.
+// Computes dx by a plain ConvTranspose if its output padding is known: without strides it is zero.
 Value* input_grad_by_conv_transpose(const ir::Node& node, const WindowAttrs& attrs,
                                     std::int64_t group, Value* x, Value* w, Value* dy,
                                     ir::GraphBuilder& g) {
@@ -187,7 +187,7 @@ std::string conv_key(const WindowAttrs& attrs, std::int64_t group) {
   return window_key(attrs) + "_g" + std::to_string(group);
 }
 
-// dx: [N, C, X...] from (dy, w, x); of x only the shape is read.
+// Computes dx: [N, C, X...] from (dy, w, x); only the shape of x is read.
 ir::Function conv_input_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                   const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -202,8 +202,8 @@ ir::Function conv_input_grad_body(std::string_view base_name, const std::vector<
   return std::move(f).finish({dx});
 }
 
-// [N, G * C, X...] as [C, G * N, X...]: what group g of a convolution sums over is then the batch.
-// If it `is_depthwise`, C is 1.
+// Transposes [N, G * C, X...] to [C, G * N, X...]: the batch becomes the channels that group g of a
+// convolution sums over. If it `is_depthwise`, C is 1.
 Value* batch_as_channels(FunctionBody& f, Value* x, std::int64_t group, std::size_t rank,
                          bool is_depthwise) {
   std::vector<std::int64_t> perm(rank + 2);
@@ -211,7 +211,7 @@ Value* batch_as_channels(FunctionBody& f, Value* x, std::int64_t group, std::siz
   std::swap(perm[0], perm[1]);
   if (group == 1) return f.transpose(x, perm);
   if (is_depthwise) {
-    std::vector<std::int64_t> dims(rank + 2, 0);  // 0: as they are
+    std::vector<std::int64_t> dims(rank + 2, 0);  // 0: unchanged
     dims[0] = 1;
     dims[1] = -1;
     return f.op("Reshape", {f.transpose(x, perm), f.ints(dims)});
@@ -229,7 +229,7 @@ Value* batch_as_channels(FunctionBody& f, Value* x, std::int64_t group, std::siz
                    f.concat({channels, f.mul(groups, batch), spatial}, 0));
 }
 
-// x with the pads of SAME, in the form of Pad: [0, 0, begins..., 0, 0, ends...].
+// Pads x as SAME does, with pads in Pad's format: [0, 0, begins..., 0, 0, ends...].
 Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value* x, Value* dy,
                 Value* w) {
   Value* none = f.ints({0, 0});
@@ -243,10 +243,10 @@ Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value*
   return f.op("Pad", {padded, f.concat(begins, 0)});
 }
 
-// dw: [M, C / G, k...] from (dy, x) or (dy, x, w); of w only the shape is read. With batch and
-// channels swapped, x convolved with dy is dw: taps and windows swap roles, so strides and
-// dilations are swapped too. Positions that no window reached, which there are with strides only,
-// yield extra rows, which are dropped.
+// Computes dw: [M, C / G, k...] from (dy, x) or (dy, x, w); only the shape of w is read. With batch
+// and channels swapped, x convolved with dy is dw: taps and windows swap roles, so strides and
+// dilations are swapped too. Positions that no window reads, which exist only with strides, yield
+// extra rows, which are dropped.
 ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                    const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -254,7 +254,7 @@ ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector
   const std::size_t rank = conv_spatial_rank(node, inputs.at(1), weight);
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
   const std::int64_t group = count_groups(node);
-  // Every dimension behind the channels must have elements for Reshape to know the first two.
+  // Every dimension after the channels must be nonzero for Reshape to infer the first two.
   const auto spatial_sizes = static_spatial_dims(inputs.at(1), rank);
   const bool is_depthwise =
       spatial_sizes && known_dim(inputs.at(1), 1) == group &&

@@ -11,30 +11,31 @@
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
 
-// Convolutions of bfloat16 images as products of tiles (device/cpu/tap_products.h). Images are
+// Convolutions of bfloat16 images as AMX matrix products (device/cpu/tap_products.h). Images are
 // copied with zeros after each row and each plane: the neighbour of a position is then at a fixed
-// distance, across the edges too, and a tap is the product of one matrix of weights with the
-// positions of all images of a unit, in one line. Results between rows and planes are computed and
-// left out. conv_bf16_result_cpu.cpp computes y or x, conv_bf16_weight_cpu.cpp w.
+// offset, across the edges too, and a tap is the product of one weight matrix with the positions of
+// all images of a unit, as one contiguous line. Results between rows and planes are computed and
+// discarded. conv_bf16_result_cpu.cpp computes y or x, conv_bf16_weight_cpu.cpp w.
 
 namespace onnxgrad::ops::conv_bf16 {
 
-/// Along one axis: positions with the same remainder modulo `step` are adjacent in a copy.
+/// Layout of a copy along one axis: positions with the same remainder modulo `step` are adjacent.
 struct CopiedAxis {
   std::int64_t size = 0;  ///< of the tensor
-  std::int64_t step = 1;  ///< from a result's source to the next one's
-  std::int64_t low = 0;   ///< positions [low, high) are read, of one remainder
+  std::int64_t step = 1;  ///< source positions from one result to the next
+  std::int64_t low = 0;   ///< range of positions that are read, for one remainder
   std::int64_t high = 0;
-  std::int64_t pitch = 0;  ///< positions in a copy, with the zeros after them
+  std::int64_t pitch = 0;  ///< positions in a copy, including the zeros after them
 
   CopiedAxis(std::int64_t given, const std::vector<AxisPhase>& phases);
-  /// Of the tensor's positions remainder, remainder + step, ...
+  /// Returns how many of the positions remainder, remainder + step, ... are in the tensor.
   std::int64_t count(std::int64_t remainder) const {
     return remainder < size ? (size - remainder - 1) / step + 1 : 0;
   }
 };
 
-/// A channel's copy: a line for each remainder that taps read, of all images of a unit.
+/// Layout of the padded copy of a channel: a line for each remainder that taps read, with all
+/// images of a unit.
 class Copies {
  public:
   Copies() = default;
@@ -42,23 +43,24 @@ class Copies {
          const std::array<std::int64_t, 3>& sizes);
 
   std::int64_t plane() const { return axes_[0].pitch * axes_[1].pitch * axes_[2].pitch; }
-  /// Elements of the copy that do not depend on the number of images.
+  /// Returns the number of elements of a line that does not depend on the number of images.
   std::int64_t fixed() const;
   std::int64_t lines() const { return static_cast<std::int64_t>(remainders_.size()); }
   void set_images(std::int64_t images) { line_ = images * plane() + fixed(); }
-  /// From one channel to the next.
+  /// Returns the elements from one channel to the next.
   std::int64_t channel() const { return lines() * line_; }
-  /// Of the first position of a line.
+  /// Returns the element of the first position of a line.
   std::int64_t origin() const { return before_; }
-  /// Of the source at these tap offsets, relative to a result's position.
+  /// Returns the element of the source at these tap offsets, relative to a result's position.
   std::int64_t offset(std::int64_t d, std::int64_t h, std::int64_t w) const;
-  /// Positions from the first result of a phase to after the last, for this many images.
+  /// Returns the number of positions from the first result of a phase to the last, for so many
+  /// images.
   std::int64_t span(const std::array<std::int64_t, 3>& counts, std::int64_t images) const;
   std::int64_t row_pitch() const { return axes_[2].pitch; }
   std::int64_t depth_pitch() const { return axes_[1].pitch * axes_[2].pitch; }
 
-  /// Calls f(to, from, count, step) for all rows of an image: `count` positions from element `from`
-  /// of a channel on, `step` apart, are adjacent in the copy from element `to` on, in rising order.
+  /// Calls f(to, from, count, step) for all rows of an image: `count` positions of a channel, from
+  /// element `from` on with stride `step`, become adjacent in the copy from element `to` on.
   template <class F>
   void for_rows(std::int64_t image, const F& f) const {
     for (std::size_t i = 0; i < remainders_.size(); ++i) {
@@ -87,32 +89,32 @@ class Copies {
 
   std::vector<CopiedAxis> axes_;
   std::vector<std::array<std::int64_t, 3>> remainders_;
-  std::int64_t before_ = 0, after_ = 0;  ///< zeros around a line's images
+  std::int64_t before_ = 0, after_ = 0;  ///< zeros around the images of a line
   std::int64_t line_ = 0;
 };
 
-/// Whether both operands are bfloat16; results and what is added may be float32.
+/// Returns true if both operands are bfloat16; the result and residual may be float32.
 bool has_types(const opdef::KernelRequest& request, const ConvTask& task);
 
 inline std::int64_t round_up(std::int64_t count, std::int64_t unit) {
   return (count + unit - 1) / unit * unit;
 }
-/// Bytes of whole cache lines.
+/// Rounds a number of elements up to the bytes of whole cache lines.
 inline std::int64_t line_bytes(std::int64_t count, std::int64_t size) {
   return round_up(count * size, 64);
 }
 
-/// The kernel of a plan, unless its scratch is too much.
+/// Offers the kernel of a plan, unless its scratch is too large.
 opdef::KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan,
                             const ConvShape& shape, std::int64_t images,
                             std::int64_t scratch_bytes);
 
 namespace result {
-/// Forward and backward data.
+/// Offers a kernel for forward and backward data.
 opdef::KernelOffer offer(const opdef::KernelRequest& request, const ConvTask& given);
 }  // namespace result
 namespace weight {
-/// Backward weight.
+/// Offers a kernel for backward weight.
 opdef::KernelOffer offer(const opdef::KernelRequest& request, const ConvTask& given);
 }  // namespace weight
 

@@ -15,7 +15,7 @@
 
 // y from x, or x from y: result[channel, position] = sum over taps and source channels. Rows of A
 // are weights [channel, tap, source channel], columns of B the positions of copies whose channels
-// are interleaved in pairs. Start reading at Worker::run.
+// are interleaved as VNNI pairs. Start reading at Worker::run.
 
 namespace onnxgrad::ops::conv_bf16::result {
 namespace {
@@ -28,11 +28,11 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;  // of copies, in the L2 cache
-constexpr std::int64_t kFewestChannels = 16;  // of the source: most of a step is zeros below
-constexpr std::int64_t kSlack = 16;           // elements that vectors may write beyond the last
+constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;  // copies of a unit, in the L2 cache
+constexpr std::int64_t kFewestChannels = 16;  // fewer source channels would mostly multiply zeros
+constexpr std::int64_t kSlack = 16;           // elements that vector stores may exceed the end by
 
-/// Results that have the same taps.
+/// Results that share their taps.
 struct Phase {
   std::array<AxisPhase, 3> axes;
   std::vector<std::int32_t> a_offsets = {}, b_offsets = {};
@@ -50,18 +50,18 @@ struct Plan {
   bool is_forward = true;
   std::int64_t batch = 0, kernel_size = 0;
   std::int64_t source_channels = 0, result_channels = 0;
-  std::int64_t padded_channels = 0;  ///< of the source, whole steps
+  std::int64_t padded_channels = 0;  ///< source channels rounded up to whole steps
   std::int64_t source_size = 0;
   std::array<std::int64_t, 3> result = {};  ///< positions
   std::vector<Phase> phases;
   Copies copies;
   bool is_dense = false;  ///< sums of an image are its result, position by position
   bool result_is_half = false, residual_is_half = false;
-  std::int64_t images = 1;  ///< of a unit
-  std::int64_t parts = 1;   ///< of the channels, which are units of their own
+  std::int64_t images = 1;  ///< per unit
+  std::int64_t parts = 1;   ///< ranges of channels, each in separate units
   std::int64_t weight_row = 0;
   std::int64_t sums_row = 0;
-  // Scratch in bytes: weights, then each thread's copies, sums, plane and lines.
+  // Scratch offsets in bytes: weights, then per thread: copies, sums, plane and line buffers.
   std::int64_t threads_at = 0, sums_at = 0, plane_at = 0, line_at = 0, thread_bytes = 0;
 
   std::int64_t result_size() const { return result[0] * result[1] * result[2]; }
@@ -83,15 +83,16 @@ class Worker {
 
   // ---- weights ----
 
-  /// Forward: [out channel, tap, in channel] from [out channel, in channel, tap], of out channels
-  /// [first, last).
+  /// Packs the weights, forward: [out channel, tap, in channel] from [out channel, in channel,
+  /// tap], for out channels [first, last).
   void pack_forward(std::int64_t first, std::int64_t last) {
     for (std::int64_t m = first; m < last; ++m) {
       pack_taps(m, plan_.source_channels, plan_.padded_channels, weights_ + m * plan_.weight_row);
     }
   }
 
-  /// Backward: [in channel, tap, out channel], of blocks [first, last) of kTapNumbers out channels.
+  /// Packs the weights, backward: [in channel, tap, out channel], for blocks [first, last) of
+  /// kTapNumbers out channels.
   void pack_backward(std::int64_t first, std::int64_t last) {
     const std::int64_t channels = plan_.result_channels;
     const std::int64_t padded = round_up(channels, kTapColumns);
@@ -142,7 +143,7 @@ class Worker {
   }
 
  private:
-  /// Weights of one out channel: [tap, channel], `padded` channels, the last ones zero.
+  /// Packs the weights of one out channel: [tap, channel], zero-padded to `padded` channels.
   void pack_taps(std::int64_t m, std::int64_t channels, std::int64_t padded, std::uint16_t* to) {
     const std::int64_t taps = plan_.kernel_size;
     const auto* w =
@@ -162,7 +163,7 @@ class Worker {
     plan_.narrow(to, line, taps * padded);
   }
 
-  /// Two channels at a time, interleaved.
+  /// Copies two channels at a time, interleaved (VNNI layout).
   void copy_images(std::int64_t image, std::int64_t images) {
     const auto* source = reinterpret_cast<const std::uint16_t*>(
         args_[plan_.is_forward ? plan_.task.x : plan_.task.y]);
@@ -217,7 +218,7 @@ class Worker {
     }
   }
 
-  /// The results of one plane, one after the other.
+  /// Returns the results of one plane, contiguously.
   float* values_of(std::int64_t c, std::int64_t image) {
     float* sums = sums_ + c * plan_.sums_row + image * plan_.copies.plane();
     if (plan_.is_dense) return sums;
@@ -234,7 +235,7 @@ class Worker {
     for (std::int64_t d = 0; d < depth.count; ++d) {
       const float* from = sums + d * plan_.copies.depth_pitch();
       float* plane = to + (depth.first + d * depth.step) * plan_.result[1] * row;
-      // That copy writes zeros after the last row, where other phases may have results.
+      // The vector copy writes zeros after the last row, where other phases may have results.
       if (plan_.phases.size() == 1) {
         device::gemm_target<float>().copy(from, plan_.copies.row_pitch(), plane, row, height.count,
                                           width.count);
@@ -317,7 +318,7 @@ void set_phases(const ConvShape& shape, Plan& plan, std::array<std::vector<AxisP
 
 void set_offsets(const ConvShape& shape, Plan& plan) {
   for (Phase& phase : plan.phases) {
-    // Taps last: those of one position read nearly the same lines.
+    // Taps are the innermost loop: the taps of one position read nearly the same cache lines.
     for (std::int64_t c = 0; c < plan.padded_channels; c += kTapNumbers) {
       for (const AxisTap& d : phase.axes[0].taps) {
         for (const AxisTap& h : phase.axes[1].taps) {

@@ -10,10 +10,10 @@
 #include "ops/nn/conv_tiles_cpu.h"
 
 // w[m, channel, tap] = sum over images and windows of y * x. A is the copy of x, whose positions
-// are adjacent, from a tap's first one on; B is y transposed, [pair of windows, m], with zeros for
-// the windows between rows and planes. Threads have images of their own and add up their sums, or,
-// if there are many weights, transpose y together and each computes the sums of its channels, or of
-// its taps if there are few channels. Start reading at run.
+// are contiguous from a tap's first one on; B is y transposed in VNNI layout, [pair of windows, m],
+// with zeros for the windows between rows and planes. Threads process separate images and add their
+// sums, or, if there are many weights, transpose y together and each computes the sums of its
+// channels, or of its taps if there are few channels. Start reading at run.
 
 namespace onnxgrad::ops::conv_bf16::weight {
 namespace {
@@ -26,7 +26,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;  // of x and y, in the L2 cache
+constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;  // x and y of a unit, in the L2 cache
 constexpr std::int64_t kFewestColumns = 16;
 constexpr std::int64_t kOwnSumBytes = std::int64_t{1024} * 1024;
 constexpr std::int64_t kHandedChannels = 64;
@@ -42,11 +42,11 @@ struct Plan {
   Copies copies;
   bool splits_images = false, splits_taps = false;
   std::int64_t images = 1;
-  std::int64_t length = 0;  ///< of a unit's line of windows, whole steps
+  std::int64_t length = 0;  ///< line of windows of a unit, in whole steps
   std::vector<std::int64_t> tap_offsets = {};
   std::vector<std::int32_t> a_offsets = {}, b_offsets = {};
-  // Scratch in bytes: y transposed and sums, which threads with images of their own have each, then
-  // each thread's copies of x, and rows of y.
+  // Scratch in bytes: transposed y and sums, one set per thread if threads process separate images,
+  // then per thread: copies of x, and rows of y.
   std::int64_t sums_at = 0, sets = 1, set_bytes = 0, rows_at = 0, thread_bytes = 0;
 
   std::int64_t window_count() const { return windows[0] * windows[1] * windows[2]; }
@@ -58,7 +58,7 @@ struct Plan {
 
 class Worker {
  public:
-  /// all: the threads; share: those that compute the same images.
+  /// all: all threads; share: the threads that process the same images.
   Worker(const Plan& plan, std::byte* const* args, const device::Share& all,
          const device::Share& share)
       : plan_(plan), args_(args), all_(all), share_(share) {
@@ -78,7 +78,7 @@ class Worker {
     std::fill_n(copy_, (last_ - first_) * plan.copies.channel(), std::uint16_t{0});
   }
 
-  /// Images from `first` on.
+  /// Accumulates over images [first, last).
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t image = first; image < last; image += plan_.images) {
       const std::int64_t images = std::min(plan_.images, last - image);
@@ -93,11 +93,12 @@ class Worker {
   }
 
  private:
-  /// y as [pair of windows, m], of this thread's blocks of m.
+  /// Transposes y to VNNI layout [pair of windows, m], for this thread's blocks of m.
   void turn_y(std::int64_t image, std::int64_t images) {
     const std::int64_t blocks = plan_.padded_columns / kTapColumns;
     const std::int64_t length = plan_.steps(images) * kTapNumbers;
-    // Windows are written over those of the last unit, or of another block: between them are zeros.
+    // The gaps between windows are zeros; the windows themselves overwrite those of the last unit
+    // or block.
     std::fill_n(rows_, kTapColumns * plan_.length, std::uint16_t{0});
     for (std::int64_t b = share_.first(blocks); b < share_.last(blocks); ++b) {
       const std::int64_t m = b * kTapColumns;
@@ -118,7 +119,7 @@ class Worker {
     }
   }
 
-  /// One plane of y with the distances of x's copies.
+  /// Copies one plane of y with the row and plane pitch of x's copies.
   void copy_windows(std::int64_t plane, std::uint16_t* to) const {
     const auto& [depth, height, width] = plan_.windows;
     const std::uint16_t* from = halves(plan_.task.y) + plane * plan_.window_count();
@@ -178,7 +179,7 @@ class Worker {
     }
   }
 
-  /// This thread's rows of all sums.
+  /// Writes this thread's rows of w, summed over all sets.
   void write() {
     const std::int64_t first = all_.first(plan_.rows());
     const std::int64_t last = all_.last(plan_.rows());
@@ -190,7 +191,7 @@ class Worker {
       const float* from = reinterpret_cast<float*>(set) + first * plan_.padded_columns;
       for (std::int64_t i = 0; i < (last - first) * plan_.padded_columns; ++i) sums[i] += from[i];
     }
-    auto* spare = reinterpret_cast<float*>(rows_);  // y has been read
+    auto* spare = reinterpret_cast<float*>(rows_);  // y is no longer needed
     for (std::int64_t m = 0; m < plan_.columns; m += kHandedChannels) {
       finish_weights<float>(plan_.task, args_,
                             {.from = sums + m,

@@ -12,9 +12,9 @@
 #include "opdef/registry.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
-// Convolutions in a row, some images at a time: what one of them returns is still in the cache when
-// the next one reads it, and needs no memory of its own. Each is computed by the best kernel for as
-// many images (offer_conv_float).
+// Consecutive convolutions on a few images at a time: a result is still in the cache when the next
+// convolution reads it, and needs no memory of its own. Each uses the best kernel for that number
+// of images (offer_conv_float).
 
 namespace onnxgrad::ops::conv_chain_cpu {
 
@@ -26,28 +26,28 @@ using opdef::TensorDesc;
 
 namespace {
 
-// What a unit's largest convolution reads and writes: most of an L2 cache.
+// Input and output size of a unit's largest convolution: most of an L2 cache.
 constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;
-constexpr double kLongestWait = 1.15;  // time of the thread with most images, over an equal share's
+constexpr double kLongestWait = 1.15;  // largest ratio of the busiest thread's time to the average
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 
-/// Places of a link's operands in the args of its kernel.
+/// Arguments of a link's kernel.
 enum LinkArg : std::uint8_t { kX, kW, kBias, kResidual, kY, kScratch, kLinkArgs };
 
 struct Link {
-  /// By whether the unit is the smaller last one.
+  /// Kernels for full units and for the smaller last one.
   std::array<opdef::PreparedKernel, 2> kernels = {};
-  std::int64_t y_elements = 0;  ///< of an image
-  std::int64_t y_at = 0;        ///< of a unit's result in its scratch, but the last link's
+  std::int64_t y_elements = 0;  ///< per image
+  std::int64_t y_at = 0;        ///< offset of a unit's result in its scratch, if not the last
 };
 
 struct Plan {
   std::vector<Link> links;
   int threads = 1;
-  bool is_shared = false;  ///< all threads compute each unit; false: each has units of its own
+  bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
   std::int64_t batch = 0, unit_images = 0;
-  std::int64_t x_elements = 0;                      ///< of an image
-  std::int64_t kernel_at = 0, thread_elements = 0;  ///< of scratch
+  std::int64_t x_elements = 0;                      ///< per image
+  std::int64_t kernel_at = 0, thread_elements = 0;  ///< scratch offsets
 
   std::int64_t units() const { return (batch + unit_images - 1) / unit_images; }
 };
@@ -90,7 +90,7 @@ void run(const void* data, std::byte* const* args, const Launch& launch) {
   });
 }
 
-/// A link as a node of its own, with its operands.
+/// Request for a link as a separate node, with its operands.
 struct LinkRequest {
   ir::Node node;
   std::vector<TensorDesc> inputs;
@@ -136,9 +136,9 @@ std::int64_t image_elements(const TensorDesc& images) {
   return images.dims.num_elements() / images.dims[0];
 }
 
-/// Up to `most` of `batch` images, in units that `threads` share: all units have as many if that is
-/// possible with more than half of them, so that one kernel of each link, and one copy of its
-/// weights, does for all.
+/// Returns the images per unit, at most `most` of `batch`, for `threads` threads: all units have
+/// equally many if more than half of `most` allow that, so that one kernel per link, with one copy
+/// of its weights, suffices.
 std::int64_t images_of_unit(std::int64_t batch, std::int64_t most, std::int64_t threads) {
   most = std::clamp<std::int64_t>(most, 1, batch);
   for (std::int64_t images = most; images > most / 2; --images) {
@@ -147,8 +147,8 @@ std::int64_t images_of_unit(std::int64_t batch, std::int64_t most, std::int64_t 
   return even_part_of(batch, most, threads);
 }
 
-/// Which images are a unit. All threads compute each unit together if some would wait too long for
-/// the one with most of them.
+/// Splits the images into units. All threads compute each unit together if otherwise some would
+/// wait too long for the busiest one.
 void split_work(const std::vector<LinkRequest>& links, Plan& plan) {
   std::int64_t largest = 1;
   for (const LinkRequest& link : links) {

@@ -13,25 +13,25 @@
 #include "opdef/conv_chain.h"
 #include "ops/testing/kernel_run.h"
 
-// Chains of convolutions against the plain ones, one after the other, in float64.
+// Compares chains of convolutions with separate reference convolutions in float64.
 
 namespace onnxgrad::ops_test::conv_chain {
 namespace {
 
-/// A chain and what it should return.
+/// Chain of convolutions with its expected result.
 struct Chain {
   Dims x;
   KernelCall call = {.op_type = opdef::kConvChain, .domain = ir::kFusedDomain};
   opdef::ConvChain links = {};
   std::uint64_t seed = 0;
-  Tensor expected;  ///< of the links so far, float64
+  Tensor expected;  ///< result of the links so far, float64
 
   explicit Chain(Dims dims) : x(std::move(dims)) {
     call.inputs = {random_tensor(DataType::kFloat32, x, 1)};
     expected = call.inputs[0].cast(DataType::kFloat64);
   }
 
-  /// A window of `kernel`, padded by half of it, in both axes.
+  /// Appends a convolution with windows of `kernel` and pads of half of it on both axes.
   void append(std::int64_t channels, std::int64_t group, std::int64_t kernel, std::int64_t stride,
               bool has_bias, bool has_residual) {
     const Dims& from = expected.dims();
@@ -87,8 +87,8 @@ struct Chain {
 };
 
 TEST(ConvChain, InvertedResiduals) {
-  // Images that are units of their own, several that are one, a smaller last unit, fewer units than
-  // threads; windows of two sizes, strides.
+  // Units of one image, of several images, a smaller last unit, fewer units than threads; windows
+  // of two sizes, strides.
   for (const auto& [batch, size] : {std::pair{9, 10}, {3, 40}, {2, 49}, {23, 16}}) {
     for (const std::int64_t stride : {1, 2}) {
       Chain chain({batch, 12, size, size});

@@ -12,7 +12,7 @@
 #include "ops/nn/conv_winograd_cpu.h"
 #include "ops/nn/norm_channels.h"
 
-// The plain kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
+// Reference kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
 // offers. Start reading at visit_products: all three computations use it with a different
 // assignment.
 
@@ -30,7 +30,7 @@ std::vector<std::int64_t> spatial(const ConvShape& shape, std::int64_t WindowAxi
   return sizes;
 }
 
-// The task's tensors must have exactly the shapes that the kernels will index.
+// Checks that the task's tensors have exactly the shapes that the kernels will index.
 void check_operands(const ConvTask& task, const KernelRequest& request) {
   const ConvShape& shape = task.shape;
   const auto check = [&](int arg, std::int64_t first, std::int64_t second,
@@ -103,7 +103,7 @@ std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   }
   if (task.shape.spatial_rank > 3) return std::nullopt;
   if (task.pass == Pass::kBackwardWeight && in[0].dims.rank() == task.shape.spatial_rank + 2) {
-    // dy may have fewer windows than would fit: the transposed convolution to a longer output.
+    // dy may have fewer windows than fit: the transposed convolution of a longer output.
     for (std::size_t i = 0; i < task.shape.spatial_rank; ++i) {
       std::int64_t& output = task.shape.axes[3 - task.shape.spatial_rank + i].output;
       output = std::min(output, in[0].dims[i + 2]);
@@ -135,7 +135,7 @@ template <class T>
 void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t first,
                     std::int64_t channels, std::int64_t plane, std::int64_t count) {
   if (!task.finishes() || count <= 0) return;
-  if (plane == count) {  // planes without anything between them
+  if (plane == count) {  // planes are contiguous
     count *= channels;
     plane = count;
     channels = 1;
@@ -212,7 +212,7 @@ template void finish_results<double>(const ConvTask&, std::byte* const*, std::in
 namespace onnxgrad::ops::conv_cpu {
 namespace {
 
-// Calls f(o, j, i) for all windows o and taps j of one axis that read input position i.
+// Calls f(o, j, i) for all windows o and taps j of one axis that read an input position i.
 template <class F>
 void visit_axis(const WindowAxis& axis, F&& f) {
   for (std::int64_t o = 0; o < axis.output; ++o) {
@@ -220,7 +220,7 @@ void visit_axis(const WindowAxis& axis, F&& f) {
   }
 }
 
-// Calls f(x index, w index, y index) for every product of the convolution.
+// Calls f(x index, w index, y index) for every multiplication of the convolution.
 template <class F>
 void visit_products(const ConvShape& shape, F&& f) {
   const auto& [depth, height, width] = shape.axes;
@@ -250,7 +250,7 @@ void visit_products(const ConvShape& shape, F&& f) {
   }
 }
 
-// result: [batch, channels, positions] = bias[channel], or zero without bias.
+// Initializes result: [batch, channels, positions] = bias[channel], or zero without bias.
 template <class T>
 void fill_bias(T* result, const T* bias, std::int64_t batch, std::int64_t channels,
                std::int64_t positions) {
@@ -288,7 +288,7 @@ void run_reference(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// An offer for float32 and float64 of a task that is known.
+// Offer for float32 and float64, for a task that is already read.
 using TaskOfferFn = KernelOffer (*)(const KernelRequest& request, const ConvTask& task);
 
 KernelOffer offer_reference(const KernelRequest& request, const ConvTask& task) {
@@ -313,7 +313,7 @@ KernelOffer offer_winograd(const KernelRequest& request, const ConvTask& task) {
                                                       : offer_winograd_result(request, task);
 }
 
-// Whether all operands that the task reads or writes are of this type.
+// Returns true if all operands of the task have this type.
 bool has_type(const KernelRequest& request, const ConvTask& task, DataType dtype) {
   return std::ranges::all_of(
       std::array{task.x, task.w, task.y, task.bias, task.residual},
@@ -351,7 +351,7 @@ constexpr FloatOffer float_offer(int priority) {
   return {.priority = priority, .of_task = kOffer, .of_request = offer_wide<kOffer>};
 }
 
-// Best first.
+// Kernels in order of preference.
 constexpr std::array kOffers = {float_offer<offer_depth_rows>(50), float_offer<offer_depthwise>(40),
                                 float_offer<offer_winograd>(30), float_offer<offer_tiles>(20),
                                 float_offer<offer_reference>(0)};

@@ -5,8 +5,8 @@
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_rows.h"
 
-// Depthwise convolutions plane by plane (depth_rows.h): y from x with strides of 1 and 2, and x
-// from y without strides.
+// Depthwise convolutions plane by plane (depth_rows.h): y from x with strides 1 and 2, and x from y
+// without strides.
 
 namespace onnxgrad::ops::depth_rows {
 namespace {
@@ -30,7 +30,7 @@ T* pointer(std::byte* const* args, int index) {
   return index < 0 ? nullptr : reinterpret_cast<T*>(args[index]);
 }
 
-/// Planes [first, last) of all images.
+/// Computes planes [first, last) of all images.
 template <class T>
 void run_planes(const Plan& plan, std::byte* const* args, std::int64_t first, std::int64_t last) {
   const depth::PlaneShape& shape = plan.shape;

@@ -9,10 +9,9 @@
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_tiles.h"
 
-// Depthwise convolutions: every channel is a group of its own, so that nothing is shared but the
-// positions. A vector of channels is computed at once: their planes are transposed to pixels of
-// that many channels, padded by zeros, in bands that stay in the L2 cache. Start reading at
-// Band::read, Results::run and Sums::run.
+// Depthwise convolutions: every channel is a separate group. A vector of channels is computed at
+// once: their planes are transposed to pixels of that many channels, padded by zeros, in bands that
+// stay in the L2 cache. Start reading at Band::read, Results::run and Sums::run.
 
 namespace onnxgrad::ops::depth {
 namespace {
@@ -21,25 +20,25 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-// Of a band's pixels, source and result.
+// Size of the source and result pixels of a band.
 constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
 constexpr std::int64_t kMostPhases = 64;
 
-/// Results that have the same taps; see AxisPhase. Places are in elements, for a band of full size.
+/// Results that share their taps; see AxisPhase. Places are element offsets, for a full band.
 struct Phase {
   std::vector<std::int64_t> taps = {};     ///< positions in the kernel
-  std::vector<std::int32_t> offsets = {};  ///< [taps] in the source's pixels
-  std::vector<std::int32_t> places = {};   ///< of the first tap's pixel
-  std::vector<std::int32_t> results = {};  ///< of the result's pixel
+  std::vector<std::int32_t> offsets = {};  ///< [taps], in source pixels
+  std::vector<std::int32_t> places = {};   ///< of the pixel that the first tap reads
+  std::vector<std::int32_t> results = {};  ///< of the result pixel
   std::int64_t axis_count = 0;             ///< positions along the axis of the bands
-  std::int64_t inner = 0;                  ///< positions per one of these
+  std::int64_t inner = 0;                  ///< positions per position on that axis
 };
 
 struct Extent {
   std::array<std::int64_t, 3> size = {};   ///< of the tensor
-  std::array<std::int64_t, 3> low = {};    ///< first position that the first band has
+  std::array<std::int64_t, 3> low = {};    ///< first position of the first band
   std::array<std::int64_t, 3> count = {};  ///< positions of a band
-  std::int64_t band_step = 0;              ///< from band to band, along their axis
+  std::int64_t band_step = 0;              ///< positions from one band to the next
 
   std::int64_t plane() const { return size[0] * size[1] * size[2]; }
   std::int64_t pixels() const { return count[0] * count[1] * count[2]; }
@@ -49,13 +48,13 @@ struct Plan {
   ConvTask task;
   int threads = 1;
   std::int64_t batch = 0, channels = 0, lanes = 1, taps = 0;
-  std::size_t axis = 0;    ///< bands are split along it
-  std::int64_t block = 0;  ///< positions of every phase in a band
+  std::size_t axis = 0;    ///< axis along which bands are split
+  std::int64_t block = 0;  ///< positions of every phase per band
   std::int64_t bands = 1;
   Extent source, result;
   std::vector<Phase> phases;
-  std::int64_t parts = 1;  ///< of the batch, for sums
-  // Scratch, in elements: sums [parts, blocks, taps], then the threads' parts.
+  std::int64_t parts = 1;  ///< parts of the batch, for sums
+  // Scratch offsets, in elements: sums [parts, blocks, taps], then one region per thread.
   std::int64_t threads_at = 0, result_at = 0, weights_at = 0, thread_elements = 0;
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
@@ -66,7 +65,7 @@ struct Plan {
   }
 };
 
-/// The pixels of one band of a vector of channels.
+/// Pixels of one band, for a vector of channels.
 template <class T>
 class Band {
  public:
@@ -77,9 +76,9 @@ class Band {
 
   const T* pixels() const { return pixels_; }
 
-  /// planes: of channel 0 of the image.
+  /// Reads a band; `planes` points to channel 0 of the image.
   void read(const T* planes, std::int64_t channel, std::int64_t channels, std::int64_t band) {
-    if (plan_.bands > 1 && is_padded()) clear();  // padding is elsewhere in every band
+    if (plan_.bands > 1 && is_padded()) clear();  // each band has its padding in other places
     visit_rows(band, [&](std::int64_t plane_at, std::int64_t pixel_at, std::int64_t count) {
       device::gemm_target<T>().transpose(planes + channel * extent_.plane() + plane_at,
                                          extent_.plane(), pixels_ + pixel_at * plan_.lanes,
@@ -105,7 +104,7 @@ class Band {
            extent_.size[plan_.axis];
   }
 
-  /// Calls f(place in a plane, pixel, count) for runs of positions inside of the tensor.
+  /// Calls f(offset in a plane, pixel, count) for runs of positions inside the tensor.
   template <class F>
   void visit_rows(std::int64_t band, F&& f) const {
     std::array<std::int64_t, 3> low = extent_.low;
@@ -134,13 +133,13 @@ class Band {
   T* pixels_;
 };
 
-/// Positions of a phase in a band.
+/// Returns the number of positions of a phase in a band.
 std::int64_t positions(const Plan& plan, const Phase& phase, std::int64_t band) {
   return std::clamp<std::int64_t>(phase.axis_count - band * plan.block, 0, plan.block) *
          phase.inner;
 }
 
-/// y from x, or x from y.
+/// Worker that computes y from x, or x from y.
 template <class T>
 class Results {
  public:
@@ -156,7 +155,7 @@ class Results {
         result_(plan, plan.result, own + plan.result_at),
         result_pixels_(own + plan.result_at) {}
 
-  /// Units [first, last) of vectors of channels, images and bands, the last one fastest.
+  /// Computes units [first, last): vectors of channels, images and bands, the last one fastest.
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
       const std::int64_t band = unit % plan_.bands;
@@ -192,7 +191,7 @@ class Results {
   }
 
  private:
-  /// Weights as pixels: all taps, the bias, then the taps of one phase after another.
+  /// Packs the weights as pixels: all taps, the bias, then the taps of one phase after another.
   void pack(std::int64_t channel, std::int64_t channels) {
     const std::int64_t lanes = plan_.lanes;
     T* bias = weights_ + plan_.taps * lanes;
@@ -218,7 +217,7 @@ class Results {
   T* result_pixels_;
 };
 
-/// w from x and y.
+/// Worker that computes w from x and y.
 template <class T>
 class Sums {
  public:
@@ -232,7 +231,7 @@ class Sums {
         x_pixels_(plan, plan.source, own),
         y_pixels_(plan, plan.result, own + plan.result_at) {}
 
-  /// Units [first, last) of parts of the batch and vectors of channels.
+  /// Computes units [first, last): parts of the batch and vectors of channels.
   void run(std::int64_t first, std::int64_t last) {
     const Phase& phase = plan_.phases.front();
     for (std::int64_t unit = first; unit < last; ++unit) {
@@ -259,7 +258,7 @@ class Sums {
     }
   }
 
-  /// Weights of the vectors of channels [first, last), parts added in order.
+  /// Writes the weights of the vectors of channels [first, last), adding the parts in order.
   void write(std::int64_t first, std::int64_t last) {
     const std::int64_t count = plan_.taps * plan_.lanes;
     for (std::int64_t block = first; block < last; ++block) {
@@ -309,7 +308,7 @@ void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
 
 using Axes = std::array<AxisPhase, 3>;
 
-/// nullopt-like empty: too many kinds of results.
+/// Returns the phases of the results; empty if there are too many.
 std::vector<Axes> phases_of(const ConvTask& task) {
   std::array<std::vector<AxisPhase>, 3> axes;
   std::int64_t count = 1;
@@ -329,7 +328,7 @@ std::vector<Axes> phases_of(const ConvTask& task) {
   return phases;
 }
 
-/// The positions that a band of `block` positions reads and writes.
+/// Sets the positions that a band of `block` positions reads and writes.
 void set_extents(Plan& plan, const std::vector<Axes>& phases, std::int64_t block) {
   const std::size_t axis = plan.axis;
   std::array<SourceAxis, 3> covered;
@@ -392,7 +391,7 @@ void set_tables(Plan& plan, const std::vector<Axes>& phases) {
   }
 }
 
-/// nullptr: padding would outweigh everything else.
+/// Plans the convolution; nullptr if the work on padding would outweigh everything else.
 std::shared_ptr<Plan> make_plan(const ConvTask& task, int threads, std::int64_t lanes,
                                 std::int64_t element_bytes) {
   auto plan = std::make_shared<Plan>();
@@ -432,7 +431,7 @@ std::shared_ptr<Plan> make_plan(const ConvTask& task, int threads, std::int64_t 
   }
   plan->result_at = plan->source.pixels() * lanes;
   plan->weights_at = plan->result_at + plan->result.pixels() * lanes;
-  // All taps, the bias, the taps of all phases; and a line of distance between threads.
+  // All taps, the bias, the taps of all phases; and a cache line between threads.
   plan->thread_elements = plan->weights_at + (2 * plan->taps + 2) * lanes;
   return plan;
 }

@@ -10,10 +10,10 @@
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
-// Convolutions between images of 16 bits, with float32 weights: a unit of work, some images or some
-// channels of one, is widened to float32, goes through a float32 kernel and is rounded again while
-// it is in the L2 cache. So memory sees halves only, and every kernel does for them. Start reading
-// at run_unit.
+// Convolutions of f16/bf16 images with float32 weights: a unit of work, some images or some
+// channels of one, is converted to float32, computed by a float32 kernel and rounded again while it
+// is in the L2 cache. Memory traffic is thus 16-bit only, and every kernel can be used. Start
+// reading at run_unit.
 
 namespace onnxgrad::ops::conv_half {
 namespace {
@@ -22,35 +22,35 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-// Of a unit in float32: half of the L2 cache; and where all threads compute each unit together.
+// Float32 size of a unit: half of the L2 cache; and if all threads compute each unit together.
 constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;
 constexpr std::int64_t kSharedUnitBytes = std::int64_t{16} * 1024 * 1024;
-// Channels of a unit are a multiple of this many, so that vectors of them are full.
+// Channels of a unit are a multiple of this, so that vectors are full.
 constexpr std::int64_t kChannels = 16;
 constexpr std::size_t kMostArgs = 8;
 
-/// One of x, y and residual.
+/// Operand x, y or residual.
 struct Images {
   int arg = -1;
   bool is_result = false;
-  std::int64_t elements = 0;            ///< of one group of one image
-  std::int64_t element_bytes = 0;       ///< as they are stored
-  device::ConvertFn convert = nullptr;  ///< nullptr: they are float32
-  std::int64_t at = 0;                  ///< of the copy, in a unit's scratch
+  std::int64_t elements = 0;            ///< per group and image
+  std::int64_t element_bytes = 0;       ///< as stored
+  device::ConvertFn convert = nullptr;  ///< nullptr: float32
+  std::int64_t at = 0;                  ///< offset of the copy in a unit's scratch
 };
 
 struct Plan {
   ConvTask task;
   int threads = 1;
-  bool is_shared = false;  ///< all threads compute each unit; false: each has units of its own
+  bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
   std::int64_t batch = 0, groups = 0;
   std::int64_t unit_images = 0, unit_groups = 0;
   std::vector<Images> tensors;
   std::int64_t group_weights = 0, group_bias = 0;  ///< elements
-  /// By whether the unit has the last images, the last groups.
+  /// Kernels by whether the unit has the last images, and the last groups.
   std::array<std::array<opdef::PreparedKernel, 2>, 2> kernels = {};
-  // Scratch, in elements: the threads' parts, each of copies, sums of weights, those of one unit,
-  // and the kernel's own.
+  // Scratch offsets, in elements, per thread: copies, sums of weights, weights of one unit, and the
+  // kernel's own scratch.
   std::int64_t sums_at = 0, partial_at = 0, kernel_at = 0, thread_elements = 0;
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
@@ -60,7 +60,7 @@ struct Plan {
   std::int64_t units() const { return image_units() * group_units(); }
 };
 
-/// The images and groups of a unit, groups fastest.
+/// Images and groups of a unit, groups fastest.
 struct Unit {
   std::int64_t image = 0, images = 0, group = 0, groups = 0;
   const opdef::PreparedKernel* kernel = nullptr;
@@ -81,7 +81,7 @@ struct Unit {
   std::int64_t count(const Images& tensor) const { return images * groups * tensor.elements; }
 };
 
-/// Calls f(first, last) for the parts of [0, count), on all threads.
+/// Splits [0, count) among all threads: calls f(first, last) for each chunk.
 struct OnAllThreads {
   int threads = 1;
 
@@ -98,7 +98,7 @@ struct OnThisThread {
   }
 };
 
-/// Weights, if they are the result, go to `weights`.
+/// Runs a unit; if the weights are the result, they are written to `weights`.
 template <class Split>
 void run_unit(const Plan& plan, const Unit& unit, std::byte* const* args, float* own,
               std::byte* weights, const Split& split, const Launch& launch) {
@@ -138,7 +138,7 @@ void add(const float* from, std::int64_t first, std::int64_t last, float* to) {
   for (std::int64_t i = first; i < last; ++i) to[i] += from[i];
 }
 
-/// All threads compute one unit after the other. Units have all groups.
+/// Computes one unit after the other on all threads. Units have all groups.
 void run_together(const Plan& plan, std::byte* const* args, const Launch& launch) {
   auto* own = reinterpret_cast<float*>(args[plan.task.scratch]);
   auto* w = reinterpret_cast<float*>(args[plan.task.w]);
@@ -151,7 +151,7 @@ void run_together(const Plan& plan, std::byte* const* args, const Launch& launch
   }
 }
 
-/// Each thread computes its units; sums are added in the order of units, then of threads.
+/// Computes separate units on each thread; sums are added in the order of units, then of threads.
 void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
   auto* scratch = reinterpret_cast<float*>(args[plan.task.scratch]);
   device::on_threads(plan.threads, [&](const device::Share& share) {
@@ -161,7 +161,7 @@ void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
     float* partial = own + plan.partial_at;
     const std::int64_t begin = share.first(plan.units());
     const std::int64_t end = share.last(plan.units());
-    // The first unit with all weights begins the sums.
+    // The first unit with all weights initializes the sums.
     const bool are_whole = plan.group_units() == 1 && begin < end;
     if (plan.is_sum() && !are_whole) std::fill_n(sums, plan.weights(), 0.0F);
     for (std::int64_t u = begin; u < end; ++u) {
@@ -213,7 +213,7 @@ std::vector<Images> tensors_of(const KernelRequest& request, const ConvTask& tas
   return tensors;
 }
 
-/// Elements of the copies of one group of one image.
+/// Returns the elements of the copies of one group of one image.
 std::int64_t copied_elements(const Plan& plan) {
   std::int64_t elements = 0;
   for (const Images& tensor : plan.tensors) {
@@ -222,8 +222,8 @@ std::int64_t copied_elements(const Plan& plan) {
   return elements;
 }
 
-/// Which images and groups are a unit. Packing the weights is part of every unit: one with more
-/// weights than pixels is better computed by all threads.
+/// Splits the images and groups into units. Every unit packs its weights: if a unit has more
+/// weights than pixels, all threads compute it together.
 void split_work(Plan& plan) {
   const std::int64_t group = copied_elements(plan);
   const std::int64_t image = group * plan.groups;
@@ -246,7 +246,7 @@ void split_work(Plan& plan) {
   plan.unit_images = even_part(plan.batch, plan.unit_images);
 }
 
-/// The kernel of a unit, on float32.
+/// Offers the float32 kernel of a unit.
 KernelOffer unit_kernel(const KernelRequest& request, const Plan& plan, std::int64_t images,
                         std::int64_t groups) {
   KernelRequest wide{.node = request.node,

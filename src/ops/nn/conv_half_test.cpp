@@ -12,13 +12,13 @@
 #include "ops/testing/conv_layers.h"
 #include "ops/testing/kernel_run.h"
 
-// Convolutions of images of 16 bits against the plain ones in float64.
+// Compares convolutions of f16/bf16 images with the reference in float64.
 
 namespace onnxgrad::ops_test::conv {
 namespace {
 
-/// The kernel for images of `half`, some of which may stay float32, against the plain one in
-/// float64. False: there is no kernel with such a label.
+/// Compares the kernel for images of type `half`, some of which may stay float32, with the
+/// reference in float64. Returns false if there is no kernel with such a label.
 bool compare_halves(KernelCall call, std::vector<std::size_t> images, DataType half,
                     std::string_view label) {
   for (const std::size_t i : images) {
@@ -39,7 +39,7 @@ bool compare_halves(KernelCall call, std::vector<std::size_t> images, DataType h
   const std::vector<double> given = run->outputs[0].to_doubles();
   double largest = 1;
   for (const double value : expected) largest = std::max(largest, std::abs(value));
-  const double unit = half == DataType::kFloat16 ? 0x1p-11 : 0x1p-8;  // half of a last place
+  const double unit = half == DataType::kFloat16 ? 0x1p-11 : 0x1p-8;  // half a ulp
   for (std::size_t i = 0; i < given.size(); ++i) {
     const double allowed = 2e-5 * largest + (is_rounded ? unit * std::abs(expected[i]) : 0);
     EXPECT_NEAR(given[i], expected[i], allowed) << call.op_type << ' ' << i;
@@ -50,7 +50,7 @@ bool compare_halves(KernelCall call, std::vector<std::size_t> images, DataType h
 
 struct Calls {
   Tensor x, w, dy, b;
-  KernelCall finished;  ///< with a bias, dy as a residual, and bounds
+  KernelCall finished;  ///< with bias, dy as residual, and bounds
 };
 
 Calls calls_of(const Layer& layer) {
@@ -66,8 +66,8 @@ Calls calls_of(const Layer& layer) {
 }
 
 TEST(ConvKernels, OfHalvesAgree) {
-  // Every way to compute the sums; several units of images, of channels, units that all threads
-  // share; last units that are smaller.
+  // Every way to compute the sums; units of several images, units of channels, units shared by all
+  // threads; smaller last units.
   const std::vector<Layer> layers = {
       {{5, 24, 10, 8}, {40, 24, 1, 1}, {5, 40, 10, 8}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
       {{7, 64, 24, 24}, {64, 64, 1, 1}, {7, 64, 24, 24}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
@@ -99,8 +99,9 @@ TEST(ConvKernels, OfHalvesAgree) {
 }
 
 void compare_tiles() {
-  // Even and odd numbers of channels, of pixels, of blocks of them; padding of each side by itself,
-  // strides with and without windows' overlap, dilation; one row, three axes; several units.
+  // Even and odd numbers of channels, of pixels, of blocks of them; padding on each side
+  // separately, strides with and without overlapping windows, dilation; one row, three axes;
+  // several units.
   const std::vector<Layer> layers = {
       {{5, 24, 10, 8}, {40, 24, 1, 1}, {5, 40, 10, 8}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
       {{3, 32, 16, 16}, {48, 32, 3, 3}, {3, 48, 16, 16}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
@@ -148,7 +149,7 @@ void compare_tiles() {
   }
 }
 
-/// The three computations of layers at random, with channels enough for tiles.
+/// Compares the three computations on random layers with enough channels for AMX tiles.
 void compare_random_tiles(int count) {
   base::PhiloxStream stream(23, base::RandomUse::kOperator, 0);
   int compared = 0;

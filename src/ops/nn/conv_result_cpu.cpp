@@ -23,7 +23,7 @@ using opdef::Launch;
 
 namespace {
 
-// Elements of a panel's weights that stay in the L1 cache while results are computed.
+// Bytes of a panel's weights that stay in the L1 cache while results are computed.
 constexpr std::int64_t kPanelBytes = std::int64_t{24} * 1024;
 
 template <class T>
@@ -45,7 +45,8 @@ void pack_forward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T*
   }
 }
 
-/// x = conv^T(y, w): the panel's channels are columns of w; each phase has its own taps.
+/// Packs one panel for x = conv^T(y, w): its channels are columns of w; each phase has its own
+/// taps.
 template <class T>
 void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T* w, T* spare,
                    T* to) {
@@ -74,7 +75,7 @@ void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T
   }
 }
 
-/// Panels [first, last) of all groups. `bias` may be nullptr.
+/// Packs panels [first, last) of all groups. `bias` may be nullptr.
 template <class T>
 void pack_weights(const ResultPlan<T>& plan, const T* w, const T* bias, std::int64_t first,
                   std::int64_t last, T* packed, T* spare) {
@@ -98,7 +99,7 @@ void pack_weights(const ResultPlan<T>& plan, const T* w, const T* bias, std::int
   }
 }
 
-/// Constant weights and biases are packed once if they may be kept.
+/// Packs constant weights and biases once, if they may be kept.
 template <class T>
 void pack_constants(const KernelRequest& request, ResultPlan<T>& plan) {
   if (!request.keeps_constants) return;
@@ -122,7 +123,7 @@ struct Range {
   std::int64_t count(std::size_t axis) const { return end[axis] - begin[axis]; }
 };
 
-/// What one thread computes with.
+/// Worker of one thread.
 template <class T>
 class Unit {
  public:
@@ -143,7 +144,7 @@ class Unit {
     }
   }
 
-  /// Units [first, last) of parts, images, groups and blocks, the last one fastest.
+  /// Computes units [first, last): parts, images, groups and blocks, the last one fastest.
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
       const std::int64_t part = unit / plan_.part_units();
@@ -220,7 +221,7 @@ class Unit {
       const std::int64_t largest = std::max<std::int64_t>(
           kPanelBytes / static_cast<std::int64_t>(sizeof(T)) / panel.width, 1);
       std::int64_t k = 0;
-      do {  // also without any tap: the result is the bias
+      do {  // also without taps: the result is the bias
         const std::int64_t count = std::min(largest, steps - k);
         for (std::int64_t i = 0; i < images_; ++i) {
           run_tiles(phase, range, panel, weights + k * panel.width, k, count, i);
@@ -230,7 +231,7 @@ class Unit {
     }
   }
 
-  /// sums[position, channel] of one panel over k in [first, first + count).
+  /// Computes sums[position, channel] of one panel over k in [first, first + count).
   void run_tiles(const ResultPhase& phase, const Range& range, const ChannelPanel& panel,
                  const T* weights, std::int64_t first, std::int64_t count, std::int64_t image) {
     const std::int64_t width = plan_.padded_channels;
@@ -269,10 +270,10 @@ class Unit {
       }
     }
   }
-  /// Tiles of the same size follow each other along a row, not from row to row.
+  /// Returns true for a single row, along which tiles have one size.
   static bool is_row(const Range& range) { return range.count(0) == 1 && range.count(1) == 1; }
 
-  /// Results of some channels, vectors of positions along a row.
+  /// Computes results of some channels, with vectors of positions along a row.
   void run_planes(const ResultPhase& phase, const Range& range, const ChannelPanel& panel,
                   const T* weights, std::int64_t image) {
     const std::int64_t lanes = plan_.target->lanes;
@@ -294,7 +295,7 @@ class Unit {
       q[2] = range.begin[2];
       for (std::int64_t i = 0; i < columns.count(); ++i) {
         const std::int64_t whole = columns.size(i) * lanes;
-        if (is_row(range)) {  // tiles of the same size but for the last one, which may have a tail
+        if (is_row(range)) {  // tiles of one size except the last, which may have a tail
           const std::int64_t count = i < columns.big_count ? columns.big_count : columns.count();
           const bool has_tail = range.count(2) % lanes != 0 && count == columns.count();
           tile.blocks = std::max<std::int64_t>(count - i - (has_tail ? 1 : 0), 1);

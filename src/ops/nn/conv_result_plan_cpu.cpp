@@ -7,18 +7,18 @@
 namespace onnxgrad::ops {
 namespace {
 
-// Sums of one unit of work stay in the L2 cache.
+// Size of the sums of one unit of work, which stay in the L2 cache.
 constexpr std::int64_t kSumBytes = std::int64_t{256} * 1024;
 // Number of results that should share loaded weights.
 constexpr std::int64_t kSharedResults = 256;
-// At least one in this many products of a unit must be with the image and not with padding.
+// Largest ratio of all multiplications of a unit to those inside the image, not the padding.
 constexpr double kLargestWaste = 16;
 constexpr double kWasteAllowance = 1 << 20;
-// Strides beyond it leave most results without a tap.
+// Maximum number of phases; with larger strides most results have no tap.
 constexpr std::int64_t kMostPhases = 64;
-// Cycles per result: for gathering as [position, channel] and transposing.
+// Cycles per result for storing as [position, channel] and transposing.
 constexpr double kTransposed = 0.6;
-// Cycles per source position whose column is sorted, and the largest stride for which they are.
+// Cycles per source position for sorting columns, and the largest stride for which they are sorted.
 constexpr double kSorted = 1.5;
 constexpr std::int64_t kMostColumnSteps = 4;
 
@@ -31,7 +31,8 @@ bool has_few_phases(const ConvTask& task) {
   return phases <= kMostPhases;
 }
 
-// Whether nearly all products would be with padding: a window much larger than the image.
+// Returns true if nearly all multiplications would be with padding: a window much larger than the
+// image.
 bool is_mostly_padding(const ConvTask& task) {
   const bool forward = task.pass == ConvTask::Pass::kForward;
   double done = 1;
@@ -89,7 +90,7 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, ResultPlan<T>& plan) {
   return source;
 }
 
-/// Positions of every tap in the kernel and in memory.
+/// Sets the position of every tap in the kernel and in memory.
 template <class T>
 void set_offsets(ResultPlan<T>& plan) {
   const auto& kernel = plan.task.shape.axes;
@@ -113,7 +114,8 @@ void set_offsets(ResultPlan<T>& plan) {
   }
 }
 
-/// Cycles of all tiles of one image, for tiles of this many vectors of channels or of positions.
+/// Estimates the cycles of all tiles of one image, for tiles of this many vectors of channels or of
+/// positions.
 template <class T>
 double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vectors) {
   const auto& target = *plan.target;
@@ -162,8 +164,8 @@ void choose_tiles(ResultPlan<T>& plan) {
   }
 }
 
-/// Whether planes can be read where they are: no vector ends behind an image, and not many planes
-/// share the same few sets of the cache.
+/// Returns true if planes can be read in place: no vector load ends behind an image, and few planes
+/// map to the same cache sets.
 template <class T>
 bool has_whole_vectors(const ResultPlan<T>& plan) {
   constexpr std::int64_t kMostAliases = 32;
@@ -172,8 +174,9 @@ bool has_whole_vectors(const ResultPlan<T>& plan) {
          (plan.source_size % kAliasingElements != 0 || plan.source_channels <= kMostAliases);
 }
 
-/// Panels, and which of them are units of their own: if there are more weights than pixels, every
-/// thread reads its own weights. What is read in place costs little more if all threads read it.
+/// Chooses the panels and their parts, each of which makes separate units: if there are more
+/// weights than pixels, every thread reads its own weights. A source read in place costs little
+/// more if all threads read it.
 template <class T>
 void split_channels(ResultPlan<T>& plan) {
   const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
@@ -190,7 +193,7 @@ void split_channels(ResultPlan<T>& plan) {
   plan.padded_channels = total * lanes;
 }
 
-/// Units of work: several images, or a part of one.
+/// Splits the work into units: several images, or a part of one.
 template <class T>
 void split_work(ResultPlan<T>& plan) {
   const auto bytes = static_cast<std::int64_t>(sizeof(T));

@@ -7,7 +7,7 @@
 namespace onnxgrad::ops {
 namespace {
 
-// After a copy, so that full vectors can be read and written at its end.
+// Elements after a copy, so that full vectors can be read and written at its end.
 constexpr std::int64_t kSlack = 64;
 constexpr std::int64_t kLineElements = 16;
 
@@ -82,7 +82,7 @@ void ConvSource::copy(const T* from, std::int64_t channels, T* to) const {
   const std::int64_t rows = count(1);
   const std::int64_t columns = count(2);
   if (rows == 0 || columns == 0) return;
-  // Rows are written up to a full vector, with zeros: what follows a row is padding or is
+  // Rows are written up to a full vector, with zeros: the elements after a row are padding or are
   // written next.
   const auto copy_rows = device::gemm_target<T>().copy;
   const auto copy_sorted = [&](const T* source, std::int64_t d, T* plane) {

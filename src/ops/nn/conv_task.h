@@ -14,8 +14,8 @@ namespace onnxgrad::ops {
 
 struct PartUpdate;  // fused/part_update_cpu.h
 
-/// Which of the three computations of conv.h a node is, and where its tensors are in a kernel's
-/// args.
+/// Convolution of a node: which of the three computations of conv.h it is, and the indices of its
+/// tensors in a kernel's args.
 struct ConvTask {
   enum class Pass : std::uint8_t { kForward, kBackwardData, kBackwardWeight };
 
@@ -26,33 +26,33 @@ struct ConvTask {
   int y = -1;
   int bias = -1;  ///< per channel of the result; -1: none
   int scratch = -1;
-  // Of onnxgrad.fused.Conv: y = the convolution + residual, restricted to [low, high].
+  // onnxgrad.fused.Conv only: y = clamp(convolution + residual, low, high).
   int residual = -1;
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
 
-  /// Of onnxgrad.fused.ConvWeightUpdate and ConvDescent: what parts of w, which is a gradient, are
-  /// handed to; w itself is stored nowhere.
+  /// onnxgrad.fused.ConvWeightUpdate and ConvDescent only: consumer of the blocks of w, which is a
+  /// gradient; w itself is not stored.
   std::shared_ptr<const PartUpdate> update = nullptr;
 
   bool finishes() const;
-  /// For Conv, ConvTranspose, ConvInputGrad, ConvWeightGrad or, without `update`, ConvWeightUpdate
-  /// or ConvDescent; nullopt above three spatial axes.
+  /// Fills a task for Conv, ConvTranspose, ConvInputGrad, ConvWeightGrad or, without `update`,
+  /// ConvWeightUpdate or ConvDescent; nullopt if there are more than three spatial axes.
   /// Throws: ShapeError, ModelError (operands that do not match), naming the node.
   static std::optional<ConvTask> of(const opdef::KernelRequest& request);
 };
 
-/// An argument of a kernel: an input, or an output after them.
+/// Returns the type and shape of an argument of a kernel: inputs first, then outputs.
 const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg);
 
-/// What follows the sums of `channels` planes of y, `plane` elements apart, for `count` positions
-/// from element `first` on: called when a kernel has just written them.
+/// Applies the epilogue to `count` positions, from element `first` on, in `channels` planes of y
+/// with stride `plane`; a kernel calls it for elements that it has just written.
 template <class T>
 void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t first,
                     std::int64_t channels, std::int64_t plane, std::int64_t count);
 
-/// Weights [channels, columns] from row `channel` of w, a matrix of output channels by input
-/// channels and taps, and column `column` on: transposed, [columns, channels].
+/// Block of weights stored transposed: `from` is [columns, channels]. In w, a matrix of output
+/// channels by (input channel, tap), it begins at row `channel` and column `column`.
 template <class T>
 struct WeightBlock {
   const T* from = nullptr;
@@ -63,16 +63,17 @@ struct WeightBlock {
   std::int64_t columns = 0;
 };
 
-/// Columns that are handed to an update at once.
+/// Columns of w that an update consumes per call.
 inline constexpr std::int64_t kHandedColumns = 96;
 
-/// Stores a block of w, or hands it to the update through `spare`, kHandedColumns elements for each
-/// channel.
+/// Stores a block of w, or passes it to the update through `spare`, which has kHandedColumns
+/// elements per channel.
 template <class T>
 void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBlock<T>& block,
                     T* spare);
 
-/// The same for elements [first, last) of w, which are those of `from`.
+/// Stores elements [first, last) of w, which are contiguous in `from`, or passes them to the
+/// update.
 template <class T>
 void finish_weights(const ConvTask& task, std::byte* const* args, const T* from, std::int64_t first,
                     std::int64_t last);

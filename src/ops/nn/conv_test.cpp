@@ -131,7 +131,7 @@ std::vector<Layer> layers() {
   };
 }
 
-/// All kernels of a layer against the plain one, which sums tap by tap.
+/// Compares all kernels of a layer with the reference, which sums tap by tap.
 void compare_all(const Layer& layer, DataType dtype, int threads) {
   SCOPED_TRACE(layer.x.to_string() + " by " + layer.w.to_string() + " to " + layer.y.to_string() +
                ", threads " + std::to_string(threads) + ", strides " +
@@ -177,7 +177,7 @@ TEST(ConvKernels, AgreeOnLayersAtRandom) {
 }
 
 TEST(ConvKernels, AgreeWhereALayerIsComputedInParts) {
-  // Several blocks of results, of the sum over k, of images.
+  // Several blocks of results, of the sum over k, and of images.
   const std::vector<conv::Layer> layers = {
       {{1, 3, 70, 80}, {70, 3, 3, 3}, {1, 70, 70, 80}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
       {{17, 150, 3, 3}, {40, 150, 3, 3}, {17, 40, 3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
@@ -196,8 +196,8 @@ TEST(ConvKernels, AgreeWhereALayerIsComputedInParts) {
 }
 
 TEST(ConvKernels, WinogradAgrees) {
-  // Images of whole tiles and of parts of tiles, several per unit of work and in bands; weights
-  // larger than images; pads beyond the kernel; channels that do not fill vectors.
+  // Images of whole and partial tiles, several per unit of work and in bands; weights larger than
+  // images; pads beyond the kernel; channels that do not fill vectors.
   const std::vector<conv::Layer> layers = {
       {{3, 32, 16, 16}, {48, 32, 3, 3}, {3, 48, 16, 16}, {1, 1}, {1, 1, 1, 1}, {1, 1}},
       {{2, 36, 13, 15}, {41, 36, 3, 3}, {2, 41, 11, 13}, {1, 1}, {0, 0, 0, 0}, {1, 1}},
@@ -278,7 +278,8 @@ TEST(ConvKernels, FinishAgrees) {
     const double tolerance = dtype == DataType::kFloat32 ? 1e-5 : 1e-13;
     for (const conv::Layer& layer : layers) {
       const Tensor x = random_tensor(dtype, layer.x, 1);
-      // Results of about 1: bounds would hide how large the sums are, of which errors are parts.
+      // Weights for results of about 1: the bounds would hide how large the sums are, and errors
+      // are relative to them.
       const Tensor w = random_tensor(dtype, layer.w, 2, -0.1, 0.1);
       const Tensor b = random_tensor(dtype, {layer.w[0]}, 4);
       const Tensor residual = random_tensor(dtype, layer.y, 5);
@@ -289,7 +290,7 @@ TEST(ConvKernels, FinishAgrees) {
         call.attributes.push_back({.name = "high", .value = 1.5F});
         call.threads = has_residual ? 3 : 1;
         EXPECT_GE(compare_offers(call, tolerance), 1U) << layer.x.to_string();
-        // The plain kernel against the operators one after another.
+        // Compares the reference kernel with the separate operators.
         const std::vector<double> given = run_plain(call)[0].to_doubles();
         const std::vector<double> sums =
             run_plain(conv::call_of(layer, "Conv", {x, w, b}, layer.y, ""))[0].to_doubles();
@@ -304,7 +305,7 @@ TEST(ConvKernels, FinishAgrees) {
 }
 
 TEST(ConvKernels, WinogradErrsAsSumsOfFloat32Do) {
-  // Sums of 9 * 256 products: within three times the error of the sums tap by tap.
+  // Sums of 9 * 256 products: within three times the error of a tap-by-tap sum.
   const conv::Layer layer = {{2, 256, 8, 8}, {64, 256, 3, 3}, {2, 64, 8, 8},
                              {1, 1},         {1, 1, 1, 1},    {1, 1}};
   const auto inputs = [&](DataType dtype) {
@@ -343,7 +344,8 @@ TEST(ConvKernels, TransposedWithBiasAgrees) {
 }
 
 TEST(ConvKernels, OperandsThatDoNotFitAreRefused) {
-  // A gradient function's body may come with any operands: the native kernel must not trust them.
+  // The body of a gradient function may be called with any operands: the native kernel must check
+  // them.
   const conv::Layer layer = conv::layers().front();
   const Tensor w = random_tensor(DataType::kFloat32, layer.w, 2);
   const Tensor x = random_tensor(DataType::kFloat32, layer.x, 1);

@@ -64,7 +64,8 @@ Pads split_pads(std::int64_t total, AutoPad auto_pad) {
   return {.begin = total - half, .end = half};
 }
 
-// How much the full length (input - 1) * stride + output padding + extent of an axis is cropped.
+// Returns how much the full length (input - 1) * stride + output padding + extent of an axis is
+// cropped.
 Pads transpose_pads(const TransposeAttrs& attrs, std::size_t i, std::int64_t input,
                     std::int64_t kernel) {
   const WindowAttrs& windows = attrs.windows;
@@ -84,8 +85,8 @@ std::int64_t static_dim(const Value* value, std::size_t axis) {
   return (*value->type.shape)[axis].value();
 }
 
-// The convolution whose transpose is y = conv_transpose(x, w): y's positions are its input.
-// Its pads are known unless output_shape is combined with unknown sizes of x.
+// Returns the windows of the convolution whose transpose is y = conv_transpose(x, w): its input is
+// y. Its pads are known unless output_shape is combined with unknown sizes of x.
 WindowAttrs transposed_attrs(const ir::Node& node, const Value* x, const Value* w) {
   const std::size_t rank = conv_spatial_rank(node, x, w);
   const TransposeAttrs attrs = TransposeAttrs::read(node, rank);
@@ -111,7 +112,8 @@ WindowAttrs transposed_attrs(const ir::Node& node, const Value* x, const Value* 
   return conv;
 }
 
-// True if the convolution of y may have windows beyond x's last one: y was made longer by a stride.
+// Returns true if the convolution of y may have windows beyond x's last one: y was extended by a
+// stride.
 bool may_have_more_windows(const ir::Node& node, const WindowAttrs& conv) {
   const TransposeAttrs attrs = TransposeAttrs::read(node, conv.rank());
   if (!attrs.output_shape.empty()) return true;

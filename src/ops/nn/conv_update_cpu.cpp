@@ -10,8 +10,8 @@
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
-// onnxgrad.fused.ConvWeightUpdate and ConvDescent: the kernels of ConvWeightGrad, which hand each
-// part of the weight to the update as they would store it (finish_weights).
+// onnxgrad.fused.ConvWeightUpdate and ConvDescent: the kernels of ConvWeightGrad, which pass each
+// block of the weight gradient to the update instead of storing it (finish_weights).
 
 namespace onnxgrad::ops::conv_update_cpu {
 namespace {
@@ -20,7 +20,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::WeightUpdate;
 
-// dy, x and w.
+// Returns true if dy, x and w have one type.
 bool have_one_type(const KernelRequest& request) {
   const DataType dtype = request.outputs[0].dtype;
   return (dtype == DataType::kFloat32 || dtype == DataType::kFloat64) &&

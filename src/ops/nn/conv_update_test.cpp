@@ -10,7 +10,7 @@
 #include "opdef/fused.h"
 #include "ops/testing/kernel_run.h"
 
-// Against the kernels that store the gradient and update with it, one after the other: every bit.
+// Compares bit by bit with the kernels that store the gradient and then update with it.
 
 namespace onnxgrad::ops_test::conv_update_test {
 namespace {
@@ -68,12 +68,12 @@ void expect_same_bits(const std::vector<Tensor>& given, const std::vector<Tensor
   }
 }
 
-/// dy and x.
+/// Returns dy and x.
 std::vector<Tensor> operands_of(const Layer& layer, DataType dtype) {
   return {random_tensor(dtype, layer.y, 1), random_tensor(dtype, layer.x, 2)};
 }
 
-/// `images`: the type of dy and x, if it is another.
+/// Returns the weight gradient. `images`: the type of dy and x, if it is another.
 Tensor gradient_of(const Layer& layer, DataType dtype, int threads,
                    DataType images = DataType::kUndefined) {
   if (images == DataType::kUndefined) images = dtype;
@@ -158,7 +158,7 @@ TEST(ConvWeightUpdate, IsTheUpdateOfTheStoredGradient) {
   }
 }
 
-// Images of bfloat16 are multiplied as such where the processor can.
+// bfloat16 images are multiplied directly if the processor can.
 TEST(ConvWeightUpdate, JoinsGradientsOfBfloat16) {
   const device::EmulatedAmx emulated;
   for (const Layer& layer : layers()) {

@@ -8,11 +8,12 @@
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
-// w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as products
-// of x's channels (rows, read through a table of windows) with y transposed to [window, channel].
-// With few channels the taps are rows as well, which requires a matrix of windows of one image, or
-// w is computed as dot products along the rows of y, which need neither. Sums accumulate as [c,
-// tap, m] ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
+// w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as matrix
+// products of x's channels (rows, read through a table of windows) with y transposed to [window,
+// channel]. With few channels the taps are rows as well, which requires an im2col matrix of one
+// image, or w is computed as dot products along the rows of y, which need neither. Sums accumulate
+// as [c, tap, m] ([m, c, tap] for dot products), one block per thread, added in the order of the
+// threads.
 
 namespace onnxgrad::ops {
 
@@ -22,13 +23,14 @@ using opdef::Launch;
 
 namespace {
 
-// Of y's columns that stay in the L1 cache while rows are traversed.
+// Bytes of a panel of y that stay in the L1 cache while rows are traversed.
 constexpr std::int64_t kYPanelBytes = std::int64_t{28} * 1024;
-// Cycles per element of the matrix of windows, of y transposed, and per dot product at its end.
+// Cycles per element of the im2col matrix, per element of y transposed, and per dot product at its
+// end.
 constexpr double kCopied = 0.4;
 constexpr double kTransposedY = 0.5;
 constexpr double kDotEnd = 12;
-// Windows that a dot product should have.
+// Minimum number of windows of a dot product.
 constexpr std::int64_t kDotWindows = 4096;
 
 enum class WeightMode : std::uint8_t { kChannels, kMatrix, kDots };
@@ -41,27 +43,27 @@ struct WeightPlan {
   std::int64_t batch = 0, groups = 0;
   std::int64_t channels = 0, y_channels = 0;  ///< per group
   std::int64_t taps = 0;
-  std::int64_t input = 0, windows = 0;  ///< positions of an image
+  std::int64_t input = 0, windows = 0;  ///< positions per image
   std::array<AxisPhase, 3> axes;
   ConvSource source{{}, false};
   std::vector<std::int64_t> tap_offsets;
   WeightMode mode = WeightMode::kChannels;
-  /// Of the windows of a unit's images; 0, 1, 2, .. in the matrix of windows [channels * taps,
-  /// windows]; for dot products of [channel, tap].
+  /// Offsets of the windows of a unit's images; 0, 1, 2, .. in the im2col matrix [channels * taps,
+  /// windows]; of each [channel, tap] for dot products.
   std::vector<std::int32_t> places;
   std::int64_t matrix_row = 0;
   std::vector<ChannelPanel> panels;
   std::int64_t padded_channels = 0;
   double window_cycles = 0;    ///< estimate
-  std::int64_t images = 1;     ///< of a unit of work
-  std::size_t block_axis = 0;  ///< units are split along it,
-  std::int64_t block = 0;      ///< into this many of its windows
+  std::int64_t images = 1;     ///< per unit of work
+  std::size_t block_axis = 0;  ///< axis along which units are split
+  std::int64_t block = 0;      ///< windows per block
   std::int64_t blocks = 1;
   std::int64_t unit_windows = 0;  ///< of the largest unit
-  /// Threads compute panels of all images instead of images: if there are more weights than pixels.
+  /// Threads split the panels instead of the images: if there are more weights than pixels.
   bool shares_panels = false;
   std::vector<std::int64_t> thread_panels = {0,
-                                             0};  ///< the first of each thread, and after the last
+                                             0};  ///< first panel of each thread, then their number
   std::int64_t columns_at = 0, matrix_at = 0, spare_at = 0, sums_at = 0, thread_elements = 0;
 
   std::int64_t rows() const { return channels * taps; }
@@ -70,12 +72,12 @@ struct WeightPlan {
   std::int64_t scratch_elements() const {
     return thread_elements * threads + (shares_panels ? sums() : 0);
   }
-  /// The panels that a thread computes.
+  /// Returns the range of panels that a thread computes.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t thread) const {
     const std::size_t i = shares_panels ? static_cast<std::size_t>(thread) : 0;
     return {thread_panels[i], thread_panels[i + 1]};
   }
-  /// Where a panel's sums start, [channels, taps, width].
+  /// Returns the offset of a panel's sums, [channels, taps, width].
   std::int64_t panel_sums(std::int64_t group, const ChannelPanel& panel) const {
     return rows() * (group * padded_channels + panel.first);
   }
@@ -84,14 +86,14 @@ struct WeightPlan {
   }
 };
 
-/// Images that fill a dot product.
+/// Returns the number of images that fill a dot product.
 template <class T>
 std::int64_t dot_images(const WeightPlan<T>& plan) {
   return std::clamp<std::int64_t>(kDotWindows / plan.windows, 1,
                                   std::max<std::int64_t>(plan.batch / plan.threads, 1));
 }
 
-/// Cycles for one window with dot products; they need adjacent windows, in one plane.
+/// Estimates the cycles per window with dot products; they need adjacent windows, in one plane.
 template <class T>
 double dot_cycles(const WeightPlan<T>& plan) {
   if (plan.axes[0].count > 1 || plan.axes[2].source_step != 1) {
@@ -99,12 +101,12 @@ double dot_cycles(const WeightPlan<T>& plan) {
   }
   const EvenSplit channels(plan.y_channels, plan.target->max_dot_channels);
   const EvenSplit taps(plan.rows(), plan.target->max_dot_taps);
-  // All loads are unaligned: two lines each.
+  // All loads are unaligned: two cache lines each.
   const double block =
       std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
   const std::int64_t width = plan.axes[2].count;
   const std::int64_t lanes = plan.target->lanes;
-  const std::int64_t vectors = (width + lanes - 1) / lanes;  // of a row
+  const std::int64_t vectors = (width + lanes - 1) / lanes;  // per row
   const double end = kDotEnd * static_cast<double>(plan.y_channels * plan.rows()) /
                      static_cast<double>(plan.windows * dot_images(plan));
   return block * static_cast<double>(channels.count() * taps.count() * vectors) /
@@ -112,7 +114,7 @@ double dot_cycles(const WeightPlan<T>& plan) {
          end;
 }
 
-/// Cycles for one window with tiles of this many vectors of y's channels.
+/// Estimates the cycles per window with tiles of this many vectors of y's channels.
 template <class T>
 double tile_window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t vectors) {
   const std::int64_t lanes = plan.target->lanes;
@@ -163,7 +165,7 @@ void choose_tiles(WeightPlan<T>& plan) {
   plan.padded_channels = total * lanes;
 }
 
-/// Units: several images, or a block of the windows of one.
+/// Splits the work into units: several images, or a block of the windows of one.
 template <class T>
 void split_work(WeightPlan<T>& plan) {
   const auto bytes = static_cast<std::int64_t>(sizeof(T));
@@ -230,7 +232,7 @@ void set_tables(WeightPlan<T>& plan) {
   }
 }
 
-/// The sizes, and the source positions that are read.
+/// Sets the sizes and the source positions that are read.
 template <class T>
 std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan<T>* plan) {
   const ConvShape& shape = task.shape;
@@ -271,7 +273,7 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
   plan->matrix_at = plan->columns_at + whole_lines<T>(plan->unit_windows * plan->padded_channels);
   std::int64_t matrix = 0;
   if (plan->mode == WeightMode::kMatrix) {
-    // An odd number of cache lines from row to row, and space for a vector written at the end.
+    // The row stride is an odd number of cache lines, with space for a vector written at the end.
     plan->matrix_row = whole_lines<T>(plan->unit_windows);
     if (plan->matrix_row / whole_lines<T>(1) % 2 == 0) plan->matrix_row += whole_lines<T>(1);
     matrix = plan->rows() * plan->matrix_row + whole_lines<T>(1);
@@ -285,14 +287,14 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
   }
   plan->thread_elements = plan->sums_at;
   if (plan->shares_panels) {
-    plan->sums_at = plan->thread_elements * threads;  // behind the threads' parts
+    plan->sums_at = plan->thread_elements * threads;  // after the threads' regions
   } else {
     plan->thread_elements += whole_lines<T>(plan->sums());
   }
   return plan;
 }
 
-/// What one thread computes with.
+/// Worker of one thread.
 template <class T>
 class Unit {
  public:
@@ -321,7 +323,7 @@ class Unit {
     }
   }
 
-  /// Units [first, last) of images, groups and blocks, the last one fastest.
+  /// Computes units [first, last): images, groups and blocks, the last one fastest.
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t unit = first; unit < last; ++unit) {
       const std::int64_t whole = unit / plan_.blocks;
@@ -355,7 +357,7 @@ class Unit {
 
  private:
   std::int64_t total() const { return images_ * windows_; }
-  /// [row, width] of a panel.
+  /// Returns the address of the sums of a panel from row `row` on, [rows, width].
   T* sums(std::int64_t row, const ChannelPanel& panel) const {
     return sums_ + plan_.panel_sums(group_, panel) + row * panel.width;
   }
@@ -373,7 +375,8 @@ class Unit {
     }
   }
 
-  /// y's channels of a panel as [images, windows, width]; zeros after the last channel remain.
+  /// Packs y's channels of a panel as [images, windows, width]; the zeros after the last channel
+  /// remain.
   void fill_columns(const ChannelPanel& panel) {
     const std::int64_t channels = std::min(panel.width, plan_.y_channels - panel.first);
     const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
@@ -385,12 +388,13 @@ class Unit {
                                          channels, windows_);
     }
   }
-  /// Each panel has its own block, since zeros after its channels are written once.
+  /// Returns the packed columns of a panel; each panel has its own block, since its zeros are
+  /// written once.
   T* columns(const ChannelPanel& panel) const {
     return columns_ + panel.first * plan_.unit_windows;
   }
 
-  /// matrix[channel and tap, image and window].
+  /// Fills the im2col matrix [(channel, tap), (image, window)].
   void fill_matrix() {
     std::array<std::int64_t, 3> begin = {};
     std::array<std::int64_t, 3> end = {};
@@ -420,7 +424,7 @@ class Unit {
   static void copy_windows(const T* from, std::int64_t row_step, std::int64_t step, T* to,
                            std::int64_t rows, std::int64_t columns) {
     if (step == 1) {
-      // Zeros up to a full vector after each row are overwritten by what follows.
+      // Zeros up to a full vector after each row are overwritten by the next row.
       device::gemm_target<T>().copy(from, row_step, to, columns, rows, columns);
       return;
     }
@@ -504,12 +508,13 @@ class Unit {
   T* matrix_;
   T* sums_;
   std::int64_t block_ = 0, group_ = 0, image_ = 0, images_ = 0;
-  std::int64_t begin_ = 0, end_ = 0;  ///< of the block, along its axis
+  std::int64_t begin_ = 0, end_ = 0;  ///< range of the block, along its axis
   std::int64_t first_window_ = 0, windows_ = 0;
   std::int64_t first_panel_ = 0, last_panel_ = 0;
 };
 
-/// w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, one group after another.
+/// Writes w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, one group after
+/// another.
 template <class T>
 void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t first,
                    std::int64_t last, const T* sums, T* spare) {
@@ -528,7 +533,7 @@ void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64
   }
 }
 
-/// Adds the sums of other threads to those of the first one, elements [first, last).
+/// Adds elements [first, last) of other threads' sums to those of the first thread.
 template <class T>
 void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last, T* sums) {
   for (std::int64_t other = 1; other < plan.threads; ++other) {

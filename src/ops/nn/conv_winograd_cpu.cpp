@@ -5,11 +5,11 @@
 
 #include <numeric>
 
-// y = conv(x, w), or x = conv^T(y, w) as the convolution with the kernel turned by 180 degrees.
-// Either the transformed weights of all channels are made first and threads compute units of tiles;
-// or, if the images are smaller than the weights, the transformed tiles of all images are made
-// first, and threads compute panels of result channels, transforming their weights block by block,
-// which then never leave the cache. Start reading at run_result.
+// y = conv(x, w), or x = conv^T(y, w) as the convolution with the kernel rotated by 180 degrees.
+// Either the weights of all channels are transformed first and threads compute units of tiles; or,
+// if the images are smaller than the weights, the tiles of all images are transformed first, and
+// threads compute panels of result channels, transforming their weights block by block, which then
+// stay in the cache. Start reading at run_result.
 
 namespace onnxgrad::ops::winograd {
 namespace {
@@ -18,17 +18,17 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-// Of a unit's transformed tiles and of their products with a panel.
+// Size of a unit's transformed tiles and of their products with a panel.
 constexpr std::int64_t kUnitBytes = std::int64_t{900} * 1024;
-// Channels of the source whose products are taken at once.
+// Source channels per block of the matrix products.
 constexpr std::int64_t kBlockChannels = 64;
-// Transformed constant weights that are kept in memory.
+// Maximum size of transformed constant weights that are kept in memory.
 constexpr std::int64_t kPackedBytes = std::int64_t{4} << 20;
-// Winograd's algorithm must take at most this part of the time of the direct one.
+// Largest ratio of the estimated time of Winograd's algorithm to that of the direct one.
 constexpr double kWorthwhile = 0.9;
-// Cycles per vector of transformed weights and per element of a tensor that is transposed.
+// Cycles per vector of transformed weights, and per element of a transposed tensor.
 constexpr double kWeightCycles = 200;
-constexpr double kPackedCycles = 60;  // for reading them
+constexpr double kPackedCycles = 60;  // per vector of packed weights that is read
 constexpr double kTransposedCycles = 0.6;
 constexpr double kTileCycles = 140;
 
@@ -38,32 +38,32 @@ struct ResultPlan {
   const device::OffsetTarget<float>* target = nullptr;
   int threads = 1;
   std::vector<ChannelPanel> panels;
-  std::vector<std::int64_t> part_panels;  ///< the first of each part, and after the last
+  std::vector<std::int64_t> part_panels;  ///< first panel of each part, then their number
   std::vector<std::int32_t> offsets;      ///< 0, 1, 2, ..
   bool stores_images = false;
-  bool is_constant = false;     ///< weights will be `packed`
-  std::int64_t tile_plane = 0;  ///< of transformed tiles: of a unit, or of all images
+  bool is_constant = false;     ///< weights are packed at plan time
+  std::int64_t tile_plane = 0;  ///< stride of transformed tiles of a unit, or of all images
   std::int64_t sum_plane = 0;
-  std::int64_t weight_plane = 0;  ///< of all channels' weights, or of a block's
-  Tensor packed = {};  ///< transformed weights of all panels if these are constant and small
+  std::int64_t weight_plane = 0;  ///< stride of the weights of all channels, or of a block
+  Tensor packed = {};             ///< transformed weights of all panels, if constant and small
 
-  // Scratch, in elements: what all threads read, then the threads' parts.
+  // Scratch offsets, in elements: memory shared by all threads, then one region per thread.
   std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
-  std::int64_t tiles_at = 0, sums_at = 0, weights_at = 0, spare_at = 0;  ///< in a thread's part
+  std::int64_t tiles_at = 0, sums_at = 0, weights_at = 0, spare_at = 0;  ///< in a thread's region
 
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
   }
   std::int64_t widest() const { return std::ranges::max(panels, {}, &ChannelPanel::width).width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
-  /// Transformed weights of all panels.
+  /// Returns the size of the transformed weights of all panels.
   std::int64_t all_weights() const {
     return kPoints * weight_plane * static_cast<std::int64_t>(panels.size());
   }
   bool is_forward() const { return task.pass == ConvTask::Pass::kForward; }
 };
 
-/// What one thread computes with.
+/// Worker of one thread.
 class Worker {
  public:
   Worker(const ResultPlan& plan, std::byte* const* args, std::int64_t thread)
@@ -78,7 +78,7 @@ class Worker {
     clear_copy(plan.geometry.source, plan.tiles_at, own_);
   }
 
-  /// The bias, padded by zeros, behind a panel of zeros.
+  /// Stores the bias, padded by zeros, after a panel of zeros.
   void prepare_bias() {
     const Images& images = plan_.geometry.result;
     float* bias = shared_ + plan_.bias_at;
@@ -86,7 +86,8 @@ class Worker {
     if (given_bias_ != nullptr) std::copy_n(given_bias_, images.channels, bias + plan_.widest());
   }
 
-  /// Blocks [first, last) of source channels, panel by panel; `to`: of the first panel.
+  /// Transforms blocks [first, last) of source channels, panel by panel; `to` is that of the first
+  /// panel.
   void prepare_weights(std::int64_t first, std::int64_t last, float* to) {
     const std::int64_t blocks = channel_blocks();
     for (std::int64_t i = first; i < last; ++i) {
@@ -151,7 +152,7 @@ class Worker {
   }
 
  private:
-  // Columns of packed weights that stay in the L1 cache while tiles are traversed.
+  // Rows of packed weights that stay in the L1 cache while tiles are traversed.
   static constexpr std::int64_t kProductChannels = 128;
 
   static float* pointer(std::byte* const* args, int index) {
@@ -171,7 +172,7 @@ class Worker {
                 });
   }
 
-  /// G w G^T of source channels from c on.
+  /// Computes G w G^T of a block of source channels from c on.
   void transform_block(const ChannelPanel& panel, std::int64_t c, float* to) {
     const Geometry& geometry = plan_.geometry;
     const std::int64_t taps = plan_.taps();
@@ -199,7 +200,7 @@ class Worker {
     }
   }
 
-  /// Zeros after the last channel: a wider panel may have left something there.
+  /// Zeroes the columns after the last channel, which a wider panel may have written.
   static void clear_rest(float* spare, const ChannelPanel& panel, std::int64_t channels,
                          std::int64_t rows) {
     if (channels == panel.width) return;
@@ -228,7 +229,7 @@ class Worker {
         .run();
   }
 
-  /// The results of the tiles from `first` on, as pixels and then as planes.
+  /// Writes the results of the tiles from `first` on, first as pixels and then as planes.
   void write(const ChannelPanel& panel, const TileRows& rows, std::int64_t first) {
     const Geometry& geometry = plan_.geometry;
     const Images& images = geometry.result;
@@ -322,7 +323,8 @@ void place_scratch(ResultPlan& plan) {
   plan.thread_elements = plan.spare_at + whole_lines<float>(spare);
 }
 
-/// Whether transformed weights are small enough to be kept beside the constant ones.
+/// Returns true if the transformed weights are small enough to be kept in addition to the constant
+/// ones.
 bool are_small(const Geometry& geometry) {
   return kPoints * geometry.source.channels * geometry.result.padded *
              static_cast<std::int64_t>(sizeof(float)) <=
@@ -346,7 +348,7 @@ void pack_weights(const Tensor& weights, ResultPlan& plan) {
                          plan.packed.mutable_data<float>().data());
 }
 
-/// Cycles of one image with panels of this many vectors.
+/// Estimates the cycles of one image with panels of this many vectors.
 double result_cycles(const ResultPlan& plan, std::int64_t vectors) {
   const Geometry& geometry = plan.geometry;
   const std::int64_t lanes = plan.target->lanes;
@@ -495,7 +497,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   if (direct != nullptr && best.cycles > kWorthwhile * direct->image_cycles) {
     return opdef::KernelOffer::decline("sums tap by tap take less time");
   }
-  plan->is_constant = plan->is_constant && request.keeps_constants;  // the choice is the same
+  plan->is_constant = plan->is_constant && request.keeps_constants;  // same choice without packing
   const Images& source = geometry->source;
   const Images& result = geometry->result;
   plan->stores_images = geometry->all_tiles() < result.padded;

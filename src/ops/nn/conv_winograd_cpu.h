@@ -10,16 +10,16 @@
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/winograd_tiles.h"
 
-// Convolutions of 3 x 3 and 5 x 5 without strides by Winograd's algorithm (winograd_tiles.h): tiles
-// of 6 x 6 pixels become 36 numbers per channel, each of which takes part in a matrix product of
-// its own. conv_winograd_cpu.cpp computes y or x, conv_winograd_weight_cpu.cpp w.
+// Convolutions of 3 x 3 and 5 x 5 without strides by Winograd's algorithm (winograd_tiles.h): a
+// tile of 6 x 6 pixels is transformed into 36 values per channel, each of which takes part in a
+// separate matrix product. conv_winograd_cpu.cpp computes y or x, conv_winograd_weight_cpu.cpp w.
 
 namespace onnxgrad::ops::winograd {
 
-/// Images with the channels of all groups (there is one).
+/// Shape of images with the channels of all groups (there is one).
 struct Images {
   std::int64_t channels = 0;
-  std::int64_t padded = 0;  ///< channels that fill vectors
+  std::int64_t padded = 0;  ///< channels rounded up to whole vectors
   std::int64_t height = 0;
   std::int64_t width = 0;
 
@@ -34,17 +34,17 @@ struct TileRows {
   std::int64_t end = 0;
 };
 
-/// Units of work, each several images or a part of the rows of tiles of one.
+/// Split of the work into units: each is several images, or a range of the tile rows of one image.
 struct Units {
   std::int64_t batch = 0;
   std::int64_t tile_rows = 0, tile_columns = 0;
-  std::int64_t images = 1;  ///< of a unit
-  std::int64_t rows = 0;    ///< of tiles of a unit's image
+  std::int64_t images = 1;  ///< images per unit
+  std::int64_t rows = 0;    ///< tile rows per unit and image
 
   std::int64_t blocks() const { return (tile_rows + rows - 1) / rows; }
   std::int64_t count() const { return (batch + images - 1) / images * blocks(); }
   std::int64_t most_tiles() const { return images * rows * tile_columns; }
-  /// Images of a unit, all of which have the rows of `part(unit, 0)`.
+  /// Returns the number of images of a unit, all of which have the rows of `part(unit, 0)`.
   std::int64_t parts(std::int64_t unit) const {
     return std::min(images, batch - unit / blocks() * images);
   }
@@ -58,26 +58,26 @@ struct Units {
     const TileRows rows_of = part(unit, 0);
     return parts(unit) * (rows_of.end - rows_of.begin) * tile_columns;
   }
-  /// At most `most` tiles in a unit if possible, and at least `threads` units.
+  /// Chooses units of at most `most` tiles if possible, and at least `threads` units.
   void split(std::int64_t most, std::int64_t threads);
 };
 
-/// What both computations need.
+/// Geometry shared by the computations of results and weights.
 struct Geometry {
   std::int64_t kernel = 0;
   std::int64_t step = 0;  ///< results of a tile along an axis
-  Images source = {};     ///< what the taps read
-  Images result = {};     ///< the windows' side: y, or x in the backward pass
+  Images source = {};     ///< tensor that the taps read
+  Images result = {};     ///< windows' side: y, or x in the backward pass
   std::int64_t pad_top = 0, pad_left = 0;
   Units units = {};
 
   std::int64_t tiles() const { return units.tile_rows * units.tile_columns; }
   std::int64_t all_tiles() const { return units.batch * tiles(); }
-  /// Pixels of the source that `rows` rows of tiles read, at most.
+  /// Returns the largest number of source pixels that `rows` tile rows read.
   std::int64_t source_pixels(std::int64_t rows) const {
     return std::min(rows * step + kernel - 1, source.height) * source.width;
   }
-  /// What scratch holds at once: the tiles of all images, or of a unit.
+  /// Returns the tile rows whose tiles are in scratch at a time: of all images, or of a unit.
   std::int64_t stored_rows(bool all_images) const {
     return all_images ? units.tile_rows : units.rows;
   }
@@ -89,21 +89,22 @@ struct Geometry {
   }
 };
 
-/// nullopt: the algorithm cannot compute it.
+/// Returns nullopt if the algorithm does not apply.
 std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes);
 
-/// Elements between the 36 values of `count` pixels: no two of them share the lines of a cache set.
+/// Returns the stride between the 36 values of `count` pixels, chosen to avoid conflicts in the
+/// cache.
 inline std::int64_t plane_of(std::int64_t count) { return whole_lines<float>(count) + 16; }
 
-/// Before the first visit_tiles with a copy of `elements`: zeros in the pixel outside of the images
-/// and in the channels that only fill vectors.
+/// Zeroes a copy of `elements` before the first visit_tiles: the pixel for positions outside the
+/// images and the channels that pad vectors.
 inline void clear_copy(const Images& images, std::int64_t elements, float* copy) {
   std::fill_n(copy, images.padded == images.channels ? images.padded : elements, 0.0F);
 }
 
-/// Calls f(tile, pixels) for tiles of `extent` pixels along an axis, `step` apart, the first at
-/// (-pad_top, -pad_left) if they are the source's. `copy` holds the pixels that are read, after a
-/// pixel of zeros.
+/// Calls f(tile, pixels) for tiles of `extent` pixels along an axis with stride `step`; source
+/// tiles start at (-pad_top, -pad_left). `copy` receives a pixel of zeros, then the pixels that are
+/// read, channels-last.
 template <class F>
 void visit_tiles(const Images& images, const Geometry& geometry, std::int64_t extent,
                  const TileRows& rows, const float* tensor, float* copy, F&& f) {
@@ -137,12 +138,12 @@ void visit_tiles(const Images& images, const Geometry& geometry, std::int64_t ex
   }
 }
 
-/// c[p][i, j] (+)= sum over k of a[p][...] * b[p][k, j] for the 36 points p, for a panel of
-/// columns.
+/// Batched GEMM for one panel of columns: c[p][i, j] (+)= sum over k of a[p][...] * b[p][k, j] for
+/// the 36 points p.
 struct Products {
   const device::OffsetTarget<float>* target = nullptr;
-  const std::int32_t* offsets = nullptr;  ///< of k in a
-  const float* zeros = nullptr;           ///< a panel's width
+  const std::int32_t* offsets = nullptr;  ///< offset in a of each k
+  const float* zeros = nullptr;           ///< as many as a panel's width
   const float* a = nullptr;
   std::int64_t a_plane = 0, a_row = 0;
   const float* b = nullptr;
@@ -155,10 +156,10 @@ struct Products {
   void run() const;
 };
 
-/// Whether scratch of this size is in proportion to the operands.
+/// Returns true if scratch of this size is in proportion to the operands.
 bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape);
 
-/// The vectors of a panel for which cycles(vectors) is least.
+/// Number of vectors per panel with the least cycles(vectors).
 struct PanelChoice {
   std::int64_t vectors = 1;
   double cycles = 0;
@@ -173,17 +174,17 @@ PanelChoice choose_vectors(std::int64_t most, const F& cycles) {
   return best;
 }
 
-/// Cycles of the 36 products with `rows` rows for one k.
+/// Estimates the cycles per k of the 36 matrix products with `rows` rows.
 double product_cycles(const device::OffsetTarget<float>& target, std::int64_t rows,
                       std::int64_t columns, std::int64_t vectors);
-/// Cycles of reading an image of the source and of the result, with their transforms.
+/// Estimates the cycles of reading an image of source and result and of their transforms.
 double image_cycles(const Geometry& geometry, std::int64_t lanes);
 
 }  // namespace onnxgrad::ops::winograd
 
 namespace onnxgrad::ops {
 
-/// Winograd's algorithm, float32, where it takes less time.
+/// Offers Winograd's algorithm for float32 where it is estimated to be faster.
 opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request, const ConvTask& task);
 opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request, const ConvTask& task);
 

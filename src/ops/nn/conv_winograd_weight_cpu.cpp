@@ -5,11 +5,11 @@
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
-// w = sum over images and windows of y * x: of each tile of x and the results' side y of it, the 36
-// products of all channels of x with all of y, added over the tiles and transformed once at the
-// end. Either each thread adds its units of tiles to sums of its own; or, if the images are smaller
-// than the sums, all transformed tiles are made first, and threads compute blocks of the weights,
-// each a sum over all tiles. Start reading at run_weight.
+// w = sum over images and windows of y * x: for each tile of x and its tile of y, the 36 products
+// of all channels of x with all channels of y, summed over the tiles and transformed once at the
+// end. Either each thread adds its units of tiles to its own sums; or, if the images are smaller
+// than the sums, all tiles are transformed first, and threads compute blocks of the weights, each a
+// sum over all tiles. Start reading at run_weight.
 
 namespace onnxgrad::ops::winograd {
 namespace {
@@ -18,12 +18,12 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-// Of a unit's transformed tiles of x and y.
+// Size of a unit's transformed tiles of x and y.
 constexpr std::int64_t kWeightUnitBytes = std::int64_t{900} * 1024;
 // Channels of x whose sums are transformed at once.
 constexpr std::int64_t kRowBlock = 64;
 constexpr double kWorthwhileWeight = 0.9;
-// Cycles per vector of the sums that are transformed.
+// Cycles per vector of transformed sums.
 constexpr double kSumCycles = 200;
 
 struct WeightPlan {
@@ -34,15 +34,15 @@ struct WeightPlan {
   std::vector<ChannelPanel> panels;
   std::vector<std::int32_t> offsets;  ///< of the tiles in x's
   bool stores_images = false;
-  std::int64_t tile_plane = 0;      ///< of x's tiles: of a unit, or of all images
-  std::int64_t gradient_plane = 0;  ///< of y's, of a panel
-  std::int64_t sum_plane = 0;       ///< of all channels of x, or of a block
+  std::int64_t tile_plane = 0;      ///< stride of x's tiles of a unit, or of all images
+  std::int64_t gradient_plane = 0;  ///< stride of y's tiles of a panel
+  std::int64_t sum_plane = 0;       ///< stride of the sums of all channels of x, or of a block
 
-  // Scratch, in elements: what all threads read, then the threads' parts.
+  // Scratch offsets, in elements: memory shared by all threads, then one region per thread.
   std::int64_t gradients_at = 0, threads_at = 0, thread_elements = 0;
-  /// In a thread's part; tiles and gradients only if they are a unit's.
+  /// Offsets in a thread's region; tiles and gradients only if they are those of a unit.
   std::int64_t y_copy_at = 0, tiles_at = 0, own_gradients_at = 0, sums_at = 0, spare_at = 0;
-  std::int64_t handed_at = 0;  ///< what an update is handed
+  std::int64_t handed_at = 0;  ///< block passed to an update
 
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
@@ -53,7 +53,7 @@ struct WeightPlan {
   std::int64_t row_blocks() const { return (geometry.source.channels + kRowBlock - 1) / kRowBlock; }
 };
 
-/// What one thread computes with.
+/// Worker of one thread.
 class WeightWorker {
  public:
   WeightWorker(const WeightPlan& plan, std::byte* const* args, std::int64_t thread)
@@ -94,7 +94,7 @@ class WeightWorker {
     }
   }
 
-  /// Blocks [first, last) of the weights from the sums of all threads, in their order.
+  /// Writes blocks [first, last) of the weights from the sums of all threads, in their order.
   void write_sums(std::int64_t first, std::int64_t last, std::int64_t threads) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
@@ -114,7 +114,7 @@ class WeightWorker {
     }
   }
 
-  /// Blocks [first, last) of the weights from the tiles of all images.
+  /// Computes blocks [first, last) of the weights from the tiles of all images.
   void compute_blocks(std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
@@ -127,7 +127,7 @@ class WeightWorker {
   }
 
  private:
-  // Rows of y's tiles that stay in the L1 cache while channels of x are traversed.
+  // Tiles of y that stay in the L1 cache while channels of x are traversed.
   static constexpr std::int64_t kProductTiles = 128;
 
   const ChannelPanel& panel(std::int64_t p) const {
@@ -179,7 +179,7 @@ class WeightWorker {
     for (std::int64_t k = 0; k < count; k += kProductTiles) {
       Products{.target = plan_.target,
                .offsets = plan_.offsets.data() + k,
-               .zeros = own_ + plan_.y_copy_at,  // the pixel of zeros: a panel's width at least
+               .zeros = own_ + plan_.y_copy_at,  // pixel of zeros, at least a panel wide
                .a = tiles + c,
                .a_plane = plan_.tile_plane,
                .a_row = 1,
@@ -195,7 +195,7 @@ class WeightWorker {
     }
   }
 
-  /// Weights of x's channels from c on.
+  /// Writes the weights of x's channels from c on.
   void write_block(std::int64_t p, std::int64_t c, const float* sums) {
     const Geometry& geometry = plan_.geometry;
     const std::int64_t taps = plan_.taps();
@@ -272,7 +272,7 @@ void place_scratch(WeightPlan& plan) {
       plan.handed_at + (plan.task.update == nullptr ? 0 : kHandedColumns * width);
 }
 
-/// Cycles per image with panels of this many vectors.
+/// Estimates the cycles per image with panels of this many vectors.
 double weight_cycles(const WeightPlan& plan, std::int64_t vectors) {
   const Geometry& geometry = plan.geometry;
   const std::int64_t lanes = plan.target->lanes;

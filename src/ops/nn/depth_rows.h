@@ -4,27 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 
-// Depthwise convolutions of 3 x 3 and 5 x 5 with SIMD along rows of pixels, plane by plane, read
-// where they are: masks stand for the zeros around a plane.
+// Depthwise convolutions of 3 x 3 and 5 x 5 with SIMD along rows of pixels, plane by plane, read in
+// place: masked loads yield the zeros around a plane.
 
 namespace onnxgrad::ops::depth {
 
-/// Result (i, j) takes, for tap (r, c), pixel (i * stride - top + r, j * stride - left + c).
+/// Window geometry: result (i, j) reads, for tap (r, c), pixel (i * stride - top + r, j * stride -
+/// left + c).
 struct PlaneShape {
   std::int64_t rows = 0, columns = 0;
   std::int64_t result_rows = 0, result_columns = 0;
   std::int64_t kernel = 3;  ///< 3 or 5
   std::int64_t stride = 1;  ///< 1 or 2
   std::int64_t top = 0, left = 0;
-  bool is_turned = false;  ///< the last weight belongs to the first tap
-  bool finishes = false;   ///< as ConvTask
+  bool is_turned = false;  ///< kernel rotated by 180 degrees
+  bool finishes = false;   ///< has an epilogue, see ConvTask
   double low = 0, high = 0;
 
   std::int64_t size() const { return rows * columns; }
   std::int64_t result_size() const { return result_rows * result_columns; }
 };
 
-/// Planes of consecutive channels.
+/// Operands: planes of consecutive channels.
 template <class T>
 struct Planes {
   const T* from = nullptr;
@@ -35,10 +36,10 @@ struct Planes {
   std::int64_t count = 0;
 };
 
-/// Whether this instruction set can load parts of vectors as fast as whole ones.
+/// Returns true if this instruction set has masked loads as fast as full ones.
 bool has_plane_rows();
 
-/// to = the convolution of each plane, and what follows it.
+/// Computes to = the convolution of each plane, then the epilogue.
 template <class T>
 void convolve_planes(const PlaneShape& shape, const Planes<T>& planes);
 

@@ -18,10 +18,11 @@ using device::HWY_NAMESPACE::load_first;
 using device::HWY_NAMESPACE::max_or_nan;
 using device::HWY_NAMESPACE::store_first;
 
-// Rows of results that are computed together: they share the rows of pixels that they read.
+// Maximum number of result rows that are computed together and share the rows of pixels that they
+// read.
 constexpr int kMostRows = 4;
 
-/// Lanes i with 0 <= first + i < size.
+/// Returns the mask of lanes i with 0 <= first + i < size.
 template <class D>
 HWY_INLINE hn::Mask<D> inside(D d, std::int64_t first, std::int64_t size) {
   constexpr std::int64_t kLanes = hn::MaxLanes(D());
@@ -31,7 +32,7 @@ HWY_INLINE hn::Mask<D> inside(D d, std::int64_t first, std::int64_t size) {
   return hn::AndNot(lanes_below(-first), lanes_below(size - first));
 }
 
-/// A vector of columns of results: what it reads and where it goes.
+/// Vector of result columns: its loads and its stores.
 template <int kKernel, int kStride, class D, class T = hn::TFromD<D>>
 struct Column {
   static constexpr std::int64_t kLanes = hn::MaxLanes(D());
@@ -46,7 +47,7 @@ struct Column {
     stored = hn::FirstN(D(), static_cast<std::size_t>(count));
   }
 
-  /// The pixels of each tap of a row.
+  /// Loads the pixels of each tap of a row.
   HWY_INLINE void load(const T* row, hn::Vec<D>* taps) const {
     const D d;
     if constexpr (kStride == 1) {
@@ -96,8 +97,8 @@ HWY_INLINE void store_result(D d, const PlaneShape& shape, const Results<T>& res
   store_first(value, d, mask, results.to + at, count);
 }
 
-/// kRows rows of a vector of results, the first of which reads from row `top` on. Only the first
-/// and the last ones of a plane need not have all rows (`kIsEdge`).
+/// Computes kRows rows of a vector of results, the first of which reads from row `top` on. With
+/// `kIsEdge`, some rows may be outside the plane, as at its top and bottom.
 template <int kKernel, int kStride, int kRows, bool kIsEdge, class C, class D, class T>
 HWY_INLINE void row_block(D d, const PlaneShape& shape, const C& column, const T* plane,
                           std::int64_t top, const T* weights, T start, const Results<T>& results) {
@@ -126,7 +127,7 @@ HWY_INLINE void row_block(D d, const PlaneShape& shape, const C& column, const T
   }
 }
 
-/// All rows of one vector of columns.
+/// Computes all rows of one vector of columns.
 template <int kKernel, int kStride, class D, class T>
 HWY_INLINE void column_results(D d, const PlaneShape& shape,
                                const Column<kKernel, kStride, D>& column, const T* plane,
@@ -153,7 +154,7 @@ HWY_INLINE void column_results(D d, const PlaneShape& shape,
   }
 }
 
-/// A vector of columns of some planes.
+/// Computes a vector of columns of some planes.
 template <int kKernel, int kStride, class D, class T>
 HWY_INLINE void plane_columns(D d, const PlaneShape& shape, const Planes<T>& planes,
                               std::int64_t first, std::int64_t last, std::int64_t at) {
@@ -178,14 +179,14 @@ HWY_INLINE void plane_columns(D d, const PlaneShape& shape, const Planes<T>& pla
   }
 }
 
-/// Vectors of columns, then one of half the size if that is enough.
+/// Computes full vectors of columns, then one of half the size if that suffices.
 template <int kKernel, int kStride, class T>
 void plane_results(const PlaneShape& shape, const Planes<T>& planes) {
   using Whole = hn::ScalableTag<T>;
   using Half = hn::CappedTag<T, (hn::MaxLanes(Whole()) + 1) / 2>;
   constexpr std::int64_t kLanes = hn::MaxLanes(Whole());
   constexpr std::int64_t kHalf = hn::MaxLanes(Half());
-  // Planes that are wider than a vector one after another, for the cache.
+  // Planes wider than a vector are computed one after another, for the cache.
   const std::int64_t step = shape.result_columns > kLanes ? 1 : planes.count;
   for (std::int64_t first = 0; first < planes.count; first += step) {
     for (std::int64_t j = 0; j < shape.result_columns; j += kLanes) {

@@ -4,26 +4,27 @@
 #include <cstddef>
 #include <cstdint>
 
-// The sums of depthwise convolutions, with SIMD over channels: a pixel is one vector of channels
-// side by side (depth_lanes of them), and every channel has a kernel of its own.
+// Inner loops of depthwise convolutions, with SIMD over channels: a pixel is one vector of
+// depth_lanes channels, and every channel has its own kernel.
 
 namespace onnxgrad::ops::depth {
 
-/// result[result_places[i]] = start + sum over t of source[places[i] + offsets[t]] * weights[t].
+/// Forward tile: result[result_places[i]] = start + sum over t of source[places[i] + offsets[t]] *
+/// weights[t].
 template <class T>
 struct DepthResults {
   const T* source = nullptr;
-  const std::int32_t* places = nullptr;   ///< [count], of pixels, in elements
-  const std::int32_t* offsets = nullptr;  ///< [taps], of pixels from there
-  const T* weights = nullptr;             ///< [taps] pixels
+  const std::int32_t* places = nullptr;   ///< [count]: offsets of pixels, in elements
+  const std::int32_t* offsets = nullptr;  ///< [taps]: offsets of taps from there
+  const T* weights = nullptr;             ///< [taps]: pixels
   std::int64_t taps = 0;
-  const T* start = nullptr;  ///< a pixel
+  const T* start = nullptr;  ///< one pixel
   T* result = nullptr;
   const std::int32_t* result_places = nullptr;  ///< [count]
   std::int64_t count = 0;
 };
 
-/// sums[t] += sum over i of y[i] * source[places[i] + offsets[t]].
+/// Weight gradient tile: sums[t] += sum over i of y[i] * source[places[i] + offsets[t]].
 template <class T>
 struct DepthSums {
   const T* source = nullptr;
@@ -35,7 +36,7 @@ struct DepthSums {
   T* sums = nullptr;  ///< [taps] pixels
 };
 
-/// Channels of a pixel.
+/// Returns the number of channels of a pixel.
 template <class T>
 std::int64_t depth_lanes();
 template <class T>

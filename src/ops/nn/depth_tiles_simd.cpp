@@ -13,11 +13,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class T>
 using Tag = hn::ScalableTag<T>;
 
-// Sums that are computed together: enough that multiply-adds do not wait for each other.
+// Number of accumulators: enough to hide the latency of multiply-adds.
 constexpr int kPixels = 8;
 constexpr int kTaps = 9;
 
-/// kCount results from pixel i on.
+/// Computes kCount results from pixel i on.
 template <int kCount, class T>
 HWY_INLINE void result_block(const DepthResults<T>& r, std::int64_t i) {
   const Tag<T> d;
@@ -58,7 +58,7 @@ HWY_INLINE void results_of(const DepthResults<T>& r) {
   if (i < r.count) result_block<1>(r, i);
 }
 
-/// kCount taps from t on.
+/// Computes kCount taps from t on.
 template <int kCount, class T>
 HWY_INLINE void sum_block(const DepthSums<T>& s, std::int64_t t) {
   const Tag<T> d;

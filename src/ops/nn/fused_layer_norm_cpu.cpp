@@ -16,11 +16,11 @@
 #include "ops/random/draws.h"
 #include "ops/random/dropout_ratio.h"
 
-// Kernels of LayerNormalization and its gradient for float32, with SIMD, alone and with what
-// surrounds them: the Dropout and the sum with a residual before, the sum with another cotangent
-// and the masks after the gradient. x: [rows, size], where size is the product of the normalised
-// axes; a row is in the L1 cache while everything is done with it. Threads share the rows. x, y and
-// their cotangents may be halves, which are converted there.
+// Float32 SIMD kernels of LayerNormalization and its gradient, alone and fused with their
+// neighbours: the Dropout and the sum with a residual before, the sum with another cotangent and
+// the masks after the gradient. x: [rows, size], where size is the product of the normalised axes;
+// a row stays in the L1 cache through all phases. Threads split the rows. x, y and their cotangents
+// may be f16 or bf16, which are converted in a buffer.
 
 namespace onnxgrad::ops::fused_layer_norm_cpu {
 namespace {
@@ -30,7 +30,7 @@ using opdef::KernelRequest;
 using opdef::Launch;
 using opdef::TensorDesc;
 
-// Below this many elements a second thread costs more than it saves.
+// Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 
 struct Rows {
@@ -45,14 +45,14 @@ struct Statistics {
   float inverse = 0;  // 1 / standard deviation
 };
 
-// Short rows go through each phase of the work together: their sums and roots do not wait for each
-// other. Few enough to stay in the L1 cache.
+// Short rows go through each phase together, so that their sums and square roots overlap; few
+// enough to stay in the L1 cache.
 constexpr std::int64_t kMostTogether = 8;
 constexpr std::int64_t kElementsTogether = 4096;
 
 using GroupStatistics = std::array<Statistics, kMostTogether>;
 
-/// Of `count` rows, at most kMostTogether.
+/// Computes the statistics of `count` rows, at most kMostTogether.
 GroupStatistics statistics_of(const float* x, const Rows& rows, std::int64_t count) {
   const auto size = static_cast<double>(rows.size);
   std::array<double, kMostTogether> means{};
@@ -81,7 +81,7 @@ std::int64_t rows_together(const Rows& rows) {
                                   kMostTogether);
 }
 
-/// f(row, count): `count` rows from `row` on, for all of [first, last).
+/// Calls f(row, count) for groups of `count` rows from `row` on, until [first, last) is covered.
 template <class F>
 void visit_groups(const Rows& rows, std::int64_t first, std::int64_t last, const F& f) {
   const std::int64_t together = rows_together(rows);
@@ -90,13 +90,13 @@ void visit_groups(const Rows& rows, std::int64_t first, std::int64_t last, const
   }
 }
 
-/// Elements of a buffer for a group of rows, in whole cache lines.
+/// Returns the elements of a buffer for a group of rows, in whole cache lines.
 std::int64_t group_elements(const Rows& rows) {
   constexpr std::int64_t kLine = 16;
   return (rows_together(rows) * rows.size + kLine - 1) / kLine * kLine;
 }
 
-/// f(first row, one behind the last row, thread) on each thread.
+/// Calls f(first row, end row, thread) on each thread.
 template <class F>
 void share_rows(const Rows& rows, const F& f) {
   device::on_threads(rows.threads, [&](const device::Share& share) {
@@ -106,13 +106,13 @@ void share_rows(const Rows& rows, const F& f) {
 
 // ---- forward ----
 
-/// Positions among the arguments; -1: absent.
+/// Argument indices of the operands; -1: absent.
 struct NormTask {
   Rows rows;
   HalfStream x = {}, y = {};
   int residual = -1, scale = 1, bias = -1, ratio = -1, training_mode = -1;
   int sum = -1, mask = -1, mean = -1, inverse = -1;
-  int scratch = -1;  ///< for groups of x and y, if they are halves
+  int scratch = -1;  ///< for groups of x and y, if f16 or bf16
   bool drops = false;
   DataType ratio_dtype = DataType::kUndefined;
   DrawStream draws = {};
@@ -120,7 +120,7 @@ struct NormTask {
   std::string node = {};
 };
 
-/// What a Dropout does in one run; see dropout_cpu.cpp for the draws.
+/// State of a Dropout in one run; see dropout_cpu.cpp for its random numbers.
 struct Drop {
   bool is_on = false;
   std::uint64_t threshold = 0;
@@ -138,7 +138,7 @@ Drop drop_of(const NormTask& task, std::byte* const* args) {
           .scale = static_cast<float>(1 / (1 - ratio))};
 }
 
-/// The number of element `at` of this worker's tensor in that of the whole batch.
+/// Returns the index of element `at` of this worker's tensor in the tensor of the whole batch.
 std::int64_t batch_number(const RowStretches& stretches, const Launch& launch, std::int64_t at) {
   const opdef::StepCells* cells = launch.cells;
   if (!stretches.has_rows || cells == nullptr || cells->batch_rows == 0) return at;
@@ -147,7 +147,8 @@ std::int64_t batch_number(const RowStretches& stretches, const Launch& launch, s
   return (stretch * cells->batch_rows + cells->first_row) * per_row + at % stretches.length;
 }
 
-/// sum = drop(x) + residual for `count` elements, the first of which has that number.
+/// Computes sum = drop(x) + residual for `count` elements; `number` is the first one's index in the
+/// whole batch.
 void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, std::int64_t number,
                   const float* x, const float* residual, std::int64_t count, float* sum,
                   std::uint8_t* mask) {
@@ -224,8 +225,8 @@ struct GradTask {
   bool has_halves() const { return dy.is_half() || x.is_half() || ds.is_half(); }
 };
 
-/// A thread's share of what is summed over rows, a row to work in, and groups of rows for what are
-/// halves.
+/// Buffers of a thread: partial sums over rows, a row to work in, and groups of rows for f16 or
+/// bf16 operands.
 struct GradSums {
   float* row;
   float* dscale;
@@ -237,7 +238,7 @@ struct GradSums {
 };
 constexpr std::int64_t kScratchRows = 4;
 
-// No two threads write to a cache line.
+// Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
 std::int64_t thread_elements(const GradTask& task) {
   constexpr std::int64_t kLine = 16;
   const std::int64_t groups = task.has_halves() ? 3 * group_elements(task.rows) : 0;
@@ -254,7 +255,7 @@ GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thre
           groups, groups + group, groups + 2 * group};
 }
 
-/// Everything after the gradient by the normalised values, for one row of it.
+/// Applies the operations after the gradient of the normalised values to one row.
 void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, float* row,
                 float* sums) {
   const std::int64_t size = task.rows.size;
@@ -329,7 +330,7 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
 
 // ---- offers ----
 
-/// True if `dims` are x's last dimensions, with `size` elements, possibly preceded by ones.
+/// Returns true if `dims` are x's last dimensions, with `size` elements, possibly preceded by ones.
 bool is_row(const Dims& dims, const Dims& x, std::int64_t size) {
   if (dims.num_elements() != size || dims.rank() > x.rank()) return false;
   std::int64_t covered = 1;
@@ -360,8 +361,8 @@ bool has_output(const KernelRequest& request, std::size_t output) {
   return output < request.outputs.size() && request.outputs[output].is_present();
 }
 
-/// "": inputs and outputs that are present are float32, but for those named, and the first
-/// `half_inputs` inputs and the first output, which may be halves.
+/// Returns "" if all present inputs and outputs are float32, except for the named ones and for the
+/// first `half_inputs` inputs and the first output, which may be f16 or bf16.
 std::string wrong_type(const KernelRequest& request, std::size_t half_inputs,
                        std::optional<std::size_t> other_output = {}) {
   constexpr std::size_t kFirstOtherInput = 4;

@@ -10,8 +10,8 @@
 #include "ops/testing/case_runner.h"
 #include "ops/testing/kernel_run.h"
 
-// LayerNormalization and its gradient in one pass with what surrounds them, against the nodes that
-// they replace; passes/fuse_layer_norms_test.cpp tests what is taken in.
+// Compares LayerNormalization and its gradient, fused with their neighbours, with the nodes that
+// they replace; passes/fuse_layer_norms_test.cpp tests what is fused.
 
 namespace onnxgrad::ops_test::fused_layer_norm_test {
 namespace {
@@ -27,7 +27,7 @@ struct Sizes {
   int axis = -1;
 };
 
-// `before` leads from x and r to the sum s, `after` from y and s to the output z.
+// Builds a case: `before` leads from x and r to the sum s, `after` from y and s to the output z.
 OpCase make_case(const Sizes& n, const std::string& before, const std::string& after,
                  const std::vector<CaseInput>& more) {
   OpCase made{
@@ -87,7 +87,7 @@ TEST(FusedLayerNorm, PostNorm) {
   });
 }
 
-// The sum goes on beside the normalised values: two cotangents meet.
+// The sum has another consumer than the normalisation: two cotangents are added.
 TEST(FusedLayerNorm, PreNorm) {
   for (const Sizes& n : sizes()) {
     check(make_case(n, "s = Add (x, r)", "w = Sin (y)\nz = Add (w, s)", {}));
@@ -96,7 +96,7 @@ TEST(FusedLayerNorm, PreNorm) {
   }
 }
 
-// Biases before the residual: their gradients are sums over the rows.
+// Biases are added before the residual: their gradients are sums over the rows.
 TEST(FusedLayerNorm, BiasesBefore) {
   for (const Sizes& n : sizes()) {
     OpCase one = make_case(n, "h = Add (x, b)\nd = Dropout (h, ratio, mode)\ns = Add (d, r)",
@@ -111,7 +111,7 @@ TEST(FusedLayerNorm, BiasesBefore) {
   }
 }
 
-// A scale that depends on the sum cannot be read before the sum is known.
+// A scale that depends on the sum cannot be read before the sum is computed.
 TEST(FusedLayerNorm, ScaleOfTheSum) {
   check({.name = "layer_norm_adaptive",
          .model = "s = Add (x, r)\nm = ReduceMean (s, axes)\nk = Reshape (m, shape)\n"
@@ -145,7 +145,7 @@ TEST(LayerNormRows, AgreeWithThePlainKernels) {
   }
 }
 
-// Against the plain kernels in float64 of the same numbers: results are rounded once.
+// Compares with float64 reference kernels on equal operands: results are rounded once.
 TEST(LayerNormRows, OfHalves) {
   for (const auto& [half, unit] :
        {std::pair{DataType::kBfloat16, 0x1p-8}, std::pair{DataType::kFloat16, 0x1p-11}}) {

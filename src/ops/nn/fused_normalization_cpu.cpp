@@ -9,10 +9,10 @@
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_channels.h"
 
-// BatchNormalization and its gradient with what surrounds them; see opdef/fused_normalization.h.
-// Channels are independent of each other: each is read from memory once, and then from the cache
-// for the second pass that needs the sums of the first. Images may be of 16 bits: all of them, or
-// of the gradient those of the forward pass alone.
+// BatchNormalization and its gradient fused with their neighbours; see opdef/fused_normalization.h.
+// Channels are independent: each is read from memory once, and then from the cache for the second
+// pass, which needs the sums of the first. Images may be f16 or bf16: all of them or, for the
+// gradient, only those of the forward pass.
 
 namespace onnxgrad::ops::fused_normalization_cpu {
 namespace {
@@ -22,7 +22,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-// Below this many elements a second thread costs more than it saves.
+// Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 13;  // per thread
 
 struct Task {
@@ -31,9 +31,9 @@ struct Task {
   std::int64_t channels = 0;
   int outputs = 0;  ///< argument of the first output
   int threads = 1;
-  bool has_residual = false;  ///< of the gradient: has a second cotangent
+  bool has_residual = false;  ///< gradient: has a second cotangent
   bool has_result = false;
-  bool stores = false;  ///< the cotangent behind the mask is an output
+  bool stores = false;  ///< the masked cotangent is an output
 };
 
 template <class F>
@@ -48,14 +48,14 @@ T* argument(std::byte* const* args, int index) {
   return reinterpret_cast<T*>(args[index]);
 }
 
-// The same in both directions, so that a mask is that of the values.
+// Returns the map of both directions, so that a mask recomputes exactly the forward values.
 channels::Affine affine_of(const FusedNormalization& op, float mean, float inverse, float scale,
                            float shift) {
   return {.mean = mean, .slope = scale * inverse, .shift = shift, .low = op.low, .high = op.high};
 }
 
-// args, images of E: x, scale, bias, mean, variance[, residual], y, running mean, running variance,
-// saved mean, saved inverse.
+// args, with images of type E: x, scale, bias, mean, variance[, residual], y, running mean, running
+// variance, saved mean, saved inverse.
 template <class E>
 void run_forward(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
@@ -87,9 +87,9 @@ void run_forward(const void* data, std::byte* const* args, const Launch& /*launc
   });
 }
 
-// args, cotangents of G, x and the result of X: dy, x, scale, bias, saved mean, saved inverse,
-// more, result, dx, dscale, dbias, g. dx = scale * inverse * (g - mean(g) - h * mean(g * h)), h =
-// (x - mean) * inverse.
+// args, with cotangents of type G and x and result of type X: dy, x, scale, bias, saved mean, saved
+// inverse, more, result, dx, dscale, dbias, g. dx = scale * inverse * (g - mean(g) - h * mean(g *
+// h)), h = (x - mean) * inverse.
 template <class G, class X>
 void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
@@ -145,8 +145,8 @@ Task task_of(const KernelRequest& request, std::size_t x_input) {
           .threads = request.threads};
 }
 
-/// The type of all of these operands that are present; kUndefined if they differ. Outputs follow
-/// the inputs.
+/// Returns the common type of these operands, if present; kUndefined if they differ. Outputs are
+/// numbered after the inputs.
 DataType common_type(const KernelRequest& request, std::initializer_list<std::size_t> operands) {
   const std::size_t count = request.inputs.size();
   DataType common = DataType::kUndefined;

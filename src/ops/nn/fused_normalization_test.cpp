@@ -11,7 +11,7 @@
 #include "opdef/fused_normalization.h"
 #include "ops/testing/kernel_run.h"
 
-// The fused kernels against the formulas in double.
+// Compares the fused kernels with the formulas in double.
 
 namespace onnxgrad::ops_test::fused_normalization_test {
 namespace {
@@ -25,7 +25,7 @@ struct Case {
   Dims dims;
   NormMask mask = NormMask::kNone;
   bool has_residual = false;
-  float offset = 0;  ///< of x: the mean in units of the deviation
+  float offset = 0;  ///< mean of x in units of its deviation
   int threads = 1;
   DataType images = DataType::kFloat32;      ///< type of x, y and residual
   DataType cotangents = DataType::kFloat32;  ///< type of dy and dx
@@ -51,7 +51,7 @@ std::vector<Case> cases_of_all_types() {
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     for (const DataType cotangents : {half, kFloat}) {
       for (Case one : cases()) {
-        if (one.offset > 0) continue;  // all elements would be the same half
+        if (one.offset > 0) continue;  // all elements would round to one value
         one.images = half;
         one.cotangents = cotangents;
         all.push_back(one);
@@ -61,7 +61,7 @@ std::vector<Case> cases_of_all_types() {
   return all;
 }
 
-/// Relative distance between neighbours.
+/// Returns the relative distance between adjacent values of the type.
 double rounding_of(DataType dtype) {
   if (dtype == DataType::kFloat32) return 0;
   return dtype == DataType::kFloat16 ? 0x1p-10 : 0x1p-7;

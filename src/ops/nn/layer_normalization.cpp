@@ -12,8 +12,7 @@
 
 // LayerNormalization (ai.onnx 17) and the function of its gradient:
 //   y = scale * h + bias,  h = (x - mean) * r,  r = 1 / sqrt(variance + epsilon),
-// with statistics over the axes from `axis` on. float64 is computed in float64, whatever
-// stash_type.
+// with statistics over the axes from `axis` on. float64 is computed in float64 for any stash_type.
 
 namespace onnxgrad::ops::layer_normalization_op {
 
@@ -23,7 +22,7 @@ using opdef::VjpContext;
 
 namespace {
 
-// Negative axes from `axis` to the last one.
+// Returns the axes from `axis` to the last one, as negative numbers.
 std::vector<std::int64_t> normalized_axes(const Node& node, const Value* x) {
   std::int64_t axis = node.int_attribute("axis");
   if (axis >= 0) {
@@ -41,14 +40,14 @@ std::vector<std::int64_t> normalized_axes(const Node& node, const Value* x) {
   return axes;
 }
 
-// Axes 0 to `axis` - 1, over which scale and bias repeat.
+// Returns axes 0 to `axis` - 1, along which scale and bias broadcast.
 std::vector<std::int64_t> leading_axes(std::size_t rank, std::size_t num_normalized) {
   std::vector<std::int64_t> axes(rank - num_normalized);
   std::iota(axes.begin(), axes.end(), 0);
   return axes;
 }
 
-// (dx, dscale, dbias) from (dy, x, scale), scale having the shape of the normalised axes:
+// Computes (dx, dscale, dbias) from (dy, x, scale), scale having the shape of the normalised axes:
 //   dh = dy * scale,  dx = r * (dh - mean(dh) - h * mean(dh * h)).
 // Ba, Kiros and Hinton, Layer Normalization, 2016.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
@@ -97,7 +96,7 @@ bool has_normalized_shape(const Value* x, const Value* scale, std::size_t num_ax
   return true;
 }
 
-// The pieces of a step-by-step gradient.
+// Intermediate values of a gradient written with standard operators.
 struct Normalized {
   Value* centred = nullptr;
   Value* deviation = nullptr;  // 1 / r
@@ -114,7 +113,7 @@ Normalized normalize(GraphBuilder& g, Value* x, const std::vector<std::int64_t>&
   return n;
 }
 
-// For scales and biases that broadcast other than along leading axes.
+// Gradient for scales and biases that broadcast other than along leading axes.
 std::vector<Value*> broadcast_vjp(VjpContext& ctx, GraphBuilder& g, const Normalized& n,
                                   const std::vector<std::int64_t>& axes) {
   Value* dy = ctx.cotangent(0);
@@ -131,7 +130,7 @@ std::vector<Value*> broadcast_vjp(VjpContext& ctx, GraphBuilder& g, const Normal
   return grads;
 }
 
-// What cotangents of the second and third output, mean and r, contribute to dx:
+// Contribution to dx of the cotangents of the second and third output, mean and r:
 //   v_mean / count  and  -v_r * r^3 * (x - mean) / count.
 Value* statistics_vjp(VjpContext& ctx, GraphBuilder& g, const Normalized& n,
                       const std::vector<std::int64_t>& axes) {
@@ -203,7 +202,7 @@ void register_layer_normalization(opdef::OpRegistry& registry) {
                                 .default_value = std::int64_t{1}}},
                 .vjp = layer_normalization_vjp,
                 .weight_inputs = {1, 2}});
-  // Second derivatives go through the body.
+  // The gradient function has no rule: second derivatives go through its body.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "LayerNormalizationGrad",
                 .attributes = {axis_attribute("axis", -1), epsilon_spec()},

@@ -11,9 +11,9 @@
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 
-// Plain kernels of LayerNormalization and its gradient; fused_layer_norm_cpu.cpp has those with
-// SIMD. x: [rows, size], where size is the product of the normalised axes; scale and bias broadcast
-// to x.
+// Reference kernels of LayerNormalization and its gradient; fused_layer_norm_cpu.cpp has the SIMD
+// kernels. x: [rows, size], where size is the product of the normalised axes; scale and bias
+// broadcast to x.
 
 namespace onnxgrad::ops::layer_normalization_cpu {
 
@@ -42,7 +42,7 @@ class BroadcastWalk {
     }
   }
 
-  // The offset for x's element number `index`.
+  // Returns the offset for x's element `index`.
   std::int64_t at(std::int64_t index) const {
     std::int64_t offset = 0;
     for (std::size_t i = axes_.size(); i-- > 0;) {
@@ -90,7 +90,7 @@ Statistics row_statistics(const T* x, const LayerTask& task) {
   return {.mean = mean, .inverse = 1 / std::sqrt(squares / size + task.epsilon)};
 }
 
-// args: x, scale[, bias], y[, mean[, inverse deviation]], the statistics in float32.
+// args: x, scale[, bias], y[, mean[, inverse deviation]]; the statistics are float32.
 template <std::floating_point T>
 void run_layer_normalization(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const LayerTask*>(data);
@@ -192,7 +192,7 @@ LayerTask layer_task(const KernelRequest& request) {
   return task;
 }
 
-// "": all requested statistics have a type that kernels write.
+// Returns "" if all requested statistics have a type that the kernels write.
 std::string wrong_statistics(const KernelRequest& request) {
   for (std::size_t i = 1; i < request.outputs.size(); ++i) {
     const DataType dtype = request.outputs[i].dtype;

@@ -4,8 +4,8 @@
 namespace onnxgrad::ops::lp_normalization_op {
 namespace {
 
-// y = x / (sum |x|^p)^(1/p) along the axis, p = 1 or 2; 0, and with it the gradient, where the norm
-// is 0.
+// y = x / (sum |x|^p)^(1/p) along the axis, p = 1 or 2; y and its gradient are 0 where the norm is
+// 0.
 std::optional<std::vector<Value*>> lower_lp_normalization(const Node& node, GraphBuilder& g) {
   Value* x = node.inputs[0];
   Value* axes = g.ints({node.int_attribute("axis")});

@@ -16,7 +16,7 @@ std::vector<OpCase> lp_normalization_cases() {
     }
     add("p_" + p + "_one", "<p = " + p + ">", uniform({3, 1}, 1, 2));
     add("p_" + p + "_empty", "<p = " + p + ">", uniform({0, 3}, -1, 1));
-    // What flows back where the norm is 0 is 0, not NaN.
+    // The gradient is 0, not NaN, where the norm is 0.
     cases.push_back(
         {.name = "p_" + p + "_zeros",
          .model = "z = Mul (x, zeros)\nn = LpNormalization <p = " + p + "> (z)\ny = Add (n, x)",

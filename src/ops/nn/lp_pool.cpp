@@ -10,14 +10,14 @@
 namespace onnxgrad::ops::lp_pool_op {
 namespace {
 
-// |x|^p
+// Returns |x|^p.
 Value* magnitudes(GraphBuilder& g, Value* x, std::int64_t p) {
   if (p == 1) return g.abs(x);
   if (p == 2) return g.mul(x, x);
   return g.pow(g.abs(x), g.scalar_like(x, static_cast<double>(p)));
 }
 
-// sum^(1/p), whose gradient at 0 is taken as 0.
+// Returns sum^(1/p), with gradient 0 at 0.
 Value* root(GraphBuilder& g, Value* sum, std::int64_t p) {
   if (p == 1) return sum;
   Value* zero = g.scalar_like(sum, 0);
@@ -33,8 +33,8 @@ struct Pads {
   std::vector<Value*> ends;
 };
 
-// The pads with which the windows that ceil_mode adds fit the input exactly: the last one ends with
-// it. A window that would start behind the input is left out.
+// Returns the pads with which the windows that ceil_mode adds fit the input exactly: the last one
+// ends with it. A window that would start after the input is omitted.
 Pads exact_pads(GraphBuilder& g, const WindowAttrs& attrs, Value* x) {
   Pads pads;
   const std::size_t rank = attrs.rank();
@@ -45,7 +45,7 @@ Pads exact_pads(GraphBuilder& g, const WindowAttrs& attrs, Value* x) {
     Value* size = dim_value(g, x, static_cast<std::int64_t>(i) + 2);
     Value* padded = g.add(size, g.ints({attrs.pads[i]}));
     Value* room = g.add(padded, g.ints({attrs.pads[rank + i] - extent}));
-    // The windows behind the first one.
+    // Number of windows after the first one.
     Value* more = g.div(g.add(room, g.ints({attrs.strides[i] - 1})), stride);
     Value* is_outside = g.op("GreaterOrEqual", {g.mul(more, stride), padded});
     more = g.where(is_outside, g.sub(more, one), more);
@@ -65,7 +65,7 @@ Value* padded_exactly(GraphBuilder& g, const WindowAttrs& attrs, Value* x, Value
   return g.op("Pad", {powers, g.concat(all, 0)});
 }
 
-// The sums are averages, padding counted in, times the size of a window.
+// The sums are averages, including the padding, times the size of a window.
 std::optional<std::vector<Value*>> lower_lp_pool(const Node& node, GraphBuilder& g) {
   Value* x = node.inputs[0];
   const std::size_t rank = node.ints_attribute("kernel_shape").size();

@@ -14,7 +14,7 @@ std::vector<OpCase> lp_pool_cases() {
     cases.push_back({.name = "global_p_" + p,
                      .model = "y = GlobalLpPool <p = " + p + "> (x)",
                      .inputs = {uniform({2, 3, 2, 3}, -2, 2)}});
-    // After a Relu whole windows are 0.
+    // Whole windows of zeros, as after a Relu.
     cases.push_back({.name = "zeros_p_" + p,
                      .model = "z = Mul (x, zero)\nw = LpPool <kernel_shape = [2], p = " + p +
                               "> (z)\ng = GlobalLpPool <p = " + p +

@@ -6,16 +6,16 @@
 namespace onnxgrad::ops::lrn_op {
 namespace {
 
-// y = x / (bias + alpha * mean)^beta, where mean is that of x^2 over `size` neighbouring channels
-// (those beyond the first and the last one count as 0): an average over a window along the channels
-// alone. AlexNet's; Krizhevsky et al., 2012.
+// y = x / (bias + alpha * mean)^beta, where mean is the mean of x^2 over `size` adjacent channels
+// (zero beyond the first and the last one): an average pool along the channels only. Krizhevsky et
+// al., ImageNet Classification with Deep Convolutional Neural Networks, 2012.
 std::optional<std::vector<Value*>> lower_lrn(const Node& node, GraphBuilder& g) {
   Value* x = node.inputs[0];
   const auto rank = known_rank(x);
   if (!rank || *rank < 2) return std::nullopt;
   const std::int64_t size = node.int_attribute("size");
   Value* squares = g.mul(x, x);
-  // [N, 1, C, ...] with at most three axes behind the second one.
+  // Reshapes to [N, 1, C, ...] with at most three axes after the second one.
   const bool is_flat = *rank > 4;
   if (is_flat) {
     Value* count = g.op("ReduceProd", {g.dims_of(x, 2, static_cast<std::int64_t>(*rank))});

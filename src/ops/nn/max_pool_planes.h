@@ -4,13 +4,13 @@
 #include <cstdint>
 
 // Max pooling of float32 planes, with SIMD. Among equal elements the first in row-major order wins;
-// NaN counts as larger than any number.
+// NaN compares larger than any number.
 
 namespace onnxgrad::ops::planes {
 
-/// Planes [height, width] pooled by windows of 2 x 2 side by side: [height / 2, width / 2].
+/// Planes [height, width] pooled by non-overlapping 2 x 2 windows to [height / 2, width / 2].
 struct HalvedPlanes {
-  std::int64_t first = 0;  ///< number of the first plane, for the indices
+  std::int64_t first = 0;  ///< index of the first plane, for the indices
   std::int64_t count = 0;
   std::int64_t height = 0;
   std::int64_t width = 0;
@@ -19,17 +19,17 @@ struct HalvedPlanes {
   std::int64_t pooled_size() const { return (height / 2) * (width / 2); }
 };
 
-/// y: the maxima; indices: their positions in the whole tensor, or nullptr. x, y and indices are
-/// those of plane `first`.
+/// Computes y = the maxima and indices = their positions in the whole tensor (nullptr: not wanted).
+/// x, y and indices start at plane `first`.
 void max_pool_halved(const HalvedPlanes& planes, const float* x, float* y, std::int64_t* indices);
 
-/// dx = zeros except dy at the indices, each of which must be in its own window: false if one is
-/// not; dx is then arbitrary.
+/// Computes dx = zeros except dy at the indices. Returns false, with arbitrary dx, if an index is
+/// not in its own window.
 bool max_pool_halved_grad(const HalvedPlanes& planes, const float* dy, const std::int64_t* indices,
                           float* dx);
 
-/// Arbitrary windows as a table: tap k of window o reads position positions[k * windows + o] of
-/// the plane. Taps in the padding repeat the window's first tap inside.
+/// Arbitrary windows as a table: tap k of window o reads position positions[k * windows + o] of the
+/// plane. Taps in the padding repeat the window's first tap inside.
 struct TapTable {
   const std::int32_t* positions = nullptr;
   std::int64_t taps = 0;
@@ -37,7 +37,7 @@ struct TapTable {
   std::int64_t plane_size = 0;
 };
 
-/// Like max_pool_halved, for `count` planes from number `first` on.
+/// Max pooling by a table, as max_pool_halved does, for `count` planes from index `first` on.
 void max_pool_taps(const TapTable& table, std::int64_t first, std::int64_t count, const float* x,
                    float* y, std::int64_t* indices);
 

@@ -24,7 +24,7 @@ using VI = hn::Vec<I>;
 
 constexpr std::int64_t kLanes = hn::MaxLanes(F());
 
-// The first `count` elements (up to a vector) from `from`, without reading past them.
+// Loads the first `count` elements (up to a vector) from `from`, without reading past them.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_some(D d, const T* from, std::int64_t count) {
   constexpr std::int64_t kCount = hn::MaxLanes(D());
@@ -41,7 +41,7 @@ HWY_INLINE void store_some(hn::Vec<D> v, D d, T* to, std::int64_t count) {
   dn::store_first(v, d, hn::FirstN(d, static_cast<std::size_t>(count)), to, count);
 }
 
-// base + offsets as int64.
+// Stores base + offsets as int64.
 HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to, std::int64_t count) {
   const hn::ScalableTag<std::int64_t> d;
   const hn::Half<I> half;
@@ -52,7 +52,7 @@ HWY_INLINE void store_indices(VI offsets, std::int64_t base, std::int64_t* to, s
   store_some(hn::Add(start, high), d, to + kLanes / 2, count - kLanes / 2);
 }
 
-// True where `a` replaces `best`, which comes before it.
+// Returns true where `a` replaces `best`, which comes before it.
 HWY_INLINE auto replaces(VF a, VF best) {
   return hn::Or(hn::Gt(a, best), hn::AndNot(hn::IsNaN(best), hn::IsNaN(a)));
 }
@@ -62,7 +62,7 @@ struct Columns {
   VF odd;
 };
 
-// Elements 0, 2, 4, ... and 1, 3, 5, ... of 2 * count elements.
+// Loads elements 0, 2, 4, ... and 1, 3, 5, ... of 2 * count elements.
 HWY_INLINE Columns load_columns(const float* from, std::int64_t count) {
   const VF low = load_some(F(), from, 2 * count);
   const VF high = load_some(F(), from + kLanes, 2 * count - kLanes);
@@ -78,7 +78,7 @@ HWY_INLINE void store_columns(VF even, VF odd, float* to, std::int64_t count) {
   store_some(hn::Load(d, lanes + kLanes), d, to + kLanes, 2 * count - kLanes);
 }
 
-// One row of windows over the rows x and x + width.
+// Pools one row of windows, over the rows x and x + width.
 HWY_INLINE void halve_row(const float* x, std::int64_t width, float* y, std::int64_t* indices,
                           std::int64_t base) {
   const I di;
@@ -116,11 +116,12 @@ HWY_ATTR void halve(const HalvedPlanes& planes, const float* x, float* y, std::i
   }
 }
 
-// `count` indices as offsets from `first` + 0, 2, 4, ..; false if one is not in its window.
+// Loads `count` indices as offsets from `first` + 0, 2, 4, ..; false if one is not in its window.
 HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std::int64_t width,
                             std::int64_t count, VI& places) {
   const I di;
-  // The low halves are offsets; the high ones must be those of `first`, where none carries.
+  // The low 32 bits give the offsets; the high 32 bits must equal those of `first`, as long as no
+  // carry occurs.
   const auto low_of_first = static_cast<std::uint32_t>(first);
   if (std::endian::native == std::endian::little && low_of_first < 0x70000000U &&
       width < 0x01000000) {
@@ -149,7 +150,7 @@ HWY_INLINE bool load_places(const std::int64_t* indices, std::int64_t first, std
   return true;
 }
 
-// Writes the two rows of dx; false if an index is outside its window.
+// Writes the two rows of dx; returns false if an index is outside its window.
 HWY_INLINE bool spread_row(const float* dy, const std::int64_t* indices, std::int64_t width,
                            float* dx, std::int64_t base) {
   const F d;
@@ -187,7 +188,7 @@ HWY_ATTR bool spread(const HalvedPlanes& planes, const float* dy, const std::int
   return true;
 }
 
-// Windows [o, o + count) of one plane, count up to a vector.
+// Pools windows [o, o + count) of one plane, count up to a vector.
 HWY_INLINE void pool_windows(const TapTable& table, std::int64_t o, const float* x, float* y,
                              std::int64_t* indices, std::int64_t base) {
   const F d;

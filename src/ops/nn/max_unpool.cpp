@@ -9,7 +9,8 @@
 namespace onnxgrad::ops::max_unpool_op {
 namespace {
 
-// An output_shape that is known has room for the tensor whose pool x is: `least` elements.
+// Checks that a known output_shape has room for at least `least` elements along the axis, the size
+// of the tensor whose pool x is.
 void check_room(const Node& node, std::size_t axis, std::int64_t least) {
   const auto sizes = constant_ints(node.input(2));
   if (!sizes || sizes->size() <= axis || (*sizes)[axis] >= least) return;
@@ -20,9 +21,9 @@ void check_room(const Node& node, std::size_t axis, std::int64_t least) {
                     .hint = "Give the shape of the tensor that was pooled."});
 }
 
-// y = zeros with x at the indices, which are those of the whole tensor whose pool x may be:
-// (X - 1) * stride - pads + kernel along each spatial axis. In a larger output_shape it is the
-// first corner.
+// y = zeros with x at the indices, which refer to the tensor that was pooled to x, of size (X - 1)
+// * stride - pads + kernel along each spatial axis. In a larger output_shape that tensor is the
+// corner at the origin.
 std::optional<std::vector<Value*>> lower_max_unpool(const Node& node, GraphBuilder& g) {
   Value* x = node.inputs[0];
   const std::size_t rank = node.ints_attribute("kernel_shape").size();

@@ -6,14 +6,14 @@
 
 #include "base/half.h"
 
-// Batch normalisation of one channel of images with what surrounds it: the sum with a residual,
-// ReLU or Clip after it, and their masks before its gradient. With SIMD, in float32; elements may
-// be stored in 16 bits (base::Float16, base::Bfloat16): they are widened as they are read and
-// rounded as they are written.
+// Batch normalisation of one channel of images fused with its neighbours: the sum with a residual,
+// the ReLU or Clip after it, and their masks before its gradient. With SIMD, in float32; elements
+// may be stored as f16 or bf16 (base::Float16, base::Bfloat16), which are converted on load and
+// rounded on store.
 
 namespace onnxgrad::ops::channels {
 
-/// The channel's elements: `segments` stretches of `length`, `stride` apart.
+/// Elements of a channel: `segments` runs of `length` elements with stride `stride`.
 struct Stretches {
   std::int64_t segments = 0;
   std::int64_t stride = 0;
@@ -26,7 +26,7 @@ struct Moments {
   double mean = 0;
   double variance = 0;
 };
-/// v = (x - mean) * slope + shift, and y = v + residual restricted to [low, high].
+/// Forward map: v = (x - mean) * slope + shift, y = clamp(v + residual, low, high).
 struct Affine {
   float mean = 0;
   float slope = 1;
@@ -34,23 +34,23 @@ struct Affine {
   float low = 0;
   float high = 0;
 };
-/// For images of E: float, base::Float16 or base::Bfloat16.
+/// Functions for images of element type E: float, base::Float16 or base::Bfloat16.
 template <class E>
 struct ForwardFunctions {
-  /// One pass over memory: blocks that fit into the L1 cache have means of their own, which are
-  /// combined in double. Source: Chan, Golub and LeVeque, Updating Formulae and a Pairwise
-  /// Algorithm for Computing Sample Variances, 1979.
+  /// Computes mean and variance in one pass over memory: blocks that fit into the L1 cache have
+  /// their own means, which are combined in double. Source: Chan, Golub and LeVeque, Updating
+  /// Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979.
   Moments (*moments)(const E* x, const Stretches& stretches) = nullptr;
-  /// y may be x or residual, which may be nullptr.
+  /// Computes y, which may be x or residual; residual may be nullptr.
   void (*normalize)(const E* x, const E* residual, const Stretches& stretches, const Affine& affine,
                     E* y) = nullptr;
 };
 
-/// For the best instruction set of this machine.
+/// Returns the functions of the best instruction set of this machine.
 template <class E>
 ForwardFunctions<E> forward_functions();
 
-/// Where a cotangent passes.
+/// Condition under which a cotangent passes.
 enum class Mask : std::uint8_t {
   kNone,
   kPositive,  ///< v > 0
@@ -58,12 +58,12 @@ enum class Mask : std::uint8_t {
   kResult     ///< result > 0
 };
 
-/// g = the sum of one or two cotangents, as a number of G, where the mask lets them pass. G and X
-/// are types of elements; cotangents may be float where the forward pass left halves.
+/// Cotangent g: the sum of one or two cotangents where the mask lets them pass, rounded to G. G and
+/// X are element types; cotangents may be float while the forward pass stored f16 or bf16.
 template <class G, class X>
 struct Cotangent {
   const G* dy = nullptr;
-  const G* more = nullptr;  ///< nullptr: there is one
+  const G* more = nullptr;  ///< second cotangent, or nullptr
   const X* x = nullptr;
   const X* result = nullptr;  ///< for kResult
   Mask mask = Mask::kNone;
@@ -77,15 +77,16 @@ struct GradSums {
 
 template <class G, class X>
 struct GradFunctions {
-  /// Also stores g unless `stored` is nullptr; it may be dy, more or result.
+  /// Computes the sums; also stores g unless `stored` is nullptr. `stored` may be dy, more or
+  /// result.
   GradSums (*sums)(const Cotangent<G, X>& cotangent, const Stretches& stretches,
                    G* stored) = nullptr;
-  /// dx = a * g + b * (x - mean) + d; dx may be any operand.
+  /// Computes dx = a * g + b * (x - mean) + d; dx may be any operand.
   void (*normalize)(const Cotangent<G, X>& cotangent, const Stretches& stretches, float a, float b,
                     float d, G* dx) = nullptr;
 };
 
-/// For G = X, and for float with halves.
+/// Returns the functions for G = X, and for float cotangents with f16 or bf16 images.
 template <class G, class X>
 GradFunctions<G, X> grad_functions();
 

@@ -22,7 +22,7 @@ using D = hn::ScalableTag<float>;
 using V = hn::Vec<D>;
 
 constexpr std::int64_t kLanes = hn::MaxLanes(D());
-// Elements whose sums are taken in float32: a part of the L1 cache.
+// Elements whose sums are taken in float32: they fit into the L1 cache.
 constexpr std::int64_t kBlock = 4096;
 
 using D16 = hn::Rebind<std::uint16_t, D>;
@@ -69,14 +69,14 @@ struct Rest {
   HWY_INLINE V only(V v) const { return hn::IfThenElseZero(mask, v); }
 };
 
-/// Some of the elements: of stretches [first, last) the elements [begin, end).
+/// Block of elements: in each of the runs [first, last), elements [begin, end).
 struct Block {
   std::int64_t first, last, begin, end;
 
   std::int64_t count() const { return (last - first) * (end - begin); }
 };
 
-/// Calls f(place, lanes, which) for the vectors of a block; `which` alternates between 0 and 1.
+/// Calls f(offset, lanes, which) for the vectors of a block; `which` alternates between 0 and 1.
 template <class F>
 HWY_INLINE void visit(const Stretches& stretches, const Block& block, F f) {
   for (std::int64_t s = block.first; s < block.last; ++s) {
@@ -135,7 +135,7 @@ HWY_ATTR Moments moments_of(const E* x, const Stretches& stretches) {
       distances[which] = hn::Add(distances[which], distance);
       centred[which] = hn::MulAdd(distance, distance, centred[which]);
     });
-    // The first sum is rounded to the size of the elements, the second to their deviation.
+    // The first sum has rounding errors relative to the elements, the second to their deviation.
     const double error = total(distances) / size;
     const double block_mean = static_cast<double>(centre) + error;
     const double block_squares = total(centred) - size * error * error;
@@ -147,7 +147,7 @@ HWY_ATTR Moments moments_of(const E* x, const Stretches& stretches) {
   return {.mean = mean, .variance = std::max(squares / count, 0.0)};
 }
 
-/// An Affine in vectors.
+/// Affine with vectors.
 struct Line {
   V mean, slope, shift, low, high;
 
@@ -159,7 +159,7 @@ struct Line {
         high(hn::Set(D(), affine.high)) {}
 
   HWY_INLINE V at(V x) const { return hn::MulAdd(hn::Sub(x, mean), slope, shift); }
-  /// NaN stays NaN.
+  /// Clamps v; NaN stays NaN.
   HWY_INLINE V clipped(V v) const {
     const V raised = dn::max_or_nan(low, v);
     return hn::IfThenElse(hn::Gt(raised, high), high, raised);
@@ -187,7 +187,7 @@ HWY_ATTR void normalize_of(const E* x, const E* residual, const Stretches& stret
   }
 }
 
-/// v as a number of E.
+/// Rounds v to type E.
 template <class E>
 HWY_INLINE V rounded(V v) {
   if constexpr (std::is_same_v<E, float>) {
@@ -197,7 +197,7 @@ HWY_INLINE V rounded(V v) {
   }
 }
 
-/// g and x - mean at place i.
+/// Returns g and x - mean at offset i.
 template <bool kAdds, Mask kMask, class G, class X>
 struct Masked {
   const Cotangent<G, X>& c;
@@ -260,7 +260,7 @@ HWY_INLINE void grad_with(const Cotangent<G, X>& cotangent, const Stretches& str
   });
 }
 
-/// Calls f with the kind of a cotangent as constants.
+/// Calls f with the kind of the cotangent as compile-time constants.
 template <class G, class X, class F>
 HWY_INLINE auto with_kind(const Cotangent<G, X>& c, F f) {
   using Adds = std::true_type;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// The arithmetic of normalisations on stretches of float32, with SIMD. Sums are taken in float32
+// Arithmetic of normalisations on contiguous float32 arrays, with SIMD. Sums are taken in float32
 // over blocks of 4096 elements and in double over the blocks.
 
 namespace onnxgrad::ops::stretches {
@@ -11,7 +11,7 @@ namespace onnxgrad::ops::stretches {
 /// to = a + b; to may be a or b.
 void add(const float* a, const float* b, float* to, std::int64_t n);
 double sum(const float* x, std::int64_t n);
-/// sum((x - mean)^2)
+/// Returns sum((x - mean)^2).
 double centred_square_sum(const float* x, float mean, std::int64_t n);
 
 struct GradSums {

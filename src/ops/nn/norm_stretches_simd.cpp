@@ -22,7 +22,7 @@ using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = hn::MaxLanes(D());
 constexpr std::int64_t kBlock = 4096;
 
-// Element loads of one vector: all lanes, or the first `count` and zeros after them.
+// Access to one vector: all lanes, or the first `count` lanes and zeros after them.
 struct Whole {
   HWY_INLINE V load(const float* from) const { return hn::LoadU(D(), from); }
   HWY_INLINE V set(float value) const { return hn::Set(D(), value); }
@@ -36,7 +36,7 @@ struct Rest {
   HWY_INLINE explicit Rest(std::int64_t n)
       : count(n), mask(hn::FirstN(D(), static_cast<std::size_t>(n))) {}
   HWY_INLINE V load(const float* from) const { return dn::load_first(D(), mask, from, count); }
-  // Zero where nothing was loaded, so that differences are zero too.
+  // Zero in lanes that were not loaded, so that differences are zero too.
   HWY_INLINE V set(float value) const { return hn::IfThenElseZero(mask, hn::Set(D(), value)); }
   HWY_INLINE void store(V v, float* to) const { dn::store_first(v, D(), mask, to, count); }
 };
@@ -49,8 +49,8 @@ HWY_INLINE void visit(std::int64_t n, F f) {
   if (i < n) f(i, Rest(n - i));
 }
 
-// sum of term(i, lanes) along [0, n): four partial sums, so that additions do not wait for each
-// other.
+// Returns the sum of term(i, lanes) along [0, n), in four partial sums, so that additions do not
+// wait for each other.
 template <class F>
 HWY_INLINE double sum_terms(std::int64_t n, F term) {
   double total = 0;

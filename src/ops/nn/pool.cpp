@@ -42,10 +42,10 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x) {
         "Reshape the input, or give kernel_shape another length."));
   }
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
-  (void)Dims(attrs.kernel);  // refuses windows whose elements cannot be counted
+  (void)Dims(attrs.kernel);  // throws if the number of elements overflows
   const auto axes = resolve_window(node, attrs, x.values().subspan(2), attrs.kernel);
   for (std::size_t i = 0; i < rank; ++i) {
-    // The number of taps is smallest at the borders.
+    // Windows at the borders have the fewest taps.
     const WindowAxis& axis = axes[i];
     if (count_taps(axis, 0, false) > 0 && count_taps(axis, axis.output - 1, false) > 0) continue;
     throw ModelError(problem_at(
@@ -71,7 +71,7 @@ ir::Node call_node(std::string_view base_name, const std::vector<Attribute>& att
   return node;
 }
 
-// True if no element of x is in two windows.
+// Returns true if the windows do not overlap.
 bool are_apart(const WindowAttrs& attrs) {
   for (std::size_t i = 0; i < attrs.kernel.size(); ++i) {
     if (attrs.dilations[i] * (attrs.kernel[i] - 1) >= attrs.strides[i]) return false;
@@ -87,8 +87,8 @@ std::vector<Value*> max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
                  ctx.node().attributes)[0]};
 }
 
-// Column-major indices (storage_order 1: h + w * H within a plane) as row-major ones. x: [N, C,
-// X...].
+// Converts column-major indices (storage_order 1: h + w * H within a plane) to row-major ones. x:
+// [N, C, X...].
 Value* to_row_major(FunctionBody& f, Value* indices, Value* x, std::size_t rank) {
   const auto size = [&](std::size_t i) {
     const auto axis = static_cast<std::int64_t>(i) + 2;
@@ -108,14 +108,14 @@ Value* to_row_major(FunctionBody& f, Value* indices, Value* x, std::size_t rank)
   return f.add(f.mul(plane, plane_size), within);
 }
 
-// What the bodies of MaxPoolGrad have in common: its attributes, and inputs (dy, indices, x) with
-// row-major indices; of x only the shape is read.
+// Start of the bodies of MaxPoolGrad: attributes, and inputs (dy, indices, x) with row-major
+// indices; only the shape of x is read.
 struct MaxPoolGradBody {
   MaxPoolGradBody(std::string_view base_name, const std::vector<Attribute>& attributes)
       : node(call_node(base_name, attributes)),
         attrs(WindowAttrs::read(node, pool_spatial_rank(node))),
         is_column_major(node.int_attribute("storage_order") == 1 && attrs.rank() > 1),
-        // Native kernels use the windows: one function for each.
+        // The key names the windows, which native kernels use.
         f(base_name,
           window_key(attrs) + (attrs.ceil_mode ? "_ceil" : "") +
               (is_column_major ? "_column_major" : ""),
@@ -151,9 +151,9 @@ ir::Function max_pool_grad_body(std::string_view base_name, const std::vector<Va
   return std::move(f).finish({f.reshape(sums, f.shape_of(body.x))});
 }
 
-// The same without a sum at indices, as a ConvTranspose: its channels are the taps of a window,
-// each with the dy of the windows whose largest element it is, and its kernel puts them in their
-// places.
+// Body of MaxPoolGrad without ScatterElements, by a ConvTranspose: its channels are the taps of a
+// window, each with the dy of the windows whose maximum that tap is, and its kernel moves them to
+// their positions.
 ir::Function max_pool_grad_by_taps(std::string_view base_name, const std::vector<Value*>&,
                                    const std::vector<Attribute>& attributes) {
   MaxPoolGradBody body(base_name, attributes);
@@ -171,7 +171,7 @@ ir::Function max_pool_grad_by_taps(std::string_view base_name, const std::vector
   Value* rest = body.indices;
   Value* tap = nullptr;
   std::int64_t taps = 1;
-  for (std::size_t i = rank; i-- > 0;) {  // the last axis is the fastest
+  for (std::size_t i = rank; i-- > 0;) {  // the last axis varies fastest
     Value* quotient = f.div(rest, size(x, i));
     Value* position = f.sub(rest, f.mul(quotient, size(x, i)));
     rest = quotient;
@@ -210,8 +210,8 @@ std::vector<Value*> average_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.call("AveragePoolGrad", {ctx.cotangent(0), ctx.input(0)}, 1, ctx.node().attributes)[0]};
 }
 
-// Along one axis, the number of taps of each window that count, [O] of dy's dtype: those at
-// positions in [0, input), or [-pad_begin, input + pad_end) with include_pad.
+// Returns the number of taps that each window counts along one axis, [O] in dy's dtype: those at
+// positions in [0, input), or in [-pad_begin, input + pad_end) with include_pad.
 Value* tap_counts(FunctionBody& f, const WindowAttrs& attrs, std::size_t i, const PadValues& pad,
                   Value* x, Value* dy, bool include_pad) {
   const auto axis = static_cast<std::int64_t>(i) + 2;
@@ -231,7 +231,7 @@ Value* tap_counts(FunctionBody& f, const WindowAttrs& attrs, std::size_t i, cons
   return f.reduce_sum(f.op("CastLike", {counts, dy}), {1}, /*keepdims=*/false);
 }
 
-// True if every window is whole and the last ends where the image does.
+// Returns true if every window is inside the image and the last one ends where the image does.
 bool covers_exactly(const WindowAttrs& attrs, const Value* x, const Value* dy) {
   if (attrs.is_same() || attrs.ceil_mode) return false;
   for (std::size_t i = 0; i < attrs.kernel.size(); ++i) {
@@ -249,14 +249,14 @@ bool covers_exactly(const WindowAttrs& attrs, const Value* x, const Value* dy) {
   return true;
 }
 
-// The same where covers_exactly(): planes as a batch of one channel, spread by a kernel of 1 /
-// size.
+// Body of AveragePoolGrad where covers_exactly(): planes are a batch of one channel, spread by a
+// kernel of 1 / size.
 ir::Function exact_average_pool_grad_body(std::string_view base_name, const WindowAttrs& attrs,
                                           const std::vector<Attribute>& attributes) {
   FunctionBody f(base_name, window_key(attrs) + "_exact", attributes);
   Value* dy = f.input("dy");
   Value* x = f.input("x");
-  std::vector<std::int64_t> planes(attrs.kernel.size() + 2, 0);  // 0: as it is
+  std::vector<std::int64_t> planes(attrs.kernel.size() + 2, 0);  // 0: unchanged
   planes[0] = -1;
   planes[1] = 1;
   std::vector<std::int64_t> shape{1, 1};
@@ -270,7 +270,7 @@ ir::Function exact_average_pool_grad_body(std::string_view base_name, const Wind
   return std::move(f).finish({f.reshape(spread, f.shape_of(x))});
 }
 
-// dx from (dy, x); of x only the shape is read.
+// Computes dx from (dy, x); only the shape of x is read.
 ir::Function average_pool_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                     const std::vector<Attribute>& attributes) {
   const ir::Node node = call_node(base_name, attributes);
@@ -294,7 +294,7 @@ ir::Function average_pool_grad_body(std::string_view base_name, const std::vecto
     if (!trailing.empty()) counts = f.unsqueeze(counts, trailing);
     shares = f.div(shares, counts);
   }
-  // Planes as a batch of one channel, spread by a kernel of ones.
+  // Planes are a batch of one channel, spread by a kernel of ones.
   const auto end = static_cast<std::int64_t>(rank) + 2;
   Value* planes = f.mul(f.dims_of(x, 0, 1), f.dims_of(x, 1, 2));
   Value* one_channel = f.ints({1});
@@ -319,7 +319,7 @@ std::vector<std::int64_t> spatial_axes(const Node& node, const Value* x) {
   return axes;
 }
 
-// The product of the spatial sizes, int64 [1].
+// Returns the product of the spatial sizes, int64 [1].
 Value* plane_size(GraphBuilder& g, const Node& node, Value* x) {
   Value* size = g.ints({1});
   std::int64_t known = 1;
@@ -341,7 +341,7 @@ std::vector<Value*> global_average_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.expand(share, shape_value(g, x))};
 }
 
-// y = max(x) over the spatial axes;  dx = dy at the first largest element of each plane.
+// y = max(x) over the spatial axes;  dx = dy at the first maximum of each plane.
 std::vector<Value*> global_max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* planes = g.concat({dim_value(g, x, 0), dim_value(g, x, 1)}, 0);
@@ -381,7 +381,7 @@ void register_pool(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0},
                 .attributes = pool_attribute_specs("count_include_pad"),
                 .vjp = average_pool_vjp});
-  // Second derivatives go through the bodies.
+  // The gradient functions have no rule: second derivatives go through their bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "MaxPoolGrad",
                 .differentiable_inputs = {0},

@@ -11,32 +11,32 @@
 
 namespace onnxgrad::ops {
 
-/// A pool over x: [planes / C, C, I...] to y: [planes / C, C, O...]; each plane separately.
+/// Shape of a pool: x [planes / C, C, I...] to y [planes / C, C, O...], each plane separately.
 struct PoolShape {
-  std::int64_t planes = 0;              ///< batch times channels
-  std::size_t spatial_rank = 0;         ///< of the operator, 1 to 3
+  std::int64_t planes = 0;              ///< batch size times channels
+  std::size_t spatial_rank = 0;         ///< spatial axes of the operator, 1 to 3
   std::array<WindowAxis, 3> axes = {};  ///< input: I, output: O
 
   std::int64_t input_size() const { return axes[0].input * axes[1].input * axes[2].input; }
   std::int64_t output_size() const { return axes[0].output * axes[1].output * axes[2].output; }
 };
 
-/// The spatial rank according to the node's kernel_shape. Throws: ModelError.
+/// Returns the spatial rank given by the node's kernel_shape. Throws: ModelError.
 std::size_t pool_spatial_rank(const ir::Node& node);
 
-/// For a pool of `x`. The axes are meaningful only up to rank 3.
+/// Returns the shape of a pool of `x`. The axes are meaningful only up to rank 3.
 /// Throws: ShapeError, ModelError (a window entirely in the padding), naming the node.
 PoolShape pool_shape(const ir::Node& node, const Dims& x);
 
-/// The number of elements that a window of AveragePool divides by, along one axis: taps inside the
-/// input or, with `include_pad`, inside the input and its declared padding.
+/// Returns the number of elements that a window of AveragePool divides by, along one axis: taps
+/// inside the input or, with `include_pad`, inside the input and its declared padding.
 std::int64_t count_taps(const WindowAxis& axis, std::int64_t window, bool include_pad);
 
 }  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::pool_op {
 
-/// The body of MaxPoolGrad for opsets before 16, where ScatterElements cannot add: see
+/// Returns the body of MaxPoolGrad for opsets before 16, where ScatterElements cannot add: see
 /// older_bodies.h.
 ir::Function max_pool_grad_before_16(std::string_view base_name,
                                      const std::vector<ir::Value*>& inputs,

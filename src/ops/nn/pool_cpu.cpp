@@ -17,9 +17,9 @@
 #include "ops/nn/max_pool_planes.h"
 #include "ops/nn/pool.h"
 
-// Kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool: plain
-// ones, and for MaxPool of float32 two with SIMD: adjacent 2 x 2 windows, and any windows with
-// a table.
+// Kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool: reference
+// kernels, and for float32 MaxPool two SIMD kernels: for non-overlapping 2 x 2 windows, and for any
+// windows by a table.
 
 namespace onnxgrad::ops::pool_cpu {
 
@@ -34,17 +34,17 @@ struct PoolTask {
   bool include_pad = false;
   bool has_indices = false;
   bool column_major = false;  ///< indices within a plane run along the first spatial axis
-  int dx = 0;                 ///< argument: of gradients, with the pool's input or without
+  int dx = 0;                 ///< argument of dx, which differs with and without the pool's input
   std::string node;
   int threads = 1;
-  std::vector<std::int32_t> taps = {};  ///< of the kernel with a table: see planes::TapTable
-  std::int64_t row = 1;  ///< of the kernels with rows: elements side by side in each window
+  std::vector<std::int32_t> taps = {};  ///< table of taps, see planes::TapTable
+  std::int64_t row = 1;  ///< contiguous elements per window position, for kernels with rows
 };
 
-// Below this many elements read, a second thread costs more than it saves.
+// Minimum number of elements read for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 16;  // per thread
 
-// Calls f(first plane, number of planes) for shares of the planes, one per thread.
+// Splits the planes among the threads: calls f(first plane, number of planes) for each chunk.
 template <class F>
 void visit_shares(const PoolTask& task, F&& f) {
   const PoolShape& shape = task.shape;
@@ -66,7 +66,7 @@ void visit_window(const PoolShape& shape, const std::array<std::int64_t, 3>& o, 
   });
 }
 
-// Calls f(window, number of the window in its plane) for all windows of a plane.
+// Calls f(window, index of the window in its plane) for all windows of a plane.
 template <class F>
 void visit_windows(const PoolShape& shape, F&& f) {
   std::int64_t number = 0;
@@ -177,7 +177,7 @@ T* at(T* pointer, std::int64_t offset) {
   return pointer == nullptr ? nullptr : pointer + offset;
 }
 
-// The pointers of MaxPool's kernels.
+// Operands of MaxPool's kernels.
 struct MaxPoolArgs {
   const float* x;
   float* y;
@@ -230,7 +230,7 @@ void run_max_pool_halved_grad(const void* data, std::byte* const* args, const La
       is_done = false;
     }
   });
-  // Indices that are not this pool's: any position is allowed.
+  // Falls back for indices that are not from this pool, which may be any position.
   if (!is_done) run_max_pool_grad<float>(data, args, launch);
 }
 
@@ -277,8 +277,8 @@ void run_average_pool_grad(const void* data, std::byte* const* args, const Launc
   }
 }
 
-// The pool with the last axes that it does not change as one row: windows over rows, whose sums are
-// taken side by side.
+// Merges the last axes that the pool does not change into one row: windows over rows, whose
+// elements are summed by contiguous vectors.
 void merge_rows(PoolTask& task) {
   for (std::size_t i = 3; i-- > 0;) {
     WindowAxis& axis = task.shape.axes[i];
@@ -346,7 +346,7 @@ void run_global_average(const void* data, std::byte* const* args, const Launch&)
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
-    // Four sums: a chain of dependent additions would stall.
+    // Four sums, so that additions do not wait for each other.
     std::array<T, 4> sums{};
     std::int64_t i = 0;
     for (; i + 4 <= task.size; i += 4) {
@@ -371,7 +371,7 @@ void run_global_max(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// y must have the shape of the pool's output, and so must everything indexed like it.
+// Checks that a tensor has the shape of the pool's output, or that of a tensor indexed like it.
 void check_dims(const KernelRequest& request, const Dims& given, const Dims& expected,
                 std::string_view name) {
   if (given == expected) return;
@@ -387,8 +387,8 @@ Dims output_dims(const Dims& x, const PoolShape& shape) {
   return Dims(std::move(dims));
 }
 
-// `x` and `y`: the numbers of the tensors of the pool's input and output shape, inputs first. A
-// gradient without the pool's input has its output in the place of that.
+// Reads the task. `x` and `y` are the indices of the tensors with the shapes of the pool's input
+// and output, inputs first. A gradient without the pool's input has its output in place of it.
 std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
                                   std::initializer_list<std::size_t> ys) {
   const auto desc = [&](std::size_t i) -> const opdef::TensorDesc& {
@@ -437,8 +437,8 @@ KernelOffer offer_max_pool(const KernelRequest& request) {
   }
 }
 
-// For each tap of the kernel the position that it reads in each window; taps in the padding repeat
-// the first one inside.
+// Returns, for each tap of the kernel, the position that it reads in each window; taps in the
+// padding repeat the first tap inside.
 std::vector<std::int32_t> tap_table(const PoolShape& shape) {
   const auto& [a0, a1, a2] = shape.axes;
   const std::int64_t taps = a0.kernel * a1.kernel * a2.kernel;

@@ -10,7 +10,7 @@
 namespace onnxgrad::ops_test {
 namespace pool {
 
-// Windows of every kind, for MaxPool and AveragePool alike.
+// Windows of every kind, for both MaxPool and AveragePool.
 struct Windows {
   std::string name;
   std::string attributes;
@@ -203,7 +203,7 @@ namespace pool {
 
 void compare_kernels(const Layer& layer, int threads) {
   constexpr auto kFloat = DataType::kFloat32;
-  // Few distinct numbers: equal ones must give the same indices.
+  // Few distinct values, so that ties occur: they must give the same indices.
   Tensor x = random_tensor(DataType::kInt32, layer.x, 1, 0, 5).cast(kFloat);
   x.mutable_data<float>()[3] = std::numeric_limits<float>::quiet_NaN();
   const Tensor dy = random_tensor(kFloat, layer.y, 2);
@@ -265,7 +265,7 @@ TEST(PoolKernels, RowsThatAPoolDoesNotChangeAreAddedAsAWhole) {
 }
 
 TEST(PoolKernels, IndicesOfAnotherPoolAreFollowed) {
-  // The gradient adds to wherever the indices say, in or out of the windows.
+  // The gradient adds wherever the indices point, inside or outside the windows.
   const pool::Layer layer = pool::layers().front();
   const Tensor x = random_tensor(DataType::kFloat32, layer.x, 1);
   const Tensor dy = random_tensor(DataType::kFloat32, layer.y, 2);

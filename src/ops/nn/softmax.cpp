@@ -2,7 +2,7 @@
 #include "ops/rules.h"
 
 // Softmax, LogSoftmax and Hardmax (ai.onnx 13). The softmax of a row of -inf (fully masked) is NaN;
-// the rules return a gradient of 0 for such a row if nothing depends on it.
+// the rules return gradient 0 for such a row if nothing depends on it.
 
 namespace onnxgrad::ops::softmax_op {
 
@@ -10,8 +10,8 @@ using opdef::VjpContext;
 
 namespace {
 
-// x, but 0 for a NaN whose cotangent `dy` is 0: what the loss does not depend on adds nothing,
-// whereas 0 times NaN would propagate backwards. Every other NaN is kept.
+// Returns x, with 0 for NaN elements whose cotangent `dy` is 0: elements that the loss does not
+// depend on contribute nothing, whereas 0 times NaN would propagate. Every other NaN is kept.
 Value* unused_nan_as_zero(GraphBuilder& g, Value* x, Value* dy) {
   Value* is_unused = g.equal(dy, g.scalar_like(dy, 0));
   return drop_where(g, g.op("And", {g.op("IsNaN", {x}), is_unused}), x);
@@ -52,7 +52,7 @@ void register_softmax(opdef::OpRegistry& registry) {
       .attributes = {axis_attribute("axis", -1)},
       .vjp = log_softmax_vjp,
   });
-  // One at the first largest element, zero elsewhere: constant wherever it is differentiable.
+  // One at the first maximum, zero elsewhere: constant wherever it is differentiable.
   registry.add({.op_type = "Hardmax",
                 .since_version = 13,
                 .attributes = {axis_attribute("axis", -1)},

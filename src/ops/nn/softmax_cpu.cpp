@@ -7,8 +7,8 @@
 #include "ops/kernel_support.h"
 #include "ops/nn/softmax_rows.h"
 
-// Kernels of Softmax, LogSoftmax and Hardmax, plain ones and ones for the last axis. A tensor is
-// [outer, size, inner] around the axis.
+// Kernels of Softmax, LogSoftmax and Hardmax: reference kernels, and SIMD kernels for the last
+// axis. A tensor is [outer, size, inner] around the axis.
 
 namespace onnxgrad::ops::softmax_cpu {
 
@@ -24,11 +24,12 @@ struct AxisShape {
   std::int64_t inner = 1;
 };
 
-// One column x[i * stride], i in [0, size), to y at the same positions; both may share memory.
+// Computes one column x[i * stride], i in [0, size), into y at the same positions; x and y may
+// alias.
 template <std::floating_point T>
 using ColumnFn = void (*)(const T* x, T* y, std::int64_t size, std::int64_t stride);
 
-// The largest element; NaN if there is one.
+// Returns the maximum; NaN if there is one.
 template <std::floating_point T>
 T largest(const T* x, std::int64_t size, std::int64_t stride) {
   T most = -std::numeric_limits<T>::infinity();

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-// Rows of scores, with SIMD: the building blocks of Softmax, LogSoftmax and cross-entropy. All
+// Building blocks of Softmax, LogSoftmax and cross-entropy over rows of scores, with SIMD. All
 // arrays are contiguous [rows, cols] or [rows], for float and double. NaN in a row makes the row
 // NaN.
 
@@ -22,7 +22,7 @@ void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t co
 void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols);
 
 /// dx[i, :] = (exp(x[i, :] - sums[i]) - onehot(labels[i])) * factors[i], 0 if the label is
-/// negative. dx may be x; sums may be nullptr, which is zeros.
+/// negative. dx may be x; sums may be nullptr, which stands for zeros.
 void cross_entropy_grad(const float* x, const float* sums, const std::int64_t* labels,
                         const float* factors, float* dx, std::int64_t rows, std::int64_t cols);
 void cross_entropy_grad(const double* x, const double* sums, const std::int64_t* labels,

@@ -49,7 +49,7 @@ HWY_INLINE T largest(const T* x, std::int64_t cols) {
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-// sum(exp(x - shift)); with y also stores the terms.
+// Returns sum(exp(x - shift)); also stores the terms in y if given.
 template <class T>
 HWY_INLINE T sum_exp(const T* x, T shift, T* y, std::int64_t cols) {
   const Tag<T> d;
@@ -71,7 +71,7 @@ HWY_INLINE T sum_exp(const T* x, T shift, T* y, std::int64_t cols) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-// y = f(x) element by element.
+// Computes y = f(x) element by element.
 template <class T, class F>
 HWY_INLINE void map_row(const T* x, T* y, std::int64_t cols, F f) {
   const Tag<T> d;
@@ -92,8 +92,8 @@ HWY_INLINE void softmax_of(const T* x, T* y, std::int64_t rows, std::int64_t col
   }
 }
 
-// Calls f(row, log-sum-exp of the row) for all rows, a block at a time: one vector logarithm covers
-// several rows.
+// Calls f(row, log-sum-exp of the row) for all rows, a block at a time, so that one vector
+// logarithm serves several rows.
 template <class T, class F>
 HWY_INLINE void visit_log_sums(const T* x, std::int64_t rows, std::int64_t cols, F f) {
   const Tag<T> d;
@@ -135,7 +135,7 @@ HWY_INLINE void cross_entropy_grad_of(const T* x, const T* all_sums, const std::
     }
     const T sum = all_sums == nullptr ? T(0) : all_sums[row];
     const Vector<T> sums = hn::Set(d, sum);
-    const Vector<T> at_label = hn::Set(d, x[label] - sum);  // before dx replaces it
+    const Vector<T> at_label = hn::Set(d, x[label] - sum);  // read before dx overwrites it
     map_row(x, dx, cols,
             [&](Vector<T> v) HWY_ATTR { return hn::Mul(dn::exp_of(d, hn::Sub(v, sums)), factor); });
     const auto excess = hn::Sub(dn::exp_of(d, at_label), hn::Set(d, T(1)));

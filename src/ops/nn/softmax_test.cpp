@@ -11,8 +11,8 @@ namespace onnxgrad::ops_test {
 
 namespace softmax {
 
-// Rows of -inf, as a mask that leaves nothing makes them, are NaN; a Where replaces them, or nobody
-// reads them.
+// Rows of -inf, as a mask that excludes all keys makes them, are NaN; a Where replaces them, or
+// they are not used.
 void add_masked(std::vector<OpCase>& cases, const std::string& op) {
   constexpr double kMasked = -std::numeric_limits<double>::infinity();
   const CaseInput x = values(
@@ -27,7 +27,7 @@ void add_masked(std::vector<OpCase>& cases, const std::string& op) {
                               ints({0, 2})}});
 }
 
-// What plans compute in one kernel (opdef/attention.h), as exporters write it.
+// Attention as exporters write it, which plans compute in one kernel (opdef/attention.h).
 void add_attention(std::vector<OpCase>& cases) {
   const auto add = [&](std::string name, const std::string& model, std::vector<CaseInput> inputs) {
     cases.push_back({.name = "attention_" + std::move(name),
@@ -41,7 +41,7 @@ void add_attention(std::vector<OpCase>& cases) {
       "v = Transpose <perm = [0, 2, 1, 3]> (vs)\ns = MatMul (q, kt)\n";
   const std::string merged =
       "o = MatMul (p, v)\nt = Transpose <perm = [0, 2, 1, 3]> (o)\ny = Reshape (t, merge)";
-  // Two sequences of three positions, two heads of four.
+  // Two sequences of three positions, two heads of size four.
   const auto operands = [&](std::vector<CaseInput> more) {
     std::vector<CaseInput> inputs;
     for (const char* name : {"a", "b", "c"})

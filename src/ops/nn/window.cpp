@@ -15,7 +15,7 @@ using opdef::FunctionBody;
 
 namespace {
 
-constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;  // of anything along one axis
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;  // largest size along one axis
 
 std::vector<std::int64_t> list_attribute(const ir::Node& node, std::string_view name,
                                          std::size_t count, std::int64_t fallback) {
@@ -31,16 +31,16 @@ std::vector<std::int64_t> list_attribute(const ir::Node& node, std::string_view 
 }
 
 AutoPad read_auto_pad(const ir::Node& node) {
-  // Calls of gradient functions only have pads.
+  // Calls of gradient functions only have pads, no auto_pad.
   const std::string text = node.string_attribute("auto_pad", "");
   if (text == "SAME_UPPER") return AutoPad::kSameUpper;
   if (text == "SAME_LOWER") return AutoPad::kSameLower;
   return text == "VALID" ? AutoPad::kValid : AutoPad::kNotset;
 }
 
-// Number of windows along one axis; ONNX's convPoolShapeInference.
+// Returns the number of windows along one axis, as ONNX's convPoolShapeInference does.
 std::int64_t count_windows(const WindowAxis& axis, bool ceil_mode) {
-  // With ceil_mode the last window may reach beyond the padding, also if it is the only one.
+  // With ceil_mode the last window, even if it is the only one, may extend beyond the padding.
   const std::int64_t room = axis.input + axis.pad_begin + axis.pad_end - axis.extent() +
                             (ceil_mode ? axis.stride - 1 : 0);
   if (room < 0) return 0;
@@ -84,7 +84,7 @@ WindowAttrs WindowAttrs::read(const ir::Node& node, std::size_t spatial_rank) {
   attrs.strides = list_attribute(node, "strides", spatial_rank, 1);
   attrs.dilations = list_attribute(node, "dilations", spatial_rank, 1);
   attrs.pads = list_attribute(node, "pads", 2 * spatial_rank, 0);
-  attrs.ceil_mode = node.int_attribute("ceil_mode", 0) != 0;  // of pools
+  attrs.ceil_mode = node.int_attribute("ceil_mode", 0) != 0;  // pools only
   if (attrs.auto_pad != AutoPad::kNotset && node.find_attribute("pads") != nullptr) {
     throw ModelError(
         problem_at(node, "attribute 'pads' is given together with 'auto_pad'",

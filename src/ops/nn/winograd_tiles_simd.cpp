@@ -16,7 +16,8 @@ using V = hn::Vec<D>;
 constexpr std::int64_t kLanes = hn::MaxLanes(D());
 constexpr double kA = 0.70710678118654752440;
 constexpr double kB = 2 * kA;
-// Rows of G at the points +-a and +-b are divided by the product of the distances to the others.
+// Rows of G at the points +-a and +-b are divided by the product of the distances to the other
+// points.
 constexpr double kScaleA = -2.0 / 3;
 constexpr double kScaleB = 1.0 / 6;
 
@@ -31,7 +32,7 @@ HWY_INLINE V add_times(V sum, V v, float factor) {
   return hn::MulAdd(v, hn::Set(D(), factor), sum);
 }
 
-/// B^T: x -> the coefficients by which the values at the points are weighted.
+/// B^T: maps x to the coefficients of the values at the points.
 struct Source {
   static constexpr int kIn = 6;
   static constexpr int kOut = 6;
@@ -51,7 +52,7 @@ struct Source {
   }
 };
 
-/// A polynomial with kSize coefficients at the points: A, or G if `kScaled`.
+/// Evaluates a polynomial with kSize coefficients at the points: A, or G if `kScaled`.
 template <int kSize, bool kScaled>
 struct ToPoints {
   static constexpr int kIn = kSize;
@@ -75,7 +76,7 @@ struct ToPoints {
   }
 };
 
-/// The transpose: A^T, or G^T if `kScaled`.
+/// Transposed evaluation: A^T, or G^T if `kScaled`.
 template <int kSize, bool kScaled>
 struct FromPoints {
   static constexpr int kIn = 6;
@@ -100,7 +101,7 @@ struct FromPoints {
   }
 };
 
-/// A transform along both axes: load(row, column), then store(row, column, value).
+/// Applies a transform along both axes: load(row, column), then store(row, column, value).
 template <class T, class Load, class Store>
 HWY_INLINE void both_axes(Load load, Store store) {
   V middle[T::kOut][T::kIn];
@@ -123,7 +124,7 @@ HWY_INLINE void both_axes(Load load, Store store) {
   }
 }
 
-/// From pixels to the points.
+/// Transforms pixels to the points.
 template <class T>
 HWY_INLINE void transform(const float* const* pixels, std::int64_t n, float* to,
                           std::ptrdiff_t plane) {

@@ -3,9 +3,9 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// RandomNormal, RandomUniform, their Like forms, Bernoulli and Multinomial (ai.onnx 22). No
-// gradient flows back through a draw: an input determines its shape, or a probability with a
-// discontinuous effect.
+// RandomNormal, RandomUniform, RandomNormalLike, RandomUniformLike, Bernoulli and Multinomial
+// (ai.onnx 22). No gradient flows back through random numbers: an input only gives their shape, or
+// a probability with a discontinuous effect.
 
 namespace onnxgrad::ops::draw_op {
 namespace {

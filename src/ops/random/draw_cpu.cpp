@@ -11,8 +11,8 @@
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
-// Plain kernels of the random generators. Elements 2 b and 2 b + 1 of the batch come from block b,
-// as two uniform numbers of 53 bits or, by Box and Muller (1958), two normal ones.
+// Reference kernels of the random generators. Elements 2 b and 2 b + 1 of the batch come from block
+// b, as two 53-bit uniform numbers or, by the Box-Muller transform (1958), two normal numbers.
 
 namespace onnxgrad::ops::draw_cpu {
 
@@ -36,7 +36,7 @@ struct Pair {
   double b = 0;
 };
 
-// Two numbers in (0, 1).
+// Returns two uniform numbers in (0, 1).
 Pair uniform_pair(const DrawTask& task, const Launch& launch, std::int64_t block) {
   const auto words = task.draws.block(launch, static_cast<std::uint64_t>(block));
   const auto unit = [](std::uint64_t high, std::uint64_t low) {
@@ -52,7 +52,7 @@ Pair normal_pair(const DrawTask& task, const Launch& launch, std::int64_t block)
   return {.a = radius * std::cos(angle), .b = radius * std::sin(angle)};
 }
 
-// f(element, uniform or normal number of it).
+// Calls f(element, its uniform or normal random number) for each element.
 template <auto kPair, class F>
 void visit_draws(const DrawTask& task, const Launch& launch, F&& f) {
   task.rows.visit(launch, [&](std::int64_t begin, std::int64_t number, std::int64_t count) {
@@ -89,7 +89,7 @@ void run_normal(const void* data, std::byte* const* args, const Launch& launch) 
                    .hint = "Apply Sigmoid to scores first."});
 }
 
-// args: probabilities, draws.
+// args: probabilities, samples.
 template <std::floating_point P, class T>
 void run_bernoulli(const void* data, std::byte* const* args, const Launch& launch) {
   const auto& task = *static_cast<const DrawTask*>(data);
@@ -104,11 +104,11 @@ void run_bernoulli(const void* data, std::byte* const* args, const Launch& launc
 
 struct MultinomialTask {
   DrawTask draw;
-  std::int64_t samples = 1;  ///< of each row
+  std::int64_t samples = 1;  ///< samples per row
   std::int64_t classes = 0;
 };
 
-// sums[c] = sum over j <= c of exp(logits[j] - max), of a row of scores.
+// sums[c] = sum over j <= c of exp(logits[j] - max), for one row of scores.
 template <std::floating_point P>
 void add_up_row(const MultinomialTask& task, const P* logits, std::int64_t row, double* sums) {
   const P largest = task.classes == 0 ? P{0} : *std::max_element(logits, logits + task.classes);
@@ -123,7 +123,7 @@ void add_up_row(const MultinomialTask& task, const P* logits, std::int64_t row, 
                    .hint = "Give finite numbers; -infinity leaves out a class, not all of a row."});
 }
 
-// args: scores [rows, classes], classes drawn [rows, samples], sums of a row.
+// args: scores [rows, classes], sampled classes [rows, samples], scratch for the sums of a row.
 template <std::floating_point P, class T>
 void run_multinomial(const void* data, std::byte* const* args, const Launch& launch) {
   const auto& task = *static_cast<const MultinomialTask*>(data);

@@ -13,8 +13,8 @@ namespace draw {
 const char* const kRandom = "its random numbers are our own";
 const char* const kNoGradient = "nothing flows back through a draw";
 
-// Philox 4x32-10 with the bits of 3.0f as key and counter (block, step 0, FNV-1a of "y", 4), by a
-// Python program that was checked with the known answers of Random123.
+// Expected random numbers: Philox 4x32-10 with the bits of 3.0f as key and counter (block, step 0,
+// FNV-1a of "y", 4), from a Python program that was checked against the known answers of Random123.
 std::vector<double> uniform_numbers() {
   return {0.13502774957053254, 2.612301948335145, 1.9440821946065832, 2.833424495887388,
           2.8084353065485006};
@@ -24,7 +24,7 @@ std::vector<double> normal_numbers() {
           2.147915507301958};
 }
 
-// As dtype = 1 gives them in either of the floating types under test.
+// Rounds to float32, as the operators do with dtype = 1 in either floating type under test.
 std::vector<double> rounded(std::vector<double> numbers) {
   for (double& number : numbers) number = static_cast<double>(static_cast<float>(number));
   return numbers;
@@ -88,14 +88,14 @@ std::vector<OpCase> draw_cases() {
       {});
   add("normal_like_nothing", "y = RandomNormalLike <seed = 3.0> (x)", {uniform({0, 3}, 0, 1)}, {});
   add("bernoulli_nothing", "y = Bernoulli <seed = 3.0> (p)", {uniform({0, 3}, 0, 1)}, {});
-  // The first number of a stream does not depend on how many follow.
+  // The first random number of a stream does not depend on the size of the output.
   add("uniform_like_one", "y = RandomUniformLike <low = -1.0, high = 3.0, seed = 3.0> (x)",
       {uniform({1}, 0, 1)}, {draw::uniform_numbers().front()});
   add("normal_like_one", "y = RandomNormalLike <mean = 2.0, scale = 0.5, seed = 3.0> (x)",
       {uniform({1}, 0, 1)}, {draw::normal_numbers().front()});
   add("bernoulli_one", "y = Bernoulli <seed = 3.0> (p)", {values({1}, {1})}, {1});
   add("nothing", "y = RandomUniform <shape = [0, 3], seed = 3.0> ()", {}, {});
-  // uniform_numbers() are 4 u - 1 of u = 0.28, 0.90, 0.74, 0.96, 0.95; the rows of scores are
+  // uniform_numbers() are 4 u - 1 for u = 0.28, 0.90, 0.74, 0.96, 0.95; the rows of scores are the
   // logarithms of (0.2, 0.3, 0.5), and of (0.75, 0.2, 0.05) times 2.
   add("multinomial", "y = Multinomial <sample_size = 5, seed = 3.0> (scores)",
       {values({std::log(0.2), std::log(0.3), std::log(0.5)}, {1, 3})}, {1, 2, 2, 2, 2});
@@ -168,7 +168,7 @@ TEST(DrawKernels, DependOnSeedAndStep) {
   EXPECT_EQ(first, draw::drawn("RandomNormal", {}, 10, {.seed = 1, .step = 1}));
   EXPECT_NE(first, draw::drawn("RandomNormal", {}, 10, {.seed = 1, .step = 2}));
   EXPECT_NE(first, draw::drawn("RandomNormal", {}, 10, {.seed = 2, .step = 1}));
-  // A seed of the node's own replaces the session's.
+  // A seed attribute of the node replaces the session's seed.
   const std::vector<ir::Attribute> own = {{.name = "seed", .value = 5.0f}};
   EXPECT_EQ(draw::drawn("RandomNormal", own, 10, {.seed = 1}),
             draw::drawn("RandomNormal", own, 10, {.seed = 2}));

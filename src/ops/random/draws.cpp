@@ -9,7 +9,7 @@
 namespace onnxgrad::ops {
 namespace {
 
-// Fowler, Noll and Vo's FNV-1a, 32 bits.
+// FNV-1a hash (Fowler, Noll and Vo), 32 bits.
 std::uint32_t hash_name(std::string_view name) {
   std::uint32_t hash = 2166136261u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
@@ -21,7 +21,7 @@ std::uint32_t hash_name(std::string_view name) {
 DrawStream DrawStream::of(const ir::Node& node) {
   DrawStream draws{.stream = hash_name(opdef::random_stream(node))};
   if (const ir::AttributeValue* seed = node.find_attribute("seed")) {
-    // Dropout has an integer, the others a float, whose bits work as well.
+    // Dropout has an integer seed, the other operators a float, whose bits are used.
     if (const auto* number = std::get_if<std::int64_t>(seed)) {
       draws.own_seed = static_cast<std::uint64_t>(*number);
     } else if (const auto* real = std::get_if<float>(seed)) {

@@ -10,22 +10,22 @@
 
 namespace onnxgrad::ops {
 
-/// The source of a node's random numbers. A draw is a function of the session's seed (or the
-/// node's own, if it has the attribute), the number of the step, the node and the element:
-/// it does not depend on threads, device or the order of nodes, and a resumed run repeats it.
+/// Source of a node's random numbers. A random number is a function of the session's seed (or the
+/// node's own, if it has the attribute), the step, the node and the element: it does not depend on
+/// threads, device or the order of nodes, and a resumed run repeats it.
 struct DrawStream {
   std::optional<std::uint64_t> own_seed = {};
-  std::uint32_t stream = 0;  ///< of the node: from opdef::random_stream()
+  std::uint32_t stream = 0;  ///< stream of the node, from opdef::random_stream()
 
   static DrawStream of(const ir::Node& node);
 
-  /// Block number `block` of this step: four random words.
+  /// Returns block number `block` of this step: four random 32-bit words.
   base::PhiloxBlock block(const opdef::Launch& launch, std::uint64_t block) const {
     const std::uint64_t seed = own_seed                  ? *own_seed
                                : launch.cells == nullptr ? 0
                                                          : launch.cells->seed;
     const std::uint64_t step = launch.cells == nullptr ? 0 : launch.cells->step;
-    // The use is below 2^8: the rest of the word holds the bits of a large block number above 2^32.
+    // `use` is below 2^8: the rest of the word holds the bits of `block` above 2^32.
     const auto use = static_cast<std::uint32_t>(base::RandomUse::kOperator) |
                      static_cast<std::uint32_t>(block >> 32 << 8);
     return base::philox4x32(
@@ -33,16 +33,17 @@ struct DrawStream {
   }
 };
 
-/// Which draws of a batch are those of this worker's rows: each stretch of consecutive elements
-/// of a tensor, and the number of its first element in the tensor of the whole batch.
+/// Elements of a tensor that belong to the rows of this worker: contiguous stretches, each with the
+/// index of its first element in the tensor of the whole batch.
 struct RowStretches {
-  std::int64_t stretches = 1;  ///< products of the axes before that of the rows
-  std::int64_t length = 0;     ///< elements of each
+  std::int64_t stretches = 1;  ///< product of the axes before the batch axis
+  std::int64_t length = 0;     ///< elements of each stretch
   bool has_rows = false;
 
   static RowStretches of(const ir::Node& node, const Dims& dims);
 
-  /// f(first element here, its number in the whole batch, elements) for each stretch.
+  /// Calls f(first element here, its index in the whole batch, number of elements) for each
+  /// stretch.
   template <class F>
   void visit(const opdef::Launch& launch, F&& f) const {
     const opdef::StepCells* cells = launch.cells;

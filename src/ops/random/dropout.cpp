@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kDefaultRatio = 0.5;
 
-// The mode, if no run can change it.
+// Returns the training mode if it is constant.
 std::optional<bool> constant_mode(const Value* training_mode) {
   if (training_mode == nullptr) return false;
   if (!training_mode->is_constant()) return std::nullopt;
@@ -23,7 +23,7 @@ std::optional<bool> constant_mode(const Value* training_mode) {
   return tensor.to_int64s().front() != 0;
 }
 
-// 1 / (1 - ratio), of y's dtype.
+// Returns 1 / (1 - ratio) in y's dtype.
 Value* scale_value(GraphBuilder& g, Value* ratio, Value* like) {
   if (ratio == nullptr) return g.scalar_like(like, 1 / (1 - kDefaultRatio));
   if (const auto number = constant_number(ratio)) return g.scalar_like(like, 1 / (1 - *number));

@@ -11,8 +11,8 @@
 #include "ops/random/draws.h"
 #include "ops/random/dropout_ratio.h"
 
-// The plain kernel of Dropout. Element i (of the whole batch) uses word i % 4 of block i / 4 and is
-// dropped if that is below ratio * 2^32.
+// Reference kernel of Dropout. Element i (of the whole batch) uses word i % 4 of block i / 4 and is
+// dropped if that word is below ratio * 2^32.
 
 namespace onnxgrad::ops {
 
@@ -60,7 +60,7 @@ struct DropoutTask {
   std::int64_t count = 0;
   DrawStream draws = {};
   RowStretches rows = {};
-  int ratio = -1;  ///< argument; -1: 0.5
+  int ratio = -1;  ///< argument; -1: the ratio is 0.5
   DataType ratio_dtype = DataType::kUndefined;
   int training_mode = -1;  ///< argument; -1: false
   int output = 0;          ///< argument of y
@@ -85,7 +85,7 @@ void run_dropout(const void* data, std::byte* const* args, const Launch& launch)
   const auto threshold = static_cast<std::uint64_t>(std::ldexp(ratio, 32));
   const auto scale = static_cast<T>(1 / (1 - ratio));
   task.rows.visit(launch, [&](std::int64_t begin, std::int64_t number, std::int64_t count) {
-    // The first block may have begun before this stretch.
+    // The first block may start before this stretch.
     for (std::int64_t i = -(number % 4); i < count; i += 4) {
       const auto words = task.draws.block(launch, static_cast<std::uint64_t>(number + i) / 4);
       const std::int64_t end = std::min<std::int64_t>(count - i, 4);

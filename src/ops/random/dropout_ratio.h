@@ -9,12 +9,12 @@
 
 namespace onnxgrad::ops {
 
-/// The ratio of a Dropout, a float32 or float64 number; 0.5 if `ratio` is nullptr.
+/// Returns the ratio of a Dropout, a float32 or float64 scalar; 0.5 if `ratio` is nullptr.
 /// Throws: DataError if it is not in [0, 1).
 double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::string& node);
 
-/// Notes that the kernel reads the ratio in `input` in each run, unless it is known to be right or
-/// not to be read.
+/// Adds a check of the ratio in `input` to the kernel, unless the ratio is a valid constant or is
+/// not read.
 void note_dropout_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
                         std::size_t input, std::size_t training_mode);
 

@@ -15,8 +15,8 @@ CaseInput boolean(bool value) {
   return values({value ? 1.0 : 0.0}, {}, DataType::kBool).constant();
 }
 
-// Philox 4x32-10 with key 7 and counter (block, step 0, FNV-1a of "y", 4), by a Python program that
-// was checked with the known answers of Random123; ratio 0.25.
+// Expected output for ratio 0.25: Philox 4x32-10 with key 7 and counter (block, step 0, FNV-1a of
+// "y", 4), from a Python program that was checked against the known answers of Random123.
 std::vector<double> expected_y() {
   return {4.0 / 3, 0, 4, 0, 0, 0, 0, 32.0 / 3, 0, 0, 44.0 / 3, 16};
 }
@@ -97,7 +97,7 @@ TEST(DropoutKernel, KeepsAShareAndScalesIt) {
       kept += mask[i];
       ASSERT_NEAR(y[i], mask[i] != 0 ? 1 / (1 - ratio) : 0, 1e-6) << i;
     }
-    // Six standard deviations of a binomial count.
+    // Standard deviation of a binomial count; the test allows six of them.
     const double deviation = std::sqrt(ratio * (1 - ratio) * kCount);
     EXPECT_NEAR(static_cast<double>(kept), (1 - ratio) * kCount, 6 * deviation) << ratio;
   }

@@ -28,7 +28,8 @@ struct ActRow {
   float beta = 0;
 };
 
-// By Act. Which have alpha and beta, and the defaults of the operators of these names.
+// Activations in the order of Act: whether they have alpha and beta, and the defaults from the
+// operators of these names.
 constexpr std::array<ActRow, 11> kActs = {{
     {"Sigmoid"},
     {"Tanh"},
@@ -71,7 +72,7 @@ std::vector<std::string> activation_names(const Node& node, Cell cell, std::size
     const auto& defaults = kPerCell[static_cast<std::size_t>(cell)];
     while (names.size() < wanted) names.insert(names.end(), defaults.begin(), defaults.end());
   }
-  // The schema's default for RNN names both directions, whatever the node has.
+  // The default of RNN's schema names both directions, even if the node has one.
   const bool fits = names.size() == wanted || (cell == Cell::kRnn && names.size() == 2 * wanted);
   if (!fits) {
     throw ModelError(problem_at(
@@ -92,7 +93,7 @@ CellAttributes read_call(std::string_view base_name, const std::vector<Attribute
   return CellAttributes::read(node, cell);
 }
 
-// "_in1101": which of `count` inputs a call has.
+// Returns "_in1101": which of `count` inputs a call has.
 std::string presence_key(const std::vector<Value*>& given, std::size_t count) {
   std::string key = "_in";
   for (std::size_t i = 0; i < count; ++i) {
@@ -122,7 +123,7 @@ CellAttributes CellAttributes::read(const Node& node, Cell cell) {
   for (const std::string& name : activation_names(node, cell, wanted)) {
     Activation activation{.act = act_of(node, name)};
     const ActRow& row = kActs[static_cast<std::size_t>(activation.act)];
-    // Functions that have none leave the lists alone.
+    // Functions without alpha or beta do not consume an element of the lists.
     if (row.has_alpha) activation.alpha = alpha < alphas.size() ? alphas[alpha++] : row.alpha;
     if (row.has_beta) activation.beta = beta < betas.size() ? betas[beta++] : row.beta;
     read.activations.push_back(activation);
@@ -191,7 +192,7 @@ std::optional<std::vector<Value*>> lower_layout(const Node& node, GraphBuilder& 
     if (node.outputs[i] == nullptr) {
       outputs[i] = nullptr;
     } else {
-      // Y [T, D, N, H] to [N, T, D, H]; states [D, N, H] to [N, D, H].
+      // Transposes Y [T, D, N, H] to [N, T, D, H] and states [D, N, H] to [N, D, H].
       outputs[i] = i == 0 ? g.transpose(outputs[i], {2, 0, 1, 3}) : swap_first_axes(outputs[i]);
     }
   }
@@ -209,7 +210,7 @@ CellBody::CellBody(std::string_view base_name, Cell cell, const std::vector<Valu
   }
   Value* lengths = in("sequence_lens");
   if (lengths == nullptr) return;
-  // 0, 1, ... against the lengths, both [T, N, 1] when they meet.
+  // Compares 0, 1, ... with the lengths, both broadcast to [T, N, 1].
   Value* ones = f.expand(f.ints({1}), f.dims_of(inputs[0], 0, 1));
   Value* position = f.unsqueeze(f.op("CumSum", {ones, f.int_scalar(0)}), {1, 2});
   Value* length = f.unsqueeze(f.cast(lengths, DataType::kInt64), {0, 2});
@@ -449,7 +450,7 @@ void register_cell(opdef::OpRegistry& registry, const CellRecord& record) {
        .vjp = cell_vjp,
        .lower = lower_layout,
        .weight_inputs = is_lstm ? std::vector<int>{1, 2, 3, 7} : std::vector<int>{1, 2, 3}});
-  // Second derivatives go through the bodies.
+  // The gradient functions have no rule: second derivatives go through their bodies.
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = record.gates,
                 .attributes = cell_attribute_specs(record.cell, /*with_layout=*/false),

@@ -19,24 +19,24 @@ using opdef::TensorDesc;
 
 namespace {
 
-// Fewer operations than this are not worth a second thread.
+// Minimum number of operations for a second thread.
 constexpr std::int64_t kParallelFlops = 1 << 20;
-// Rows of a step from which products with W step by step read it often enough, and rows of several
-// steps at a time: their gates and R fit into the L2 cache.
+// Minimum rows per step for input GEMMs inside the loop over steps, and rows of such a GEMM over
+// several steps: their gates and R fit into the L2 cache.
 constexpr std::int64_t kFewRows = 12;
 constexpr std::int64_t kStepRows = 96;
-// Rows that a product for dW and dR sums at a time: few enough for the L2 cache, many enough for
-// dW and dR to be read and written seldom.
+// Rows per partial sum of dW and dR: few enough for the L2 cache, many enough that dW and dR are
+// seldom read and written.
 constexpr std::int64_t kSumRows = 192;
 
 struct OperandRow {
   std::string_view name;
-  // The dimensions, by letters: T, D, N, I, H, and 2H, GH, ... as "axis factor".
+  // Dimensions as letters: T, D, N, I, H, and 2H, GH, ... as "axis factor".
   std::string_view dims;
 };
 
-// By Operand. t: steps, d: directions, n: sequences, i: inputs, h: hidden, g: gates * hidden,
-// b: 2 * gates * hidden, p: 3 * hidden.
+// Rows in the order of Operand. t: steps, d: directions, n: sequences, i: inputs, h: hidden, g:
+// gates * hidden, b: 2 * gates * hidden, p: 3 * hidden.
 constexpr OperandRow kOperands[] = {
     {"X", "tni"},           {"W", "dgi"},         {"R", "dgh"},         {"B", "db"},
     {"sequence_lens", "n"}, {"initial_h", "dnh"}, {"initial_c", "dnh"}, {"P", "dp"},
@@ -196,7 +196,7 @@ const T* BiasSums<T>::run(const CellArgs& args, std::int64_t direction) const {
   const T* of_w = args.at<const T>(Operand::kB) + direction * 2 * s.width();
   const T* of_r = of_w + s.width();
   T* sum = args.scratch<T>(offset) + direction * s.width();
-  // With linear_before_reset the last part of Rb is added before the reset gate.
+  // With linear_before_reset the bias Rb of n is added before the reset gate.
   const std::int64_t shared = args.plan.attributes.linear_before_reset ? 2 * s.hidden : s.width();
   for (std::int64_t i = 0; i < s.width(); ++i) sum[i] = of_w[i] + (i < shared ? of_r[i] : T(0));
   return sum;
@@ -240,7 +240,7 @@ template <class T>
 void InputSteps<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
   const CellShape& s = plan.shape;
   gemm = device::PackedGemm<T>::prepare(s.inputs, s.width());
-  // Rows of a task are adjacent over steps if it has all.
+  // If a task has all rows, its rows are contiguous over steps.
   if (plan.blocks == 1) steps = std::clamp<std::int64_t>(kStepRows / s.batch, 1, s.steps);
   packed = scratch_plan.add<T>(s.directions * stride());
   biases.prepare(plan, scratch_plan);
@@ -402,7 +402,7 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
   }
 }
 
-/// Copies rows of X, with zeros as padding.
+/// Copies rows of X, with zeros for padding.
 template <class T>
 const T* valid_rows(const CellArgs& args, const TaskRows& task, std::int64_t step, const T* from,
                     T* to) {
@@ -446,7 +446,7 @@ void WeightSums<T>::add_slice(const CellArgs& args, std::int64_t direction, cons
     if (is_padded) from = valid_rows(args, all, at.step, from, rows);
     slice.dw.pack_b(from, first, s.batch, args.scratch<T>(slice.x));
   }
-  // The first step of a sequence multiplies R with zeros if there is no first state.
+  // Without an initial state, the first step of a sequence multiplies R by zeros.
   const bool is_last = at.number + 1 == s.steps;
   const bool is_zero = is_last && args.at<const T>(Operand::kInitialH) == nullptr;
   if (has_dr && !is_zero) {

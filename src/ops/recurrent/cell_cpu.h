@@ -16,10 +16,10 @@
 #include "ops/recurrent/cell.h"
 #include "ops/recurrent/cell_steps.h"
 
-// What the kernels of RNN, GRU and LSTM share. A task runs all steps for some rows (sequences) of
-// one direction. Tasks are independent of each other, so that threads synchronize only before and
-// after the loop over the steps. The products over all steps are outside this loop: X W^T before it
-// in the forward pass; dX, dW and dR after it in the backward pass. In a step there remain one
+// Parts shared by the kernels of RNN, GRU and LSTM. A task runs all steps for some rows (sequences)
+// of one direction. Tasks are independent of each other, so threads synchronize only before and
+// after the loop over the steps. Matrix products over all steps are outside this loop: X W^T before
+// it in the forward pass; dX, dW and dR after it in the backward pass. Each step does one matrix
 // product with R, packed once per call, and the element-wise part (cell_steps.h). Symbols as in
 // cell.h.
 
@@ -37,7 +37,7 @@ struct CellShape {
   std::int64_t width() const { return gates * hidden; }
 };
 
-/// Operands by name: where they are among the arguments of the kernel. -1: absent.
+/// Operands by name; CellPlan::place maps them to arguments of the kernel, -1 if absent.
 enum class Operand : std::uint8_t {
   kX,
   kW,
@@ -69,10 +69,10 @@ enum class Operand : std::uint8_t {
   kCount
 };
 
-/// A part of scratch memory, of 64-byte aligned arrays.
+/// Layout of a block of scratch memory: arrays aligned to 64 bytes.
 class ScratchPlan {
  public:
-  /// The offset of `count` elements.
+  /// Reserves `count` elements and returns their offset.
   template <class T>
   std::int64_t add(std::int64_t count) {
     const std::int64_t offset = bytes_;
@@ -85,23 +85,23 @@ class ScratchPlan {
   std::int64_t bytes_ = 0;
 };
 
-/// What the forward and the backward kernel have at plan time.
+/// State of the forward and backward kernels at plan time.
 struct CellPlan {
   CellAttributes attributes = {};
   CellShape shape = {};
   std::array<int, static_cast<std::size_t>(Operand::kCount)> place = {};
-  int scratch = 0;  ///< its argument
+  int scratch = 0;  ///< argument index
   int threads = 1;
-  std::int64_t blocks = 1;  ///< of rows, per direction
+  std::int64_t blocks = 1;  ///< blocks of rows per direction
   std::vector<CellFunctions> functions = {};
-  bool has_gate_values = false;  ///< of fused.LSTM: the operand gates is i, o, u, n, not s
-  std::string node = {};         ///< for messages
+  bool has_gate_values = false;  ///< fused.LSTM: the operand gates is i, o, u, n, not s
+  std::string node = {};         ///< for error messages
 
   std::int64_t tasks() const { return shape.directions * blocks; }
   bool has(Operand operand) const { return place[static_cast<std::size_t>(operand)] >= 0; }
 };
 
-/// The rows of a task.
+/// Rows of a task.
 struct TaskRows {
   std::int64_t direction = 0;
   std::int64_t block = 0;
@@ -110,7 +110,7 @@ struct TaskRows {
 };
 TaskRows task_rows(const CellPlan& plan, std::int64_t task);
 
-/// The arguments of one call.
+/// Arguments of one call.
 struct CellArgs {
   const CellPlan& plan;
   std::byte* const* args;
@@ -125,7 +125,7 @@ struct CellArgs {
     return reinterpret_cast<T*>(args[plan.scratch] + offset);
   }
   const std::int32_t* lengths() const { return at<const std::int32_t>(Operand::kLengths); }
-  /// True for a step of the sequence in this row.
+  /// Returns true if the step is within the sequence of this row.
   bool is_valid(std::int64_t step, std::int64_t row) const {
     const std::int32_t* all = lengths();
     return all == nullptr || step < all[row];
@@ -134,11 +134,11 @@ struct CellArgs {
 
 /// Throws: DataError naming the first of sequence_lens outside [0, steps].
 void check_lengths(const CellArgs& args);
-/// That a forward kernel calls it; the gradient's need not be noted.
+/// Declares the check of sequence_lens, for a forward kernel; a gradient needs none.
 std::vector<opdef::ValueCheck> length_checks(const CellPlan& plan);
 
-/// Calls valid(first, count) for stretches of rows for which the step is within the sequence, and
-/// none(row) for the others; rows are counted from the first of the task.
+/// Calls valid(first, count) for runs of rows whose sequence includes the step, and none(row) for
+/// the others; rows are counted from the first row of the task.
 template <class V, class N>
 void visit_rows(const CellArgs& args, const TaskRows& rows, std::int64_t step, V&& valid,
                 N&& none) {
@@ -161,8 +161,8 @@ struct CellSignature {
   std::span<const Operand> outputs;
 };
 
-/// Shapes, functions and places of a node. Throws: ShapeError, ModelError. The reason why no kernel
-/// takes it, or "".
+/// Fills `plan` with shapes, activation functions and argument indices. Returns the reason why no
+/// kernel supports the node, or "". Throws: ShapeError, ModelError.
 std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& signature,
                       CellPlan& plan);
 
@@ -172,16 +172,16 @@ struct BiasSums {
   std::int64_t offset = -1;
 
   void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
-  /// Of one direction; nullptr without biases.
+  /// Computes and returns the sums of one direction; nullptr without biases.
   const T* run(const CellArgs& args, std::int64_t direction) const;
-  /// What run() has written.
+  /// Returns the result of run().
   const T* at(const CellArgs& args, std::int64_t direction) const {
     if (offset < 0) return nullptr;
     return args.scratch<const T>(offset) + direction * args.plan.shape.width();
   }
 };
 
-/// The product of all steps in the forward pass: gates of all directions, X W^T and biases.
+/// Input GEMM of the forward pass over all steps: gates of all directions = X W^T + biases.
 template <class T>
 struct InputProduct {
   device::PreparedGemm gemm = {};
@@ -192,63 +192,63 @@ struct InputProduct {
   void run(const CellArgs& args, T* gates) const;
 };
 
-/// The same for some steps at a time, whose gates are still cached when the steps run.
+/// Input GEMM for a few steps at a time, whose gates are still cached when the steps run.
 template <class T>
 struct InputSteps {
   device::PackedGemm<T> gemm = {};
-  std::int64_t steps = 1;   ///< at a time
-  std::int64_t packed = 0;  ///< in scratch
+  std::int64_t steps = 1;   ///< steps per GEMM
+  std::int64_t packed = 0;  ///< offset in the scratch
   BiasSums<T> biases = {};
 
-  /// Whether these products are worth more than one of all steps.
+  /// Returns true if this is faster than one GEMM over all steps.
   static bool fits(const CellPlan& plan);
   void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
   void pack(const CellArgs& args) const;
-  /// Step i of the recurrence is about to run.
+  /// Computes the gates if step i of the recurrence is the first of its group of steps.
   void run(const CellArgs& args, const TaskRows& task, std::int64_t i, T* gates) const;
 
  private:
   std::int64_t stride() const { return (gemm.packed_size() + 15) / 16 * 16; }
 };
 
-/// Some rows of R, [D, gates * hidden, hidden].
+/// Range of rows of R, [D, gates * hidden, hidden].
 struct RowsOfR {
   std::int64_t first = 0;
   std::int64_t count = 0;
   bool transpose = false;  ///< x R^T, else x R
 };
 
-/// The product of a step with some rows of R, packed once per call.
+/// GEMM of one step with a range of rows of R, packed once per call.
 template <class T>
 struct HiddenProduct {
   RowsOfR part = {};
   device::PackedGemm<T> gemm = {};
-  std::vector<typename device::PackedGemm<T>::Rows> rows = {};  ///< of each block
-  std::int64_t packed = 0;                                      ///< in scratch
+  std::vector<typename device::PackedGemm<T>::Rows> rows = {};  ///< row range of each block
+  std::int64_t packed = 0;                                      ///< offset in the scratch
 
   void prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan);
   void pack(const CellArgs& args) const;
-  /// `operands` without what is packed.
+  /// Multiplies; `operands` omits the packed matrix.
   void run(const CellArgs& args, const TaskRows& task,
            typename device::PackedGemm<T>::Operands operands) const;
 
  private:
-  // Elements from one direction to the next: each begins on a cache line.
+  // Elements from one direction to the next; each starts on a cache line.
   std::int64_t stride() const { return (gemm.packed_size() + 15) / 16 * 16; }
 };
 
-/// A part of the gates' gradients, [D, T N, width] in scratch, and where its rows of W and R are.
+/// Slice of the gates' gradients, [D, T N, width] in scratch, and the matching rows of W and R.
 struct GradientPart {
   std::int64_t offset = 0;
   std::int64_t width = 0;
   std::int64_t row = 0;
-  bool for_inputs = true;   ///< W
-  bool for_hidden = true;   ///< R
+  bool for_inputs = true;   ///< used for the rows of W
+  bool for_hidden = true;   ///< used for the rows of R
   bool for_weights = true;  ///< dW and dR, else only dX
-  std::int64_t side = 0;    ///< [D, T N, H] in scratch: what R was multiplied with
+  std::int64_t side = 0;    ///< [D, T N, H] in scratch: operand of the product with R
 };
 
-/// The products of all steps in the backward pass.
+/// GEMMs of the backward pass over all steps.
 template <class T>
 struct WeightProducts {
   struct Part {
@@ -267,11 +267,12 @@ struct WeightProducts {
   void run(const CellArgs& args) const;
 };
 
-/// dW and dR, summed over blocks of steps. If a task has all rows, while the gradients of the gates
-/// are cached; else after all tasks, each thread some rows of dW and dR. The sums are the same.
+/// dW and dR, summed over blocks of steps. If a task has all rows, they are summed while the
+/// gradients of the gates are cached; else after all tasks, where each thread computes some rows of
+/// dW and dR. Both ways give identical sums.
 template <class T>
 struct WeightSums {
-  /// Rows of dW and dR, and where in scratch their operands are, as the products read them.
+  /// Rows of dW and dR, and the scratch offsets of their packed operands.
   struct Slice {
     std::int64_t first = 0;
     device::RowSumGemm<T> dw = {};
@@ -279,29 +280,28 @@ struct WeightSums {
     std::int64_t dgates = 0;
     std::int64_t x = 0;
     std::int64_t before = 0;
-    std::int64_t rows = 0;  ///< [N, max(I, H)]: rows of X or y as they are packed
+    std::int64_t rows = 0;  ///< [N, max(I, H)]: rows of X or y before packing
   };
-  std::vector<Slice> slices =
-      {};                  ///< of each direction if tasks have all rows, else of each thread
-  std::int64_t steps = 1;  ///< at a time
+  std::vector<Slice> slices = {};  ///< per direction if tasks have all rows, else per thread
+  std::int64_t steps = 1;          ///< steps per sum
   bool has_dw = false;
   bool has_dr = false;
 
-  /// A step of the backward pass.
+  /// Step of the backward pass.
   struct Step {
-    std::int64_t number = 0;       ///< of the pass
-    std::int64_t step = 0;         ///< of the sequence
-    const T* gradients = nullptr;  ///< [N, G H]; nullptr: panels() has them
+    std::int64_t number = 0;       ///< index in the backward pass
+    std::int64_t step = 0;         ///< index in the sequence
+    const T* gradients = nullptr;  ///< [N, G H]; nullptr: they are in panels()
   };
 
   void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
-  /// Where the product wants the gradients of the gates of a step, in vectors of columns that are
-  /// panel_size() apart; nullptr if they are not whole vectors or if add() is not called.
+  /// Returns where to write the packed gradients of a step's gates, in vectors of columns with
+  /// stride panel_size(); nullptr if the columns are not whole vectors or if add() is not called.
   T* panels(const CellArgs& args, std::int64_t direction, std::int64_t number) const;
   std::int64_t panel_size() const { return slices[0].dr.block * slices[0].dr.lanes; }
-  /// For tasks that have all rows.
+  /// Adds a step, if tasks have all rows.
   void add(const CellArgs& args, std::int64_t direction, const Step& at) const;
-  /// After all tasks. `dgates`: [D, T N, G H] if tasks have some rows only.
+  /// Finishes the sums after all tasks. `dgates`: [D, T N, G H] if tasks have some rows only.
   void finish(const CellArgs& args, const T* dgates) const;
 
  private:
@@ -309,7 +309,7 @@ struct WeightSums {
                  const Step& at) const;
 };
 
-/// Where row `first` of the task lies in a state [D, N, H]; nullptr stays.
+/// Returns the address of row `first` of the task in a state [D, N, H]; nullptr for nullptr.
 template <class T>
 T* state_at(const CellPlan& plan, const TaskRows& rows, T* state) {
   const CellShape& s = plan.shape;
@@ -317,7 +317,7 @@ T* state_at(const CellPlan& plan, const TaskRows& rows, T* state) {
   return state + (rows.direction * s.batch + rows.first) * s.hidden;
 }
 
-/// The same in Y [T, D, N, H].
+/// Returns the address of row `first` of the task in Y [T, D, N, H]; nullptr for nullptr.
 template <class T>
 T* output_at(const CellPlan& plan, const TaskRows& rows, std::int64_t step, T* y) {
   const CellShape& s = plan.shape;
@@ -325,7 +325,8 @@ T* output_at(const CellPlan& plan, const TaskRows& rows, std::int64_t step, T* y
   return y + ((step * s.directions + rows.direction) * s.batch + rows.first) * s.hidden;
 }
 
-/// The same in what is kept of all steps, [D, T, N, width].
+/// Returns the address of row `first` of the task in a kept array [D, T, N, width]; nullptr for
+/// nullptr.
 template <class T>
 T* kept_at(const CellPlan& plan, const TaskRows& rows, std::int64_t step, std::int64_t width,
            T* kept) {
@@ -334,25 +335,25 @@ T* kept_at(const CellPlan& plan, const TaskRows& rows, std::int64_t step, std::i
   return kept + ((rows.direction * s.steps + step) * s.batch + rows.first) * width;
 }
 
-/// Copies `count` elements, or zeros where `from` is nullptr.
+/// Copies `count` elements, or writes zeros if `from` is nullptr.
 template <class T>
 void copy_or_zero(const T* from, T* to, std::int64_t count);
 
-/// Copies rows of a last state or its cotangent, which are zero for sequences of no steps.
+/// Copies rows of a last state or its cotangent; rows of sequences without steps become zero.
 template <class T>
 void copy_last(const CellArgs& args, const TaskRows& rows, const T* from, T* to);
 
-/// The same where all sequences have all steps: a part of the operand Y or initial_h, or nullptr
-/// for zeros.
+/// Returns y of the step before `step`, if all sequences have all steps: an address in the operand
+/// Y or initial_h, or nullptr for zeros.
 template <class T>
 const T* rows_before(const CellArgs& args, const TaskRows& rows, std::int64_t step);
 
-/// y of the step before `step` of each row: of the operand Y or initial_h; zeros for steps that are
-/// none.
+/// Copies y of the step before `step` of each row, from the operand Y or initial_h; zeros where
+/// there is no such step.
 template <class T>
 void copy_before(const CellArgs& args, const TaskRows& rows, std::int64_t step, T* to);
 
-/// Calls f(task) for all tasks.
+/// Calls f(task) for all tasks, on the plan's threads.
 template <class F>
 void visit_tasks(const CellPlan& plan, F&& f) {
   const std::int64_t tasks = plan.tasks();

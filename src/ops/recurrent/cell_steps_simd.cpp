@@ -24,7 +24,7 @@ HWY_INLINE Vector<T> set(double value) {
   return hn::Set(Tag<T>(), static_cast<T>(value));
 }
 
-// A whole vector, or the first lanes of one.
+// Access to a whole vector, or to the first lanes of one.
 template <class T>
 struct Whole {
   HWY_INLINE Vector<T> load(const T* from) const { return hn::LoadU(Tag<T>(), from); }
@@ -51,7 +51,7 @@ HWY_INLINE void visit_columns(std::int64_t columns, F f) {
   f(i, Part<T>{hn::FirstN(Tag<T>(), static_cast<std::size_t>(columns - i)), columns - i});
 }
 
-// Out of line: nine of ten are used by no model, and the tenth is in the registers' way.
+// Not inlined: most models use none of these functions, and inlined they would cost registers.
 template <class T>
 HWY_NOINLINE Vector<T> value_of(const Activation& a, Vector<T> x) {
   const Tag<T> d;
@@ -87,7 +87,7 @@ HWY_NOINLINE Vector<T> value_of(const Activation& a, Vector<T> x) {
   return x;
 }
 
-// The derivative at x, where y is the value.
+// Returns the derivative at x, where y is the value.
 template <class T>
 HWY_NOINLINE Vector<T> slope_of(const Activation& a, Vector<T> x, Vector<T> y) {
   const Tag<T> d;
@@ -127,11 +127,11 @@ HWY_NOINLINE Vector<T> slope_of(const Activation& a, Vector<T> x, Vector<T> y) {
   return one;
 }
 
-// A function of its clipped argument.
+// Applies a function to its clipped argument.
 template <class T>
 struct AnyFunction {
   Activation activation;
-  T clip;  // infinity: none
+  T clip;  // infinity: no clipping
 
   AnyFunction(const Activation& a, double bound)
       : activation(a),
@@ -149,7 +149,7 @@ struct AnyFunction {
   }
 };
 
-// The functions that nearly all models have, in line.
+// Default activation functions, inlined.
 template <class T>
 struct SigmoidFunction {
   HWY_INLINE Vector<T> value(Vector<T> x) const {
@@ -178,7 +178,7 @@ struct TanhFunction {
   }
 };
 
-// Of gates that are values already.
+// Function whose values are already in the gates.
 template <class Function>
 struct Known {
   Function function = {};
@@ -246,7 +246,7 @@ HWY_INLINE void lstm_backward(const F& f, const G& g, const H& h, bool coupled,
     T* dgates = at.dgates + row * 4 * n;
     visit_columns<T>(n, [&](std::int64_t i, const auto& access) HWY_ATTR {
       const std::int64_t k = row * n + i;
-      for (std::int64_t gate = 4; gate < 8; ++gate) {  // of the row after: too many streams
+      for (std::int64_t gate = 4; gate < 8; ++gate) {  // prefetch the next row
         __builtin_prefetch(gates + gate * n + i);
         __builtin_prefetch(dgates + gate * n + i, 1);
       }

@@ -3,7 +3,7 @@
 #include "ops/recurrent/cell.h"
 
 // GRU (ai.onnx 22) and the functions GRUGates and GRUGradient. With clip before each f and g:
-//   z = f(s_z),  r = f(s_r),  s_z, s_r, s_x = x W^T + ... as of any cell,
+//   z = f(s_z),  r = f(s_r),  s_z, s_r, s_x = x W^T + ... as in any recurrent operator,
 //   n = g(s_n), s_n = x W_n^T + Wb_n + Rb_n + (r y') R_n^T, or with linear_before_reset
 //   n = g(s_n + r m), s_n = x W_n^T + Wb_n, m = y' R_n^T + Rb_n,
 //   y = (1 - z) n + z y'.
@@ -12,12 +12,12 @@ namespace onnxgrad::ops::recurrent::gru {
 
 using Values = std::vector<Value*>;
 
-// The state before each step of direction d.
+// Returns the state before each step of direction d.
 Value* before_of(CellBody& body, int d) {
   return body.previous(d, body.at(body.in("Y"), 1, d), body.at(body.in("initial_h"), 0, d));
 }
 
-// s_z, s_r, s_n, and m.
+// Pre-activations s_z, s_r, s_n, and m.
 struct Sums {
   Value* gates = nullptr;   // [T, N, 3 H]
   Value* hidden = nullptr;  // [T, N, H]
@@ -51,7 +51,8 @@ Sums sums_of(CellBody& body, int d) {
   return sums;
 }
 
-// gates [D, T, N, 3 H] are s_z, s_r, s_n; with linear_before_reset also hidden [D, T, N, H], m.
+// Returns gates [D, T, N, 3 H] = s_z, s_r, s_n; with linear_before_reset also hidden [D, T, N, H] =
+// m.
 ir::Function gates_body(std::string_view base_name, const Values& inputs,
                         const std::vector<ir::Attribute>& call) {
   CellBody body(base_name, Cell::kGru, inputs, call,
@@ -68,11 +69,11 @@ ir::Function gates_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-// What the backward pass multiplies with, for all steps: of the cotangent dh of y,
+// Factors of the backward pass for all steps: from the cotangent dh of y,
 //   ds_z = dh z,  ds_n = dh n,  dh' = dh keep + ds_z R_z + ds_r R_r + ...
 //   linear_before_reset: ds_r = ds_n r,  dm = ds_n reset,  ... = dm R_n
 //   otherwise: dq = ds_n R_n,  ds_r = dq r,  ... = dq reset, with q = r y'.
-// Padding passes dh on.
+// Padding passes dh through.
 struct Factors {
   Value* z = nullptr;
   Value* n = nullptr;
@@ -101,8 +102,8 @@ Factors factors_of(CellBody& body, int d, Value* before) {
           .keep = body.only_valid(z.y, 1)};
 }
 
-// The cotangent of the first state; then ds_z, ds_r, ds_n and, with linear_before_reset, dm of all
-// steps, [T, N, 3 H] or [T, N, 4 H].
+// Runs the steps backward. Returns the cotangent of the initial state; then ds_z, ds_r, ds_n and,
+// with linear_before_reset, dm of all steps, [T, N, 3 H] or [T, N, 4 H].
 Values go_back(CellBody& body, int d, const Values& r, const Factors& factors) {
   const bool is_linear = body.attributes.linear_before_reset;
   Value* dy = body.only_valid(body.at(body.in("dY"), 1, d));

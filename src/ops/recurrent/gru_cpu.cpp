@@ -6,8 +6,8 @@
 #include "ops/recurrent/cell_cpu.h"
 
 // Kernels of GRU, of the functions of its gradient and of onnxgrad.fused.GRU, which is GRU with the
-// results of GRUGates as further outputs. Formulas are in gru.cpp; cell_cpu.h says how the work is
-// cut. Start reading at run_forward and run_backward.
+// results of GRUGates as additional outputs. The formulas are in gru.cpp; cell_cpu.h describes how
+// the work is split. Start reading at run_forward and run_backward.
 
 namespace onnxgrad::ops::recurrent::gru {
 
@@ -29,12 +29,12 @@ struct ForwardPlan {
   InputProduct<T> inputs = {};
   HiddenProduct<T> of_zr = {};  // y' R_z^T and y' R_r^T
   HiddenProduct<T> of_n = {};   // y' R_n^T, or (r y') R_n^T
-  std::int64_t gates = 0;       // [D, T, N, 3 H] in scratch, if they are not kept
+  std::int64_t gates = 0;       // [D, T, N, 3 H] in scratch, if not kept
   std::int64_t h = 0;           // [D, N, H]
-  std::int64_t side = 0;        // [D, N, H]: m, if it is not kept, or r y'
+  std::int64_t side = 0;        // [D, N, H]: m, if not kept, or r y'
 };
 
-// The sums of one step of all rows of a task; m, or nullptr.
+// Pre-activations of one step for all rows of a task; m, or nullptr.
 template <class T>
 const T* add_hidden(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
                     std::int64_t step, T* gates, T* h) {
@@ -133,10 +133,10 @@ struct BackwardPlan {
   std::int64_t q = 0;       // [D, T N, H], without m: r y'
   std::int64_t dq = 0;      // [D, N, H], without m
   std::int64_t dh = 0;      // [D, N, H]
-  std::int64_t sums = 0;    // [tasks, 4 H]: of ds_z, ds_r, ds_n, dm
+  std::int64_t sums = 0;    // [tasks, 4 H]: sums of ds_z, ds_r, ds_n, dm
 };
 
-// What one step of a task reads and writes: GruBackward of all its rows.
+// Operands of one step of a task: GruBackward for all its rows.
 template <class T>
 GruBackward<T> step_of(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
                        std::int64_t step) {
@@ -165,7 +165,7 @@ GruBackward<T> step_of(const BackwardPlan<T>& plan, const CellArgs& args, const 
   return at;
 }
 
-// The same of `count` rows from `first` on.
+// Returns the operands of rows [first, first + count).
 template <class T>
 GruBackward<T> rows_of(GruBackward<T> at, std::int64_t first, std::int64_t count) {
   const auto move = [&](auto*& rows, std::int64_t parts) {
@@ -188,7 +188,7 @@ void zero_row(const GruBackward<T>& at, std::int64_t row) {
   }
 }
 
-// One step back: dh becomes the cotangent of y'.
+// Runs one step backward: dh becomes the cotangent of y'.
 template <class T>
 void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
                std::int64_t step) {
@@ -259,7 +259,7 @@ void run_backward(const void* data, std::byte* const* arguments, const Launch& /
   T* db = args.at<T>(kDB);
   if (db == nullptr) return;
   for (std::int64_t d = 0; d < s.directions; ++d, db += 2 * s.width()) {
-    // ds_z, ds_r, ds_n for Wb, then ds_z, ds_r and dm or ds_n for Rb.
+    // dB is ds_z, ds_r, ds_n for Wb, then ds_z, ds_r and dm or ds_n for Rb.
     add_blocks<T>(plan.cell, d, args.scratch<T>(plan.sums), 4 * s.hidden, db);
     T* rb = db + s.width();
     const bool is_linear = plan.cell.attributes.linear_before_reset;

@@ -3,7 +3,7 @@
 namespace onnxgrad::ops_test {
 namespace gru {
 
-// 4 steps of 3 sequences of 2 inputs, `hidden` units.
+// 4 steps of 3 sequences with 2 inputs; `hidden` units.
 CaseInput x() { return uniform({4, 3, 2}, -1, 1); }
 CaseInput w(std::int64_t directions, std::int64_t hidden) {
   return uniform({directions, 3 * hidden, 2}, -1, 1);

@@ -5,7 +5,8 @@
 // LSTM (ai.onnx 22) and the functions LSTMGates and LSTMGradient. With clip before each f and g:
 //   i = f(s_i + P_i c'),  o = f(s_o + P_o c),  u = f(s_f + P_f c'),  n = g(s_c),
 //   c = u c' + i n,  y = o h(c),
-// where s = x W^T + y' R^T + Wb + Rb, and y', c' are of the step before. u = 1 - i if input_forget.
+// where s = x W^T + y' R^T + Wb + Rb, and y', c' are from the step before. u = 1 - i if
+// input_forget.
 
 namespace onnxgrad::ops::recurrent::lstm {
 
@@ -26,7 +27,7 @@ Value* with_peephole(GraphBuilder& g, Value* sum, Value* peephole, Value* cell) 
   return peephole == nullptr ? sum : g.add(sum, g.mul(peephole, cell));
 }
 
-// s of direction d and all steps, [T, N, 4 H].
+// Returns s of direction d for all steps, [T, N, 4 H].
 Value* sums_of(CellBody& body, int d) {
   auto& f = body.f;
   Value* before =
@@ -39,7 +40,7 @@ Value* sums_of(CellBody& body, int d) {
   return f.add(sums, f.add(both[0], both[1]));
 }
 
-// c of direction d and all steps, [T, N, H], from s.
+// Returns c of direction d for all steps, [T, N, H], from s.
 Value* cells_of(CellBody& body, int d, Value* sums) {
   auto& f = body.f;
   const auto& attributes = body.attributes;
@@ -52,7 +53,7 @@ Value* cells_of(CellBody& body, int d, Value* sums) {
     Value* u = attributes.input_forget ? g.sub(g.ones_like(i), i) : body.gate(g, of_gates, sum_u);
     return std::pair(i, u);
   };
-  // Without peepholes the gates of all steps need no state.
+  // Without peepholes, the gates of all steps are independent of the state.
   Values sequences;
   if (peepholes.i != nullptr) {
     sequences = {parts[0], parts[2], n};
@@ -78,7 +79,8 @@ Value* cells_of(CellBody& body, int d, Value* sums) {
   return body.scan({first}, sequences, 1, attributes.goes_back(d), step)[1];
 }
 
-// gates [D, T, N, 4 H] are the sums s, cells [D, T, N, H] the states c after each step.
+// Returns gates [D, T, N, 4 H] = the pre-activations s, and cells [D, T, N, H] = the states c after
+// each step.
 ir::Function gates_body(std::string_view base_name, const Values& inputs,
                         const std::vector<ir::Attribute>& call) {
   CellBody body(base_name, Cell::kLstm, inputs, call,
@@ -93,11 +95,11 @@ ir::Function gates_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-// What the backward pass of one direction multiplies with, for all steps: of the cotangents dh of
-// y and dc of c,
+// Factors of the backward pass of one direction for all steps: from the cotangents dh of y and dc
+// of c,
 //   ds_o = dh o,  dc += dh c + ds_o P_o,  ds_i = dc i,  ds_f = dc u,  ds_c = dc n,
 //   dc' = dc keep + ds_i P_i + ds_f P_f,  dh' = ds R.
-// Padding passes both on.
+// Padding passes both through.
 struct Factors {
   Value* o = nullptr;
   Value* c = nullptr;
@@ -134,7 +136,7 @@ Factors factors_of(CellBody& body, int d, const Peepholes& peepholes, Value* bef
   return factors;
 }
 
-// The backward pass: the cotangents of the first states, then ds of all steps.
+// Runs the steps backward. Returns the cotangents of the initial states, then ds of all steps.
 Values go_back(CellBody& body, int d, const Peepholes& peepholes, const Factors& factors) {
   Value* r = body.at(body.in("R"), 0, d);
   Value* dy = body.only_valid(body.at(body.in("dY"), 1, d));

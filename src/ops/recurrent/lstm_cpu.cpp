@@ -3,8 +3,8 @@
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of LSTM, of the functions of its gradient and of onnxgrad.fused.LSTM, which is LSTM with
-// the results of LSTMGates as further outputs. Where both have gate_values = 1, these and the gates
-// that onnxgrad.fused.LSTMGradient reads are i, o, u and n instead of sums.
+// the results of LSTMGates as additional outputs. If both have gate_values = 1, its gates, which
+// onnxgrad.fused.LSTMGradient reads, are i, o, u and n instead of pre-activations.
 
 namespace onnxgrad::ops::recurrent::lstm {
 

@@ -7,7 +7,7 @@
 namespace onnxgrad::ops_test {
 namespace lstm {
 
-// 4 steps of 3 sequences of 2 inputs, `hidden` units.
+// 4 steps of 3 sequences with 2 inputs; `hidden` units.
 CaseInput x() { return uniform({4, 3, 2}, -1, 1); }
 CaseInput w(std::int64_t directions, std::int64_t hidden) {
   return uniform({directions, 4 * hidden, 2}, -1, 1);
@@ -144,8 +144,8 @@ std::vector<ErrorCase> lstm_error_cases() {
   };
 }
 
-// 19 units: whole vectors and a part of one, with every instruction set; and with threads, which
-// share the rows of 23 sequences.
+// 19 units are whole vectors and a remainder for every instruction set; threads split the rows of
+// 23 sequences.
 TEST(Recurrent, InstructionSetsAndThreadsGiveTheSame) {
   const auto make_case = [](const std::string& op_type, std::int64_t gates) {
     return OpCase{

@@ -6,7 +6,8 @@
 
 #include "ops/kernel_support.h"
 
-// RNN and LSTM; start reading at run_forward and run_backward. cell_cpu.h says how the work is cut.
+// RNN and LSTM; start reading at run_forward and run_backward. cell_cpu.h describes how the work is
+// split.
 
 namespace onnxgrad::ops::recurrent {
 namespace {
@@ -22,9 +23,9 @@ struct ForwardPlan {
   InputSteps<T> input_steps = {};
   bool by_steps = false;
   HiddenProduct<T> hidden = {};
-  std::int64_t gates = 0;  // [D, T, N, G H] in scratch, if they are not kept
+  std::int64_t gates = 0;  // [D, T, N, G H] in scratch, if not kept
   std::int64_t h = 0;      // [D, N, H]
-  std::int64_t c = 0;      // [D, N, H] of LSTM
+  std::int64_t c = 0;      // [D, N, H], LSTM only
 };
 
 template <class T>
@@ -129,24 +130,24 @@ struct BackwardPlan {
   HiddenProduct<T> hidden = {};
   WeightSums<T> sums = {};
   WeightProducts<T> products = {};  // dX
-  bool keeps_dgates = false;        // of all steps
-  std::int64_t dgates = 0;          // [D, T N, G H], else [D, N, G H]
+  bool keeps_dgates = false;        // for all steps
+  std::int64_t dgates = 0;          // [D, T N, G H] if kept, else [D, N, G H]
   std::int64_t dh = 0;              // [D, N, H]
-  std::int64_t dc = 0;              // [D, N, H] of LSTM
+  std::int64_t dc = 0;              // [D, N, H], LSTM only
   std::int64_t db = 0;              // [tasks, G H]
   std::int64_t dp = 0;              // [tasks, 3 H]
 };
 
-// What one step of a task reads and writes.
+// Operands of one step of a task.
 template <class T>
 struct BackwardStep {
   std::int64_t step = 0;
   const T* cells = nullptr;
-  const T* cells_before = nullptr;  // nullptr: zero
+  const T* cells_before = nullptr;  // nullptr: zeros
   T* dh = nullptr;
   T* dc = nullptr;
   T* dgates = nullptr;
-  T* panels = nullptr;  // of WeightSums
+  T* panels = nullptr;  // from WeightSums
 };
 
 template <class T>
@@ -187,7 +188,7 @@ void backward_rows(const BackwardPlan<T>& plan, const CellArgs& args, const Task
                                                .dh = row_of(at.dh, first),
                                                .dgates = dgates});
         }
-        // The product is added to dh where some rows keep theirs.
+        // If some rows are padding, whose dh is kept, the GEMM adds to dh: it is zeroed first.
         if (args.lengths() != nullptr) {
           copy_or_zero<T>(nullptr, row_of(at.dh, first), count * s.hidden);
         }
@@ -214,7 +215,8 @@ void add_sums(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows&
   }
 }
 
-// Of one step only, which stay cached, if no product after the loop needs all.
+// Returns the gates' gradients; of one step only, which stays cached, if no GEMM after the loop
+// needs all.
 template <class T>
 T* dgates_at(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
              std::int64_t step) {
@@ -254,7 +256,7 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
                                 : kept_at(plan.cell, task, goes_back ? at.step + 1 : at.step - 1,
                                           s.hidden, cells);
     }
-    // Padding would need zeros in them.
+    // Packed panels are not zeroed for padding.
     if (is_lstm && args.lengths() == nullptr) at.panels = plan.sums.panels(args, task.direction, i);
     backward_rows(plan, args, task, at);
     add_sums(plan, args, task, at);

@@ -6,8 +6,7 @@
 
 namespace onnxgrad::ops::recurrent {
 
-/// RNN and LSTM: cells all of whose gates are x W^T + y' R^T + b. The forward
-/// and the backward pass.
+/// Offers the forward and backward kernels of RNN and LSTM, whose gates are all x W^T + y' R^T + b.
 opdef::KernelOffer offer_plain_cell(const opdef::KernelRequest& request,
                                     const CellSignature& signature);
 opdef::KernelOffer offer_plain_cell_gradient(const opdef::KernelRequest& request,

@@ -1,4 +1,4 @@
-// Sigmoid and tanh of the cells, for all instruction sets.
+// Sigmoid and tanh of the recurrent operators, for all instruction sets.
 #if defined(ONNXGRAD_OPS_RECURRENT_QUICK_FUNCTIONS_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_OPS_RECURRENT_QUICK_FUNCTIONS_SIMD_H_
 #undef ONNXGRAD_OPS_RECURRENT_QUICK_FUNCTIONS_SIMD_H_
@@ -18,12 +18,12 @@ using Tag = hn::ScalableTag<T>;
 template <class T>
 using Vector = hn::Vec<Tag<T>>;
 
-// Shorter than the general functions, which have to be right for denormal results too; float only.
-// Errors are at most 7 units in the last place, below -80 those of a sigmoid 1e-35.
+// Faster than the general functions, which also handle denormal results; float only. Errors are at
+// most 7 units in the last place; the sigmoid below -80 has an absolute error of 1e-35.
 
-// a / b for b of at least 1 and at most 1e35: a division takes as long as ten products.
+// Returns a / b for b from 1 to 1e35, avoiding a slow division.
 HWY_INLINE Vector<float> quick_quotient(Vector<float> a, Vector<float> b) {
-#if HWY_TARGET <= HWY_AVX3  // an estimate of 14 bits, and one step of Newton's method
+#if HWY_TARGET <= HWY_AVX3  // 14-bit estimate and one Newton step
   const auto estimate = hn::ApproximateReciprocal(b);
   const auto two = hn::Set(Tag<float>(), 2.0F);
   return hn::Mul(a, hn::Mul(estimate, hn::NegMulAdd(b, estimate, two)));
@@ -38,7 +38,7 @@ HWY_INLINE Vector<float> at_most(Vector<float> x, float bound) {
 #if HWY_ARCH_X86  // minps and maxps return their second operand if either is NaN
   return hn::Max(hn::Set(d, -bound), hn::Min(limit, x));
 #else
-  return hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySignToAbs(limit, x), x);  // NaN stays
+  return hn::IfThenElse(hn::Gt(hn::Abs(x), limit), hn::CopySignToAbs(limit, x), x);  // keeps NaN
 #endif
 }
 
@@ -67,11 +67,11 @@ HWY_INLINE Vector<float> quick_sigmoid(Vector<float> x) {
   const auto one = hn::Set(d, 1.0F);
   const auto bounded = at_most(x, 80.0F);
   const auto sum = hn::Add(one, exp_of_negative(bounded));
-  return quick_quotient(one, hn::MulAdd(bounded, hn::Zero(d), sum));  // NaN whatever its bits are
+  return quick_quotient(one, hn::MulAdd(bounded, hn::Zero(d), sum));  // NaN stays NaN
 }
 
-// x P(x^2) / Q(x^2), fitted to tanh on [-9.02, 9.02] with a relative error of 2.1e-8. Beyond 9.02
-// it is 1 to within half a unit in the last place.
+// x P(x^2) / Q(x^2), fitted to tanh on [-9.02, 9.02] with a relative error of 2.1e-8. Beyond 9.02,
+// tanh is 1 to within half a unit in the last place.
 HWY_INLINE Vector<float> quick_tanh(Vector<float> x) {
   const Tag<float> d;
   const auto bounded = at_most(x, 9.02F);

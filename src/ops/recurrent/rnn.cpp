@@ -4,7 +4,7 @@
 
 // RNN (ai.onnx 22) and the functions RNNGates and RNNGradient:
 //   y = f(s), with clip before f,  s = x W^T + y' R^T + Wb + Rb,
-// where y' is of the step before.
+// where y' is from the step before.
 
 namespace onnxgrad::ops::recurrent::rnn {
 
@@ -14,7 +14,7 @@ Value* before_of(CellBody& body, int d) {
   return body.previous(d, body.at(body.in("Y"), 1, d), body.at(body.in("initial_h"), 0, d));
 }
 
-// gates [D, T, N, H] are the sums s.
+// Returns gates [D, T, N, H] = the pre-activations s.
 ir::Function gates_body(std::string_view base_name, const Values& inputs,
                         const std::vector<ir::Attribute>& call) {
   CellBody body(base_name, Cell::kRnn, inputs, call,
@@ -34,7 +34,7 @@ ir::Function gates_body(std::string_view base_name, const Values& inputs,
   return std::move(body.f).finish(std::move(outputs));
 }
 
-// The backward pass: ds = dh f'(s), dh' = ds R. Padding passes dh on.
+// Runs the steps backward: ds = dh f'(s), dh' = ds R. Padding passes dh through.
 Values go_back(CellBody& body, int d) {
   Value* r = body.at(body.in("R"), 0, d);
   Value* dy = body.only_valid(body.at(body.in("dY"), 1, d));

@@ -3,7 +3,7 @@
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of RNN, of the functions of its gradient and of onnxgrad.fused.RNN, which is RNN with the
-// result of RNNGates as a further output.
+// result of RNNGates as an additional output.
 
 namespace onnxgrad::ops::recurrent::rnn {
 

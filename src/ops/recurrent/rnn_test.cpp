@@ -3,7 +3,7 @@
 namespace onnxgrad::ops_test {
 namespace rnn {
 
-// 4 steps of 3 sequences of 2 inputs, `hidden` units.
+// 4 steps of 3 sequences with 2 inputs; `hidden` units.
 CaseInput x() { return uniform({4, 3, 2}, -1, 1); }
 CaseInput w(std::int64_t directions, std::int64_t hidden) {
   return uniform({directions, hidden, 2}, -1, 1);
@@ -47,7 +47,7 @@ std::vector<OpCase> rnn_cases() {
        .expected = {{}, {1, -3}},
        .no_oracle = "onnxruntime ends its process"},
   };
-  // All functions, alpha and beta where they have them.
+  // All activation functions, with alpha and beta where they have them.
   for (const char* name : {"Sigmoid", "Tanh", "Relu", "Affine", "LeakyRelu", "ThresholdedRelu",
                            "ScaledTanh", "HardSigmoid", "Elu", "Softsign", "Softplus"}) {
     std::string lower = name;

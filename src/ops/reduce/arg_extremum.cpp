@@ -1,7 +1,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// ArgMax and ArgMin: positions, whose gradient is zero wherever it exists.
+// ArgMax and ArgMin: indices, whose gradient is zero wherever it exists.
 
 namespace onnxgrad::ops::arg_extremum_op {
 

@@ -1,7 +1,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// Plain kernels of ArgMax and ArgMin. The data is [outer, length, inner].
+// Reference kernels of ArgMax and ArgMin. The data is [outer, length, inner].
 
 namespace onnxgrad::ops::arg_extremum_cpu {
 namespace {
@@ -17,7 +17,7 @@ struct ArgData {
   bool takes_last = false;
 };
 
-// True if `candidate` replaces `best`, which comes earlier.
+// Returns true if `candidate` replaces `best`, which comes earlier.
 template <class T>
 bool beats(T candidate, T best, const ArgData& data) {
   if (candidate == best) return data.takes_last;

@@ -7,9 +7,9 @@
 // CumProd: y_i = product of x_j over j <= i (j < i if exclusive; from the other end if reverse).
 //
 // With p_k the product of the x_j before k, and r_k the sum over i >= k of dy_i times the product
-// of the x_j with k < j <= i:  dx_k = p_k r_k. Nothing is divided, so that zeros are like other
-// numbers. r_k = dy_k + x_{k+1} r_{k+1}, which the kernel uses. If exclusive, y_i lacks x_i, and
-// r_k is the sum over i > k of dy_i times the product of the x_j with k < j < i.
+// of the x_j with k < j <= i:  dx_k = p_k r_k. There is no division, so zeros need no special case.
+// The kernel uses r_k = dy_k + x_{k+1} r_{k+1}. If exclusive, y_i lacks x_i, and r_k is the sum
+// over i > k of dy_i times the product of the x_j with k < j < i.
 
 namespace onnxgrad::ops::cumprod_op {
 namespace {
@@ -26,8 +26,9 @@ std::vector<Value*> cumprod_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
           nullptr};
 }
 
-// From (dy, x, axis). The axis comes first: rows [n, m] of the elements along it. The products are
-// a running one over a matrix [n, n, m] that has ones up to the diagonal: x_j where j is behind k.
+// Gradient as a function of (dy, x, axis), on rows [n, m] with the axis first. The products of the
+// x_j with k < j <= i are a cumulative product over a matrix [n, n, m] with ones up to the
+// diagonal.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
                        const std::vector<ir::Attribute>& attributes) {
   bool is_exclusive = false;
@@ -43,7 +44,7 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& /*
   Value* dy = f.input("dy");
   Value* x = f.input("x");
   Value* axis = f.reshape(f.input("axis"), {1});
-  // [outer, n, inner]: the axis in the middle, whatever the rank is.
+  // [outer, n, inner]: the axis in the middle, for any rank.
   Value* shape = f.shape_of(x);
   Value* rank = f.shape_of(shape);
   Value* place = f.op("Mod", {f.cast(axis, DataType::kInt64), rank});
@@ -56,7 +57,7 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& /*
       f.concat({product(f.ints({0}), place), n, product(f.add(place, f.ints({1})), rank)}, 0);
   Value* xs = f.reshape(x, rows);
   Value* dys = f.reshape(dy, rows);
-  // Places k [n, 1] and i [1, n]; behind: i comes after k on the way of the product.
+  // Indices k [n, 1] and i [1, n]; behind: i comes after k in the direction of the product.
   Value* numbers = f.op("Range", {f.int_scalar(0), f.squeeze(n, {0}), f.int_scalar(1)});
   Value* k = f.unsqueeze(numbers, {1});
   Value* i = f.unsqueeze(numbers, {0});

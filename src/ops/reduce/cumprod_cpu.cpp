@@ -6,7 +6,7 @@
 #include "ops/kernel_support.h"
 
 // CumProd and its gradient; the formulas are in cumprod.cpp. The data is [outer, length, inner];
-// the work goes from row of `inner` elements to row, in the direction of the product.
+// rows of `inner` elements are processed in the direction of the product.
 
 namespace onnxgrad::ops::cumprod_cpu {
 namespace {
@@ -23,13 +23,13 @@ struct CumProdData {
   int threads = 1;
 
   std::int64_t step() const { return is_reverse ? -inner : inner; }
-  // Offset of the first row of the product in slice `o`.
+  // Returns the offset of the first row of the product in slice `o`.
   std::int64_t first(std::int64_t o) const {
     return (o * length + (is_reverse ? length - 1 : 0)) * inner;
   }
 };
 
-// Signed integers wrap around.
+// Unsigned type for signed integers, which wrap around.
 template <class T>
 T wrapping_mul(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -66,7 +66,7 @@ void run_cumprod(const void* data, std::byte* const* args, const opdef::Launch& 
                       [&](std::int64_t o) { cumprod_slice(c, o, c.is_exclusive, x, y); });
 }
 
-// The products p go into dx; then r, a row per thread in scratch, comes from the other end.
+// Writes the products p to dx; then r, a row per thread in scratch, runs from the other end.
 template <class T>
 void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& c = *static_cast<const CumProdData*>(data);

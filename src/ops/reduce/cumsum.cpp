@@ -5,7 +5,7 @@ namespace onnxgrad::ops::cumsum_op {
 namespace {
 
 // y_i = sum_{j <= i} x_j (j < i if exclusive; from the other end if reverse);
-// dx_j = sum_{i >= j} dy_i: the same sum from the other end.
+// dx_j = sum_{i >= j} dy_i: a CumSum from the opposite end.
 std::vector<Value*> cumsum_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   std::vector<ir::Attribute> attributes;

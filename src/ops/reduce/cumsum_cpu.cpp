@@ -1,8 +1,8 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// Plain kernel of CumSum. The data is [outer, length, inner]; rows of `inner` elements are added to
-// the row before (after, if reverse).
+// Reference kernel of CumSum. The data is [outer, length, inner]; rows of `inner` elements are
+// added to the row before (after, if reverse).
 
 namespace onnxgrad::ops::cumsum_cpu {
 namespace {
@@ -18,7 +18,7 @@ struct CumSumData {
   bool is_reverse = false;
 };
 
-// Signed integers wrap around.
+// Unsigned type for signed integers, which wrap around.
 template <class T>
 T wrapping_add(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) return a + b;

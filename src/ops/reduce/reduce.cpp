@@ -10,7 +10,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// Nothing is reduced: no axes, and the node defines that to mean none.
+// Returns true if the node reduces no axis: none is given, and the node defines that to mean none.
 bool reduces_nothing(const Node& node) {
   if (node.int_attribute("noop_with_empty_axes") == 0) return false;
   if (node.input(1) == nullptr) return true;
@@ -25,7 +25,8 @@ bool reduces_everything(const Node& node) {
   return axes && axes->empty();
 }
 
-// `v`, of the shape of y, with the reduced axes kept. A scalar broadcasts anyway.
+// Reshapes `v`, of the shape of y, to keep the reduced axes with size 1. A scalar broadcasts
+// anyway.
 Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
   const Node& node = ctx.node();
   if (node.int_attribute("keepdims") != 0) return v;
@@ -33,7 +34,7 @@ Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
   return g.op("Unsqueeze", {v, node.input(1)});
 }
 
-// Another reduction over the same axes, with the axes kept.
+// Applies another reduction over the same axes, with the axes kept.
 Value* reduce_again(VjpContext& ctx, GraphBuilder& g, std::string_view op_type, Value* v) {
   const Node& node = ctx.node();
   std::vector<ir::Attribute> attributes;
@@ -51,7 +52,7 @@ std::vector<Value*> sum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {expand_like(g, kept(ctx, g, ctx.cotangent(0)), ctx.input(0))};
 }
 
-// The number of elements that each element of y comes from, as a number of x's type.
+// Returns the number of elements of x per element of y, in x's dtype.
 Value* reduced_count(VjpContext& ctx, GraphBuilder& g) {
   const auto x = ctx.input(0)->type.static_dims();
   const auto y = ctx.output(0)->type.static_dims();
@@ -72,7 +73,7 @@ std::vector<Value*> mean_vjp(VjpContext& ctx, GraphBuilder& g) {
 }
 
 // y = max x (or min x);  dx = x == y ? dy / (number of elements equal to y) : 0.
-// Ties share the gradient equally.
+// Tied elements receive equal parts of the gradient.
 std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   if (reduces_nothing(ctx.node())) return {dy};
@@ -121,7 +122,7 @@ std::vector<Value*> log_sum_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {expand_like(g, kept(ctx, g, slope), ctx.input(0))};
 }
 
-// y = ln sum e^x;  dx = dy e^(x - y), or 0 for a y of -inf that nothing depends on.
+// y = ln sum e^x;  dx = dy e^(x - y), or 0 where y is -inf and depends on nothing.
 std::vector<Value*> log_sum_exp_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   Value* y = ctx.output(0);
@@ -134,7 +135,7 @@ struct Row {
   std::string_view op_type;
   int since_version;
   opdef::VjpFn vjp;
-  bool is_identity_without_axes;  // else its element-wise function remains
+  bool is_identity_without_axes;  // else its element-wise function is applied
 };
 
 const Row kRows[] = {

@@ -7,9 +7,9 @@
 #include "ops/fused/scalar_expr.h"
 #include "ops/kernel_support.h"
 
-// Plain kernels of the reductions. Neighbouring axes that are all reduced or all kept are merged,
+// Reference kernels of the reductions. Adjacent axes that are all reduced or all kept are merged,
 // so that the data is [.., kept, reduced, kept, ..] and is read once, in order, in runs along the
-// last merged axis. Floating sums are accumulated in double in a fixed order.
+// last merged axis. Floating-point sums are accumulated in double in a fixed order.
 
 namespace onnxgrad::ops::reduce_cpu {
 namespace {
@@ -26,7 +26,7 @@ struct Layout {
   std::vector<Axis> axes;        // outermost first, at least one
   std::int64_t num_inputs = 0;   // elements of x
   std::int64_t num_outputs = 0;  // elements of y
-  double count = 0;              // elements of x for each element of y
+  double count = 0;              // elements of x per element of y
 };
 
 Layout merge_axes(const Dims& dims, const std::vector<bool>& is_reduced) {
@@ -56,7 +56,7 @@ Layout merge_axes(const Dims& dims, const std::vector<bool>& is_reduced) {
 }
 
 // Calls f(run, output) for each run of the innermost axis: `run` points to axes.back().size
-// elements, `output` is the number of the output element that its first one belongs to.
+// elements, `output` is the index of the output element of the first one.
 template <class T, class Function>
 void for_each_run(const Layout& layout, const T* x, const Function& f) {
   if (layout.num_inputs == 0) return;
@@ -81,7 +81,7 @@ void for_each_run(const Layout& layout, const T* x, const Function& f) {
   }
 }
 
-// Integers are added and multiplied modulo 2^64, as hardware does; floating numbers in double.
+// Accumulator: integers are added and multiplied modulo 2^64, as hardware does; floats in double.
 template <class T>
 using Wide = std::conditional_t<std::is_floating_point_v<T>, double, std::uint64_t>;
 
@@ -95,7 +95,7 @@ T narrow(Wide<T> x) {
   return static_cast<T>(x);
 }
 
-// A kind of reduction: Acc is the accumulator, start() its initial value.
+// Kind of reduction: Acc is the accumulator, start() its initial value.
 template <class T>
 struct Sum {
   using Acc = Wide<T>;
@@ -155,7 +155,7 @@ struct Min : Max<T> {
   static T combine(T a, T b) { return minimum(a, b); }
 };
 
-// Four chains, so that an addition does not wait for the previous one.
+// Four independent accumulators, so that an addition does not wait for the previous one.
 template <class Kind, class T>
 typename Kind::Acc reduce_run(const T* run, std::int64_t length) {
   typename Kind::Acc part[4] = {Kind::start(), Kind::start(), Kind::start(), Kind::start()};
@@ -228,7 +228,7 @@ void run_log_sum_exp(const void* data, std::byte* const* args, const Launch&) {
   }
 }
 
-// Which axes of input 0 the node reduces; nullopt: not known at plan time.
+// Returns which axes of input 0 the node reduces; nullopt if not known at plan time.
 std::optional<std::vector<bool>> reduced_axes(const KernelRequest& request) {
   const std::size_t rank = request.inputs[0].dims.rank();
   const bool has_axes = request.inputs.size() > 1 && request.inputs[1].is_present();
@@ -263,7 +263,7 @@ Choice choose(DataType dtype) {
   return choice;
 }
 
-// The types that sums are defined for, and those that have an order.
+// Types that have a kernel for sums, and types that have one for comparisons.
 template <template <class> class Kind>
 Choice choose_number(DataType dtype) {
   return choose<Kind, float, double, std::int64_t, std::int32_t, std::uint64_t, std::uint32_t>(

@@ -38,7 +38,7 @@ void add_common(const std::string& op, std::vector<OpCase>& cases) {
   add("fed_axes", "<keepdims = 1>", {2, 3}, {ints({1}).fed()});
 }
 
-// What the operators do to no elements; only these two have a value that all agree on.
+// Reductions of no elements: only these two have a result that all libraries agree on.
 void add_empty(std::vector<OpCase>& cases) {
   cases.push_back({.name = "sum_of_nothing",
                    .model = "y = ReduceSum <keepdims = 0> (x, axes)",
@@ -85,7 +85,7 @@ void add_integers(std::vector<OpCase>& cases) {
   for (const std::string& op : kOps) {
     if (op.starts_with("ReduceLogSum")) continue;
     for (const DataType dtype : {DataType::kUint64, DataType::kUint32}) {
-      // ONNX's evaluator gives uint64.
+      // ONNX's reference evaluator returns uint64.
       if (op == "ReduceSumSquare" && dtype == DataType::kUint32) continue;
       cases.push_back({.name = op + "_" + std::string(dtype_name(dtype)),
                        .model = "y = " + op + " <keepdims = 0> (x, axes)",

@@ -13,11 +13,11 @@
 
 // TopK. The data is [outer, length, inner]; a row is the elements along the axis.
 //
-// An element becomes a key, an integer that is the larger the better the element is, and a
-// candidate, one number that orders by key first, then by the smaller index. A row is read once:
-// blocks in which no element beats the worst of the best k so far, which one comparison of vectors
-// says, are passed over. Few candidates are kept sorted; many gather in a buffer, which a
-// selection cuts back to k whenever it is full. NaN counts as larger than all numbers.
+// Each element has a key, an integer that is larger the better the element is, and a candidate, one
+// integer that orders by key first, then by the smaller index. A row is read once: blocks in which
+// no element beats the worst of the best k so far are skipped after one vector comparison. A few
+// candidates are kept sorted; many are collected in a buffer, which a selection reduces to k
+// whenever it is full. NaN compares larger than all numbers.
 
 namespace onnxgrad::ops::topk_cpu {
 namespace {
@@ -32,11 +32,11 @@ struct TopKData {
   std::int64_t k = 0;
   bool is_largest = true;
   int threads = 1;
-  std::int64_t rows_offset = 0;  ///< in a thread's scratch, behind the candidates
+  std::int64_t rows_offset = 0;  ///< in a thread's scratch, after the candidates
   std::int64_t thread_bytes = 0;
 };
 
-// Larger keys for larger elements; that of NaN is the largest, those of both zeros are equal.
+// Returns a key that is larger for larger elements; NaN has the largest, both zeros have the same.
 template <class T>
 auto key_of(T x) {
   if constexpr (std::is_same_v<T, base::Float16> || std::is_same_v<T, base::Bfloat16>) {
@@ -59,7 +59,8 @@ auto key_of(T x) {
 template <class T>
 using KeyOf = decltype(key_of(T{}));
 
-// Of 32-bit keys one number: key above, index below, reversed. Rows of 2^32 elements are declined.
+// Candidate of a 32-bit key in one integer: key above, index below, reversed. Rows of 2^32 elements
+// are declined.
 struct Narrow {
   std::int64_t bits;
   static Narrow of(std::int32_t key, std::int64_t index) {
@@ -85,13 +86,13 @@ template <class Key>
 using CandidateOf = std::conditional_t<sizeof(Key) == 4, Narrow, Wide>;
 
 constexpr std::int64_t kBlock = 64;
-constexpr std::int64_t kShort = 16;  // blocks that are not worth a look first
-constexpr std::int64_t kFew = 32;    // candidates that are kept sorted
+constexpr std::int64_t kShort = 16;  // shorter blocks are not tested first
+constexpr std::int64_t kFew = 32;    // largest k whose candidates are kept sorted
 
-// Rows that lie along an inner axis are brought together so many at a time.
+// Number of rows along an inner axis that are transposed together.
 constexpr std::int64_t kColumns = 16;
 
-// A selection takes as long as some hundred comparisons: it should be worth it.
+// A selection costs some hundred comparisons, so the buffer holds several blocks beyond k.
 std::int64_t capacity_of(std::int64_t k) { return std::max(2 * k, k + 6 * kBlock); }
 
 template <class T>
@@ -108,7 +109,7 @@ class Selection {
         flip_(topk.is_largest ? Key{0} : Key{-1}),
         buffer_(buffer) {}
 
-  /// Leaves the best k in the buffer, in order.
+  /// Leaves the best k in the buffer, sorted.
   void run() {
     for (std::int64_t i = 0; i < k_; ++i) buffer_[i] = candidate(i);
     if (k_ <= kFew)
@@ -118,7 +119,7 @@ class Selection {
   }
 
  private:
-  // ~key orders the other way round.
+  // ~key reverses the order.
   Key key(std::int64_t i) const { return key_of(x_[i]) ^ flip_; }
   Candidate candidate(std::int64_t i) const { return Candidate::of(key(i), i); }
 
@@ -127,8 +128,8 @@ class Selection {
     worst_ = x_[worst.index()];
   }
 
-  // False only if no element of the block is better than the worst one. Comparisons with NaN are
-  // false, so that it says true too often then.
+  // Returns false only if no element of the block beats the worst one. Comparisons with NaN are
+  // false, so NaN may yield true without need.
   bool may_have_better(std::int64_t first, std::int64_t end) const {
     if constexpr (std::is_arithmetic_v<T>) {
       const T worst = worst_;
@@ -153,7 +154,7 @@ class Selection {
     }
   }
 
-  // Among those before `place`, which are in order; those behind move up to it.
+  // Inserts into the sorted candidates before `place`; those after the new one move up.
   void insert(const Candidate fresh, std::int64_t place) {
     for (; place > 0 && fresh < buffer_[place - 1]; --place) buffer_[place] = buffer_[place - 1];
     buffer_[place] = fresh;
@@ -201,7 +202,7 @@ class Selection {
   T worst_ = {};
 };
 
-// One row, which lies densely; its results are `inner` elements apart.
+// Selects from one contiguous row; its results have stride `inner`.
 template <class T>
 void run_row(const TopKData& topk, const T* x, T* values, std::int64_t* indices,
              std::byte* scratch) {
@@ -214,7 +215,7 @@ void run_row(const TopKData& topk, const T* x, T* values, std::int64_t* indices,
   }
 }
 
-// `count` rows next to each other along the inner axis, transposed first.
+// Selects from `count` rows adjacent along the inner axis, transposed first.
 template <class T>
 void run_columns(const TopKData& topk, const T* x, std::int64_t count, T* values,
                  std::int64_t* indices, std::byte* scratch) {
@@ -235,7 +236,7 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
   T* values = reinterpret_cast<T*>(args[2]);
   auto* indices = reinterpret_cast<std::int64_t*>(args[3]);
   if (topk.k == 0) return;
-  // A task is a row, or rows that are transposed together.
+  // A task is one row, or several rows that are transposed together.
   const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;
   const std::int64_t tasks = topk.outer * tasks_per_slice;
   const auto run_share = [&](std::int64_t share) {

@@ -24,7 +24,7 @@ std::vector<OpCase> topk_cases() {
         "neighbours are so close that a step changes their order";
     add("far_" + largest, "<largest = " + largest + ", axis = 1>", uniform({2, 300, 20}, -1, 1), 2)
         .no_gradient = "as above";
-    // The first of equal elements comes first.
+    // Among equal elements the first comes first.
     add("ties_" + largest, flags, values({1, 3, 3, 0, -0.0, 3, 1, 0}, {8}), 5).no_gradient =
         "at ties either side has a slope of its own";
     for (const DataType dtype :

@@ -5,8 +5,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Optional values that are known to be there, or not, when a model is loaded or compiled are
-// resolved: what reads one reads what it holds.
+// Optional values whose presence is known when a model is loaded or compiled are removed: their
+// consumers read the contained value.
 
 namespace onnxgrad::ops::optional_op {
 namespace {
@@ -18,7 +18,7 @@ bool makes_optional(const Node* node) {
   return node != nullptr && node->domain.empty() && node->op_type == "Optional";
 }
 
-// A tensor or a sequence may stand where an optional is read.
+// A tensor or a sequence may be given instead of an optional.
 Results lower_get_element(const Node& node, GraphBuilder& /*g*/) {
   Value* input = node.input(0);
   if (input->type.is_tensor() || input->type.kind == ir::Type::Kind::kSequence) {

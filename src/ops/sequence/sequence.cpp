@@ -9,10 +9,10 @@
 #include "ops/rules.h"
 #include "ops/sequence/sequence_gradient.h"
 
-// Sequences whose elements are known by position when a model is loaded or compiled are resolved:
-// what produces one becomes a SequenceConstruct of its elements, what reads one reads the elements.
-// No value of such a sequence is left, so the gradient is that of tensors. Others have rules
-// (sequence_gradient.h).
+// Sequences whose elements are known by position when a model is loaded or compiled are resolved: a
+// node that produces one becomes a SequenceConstruct of its elements, a node that reads one reads
+// the elements. No value of such a sequence is left, so only tensors have gradients. Other
+// sequences have gradient rules (sequence_gradient.h).
 
 namespace onnxgrad::ops::sequence_op {
 namespace {
@@ -24,7 +24,7 @@ using Results = std::optional<Values>;
 
 constexpr std::size_t kMaxElements = 4096;
 
-// The elements of a sequence; nullopt if they are not known.
+// Returns the elements of a sequence; nullopt if they are not known.
 Results elements_of(const Value* sequence) {
   if (sequence == nullptr) return std::nullopt;
   const Node* node = ir::look_through_identities(sequence)->producer;
@@ -34,7 +34,8 @@ Results elements_of(const Value* sequence) {
   return node->inputs;
 }
 
-// A position in [0, size), or [0, size] for a place to insert at; `absent` if it is not given.
+// Returns `position` in [0, size), or in [0, size] for a place to insert at; `absent` if it is not
+// given.
 std::optional<std::size_t> position_in(const Node& node, const Value* position, std::size_t size,
                                        bool insert, std::size_t absent) {
   auto place = static_cast<std::int64_t>(absent);
@@ -53,7 +54,7 @@ std::optional<std::size_t> position_in(const Node& node, const Value* position, 
   return static_cast<std::size_t>(place < 0 ? place + count : place);
 }
 
-// An empty sequence states the type of its elements.
+// Builds a SequenceConstruct; an empty sequence takes the type of its elements from `like`.
 Results make_sequence(GraphBuilder& g, const Values& elements, const Value* like) {
   if (!elements.empty()) return Values{g.op("SequenceConstruct", elements)};
   const auto& element = like->type.element;
@@ -74,12 +75,12 @@ bool have_equal_shapes(const Values& elements) {
          });
 }
 
-// A tensor in parts of `part` rows each along `axis`, of which the last may have fewer.
+// Tensor split along `axis` into parts of `part` rows each; the last part may be smaller.
 struct EqualParts {
   Value* tensor = nullptr;
   std::int64_t axis = 0;
   std::int64_t part = 1;
-  bool drops_axis = false;  // parts of one row, without their axis
+  bool drops_axis = false;  // parts of one row, with the axis removed
 };
 
 std::optional<EqualParts> equal_parts(const Value* sequence) {
@@ -97,7 +98,7 @@ std::optional<EqualParts> equal_parts(const Value* sequence) {
   return parts;
 }
 
-// The same of elements that are all parts of one Split, in order.
+// Returns the EqualParts of elements that are all outputs of one Split, in order.
 std::optional<EqualParts> equal_parts(const Values& elements) {
   const Node* node = elements.empty() ? nullptr : elements.front()->producer;
   if (node == nullptr || !node->domain.empty() || node->op_type != "Split") return {};
@@ -110,14 +111,14 @@ std::optional<EqualParts> equal_parts(const Values& elements) {
       .tensor = node->inputs[0], .axis = node->int_attribute("axis", 0), .part = sizes->front()};
 }
 
-// How many there are, int64 [1].
+// Returns the number of parts, int64 [1].
 Value* count_parts(GraphBuilder& g, const EqualParts& parts) {
   Value* rows = dim_value(g, parts.tensor, parts.axis);
   if (parts.part == 1) return rows;
   return g.div(g.add(rows, g.ints({parts.part - 1})), g.ints({parts.part}));
 }
 
-// The part at `position`, which may be negative.
+// Returns the part at `position`, which may be negative.
 Value* take_part(GraphBuilder& g, const EqualParts& parts, Value* position) {
   if (parts.drops_axis) return g.gather(parts.tensor, position, parts.axis);
   Value* place = g.reshape(g.cast(position, DataType::kInt64), std::vector<std::int64_t>{1});
@@ -129,8 +130,8 @@ Value* take_part(GraphBuilder& g, const EqualParts& parts, Value* position) {
   return g.op("Slice", {parts.tensor, start, end, g.ints({parts.axis})});
 }
 
-// What each iteration of a Loop appends to a sequence that is empty before it, stacked: a further
-// output of the Loop. nullptr: the sequence comes from something else.
+// Stacks the elements that the iterations of a Loop append to an initially empty sequence: adds an
+// output to the Loop. nullptr if `sequence` is not built that way.
 Value* collected_rows(GraphBuilder& g, const Value* sequence) {
   sequence = ir::look_through_identities(sequence);
   Node* loop = sequence->producer;
@@ -160,7 +161,7 @@ bool has_fixed_shape(const Value* value) {
          });
 }
 
-// The rows, if those of all iterations have one shape: every position is then a row.
+// Returns the stacked elements of a Loop if they all have one shape: row i is then element i.
 Value* equal_rows(GraphBuilder& g, const Value* sequence) {
   const Node* loop = ir::look_through_identities(sequence)->producer;
   if (loop == nullptr || loop->op_type != "Loop" || loop->subgraphs().size() != 1) return nullptr;
@@ -174,7 +175,7 @@ Value* equal_rows(GraphBuilder& g, const Value* sequence) {
   return is_insert ? collected_rows(g, sequence) : nullptr;
 }
 
-// With a position that is computed, a row of the stacked elements, if they have one shape.
+// SequenceAt with a computed position: takes a row of the stacked elements, if they have one shape.
 Results lower_at(const Node& node, GraphBuilder& g) {
   const Results elements = elements_of(node.input(0));
   if (const auto parts = equal_parts(node.input(0)); parts && !elements) {
@@ -227,7 +228,7 @@ Results lower_length(const Node& node, GraphBuilder& g) {
   return Values{g.int_scalar(static_cast<std::int64_t>(elements->size()))};
 }
 
-// [n, ...] becomes [..., n, ...], or, without a new axis, [..., n d, ...].
+// Reshapes [n, ...] to [..., n, ...] or, without a new axis, [..., n d, ...].
 Value* join_rows(GraphBuilder& g, Value* rows, std::int64_t axis, bool new_axis) {
   const std::size_t rank = rows->type.rank();
   std::vector<std::int64_t> perm(rank);
@@ -253,7 +254,7 @@ Results lower_collected(const Node& node, GraphBuilder& g) {
   const ir::Graph& body = *loop->subgraphs().front();
   if (place >= body.outputs.size()) return std::nullopt;
   const Node* insert = ir::look_through_identities(body.outputs[place])->producer;
-  // Parts of different sizes can be concatenated; they cannot be stacked.
+  // Parts of different sizes can be concatenated, but not stacked.
   if (insert == nullptr || insert->op_type != "SequenceInsert" || insert->inputs.size() != 2 ||
       !insert->inputs[1]->type.has_rank() || (!new_axis && !has_fixed_shape(insert->inputs[1]))) {
     return std::nullopt;
@@ -277,8 +278,8 @@ Results lower_concat(const Node& node, GraphBuilder& g) {
   return Values{g.concat(*elements, axis)};
 }
 
-// The sizes of the parts along `axis`; nullopt if they, or their number, are not known, or there
-// are more than kMaxElements.
+// Returns the sizes of the parts along `axis`; nullopt if they, or their number, are not known, or
+// if there are more than kMaxElements.
 std::optional<std::vector<std::int64_t>> split_sizes(const Node& node, std::int64_t axis) {
   const Value* split = node.input(1);
   auto given = split == nullptr ? std::vector<std::int64_t>{1} : constant_ints(split);
@@ -307,12 +308,12 @@ Results lower_split(const Node& node, GraphBuilder& g) {
   return Values{g.op("SequenceConstruct", parts)};
 }
 
-// A copy of the body for each position.
+// SequenceMap: copies the body for each position.
 Results lower_map(const Node& node, GraphBuilder& g) {
   const ir::GraphPtr body = std::get<ir::GraphPtr>(*node.find_attribute("body"));
   const Results first = elements_of(node.input(0));
   const bool fits = body->inputs.size() == node.inputs.size() &&
-                    body->outputs.size() == node.outputs.size();  // else inference says so
+                    body->outputs.size() == node.outputs.size();  // else inference reports it
   if (!fits || !first || first->empty() || first->size() * body->nodes.size() > kMaxElements) {
     return std::nullopt;
   }

@@ -9,8 +9,8 @@
 #include "opdef/packed_kind.h"
 #include "ops/kernel_support.h"
 
-// Sequences that are known when the model runs only (in a Loop): tensors of bytes, see
-// base/packed.h. Each operator unpacks what it reads and packs what it returns.
+// Kernels of sequences that exist at run time (in a Loop). They are stored as byte tensors, see
+// base/packed.h; each operator unpacks its inputs and packs its outputs.
 
 namespace onnxgrad::ops::sequence_cpu {
 namespace {
@@ -35,7 +35,7 @@ bool has_input(const DynamicCall& call, std::size_t i) {
   return i < call.inputs.size() && call.inputs[i].is_defined();
 }
 
-// The one element of input `i`.
+// Returns the only element of input `i`.
 std::int64_t number_in(const DynamicCall& call, std::size_t i) {
   const Tensor& given = call.inputs.at(i);
   if (given.num_elements() != 1) {
@@ -47,7 +47,8 @@ std::int64_t number_in(const DynamicCall& call, std::size_t i) {
   return given.to_int64s().front();
 }
 
-// Input `i`, a number in [-size, size); `insert`: size too.
+// Returns input `i` as a position in [0, size), given in [-size, size); with `insert`, `size` is
+// valid too.
 std::size_t place_in(const DynamicCall& call, std::size_t i, std::size_t size, bool insert) {
   const std::int64_t given = number_in(call, i);
   const auto count = static_cast<std::int64_t>(size);
@@ -88,13 +89,13 @@ Tensors run_length(const DynamicCall& call) {
   return {Tensor::scalar(static_cast<std::int64_t>(sequence_at(call, 0).size()))};
 }
 
-// The elements behind the first `axis` dimensions.
+// Returns the number of elements of one slice: the product of the dimensions from `axis` on.
 std::int64_t count_behind(const Tensor& tensor, std::int64_t axis) {
   return std::accumulate(tensor.dims().begin() + axis, tensor.dims().end(), std::int64_t{1},
                          std::multiplies<>());
 }
 
-// `count` elements, texts too.
+// Copies `count` elements, strings too.
 void copy_elements(const DynamicCall& call, const Tensor& from, std::int64_t first, Tensor& to,
                    std::int64_t place, std::int64_t count) {
   if (count == 0) return;
@@ -161,7 +162,7 @@ Tensors run_concat(const DynamicCall& call) {
   return {result};
 }
 
-// True if the parts add up to `size`; no sum of them is computed, which could overflow.
+// Returns true if the parts add up to `size`, without computing their sum, which could overflow.
 bool adds_up(const std::vector<std::int64_t>& parts, std::int64_t size) {
   for (const std::int64_t part : parts) {
     if (part < 0 || part > size) return false;
@@ -170,7 +171,7 @@ bool adds_up(const std::vector<std::int64_t>& parts, std::int64_t size) {
   return size == 0;
 }
 
-// The sizes of the parts of `size` rows.
+// Returns the sizes of the parts of `size` rows.
 std::vector<std::int64_t> split_sizes(const DynamicCall& call, std::int64_t size) {
   if (has_input(call, 1) && call.inputs[1].dims().rank() == 1) {
     std::vector<std::int64_t> given = call.inputs[1].to_int64s();
@@ -257,7 +258,8 @@ Tensors run_optional(const DynamicCall& call) {
 
 Tensors run_get_element(const DynamicCall& call) {
   if (kind_at(call, 0) != PackedKind::kOptionalTensor) {
-    if (kind_at(call, 0) == PackedKind::kOptionalSequence) sequence_at(call, 0);  // is it there?
+    if (kind_at(call, 0) == PackedKind::kOptionalSequence)
+      sequence_at(call, 0);  // throws if absent
     return {call.inputs.at(0)};
   }
   auto elements = base::unpack(call.inputs.at(0));

@@ -16,11 +16,11 @@ namespace {
 using opdef::VjpContext;
 using Values = std::vector<Value*>;
 
-// A builder for what is computed from the sequences themselves. Next to the node: the gradient of a
-// body then reads tensors only.
+// Returns a builder that adds nodes next to the primal node, for values computed from the sequences
+// themselves, so that the gradient of a body reads tensors only.
 GraphBuilder beside(VjpContext& ctx, GraphBuilder& g) { return g.inside(*ctx.node().graph); }
 
-// `at` + `shift` if that is negative, else `at`; constants are computed here.
+// Returns `at` + `shift` if `at` is negative, else `at`; constants are folded.
 Value* shift_if_negative(GraphBuilder& g, Value* at, std::int64_t shift) {
   if (const auto given = constant_int(at)) {
     constexpr std::int64_t kFarthest = std::numeric_limits<std::int64_t>::min() + 1;
@@ -34,7 +34,8 @@ Value* empty_sequence(GraphBuilder& g, DataType dtype) {
   return g.op("SequenceEmpty", {}, {{"dtype", static_cast<std::int64_t>(dtype)}});
 }
 
-// Zeros of the shape of `x` with no rows along `axis`, or, if it `drops_axis`, without that axis.
+// Returns zeros of the shape of `x` with no rows along `axis` or, with `drops_axis`, without that
+// axis.
 Value* filler(GraphBuilder& g, Value* x, std::int64_t axis, bool drops_axis) {
   constexpr std::int64_t kEnd = std::numeric_limits<std::int64_t>::max();
   Value* shape = g.shape_of(x);
@@ -64,8 +65,8 @@ Values sequence_at_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {opdef::element_gradient(g, ctx.input(0), ctx.input(1), ctx.cotangent(0))};
 }
 
-// dx = dy[p], ds = dy without it. A negative position, which counted from the end of s, is one
-// less in y; without a position x is the last.
+// dx = dy[p], ds = dy without element p. A negative position, counted from the end of s, is one
+// less in y; without a position x is the last element.
 Values sequence_insert_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   Value* at = ctx.input(2) == nullptr ? nullptr : shift_if_negative(g, ctx.input(2), -1);
@@ -77,7 +78,7 @@ Values sequence_insert_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
-// ds = dy with zeros for the element that was erased.
+// ds = dy with zeros inserted for the erased element.
 Values sequence_erase_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);
   Value* at = ctx.input(1);
@@ -87,7 +88,7 @@ Values sequence_erase_vjp(VjpContext& ctx, GraphBuilder& g) {
       primal.op("SequenceAt", {ctx.input(0), at == nullptr ? primal.int_scalar(-1) : at});
   Value* zero = opdef::zero_gradient(g, erased);
   if (given) {
-    // -1 is the end, -2 is before the last of what is left, and so on.
+    // Position -1 is the end, -2 is before the last remaining element, and so on.
     const std::int64_t place = *given;
     Value* before = place == -1  ? nullptr
                     : place < -1 ? g.int_scalar(place + 1)
@@ -120,7 +121,7 @@ Values concat_from_sequence_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.op("SplitToSequence", {ctx.cotangent(0), joined}, {{"axis", axis}})};
 }
 
-// dx = the joined elements of ds. Where there may be none, one is added that has no rows.
+// dx = the concatenated elements of ds. If ds may be empty, an element without rows is added.
 Values split_to_sequence_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   const std::int64_t axis = ctx.node().int_attribute("axis");
@@ -138,8 +139,8 @@ Values split_to_sequence_vjp(VjpContext& ctx, GraphBuilder& g) {
 
 namespace {
 
-// The gradient of a SequenceMap: a Loop over the positions. An iteration computes the body again
-// for its elements; it appends to the gradients of sequences and adds to those of tensors.
+// Gradient of a SequenceMap: a Loop over the positions. An iteration recomputes the body for its
+// elements; it appends to the gradients of sequences and adds to those of tensors.
 class MapGradient {
  public:
   MapGradient(VjpContext& ctx, GraphBuilder& g)
@@ -174,7 +175,7 @@ class MapGradient {
   }
 
  private:
-  // Each iteration has its own element of input `i`.
+  // Returns true if each iteration has its own element of input `i`.
   bool is_mapped(std::size_t i) const {
     return i < node_.inputs.size() && sources_[i]->type.kind == ir::Type::Kind::kSequence;
   }
@@ -214,7 +215,7 @@ class MapGradient {
     });
   }
 
-  // What an iteration has for an input of the body; nullptr for what it computes again.
+  // Returns the value of a body input in this iteration; nullptr for a value to recompute.
   Value* operand(GraphBuilder& inner, const Value* value) const {
     const auto found = std::ranges::find(body_.inputs, value);
     if (found == body_.inputs.end()) return nullptr;
@@ -225,7 +226,7 @@ class MapGradient {
     return element;
   }
 
-  // The gradient would draw other numbers.
+  // Refuses bodies with random numbers: the gradient would generate different ones.
   void check_draws(const ir::Graph& graph) const {
     for (const Node* node : graph.nodes) {
       if (opdef::draws_like_another(*node)) {

@@ -5,8 +5,8 @@
 
 #include "opdef/op_def.h"
 
-// Rules of the operators of sequences that are known when the model runs only. The gradient of a
-// sequence is a sequence of the gradients of its elements.
+// Gradient rules for sequences that are built at run time. The gradient of a sequence is a sequence
+// of the gradients of its elements.
 
 namespace onnxgrad::ops::sequence_op {
 

@@ -3,7 +3,7 @@
 namespace onnxgrad::ops_test {
 namespace sequence {
 
-// A decoder's list: each iteration appends what it computed.
+// Output list of a decoder: each iteration appends its result.
 const std::string kCollected = R"(
   none = SequenceEmpty <dtype = $D> ()
   last, rows = Loop <body = step (int64 i, bool c, $T[2, 3] h, seq($T[]) list)
@@ -16,7 +16,7 @@ const std::string kCollected = R"(
   y = ConcatFromSequence <axis = @> (rows)
   z = Mul (last, last))";
 
-// Runs over the rows of a tensor as a scripted loop does.
+// Iterates over the rows of a tensor as a scripted loop does.
 const std::string kRows = R"(
   list = SplitToSequence <axis = 1, keepdims = 0> (x)
   count = SequenceLength (list)
@@ -28,7 +28,7 @@ const std::string kRows = R"(
     next = Add (square, decayed)
   }> (count, , s0))";
 
-// A list that an iteration appends to and reads: its last element and one at a computed place.
+// List that an iteration appends to and reads: the last element and one at a computed position.
 const std::string kRead = R"(
   list = SequenceConstruct (a, b)
   all = Loop <body = step (int64 i, bool c, seq($T[]) s) => (bool d, seq($T[]) t) {
@@ -41,7 +41,7 @@ const std::string kRead = R"(
   }> (count, , list)
   y = ConcatFromSequence <axis = 0> (all))";
 
-// Its first element goes, and comes back at the end, changed.
+// The first element is erased and appended again at the end, changed.
 const std::string kTurned = R"(
   list = SplitToSequence <axis = 0, keepdims = 0> (x)
   all = Loop <body = step (int64 i, bool c, seq($T[]) s) => (bool d, seq($T[]) t) {

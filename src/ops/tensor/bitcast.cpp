@@ -1,8 +1,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// BitCast: the same bytes under another type. What it gives is not a function of the numbers that
-// changes little where they do.
+// BitCast: the same bytes under another type. Its result is not a continuous function of its input,
+// so it has no gradient.
 
 namespace onnxgrad::ops::bitcast_op {
 

@@ -4,8 +4,8 @@
 #include "ops/quantize/quantized_number.h"
 #include "ops/rules.h"
 
-// Cast and CastLike. Reading and writing convert, so the expression only applies what a conversion
-// changes: a number becomes 0 or 1 as a truth value, and a whole number as an integer.
+// Cast and CastLike. Kernels convert when they load and store, so the expression covers only the
+// rest: a cast to bool yields 0 or 1, a cast to an integer truncates.
 
 namespace onnxgrad::ops::cast_op {
 namespace {
@@ -30,13 +30,12 @@ std::int32_t cast_expression(const Node& node, const std::vector<std::int32_t>& 
   return x;
 }
 
-// dx = dy in the type of x. CastLike's second input, of which only the type matters, has gradient
-// 0.
+// dx = dy in the dtype of x. CastLike's second input, whose elements do not matter, has gradient 0.
 std::vector<Value*> cast_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.cast_like(ctx.cotangent(0), ctx.input(0))};
 }
 
-// The type to cast to is that of another value, whose elements do not matter.
+// Rewrites CastLike as a Cast to the dtype of its second input, whose elements do not matter.
 std::optional<std::vector<Value*>> lower_cast_like(const Node& node, GraphBuilder& g) {
   const DataType to = node.inputs.at(1)->dtype();
   if (to == DataType::kUndefined) return std::nullopt;
@@ -46,7 +45,7 @@ std::optional<std::vector<Value*>> lower_cast_like(const Node& node, GraphBuilde
   return {{g.op("Cast", {node.inputs[0]}, std::move(attributes))}};
 }
 
-// Integers that were quantized are read as the numbers that carry their gradient.
+// A cast of quantized integers reads the floating-point values that carry their gradient.
 std::optional<std::vector<Value*>> lower_cast(const Node& node, GraphBuilder& g) {
   const auto to = static_cast<DataType>(node.int_attribute("to"));
   const DataType from = node.inputs[0]->dtype();

@@ -14,9 +14,9 @@
 #include "ops/kernel_support.h"
 #include "ops/quantize/small_types.h"
 
-// Cast from and to the types that the element-wise kernel does not load and store: floating-point
-// numbers of 4 and 8 bits, integers of 2 and 4 bits; and from texts to numbers. Casts to texts,
-// which no plan holds, are calls of their own.
+// Cast from and to the types that the element-wise kernel does not load and store: 4-bit and 8-bit
+// floats, 2-bit and 4-bit integers; and from strings to numeric types. Casts to strings, which no
+// plan holds, are separate calls.
 
 namespace onnxgrad::ops::cast_cpu {
 namespace {
@@ -60,7 +60,8 @@ double load_plain(DataType dtype, const std::byte* data, std::int64_t i) {
   }
 }
 
-// Small values, which every integer type has as they are; fractions are cut off.
+// Stores the value of a small type, which every integer type can represent; fractions are
+// truncated.
 void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) {
   switch (dtype) {
     case DataType::kFloat64:
@@ -84,7 +85,7 @@ void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) 
       reinterpret_cast<std::int32_t*>(data)[i] = static_cast<std::int32_t>(value);
       return;
     default: {
-      // Whole numbers wrap around, as those of wider types do.
+      // Integers wrap around, as those of wider types do.
       const auto whole = static_cast<std::int64_t>(value);
       const int bits = size_bits(dtype);
       const std::int64_t low = static_cast<std::int64_t>(integer_range(dtype).low);
@@ -122,7 +123,7 @@ struct TextData {
                    .hint = "Give numbers in plain or scientific notation, INF or NaN."});
 }
 
-// A number in plain or scientific notation, INF or NaN in any case, with a sign.
+// Parses a number in plain or scientific notation, or INF or NaN in any case, with a sign.
 double read_number(const std::string& text) {
   std::string_view rest = text;
   const bool is_negative = rest.starts_with('-');
@@ -174,8 +175,8 @@ KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
   return offer;
 }
 
-// As onnxruntime writes numbers: integers and truth values (1, 0) with all digits, floating-point
-// numbers of any type with at most 8 significant digits, NaN, INF and -INF.
+// Formats numbers as onnxruntime does: integers and booleans (1, 0) with all digits, floats of any
+// type with at most 8 significant digits, NaN, INF and -INF.
 std::string text_of(double number) {
   if (std::isnan(number)) return "NaN";
   if (std::isinf(number)) return number < 0 ? "-INF" : "INF";
@@ -190,7 +191,7 @@ std::vector<Tensor> run_write_texts(const opdef::DynamicCall& call) {
   std::vector<std::string> texts;
   texts.reserve(static_cast<std::size_t>(x.num_elements()));
   for (std::int64_t i = 0; i < x.num_elements(); ++i) {
-    if (from == DataType::kInt64) {  // all digits, which a double does not have
+    if (from == DataType::kInt64) {  // all digits, which a double cannot hold
       texts.push_back(fmt::format("{}", reinterpret_cast<const std::int64_t*>(x.raw())[i]));
     } else if (from == DataType::kUint64) {
       texts.push_back(fmt::format("{}", reinterpret_cast<const std::uint64_t*>(x.raw())[i]));

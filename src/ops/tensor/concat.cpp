@@ -11,7 +11,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// The sizes of all inputs along the axis, if they are known.
+// Returns the sizes of all inputs along the axis, if they are known.
 std::optional<std::vector<std::int64_t>> known_sizes(VjpContext& ctx, std::int64_t axis) {
   std::vector<std::int64_t> sizes;
   for (std::size_t i = 0; i < ctx.num_inputs(); ++i) {
@@ -22,7 +22,7 @@ std::optional<std::vector<std::int64_t>> known_sizes(VjpContext& ctx, std::int64
   return sizes;
 }
 
-// y = [x_0, x_1, ...];  dx_i = its part of dy. Few parts are sliced, many are split off.
+// y = [x_0, x_1, ...];  dx_i = its slice of dy: by Slice for few parts, by Split for many.
 std::vector<Value*> concat_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::int64_t axis = ctx.node().int_attribute("axis");
   const std::size_t count = ctx.num_inputs();

@@ -11,7 +11,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::TensorDesc;
 
-// parts[i] copies between the whole and the part in args[part_args[i]].
+// parts[i] copies between the whole tensor and the part in args[part_args[i]].
 struct PartsData {
   std::vector<CopyPlan> parts;
   std::vector<std::size_t> part_args;
@@ -32,7 +32,7 @@ void run_split(const void* data, std::byte* const* args, const opdef::Launch&) {
   }
 }
 
-// The copy between a part of `length` rows that begins at row `start` of the whole, and the part.
+// Plans the copy between rows [start, start + length) of the whole tensor and the part.
 CopyPlan plan_part(const Dims& whole, std::size_t axis, std::int64_t start, std::int64_t length,
                    std::int64_t bytes, bool into_whole) {
   const std::int64_t inner = whole.product(axis + 1, whole.rank());
@@ -75,7 +75,7 @@ KernelOffer offer_concat(const KernelRequest& request) {
   return offer_parts(request, whole, request.inputs, lengths, /*into_whole=*/true);
 }
 
-// Lengths come from input 1, or are equal with a smaller last one.
+// The lengths of the parts come from input 1, or are equal except for a smaller last one.
 KernelOffer offer_split(const KernelRequest& request) {
   const TensorDesc& whole = request.inputs[0];
   const auto axis = static_cast<std::size_t>(

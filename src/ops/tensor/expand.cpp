@@ -13,7 +13,7 @@ std::vector<Value*> expand_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.sum_to(ctx.cotangent(0), ctx.input(0))};
 }
 
-// [r_0, d_0, r_1, d_1, ...]: the layout of the repetitions in the output.
+// Returns [r_0, d_0, r_1, d_1, ...]: the layout of the repetitions in the output.
 Value* interleaved_shape(VjpContext& ctx, GraphBuilder& g) {
   const auto repeats = constant_ints(ctx.input(1));
   const auto dims = ctx.input(0)->type.static_dims();

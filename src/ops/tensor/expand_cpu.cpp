@@ -37,7 +37,7 @@ KernelOffer offer_expand(const KernelRequest& request) {
                   "strided copy");
 }
 
-// The output's axis a is [repeats_a, dim_a].
+// Axis a of the output is viewed as [repeats_a, dim_a].
 KernelOffer offer_tile(const KernelRequest& request) {
   const std::int64_t bytes = element_bytes(request.inputs[0].dtype);
   if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);

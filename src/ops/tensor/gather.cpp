@@ -3,8 +3,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Gather, GatherElements and GatherND: picked elements. Each gradient adds dy at the positions that
-// were read, since a position may have been read several times.
+// Gather, GatherElements and GatherND. Each gradient adds dy at the positions that were read, since
+// a position may have been read several times.
 
 namespace onnxgrad::ops::gather_op {
 namespace {
@@ -13,7 +13,7 @@ using opdef::VjpContext;
 
 ir::Attribute add_reduction() { return {"reduction", std::string("add")}; }
 
-// x in [0, rank) moved to the front: [axis, 0, 1, ...] without axis.
+// Returns the axes [0, rank) with `axis` moved to the front.
 std::vector<std::int64_t> axis_first(std::int64_t axis, std::int64_t rank) {
   std::vector<std::int64_t> perm{axis};
   for (std::int64_t i = 0; i < rank; ++i) {
@@ -73,7 +73,7 @@ std::vector<Value*> gather_elements_vjp(VjpContext& ctx, GraphBuilder& g) {
           nullptr};
 }
 
-// `indices` with the batch indices before each index tuple.
+// Returns `indices` with the batch indices before each index tuple.
 Value* full_indices(VjpContext& ctx, GraphBuilder& g, std::int64_t batch_dims) {
   Value* indices = ctx.input(1);
   const auto rank = static_cast<std::int64_t>(required_rank(ctx, 1));

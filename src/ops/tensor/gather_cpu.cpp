@@ -6,7 +6,7 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-// Plain kernels of the gathering operators. Every index is checked when the step runs.
+// Reference kernels of the gathering operators. Every index is checked when the step runs.
 
 namespace onnxgrad::ops::gather_cpu {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// y [outer, indices, block] from x [outer, length, block]; block in bytes.
+// y [outer, indices, block] is gathered from x [outer, length, block]; block in bytes.
 struct GatherData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -60,7 +60,7 @@ KernelOffer offer_gather(const KernelRequest& request) {
 
 // y[i] = x[i with i_axis = indices[i]]. The output is traversed in rows along its last axis.
 struct GatherElementsData {
-  std::vector<std::int64_t> sizes;           // of the output
+  std::vector<std::int64_t> sizes;           // sizes of the output
   std::vector<std::int64_t> source_strides;  // elements; 0 along the axis
   std::int64_t axis_stride = 0;
   std::int64_t length = 0;
@@ -105,7 +105,7 @@ opdef::KernelFn choose_gather_elements(std::int64_t bytes) {
   return nullptr;
 }
 
-// Along other axes the indices may be fewer than the data, never more.
+// Along other axes there may be fewer indices than data, never more.
 void check_index_shape(const KernelRequest& request, const Dims& data, const Dims& indices,
                        std::size_t axis) {
   bool fits = indices.rank() == data.rank();
@@ -142,9 +142,9 @@ KernelOffer offer_gather_elements(const KernelRequest& request) {
 // y[b, t] = x[b, indices[b, t, :]] for b in batches, t in tuples; blocks of bytes.
 struct GatherNdData {
   std::int64_t batches = 0;
-  std::int64_t tuples = 0;                  // per batch
-  std::vector<std::int64_t> sizes;          // of the indexed axes
-  std::vector<std::int64_t> strides_bytes;  // of the indexed axes
+  std::int64_t tuples = 0;                  // number of tuples per batch
+  std::vector<std::int64_t> sizes;          // sizes of the indexed axes
+  std::vector<std::int64_t> strides_bytes;  // strides of the indexed axes
   std::int64_t batch_bytes = 0;
   std::int64_t block_bytes = 0;
   std::string node;

@@ -84,7 +84,7 @@ std::vector<ErrorCase> gather_error_cases() {
   using gather::x;
   constexpr auto kMin = static_cast<double>(std::numeric_limits<std::int64_t>::min());
   std::vector<ErrorCase> cases;
-  // As fed values and as constants, just outside and far outside.
+  // Indices just out of range and far out of range, fed and constant.
   for (const double index : {4.0, -5.0, 0x1p40, kMin}) {
     for (const bool is_constant : {false, true}) {
       const auto add = [&](const std::string& op, CaseInput data, CaseInput indices) {

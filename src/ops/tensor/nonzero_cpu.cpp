@@ -9,7 +9,7 @@ namespace {
 
 using opdef::DynamicCall;
 
-// Row-major indices of the nonzero elements (NaN is one).
+// Returns the row-major indices of the nonzero elements (NaN is one).
 std::vector<std::int64_t> nonzero_places(const Tensor& x) {
   std::vector<std::int64_t> places;
   const auto scan = [&](const auto& elements) {
@@ -26,8 +26,8 @@ std::vector<std::int64_t> nonzero_places(const Tensor& x) {
   return places;
 }
 
-// y [rank, count]: y[a, n] is the index along axis a of the n-th nonzero element. A scalar counts
-// as a tensor with one element and one axis, which ONNX does not keep: y is [0, count].
+// y [rank, count]: y[a, n] is the index along axis a of the n-th nonzero element. A scalar is read
+// as a tensor with one axis of size 1, which ONNX does not keep: y is [0, count].
 std::vector<Tensor> run_nonzero(const DynamicCall& call) {
   const Tensor& x = call.inputs.at(0);
   const std::vector<std::int64_t> places = nonzero_places(x);

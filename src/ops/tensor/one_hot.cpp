@@ -4,13 +4,14 @@
 namespace onnxgrad::ops::one_hot_op {
 namespace {
 
-// y = values[1] where the index along the new axis is the given one, else values[0];
-// dvalues = [sum of dy elsewhere, sum of dy there]. Indices and depth are discrete.
+// y = values[1] where the position along the new axis equals the index, else values[0]; dvalues =
+// [sum of the other dy, sum of dy at the indices]. Indices and depth are discrete.
 std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   if (!ctx.needs(2)) return {};
   Value* dy = ctx.cotangent(0);
   Value* off_on = g.constant(Tensor::from(std::vector<double>{0, 1}, Dims{2}));
-  // The size of the new axis is known where the depth, which may be of any type, is not.
+  // The new axis may have a known size even if the depth, which may be of any type, is not
+  // constant.
   const std::int64_t axis = ctx.node().int_attribute("axis");
   const auto known = known_dim(dy, axis);
   Value* depth = known ? g.int_scalar(*known) : g.squeeze(dim_value(g, dy, axis), {0});

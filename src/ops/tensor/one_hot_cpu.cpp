@@ -11,14 +11,14 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// y [outer, depth, inner] from indices [outer, inner].
+// y [outer, depth, inner] is computed from indices [outer, inner].
 struct OneHotData {
   std::int64_t outer = 0;
   std::int64_t depth = 0;
   std::int64_t inner = 0;
 };
 
-// The position of an index in [0, depth), or -1 if it is out of range.
+// Returns the position of an index in [0, depth), or -1 if it is out of range.
 template <class Index>
 std::int64_t hot_place(Index index, std::int64_t depth) {
   if constexpr (std::is_floating_point_v<Index>) {

@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Pad: y is x with elements added before and after along axes (removed if a pad is negative).
+// Pad: y is x with elements added before and after along axes (removed for negative pads).
 
 namespace onnxgrad::ops::pad_op {
 namespace {
@@ -12,7 +12,7 @@ using opdef::VjpContext;
 
 Value* negated(GraphBuilder& g, Value* pads) {
   auto numbers = constant_ints(pads);
-  // -2^63 has no negative; such a node is refused before it runs.
+  // -2^63 cannot be negated; such a node is refused before it runs.
   if (!numbers || std::ranges::count(*numbers, std::numeric_limits<std::int64_t>::min()) > 0) {
     return g.neg(pads);
   }
@@ -36,7 +36,7 @@ std::vector<Value*> constant_vjp(VjpContext& ctx, GraphBuilder& g) {
   return gradients;
 }
 
-// Other modes: what was copied into the padding flows back to where it came from.
+// Other modes: the gradient of the padding is added at the elements it was copied from.
 std::vector<Value*> pad_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (ctx.node().string_attribute("mode") == "constant") return constant_vjp(ctx, g);
   std::vector<Value*> inputs = ctx.node().inputs;

@@ -7,8 +7,8 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-// Pad. "constant" fills the output and copies what is kept; the other modes compute, for each
-// axis, which element of the input an element of the output comes from.
+// Pad. Mode "constant" fills the output and copies the kept elements; the other modes compute, for
+// each axis, the input index of each output index.
 
 namespace onnxgrad::ops::pad_cpu {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// The pads of all axes (zero where not named).
+// Pads of all axes (zero if not named).
 struct Pads {
   std::vector<std::int64_t> before;
   std::vector<std::int64_t> after;
@@ -99,17 +99,18 @@ KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::
                   "strided copy");
 }
 
-// Where element `i` (counted from the first kept one, so negative in the padding) comes from.
+// Returns the input index of output index `i`, counted from the first kept one, so negative in the
+// padding.
 std::int64_t origin(const std::string& mode, std::int64_t i, std::int64_t dim) {
   if (mode == "edge") return std::clamp<std::int64_t>(i, 0, dim - 1);
   if (mode == "wrap") return ((i % dim) + dim) % dim;
-  const std::int64_t period = std::max<std::int64_t>(2 * (dim - 1), 1);  // reflect
+  const std::int64_t period = std::max<std::int64_t>(2 * (dim - 1), 1);  // mode "reflect"
   const std::int64_t phase = ((i % period) + period) % period;
   return phase < dim ? phase : period - phase;
 }
 
 struct MappedData {
-  std::vector<std::vector<std::int64_t>> origins;  // per axis, in bytes of the input
+  std::vector<std::vector<std::int64_t>> origins;  // per axis: byte offsets of the input
   std::int64_t element_bytes = 0;
   std::size_t output_arg = 0;
 };
@@ -144,7 +145,7 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   const Dims& to = request.outputs[0].dims;
   const std::vector<std::int64_t> strides = dense_strides(from.values());
   MappedData data{.origins = {}, .element_bytes = bytes, .output_arg = request.inputs.size()};
-  const bool is_empty = to.num_elements() == 0;  // its axes may be of any size
+  const bool is_empty = to.num_elements() == 0;  // its axes may have any size
   if (is_empty) data.origins.emplace_back();
   for (std::size_t i = 0; i < from.rank() && !is_empty; ++i) {
     if (from[i] == 0 && to[i] > 0) {
@@ -172,7 +173,7 @@ KernelOffer offer_pad(const KernelRequest& request) {
   if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   const auto pads = read_pads(request);
   if (!pads) return KernelOffer::decline("the pads are not known before the step runs");
-  // Bounds before any arithmetic: the output's shape is the sum, so both are of its size at most.
+  // Checks the pads before any arithmetic: no pad exceeds the larger of input and output size.
   const Dims& from = request.inputs[0].dims;
   const Dims& to = request.outputs[0].dims;
   for (std::size_t i = 0; i < from.rank(); ++i) {

@@ -13,7 +13,7 @@ std::vector<Value*> reshape_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.reshape(ctx.cotangent(0), shape_value(g, ctx.input(0)))};
 }
 
-// The axes as a list: Unsqueeze takes one number of rank 0 as well in onnxruntime, Squeeze does
+// Returns the axes as a list: in onnxruntime, Unsqueeze also takes a scalar of rank 0, Squeeze does
 // not.
 Value* axes_list(VjpContext& ctx, GraphBuilder& g) {
   Value* axes = ctx.input(1);
@@ -31,7 +31,7 @@ std::vector<Value*> unsqueeze_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.op("Squeeze", {ctx.cotangent(0), axes_list(ctx, g)})};
 }
 
-// True where the shapes before and after are known to be the same.
+// Returns true if the shapes before and after are known to be equal.
 bool keeps_shape(const Node& node) {
   const auto before = node.inputs[0]->type.static_dims();
   return before && before == node.outputs[0]->type.static_dims();

@@ -17,8 +17,8 @@ using opdef::KernelRequest;
 struct ReverseData {
   std::int64_t times = 0;
   std::int64_t batch = 0;
-  std::int64_t time_bytes = 0;   ///< from one time to the next
-  std::int64_t batch_bytes = 0;  ///< from one sequence to the next
+  std::int64_t time_bytes = 0;   ///< stride of the time axis
+  std::int64_t batch_bytes = 0;  ///< stride of the batch axis
   std::int64_t block_bytes = 0;
   int threads = 1;
   std::string node;

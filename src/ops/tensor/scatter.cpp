@@ -4,15 +4,15 @@
 #include "ops/rules.h"
 
 // ScatterElements and ScatterND: y = x with `updates` written to, added to, multiplied into or
-// compared with the elements at `indices`. Both have one rule, in terms of the scatter itself and
-// of the operator that picks elements at the same indices.
+// compared with the elements at `indices`. Both have one rule, in terms of the scatter operator
+// itself and the gather operator with the same indices.
 
 namespace onnxgrad::ops::scatter_op {
 namespace {
 
 using opdef::VjpContext;
 
-// The two operators over the same indices.
+// Gather and scatter operators with the same indices.
 class Places {
  public:
   Places(VjpContext& ctx, GraphBuilder& g) : node_(ctx.node()), g_(g) {}
@@ -36,7 +36,8 @@ class Places {
   GraphBuilder& g_;
 };
 
-// y = updates where one was written, else x;  dx = dy where none was, dupdates = dy there.
+// y = updates where one was written, else x;  dx = dy where none was written, dupdates = dy
+// gathered at the indices.
 std::vector<Value*> overwrite_vjp(VjpContext& ctx, GraphBuilder& g, const Places& places) {
   Value* dy = ctx.cotangent(0);
   std::vector<Value*> gradients(3, nullptr);
@@ -47,7 +48,7 @@ std::vector<Value*> overwrite_vjp(VjpContext& ctx, GraphBuilder& g, const Places
   return gradients;
 }
 
-// y = x + sum of updates;  dx = dy, dupdates = dy there.
+// y = x + sum of updates;  dx = dy, dupdates = dy gathered at the indices.
 std::vector<Value*> add_vjp(VjpContext& ctx, const Places& places) {
   Value* dy = ctx.cotangent(0);
   return {dy, nullptr, ctx.needs(2) ? places.pick(dy) : nullptr};
@@ -60,8 +61,8 @@ std::vector<Value*> multiply_vjp(VjpContext& ctx, GraphBuilder& g, const Places&
   Value* zero = g.scalar_like(dy, 0);
   Value* one = g.scalar_like(dy, 1);
   struct Factors {
-    Value* is_zero;  // as a number
-    Value* safe;     // 1 instead of 0
+    Value* is_zero;  // 1 where zero, else 0
+    Value* safe;     // 1 in place of 0
   };
   const auto factors = [&](Value* v) -> Factors {
     Value* is_zero = g.equal(v, zero);
@@ -82,7 +83,7 @@ std::vector<Value*> multiply_vjp(VjpContext& ctx, GraphBuilder& g, const Places&
   return gradients;
 }
 
-// y = max (or min) of x and updates; those equal to y share dy equally.
+// y = max (or min) of x and updates; all that are equal to y receive an equal part of dy.
 std::vector<Value*> extremum_vjp(VjpContext& ctx, GraphBuilder& g, const Places& places) {
   Value* dy = ctx.cotangent(0);
   Value* y = ctx.output(0);

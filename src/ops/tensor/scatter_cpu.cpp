@@ -6,7 +6,7 @@
 #include "ops/kernel_support.h"
 #include "ops/tensor/strided_copy.h"
 
-// Plain kernels of the scattering operators: copy the data, then apply the updates in order
+// Reference kernels of the scattering operators: copy the data, then apply the updates in order
 // (the result is the same on every run; the last of several overwriting updates wins). Every index
 // is checked when the step runs.
 
@@ -22,7 +22,7 @@ struct Overwrite {
     return update;
   }
 };
-// Integers wrap around.
+// Unsigned type for integers, which wrap around.
 template <class T>
 using Arithmetic =
     std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<T>>;
@@ -59,7 +59,7 @@ void copy_data(const std::byte* data, std::byte* y, std::int64_t bytes) {
 
 // y[i with i_axis = indices[i]] gets updates[i]; updates are traversed in rows along the last axis.
 struct ScatterElementsData {
-  std::vector<std::int64_t> sizes;           // of the updates
+  std::vector<std::int64_t> sizes;           // sizes of the updates
   std::vector<std::int64_t> target_strides;  // elements; 0 along the axis
   std::int64_t axis_stride = 0;
   std::int64_t length = 0;
@@ -110,8 +110,8 @@ void run_scatter_elements(const void* data, std::byte* const* args, const opdef:
 // y[indices[t, :]] gets block t of the updates.
 struct ScatterNdData {
   std::int64_t tuples = 0;
-  std::vector<std::int64_t> sizes;    // of the indexed axes
-  std::vector<std::int64_t> strides;  // of the indexed axes, elements
+  std::vector<std::int64_t> sizes;    // sizes of the indexed axes
+  std::vector<std::int64_t> strides;  // strides of the indexed axes, elements
   std::int64_t block = 0;             // elements
   std::int64_t data_bytes = 0;
   std::string node;
@@ -154,7 +154,7 @@ opdef::KernelFn choose_operation(const std::string& reduction) {
   return Form::template kFn<T, Smaller>;
 }
 
-// Overwriting needs only the size of an element.
+// Offers a kernel that overwrites, which needs only the size of an element.
 template <class Form>
 opdef::KernelFn choose(const std::string& reduction, DataType dtype) {
   const std::int64_t bytes = element_bytes(dtype);

@@ -55,7 +55,7 @@ void add_nd(std::vector<OpCase>& cases) {
   add("one", "", x({1}), at({0}, {1, 1}), {1});
 }
 
-// Factors that are zero: one among the data, one among the updates, two at one place.
+// Zero factors: one in the data, one in the updates, two at one position.
 void add_zeros(std::vector<OpCase>& cases) {
   cases.push_back({.name = "elements_mul_zeros",
                    .model = "y = ScatterElements <axis = 0, reduction = \"mul\"> "

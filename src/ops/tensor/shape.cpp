@@ -3,8 +3,8 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Constant, Shape and Size, which follow from attributes and types, and the operators that make
-// tensors from shapes and numbers.
+// Constant, Shape and Size, which follow from attributes and types, and the operators that create
+// tensors from shapes and scalars.
 
 namespace onnxgrad::ops::shape_op {
 namespace {
@@ -52,7 +52,7 @@ std::optional<Tensor> constant_from_attributes(const Node& node) {
 }
 
 // y_i = start + i delta for i below (limit - start) / delta;  dstart = sum dy, ddelta = sum i dy;
-// the limit only determines their number, which depends on the values and not on types.
+// the limit only determines the number of elements, which depends on data, not on types.
 std::vector<Value*> range_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dy = ctx.cotangent(0);  // [n]; start and delta are [] or [1]
   const auto sum_for = [&g](Value* v, const Value* number) {

@@ -6,7 +6,7 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// Plain kernels of the operators that make tensors from shapes and numbers.
+// Reference kernels of the operators that create tensors from shapes and scalars.
 
 namespace onnxgrad::ops::shape_cpu {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// The whole output is known at plan time.
+// Output that is a constant at plan time.
 struct NumbersData {
   std::vector<std::int64_t> numbers;
 };
@@ -40,7 +40,7 @@ KernelOffer offer_size(const KernelRequest& request) {
   return prepared(run_numbers, NumbersData{{request.inputs[0].dims.num_elements()}}, "size");
 }
 
-// y = one element, everywhere.
+// y = one value, in every element.
 struct FillData {
   std::array<std::byte, 16> element = {};
   std::int64_t element_bytes = 0;
@@ -126,14 +126,14 @@ KernelOffer offer_eye(const KernelRequest& request) {
       {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .hint = hint});
 }
 
-// max(ceil((limit - start) / delta), 0) elements, as defined by ONNX.
+// Returns max(ceil((limit - start) / delta), 0), the number of elements as defined by ONNX.
 template <class T>
 std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
   const T start = call.inputs.at(0).data<T>()[0];
   const T limit = call.inputs.at(1).data<T>()[0];
   const T delta = call.inputs.at(2).data<T>()[0];
   if (delta == 0) refuse_range(call, "the step is zero", "Give a delta that is not 0.");
-  // Whole numbers below 2^63 divide exactly enough in extended precision.
+  // Extended precision is exact enough to divide integers below 2^63.
   const long double steps =
       std::ceil((static_cast<long double>(limit) - static_cast<long double>(start)) /
                 static_cast<long double>(delta));

@@ -53,7 +53,7 @@ void add_constants(std::vector<OpCase>& cases) {
                    .inputs = {uniform({3, 3}, -1, 1)}});
 }
 
-// Constants become initializers; y shows their values.
+// Constant nodes become initializers; y shows their values.
 void add_constant_nodes(std::vector<OpCase>& cases) {
   const auto add = [&cases](std::string name, const std::string& constant) {
     cases.push_back(

@@ -13,7 +13,7 @@ namespace {
 
 using opdef::VjpContext;
 
-// The axes cut by a slice without gaps, with their starts; nullopt if something is not known.
+// Axes cut by a slice of step 1, with their starts; nullopt if something is not known.
 struct Cut {
   std::vector<std::int64_t> axes;
   std::vector<std::int64_t> starts;
@@ -40,7 +40,8 @@ std::optional<Cut> dense_cut(VjpContext& ctx) {
   return cut;
 }
 
-// The number of elements before the slice, int64 [1]: the start, from the end if negative, clamped.
+// Returns the number of elements before the slice, int64 [1]: the start, from the end if negative,
+// clamped.
 Value* begin_value(GraphBuilder& g, Value* x, std::int64_t axis, std::int64_t start) {
   if (const auto dim = known_dim(x, axis)) {
     return g.ints({std::clamp<std::int64_t>(start < 0 ? start + *dim : start, 0, *dim)});
@@ -57,7 +58,7 @@ Value* padded(VjpContext& ctx, GraphBuilder& g, const Cut& cut) {
   Value* x = ctx.input(0);
   std::vector<Value*> before;
   std::vector<Value*> after;
-  std::vector<std::int64_t> numbers;  // all of them, if they are known
+  std::vector<std::int64_t> numbers;  // all pads, if they are known
   for (std::size_t i = 0; i < cut.axes.size(); ++i) {
     Value* begin = begin_value(g, x, cut.axes[i], cut.starts[i]);
     const auto dim = known_dim(x, cut.axes[i]);
@@ -65,7 +66,7 @@ Value* padded(VjpContext& ctx, GraphBuilder& g, const Cut& cut) {
     before.push_back(begin);
     if (dim && size) {
       const auto skipped = constant_int(begin);
-      ONNXGRAD_ASSERT(skipped.has_value());  // known, since the size along the axis is
+      ONNXGRAD_ASSERT(skipped.has_value());  // known, since the size along the axis is known
       after.push_back(g.ints({*dim - *size - *skipped}));
     } else {
       Value* rest = g.sub(dim_value(g, x, cut.axes[i]), begin);

@@ -21,8 +21,8 @@ void run_slice(const void* data, std::byte* const* args, const opdef::Launch&) {
   run_copy(slice.copy, args[0], args[slice.output_arg]);
 }
 
-// The first element of a slice along an axis of `dim` elements, with ONNX's clamping. Nothing
-// overflows: dim + start and dim - 1 stay in range for every start.
+// Returns the first element of a slice along an axis of `dim` elements, with ONNX's clamping.
+// Nothing overflows: dim + start and dim - 1 stay in range for every start.
 std::int64_t first_element(std::int64_t start, std::int64_t step, std::int64_t dim) {
   const std::int64_t from_front = start < 0 ? start + dim : start;
   return step > 0 ? std::clamp<std::int64_t>(from_front, 0, dim)
@@ -59,7 +59,7 @@ KernelOffer offer_slice(const KernelRequest& request) {
     if (to[axis] == 0) continue;
     const std::int64_t stride = copy.source_strides[axis];
     copy.source_offset += first_element((*starts)[i], steps[i], from[axis]) * stride;
-    // A single element is never stepped from; the product of a huge step could overflow.
+    // A single element needs no stride; the product with a huge step could overflow.
     copy.source_strides[axis] = to[axis] == 1 ? 0 : stride * steps[i];
   }
   return prepared(run_slice, SliceData{plan_copy(copy, request.threads), request.inputs.size()},

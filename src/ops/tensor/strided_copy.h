@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-// The one loop behind Transpose, Slice, Expand, Concat, Split, Pad and Tile: a copy between two
-// strided views of the same sizes. All decisions are made once, in plan_copy.
+// Strided copy between two views of the same sizes: the loop behind Transpose, Slice, Expand,
+// Concat, Split, Pad and Tile. All decisions are made once, in plan_copy.
 
 namespace onnxgrad::ops {
 
@@ -22,7 +22,7 @@ struct CopyRequest {
   std::int64_t target_offset = 0;
 };
 
-/// A copy as it will run: axes merged if both sides allow, innermost runs as blocks of bytes.
+/// Planned copy: axes merged where both sides allow, innermost runs as blocks of bytes.
 struct CopyPlan {
   struct Axis {
     std::int64_t size = 1;
@@ -34,17 +34,17 @@ struct CopyPlan {
   std::int64_t source_offset = 0;  // bytes
   std::int64_t target_offset = 0;  // bytes
   bool is_tiled = false;           // the last two axes are a transposition
-  int threads = 1;                 // which share the outermost axis
+  int threads = 1;                 // that split the outermost axis
 };
 
-/// `threads` at most, fewer if there is little to copy.
+/// Plans a copy on at most `threads` threads, on fewer if there is little to copy.
 CopyPlan plan_copy(const CopyRequest& request, int threads = 1);
 
-/// target[i] = source[i] over all elements of the views. The views are inside the two buffers and
+/// Copies target[i] = source[i] for all elements of the views, which lie inside the two buffers and
 /// do not overlap.
 void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target);
 
-/// Row-major strides, in elements.
+/// Returns the row-major strides, in elements.
 std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims);
 
 }  // namespace onnxgrad::ops

@@ -14,10 +14,10 @@ namespace {
 
 using Axis = CopyPlan::Axis;
 
-constexpr std::int64_t kThreadBytes = 1 << 17;  // that a thread has at least
+constexpr std::int64_t kThreadBytes = 1 << 17;  // minimum per thread
 constexpr std::int64_t kTile = 16;              // rows and columns of a transposed tile
 
-// Axes of size 1 are dropped; two neighbours that both sides traverse evenly are merged.
+// Drops axes of size 1 and merges two adjacent axes that both sides traverse with one stride.
 std::vector<Axis> merge_axes(const CopyRequest& request) {
   std::vector<Axis> merged;
   for (std::size_t i = 0; i < request.sizes.size(); ++i) {
@@ -39,8 +39,8 @@ std::vector<Axis> merge_axes(const CopyRequest& request) {
 
 bool is_element(std::int64_t bytes) { return bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8; }
 
-// If the target is dense along its last axis and the source along another one, that axis comes
-// second to last, and both are traversed in tiles that stay in the L1 cache.
+// If the target is dense along its last axis and the source along another one, that axis becomes
+// the second to last, and both are traversed in tiles that stay in the L1 cache.
 bool arrange_tiles(CopyPlan& plan) {
   if (plan.axes.size() < 2 || !is_element(plan.block_bytes)) return false;
   if (plan.axes.back().target_stride != plan.block_bytes) return false;
@@ -81,8 +81,8 @@ void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
     });
     return;
   }
-  constexpr std::int64_t kAhead = 2;       // blocks: the hardware does not predict where they lie
-  constexpr std::int64_t kLongest = 4096;  // within one it does
+  constexpr std::int64_t kAhead = 2;       // prefetch distance in blocks
+  constexpr std::int64_t kLongest = 4096;  // longer blocks are left to the hardware prefetcher
   for (std::int64_t i = 0; i < axis.size; ++i) {
     const std::byte* from = source + i * axis.source_stride;
     for (std::int64_t line = 0; line < block_bytes && block_bytes <= kLongest; line += 64) {
@@ -92,7 +92,7 @@ void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
   }
 }
 
-// With SIMD, as numbers of that size.
+// Transposes with SIMD; Number is a type of the size of an element.
 template <class Number>
 void transpose_numbers(const std::byte* source, std::byte* target, const Axis& rows,
                        const Axis& columns) {
@@ -154,7 +154,7 @@ CopyPlan plan_copy(const CopyRequest& request, int threads) {
 
 namespace {
 
-// `count` elements of the outermost axis.
+// Copies `count` indices of the outermost axis.
 void copy_some(const CopyPlan& plan, std::int64_t count, const std::byte* source,
                std::byte* target) {
   const auto axis_at = [&](std::size_t i) {

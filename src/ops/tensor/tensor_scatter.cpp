@@ -1,15 +1,15 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// TensorScatter: present = past with update[b, :, i, :] at place start_b + i of the axis, start_b
-// being write_indices[b], or 0; modulo the size of the axis if the mode is circular.
+// TensorScatter: present = past with update[b, :, i, :] at position start_b + i of the axis, where
+// start_b is write_indices[b], or 0; modulo the size of the axis if the mode is circular.
 
 namespace onnxgrad::ops::tensor_scatter_op {
 namespace {
 
 using opdef::VjpContext;
 
-// dpast = dpresent with zeros where the update went;
+// dpast = dpresent with zeros at the updated positions;
 // dupdate[b, :, i, :] = dpresent[b, :, start_b + i, :].
 std::vector<Value*> tensor_scatter_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
@@ -27,7 +27,7 @@ std::vector<Value*> tensor_scatter_vjp(VjpContext& ctx, GraphBuilder& g) {
              {{"axis", given}, {"mode", std::string(is_circular ? "circular" : "linear")}});
   }
   if (ctx.needs(1)) {
-    // [b, 1.., i, 1..] spread over the update.
+    // Reshapes to [b, 1.., i, 1..] and expands to the shape of the update.
     const auto column = [&](Value* numbers, std::int64_t at) {
       std::vector<std::int64_t> shape(static_cast<std::size_t>(rank), 1);
       shape[static_cast<std::size_t>(at)] = -1;

@@ -28,7 +28,7 @@ struct TensorScatterData {
 std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts, std::int64_t b) {
   const std::int64_t start = task.has_starts ? starts[b] : 0;
   if (task.is_circular) return (start % task.length + task.length) % task.length;
-  if (start < 0 || start > task.length - task.count) {  // a sum could overflow
+  if (start < 0 || start > task.length - task.count) {  // their sum could overflow
     throw DataError({.what = "write index " + std::to_string(start) + " for " +
                              std::to_string(task.count) + " of " + std::to_string(task.length) +
                              " places, in " + task.node,

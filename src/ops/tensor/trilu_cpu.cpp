@@ -20,7 +20,8 @@ struct TriluData {
   std::size_t output_arg = 1;
 };
 
-// Row i keeps columns [i + k, columns) or [0, i + k + 1); k is clamped to where it still matters.
+// Row i keeps columns [i + k, columns) or [0, i + k + 1); k is clamped to the range where it
+// matters.
 void run_trilu(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& t = *static_cast<const TriluData*>(data);
   const std::int64_t given = t.has_k ? *reinterpret_cast<const std::int64_t*>(args[1]) : 0;

@@ -4,8 +4,8 @@
 namespace onnxgrad::ops::unique_op {
 namespace {
 
-// y = x at `indices`, the first places of what differs: along the axis, or of the flat x;
-// dx = dy there, 0 elsewhere.
+// y = x at `indices`, the first occurrences of distinct slices along the axis or of distinct
+// elements of the flat x;  dx = dy at those positions, 0 elsewhere.
 std::vector<Value*> unique_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* indices = ctx.require_output(1);

@@ -10,9 +10,9 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// The items that are compared are single elements, or slices along the axis: x is [outer, items,
-// inner], and item i has the outer * inner elements x[:, i, :]. Items are sorted by their numbers,
-// equal ones by place; the first of each group stands for it.
+// Compared items are single elements, or slices along the axis: x is [outer, items, inner], and
+// item i has the outer * inner elements x[:, i, :]. Items are sorted by value, equal ones by
+// position; the first of each group represents it.
 
 namespace onnxgrad::ops::unique_cpu {
 namespace {
@@ -26,12 +26,12 @@ struct Items {
 };
 
 struct Groups {
-  std::vector<std::int64_t> first;    // place of the first item of each group
-  std::vector<std::int64_t> inverse;  // of each item, its group
+  std::vector<std::int64_t> first;    // position of the first item of each group
+  std::vector<std::int64_t> inverse;  // the group of each item
   std::vector<std::int64_t> sizes;
 };
 
-// Numbers in order, then NaN, all of which count as equal.
+// Orders values, then NaN; all NaN are equal.
 template <class T>
 bool comes_before(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, base::Float16> || std::is_same_v<T, base::Bfloat16>) {
@@ -83,7 +83,7 @@ Groups find_groups(const T* x, const Items& items, bool is_sorted) {
         static_cast<std::int64_t>(groups.first.size()) - 1;
   }
   if (is_sorted) return groups;
-  // In the order of first places.
+  // Orders the groups by first occurrence.
   std::vector<std::int64_t> by_place(groups.first.size());
   std::iota(by_place.begin(), by_place.end(), 0);
   std::ranges::sort(by_place, {},
