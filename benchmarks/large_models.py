@@ -5,9 +5,8 @@
     benchmarks/large_models.py --docs docs/benchmarks.md
 
 An earlier build that took part as `--extra "before=..."` gets a column. Of PyTorch the faster
-layout of images counts, eager and compiled apart. Further tables, of what took part:
-`precision="bf16"` beside PyTorch's autocast (`--peers onnxgrad-bf16,torch-bf16,torch-bf16-cl`), and
-large products by MKL (`--peers onnxgrad-mkl`).
+layout of images counts, eager and compiled apart. A further table, if they took part:
+`precision="bf16"` beside PyTorch's autocast (`--peers onnxgrad-bf16,torch-bf16,torch-bf16-cl`).
 """
 
 from __future__ import annotations
@@ -41,11 +40,6 @@ HEAD = [
 
 HALF_HEAD = [
     "workload", "now, ms", "PyTorch, ms", "now / PyTorch", "float32 / bf16: ours", "PyTorch's",
-]  # fmt: skip
-
-MKL_HEAD = [
-    "workload", "own kernels, ms", "MKL, ms", "MKL / own", "PyTorch, ms", "own / PyTorch",
-    "MKL / PyTorch", "goal",
 ]  # fmt: skip
 
 Pair = tuple[float | None, float | None]  # with one thread, with two
@@ -138,22 +132,6 @@ def half_row(results: report.Results, name: str) -> list[str]:
     ]
 
 
-def mkl_row(results: report.Results, name: str) -> list[str]:
-    own = milliseconds(results, name, ("onnxgrad",))
-    by_mkl = milliseconds(results, name, ("onnxgrad-mkl",))
-    eager = milliseconds(results, name, ("torch-eager", "torch-eager-cl"))
-    return [
-        name,
-        pair(three_digits, own),
-        pair(three_digits, by_mkl),
-        pair(two_decimals, quotient(by_mkl, own)),
-        pair(three_digits, eager),
-        pair(two_decimals, quotient(own, eager)),
-        pair(two_decimals, quotient(by_mkl, eager)),
-        pair(two_decimals, GOALS[name]) if name in GOALS else "",
-    ]
-
-
 def table_of(
     peer: str, head: list[str], make: Callable[[report.Results, str], list[str]],
     results: report.Results,
@@ -178,7 +156,6 @@ def main() -> None:
     texts = {
         "large models": table(results),
         "bfloat16 beside PyTorch": table_of("onnxgrad-bf16", HALF_HEAD, half_row, results),
-        "products by MKL": table_of("onnxgrad-mkl", MKL_HEAD, mkl_row, results),
     }
     for mark, text in texts.items():
         print(text)

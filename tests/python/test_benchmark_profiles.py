@@ -104,23 +104,3 @@ def test_large_models_beside_the_faster_pytorch(load: Callable[[str], ModuleType
         "w4_cnn", "11.9 / -", "8.00 / 4.44", "20.0 / 10.0", "0.40 / 0.44", "0.40 / 0.42", "- / -",
         "1.80, 2.00", "0.25 / 0.75, 0.75 / 0.75", "59, 700",
     ]  # fmt: skip
-
-
-def test_products_by_mkl(load: Callable[[str], ModuleType]) -> None:
-    def answer(milliseconds: float) -> dict[str, Any]:
-        return {"setup": 0.1, "first_step": 0.1, "runs": [{"s": 0.1 * milliseconds, "rss_mb": 90}]}
-
-    one = {"onnxgrad": answer(4), "onnxgrad-mkl": answer(3), "torch-eager": answer(6)}
-    results = {
-        "threads": ["1"],
-        "workloads": {"w3_mlp784": {"1": one}, "w4_cnn": {"1": {"onnxgrad": answer(5)}}},
-    }
-    module = load("large_models")
-    rows = module.table_of("onnxgrad-mkl", module.MKL_HEAD, module.mkl_row, results).split("\n")[2:]
-    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row] == [
-        [
-            "w3_mlp784", "4.00 / -", "3.00 / -", "0.75 / -", "6.00 / -", "0.67 / -", "0.50 / -",
-            "0.65 / 0.65",
-        ]
-    ]  # fmt: skip
-    assert module.table_of("onnxgrad-bf16", module.HALF_HEAD, module.half_row, results) == ""

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
-#include "device/blas.h"
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/gemm_split.h"
@@ -88,17 +86,6 @@ bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
   return spec.n / (by_rows ? 1 : spec.threads) >= least * target.lanes && reads_strips(target);
 }
 
-/// Whether a library was chosen and suits the product: what it does besides multiplying, above all
-/// packing, should not take long beside that.
-bool suits_blas(const GemmSpec& spec) {
-  constexpr std::int64_t kLeast = 32;
-  constexpr std::int64_t kLeastWork = std::int64_t{1} << 21;
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  const auto [least, most] = std::minmax({spec.m, spec.n, spec.k});
-  return least >= kLeast && most <= kMost && spec.m * spec.n >= kLeastWork / spec.k &&
-         spec.a_row_length == 0 && has_few_addends(spec) && blas() != nullptr;
-}
-
 bool can_split(const GemmSpec& spec) {
   return !spec.b_is_packed && spec.dtype == DataType::kFloat32 &&
          (spec.a_row_length == 0 || spec.a_source) && has_few_addends(spec) &&
@@ -155,11 +142,9 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   if (spec.choice != GemmChoice::kBest) {
     const bool cannot = (spec.choice == GemmChoice::kDots &&
                          (a_is_transposed || spec.more[0] != GemmStart::kZero)) ||
-                        (spec.choice == GemmChoice::kBlas && !suits_blas(spec)) ||
                         (spec.choice == GemmChoice::kSplit && !can_split(spec));
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
-  if (suits_blas(spec)) return GemmChoice::kBlas;
   if (suits_split(spec)) return GemmChoice::kSplit;
   const bool adds_more = spec.more[0] != GemmStart::kZero;  // dots do not
   if (!a_is_transposed && !adds_more && dots_cost(spec, target) < tiles_cost(spec, target)) {

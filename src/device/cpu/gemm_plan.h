@@ -5,12 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/blas.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
 
-// What prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp, gemm_split.cpp and
-// gemm_blas.cpp read.
+// The plan of a product, which prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp
+// and gemm_split.cpp read.
 
 namespace onnxgrad::device {
 
@@ -98,7 +97,7 @@ struct GemmPlan {
   bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
   bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
 
-  // Blocked, and by a library: sizes of the blocks and bytes of one thread's scratch.
+  // Blocked: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
@@ -113,7 +112,6 @@ struct GemmPlan {
   bool sums_columns = false;
   std::int64_t sums_offset = 0;  ///< bytes into a thread's scratch: doubles, then T, [n] each
   std::int64_t thread_scratch = 0;
-  const Blas* blas = nullptr;
   const SplitTarget* split = nullptr;
   std::int64_t whole_bytes = 0;  ///< split: of the operand that threads do not share
 };
@@ -197,14 +195,8 @@ std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);
 
-/// The same for products by a library.
-template <class T>
-std::int64_t plan_blas(GemmPlan<T>& plan);
-
-template <class T>
-void run_blas(const void* data, const GemmOperands& operands);
-
-/// The same for products of parts (gemm_split.h).
+/// Sets what the driver of products of parts (gemm_split.h) needs; returns the scratch bytes of all
+/// threads.
 std::int64_t plan_split(GemmPlan<float>& plan);
 void run_split(const void* data, const GemmOperands& operands);
 
