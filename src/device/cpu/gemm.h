@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/cpu/gemm_source.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/dtype.h"
 
 // Dense matrix products for kernels: prepare_gemm computes everything about a product that is known
@@ -65,6 +66,7 @@ struct GemmSpec {
   /// C is not stored: each part of it goes to GemmOperands::finished while it is in the cache.
   /// Only where can_hand_over().
   bool hands_over = false;
+  CpuOptions cpu = {};
 };
 
 /// Complete elements of C.

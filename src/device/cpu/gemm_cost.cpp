@@ -89,7 +89,7 @@ bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
 bool can_split(const GemmSpec& spec) {
   return !spec.b_is_packed && spec.dtype == DataType::kFloat32 &&
          (spec.a_row_length == 0 || spec.a_source) && has_few_addends(spec) &&
-         split_target() != nullptr;
+         split_target(spec.cpu) != nullptr;
 }
 
 /// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:

@@ -195,8 +195,8 @@ std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);
 
-/// Sets what the driver of products of parts (gemm_split.h) needs; returns the scratch bytes of all
-/// threads.
+/// Sets what the driver of products of parts (gemm_split.h) needs besides the target; returns the
+/// scratch bytes of all threads.
 std::int64_t plan_split(GemmPlan<float>& plan);
 void run_split(const void* data, const GemmOperands& operands);
 

@@ -89,8 +89,8 @@ struct SplitTarget {
   void (*end)() = nullptr;
 };
 
-/// nullptr if this processor has none.
-const SplitTarget* split_target();
+/// nullptr: products of float32 are not those of parts.
+const SplitTarget* split_target(const CpuOptions& options);
 
 }  // namespace onnxgrad::device
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 #include "ir/builder.h"
 #include "ops/testing/conv_layers.h"
 #include "ops/testing/kernel_run.h"
@@ -98,7 +98,7 @@ TEST(ConvKernels, OfHalvesAgree) {
   }
 }
 
-void compare_tiles() {
+void compare_tiles(const device::CpuOptions& cpu) {
   // Even and odd numbers of channels, of pixels, of blocks of them; padding of each side by itself,
   // strides with and without windows' overlap, dilation; one row, three axes; several units.
   const std::vector<Layer> layers = {
@@ -131,6 +131,7 @@ void compare_tiles() {
     for (const int threads : {1, 2, 3}) {
       const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
         call.threads = threads;
+        call.cpu = &cpu;
         EXPECT_TRUE(compare_halves(std::move(call), std::move(images), DataType::kBfloat16,
                                    "bfloat16 tiles"));
       };
@@ -149,7 +150,7 @@ void compare_tiles() {
 }
 
 /// The three computations of layers at random, with channels enough for tiles.
-void compare_random_tiles(int count) {
+void compare_random_tiles(int count, const device::CpuOptions& cpu) {
   base::PhiloxStream stream(23, base::RandomUse::kOperator, 0);
   int compared = 0;
   for (int i = 0; i < count; ++i) {
@@ -175,6 +176,7 @@ void compare_random_tiles(int count) {
     const Tensor dy = random_tensor(kFloat, layer.y, 3);
     const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
       call.threads = 1 + i % 4;
+      call.cpu = &cpu;
       if (compare_halves(std::move(call), std::move(images), DataType::kBfloat16,
                          "bfloat16 tiles")) {
         ++compared;
@@ -189,17 +191,16 @@ void compare_random_tiles(int count) {
 }
 
 TEST(ConvKernels, OfBfloat16AsTilesAgree) {
-  if (!device::cpu_has_amx()) {
+  if (device::amx_target() == nullptr) {
     GTEST_SKIP() << "this processor has no AMX; the next test emulates it";
   }
-  compare_tiles();
-  compare_random_tiles(100);
+  compare_tiles({});
+  compare_random_tiles(100, {});
 }
 
 TEST(ConvKernels, OfBfloat16AsEmulatedTilesAgree) {
-  const device::EmulatedAmx emulated;
-  compare_tiles();
-  compare_random_tiles(60);
+  compare_tiles(device::with_emulated_amx());
+  compare_random_tiles(60, device::with_emulated_amx());
 }
 
 TEST(ConvKernels, OfFloat16TakeFloat32WeightsOnly) {
