@@ -24,8 +24,7 @@
 // if there are no other steps, there is no block. Or the receiver gets the whole block, and reads
 // whole rows of what it updates (GemmPlan::hands_over_blocks). Operands of another type
 // (GemmSpec::a_source) are converted: a block of A before its panels, which find it in place, B as
-// it is packed. Where steps have enough multiply-adds, blocks go strip by strip instead of panel by
-// panel (gemm_sweep.cpp).
+// it is packed.
 
 namespace onnxgrad::device {
 namespace {
@@ -232,20 +231,14 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   const std::int64_t first_column = column;
   const std::int64_t panels = split_.wide_count + split_.narrow_count;
   if (plan_.a_source) convert_a(row, rows, k);
-  std::int64_t p = 0;
-  if (can_sweep()) {
-    sweep(block, column, next);
-    p = split_.wide_count;
-    column += p * columns_of(0);
-  }
   GemmTile<T> tile = begin_tile();
-  const bool packs_a = plan_.packs_a && has_strip_tiles() && p < split_.wide_count;
+  const bool packs_a = plan_.packs_a && has_strip_tiles() && split_.wide_count > 0;
   const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
   const bool can_pack = packs_a && has_packing_tiles(packed);
   const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
   if (packs_a_first) pack_a(k, row, packed);
-  T* c = plan_.hands_over ? c_ + (column - first_column) : c_ + row * plan_.n + column;
-  for (; p < panels; ++p) {
+  T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
+  for (std::int64_t p = 0; p < panels; ++p) {
     const std::int64_t width = columns_of(p);
     const int vectors = static_cast<int>(width / plan_.target->lanes);
     const bool in_strips = packs_a && p < split_.wide_count;
@@ -533,7 +526,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   });
 }
 
-template class BlockedGemm<float>;  // but for what gemm_sweep.cpp defines
+template class BlockedGemm<float>;
 template class BlockedGemm<double>;
 template void run_blocked<float>(const void* data, const GemmOperands& operands);
 template void run_blocked<double>(const void* data, const GemmOperands& operands);

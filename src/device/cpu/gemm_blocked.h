@@ -76,22 +76,7 @@ std::int64_t converted_lines(const GemmPlan<T>& plan) {
   return plan.b_source && plan.transpose_b ? kSourceLines * kSourceSteps : 0;
 }
 
-/// Whether blocks can be traversed strip by strip (gemm_sweep.cpp): where tiles have so many
-/// multiply-adds in a step that they need not find a panel of B in the L1 cache. A B that is packed
-/// for all numbers of rows has wider panels.
-template <class T>
-bool has_sweeping_tiles(const GemmPlan<T>& plan) {
-  const auto& packing = plan.target->strip[static_cast<int>(GemmStripA::kRows)][0];
-  return plan.packs_a && !plan.b_is_packed && packing[plan.target->strip_rows - 1] != nullptr;
-}
-
-/// Whether they are. Few rows go panel by panel, each of which stays in the L1 cache.
-template <class T>
-bool sweeps(const GemmPlan<T>& plan) {
-  return has_sweeping_tiles(plan) && !plan.packs_in_turn;
-}
-
-/// Of a block.
+/// Columns of a block, at most.
 template <class T>
 std::int64_t most_columns(const GemmPlan<T>& plan) {
   return plan.packs_a ? kBlockNOfStrips : kBlockN;

@@ -11,8 +11,7 @@
 
 namespace onnxgrad::device {
 
-/// One thread's part of a blocked product: gemm_blocked.cpp has its loops over blocks and over the
-/// panels of one, gemm_sweep.cpp those over strips of A.
+/// One thread's part of a blocked product: its loops over blocks and over the panels of one.
 template <class T>
 class BlockedGemm {
  public:
@@ -69,16 +68,6 @@ class BlockedGemm {
   void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
   void set_end();
-
-  struct Sweep;
-  bool can_sweep() const;
-  void sweep(const Block& block, std::int64_t column, const Block& next);
-  std::int64_t sweep_strips(const Sweep& sweep, std::int64_t row, std::int64_t count, int height);
-  void sweep_strip(const Sweep& sweep, const GemmTile<T>& begin, const Progress& strips,
-                   int height);
-  bool find_b(const Sweep& sweep, std::int64_t p, bool can_pack, GemmTile<T>& tile);
-  void set_sweep_ahead(const Sweep& sweep, std::int64_t below, const Progress& of_strips,
-                       const Progress& of_block);
 
   std::int64_t columns_of(std::int64_t p) const {
     return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *

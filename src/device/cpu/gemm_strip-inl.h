@@ -64,28 +64,21 @@ class StripTile {
       unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
         unrolled<kVectors>([&](auto v) ONNXGRAD_INLINE_LAMBDA { sum[i][v] = hn::Zero(D()); });
       });
-      const BlockPlace at = begin(block);
-      touched_.begin(tile_, at);
+      begin(block);
+      touched_.begin(tile_, block * kRows);
       for (std::int64_t left = tile_.steps; left > 0; left -= kGemmChunk) {
         if (tile_.extras != nullptr) ahead.fetch_part();
         add_chunk(sum, left);
       }
-      end.finish(sum, tile_, at);
+      end.finish(sum, tile_, block * kRows);
     }
   }
 
   /// Finds the operands of a block.
-  HWY_INLINE BlockPlace begin(std::int64_t block) {
-    const GemmExtras<T>* extras = tile_.extras;
+  HWY_INLINE void begin(std::int64_t block) {
     b_ = tile_.b;
-    if constexpr (kPacksB) panel_ = extras->packed_b;
-    if (kPacksB || extras == nullptr || extras->b_block == 0) {
-      begin_a(tile_.a + block * tile_.a_block);
-      return {.row = block * kRows};
-    }
-    b_ += block * extras->b_block;
-    begin_a(tile_.a);
-    return {.column = block * kVectors * kLanes, .start = block * extras->start_block};
+    if constexpr (kPacksB) panel_ = tile_.extras->packed_b;
+    begin_a(tile_.a + block * tile_.a_block);
   }
 
   HWY_INLINE void begin_a(const T* a) {

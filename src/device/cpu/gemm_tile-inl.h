@@ -107,7 +107,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
         }
       }
     }
-    end.finish(sum, tile, {.row = block * kRows});
+    end.finish(sum, tile, block * kRows);
   }
 }
 

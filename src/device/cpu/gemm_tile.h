@@ -55,10 +55,6 @@ struct GemmExtras {
   /// and a panel.
   T* packed_a = nullptr;
   T* packed_b = nullptr;
-  /// Not 0: blocks are side by side, not one below the other; tiles of strips that pack no B only.
-  /// From one block's panel to the next one's, and the same of `start`.
-  std::ptrdiff_t b_block = 0;
-  std::ptrdiff_t start_block = 0;
 };
 
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
