@@ -4,7 +4,6 @@
 #include <cstring>
 #include <iterator>
 #include <type_traits>
-#include <utility>
 
 #include "device/cpu/gemm_blocked_run.h"
 #include "device/cpu/threads.h"
@@ -16,9 +15,7 @@
 // tile, for all panels. While a block is computed, tiles fetch what is packed and read for the next
 // one (GemmExtras::ahead). With strips, each panel is packed when its first tiles need it; if there
 // is only one block of rows and a panel is small, always in the same place, and all of its tiles
-// find it in the L1 cache. Where an instruction set has such tiles (GemmTarget::strip),
-// what is packed costs no pass of its own: those of the first panel multiply A in place and pack
-// it, the first of each panel does so with B. If blocks of C are handed over, B is kept packed for
+// find it in the L1 cache. If blocks of C are handed over, B is kept packed for
 // all k and the loop over k is inside that over rows: a block of C is complete before the next one
 // begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
 // if there are no other steps, there is no block. Or the receiver gets the whole block, and reads
@@ -234,31 +231,21 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   GemmTile<T> tile = begin_tile();
   const bool packs_a = plan_.packs_a && has_strip_tiles() && split_.wide_count > 0;
   const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
-  const bool can_pack = packs_a && has_packing_tiles(packed);
-  const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
-  if (packs_a_first) pack_a(k, row, packed);
+  if (packs_a) pack_a(k, row, packed);
   T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
   for (std::int64_t p = 0; p < panels; ++p) {
     const std::int64_t width = columns_of(p);
     const int vectors = static_cast<int>(width / plan_.target->lanes);
-    const bool in_strips = packs_a && p < split_.wide_count;
-    a_is_packed_ = in_strips && (p > 0 || packs_a_first);
+    a_is_packed_ = packs_a && p < split_.wide_count;
     if (a_is_packed_) {
       tile.a = packed_a_;
       tile.a_row = 1;
     } else {
       set_a_in_place(tile, k, row);
     }
-    InPlace in_place;
-    if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
     T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
     if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
-      const std::int64_t count = std::min(width, first_column + columns_ - column);
-      if (in_strips && can_pack && can_pack_b() && count == width) {
-        in_place.b = b_at(column, k);
-      } else {
-        pack_panels(k, column, count, width, panel);
-      }
+      pack_panels(k, column, std::min(width, first_column + columns_ - column), width, panel);
     }
     tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
     tile.b_step = width;
@@ -273,11 +260,11 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
       set_panel_ahead(block, column + width, p + 1, panel + width * steps_);
     }
     extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
-    const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
+    const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
     if (plan_.hands_over && is_last_ && !plan_.hands_over_blocks) {
-      hand_over(tile, split, in_place);
+      hand_over(tile, split);
     } else {
-      run_panel(tile, split, in_place);
+      run_panel(tile, split);
     }
     column += width;
     c += width;
@@ -408,7 +395,7 @@ void BlockedGemm<T>::set_end() {
 
 /// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
 template <class T>
-void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPlace in_place) {
+void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles;
   const std::int64_t columns = tile.b_step - plan_.target->lanes + tile.tail;
   const GemmExtras<T> whole = extras_;
@@ -430,9 +417,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPl
       tile.blocks = std::min(together, blocks - i);
       tile.c = handed_over_;
       fetch_share(tile.blocks);
-      run_tiles(fn, tile, height, in_place);
-      in_place.b = nullptr;
-      if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);
+      fn(tile);
       operands_.finished(operands_.context, {.c = handed_over_,
                                              .c_row = tile.c_row,
                                              .row = tile.row,
@@ -447,46 +432,16 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPl
 }
 
 template <class T>
-void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place) {
+void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.blocks = rows.big_count;
   set_height(tile, rows.big);
-  run_tiles(rows.big_fn, tile, rows.big, in_place);
+  rows.big_fn(tile);
   if (rows.small_count == 0) return;
   skip_tiles(tile, rows.big_count, rows.big);
-  if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * strip_size(rows.big);
-  in_place.b = nullptr;
   extras_.ahead_rows = 0;
   tile.blocks = rows.small_count;
   set_height(tile, rows.big - 1);
-  run_tiles(rows.small_fn, tile, rows.big - 1, in_place);
-}
-
-/// Tiles of `height` rows, one below the other, by `fn` if nothing is in place. The first one
-/// packs B.
-template <class T>
-void BlockedGemm<T>::run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height,
-                               const InPlace& in_place) {
-  const GemmStripA a = strip_of(plan_.transpose_a, in_place.a_to == nullptr);
-  const auto& packing = plan_.target->strip[static_cast<int>(a)];
-  GemmTile<T> now = tile;
-  extras_.packed_a = in_place.a_to;
-  if (in_place.b != nullptr) {
-    extras_.packed_b = const_cast<T*>(tile.b);
-    const std::int64_t ahead_rows = std::exchange(extras_.ahead_rows, 0);
-    now.b = in_place.b;
-    now.b_step = plan_.n;
-    now.blocks = 1;
-    packing[1][height - 1](now);
-    if (tile.blocks == 1) return;
-    extras_.ahead_rows = ahead_rows;
-    skip_tiles(now, 1, height);
-    if (in_place.a_to != nullptr) extras_.packed_a += strip_size(height);
-    now.b = tile.b;
-    now.b_step = tile.b_step;
-    now.blocks = tile.blocks - 1;
-  }
-  if (in_place.a_to != nullptr) fn = packing[0][height - 1];
-  fn(now);
+  rows.small_fn(tile);
 }
 
 template <class T>

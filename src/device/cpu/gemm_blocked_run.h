@@ -35,12 +35,6 @@ class BlockedGemm {
     bool packs_b = false;  ///< no block before needed them
   };
 
-  /// What the tiles of a panel find in place and pack while they multiply.
-  struct InPlace {
-    T* a_to = nullptr;     // of the next tile; nullptr: A is packed
-    const T* b = nullptr;  // nullptr: B is packed
-  };
-
   /// Tiles [at, at + count) of `all`, and what is fetched meanwhile.
   struct Progress {
     std::int64_t at = 0, count = 0, all = 0;
@@ -63,9 +57,8 @@ class BlockedGemm {
   bool has_strip_tiles() const;
   void set_height(GemmTile<T>& tile, int height) const;
   void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPlace in_place);
-  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place);
-  void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place);
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split);
+  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
   void set_end();
 
@@ -110,29 +103,12 @@ class BlockedGemm {
     tile.a_step = plan_.transpose_a ? a_line_ : 1;
   }
 
-  /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
-  /// part of a line that the tile before has left.
-  bool can_read_in_place() const {
-    constexpr std::int64_t kPage = 4096 / sizeof(T);
-    return !plan_.transpose_a || a_line_ % kPage != 0;
-  }
-
-  /// Whether tiles of these heights pack what is in place.
-  bool has_packing_tiles(const RowSplit<T>& rows) const {
-    const auto& tiles = plan_.target->strip[static_cast<int>(GemmStripA::kRows)][1];
-    return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
-           (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
-  }
-
-  /// Whether tiles can pack B.
-  bool can_pack_b() const { return !plan_.transpose_b && !plan_.b_source; }
-
   /// The tiles of packed rows.
   RowSplit<T> strips(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
     const auto form = static_cast<int>(strip_of(plan_.transpose_a));
     if (split_.wide == target.strip_vectors) {
-      return split_rows(rows, target.strip[form][0], target.strip_rows);
+      return split_rows(rows, target.strip[form], target.strip_rows);
     }
     return split_rows(rows, target.wide_strip[form], target.max_rows[split_.wide - 1]);
   }

@@ -41,11 +41,8 @@ constexpr double kStreamedBytes = 1024 * 1024;
 constexpr std::int64_t kStreamedColumns = 512;
 // At least this many rows, or columns, must use what has been packed.
 constexpr double kPackedRows = 32;
-// Vectors of columns, at least, that use what has been packed of A. Tiles of 512 bits pack steps of
-// a transposed A while they multiply: that pays from two panels on (two threads, Emerald Rapids:
-// 128x128x2048 206 and 235 GFLOP/s).
+// Vectors of columns, at least, that use what has been packed of A.
 constexpr std::int64_t kPackedVectors = 8;
-constexpr std::int64_t kPackedVectors512 = 4;
 
 template <class T>
 bool has_vectors_of_512_bits(const GemmTarget<T>& target) {
@@ -65,25 +62,23 @@ bool is_intel() {
 #endif
 }
 
-/// Whether rows of A are read from strips. With vectors of less than 512 bits always: a load of A
-/// goes with fewer multiply-adds, and of strips a step takes the fewest instructions (Zen 3, one
-/// thread, in place and in strips: 1024x3072x768 57 and 54 ms; 3072x768x1024, A transposed, 77 and
-/// 55). With 512 bits never on AMD's processors, where packing costs 0 to 5 %; always on Intel's,
-/// which do two multiply-adds per cycle, and wait for panels of B from the L2 cache (Emerald
-/// Rapids, GFLOP/s: 146 and 162; 135 and 165). The sums have the same bits.
+/// Whether A is packed into panels. With vectors of less than 512 bits always: a load of A goes
+/// with fewer multiply-adds, and from a packed panel a step takes the fewest instructions. With 512
+/// bits never on AMD's processors, where packing costs more than it brings; always on Intel's,
+/// which do two multiply-adds per cycle, and wait for panels of B from the L2 cache. The sums have
+/// the same bits.
 template <class T>
 bool reads_strips(const GemmTarget<T>& target) {
   return !has_vectors_of_512_bits(target) || is_intel();
 }
 
-/// The same, if enough columns use them.
+/// Whether A is packed into panels that enough columns use.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
   // Threads that share columns pack all rows each.
   const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
-  const bool packs_steps = spec.transpose_a && has_vectors_of_512_bits(target);
-  const std::int64_t least = packs_steps ? kPackedVectors512 : kPackedVectors;
-  return spec.n / (by_rows ? 1 : spec.threads) >= least * target.lanes && reads_strips(target);
+  return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
+         reads_strips(target);
 }
 
 bool can_split(const GemmSpec& spec) {

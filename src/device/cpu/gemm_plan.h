@@ -165,9 +165,8 @@ template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
-/// The kind of strips that A becomes, or where it is in place before.
-inline GemmStripA strip_of(bool transposed, bool is_packed = true) {
-  if (!is_packed) return transposed ? GemmStripA::kSteps : GemmStripA::kRows;
+/// The order of elements in packed panels of A.
+inline GemmStripA strip_of(bool transposed) {
   return transposed ? GemmStripA::kStepStrip : GemmStripA::kRowStrip;
 }
 
