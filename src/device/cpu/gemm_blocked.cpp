@@ -11,15 +11,14 @@
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
-// A's block are traversed, and A's block, which is read in place or packed into strips as high as a
-// tile, for all panels. While a block is computed, tiles fetch what is packed and read for the next
-// one (GemmExtras::ahead). With strips, each panel is packed when its first tiles need it; if there
-// is only one block of rows and a panel is small, always in the same place, and all of its tiles
-// find it in the L1 cache. If blocks of C are handed over, B is kept packed for
-// all k and the loop over k is inside that over rows: a block of C is complete before the next one
-// begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
-// if there are no other steps, there is no block. Or the receiver gets the whole block, and reads
-// whole rows of what it updates (GemmPlan::hands_over_blocks). Operands of another type
+// A's block are traversed, and A's block, which is read in place or packed into panels (strips) as
+// high as a tile, for all panels of B. While a block is computed, tiles prefetch the operands of
+// the next one (GemmExtras::ahead). With a packed A, each panel of B is packed when its first tiles
+// need it; if there is only one block of rows and a panel is small, always at the same address, and
+// all of its tiles find it in the L1 cache. If C has a consumer (GemmOperands::finished), B is kept
+// packed for all k and the loop over k is inside that over rows: a block of C is complete before
+// the next one begins. Its last steps go to a buffer of a few tiles, which the consumer finds in
+// the L1 cache; if there are no other steps, there is no block. Operands of another type
 // (GemmSpec::a_source) are converted: a block of A before its panels, which find it in place, B as
 // it is packed.
 
@@ -60,7 +59,7 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
   if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
   if (!plan.hands_over) return;
   handed_over_ = rest;
-  c_ = handed_over_ + handed_over_elements(plan);
+  c_ = handed_over_ + consumed_elements(plan);
   c_row_ = plan.block_n;
 }
 
@@ -261,7 +260,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     }
     extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
     const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
-    if (plan_.hands_over && is_last_ && !plan_.hands_over_blocks) {
+    if (plan_.hands_over && is_last_) {
       hand_over(tile, split);
     } else {
       run_panel(tile, split);
@@ -269,13 +268,6 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     column += width;
     c += width;
   }
-  if (!plan_.hands_over_blocks || !is_last_) return;
-  operands_.finished(operands_.context, {.c = c_,
-                                         .c_row = c_row_,
-                                         .row = row,
-                                         .rows = rows,
-                                         .column = first_column,
-                                         .columns = columns_});
 }
 
 /// The share of panels in what is packed for the next block.
@@ -365,7 +357,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
     set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
     return set_end();
   }
-  if (!is_last_ || plan_.hands_over_blocks) {
+  if (!is_last_) {
     extras_.touched_row = c_row_;
     extras_.touched_size = sizeof(T);
     extras_.touched[0] = tile.c - row * c_row_ - column;
@@ -393,10 +385,11 @@ void BlockedGemm<T>::set_end() {
   extras_.touched[extras_.touched_count++] = extras_.scales;
 }
 
-/// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
+/// Runs a few tiles at a time: the rows that their consumer reads are prefetched into the L1 cache
+/// meanwhile.
 template <class T>
 void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
-  const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles;
+  const std::int64_t together = consumed_tiles(plan_);
   const std::int64_t columns = tile.b_step - plan_.target->lanes + tile.tail;
   const GemmExtras<T> whole = extras_;
   const std::int64_t tiles = split.big_count + split.small_count;

@@ -101,10 +101,9 @@ struct GemmPlan {
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
-  bool hands_over_blocks = false;  ///< whole, from the L2 cache, instead of a few tiles at a time
-  bool packs_a = false;            ///< as strips of a tile's rows
-  bool packs_in_turn = false;      ///< each panel of B before its tiles, instead of a block
-  bool b_is_packed = false;        ///< all of B, in the panels of `columns`
+  bool packs_a = false;        ///< as strips of a tile's rows
+  bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
+  bool b_is_packed = false;    ///< all of B, in the panels of `columns`
   /// Of A and B in memory, if these are converted; and from row to row of A there.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
