@@ -5,8 +5,7 @@
 
 namespace onnxgrad::device {
 
-struct AmxTarget;    // cpu/amx_target.h
-struct SplitTarget;  // cpu/gemm_split.h
+struct AmxTarget;  // cpu/amx_target.h
 
 /// Products by this processor's AMX; nullptr: the processor, or the system, has none. Asks the
 /// system for permission, once. Thread-safe.
@@ -15,6 +14,10 @@ const AmxTarget* amx_target();
 /// Parts of the processor that kernels may use. An engine has them, and each request a copy.
 struct CpuOptions {
   const AmxTarget* amx = amx_target();  ///< nullptr: none; tests pass AmxTargets of their own
+  /// Whether it computes float32 too (cpu/gemm_split.h), on which the bits of results depend.
+  bool amx_for_float32 = true;
+
+  bool computes_float32_by_amx() const { return amx != nullptr && amx_for_float32; }
 };
 
 /// The options of a request: of one that has none, all of the processor.

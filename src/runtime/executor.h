@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/cpu_options.h"
 #include "device/device.h"
 #include "ir/builder.h"
 #include "ir/graph.h"
@@ -38,6 +39,8 @@ struct Engine {
   device::Device& device = device::default_device();
   /// The CPU's, for what is computed when a plan is made; nullptr: same as `kernels`.
   const opdef::KernelRegistry* host_kernels = nullptr;
+  /// What kernels on the CPU may use of it.
+  device::CpuOptions cpu = {};
 
   const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
 };
@@ -53,7 +56,8 @@ struct ExecutorOptions {
   /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
   /// recently used ones.
   std::size_t max_cached_plans = 64;
-  bool fuse = true;  ///< false: one kernel per node, for debugging
+  bool fuse = true;                            ///< false: one kernel per node, for debugging
+  std::optional<device::CpuOptions> cpu = {};  ///< instead of the engine's
   /// For an executor that is only run by run_keeping() or run_owning(): the block of memory,
   /// numbered from 0, that each of outputs() is computed into.
   std::vector<std::size_t> output_blocks = {};

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/gemm_split.h"
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/threads.h"
 
@@ -320,7 +320,7 @@ PreparedGemm prepare(const GemmSpec& spec) {
       return finish(run_blocked<T>, plan->packs_a ? "strips" : "blocked");
     case GemmChoice::kSplit:
       if constexpr (std::is_same_v<T, float>) {
-        plan->split = split_target(spec.cpu);
+        plan->split = &spec.cpu.amx->split;
         prepared.scratch_bytes = plan_split(*plan);
         return finish(run_split, "split");
       }

@@ -9,7 +9,6 @@
 
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/gemm_split.h"
 
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
 // each implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
@@ -84,7 +83,7 @@ bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
 bool can_split(const GemmSpec& spec) {
   return !spec.b_is_packed && spec.dtype == DataType::kFloat32 &&
          (spec.a_row_length == 0 || spec.a_source) && has_few_addends(spec) &&
-         split_target(spec.cpu) != nullptr;
+         spec.cpu.computes_float32_by_amx();
 }
 
 /// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:

@@ -89,9 +89,6 @@ struct SplitTarget {
   void (*end)() = nullptr;
 };
 
-/// nullptr: products of float32 are not those of parts.
-const SplitTarget* split_target(const CpuOptions& options);
-
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_GEMM_SPLIT_H_

@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <atomic>
 
-#include "device/amx.h"
 #include "device/cpu/amx-inl.h"
 #include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_split.h"
@@ -14,22 +12,6 @@
 // GCC 12 says so of its own intrinsics, whose result has no bits of the operand that they leave
 // undefined.
 #pragma GCC diagnostic ignored "-Wuninitialized"
-
-namespace onnxgrad::device {
-namespace {
-
-std::atomic<bool> is_used = true;
-
-}  // namespace
-
-void use_amx_for_float32(bool on) { is_used = on; }
-bool uses_amx_for_float32() { return split_target({}) != nullptr; }
-
-const SplitTarget* split_target(const CpuOptions& options) {
-  return is_used && options.amx != nullptr ? &options.amx->split : nullptr;
-}
-
-}  // namespace onnxgrad::device
 
 #if ONNXGRAD_HAS_AMX
 

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/memory_budget.h"
-#include "device/amx.h"
 #include "device/cpu/gemm.h"
 #include "device/testing/emulated_amx.h"
 #include "device/testing/gemm_checks.h"
@@ -97,14 +96,12 @@ TEST(GemmSplit, FourAddendsAreForOthers) {
 }
 
 TEST(GemmSplit, CanBeSwitchedOff) {
-  const CpuOptions cpu = with_emulated_amx();
-  use_amx_for_float32(false);
-  EXPECT_FALSE(uses_amx_for_float32());
+  CpuOptions cpu = with_emulated_amx();
+  cpu.amx_for_float32 = false;
+  EXPECT_FALSE(cpu.computes_float32_by_amx());
   EXPECT_EQ(prepare_gemm({.m = 128, .n = 128, .k = 128, .cpu = cpu}).label.find("split"),
             std::string::npos);
   EXPECT_EQ(prepare_gemm(split(cpu, 128, 128, 128)).label.find("split"), std::string::npos);
-  use_amx_for_float32(true);
-  EXPECT_EQ(uses_amx_for_float32(), amx_target() != nullptr);
 }
 
 TEST(GemmSplit, ProductsOfAllShapes) {

@@ -28,6 +28,11 @@ ir::Node complete_node(const ir::Node& node);
 /// How many threads the options ask for, at least 1. Throws: OptionError.
 int thread_count(const EngineOptions& options);
 
+/// Whether executor_options() lets products of float32 use AMX from now on, where there is one.
+/// Thread-safe.
+void use_amx_for_float32(bool on);
+bool amx_computes_float32();
+
 /// The engine options for an executor. Throws: OptionError; DeviceError (unknown device,
 /// listing the available ones).
 runtime::ExecutorOptions executor_options(const EngineOptions& options);
