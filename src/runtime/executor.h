@@ -36,7 +36,7 @@ struct Engine {
   const opdef::KernelRegistry& kernels;
   /// onnx_io::make_type_inferer
   std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
-  device::Device& device = device::default_device();
+  device::Device& device = device::cpu();
   /// The CPU's, for what is computed when a plan is made; nullptr: same as `kernels`.
   const opdef::KernelRegistry* host_kernels = nullptr;
   /// What kernels on the CPU may use of it.

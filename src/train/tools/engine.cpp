@@ -21,9 +21,16 @@ namespace {
 /// The public switch, which is one of the process (onnxgrad/amx.h).
 std::atomic<bool> amx_for_float32 = true;
 
+device::Device*& builtin_device() {
+  static device::Device* device = &device::cpu();
+  return device;
+}
+
 device::CpuOptions cpu_options() { return {.amx_for_float32 = amx_for_float32}; }
 
 }  // namespace
+
+void set_builtin_device(device::Device& device) { builtin_device() = &device; }
 
 void use_amx_for_float32(bool on) { amx_for_float32 = on; }
 bool amx_computes_float32() { return cpu_options().computes_float32_by_amx(); }
@@ -39,8 +46,10 @@ const runtime::Engine& builtin_engine() {
     ops::register_builtin_cpu_kernels(registry);
     return registry;
   }();
-  static const runtime::Engine engine{
-      .ops = ops, .kernels = kernels, .make_inferer = onnx_io::make_type_inferer};
+  static const runtime::Engine engine{.ops = ops,
+                                      .kernels = kernels,
+                                      .make_inferer = onnx_io::make_type_inferer,
+                                      .device = *builtin_device()};
   return engine;
 }
 

@@ -14,6 +14,9 @@ namespace onnxgrad::train {
 /// Thread-safe.
 const runtime::Engine& builtin_engine();
 
+/// For tests, before the first builtin_engine(): its device, instead of device::cpu().
+void set_builtin_device(device::Device& device);
+
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
