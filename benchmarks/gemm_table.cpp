@@ -4,8 +4,7 @@
 // median, in brackets, has what the others on the machine cost each implementation.
 //
 //   onnxgrad_gemm_table [seconds per product and implementation, default 0.2] [part of a name]
-//                       [BLAS library: "mkl", "openblas" or a path, or "none"] [MB of a ring]
-//                       [threads, default 1]
+//                       [path of a BLAS library, or "none"] [MB of a ring] [threads, default 1]
 //
 // With a ring, each product takes the next operands of so many that they come from beyond the L2
 // cache, as in a step; its median counts.
@@ -17,12 +16,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/memory_budget.h"
-#include "device/blas.h"
+#include "blas_library.h"
 #include "device/cpu/gemm.h"
 #include "operand_ring.h"
 
@@ -102,17 +102,22 @@ constexpr Shape kShapes[] = {
     {3072, 768, 1024, "TN"},
 };
 
-constexpr GemmChoice kChoices[] = {
-    GemmChoice::kTiles, GemmChoice::kDots, GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
-    GemmChoice::kSplit, GemmChoice::kBlas, GemmChoice::kBest};
+constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
+                                   GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
+                                   GemmChoice::kSplit,   GemmChoice::kBest};
+
+using onnxgrad::benchmarks::BlasLibrary;
 
 template <class T>
 using Ring = onnxgrad::benchmarks::OperandRing<T>;
 
-/// One product by one implementation.
+constexpr double kUpdateFactor = -1e-9;
+
+/// One product by one implementation, or by a library.
 template <class T>
 class Product {
  public:
+  Product(const Shape& shape, const BlasLibrary& library) : shape_(shape), library_(&library) {}
   Product(const Shape& shape, GemmChoice choice, int threads) {
     const std::string form = shape.form;
     const bool updates = form.size() > 2;
@@ -124,7 +129,7 @@ class Product {
                                         .transpose_a = form[0] == 'T',
                                         .transpose_b = form[1] == 'T',
                                         .start = updates ? GemmStart::kMatrix : GemmStart::kZero,
-                                        .alpha = updates ? -1e-9 : 1,
+                                        .alpha = updates ? kUpdateFactor : 1,
                                         .threads = threads,
                                         .choice = choice});
     scratch_ = onnxgrad::base::allocate_aligned(gemm_.scratch_bytes);
@@ -135,15 +140,37 @@ class Product {
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < count; ++i) {
       T* const* set = ring.next();
-      gemm_({.a = set[0], .b = set[1], .start = set[2], .c = set[2], .scratch = scratch_.get()});
+      if (library_ != nullptr) {
+        multiply_by_library(set[0], set[1], set[2]);
+      } else {
+        gemm_({.a = set[0], .b = set[1], .start = set[2], .c = set[2], .scratch = scratch_.get()});
+      }
     }
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
            static_cast<double>(count);
   }
 
-  std::string name() const { return gemm_.label.substr(0, gemm_.label.find(' ')); }
+  std::string name() const {
+    return library_ != nullptr ? "BLAS" : gemm_.label.substr(0, gemm_.label.find(' '));
+  }
 
  private:
+  void multiply_by_library(const T* a, const T* b, T* c) const {
+    const std::string_view form = shape_.form;
+    const bool updates = form.size() > 2;
+    const auto number = [](std::int64_t size) { return static_cast<int>(size); };
+    const auto transpose = [](char letter) {
+      return letter == 'T' ? BlasLibrary::kTranspose : BlasLibrary::kNoTranspose;
+    };
+    library_->gemm<T>()(
+        BlasLibrary::kRowMajor, transpose(form[0]), transpose(form[1]), number(shape_.m),
+        number(shape_.n), number(shape_.k), updates ? T(kUpdateFactor) : T(1), a,
+        number(form[0] == 'T' ? shape_.m : shape_.k), b,
+        number(form[1] == 'T' ? shape_.k : shape_.n), updates ? T(1) : T(0), c, number(shape_.n));
+  }
+
+  Shape shape_ = {};
+  const BlasLibrary* library_ = nullptr;
   onnxgrad::device::PreparedGemm gemm_;
   std::shared_ptr<std::byte> scratch_;
 };
@@ -155,12 +182,13 @@ std::string in_units(double seconds) {
 }
 
 template <class T>
-void print_table(double budget_s, std::string_view wanted, double ring_bytes, int threads) {
+void print_table(double budget_s, std::string_view wanted, double ring_bytes, int threads,
+                 const std::optional<BlasLibrary>& library) {
   fmt::print(
-      "| {} | tiles | dots | blocked | strips | split | BLAS | chosen | GFLOP/s | over the best "
-      "|\n",
-      onnxgrad::dtype_name(onnxgrad::dtype_of<T>()));
-  fmt::print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+      "| {} |{} tiles | dots | blocked | strips | split | chosen | GFLOP/s | over the best |\n",
+      onnxgrad::dtype_name(onnxgrad::dtype_of<T>()), library ? " BLAS |" : "");
+  fmt::print("| --- |{} --- | --- | --- | --- | --- | --- | --- | --- |\n",
+             library ? " --- |" : "");
   for (const Shape& shape : kShapes) {
     const std::string title = fmt::format("{}x{}x{} {}", shape.m, shape.n, shape.k, shape.form);
     if (title.find(wanted) == std::string::npos) continue;
@@ -169,10 +197,9 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
     Ring<T> ring({shape.m * shape.k, shape.n * shape.k, shape.m * shape.n}, ring_bytes);
     std::vector<Product<T>> products;
     std::vector<std::vector<double>> times;
-    for (const GemmChoice choice : kChoices) {
-      products.emplace_back(shape, choice, threads);
-      times.emplace_back();
-    }
+    if (library) products.emplace_back(shape, *library);
+    for (const GemmChoice choice : kChoices) products.emplace_back(shape, choice, threads);
+    times.resize(products.size());
     constexpr int kRounds = 20;
     const auto count = static_cast<std::int64_t>(budget_s / kRounds / (flops / 50e9 + 50e-9));
     for (int round = 0; round < kRounds; ++round) {
@@ -187,10 +214,9 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
     double least = chosen;
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
-      const onnxgrad::device::Blas* blas = onnxgrad::device::blas();
-      const std::string names[] = {"",       "dots",  "blocked",
-                                   "strips", "split", blas ? blas->name : "BLAS"};
-      if (i > 0 && products[i].name() != names[i]) {
+      const std::size_t first = library ? 1 : 0;
+      const std::string names[] = {"tiles", "dots", "blocked", "strips", "split"};
+      if (i > first && products[i].name() != names[i - first]) {
         row += " |";
         continue;
       }
@@ -208,9 +234,10 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
 int main(int argc, char** argv) {
   const double budget_s = argc > 1 ? std::atof(argv[1]) : 0.2;
   const std::string_view wanted = argc > 2 ? argv[2] : "";
-  if (argc > 3 && std::string_view(argv[3]) != "none") onnxgrad::device::load_blas(argv[3]);
   const double ring_bytes = argc > 4 ? std::atof(argv[4]) * 1e6 : 0;
   const int threads = argc > 5 ? std::max(std::atoi(argv[5]), 1) : 1;
-  print_table<float>(budget_s, wanted, ring_bytes, threads);
-  print_table<double>(budget_s, wanted, ring_bytes, threads);
+  std::optional<BlasLibrary> library;
+  if (argc > 3 && std::string_view(argv[3]) != "none") library.emplace(argv[3], threads);
+  print_table<float>(budget_s, wanted, ring_bytes, threads, library);
+  print_table<double>(budget_s, wanted, ring_bytes, threads, library);
 }

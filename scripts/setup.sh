@@ -27,7 +27,6 @@ debian_packages=(
   libgmock-dev
   libgtest-dev
   libhwy-dev
-  libopenblas0-pthread
   libprotobuf-dev
   libre2-dev
   libspdlog-dev

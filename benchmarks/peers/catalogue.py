@@ -25,7 +25,6 @@ class Entry:
     default: bool = True  # measured without being asked for
     exact: bool = True  # the same algorithm as the others, so that losses are compared
     compiles: bool = False  # first start is slow and cached on disk: measured once, cold
-    blas: str = ""  # environment whose BLAS library computes large products
 
 
 DENSE = ("w1", "w2", "w3")
@@ -42,9 +41,6 @@ PEERS: dict[str, Entry] = {
     "torch-compile": Entry("torch", "peer_torch.py", default=False, compiles=True),
     "torch-compile-cl": Entry("torch", "peer_torch.py", IMAGES, default=False, compiles=True),
     "onnxgrad-bf16": Entry("project", "peer_onnxgrad.py", LARGE, default=False, exact=False),
-    "onnxgrad-mkl": Entry(
-        "project", "peer_onnxgrad.py", ("w3", "w6", "w7"), default=False, blas="mkl"
-    ),
     "torch-bf16": Entry("torch", "peer_torch.py", LARGE, default=False, exact=False),
     "torch-bf16-cl": Entry("torch", "peer_torch.py", IMAGES, default=False, exact=False),
     "jax-jit": Entry("jax", "peer_jax.py"),

@@ -33,7 +33,6 @@ REQUIREMENTS: dict[str, list[str]] = {
     ],
     # 5.4 GB: torch's wheel does not import without its CUDA wheels.
     "torch": ["torch==2.15.0", "numpy==2.4.6", "setuptools==84.2.1"],
-    "mkl": ["mkl==2026.2.0"],  # 1 GB
 }  # fmt: skip
 FLOOR_FLAGS = ["-O3", "-march=native", "-std=c++20", "-ffast-math", "-I/usr/include/eigen3"]
 FLOOR_LIBRARIES = ["-lxsmm", "-lxsmmext", "-lxsmmnoblas", "-lpthread", "-ldl"]
@@ -86,14 +85,6 @@ class Cache:
         run_checked(install + REQUIREMENTS[environment], f"venv-{environment}")
         marker.write_text(wanted)
         return str(python)
-
-    def blas(self, environment: str) -> pathlib.Path:
-        """The BLAS library of an environment."""
-        folder = pathlib.Path(self.python(environment)).parents[1] / "lib"
-        found = sorted(folder.glob("libmkl_rt.so.*"))
-        if not found:
-            raise SetUpError(f"no libmkl_rt.so in {folder}")
-        return found[-1]
 
     def models(self, names: list[str]) -> pathlib.Path:
         """The folder with the files of the workloads, written again if their definition changed."""

@@ -129,8 +129,6 @@ def start(settings: Settings, peer: str, workload: str, threads: int) -> Worker 
     else:
         entry = catalogue.PEERS[peer]
         command = [settings.cache.python(entry.environment), str(environments.HERE / entry.script)]
-        if entry.blas:
-            command = ["env", f"ONNXGRAD_BLAS={settings.cache.blas(entry.blas)}", *command]
         starts = 1 if entry.compiles else starts
     request = {
         "variant": peer, "workload": workload, "threads": threads,

@@ -8,7 +8,6 @@
 #endif
 
 #include "onnxgrad/amx.h"                // IWYU pragma: export
-#include "onnxgrad/blas.h"               // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export
 #include "onnxgrad/dims.h"               // IWYU pragma: export

@@ -9,9 +9,7 @@
 
 #include "bindings.h"
 #include "onnxgrad/amx.h"
-#include "onnxgrad/blas.h"
 #include "onnxgrad/version.h"
-#include "unlocked.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -30,23 +28,9 @@ std::vector<std::pair<std::string, std::string>> environment() {
 void bind_environment(nb::module_& module) {
   module.def("version", &version, "The version of the C++ library.");
   module.def("environment", &environment, "Versions of the library and of its build.");
-  module.def(
-      "use_blas",
-      [](std::string library, std::vector<std::string> folders) {
-        use_blas({.library = std::move(library), .folders = std::move(folders)});
-      },
-      "library"_a, "folders"_a, "Large products by a BLAS library; \"\": by own kernels.",
-      Unlocked());
-  module.def(
-      "request_blas",
-      [](std::string library, std::vector<std::string> folders) {
-        request_blas({.library = std::move(library), .folders = std::move(folders)});
-      },
-      "library"_a, "folders"_a, "The same, from the first plan on.");
   module.def("use_amx_for_float32", &use_amx_for_float32, "on"_a,
              "Large products of float32 in parts of bfloat16 by AMX.");
   module.def("amx_computes_float32", &amx_computes_float32, "Whether they are: false without AMX.");
-  module.def("blas_in_use", &blas_in_use, "Path of the BLAS library, or \"\".", Unlocked());
 }
 
 }  // namespace onnxgrad::python

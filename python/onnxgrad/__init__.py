@@ -19,8 +19,6 @@ from onnxgrad._core import set_image_decoder as _set_image_decoder
 from onnxgrad._core import version as _version
 from onnxgrad.base.amx import apply_environment as _apply_amx_environment
 from onnxgrad.base.amx import use_amx_for_float32
-from onnxgrad.base.libraries import request_blas_of_environment as _request_blas
-from onnxgrad.base.libraries import use_blas
 from onnxgrad.data.images import decode_image as _decode_image
 from onnxgrad.errors import (
     CheckpointError,
@@ -92,7 +90,6 @@ __all__ = [
     "to_inference",
     "training_step",
     "use_amx_for_float32",
-    "use_blas",
     "vjp",
     "weight_change",
 ]
@@ -101,7 +98,6 @@ __version__: str = _version()
 
 _set_image_decoder(_decode_image)
 _apply_amx_environment()
-_request_blas()
 
 if _TYPE_CHECKING:
     from onnxgrad.base.versions import show_versions

@@ -1,10 +1,10 @@
 #include "onnxgrad/amx.h"
 
-#include "device/amx.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad {
 
-void use_amx_for_float32(bool on) { device::use_amx_for_float32(on); }
-bool amx_computes_float32() { return device::uses_amx_for_float32(); }
+void use_amx_for_float32(bool on) { train::use_amx_for_float32(on); }
+bool amx_computes_float32() { return train::amx_computes_float32(); }
 
 }  // namespace onnxgrad

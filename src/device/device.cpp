@@ -6,17 +6,6 @@
 #include "base/check.h"
 
 namespace onnxgrad::device {
-namespace {
-
-Device*& default_slot() {
-  static Device* device = &cpu();
-  return device;
-}
-
-}  // namespace
-
-Device& default_device() { return *default_slot(); }
-void set_default_device(Device& device) { default_slot() = &device; }
 
 int Device::threads_of_kernel(double /*cost_ns*/, int /*most*/) const { return 1; }
 int Device::threads_of_plan(double /*cost_ns*/, int /*most*/) const { return 1; }

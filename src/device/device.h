@@ -99,9 +99,6 @@ class Device {
 
 /// This process's processors and memory. Thread-safe.
 Device& cpu();
-/// The device of engines that do not name one: the CPU, or what a test has set.
-Device& default_device();
-void set_default_device(Device& device);
 
 /// The floating-point number at a location in host memory.
 double host_scalar(const std::byte* data, DataType dtype);

@@ -21,6 +21,10 @@
 // with everything precomputed that is known at plan time. Running a step is then a loop over
 // {function, data, pointers}.
 
+namespace onnxgrad::device {
+struct CpuOptions;  // device/cpu_options.h
+}
+
 namespace onnxgrad::opdef {
 
 class BodyCompiler;     // opdef/body.h
@@ -47,6 +51,8 @@ struct KernelRequest {
   bool keeps_constants = false;
   /// Where products keep theirs, for all plans that read them; nullptr: nowhere.
   PackedConstants* packed = nullptr;
+  /// For kernels on the CPU: what they may use of it; nullptr: everything.
+  const device::CpuOptions* cpu = nullptr;
 };
 
 /// What changes from step to step other than pointers: written by the loop before the step.

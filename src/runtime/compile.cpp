@@ -171,7 +171,7 @@ class Compiler {
   }
 
   bool has_kernel(const ir::Node& node) const {
-    const auto request = make_request(node, options_.threads, region_.bodies.get());
+    const auto request = make_request(engine_, node, options_.threads, region_.bodies.get());
     return select_kernel(engine_.kernels, request).has_value();
   }
 
@@ -273,7 +273,7 @@ class Compiler {
         !std::ranges::all_of(closed.outputs, is_static)) {
       return false;
     }
-    const auto request = make_request(closed, options_.threads, region_.bodies.get());
+    const auto request = make_request(engine_, closed, options_.threads, region_.bodies.get());
     if (!select_kernel(engine_.kernels, request)) return false;
     for (std::size_t i = 0; i < closed.outputs.size(); ++i) {
       if (closed.outputs[i] != nullptr) ir::Graph::set_output(&closed, i, closed.outputs[i]);

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/memory_budget.h"
+#include "device/cpu_options.h"
 #include "device/device.h"
 #include "ir/builder.h"
 #include "ir/graph.h"
@@ -28,9 +30,11 @@ struct Engine {
   const opdef::KernelRegistry& kernels;
   /// onnx_io::make_type_inferer
   std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
-  device::Device& device = device::default_device();
+  device::Device& device = device::cpu();
   /// The CPU's, for what is computed when a plan is made; nullptr: same as `kernels`.
   const opdef::KernelRegistry* host_kernels = nullptr;
+  /// Features of the CPU that kernels may use.
+  device::CpuOptions cpu = {};
 
   const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
 };
@@ -46,7 +50,8 @@ struct ExecutorOptions {
   /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
   /// recently used ones.
   std::size_t max_cached_plans = 64;
-  bool fuse = true;  ///< false: one kernel per node, for debugging
+  bool fuse = true;                            ///< false: one kernel per node, for debugging
+  std::optional<device::CpuOptions> cpu = {};  ///< instead of the engine's
   /// For an executor that is only run by run_keeping() or run_owning(): the block of memory,
   /// numbered from 0, that each of outputs() is computed into.
   std::vector<std::size_t> output_blocks = {};

@@ -42,7 +42,7 @@ std::optional<std::vector<Tensor>> run_kernel(const Engine& engine, const ir::No
   for (const ir::Value* output : node.outputs) {
     if (output != nullptr && !output->type.static_dims()) return std::nullopt;
   }
-  const opdef::KernelRequest request = make_request(node, 1);
+  const opdef::KernelRequest request = make_request(engine, node, 1);
   const auto kernel = select_kernel(engine.on_host(), request);
   if (!kernel) return std::nullopt;
   std::vector<std::byte*> args;

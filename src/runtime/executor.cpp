@@ -37,6 +37,7 @@ struct Executor::Impl {
 
   Impl(std::shared_ptr<const ir::Model> source, const Engine& engine_in, ExecutorOptions options_in)
       : engine(engine_in), options(std::move(options_in)) {
+    if (options.cpu) engine.cpu = *options.cpu;
     if (!options.budget) options.budget = base::current_budget();
     max_plans = std::max<std::size_t>(options.max_cached_plans, 1);
     owns_tails = options.tails == nullptr;

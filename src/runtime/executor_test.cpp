@@ -124,7 +124,7 @@ class OtherFusions : public device::Device {
   opdef::FusedSupport fused() const override { return fused_; }
 
  private:
-  device::Device& device_ = device::default_device();
+  device::Device& device_ = builtin_engine().device;
   opdef::FusedSupport fused_;
 };
 

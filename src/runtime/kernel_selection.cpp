@@ -55,14 +55,15 @@ void check_memory(const opdef::KernelRequest& request) {
 
 }  // namespace
 
-opdef::KernelRequest make_request(const ir::Node& node, int threads,
+opdef::KernelRequest make_request(const Engine& engine, const ir::Node& node, int threads,
                                   const opdef::BodyCompiler* bodies) {
   opdef::KernelRequest request{.node = node,
                                .inputs = {},
                                .outputs = {},
                                .constants = {},
                                .threads = threads,
-                               .bodies = bodies};
+                               .bodies = bodies,
+                               .cpu = &engine.cpu};
   for (const ir::Value* input : node.inputs) {
     request.inputs.push_back(describe(input));
     request.constants.push_back(input != nullptr && input->is_constant() ? &input->initializer

@@ -12,9 +12,9 @@
 
 namespace onnxgrad::runtime {
 
-/// The request for a node whose values all have static shapes; constants are those of the graph.
-/// `bodies`: for a node with subgraphs in its closed form.
-opdef::KernelRequest make_request(const ir::Node& node, int threads,
+/// The request for a node whose values all have static shapes; constants are those of the graph. It
+/// refers to the options of `engine`. `bodies`: for a node with subgraphs in its closed form.
+opdef::KernelRequest make_request(const Engine& engine, const ir::Node& node, int threads,
                                   const opdef::BodyCompiler* bodies = nullptr);
 
 /// The first offer that accepts the request; nullopt if none does. `reasons` collects why, if

@@ -85,7 +85,7 @@ class Kernels {
 
   // Kernels that count their operations get as many threads as these are worth; others choose.
   void choose(const ir::Node& node) {
-    opdef::KernelRequest request = make_request(node, threads_, bodies_);
+    opdef::KernelRequest request = make_request(engine_, node, threads_, bodies_);
     request.keeps_constants = keeps_constants_;
     request.packed = packed_;
     Chosen& chosen = chosen_[&node];

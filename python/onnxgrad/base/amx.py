@@ -15,10 +15,9 @@ _VARIABLE = "ONNXGRAD_AMX_FLOAT32"
 def use_amx_for_float32(on: bool = True) -> None:
     """Compute large matrix products of float32 by AMX, on processors that have it, or not.
 
-    On unless it is switched off. A choice for the whole process, and for plans that are compiled
-    from now on (a session compiles one for each set of input shapes); not to be changed while
-    another thread compiles one. Products of float16 follow it too. The environment variable
-    ``ONNXGRAD_AMX_FLOAT32=0`` switches it off from the start.
+    On unless it is switched off. A choice for the whole process, and for sessions and trainers that
+    are made from now on; those that exist keep theirs. Products of float16 follow it too. The
+    environment variable ``ONNXGRAD_AMX_FLOAT32=0`` switches it off from the start.
 
     Parameters
     ----------

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TextIO
 
 from onnxgrad import _core
-from onnxgrad.errors import OptionError
 
 __all__ = ["show_versions", "version_of", "versions"]
 
@@ -33,7 +32,6 @@ def versions(full: bool = False, packages: Sequence[str] = ()) -> dict[str, dict
     return {
         "onnxgrad": {
             **dict(_core.environment()),
-            "blas": _blas(),
             "float32": "AMX" if _core.amx_computes_float32() else "multiply-adds",
         },
         "system": system,
@@ -78,13 +76,6 @@ def version_of(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _blas() -> str:
-    try:
-        return _core.blas_in_use() or "own kernels"
-    except OptionError as error:
-        return error.what
 
 
 def _cpu_name() -> str:

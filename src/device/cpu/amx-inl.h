@@ -13,7 +13,14 @@
 #define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES ",amx-tile,amx-bf16")))
 #define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline
 
+namespace onnxgrad::device {
+struct SplitTarget;  // gemm_split.h
+}
+
 namespace onnxgrad::device::amx {
+
+/// Products of parts (gemm_split_amx.cpp).
+const SplitTarget& split_target();
 
 inline constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
 inline constexpr std::ptrdiff_t kLine = 64;  // bytes of a row

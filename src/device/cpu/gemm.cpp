@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "device/blas.h"
+#include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/packed_gemm.h"
@@ -320,14 +320,11 @@ PreparedGemm prepare(const GemmSpec& spec) {
       return finish(run_blocked<T>, plan->packs_a ? "strips" : "blocked");
     case GemmChoice::kSplit:
       if constexpr (std::is_same_v<T, float>) {
+        plan->split = &spec.cpu.amx->split;
         prepared.scratch_bytes = plan_split(*plan);
         return finish(run_split, "split");
       }
       break;
-    case GemmChoice::kBlas:
-      plan->blas = blas();
-      prepared.scratch_bytes = plan_blas(*plan);
-      return finish(run_blas<T>, plan->blas->name.c_str());
     case GemmChoice::kDots:
       if (!is_large) plan->threads = 1;
       plan->pack_b = !plan->transpose_b && spec.n != 1 && spec.k != 1;
@@ -430,7 +427,7 @@ bool can_hand_over(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
   const GemmChoice choice = choice_of(spec);
   return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
-         choice == GemmChoice::kSplit || choice == GemmChoice::kBlas;
+         choice == GemmChoice::kSplit;
 }
 
 bool can_scale(const GemmSpec& spec) {
@@ -453,7 +450,7 @@ bool can_pack_b(const GemmSpec& spec) {
     read.b_is_packed = true;
     choice = choice_of(read);
   }
-  return choice != GemmChoice::kDots && choice != GemmChoice::kBlas;
+  return choice != GemmChoice::kDots;
 }
 
 std::int64_t packed_b_elements(const GemmSpec& spec) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/cpu/gemm_source.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/dtype.h"
 
 // Dense matrix products for kernels: prepare_gemm computes everything about a product that is known
@@ -32,8 +33,7 @@ enum class GemmChoice : std::int32_t {
   kDots,
   kBlocked,
   kBlockedStrips,  ///< A is packed too
-  kSplit,          ///< float32 in three parts of bfloat16, where hardware multiplies those faster
-  kBlas            ///< a library, if one was chosen (device/blas.h) and the product is large
+  kSplit           ///< float32 in three parts of bfloat16, where hardware multiplies those faster
 };
 
 /// C = scales * max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
@@ -66,6 +66,7 @@ struct GemmSpec {
   /// C is not stored: each part of it goes to GemmOperands::finished while it is in the cache.
   /// Only where can_hand_over().
   bool hands_over = false;
+  CpuOptions cpu = {};
 };
 
 /// Complete elements of C.
@@ -104,8 +105,8 @@ struct PreparedGemm {
   void operator()(const GemmOperands& operands) const { fn(data.get(), operands); }
 };
 
-/// Sums run over k in an order that depends only on the sizes, not on the number of threads, but
-/// for products by a library. Cost: a few microseconds. Thread-safe. Throws: what blas() throws.
+/// Sums run over k in an order that depends only on the sizes, not on the number of threads. Cost:
+/// a few microseconds. Thread-safe.
 PreparedGemm prepare_gemm(const GemmSpec& spec);
 
 /// Whether a product is computed block by block, and with few enough steps that each block of C can

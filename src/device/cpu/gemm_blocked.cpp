@@ -4,7 +4,6 @@
 #include <cstring>
 #include <iterator>
 #include <type_traits>
-#include <utility>
 
 #include "device/cpu/gemm_blocked_run.h"
 #include "device/cpu/threads.h"
@@ -12,20 +11,16 @@
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
-// A's block are traversed, and A's block, which is read in place or packed into strips as high as a
-// tile, for all panels. While a block is computed, tiles fetch what is packed and read for the next
-// one (GemmExtras::ahead). With strips, each panel is packed when its first tiles need it; if there
-// is only one block of rows and a panel is small, always in the same place, and all of its tiles
-// find it in the L1 cache. Where an instruction set has such tiles (GemmTarget::strip),
-// what is packed costs no pass of its own: those of the first panel multiply A in place and pack
-// it, the first of each panel does so with B. If blocks of C are handed over, B is kept packed for
-// all k and the loop over k is inside that over rows: a block of C is complete before the next one
-// begins. Its last steps go to a buffer of a few tiles, which the receiver finds in the L1 cache;
-// if there are no other steps, there is no block. Or the receiver gets the whole block, and reads
-// whole rows of what it updates (GemmPlan::hands_over_blocks). Operands of another type
+// A's block are traversed, and A's block, which is read in place or packed into panels (strips) as
+// high as a tile, for all panels of B. While a block is computed, tiles prefetch the operands of
+// the next one (GemmExtras::ahead). With a packed A, each panel of B is packed when its first tiles
+// need it; if there is only one block of rows and a panel is small, always at the same address, and
+// all of its tiles find it in the L1 cache. If C has a consumer (GemmOperands::finished), B is kept
+// packed for all k and the loop over k is inside that over rows: a block of C is complete before
+// the next one begins. Its last steps go to a buffer of a few tiles, which the consumer finds in
+// the L1 cache; if there are no other steps, there is no block. Operands of another type
 // (GemmSpec::a_source) are converted: a block of A before its panels, which find it in place, B as
-// it is packed. Where steps have enough multiply-adds, blocks go strip by strip instead of panel by
-// panel (gemm_sweep.cpp).
+// it is packed.
 
 namespace onnxgrad::device {
 namespace {
@@ -64,7 +59,7 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
   if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
   if (!plan.hands_over) return;
   handed_over_ = rest;
-  c_ = handed_over_ + handed_over_elements(plan);
+  c_ = handed_over_ + consumed_elements(plan);
   c_row_ = plan.block_n;
 }
 
@@ -232,40 +227,24 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   const std::int64_t first_column = column;
   const std::int64_t panels = split_.wide_count + split_.narrow_count;
   if (plan_.a_source) convert_a(row, rows, k);
-  std::int64_t p = 0;
-  if (can_sweep()) {
-    sweep(block, column, next);
-    p = split_.wide_count;
-    column += p * columns_of(0);
-  }
   GemmTile<T> tile = begin_tile();
-  const bool packs_a = plan_.packs_a && has_strip_tiles() && p < split_.wide_count;
+  const bool packs_a = plan_.packs_a && has_strip_tiles() && split_.wide_count > 0;
   const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
-  const bool can_pack = packs_a && has_packing_tiles(packed);
-  const bool packs_a_first = packs_a && !(can_pack && can_read_in_place());
-  if (packs_a_first) pack_a(k, row, packed);
-  T* c = plan_.hands_over ? c_ + (column - first_column) : c_ + row * plan_.n + column;
-  for (; p < panels; ++p) {
+  if (packs_a) pack_a(k, row, packed);
+  T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
+  for (std::int64_t p = 0; p < panels; ++p) {
     const std::int64_t width = columns_of(p);
     const int vectors = static_cast<int>(width / plan_.target->lanes);
-    const bool in_strips = packs_a && p < split_.wide_count;
-    a_is_packed_ = in_strips && (p > 0 || packs_a_first);
+    a_is_packed_ = packs_a && p < split_.wide_count;
     if (a_is_packed_) {
       tile.a = packed_a_;
       tile.a_row = 1;
     } else {
       set_a_in_place(tile, k, row);
     }
-    InPlace in_place;
-    if (in_strips && !a_is_packed_) in_place.a_to = packed_a_;
     T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
     if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
-      const std::int64_t count = std::min(width, first_column + columns_ - column);
-      if (in_strips && can_pack && can_pack_b() && count == width) {
-        in_place.b = b_at(column, k);
-      } else {
-        pack_panels(k, column, count, width, panel);
-      }
+      pack_panels(k, column, std::min(width, first_column + columns_ - column), width, panel);
     }
     tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
     tile.b_step = width;
@@ -280,22 +259,15 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
       set_panel_ahead(block, column + width, p + 1, panel + width * steps_);
     }
     extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
-    const RowSplit<T> split = in_strips ? packed : split_rows(rows, *plan_.target, vectors);
-    if (plan_.hands_over && is_last_ && !plan_.hands_over_blocks) {
-      hand_over(tile, split, in_place);
+    const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
+    if (plan_.hands_over && is_last_) {
+      hand_over(tile, split);
     } else {
-      run_panel(tile, split, in_place);
+      run_panel(tile, split);
     }
     column += width;
     c += width;
   }
-  if (!plan_.hands_over_blocks || !is_last_) return;
-  operands_.finished(operands_.context, {.c = c_,
-                                         .c_row = c_row_,
-                                         .row = row,
-                                         .rows = rows,
-                                         .column = first_column,
-                                         .columns = columns_});
 }
 
 /// The share of panels in what is packed for the next block.
@@ -385,7 +357,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
     set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
     return set_end();
   }
-  if (!is_last_ || plan_.hands_over_blocks) {
+  if (!is_last_) {
     extras_.touched_row = c_row_;
     extras_.touched_size = sizeof(T);
     extras_.touched[0] = tile.c - row * c_row_ - column;
@@ -413,10 +385,11 @@ void BlockedGemm<T>::set_end() {
   extras_.touched[extras_.touched_count++] = extras_.scales;
 }
 
-/// A few tiles at a time: what the receiver reads beside them has just come into the L1 cache.
+/// Runs a few tiles at a time: the rows that their consumer reads are prefetched into the L1 cache
+/// meanwhile.
 template <class T>
-void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPlace in_place) {
-  const std::int64_t together = handed_over_panels(plan_) * kHandedOverTiles;
+void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
+  const std::int64_t together = consumed_tiles(plan_);
   const std::int64_t columns = tile.b_step - plan_.target->lanes + tile.tail;
   const GemmExtras<T> whole = extras_;
   const std::int64_t tiles = split.big_count + split.small_count;
@@ -437,9 +410,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPl
       tile.blocks = std::min(together, blocks - i);
       tile.c = handed_over_;
       fetch_share(tile.blocks);
-      run_tiles(fn, tile, height, in_place);
-      in_place.b = nullptr;
-      if (in_place.a_to != nullptr) in_place.a_to += tile.blocks * strip_size(height);
+      fn(tile);
       operands_.finished(operands_.context, {.c = handed_over_,
                                              .c_row = tile.c_row,
                                              .row = tile.row,
@@ -454,46 +425,16 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPl
 }
 
 template <class T>
-void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place) {
+void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.blocks = rows.big_count;
   set_height(tile, rows.big);
-  run_tiles(rows.big_fn, tile, rows.big, in_place);
+  rows.big_fn(tile);
   if (rows.small_count == 0) return;
   skip_tiles(tile, rows.big_count, rows.big);
-  if (in_place.a_to != nullptr) in_place.a_to += rows.big_count * strip_size(rows.big);
-  in_place.b = nullptr;
   extras_.ahead_rows = 0;
   tile.blocks = rows.small_count;
   set_height(tile, rows.big - 1);
-  run_tiles(rows.small_fn, tile, rows.big - 1, in_place);
-}
-
-/// Tiles of `height` rows, one below the other, by `fn` if nothing is in place. The first one
-/// packs B.
-template <class T>
-void BlockedGemm<T>::run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height,
-                               const InPlace& in_place) {
-  const GemmStripA a = strip_of(plan_.transpose_a, in_place.a_to == nullptr);
-  const auto& packing = plan_.target->strip[static_cast<int>(a)];
-  GemmTile<T> now = tile;
-  extras_.packed_a = in_place.a_to;
-  if (in_place.b != nullptr) {
-    extras_.packed_b = const_cast<T*>(tile.b);
-    const std::int64_t ahead_rows = std::exchange(extras_.ahead_rows, 0);
-    now.b = in_place.b;
-    now.b_step = plan_.n;
-    now.blocks = 1;
-    packing[1][height - 1](now);
-    if (tile.blocks == 1) return;
-    extras_.ahead_rows = ahead_rows;
-    skip_tiles(now, 1, height);
-    if (in_place.a_to != nullptr) extras_.packed_a += strip_size(height);
-    now.b = tile.b;
-    now.b_step = tile.b_step;
-    now.blocks = tile.blocks - 1;
-  }
-  if (in_place.a_to != nullptr) fn = packing[0][height - 1];
-  fn(now);
+  rows.small_fn(tile);
 }
 
 template <class T>
@@ -533,7 +474,7 @@ void run_blocked(const void* data, const GemmOperands& operands) {
   });
 }
 
-template class BlockedGemm<float>;  // but for what gemm_sweep.cpp defines
+template class BlockedGemm<float>;
 template class BlockedGemm<double>;
 template void run_blocked<float>(const void* data, const GemmOperands& operands);
 template void run_blocked<double>(const void* data, const GemmOperands& operands);

@@ -12,8 +12,7 @@ namespace onnxgrad::device {
 
 inline constexpr std::int64_t kBlockN = 512;
 inline constexpr std::int64_t kBlockNOfStrips = 1024;  // more columns use what is packed of A
-inline constexpr std::int64_t kHandedOverRow = 256;    // bytes: a tile of 4 vectors of 512 bits
-inline constexpr std::int64_t kHandedOverTiles = 2;    // one below the other
+inline constexpr std::int64_t kConsumedBytes = 512;    // of a row of each tile that is consumed
 
 template <class T>
 int panel_vectors(const GemmPlan<T>& plan) {
@@ -25,17 +24,16 @@ std::int64_t panel_columns(const GemmPlan<T>& plan) {
   return static_cast<std::int64_t>(plan.target->lanes) * panel_vectors(plan);
 }
 
-/// Panels that make up a row of kHandedOverRow.
+/// Tiles, one below the other, that the consumer of C gets at once.
 template <class T>
-std::int64_t handed_over_panels(const GemmPlan<T>& plan) {
-  return kHandedOverRow / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
+std::int64_t consumed_tiles(const GemmPlan<T>& plan) {
+  return kConsumedBytes / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
 }
 
-/// Of the buffer of a few tiles.
+/// Elements of the buffer of these tiles.
 template <class T>
-std::int64_t handed_over_elements(const GemmPlan<T>& plan) {
-  if (!plan.hands_over || plan.hands_over_blocks) return 0;
-  return handed_over_panels(plan) * kHandedOverTiles * kGemmMaxRows * panel_columns(plan);
+std::int64_t consumed_elements(const GemmPlan<T>& plan) {
+  return plan.hands_over ? consumed_tiles(plan) * kGemmMaxRows * panel_columns(plan) : 0;
 }
 
 /// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
@@ -76,22 +74,7 @@ std::int64_t converted_lines(const GemmPlan<T>& plan) {
   return plan.b_source && plan.transpose_b ? kSourceLines * kSourceSteps : 0;
 }
 
-/// Whether blocks can be traversed strip by strip (gemm_sweep.cpp): where tiles have so many
-/// multiply-adds in a step that they need not find a panel of B in the L1 cache. A B that is packed
-/// for all numbers of rows has wider panels.
-template <class T>
-bool has_sweeping_tiles(const GemmPlan<T>& plan) {
-  const auto& packing = plan.target->strip[static_cast<int>(GemmStripA::kRows)][0];
-  return plan.packs_a && !plan.b_is_packed && packing[plan.target->strip_rows - 1] != nullptr;
-}
-
-/// Whether they are. Few rows go panel by panel, each of which stays in the L1 cache.
-template <class T>
-bool sweeps(const GemmPlan<T>& plan) {
-  return has_sweeping_tiles(plan) && !plan.packs_in_turn;
-}
-
-/// Of a block.
+/// Columns of a block, at most.
 template <class T>
 std::int64_t most_columns(const GemmPlan<T>& plan) {
   return plan.packs_a ? kBlockNOfStrips : kBlockN;

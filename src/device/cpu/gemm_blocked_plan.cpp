@@ -10,13 +10,8 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kBlockM = 192;
-// Rows of a block of C that stays in the L2 cache until it is handed over: strip by strip, in parts
-// (of float64 half as many), and whole, if all steps are one block.
-constexpr std::int64_t kSweptSumsM = 384;
-constexpr std::int64_t kWholeBlockM = 96;
-// Bytes of B for all k if blocks of C are handed over: at most, for all columns in one block; for
-// several blocks, unless that leaves very few columns.
-constexpr std::int64_t kOneBlockBytes = std::int64_t{4} << 20;
+// Bytes of B for all k, at most, if blocks of C are handed over, unless that leaves very few
+// columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
 constexpr std::int64_t kLeastRows = 128;  // of a thread, if each packs all of B
@@ -28,41 +23,21 @@ std::int64_t most_rows(const GemmPlan<T>& plan) {
   return ceil_div(ceil_div(plan.m, kGemmMaxRows), plan.threads) * kGemmMaxRows;
 }
 
-/// Whether each thread has rows of its own and packs all of B, or columns and packs all of A. Where
-/// blocks are swept, both are packed by tiles: the smaller one by each thread. Measured with two
-/// threads of a Xeon (AVX-512), the gain by rows: 2048x512x128 6 %, 1024x512x512 1 %, with A
-/// transposed 5 %, 1024x1024x256 -3 %; with B transposed, which takes a pass, 2048x512x128 4 %,
-/// 1024x512x512 0, 1024x768x3072 -4 %.
+/// Whether each thread has rows of its own and packs all of B, or columns and packs all of A.
 template <class T>
 bool shares_rows(const GemmPlan<T>& plan) {
   if (shares_rows_of_blocks(plan.m, plan.n, plan.target->lanes, plan.threads)) return true;
   // With parts that are handed over, matrices like C are read and written. If these outweigh B,
   // each thread has rows of its own there, not lines beside those of another thread.
-  if (plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads) return true;
-  return has_sweeping_tiles(plan) && 4 * plan.m >= (plan.transpose_b ? 8 : 5) * plan.n;
+  return plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads;
 }
 
-/// Columns of B in blocks of C that are handed over. In one block, strips of A are packed once, and
-/// rows of C and of what the receiver reads are long.
+/// Columns of blocks of C that are handed over, of a thread's `share`: B is packed for all k.
 template <class T>
 std::int64_t handed_over_columns(const GemmPlan<T>& plan, std::int64_t share) {
-  const std::int64_t column_bytes = plan.k * std::int64_t{sizeof(T)};
-  if (plan.packs_a && share <= kBlockNOfStrips && share * column_bytes <= kOneBlockBytes) {
-    return share;
-  }
-  const std::int64_t most = std::clamp(kWholeBytes / column_bytes, kLeastBlockN, kBlockN);
+  const std::int64_t fitting = kWholeBytes / (plan.k * std::int64_t{sizeof(T)});
+  const std::int64_t most = std::clamp(fitting, kLeastBlockN, most_columns(plan));
   return ceil_div(share, ceil_div(share, most));
-}
-
-/// Rows of blocks that are handed over; `columns` of a thread's `share`.
-template <class T>
-std::int64_t handed_over_rows(const GemmPlan<T>& plan, std::int64_t columns, std::int64_t share) {
-  const bool has_one_step = plan.block_k == plan.k;
-  if (!plan.packs_a || plan.a_source || plan.packs_in_turn) return plan.block_m;
-  if (plan.hands_over_blocks) return has_one_step ? std::min(plan.m, kWholeBlockM) : plan.block_m;
-  const bool is_one_block = columns == share;
-  if (has_one_step || !is_one_block || !sweeps(plan)) return plan.block_m;
-  return std::min(plan.m, kSweptSumsM * std::int64_t{sizeof(float)} / std::int64_t{sizeof(T)});
 }
 
 /// Equal blocks rather than a small last one.
@@ -100,19 +75,10 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
       plan.hands_over ? handed_over_columns(plan, share) : std::min(plan.n, most_columns(plan));
   plan.block_n = ceil_div(columns, lanes) * lanes;
   plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
-  if (plan.hands_over) {
-    // With vectors of 512 bits a part of a few tiles is several cache lines wide, and rows of what
-    // the receiver reads are fetched beside multiply-adds: no slower on Zen 4, and 3 to 13 %
-    // faster where blocks go strip by strip.
-    plan.hands_over_blocks = lanes * kSize < 64;
-    plan.block_m = handed_over_rows(plan, columns, share);
-  }
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
-  elements += converted_a_elements(plan) + converted_lines(plan) + handed_over_elements(plan);
-  if (plan.hands_over && (plan.hands_over_blocks || plan.block_k < plan.k)) {
-    elements += plan.block_m * plan.block_n;
-  }
+  elements += converted_a_elements(plan) + converted_lines(plan) + consumed_elements(plan);
+  if (plan.hands_over && plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
   plan.thread_scratch = round_up(elements * kSize, 64);
   if (plan.sums_columns) {
     plan.sums_offset = plan.thread_scratch;

@@ -11,8 +11,7 @@
 
 namespace onnxgrad::device {
 
-/// One thread's part of a blocked product: gemm_blocked.cpp has its loops over blocks and over the
-/// panels of one, gemm_sweep.cpp those over strips of A.
+/// One thread's part of a blocked product: its loops over blocks and over the panels of one.
 template <class T>
 class BlockedGemm {
  public:
@@ -34,12 +33,6 @@ class BlockedGemm {
     std::int64_t k = 0;
     T* b = nullptr;        ///< where these steps of B are packed
     bool packs_b = false;  ///< no block before needed them
-  };
-
-  /// What the tiles of a panel find in place and pack while they multiply.
-  struct InPlace {
-    T* a_to = nullptr;     // of the next tile; nullptr: A is packed
-    const T* b = nullptr;  // nullptr: B is packed
   };
 
   /// Tiles [at, at + count) of `all`, and what is fetched meanwhile.
@@ -64,21 +57,10 @@ class BlockedGemm {
   bool has_strip_tiles() const;
   void set_height(GemmTile<T>& tile, int height) const;
   void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split, InPlace in_place);
-  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows, InPlace in_place);
-  void run_tiles(GemmTileFn<T> fn, const GemmTile<T>& tile, int height, const InPlace& in_place);
+  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split);
+  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
   void set_end();
-
-  struct Sweep;
-  bool can_sweep() const;
-  void sweep(const Block& block, std::int64_t column, const Block& next);
-  std::int64_t sweep_strips(const Sweep& sweep, std::int64_t row, std::int64_t count, int height);
-  void sweep_strip(const Sweep& sweep, const GemmTile<T>& begin, const Progress& strips,
-                   int height);
-  bool find_b(const Sweep& sweep, std::int64_t p, bool can_pack, GemmTile<T>& tile);
-  void set_sweep_ahead(const Sweep& sweep, std::int64_t below, const Progress& of_strips,
-                       const Progress& of_block);
 
   std::int64_t columns_of(std::int64_t p) const {
     return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *
@@ -121,29 +103,12 @@ class BlockedGemm {
     tile.a_step = plan_.transpose_a ? a_line_ : 1;
   }
 
-  /// Steps of a transposed A that are pages apart share a set of the L1 cache: no tile finds the
-  /// part of a line that the tile before has left.
-  bool can_read_in_place() const {
-    constexpr std::int64_t kPage = 4096 / sizeof(T);
-    return !plan_.transpose_a || a_line_ % kPage != 0;
-  }
-
-  /// Whether tiles of these heights pack what is in place.
-  bool has_packing_tiles(const RowSplit<T>& rows) const {
-    const auto& tiles = plan_.target->strip[static_cast<int>(GemmStripA::kRows)][1];
-    return split_.wide == plan_.target->strip_vectors && tiles[rows.big - 1] != nullptr &&
-           (rows.small_count == 0 || tiles[rows.big - 2] != nullptr);
-  }
-
-  /// Whether tiles can pack B.
-  bool can_pack_b() const { return !plan_.transpose_b && !plan_.b_source; }
-
   /// The tiles of packed rows.
   RowSplit<T> strips(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
     const auto form = static_cast<int>(strip_of(plan_.transpose_a));
     if (split_.wide == target.strip_vectors) {
-      return split_rows(rows, target.strip[form][0], target.strip_rows);
+      return split_rows(rows, target.strip[form], target.strip_rows);
     }
     return split_rows(rows, target.wide_strip[form], target.max_rows[split_.wide - 1]);
   }

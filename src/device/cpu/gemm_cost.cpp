@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif
 
-#include "device/blas.h"
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/gemm_split.h"
 
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
 // each implementation of a product (docs/kernels.md names them). They decide by sizes, type and
@@ -43,11 +40,8 @@ constexpr double kStreamedBytes = 1024 * 1024;
 constexpr std::int64_t kStreamedColumns = 512;
 // At least this many rows, or columns, must use what has been packed.
 constexpr double kPackedRows = 32;
-// Vectors of columns, at least, that use what has been packed of A. Tiles of 512 bits pack steps of
-// a transposed A while they multiply: that pays from two panels on (two threads, Emerald Rapids:
-// 128x128x2048 206 and 235 GFLOP/s).
+// Vectors of columns, at least, that use what has been packed of A.
 constexpr std::int64_t kPackedVectors = 8;
-constexpr std::int64_t kPackedVectors512 = 4;
 
 template <class T>
 bool has_vectors_of_512_bits(const GemmTarget<T>& target) {
@@ -67,42 +61,29 @@ bool is_intel() {
 #endif
 }
 
-/// Whether rows of A are read from strips. With vectors of less than 512 bits always: a load of A
-/// goes with fewer multiply-adds, and of strips a step takes the fewest instructions (Zen 3, one
-/// thread, in place and in strips: 1024x3072x768 57 and 54 ms; 3072x768x1024, A transposed, 77 and
-/// 55). With 512 bits never on AMD's processors, where packing costs 0 to 5 %; always on Intel's,
-/// which do two multiply-adds per cycle, and wait for panels of B from the L2 cache (Emerald
-/// Rapids, GFLOP/s: 146 and 162; 135 and 165). The sums have the same bits.
+/// Whether A is packed into panels. With vectors of less than 512 bits always: a load of A goes
+/// with fewer multiply-adds, and from a packed panel a step takes the fewest instructions. With 512
+/// bits never on AMD's processors, where packing costs more than it brings; always on Intel's,
+/// which do two multiply-adds per cycle, and wait for panels of B from the L2 cache. The sums have
+/// the same bits.
 template <class T>
 bool reads_strips(const GemmTarget<T>& target) {
   return !has_vectors_of_512_bits(target) || is_intel();
 }
 
-/// The same, if enough columns use them.
+/// Whether A is packed into panels that enough columns use.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
   // Threads that share columns pack all rows each.
   const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
-  const bool packs_steps = spec.transpose_a && has_vectors_of_512_bits(target);
-  const std::int64_t least = packs_steps ? kPackedVectors512 : kPackedVectors;
-  return spec.n / (by_rows ? 1 : spec.threads) >= least * target.lanes && reads_strips(target);
-}
-
-/// Whether a library was chosen and suits the product: what it does besides multiplying, above all
-/// packing, should not take long beside that.
-bool suits_blas(const GemmSpec& spec) {
-  constexpr std::int64_t kLeast = 32;
-  constexpr std::int64_t kLeastWork = std::int64_t{1} << 21;
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  const auto [least, most] = std::minmax({spec.m, spec.n, spec.k});
-  return least >= kLeast && most <= kMost && spec.m * spec.n >= kLeastWork / spec.k &&
-         spec.a_row_length == 0 && has_few_addends(spec) && blas() != nullptr;
+  return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
+         reads_strips(target);
 }
 
 bool can_split(const GemmSpec& spec) {
   return !spec.b_is_packed && spec.dtype == DataType::kFloat32 &&
          (spec.a_row_length == 0 || spec.a_source) && has_few_addends(spec) &&
-         split_target() != nullptr;
+         spec.cpu.computes_float32_by_amx();
 }
 
 /// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:
@@ -155,11 +136,9 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   if (spec.choice != GemmChoice::kBest) {
     const bool cannot = (spec.choice == GemmChoice::kDots &&
                          (a_is_transposed || spec.more[0] != GemmStart::kZero)) ||
-                        (spec.choice == GemmChoice::kBlas && !suits_blas(spec)) ||
                         (spec.choice == GemmChoice::kSplit && !can_split(spec));
     return cannot ? GemmChoice::kTiles : spec.choice;
   }
-  if (suits_blas(spec)) return GemmChoice::kBlas;
   if (suits_split(spec)) return GemmChoice::kSplit;
   const bool adds_more = spec.more[0] != GemmStart::kZero;  // dots do not
   if (!a_is_transposed && !adds_more && dots_cost(spec, target) < tiles_cost(spec, target)) {

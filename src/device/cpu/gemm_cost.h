@@ -7,7 +7,7 @@
 namespace onnxgrad::device {
 
 /// The implementation of a product; never kBest. If spec.choice cannot compute the product (dots
-/// with a transposed A, a library where none was chosen), kTiles.
+/// with a transposed A), kTiles.
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target);
 

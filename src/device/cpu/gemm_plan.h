@@ -5,12 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "device/blas.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
 
-// What prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp, gemm_split.cpp and
-// gemm_blas.cpp read.
+// The plan of a product, which prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp
+// and gemm_split.cpp read.
 
 namespace onnxgrad::device {
 
@@ -98,14 +97,13 @@ struct GemmPlan {
   bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
   bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
 
-  // Blocked, and by a library: sizes of the blocks and bytes of one thread's scratch.
+  // Blocked: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool hands_over = false;
-  bool hands_over_blocks = false;  ///< whole, from the L2 cache, instead of a few tiles at a time
-  bool packs_a = false;            ///< as strips of a tile's rows
-  bool packs_in_turn = false;      ///< each panel of B before its tiles, instead of a block
-  bool b_is_packed = false;        ///< all of B, in the panels of `columns`
+  bool packs_a = false;        ///< as strips of a tile's rows
+  bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
+  bool b_is_packed = false;    ///< all of B, in the panels of `columns`
   /// Of A and B in memory, if these are converted; and from row to row of A there.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
@@ -113,7 +111,6 @@ struct GemmPlan {
   bool sums_columns = false;
   std::int64_t sums_offset = 0;  ///< bytes into a thread's scratch: doubles, then T, [n] each
   std::int64_t thread_scratch = 0;
-  const Blas* blas = nullptr;
   const SplitTarget* split = nullptr;
   std::int64_t whole_bytes = 0;  ///< split: of the operand that threads do not share
 };
@@ -167,9 +164,8 @@ template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
-/// The kind of strips that A becomes, or where it is in place before.
-inline GemmStripA strip_of(bool transposed, bool is_packed = true) {
-  if (!is_packed) return transposed ? GemmStripA::kSteps : GemmStripA::kRows;
+/// The order of elements in packed panels of A.
+inline GemmStripA strip_of(bool transposed) {
   return transposed ? GemmStripA::kStepStrip : GemmStripA::kRowStrip;
 }
 
@@ -197,14 +193,8 @@ std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);
 
-/// The same for products by a library.
-template <class T>
-std::int64_t plan_blas(GemmPlan<T>& plan);
-
-template <class T>
-void run_blas(const void* data, const GemmOperands& operands);
-
-/// The same for products of parts (gemm_split.h).
+/// Sets what the driver of products of parts (gemm_split.h) needs besides the target; returns the
+/// scratch bytes of all threads.
 std::int64_t plan_split(GemmPlan<float>& plan);
 void run_split(const void* data, const GemmOperands& operands);
 

@@ -406,7 +406,6 @@ bool shares_rows(const GemmPlan<float>& plan) {
 }  // namespace
 
 std::int64_t plan_split(GemmPlan<float>& plan) {
-  plan.split = split_target();
   // Parts that are handed over are complete: sums of several blocks need a C of their own.
   const bool has_one_block = plan.hands_over && bytes_of_c(plan) > kMostBytesOfC;
   const std::int64_t blocks = has_one_block ? 1 : ceil_div(plan.k, kMostSteps);

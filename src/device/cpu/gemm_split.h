@@ -89,9 +89,6 @@ struct SplitTarget {
   void (*end)() = nullptr;
 };
 
-/// nullptr if this processor has none.
-const SplitTarget* split_target();
-
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_GEMM_SPLIT_H_

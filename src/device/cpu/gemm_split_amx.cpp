@@ -1,154 +1,29 @@
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cmath>
-#include <cstring>
 
-#include "base/half.h"
-#include "device/amx.h"
 #include "device/cpu/amx-inl.h"
+#include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_split.h"
-#include "device/cpu/half_gemm_pairs.h"
 
 // AMX multiplies tiles of 16 x 16 pairs (TDPBF16PS, Intel 64 and IA-32 Architectures Software
 // Developer's Manual, volume 2): six of them for what is one product of float32. A multiply-add of
 // 512 bits has 16 products, TDPBF16PS 8,192 in 16 cycles: with six of them still 2.7 times as many
-// as two multiply-adds in a cycle. For tests on other processors all of it is written out in C++.
+// as two multiply-adds in a cycle.
 
 // GCC 12 says so of its own intrinsics, whose result has no bits of the operand that they leave
 // undefined.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
+#if ONNXGRAD_HAS_AMX
+
 namespace onnxgrad::device {
 namespace {
-
-std::atomic<bool> is_used = true;
-
-// ---- in C++ ----
-
-std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
-
-constexpr std::uint32_t kHalfOfLast = 0x8000;  // of bfloat16's last place, in float32's bits
-constexpr std::uint32_t kPartBits = 0xFFFF0000;
-
-float rounded(float value) {
-  return std::bit_cast<float>((bits_of(value) + kHalfOfLast) & kPartBits);
-}
-
-/// Writes the parts of pair (x, y) to the pair's place in each tile. Returns their smallest parts'
-/// sum: NaN if the parts do not add up.
-float split_pair(float x, float y, int parts, std::byte* to) {
-  float last = 0;
-  float rest[2] = {x, y};
-  for (int part = 0; part < parts; ++part, to += kSplitTile) {
-    for (std::size_t i = 0; i < 2; ++i) {
-      const float now = part + 1 < parts ? rounded(rest[i]) : rest[i];
-      const auto half = static_cast<std::uint16_t>(bits_of(now) >> 16);
-      std::memcpy(to + 2 * i, &half, sizeof(half));
-      if (part + 1 < parts) {
-        rest[i] -= now;
-      } else if (parts > 1) {
-        last += now;
-      }
-    }
-  }
-  return last;
-}
-
-/// `at(i, k)`: row or column i, step k; `place(i, p)`: bytes within a tile.
-template <class At, class Place>
-bool pack_plainly(const SplitSource& source, const At& at, const Place& place) {
-  float all = 0;
-  for (std::int64_t i = 0; i < round_up(source.count, kSplitGroup); ++i) {
-    for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
-      std::byte* to =
-          source.to + i / kSplitGroup * source.group + k / kSplitSteps * split_slice(source.parts);
-      for (std::int64_t p = 0; p < kSplitGroup; ++p) {
-        const auto number = [&](std::int64_t step) {
-          return i < source.count && step < source.steps ? at(i, step) : 0.0F;
-        };
-        const float x = number(k + p);
-        const float y = number(k + kSplitGroup + p);
-        all += split_pair(x, y, source.parts, to + place(i % kSplitGroup, p));
-      }
-    }
-  }
-  return !std::isnan(all);
-}
-
-/// Of A, or of B: where the pairs are. `is_transposed`: where the numbers are.
-template <bool kIsA, bool kIsTransposed>
-bool pack_plainly(const SplitSource& source) {
-  // Steps of A's rows, and columns of B's steps, are adjacent, or else the others.
-  constexpr bool kStepsAreAdjacent = kIsA != kIsTransposed;
-  const auto at = [&](std::int64_t i, std::int64_t k) {
-    return kStepsAreAdjacent ? source.from[i * source.row + k] : source.from[k * source.row + i];
-  };
-  return pack_plainly(source, at, [](std::int64_t i, std::int64_t p) {
-    return kIsA ? i * 64 + p * 4 : p * 64 + i * 4;
-  });
-}
-
-/// A part of a number: subnormal ones are zero.
-float part_at(const std::byte* from) {
-  std::uint16_t half = 0;
-  std::memcpy(&half, from, sizeof(half));
-  return (half & 0x7F80U) == 0 ? 0.0F : base::to_float(base::Bfloat16{half});
-}
-
-// The products of parts, (of A, of B), each of which shares an operand with the one before.
-constexpr int kThreeParts[split_products(3)][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
-constexpr int kTwoParts[split_products(2)][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
-constexpr int kOnePart[split_products(1)][2] = {{0, 0}};
-
-/// One product of tiles for sum [i, j].
-float tile_product(const std::byte* a, const std::byte* b) {
-  float even = 0;
-  float odd = 0;
-  for (std::int64_t p = 0; p < kSplitGroup; ++p) {
-    even = std::fma(part_at(a + 4 * p), part_at(b + 64 * p), even);
-    odd = std::fma(part_at(a + 4 * p + 2), part_at(b + 64 * p + 2), odd);
-  }
-  return even + odd;
-}
-
-void multiply_plainly(const SplitProduct& product) {
-  const std::int64_t rows = (product.has_lower ? 2 : 1) * kSplitGroup;
-  const std::int64_t columns = (product.is_wide ? 2 : 1) * kSplitGroup;
-  const std::int64_t slice = split_slice(product.parts);
-  const auto* order = product.parts == 3 ? kThreeParts : product.parts == 2 ? kTwoParts : kOnePart;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const std::byte* a = product.a + i / kSplitGroup * product.a_group + i % kSplitGroup * 64;
-    for (std::int64_t j = 0; j < columns; ++j) {
-      const std::byte* b = product.b + j / kSplitGroup * product.b_group + j % kSplitGroup * 4;
-      float& c = product.c[i * product.c_row + j];
-      float sum = 0;
-      for (std::int64_t s = 0; s < product.slices; ++s) {
-        for (std::int64_t q = 0; q < split_products(product.parts); ++q) {
-          const auto& [x, y] = order[q];
-          sum += tile_product(a + s * slice + x * kSplitTile, b + s * slice + y * kSplitTile);
-        }
-      }
-      c = product.adds ? c + sum : sum;
-    }
-  }
-}
-
-void do_nothing() {}
-
-constexpr SplitTarget kPlain = {{pack_plainly<true, false>, pack_plainly<true, true>},
-                                {pack_plainly<false, false>, pack_plainly<false, true>},
-                                multiply_plainly,
-                                do_nothing,
-                                do_nothing};
-
-// ---- AMX ----
-
-#if ONNXGRAD_HAS_AMX
 
 using amx::kLine;
 using amx::store_sums;
 using amx::zero_sums;
+
+constexpr std::uint32_t kHalfOfLast = 0x8000;  // of bfloat16's last place, in float32's bits
+constexpr std::uint32_t kPartBits = 0xFFFF0000;
 
 /// Writes the parts of 16 pairs, (x, y), to one line of each tile. Adds the smallest parts to
 /// `last`.
@@ -392,7 +267,8 @@ struct Slice {
     fetch_lines(fetch);
   }
 
-  /// The products of kThreeParts, kTwoParts or kOnePart.
+  /// Adds the products of parts (gemm_split.h), each of which shares an operand with the one
+  /// before.
   ONNXGRAD_AMX_INLINE void add_all(SplitFetch& fetch) const {
     if (kParts == 1) {
       load_a(0);
@@ -479,20 +355,10 @@ constexpr SplitTarget kAmx = {{pack<pack_rows<1>, pack_rows<2>, pack_rows<3>>,
                               begin_amx,
                               end_amx};
 
-#endif
-
 }  // namespace
 
-void use_amx_for_float32(bool on) { is_used = on; }
-bool uses_amx_for_float32() { return split_target() != nullptr; }
-
-const SplitTarget* split_target() {
-  if (!is_used) return nullptr;
-  if (is_amx_emulated()) return &kPlain;
-#if ONNXGRAD_HAS_AMX
-  if (cpu_has_amx()) return &kAmx;
-#endif
-  return nullptr;
-}
+const SplitTarget& amx::split_target() { return kAmx; }
 
 }  // namespace onnxgrad::device
+
+#endif

@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "base/memory_budget.h"
-#include "device/amx.h"
 #include "device/cpu/gemm.h"
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 #include "device/testing/gemm_checks.h"
 #include "device/testing/instruction_sets.h"
 
@@ -24,58 +23,59 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// Calls f for AMX, if this processor has it, and for its arithmetic in C++.
+/// Calls f with AMX, if this processor has it, and with its arithmetic in C++.
 template <class F>
 void for_each_target(const F& f) {
-  if (cpu_has_amx()) {
+  if (amx_target() != nullptr) {
     SCOPED_TRACE("AMX");
-    f();
+    f(CpuOptions());
     if (testing::Test::HasFatalFailure()) return;
   }
   SCOPED_TRACE("emulated");
-  const EmulatedAmx emulated;
-  f();
+  f(with_emulated_amx());
 }
 
-GemmSpec split(std::int64_t m, std::int64_t n, std::int64_t k, int transposes = 0) {
+GemmSpec split(const CpuOptions& cpu, std::int64_t m, std::int64_t n, std::int64_t k,
+               int transposes = 0) {
   return {.m = m,
           .n = n,
           .k = k,
           .transpose_a = transposes % 2 != 0,
           .transpose_b = transposes / 2 != 0,
-          .choice = GemmChoice::kSplit};
+          .choice = GemmChoice::kSplit,
+          .cpu = cpu};
 }
 
 TEST(GemmSplit, IsChosenForLargeProducts) {
-  const EmulatedAmx emulated;
+  const CpuOptions cpu = with_emulated_amx();
   const auto label = [](GemmSpec spec) {
     spec.choice = GemmChoice::kBest;
     return prepare_gemm(spec).label.substr(0, 5);
   };
-  EXPECT_EQ(label(split(128, 128, 128)), "split");
-  EXPECT_EQ(label(split(1024, 768, 768, 3)), "split");
-  EXPECT_NE(label(split(128, 128, 32)), "split");
-  EXPECT_NE(label(split(32, 512, 512)), "split");
-  GemmSpec wide = split(128, 128, 128);
+  EXPECT_EQ(label(split(cpu, 128, 128, 128)), "split");
+  EXPECT_EQ(label(split(cpu, 1024, 768, 768, 3)), "split");
+  EXPECT_NE(label(split(cpu, 128, 128, 32)), "split");
+  EXPECT_NE(label(split(cpu, 32, 512, 512)), "split");
+  GemmSpec wide = split(cpu, 128, 128, 128);
   wide.dtype = DataType::kFloat64;
   EXPECT_NE(label(wide), "split");
 }
 
 // A constant B is packed as it is for few rows, once; parts pay for many.
 TEST(GemmSplit, PackedNumbersForFewRows) {
-  const EmulatedAmx emulated;
-  GemmSpec spec{.m = 128, .n = 128, .k = 512};
+  const CpuOptions cpu = with_emulated_amx();
+  GemmSpec spec{.m = 128, .n = 128, .k = 512, .cpu = cpu};
   EXPECT_TRUE(can_pack_b(spec));
   spec.b_is_packed = true;
   EXPECT_EQ(prepare_gemm(spec).label.substr(0, 6), "packed");
-  EXPECT_FALSE(can_pack_b({.m = 300, .n = 128, .k = 512}));
-  EXPECT_FALSE(can_pack_b({.m = 128, .n = 512, .k = 512}));
-  EXPECT_TRUE(can_pack_b({.m = 128, .n = 512, .k = 512, .threads = 2}));
+  EXPECT_FALSE(can_pack_b({.m = 300, .n = 128, .k = 512, .cpu = cpu}));
+  EXPECT_FALSE(can_pack_b({.m = 128, .n = 512, .k = 512, .cpu = cpu}));
+  EXPECT_TRUE(can_pack_b({.m = 128, .n = 512, .k = 512, .threads = 2, .cpu = cpu}));
   // Whatever the choice without parts is, dot products for example.
   for (const std::int64_t m : {65, 128, 250}) {
     for (const std::int64_t n : {64, 65, 200}) {
       for (const std::int64_t k : {128, 700, 2048, 5000}) {
-        GemmSpec packed{.m = m, .n = n, .k = k};
+        GemmSpec packed{.m = m, .n = n, .k = k, .cpu = cpu};
         packed.b_is_packed = can_pack_b(packed);
         EXPECT_NE(prepare_gemm(packed).fn, nullptr);
       }
@@ -85,8 +85,8 @@ TEST(GemmSplit, PackedNumbersForFewRows) {
 
 // Parts take three addends, others four: what a kernel asks before it knows them must hold.
 TEST(GemmSplit, FourAddendsAreForOthers) {
-  const EmulatedAmx emulated;
-  GemmSpec spec{.m = 100, .n = 128, .k = 128, .start = GemmStart::kRow};
+  const CpuOptions cpu = with_emulated_amx();
+  GemmSpec spec{.m = 100, .n = 128, .k = 128, .start = GemmStart::kRow, .cpu = cpu};
   spec.more = {GemmStart::kMatrix, GemmStart::kRow, GemmStart::kZero};
   EXPECT_EQ(prepare_gemm(spec).label.substr(0, 5), "split");
   spec.more[2] = GemmStart::kMatrix;
@@ -96,22 +96,21 @@ TEST(GemmSplit, FourAddendsAreForOthers) {
 }
 
 TEST(GemmSplit, CanBeSwitchedOff) {
-  const EmulatedAmx emulated;
-  use_amx_for_float32(false);
-  EXPECT_FALSE(uses_amx_for_float32());
-  EXPECT_EQ(prepare_gemm({.m = 128, .n = 128, .k = 128}).label.find("split"), std::string::npos);
-  EXPECT_EQ(prepare_gemm(split(128, 128, 128)).label.find("split"), std::string::npos);
-  use_amx_for_float32(true);
-  EXPECT_TRUE(uses_amx_for_float32());
+  CpuOptions cpu = with_emulated_amx();
+  cpu.amx_for_float32 = false;
+  EXPECT_FALSE(cpu.computes_float32_by_amx());
+  EXPECT_EQ(prepare_gemm({.m = 128, .n = 128, .k = 128, .cpu = cpu}).label.find("split"),
+            std::string::npos);
+  EXPECT_EQ(prepare_gemm(split(cpu, 128, 128, 128)).label.find("split"), std::string::npos);
 }
 
 TEST(GemmSplit, ProductsOfAllShapes) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(1);
     for (const std::int64_t m : {1, 15, 17, 32, 50}) {
       for (const std::int64_t n : {2, 16, 31, 33, 49}) {
         for (const std::int64_t k : {1, 16, 17, 33, 150}) {
-          GemmSpec spec = split(m, n, k, static_cast<int>(random() % 4));
+          GemmSpec spec = split(cpu, m, n, k, static_cast<int>(random() % 4));
           spec.threads = static_cast<int>(random() % 3) + 1;
           check_variants<float>(spec, random);
         }
@@ -122,7 +121,7 @@ TEST(GemmSplit, ProductsOfAllShapes) {
 
 // Blocks of all dimensions; an operand that each thread packs, and one that they share.
 TEST(GemmSplit, LargeProducts) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(2);
     for (const auto& [m, n, k] : {std::tuple{150, 530, 70},
                                   {530, 150, 70},
@@ -131,7 +130,7 @@ TEST(GemmSplit, LargeProducts) {
                                   {140, 150, 2000},
                                   {20, 1100, 40}}) {
       for (int transposes = 0; transposes < 4; ++transposes) {
-        GemmSpec spec = split(m, n, k, transposes);
+        GemmSpec spec = split(cpu, m, n, k, transposes);
         spec.threads = transposes % 3 + 1;
         spec.start = static_cast<GemmStart>(random() % 3);
         check<float>(spec, random, 1, spec.start == GemmStart::kMatrix && random() % 2 == 0);
@@ -141,11 +140,11 @@ TEST(GemmSplit, LargeProducts) {
 }
 
 TEST(GemmSplit, AddendsScalesAndColumnSums) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(3);
     for (const auto& [m, n, k] : {std::tuple{70, 90, 100}, {90, 70, 1200}, {300, 33, 64}}) {
       for (const int threads : {1, 2, 3}) {
-        GemmSpec spec = split(m, n, k, threads);
+        GemmSpec spec = split(cpu, m, n, k, threads);
         spec.threads = threads;
         check_more_addends<float>(spec, random, 1);
         check_more_addends<float>(spec, random, 2);
@@ -163,7 +162,7 @@ TEST(GemmSplit, AddendsScalesAndColumnSums) {
 
 // The last two: sums of several blocks of steps in a C of their own, and of one long block.
 TEST(GemmSplit, PartsAreHandedOver) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(4);
     for (const auto& [m, n, k] : {std::tuple{70, 90, 100},
                                   {300, 600, 128},
@@ -171,7 +170,7 @@ TEST(GemmSplit, PartsAreHandedOver) {
                                   {130, 70, 2500},
                                   {520, 530, 1100}}) {
       for (const int threads : {1, 3}) {
-        GemmSpec spec = split(m, n, k, threads);
+        GemmSpec spec = split(cpu, m, n, k, threads);
         spec.threads = threads;
         check_handed_over<float>(spec, random);
       }
@@ -189,12 +188,12 @@ std::vector<float> product(const GemmSpec& spec, const std::vector<float>& a,
 }
 
 TEST(GemmSplit, BitsDoNotDependOnThreads) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(5);
     for (const auto& [m, n, k] : {std::tuple{300, 200, 300}, {100, 500, 1100}, {640, 70, 100}}) {
       const auto a = random_numbers<float>(m * k, random);
       const auto b = random_numbers<float>(k * n, random);
-      GemmSpec spec = split(m, n, k);
+      GemmSpec spec = split(cpu, m, n, k);
       const std::vector<float> expected = product(spec, a, b);
       for (spec.threads = 2; spec.threads <= 5; ++spec.threads) {
         EXPECT_EQ(product(spec, a, b), expected) << spec.threads;
@@ -218,11 +217,11 @@ double error_of(const GemmSpec& spec, const std::vector<float>& a, const std::ve
 
 // Of numbers of all signs, of positive ones, and of such as a thousand times smaller weights.
 TEST(GemmSplit, IsNoLessAccurateThanMultiplyAdds) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(6);
     for (const std::int64_t k : {64, 128, 784, 1500}) {
       for (int kind = 0; kind < 3; ++kind) {
-        GemmSpec spec = split(96, 96, k);
+        GemmSpec spec = split(cpu, 96, 96, k);
         auto a = random_numbers<float>(spec.m * k, random);
         auto b = random_numbers<float>(k * spec.n, random);
         for (float& x : a) x = kind == 1 ? std::abs(x) : x;
@@ -236,13 +235,13 @@ TEST(GemmSplit, IsNoLessAccurateThanMultiplyAdds) {
 }
 
 TEST(GemmSplit, AmxAgreesWithItsEmulation) {
-  if (!cpu_has_amx()) GTEST_SKIP() << "this processor has no AMX";
+  if (amx_target() == nullptr) GTEST_SKIP() << "this processor has no AMX";
   std::mt19937 random(7);
-  const GemmSpec spec = split(130, 170, 300);
+  GemmSpec spec = split({}, 130, 170, 300);
   const auto a = random_numbers<float>(spec.m * spec.k, random);
   const auto b = random_numbers<float>(spec.k * spec.n, random);
   const std::vector<float> c = product(spec, a, b);
-  const EmulatedAmx emulated;
+  spec.cpu = with_emulated_amx();
   const std::vector<float> expected = product(spec, a, b);
   for (std::size_t i = 0; i < c.size(); ++i) ASSERT_NEAR(c[i], expected[i], 4e-6) << i;
 }
@@ -250,12 +249,12 @@ TEST(GemmSplit, AmxAgreesWithItsEmulation) {
 // What a multiply-add would give: infinity and NaN, and not NaN for infinity.
 TEST(GemmSplit, NumbersThatHaveNoParts) {
   constexpr float kMost = std::numeric_limits<float>::max();
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(8);
     for (const float special :
          {kInfinity, -kInfinity, kMost, -kMost, std::numeric_limits<float>::quiet_NaN()}) {
       for (int transposes = 0; transposes < 4; ++transposes) {
-        GemmSpec spec = split(70, 90, 1100, transposes);
+        GemmSpec spec = split(cpu, 70, 90, 1100, transposes);
         spec.threads = transposes % 2 + 1;
         auto a = random_numbers<float>(spec.m * spec.k, random);
         auto b = random_numbers<float>(spec.k * spec.n, random);
@@ -290,9 +289,9 @@ TEST(GemmSplit, NumbersThatHaveNoParts) {
 
 // Parts of tiny numbers are subnormal, and zero: what is left is the number in bfloat16.
 TEST(GemmSplit, TinyNumbersKeepTheirFirstPart) {
-  for_each_target([] {
+  for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(9);
-    GemmSpec spec = split(32, 32, 64);
+    GemmSpec spec = split(cpu, 32, 32, 64);
     auto a = random_numbers<float>(spec.m * spec.k, random);
     const auto b = random_numbers<float>(spec.k * spec.n, random);
     const std::vector<float> expected = product(spec, a, b);
@@ -309,11 +308,11 @@ TEST(GemmSplit, TinyNumbersKeepTheirFirstPart) {
 }
 
 TEST(GemmSplit, EndsWithTilesOfEveryInstructionSet) {
-  const EmulatedAmx emulated;
-  for_each_instruction_set([] {
+  const CpuOptions cpu = with_emulated_amx();
+  for_each_instruction_set([&cpu] {
     std::mt19937 random(10);
-    check_variants<float>(split(40, 50, 60), random);
-    check_handed_over<float>(split(40, 50, 60), random);
+    check_variants<float>(split(cpu, 40, 50, 60), random);
+    check_handed_over<float>(split(cpu, 40, 50, 60), random);
   });
 }
 

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/memory_budget.h"
-#include "device/amx.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/testing/gemm_checks.h"
 #include "device/testing/instruction_sets.h"
@@ -68,13 +67,8 @@ TEST(Gemm, PackedB) {
   });
 }
 
-struct WithoutAmx {
-  WithoutAmx() { use_amx_for_float32(false); }
-  ~WithoutAmx() { use_amx_for_float32(true); }
-};
-
 TEST(Gemm, PackedBGivesTheSameBits) {
-  const WithoutAmx without_amx;
+  const CpuOptions cpu{.amx = nullptr};
   std::mt19937 random(4);
   constexpr GemmChoice kForms[] = {GemmChoice::kBest, GemmChoice::kBlocked,
                                    GemmChoice::kBlockedStrips};
@@ -87,7 +81,8 @@ TEST(Gemm, PackedBGivesTheSameBits) {
     const auto a = random_numbers<float>(m * k, random);
     const auto b = random_numbers<float>(k * n, random);
     for (int i = 0; i < 9; ++i) {
-      GemmSpec spec{.m = m, .n = n, .k = k, .threads = i % 3 + 1, .choice = kForms[i / 3]};
+      GemmSpec spec{
+          .m = m, .n = n, .k = k, .threads = i % 3 + 1, .choice = kForms[i / 3], .cpu = cpu};
       ASSERT_TRUE(can_pack_b(spec));
       const auto packed = base::allocate_aligned(packed_b_elements(spec) * 4);
       pack_gemm_b(spec, b.data(), packed.get());

@@ -28,19 +28,16 @@ constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
 constexpr int kStripVectors = 2;
 constexpr int kStripRows = 12;
-constexpr int kPackingStrips = 4;  // heights of tiles that pack, from the highest on
 #elif HWY_ARCH_ARM_A64
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
 constexpr int kStripVectors = 4;
 constexpr int kStripRows = 6;
-constexpr int kPackingStrips = 0;
 #else
 constexpr int kMaxVectors = 2;
 constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 0, 0};
 constexpr int kStripVectors = 2;
 constexpr int kStripRows = 6;
-constexpr int kPackingStrips = 0;
 #endif
 
 /// The sums stay in registers for all k: each k loads `kVectors` vectors of b, and one scalar
@@ -107,7 +104,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
         }
       }
     }
-    end.finish(sum, tile, {.row = block * kRows});
+    end.finish(sum, tile, block * kRows);
   }
 }
 
@@ -377,20 +374,17 @@ void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*row
   ((target.tile[kVectors - 1][kRow] = gemm_tile<hn::ScalableTag<T>, kRow + 1, kVectors>), ...);
 }
 
-/// Tiles of all heights up to the highest, or of the highest ones if there are fewer.
-template <class T, GemmStripA kA, bool kPacksB, int... kRow>
+template <class T, GemmStripA kA, int... kRow>
 void fill_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  constexpr int kLeast = kStripRows - static_cast<int>(sizeof...(kRow));
-  auto& tiles = target.strip[static_cast<int>(kA)][kPacksB ? 1 : 0];
-  ((tiles[kLeast + kRow] =
-        StripTile<hn::ScalableTag<T>, kLeast + kRow + 1, kStripVectors, kA, kPacksB>::run),
+  ((target.strip[static_cast<int>(kA)][kRow] =
+        StripTile<hn::ScalableTag<T>, kRow + 1, kStripVectors, kA>::run),
    ...);
 }
 
 template <class T, GemmStripA kA, int... kRow>
 void fill_wide_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
   ((target.wide_strip[static_cast<int>(kA)][kRow] =
-        StripTile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, kA, false>::run),
+        StripTile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, kA>::run),
    ...);
 }
 
@@ -400,17 +394,8 @@ void fill_all_strips(GemmTarget<T>& target) {
   target.strip_vectors = kStripVectors;
   target.strip_rows = kStripRows;
   const std::make_integer_sequence<int, kStripRows> all;
-  fill_strips<T, kStepStrip, false>(target, all);
-  fill_strips<T, kRowStrip, false>(target, all);
-  if constexpr (kPackingStrips > 0) {
-    const std::make_integer_sequence<int, kPackingStrips> highest;
-    fill_strips<T, kStepStrip, true>(target, highest);
-    fill_strips<T, kRowStrip, true>(target, highest);
-    fill_strips<T, kSteps, false>(target, highest);
-    fill_strips<T, kSteps, true>(target, highest);
-    fill_strips<T, kRows, false>(target, highest);
-    fill_strips<T, kRows, true>(target, highest);
-  }
+  fill_strips<T, kStepStrip>(target, all);
+  fill_strips<T, kRowStrip>(target, all);
   if constexpr (kMaxVectors > kStripVectors) {
     const std::make_integer_sequence<int, kMaxRows[kMaxVectors - 1]> wide;
     fill_wide_strips<T, kStepStrip>(target, wide);

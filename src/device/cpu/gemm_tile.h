@@ -51,14 +51,6 @@ struct GemmExtras {
   /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
   GemmAhead<T> ahead[2] = {};
   std::int64_t ahead_rows = 0;  ///< of the one that has more
-  /// Where tiles of operands in place pack these: strips of the tile's rows, one after the other,
-  /// and a panel.
-  T* packed_a = nullptr;
-  T* packed_b = nullptr;
-  /// Not 0: blocks are side by side, not one below the other; tiles of strips that pack no B only.
-  /// From one block's panel to the next one's, and the same of `start`.
-  std::ptrdiff_t b_block = 0;
-  std::ptrdiff_t start_block = 0;
 };
 
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The
@@ -104,12 +96,10 @@ struct GemmDots {
   GemmFinish finish = GemmFinish::kStore;
 };
 
-/// Where a tile of a packed panel finds its rows of A.
+/// The order of elements in a packed panel of A.
 enum class GemmStripA : std::int32_t {
-  kStepStrip,  ///< packed: all rows of a step, then those of the next one
-  kRowStrip,   ///< packed: kGemmChunk steps of each row, then the next ones, up to a whole chunk
-  kSteps,      ///< in place, transposed: the rows of a step are adjacent; becomes a kStepStrip
-  kRows        ///< in place: the steps of a row are adjacent; becomes a kRowStrip
+  kStepStrip,  ///< all rows of a step, then those of the next one
+  kRowStrip    ///< kGemmChunk steps of each row, then the next ones, up to a whole chunk
 };
 
 inline constexpr int kGemmMaxVectors = 4;
@@ -124,13 +114,13 @@ struct GemmTarget {
   int max_rows[kGemmMaxVectors] = {};
   /// [vectors - 1][rows - 1]
   GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
-  /// Tiles of strip_vectors, and up to strip_rows, whose B is a packed panel, or becomes one if 1:
-  /// [GemmStripA][packs B][rows - 1]. nullptr: there is none; of strips and panels there are all.
+  /// Tiles of strip_vectors, and up to strip_rows, that read packed panels of A and B:
+  /// [GemmStripA][rows - 1].
   int strip_vectors = 1;
   int strip_rows = 1;
-  GemmTileFn<T> strip[4][2][kGemmMaxRows] = {};
-  /// The same of panels of max_vectors, if those are wider, and strips: B that is packed once for
-  /// all numbers of rows. [GemmStripA][rows - 1], up to max_rows of them.
+  GemmTileFn<T> strip[2][kGemmMaxRows] = {};
+  /// Tiles that read packed panels of A and panels of B of max_vectors, if those are wider: B that
+  /// is packed once for all numbers of rows. [GemmStripA][rows - 1], up to max_rows of them.
   GemmTileFn<T> wide_strip[2][kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};

@@ -17,12 +17,6 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Where one of a tile's blocks is, from the tile's first one: rows and columns of C, and what
-/// `start` moves by besides its rows.
-struct BlockPlace {
-  std::ptrdiff_t row = 0, column = 0, start = 0;
-};
-
 /// How C's elements are written: D is the vector; the last one of a row is masked to `tail`
 /// columns.
 template <class D, int kRows, int kVectors>
@@ -57,13 +51,14 @@ struct TileEnd {
     }
   }
 
-  /// Writes the sums of a tile's block as its `finish` says.
-  HWY_INLINE void finish(V (&sum)[kRows][kVectors], const GemmTile<T>& tile, BlockPlace at) const {
+  /// Writes the sums of the block that begins with row `row` of the tile as its `finish` says.
+  HWY_INLINE void finish(V (&sum)[kRows][kVectors], const GemmTile<T>& tile,
+                         std::ptrdiff_t row) const {
     const D d;
     const GemmTile<T>* now = &tile;
     keep_in_register(now);
     if (now->finish != GemmFinish::kStore) {
-      const T* start = now->start + at.row * now->start_row + at.start;
+      const T* start = now->start + row * now->start_row;
       const V scale = hn::Set(d, now->scale);
       if (now->scale != T(1)) {
         add<true>(sum, start, now->start_row, scale);
@@ -72,24 +67,24 @@ struct TileEnd {
       }
       if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
         for (int i = 0; i < extras->more_count; ++i) {
-          const std::ptrdiff_t row = extras->more_row[i];
-          const T* more = extras->more[i] + (now->row + at.row) * row + now->column + at.column;
-          add<false>(sum, more, row, scale);
+          const std::ptrdiff_t more_row = extras->more_row[i];
+          const T* more = extras->more[i] + (now->row + row) * more_row + now->column;
+          add<false>(sum, more, more_row, scale);
         }
       }
       if (now->finish == GemmFinish::kRelu) relu(sum);
     }
     if (const GemmExtras<T>* extras = now->extras; extras != nullptr) {
       if (extras->scales != nullptr) {
-        const std::ptrdiff_t row = extras->scales_row;
-        const T* scales = extras->scales + (now->row + at.row) * row + now->column + at.column;
-        scale(sum, scales, row);
+        const std::ptrdiff_t scales_row = extras->scales_row;
+        const T* scales = extras->scales + (now->row + row) * scales_row + now->column;
+        scale(sum, scales, scales_row);
       }
       if (extras->column_sums != nullptr) {
-        add_columns(sum, extras->column_sums + now->column + at.column);
+        add_columns(sum, extras->column_sums + now->column);
       }
     }
-    store(sum, now->c + at.row * now->c_row + at.column, now->c_row);
+    store(sum, now->c + row * now->c_row, now->c_row);
   }
 
   void scale(V (&sum)[kRows][kVectors], const T* scales, std::ptrdiff_t row) const {
@@ -225,12 +220,12 @@ class Touched {
     together_ = std::max<std::int64_t>((kRows * count_ + parts - 1) / parts, 1);
   }
 
-  HWY_INLINE void begin(const GemmTile<T>& tile, const BlockPlace& at) {
+  /// Begins with the block at row `row` of the tile.
+  HWY_INLINE void begin(const GemmTile<T>& tile, std::ptrdiff_t row) {
     if (count_ == 0) return;
     now_ = 0;
     left_ = (kRows + together_ - 1) / together_ * count_;
-    const std::ptrdiff_t offset =
-        (tile.row + at.row) * row_ + (tile.column + at.column) * tile.extras->touched_size;
+    const std::ptrdiff_t offset = (tile.row + row) * row_ + tile.column * tile.extras->touched_size;
     auto within = static_cast<std::uintptr_t>(row_);
     for (int i = 0; i < count_; ++i) {
       next_[i] = static_cast<const char*>(tile.extras->touched[i]) + offset;

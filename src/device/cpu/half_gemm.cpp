@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/half_gemm_plan.h"
@@ -291,10 +292,8 @@ class HalfBlocks {
                           .end = end};
     if (plan_.choice == HalfGemmChoice::kPairs) {
       run_pairs(panel);
-    } else if (plan_.choice == HalfGemmChoice::kAmx) {
-      run_amx(panel);
     } else {
-      run_amx_emulated(panel);
+      spec_.cpu.amx->run_panel(panel);
     }
   }
 

@@ -16,7 +16,7 @@
 
 namespace onnxgrad::device {
 
-enum class HalfGemmChoice : std::uint8_t { kBest, kPairs, kAmx, kAmxEmulated, kWidened };
+enum class HalfGemmChoice : std::uint8_t { kBest, kPairs, kAmx, kWidened };
 
 /// C = max(floor, alpha * op(A) * op(B) + start), shapes as in GemmSpec. A has `dtype`, B too, or
 /// is float32 and rounded to it as it is packed. C and what is added are float32 or `dtype`, C
@@ -42,9 +42,11 @@ struct HalfGemmSpec {
   /// Nothing is added. Only where can_hand_over().
   bool hands_over = false;
   HalfGemmChoice choice = HalfGemmChoice::kBest;  ///< for tests and benchmarks
+  CpuOptions cpu = {};
 };
 
-/// The same product with float32 results: sizes, transposes, start, factor and threads of `gemm`.
+/// The same product with float32 results: sizes, transposes, start, factor, threads and options of
+/// `gemm`.
 HalfGemmSpec half_gemm_spec(const GemmSpec& gemm);
 
 /// Sums run over k in an order that depends only on sizes and implementation. Thread-safe.
@@ -54,8 +56,8 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given);
 /// Whether a block of sums can be completed at once, and that is worth while.
 bool can_hand_over(const HalfGemmSpec& spec);
 
-/// Whether this processor, and the system, supports an implementation.
-bool has_half_gemm(HalfGemmChoice choice);
+/// Whether the processor supports an implementation.
+bool has_half_gemm(HalfGemmChoice choice, const CpuOptions& cpu = {});
 
 }  // namespace onnxgrad::device
 

@@ -1,98 +1,22 @@
-#include <algorithm>
-#include <cstring>
-
-#include "base/half.h"
 #include "device/cpu/amx-inl.h"
+#include "device/cpu/amx_target.h"
 #include "device/cpu/half_gemm_end-inl.h"
 #include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/tap_products.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
 // pairs with 16 lines of 16 pairs, which is what a packed panel of B is. A block of results is 2 x
-// 2 tiles, so that each operand that is loaded is used twice. For tests on other processors the
-// same operands are multiplied one by one (Intel 64 and IA-32 Architectures Software Developer's
-// Manual, volume 2, TDPBF16PS).
+// 2 tiles, so that each operand that is loaded is used twice (Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 2, TDPBF16PS).
 
 #if ONNXGRAD_HAS_AMX
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
+
+#include <algorithm>
 
 namespace onnxgrad::device {
-namespace {
-
-/// Subnormal operands are zero.
-float number(const std::byte* from) {
-  base::Bfloat16 value;
-  std::memcpy(&value.bits, from, sizeof(value.bits));
-  const bool is_subnormal = (value.bits & 0x7F80U) == 0;
-  return is_subnormal ? 0 : base::to_float(value);
-}
-
-void finish_one(const HalfEnd& end, float value, std::int64_t row, std::int64_t column) {
-  const std::ptrdiff_t start = row * end.start_row + column;
-  const std::ptrdiff_t to = row * end.c_row + column;
-  value *= end.scale;
-  if (end.half_start != nullptr) value += base::to_float(base::Bfloat16{end.half_start[start]});
-  if (end.start != nullptr) value += end.start[start];
-  if (end.relu && value < 0) value = 0;
-  if (end.half != nullptr) {
-    end.half[to] = base::to_bfloat16(value).bits;
-  } else {
-    end.c[to] = value;
-  }
-}
-
-}  // namespace
-
-void run_amx_emulated(const PairPanel& panel) {
-  const auto* b = reinterpret_cast<const std::byte*>(panel.b);
-  const std::ptrdiff_t b_row = panel.vectors * kPairLanes * 4;
-  for (std::int64_t i = 0; i < panel.rows; ++i) {
-    for (std::int64_t j = 0; j < panel.columns; ++j) {
-      float sum = 0;
-      for (std::int64_t p = 0; p < panel.pairs; ++p) {
-        const std::byte* x = panel.a + i * panel.a_row + 4 * p;
-        const std::byte* y = b + p * b_row + 4 * j;
-        sum += number(x) * number(y);
-        sum += number(x + 2) * number(y + 2);
-      }
-      finish_one(panel.end, sum, i, j);
-    }
-  }
-}
-
-namespace {
-
-void emulate_tap_products(const TapProducts& products) {
-  for (std::int64_t i = 0; i < products.rows; ++i) {
-    for (std::int64_t j = 0; j < products.columns; ++j) {
-      float& result = products.sums[i * products.sums_row + j];
-      float sum = products.adds ? result : 0;
-      for (std::int64_t s = 0; s < products.steps; ++s) {
-        const std::byte* a = products.a + products.a_offsets[s] + i * products.a_row;
-        const std::byte* b = products.b + products.b_offsets[s] + 4 * j;
-        for (std::int64_t p = 0; p < kTapPairs; ++p, a += 4, b += products.b_row) {
-          sum += number(a) * number(b);
-          sum += number(a + 2) * number(b + 2);
-        }
-      }
-      result = sum;
-    }
-  }
-}
-
-bool is_emulated = false;
-
-}  // namespace
-
-EmulatedAmx::EmulatedAmx() { is_emulated = true; }
-EmulatedAmx::~EmulatedAmx() { is_emulated = false; }
-bool is_amx_emulated() { return is_emulated; }
-
-#if ONNXGRAD_HAS_AMX
-
 namespace {
 
 using amx::kLine;
@@ -282,15 +206,7 @@ bool ask_for_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-}  // namespace
-
-bool cpu_has_amx() {
-  static const bool has = cpu_has_pairs() && ask_for_amx();
-  return has || is_emulated;
-}
-
-ONNXGRAD_AMX_TARGET void run_amx(const PairPanel& panel) {
-  if (is_emulated) return run_amx_emulated(panel);
+ONNXGRAD_AMX_TARGET void run_panel(const PairPanel& panel) {
   alignas(64) float sums[2 * kTile * 2 * kTile];
   const HalfEnd& end = panel.end;
   // Sums of whole vectors that are only added to something begin with it and are stored as tiles.
@@ -324,17 +240,22 @@ ONNXGRAD_AMX_TARGET void run_amx(const PairPanel& panel) {
   _tile_release();  // threads with tiles in use are slower to switch
 }
 
-TapProductsFn tap_products() {
-  if (is_emulated) return emulate_tap_products;
-  return cpu_has_amx() ? run_tap_products : nullptr;
+}  // namespace
+
+const AmxTarget* amx_target() {
+  static const bool has_amx = cpu_has_pairs() && ask_for_amx();
+  static const AmxTarget target{run_panel, run_tap_products, amx::split_target()};
+  return has_amx ? &target : nullptr;
 }
+
+}  // namespace onnxgrad::device
 
 #else
 
-TapProductsFn tap_products() { return is_emulated ? emulate_tap_products : nullptr; }
-bool cpu_has_amx() { return is_emulated; }
-void run_amx(const PairPanel& panel) { run_amx_emulated(panel); }
+namespace onnxgrad::device {
 
-#endif
+const AmxTarget* amx_target() { return nullptr; }
 
 }  // namespace onnxgrad::device
+
+#endif

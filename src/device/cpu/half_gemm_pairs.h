@@ -55,23 +55,6 @@ void pack_pairs(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t
 void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                 std::uint32_t* to, std::ptrdiff_t to_row);
 
-/// Also asks the system for permission, once.
-bool cpu_has_amx();
-/// For tests: until the object ends, every processor has AMX, whose arithmetic is computed in C++.
-/// Not thread-safe.
-class EmulatedAmx {
- public:
-  EmulatedAmx();
-  ~EmulatedAmx();
-  EmulatedAmx(const EmulatedAmx&) = delete;
-  EmulatedAmx& operator=(const EmulatedAmx&) = delete;
-};
-bool is_amx_emulated();
-/// Rows of a: not packed, with a multiple of 32 numbers.
-void run_amx(const PairPanel& panel);
-/// The same with the tiles of AMX written out: for tests on other processors.
-void run_amx_emulated(const PairPanel& panel);
-
 }  // namespace onnxgrad::device
 
 #endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_

@@ -35,7 +35,7 @@ HalfGemmChoice choose(const HalfGemmSpec& spec) {
   if (spec.choice != HalfGemmChoice::kBest) return spec.choice;
   const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
   constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
-  if (is_bfloat16 && has_half_gemm(HalfGemmChoice::kAmx) && spec.m >= kAmxRows &&
+  if (is_bfloat16 && has_half_gemm(HalfGemmChoice::kAmx, spec.cpu) && spec.m >= kAmxRows &&
       spec.n >= kLanes && spec.k >= 2 * kAmxPairs) {
     return HalfGemmChoice::kAmx;
   }
@@ -52,22 +52,11 @@ bool is_widened(const HalfGemmSpec& spec) {
   return choose(spec) == HalfGemmChoice::kWidened || hands_over_rows(spec);
 }
 
-const char* name_of(HalfGemmChoice choice) {
-  switch (choice) {
-    case HalfGemmChoice::kPairs:
-      return "pairs AVX512-BF16";
-    case HalfGemmChoice::kAmx:
-      return "tiles AMX";
-    default:
-      return "tiles emulated";
-  }
-}
-
 }  // namespace
 
-bool has_half_gemm(HalfGemmChoice choice) {
+bool has_half_gemm(HalfGemmChoice choice, const CpuOptions& cpu) {
   if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
-  if (choice == HalfGemmChoice::kAmx) return cpu_has_amx();
+  if (choice == HalfGemmChoice::kAmx) return cpu.amx != nullptr;
   return true;
 }
 
@@ -88,7 +77,8 @@ HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
           .start = gemm.start,
           .alpha = gemm.alpha,
           .relu = gemm.relu,
-          .threads = gemm.threads};
+          .threads = gemm.threads,
+          .cpu = gemm.cpu};
 }
 
 PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
@@ -106,8 +96,7 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   plan->target = &gemm_target<float>();
   plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
-  plan->is_amx =
-      plan->choice == HalfGemmChoice::kAmx || plan->choice == HalfGemmChoice::kAmxEmulated;
+  plan->is_amx = plan->choice == HalfGemmChoice::kAmx;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
   constexpr std::int64_t kBytes = 2;
   plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
@@ -134,8 +123,9 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
   if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
   PreparedGemm prepared;
-  prepared.label = fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype), name_of(plan->choice),
-                               spec.m, spec.n, spec.k);
+  prepared.label =
+      fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype),
+                  plan->is_amx ? "tiles AMX" : "pairs AVX512-BF16", spec.m, spec.n, spec.k);
   prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : half_gemm::run;
   prepared.scratch_bytes = plan->b_bytes + plan->own_bytes * spec.threads;
   prepared.data = std::move(plan);

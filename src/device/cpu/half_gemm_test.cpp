@@ -12,7 +12,7 @@
 
 #include "base/half.h"
 #include "base/memory_budget.h"
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 #include "device/testing/instruction_sets.h"
 
 // Products of halves against sums in double of the same numbers, for each implementation: blocks of
@@ -137,13 +137,19 @@ struct Size {
   std::int64_t m, n, k;
 };
 
-std::vector<HalfGemmChoice> choices(DataType dtype) {
-  std::vector<HalfGemmChoice> all{HalfGemmChoice::kWidened, HalfGemmChoice::kBest};
+/// An implementation, and what it may use of the processor.
+struct Implementation {
+  HalfGemmChoice choice = HalfGemmChoice::kBest;
+  CpuOptions cpu = {};
+};
+
+std::vector<Implementation> implementations(DataType dtype) {
+  std::vector<Implementation> all{{HalfGemmChoice::kWidened}, {HalfGemmChoice::kBest}};
   if (dtype == DataType::kFloat16) return all;
-  for (const auto one :
-       {HalfGemmChoice::kPairs, HalfGemmChoice::kAmx, HalfGemmChoice::kAmxEmulated}) {
-    if (has_half_gemm(one)) all.push_back(one);
+  for (const auto one : {HalfGemmChoice::kPairs, HalfGemmChoice::kAmx}) {
+    if (has_half_gemm(one)) all.push_back({one});
   }
+  all.push_back({HalfGemmChoice::kAmx, with_emulated_amx()});
   return all;
 }
 
@@ -152,7 +158,7 @@ TEST(HalfGemm, AllSizesAndLayouts) {
   constexpr Size kSizes[] = {{1, 1, 1},    {7, 5, 3},     {6, 64, 32},   {13, 65, 31},
                              {33, 17, 64}, {50, 130, 96}, {200, 40, 33}, {3, 270, 5}};
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
-    for (const HalfGemmChoice choice : choices(dtype)) {
+    for (const Implementation& one : implementations(dtype)) {
       for (const Size& size : kSizes) {
         for (int layout = 0; layout < 4; ++layout) {
           check({.dtype = dtype,
@@ -162,7 +168,8 @@ TEST(HalfGemm, AllSizesAndLayouts) {
                  .k = size.k,
                  .transpose_a = (layout & 1) != 0,
                  .transpose_b = (layout & 2) != 0,
-                 .choice = choice},
+                 .choice = one.choice,
+                 .cpu = one.cpu},
                 random);
         }
       }
@@ -173,7 +180,7 @@ TEST(HalfGemm, AllSizesAndLayouts) {
 TEST(HalfGemm, WhatIsAddedAndStored) {
   std::mt19937 random(6);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
-    for (const HalfGemmChoice choice : choices(dtype)) {
+    for (const Implementation& one : implementations(dtype)) {
       for (const GemmStart start : {GemmStart::kZero, GemmStart::kRow, GemmStart::kMatrix}) {
         for (int kinds = 0; kinds < 8; ++kinds) {
           check({.dtype = dtype,
@@ -185,7 +192,8 @@ TEST(HalfGemm, WhatIsAddedAndStored) {
                  .start = start,
                  .alpha = -0.75,
                  .relu = (kinds & 4) != 0,
-                 .choice = choice},
+                 .choice = one.choice,
+                 .cpu = one.cpu},
                 random);
         }
       }
@@ -251,7 +259,7 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
 }
 
 // On AMX large products of float16 are products of two parts (gemm_split.h).
-void check_widened_in_parts() {
+void check_widened_in_parts(const CpuOptions& cpu) {
   std::mt19937 random(12);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
     for (const Size& size : {Size{70, 130, 150}, Size{150, 65, 300}, Size{66, 70, 1100}}) {
@@ -268,7 +276,8 @@ void check_widened_in_parts() {
                                 .start = static_cast<GemmStart>(random() % 3),
                                 .relu = random() % 2 == 0,
                                 .threads = kinds % 3 + 1,
-                                .choice = HalfGemmChoice::kWidened};
+                                .choice = HalfGemmChoice::kWidened,
+                                .cpu = cpu};
         ASSERT_NE(prepare_half_gemm(spec).label.find("split"), std::string::npos);
         check(spec, random);
       }
@@ -277,13 +286,11 @@ void check_widened_in_parts() {
 }
 
 TEST(HalfGemm, WidenedInParts) {
-  if (cpu_has_amx()) check_widened_in_parts();
-  const EmulatedAmx emulated;
-  check_widened_in_parts();
+  if (amx_target() != nullptr) check_widened_in_parts({});
+  check_widened_in_parts(with_emulated_amx());
 }
 
 TEST(HalfGemm, InfinityInParts) {
-  const EmulatedAmx emulated;
   constexpr std::int64_t kSize = 128;
   constexpr std::uint16_t kOne = 0x3C00;
   constexpr std::uint16_t kInfinity = 0x7C00;
@@ -291,7 +298,8 @@ TEST(HalfGemm, InfinityInParts) {
                           .m = kSize,
                           .n = kSize,
                           .k = kSize,
-                          .choice = HalfGemmChoice::kWidened};
+                          .choice = HalfGemmChoice::kWidened,
+                          .cpu = with_emulated_amx()};
   Bits a(at(kSize * kSize), kOne);
   const Bits b(at(kSize * kSize), kOne);
   a[at(5 * kSize + 7)] = kInfinity;
@@ -308,7 +316,7 @@ TEST(HalfGemm, InfinityInParts) {
 TEST(HalfGemm, SeveralBlocksAndThreads) {
   std::mt19937 random(7);
   constexpr Size kSizes[] = {{60, 270, 1600}, {210, 33, 801}, {20, 600, 50}};
-  for (const HalfGemmChoice choice : choices(DataType::kBfloat16)) {
+  for (const Implementation& one : implementations(DataType::kBfloat16)) {
     for (const Size& size : kSizes) {
       for (const bool narrow : {false, true}) {
         check({.c_dtype = narrow ? DataType::kBfloat16 : DataType::kFloat32,
@@ -318,7 +326,8 @@ TEST(HalfGemm, SeveralBlocksAndThreads) {
                .transpose_a = !narrow,
                .start = GemmStart::kRow,
                .threads = 3,
-               .choice = choice},
+               .choice = one.choice,
+               .cpu = one.cpu},
               random);
       }
     }
@@ -335,7 +344,7 @@ TEST(HalfGemm, NothingToAdd) {
 TEST(HalfGemm, RoundsB) {
   std::mt19937 random(9);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
-    for (const HalfGemmChoice choice : choices(dtype)) {
+    for (const Implementation& one : implementations(dtype)) {
       for (const Size& size : {Size{19, 70, 33}, Size{40, 37, 300}}) {
         for (const bool transpose : {false, true}) {
           check({.dtype = dtype,
@@ -344,7 +353,8 @@ TEST(HalfGemm, RoundsB) {
                  .n = size.n,
                  .k = size.k,
                  .transpose_b = transpose,
-                 .choice = choice},
+                 .choice = one.choice,
+                 .cpu = one.cpu},
                 random);
         }
       }
@@ -355,7 +365,7 @@ TEST(HalfGemm, RoundsB) {
 TEST(HalfGemm, HandsOverPartsOfC) {
   std::mt19937 random(11);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
-    for (const HalfGemmChoice choice : choices(dtype)) {
+    for (const Implementation& one : implementations(dtype)) {
       for (const Size& size :
            {Size{50, 70, 33}, Size{200, 300, 520}, Size{97, 130, 1000}, Size{40, 300, 700}}) {
         for (int layout = 0; layout < 4; ++layout) {
@@ -368,7 +378,8 @@ TEST(HalfGemm, HandsOverPartsOfC) {
                             .transpose_b = (layout & 2) != 0,
                             .threads = layout,
                             .hands_over = true,
-                            .choice = choice};
+                            .choice = one.choice,
+                            .cpu = one.cpu};
           spec.threads = std::max(spec.threads, 1);
           if (can_hand_over(spec)) check(spec, random);
         }
@@ -379,7 +390,6 @@ TEST(HalfGemm, HandsOverPartsOfC) {
 
 // Of AMX, in one part.
 TEST(HalfGemm, HandsOverShortSumsInRows) {
-  const EmulatedAmx emulated;
   std::mt19937 random(13);
   for (int layout = 0; layout < 8; ++layout) {
     const HalfGemmSpec spec{.rounds_b = (layout & 4) != 0,
@@ -389,7 +399,8 @@ TEST(HalfGemm, HandsOverShortSumsInRows) {
                             .transpose_a = (layout & 1) != 0,
                             .transpose_b = (layout & 2) != 0,
                             .threads = layout % 3 + 1,
-                            .hands_over = true};
+                            .hands_over = true,
+                            .cpu = with_emulated_amx()};
     ASSERT_TRUE(can_hand_over(spec));
     ASSERT_NE(prepare_half_gemm(spec).label.find("split"), std::string::npos);
     check(spec, random);
@@ -402,7 +413,7 @@ TEST(HalfGemm, ReadsNoNeighbours) {
   constexpr std::int64_t kLength = 5;
   constexpr std::int64_t kStride = 7;
   const std::uint16_t infinity = 0x7F80;
-  for (const HalfGemmChoice choice : choices(DataType::kBfloat16)) {
+  for (const Implementation& one : implementations(DataType::kBfloat16)) {
     Bits a(at(kRows * kStride), infinity);
     const Bits b(at(kLength * 3), stored(DataType::kBfloat16, 1));
     for (std::int64_t i = 0; i < kRows; ++i) {
@@ -410,8 +421,12 @@ TEST(HalfGemm, ReadsNoNeighbours) {
         a[at(i * kStride + k)] = stored(DataType::kBfloat16, 2);
     }
     std::vector<float> c(at(kRows * 3));
-    const PreparedGemm gemm = prepare_half_gemm(
-        {.m = kRows, .n = 3, .k = kLength, .a_row_length = kStride, .choice = choice});
+    const PreparedGemm gemm = prepare_half_gemm({.m = kRows,
+                                                 .n = 3,
+                                                 .k = kLength,
+                                                 .a_row_length = kStride,
+                                                 .choice = one.choice,
+                                                 .cpu = one.cpu});
     const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
     gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
     for (const float sum : c) EXPECT_EQ(sum, 10.0F);

@@ -102,7 +102,8 @@ GemmSpec in_float32(const HalfGemmSpec& spec) {
                 .transpose_b = spec.transpose_b,
                 .alpha = spec.alpha,
                 .has_run_time_factor = true,
-                .threads = spec.threads};
+                .threads = spec.threads,
+                .cpu = spec.cpu};
   if (spec.k == 0) return gemm;
   gemm.a_row_length = spec.a_row_length;
   gemm.a_source = source_of_halves(spec.dtype);

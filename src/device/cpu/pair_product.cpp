@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/half_gemm_plan.h"
@@ -85,7 +86,7 @@ void PairProduct::run(const Operands& operands) const {
       panel.end.start = panel.end.c;
       panel.end.start_row = panel.end.c_row;
     }
-    run_amx(panel);
+    amx->run_panel(panel);
   });
 }
 

@@ -9,10 +9,13 @@
 
 namespace onnxgrad::device {
 
+struct AmxTarget;  // amx_target.h
+
 /// C = A B with sums in float32: A is [rows, steps], B [steps, columns], packed once.
 struct PairProduct {
   std::int64_t steps = 0;
   std::int64_t columns = 0;
+  const AmxTarget* amx = nullptr;
 
   /// `steps` to a multiple of what AMX reads at a time: A has as many numbers in a row, those after
   /// `steps` finite.

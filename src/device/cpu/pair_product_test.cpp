@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/half.h"
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 
 // Against sums in double of the same numbers: sizes that are no multiples of a tile, both layouts
 // of B, a part of its rows and columns.
@@ -33,11 +33,11 @@ struct Case {
   std::int64_t rows, steps, columns, used_steps, used_columns, gap;
 };
 
-void check(const Case& n, bool by_columns) {
+void check(const Case& n, bool by_columns, const AmxTarget& amx) {
   SCOPED_TRACE(testing::Message() << n.rows << "x" << n.steps << "x" << n.columns << " columns "
                                   << by_columns);
   std::mt19937 random(1);
-  const PairProduct product{.steps = n.steps, .columns = n.columns};
+  const PairProduct product{.steps = n.steps, .columns = n.columns, .amx = &amx};
   const std::int64_t lines = by_columns ? n.columns : n.steps;
   const std::int64_t b_row = (by_columns ? n.steps : n.columns) + n.gap;
   const Bits b = random_bits(lines * b_row, random);
@@ -99,7 +99,7 @@ TEST(PairProduct, PadsColumns) {
   }
 }
 
-void check_all() {
+void check_all(const AmxTarget& amx) {
   for (const bool by_columns : {false, true}) {
     for (const Case& n : {Case{32, 64, 128, 64, 128, 0},
                           {17, 33, 50, 33, 50, 0},
@@ -108,20 +108,19 @@ void check_all() {
                           {40, 96, 150, 40, 70, 2},
                           {16, 128, 300, 128, 64, 0},
                           {3, 64, 40, 0, 40, 0}}) {
-      check(n, by_columns);
+      check(n, by_columns, amx);
     }
   }
 }
 
 TEST(PairProduct, AgreesWithDoubles) {
-  if (!cpu_has_amx()) GTEST_SKIP() << "this processor has no AMX; the next test emulates it";
-  check_all();
+  if (amx_target() == nullptr) {
+    GTEST_SKIP() << "this processor has no AMX; the next test emulates it";
+  }
+  check_all(*amx_target());
 }
 
-TEST(PairProduct, AgreesWithDoublesOnEmulatedAmx) {
-  const EmulatedAmx emulated;
-  check_all();
-}
+TEST(PairProduct, AgreesWithDoublesOnEmulatedAmx) { check_all(emulated_amx()); }
 
 }  // namespace
 }  // namespace onnxgrad::device

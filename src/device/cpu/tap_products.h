@@ -32,10 +32,8 @@ struct TapProducts {
   bool adds = false;
 };
 
+/// Subnormal elements are zero.
 using TapProductsFn = void (*)(const TapProducts& products);
-
-/// For this processor; nullptr: it has no AMX. Subnormal numbers are zero.
-TapProductsFn tap_products();
 
 }  // namespace onnxgrad::device
 

@@ -201,15 +201,10 @@ Device& simulated_device() {
   return device;
 }
 
-namespace {
-
-[[maybe_unused]] const bool kIsDefault = [] {
+Device& test_device() {
   const char* wanted = std::getenv("ONNXGRAD_TEST_DEVICE");
-  const bool is_wanted = wanted != nullptr && std::string_view(wanted) == "simulated";
-  if (is_wanted) set_default_device(simulated_device());
-  return is_wanted;
-}();
-
-}  // namespace
+  const bool is_simulated = wanted != nullptr && std::string_view(wanted) == "simulated";
+  return is_simulated ? simulated_device() : cpu();
+}
 
 }  // namespace onnxgrad::device::testing

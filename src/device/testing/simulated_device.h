@@ -10,10 +10,11 @@ namespace onnxgrad::device::testing {
 /// it as late as possible: when somebody waits, or when the queue is long. New memory, and host
 /// memory that a copy has not reached yet, is filled with NaN. Arguments that are not memory of the
 /// device, and memory that is freed while work for it is queued, end the process with a message.
-///
-/// A test binary that is linked with simulated_device.cpp runs on it if the environment has
-/// ONNXGRAD_TEST_DEVICE=simulated.
 Device& simulated_device();
+
+/// The device that test binaries run on: simulated_device() if the environment has
+/// ONNXGRAD_TEST_DEVICE=simulated, else cpu().
+Device& test_device();
 
 }  // namespace onnxgrad::device::testing
 

@@ -31,7 +31,7 @@ class Backward : public Worker<T> {
   /// The last block fetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t next) {
     const Task<T>& task = this->task_;
-    task.uses_pairs ? pack_pairs(key_head) : pack_keys_and_values(key_head);
+    task.amx != nullptr ? pack_pairs(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     // Keys that the first block does not see get nothing from it.
     adds_ = blocks * task.groups > 1 || task.causal;
@@ -138,7 +138,7 @@ class Backward : public Worker<T> {
     std::uint16_t* columns = this->half_scratch(task.pair_columns);
     device::pad_columns(scores, device::PairProduct::padded(task.keys()), seen, count, columns,
                         this->pair_scratch(task.pair_lines));
-    const device::PairProduct product{.steps = count, .columns = heads.columns};
+    const device::PairProduct product{.steps = count, .columns = heads.columns, .amx = task.amx};
     std::uint32_t* packed = this->pair_scratch(task.pair_rows);
     product.pack_rows(b, heads.row, packed);
     product.run({.a = columns,
@@ -155,7 +155,7 @@ class Backward : public Worker<T> {
   void run_block(std::int64_t key_head, std::int64_t head, std::int64_t row, std::int64_t count) {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
-      if (task.uses_pairs) return run_pair_block(key_head, head, row, count);
+      if (task.amx != nullptr) return run_pair_block(key_head, head, row, count);
     }
     T* scores = this->scratch(task.scores);
     T* dscores = this->scratch(task.dscores);

@@ -27,7 +27,7 @@ class Forward : public Worker<T> {
   /// head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
     const Task<T>& task = this->task_;
-    task.uses_pairs ? pack_pairs(key_head) : pack_keys_and_values(key_head);
+    task.amx != nullptr ? pack_pairs(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
@@ -58,7 +58,7 @@ class Forward : public Worker<T> {
                      T* scores, std::int64_t score_row) const {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
-      if (task.uses_pairs) {
+      if (task.amx != nullptr) {
         return this->multiply_pairs(task.pair_keys, 0, task.q, head, row, count, seen, task.pair_k,
                                     scores, score_row);
       }
@@ -78,7 +78,7 @@ class Forward : public Worker<T> {
                        std::int64_t seen, T* y) const {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
-      if (task.uses_pairs) {
+      if (task.amx != nullptr) {
         return task.pair_values.run({.a = this->half_scratch(task.pair_shares),
                                      .a_row = device::PairProduct::padded(task.keys()),
                                      .packed = this->pair_scratch(task.pair_v),
@@ -117,7 +117,7 @@ class Forward : public Worker<T> {
       std::fill(x + own, x + seen, T(0));
       inverse[i] = stats.inverse;
       if (divides) attention_rows::scale(x, stats.inverse, own);
-      if (task.uses_pairs) {
+      if (task.amx != nullptr) {
         keep_pairs(x, head, row, i, own, seen);
       } else if (task.narrow != nullptr) {
         keep_halves(x, head, row + i, own);

@@ -9,7 +9,7 @@
 
 #include "base/half.h"
 
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 #include "ir/builder.h"
 #include "opdef/attention.h"
 #include "ops/testing/kernel_run.h"
@@ -164,7 +164,7 @@ void expect_near(const char* name, const Tensor& given, const Sums& expected) {
   }
 }
 
-void check(const Case& n) {
+void check(const Case& n, const device::CpuOptions& cpu) {
   SCOPED_TRACE(testing::Message() << n.heads << " of " << n.queries << "x" << n.keys << "x"
                                   << n.size << " causal " << n.causal << " stores "
                                   << n.stores_shares << " turns " << n.turns_keys);
@@ -198,10 +198,11 @@ void check(const Case& n) {
                      .outputs = {{DataType::kFloat32, {n.queries, n.heads * n.value_size}},
                                  {n.stores_shares ? DataType::kBfloat16 : DataType::kFloat32,
                                   {rows, n.stores_shares ? n.keys : 2}}},
-                     .domain = ir::kFusedDomain};
+                     .domain = ir::kFusedDomain,
+                     .cpu = &cpu};
   if (n.has_mask) forward.inputs.push_back(mask);
   const KernelRun made = run_offers(forward).at(0);
-  const bool has_amx = device::cpu_has_amx() && !n.turns_values;
+  const bool has_amx = cpu.amx != nullptr && !n.turns_values;
   EXPECT_EQ(made.label.find("tiles AMX") != std::string::npos, has_amx) << made.label;
   const Reference expected(n, scale, q, k, v, dy, mask.to_doubles());
   expect_near("y", made.outputs[0], expected.y);
@@ -219,7 +220,8 @@ void check(const Case& n) {
                   {DataType::kFloat32, {n.key_heads, n.keys, n.size}},
                   {DataType::kFloat32, {n.key_heads, n.keys, n.value_size}},
                   {DataType::kFloat32, {rows, n.keys}}},
-      .domain = ir::kFusedDomain};
+      .domain = ir::kFusedDomain,
+      .cpu = &cpu};
   if (n.has_mask) backward.inputs.push_back(mask);
   const KernelRun back = run_offers(backward).at(0);
   EXPECT_EQ(back.label.find("tiles AMX") != std::string::npos, has_amx) << back.label;
@@ -229,7 +231,7 @@ void check(const Case& n) {
   expect_near("dscore", back.outputs[3], expected.dscore);
 }
 
-void check_all() {
+void check_all(const device::CpuOptions& cpu) {
   for (const Case& n : {Case{2, 2, 50, 33, 17, 17}, Case{4, 2, 130, 128, 64, 64},
                         Case{1, 1, 300, 300, 32, 70}, Case{2, 1, 40, 520, 48, 5}}) {
     for (const bool stores_shares : {false, true}) {
@@ -237,24 +239,21 @@ void check_all() {
         Case one = n;
         one.stores_shares = stores_shares;
         one.turns_keys = turns_keys;
-        check(one);
+        check(one, cpu);
         one.has_mask = true;
-        check(one);
+        check(one, cpu);
         one.causal = true;
-        check(one);
+        check(one, cpu);
         one.turns_values = true;
-        check(one);
+        check(one, cpu);
       }
     }
   }
 }
 
-TEST(AttentionPairs, AgreeWithDoubles) { check_all(); }
+TEST(AttentionPairs, AgreeWithDoubles) { check_all({}); }
 
-TEST(AttentionPairs, AgreeWithDoublesOnEmulatedAmx) {
-  const device::EmulatedAmx emulated;
-  check_all();
-}
+TEST(AttentionPairs, AgreeWithDoublesOnEmulatedAmx) { check_all(device::with_emulated_amx()); }
 
 }  // namespace
 }  // namespace onnxgrad::ops_test::attention_pairs

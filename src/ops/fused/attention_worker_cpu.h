@@ -110,7 +110,8 @@ struct Task {
   std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< if they are halves
   std::int64_t scratch_bytes = 0;
 
-  bool uses_pairs = false;  ///< products of operands and shares in bfloat16, as they are rounded
+  /// Products of operands and shares in bfloat16, as they are rounded; nullptr: in float32.
+  const device::AmxTarget* amx = nullptr;
   device::PairProduct pair_keys, pair_values;  ///< q k', and p v or, of the gradient, dy v'
   device::PairProduct pair_sum_keys;           ///< ds k
   // Offsets into scratch as above.

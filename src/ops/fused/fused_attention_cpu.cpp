@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
@@ -122,7 +122,7 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratc
   task.scratch_bytes = scratch.size;
   const std::string label =
       fmt::format("{} of {}x{}x{}{}{}", task.q.count(), task.queries(), task.keys(), task.q.columns,
-                  task.causal ? " causal" : "", task.uses_pairs ? " tiles AMX" : "");
+                  task.causal ? " causal" : "", task.amx != nullptr ? " tiles AMX" : "");
   const int count = task.threads;
   opdef::KernelOffer made = prepared(fn, std::move(task), label);
   made.kernel.scratch_bytes = scratch.size * count;
@@ -152,17 +152,18 @@ bool can_use_pairs(const opdef::KernelRequest& request, std::initializer_list<st
   return std::is_same_v<T, float> && is_bfloat16 && has_rows(task.q) && has_rows(task.v) &&
          has_rows(task.dy) && op.shares_type == DataType::kBfloat16 && task.rounds_forward &&
          task.dropped == 0 && task.block_rows >= kFewest / 2 && task.keys() >= kFewest &&
-         task.q.columns >= kFewest / 2 && device::cpu_has_amx();
+         task.q.columns >= kFewest / 2 && device::cpu_options(request).amx != nullptr;
 }
 
 template <class T>
-void plan_pairs(Scratch& scratch, Task<T>& task) {
+void plan_pairs(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
   using device::PairProduct;
   const std::int64_t size = std::max(task.q.columns, task.v.columns);
   const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
   const std::int64_t shares = task.block_rows * PairProduct::padded(task.keys());
-  task.uses_pairs = true;
-  task.pair_keys = {.steps = task.q.columns, .columns = task.keys()};
+  task.amx = device::cpu_options(request).amx;
+  task.pair_keys = {.steps = task.q.columns, .columns = task.keys(), .amx = task.amx};
+  task.pair_values.amx = task.amx;
   task.pair_k = scratch.add<std::uint32_t>(task.pair_keys.packed_size());
   task.pair_v = scratch.add<std::uint32_t>(task.pair_values.packed_size());
   task.pair_lines = scratch.add<std::uint32_t>(16 * PairProduct::padded(longest));
@@ -171,11 +172,11 @@ void plan_pairs(Scratch& scratch, Task<T>& task) {
 }
 
 template <class T>
-void plan_gradient_pairs(Scratch& scratch, Task<T>& task) {
+void plan_gradient_pairs(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
   using device::PairProduct;
   task.pair_values = {.steps = task.v.columns, .columns = task.keys()};
-  plan_pairs(scratch, task);
-  task.pair_sum_keys = {.steps = task.keys(), .columns = task.k.columns};
+  plan_pairs(request, scratch, task);
+  task.pair_sum_keys = {.steps = task.keys(), .columns = task.k.columns, .amx = task.amx};
   task.pair_k_rows = scratch.add<std::uint32_t>(task.pair_sum_keys.packed_size());
   const std::int64_t rows = PairProduct::padded(task.block_rows);
   task.pair_dscores =
@@ -205,7 +206,7 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   task.shares = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
   if (can_use_pairs(request, {0, 1, 2}, op, task)) {
     task.pair_values = {.steps = task.keys(), .columns = task.v.columns};
-    plan_pairs(scratch, task);
+    plan_pairs(request, scratch, task);
   }
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
@@ -241,7 +242,8 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 5, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
-  if (can_use_pairs(request, {0, 3, 4, 5}, op.forward, task)) plan_gradient_pairs(scratch, task);
+  if (can_use_pairs(request, {0, 3, 4, 5}, op.forward, task))
+    plan_gradient_pairs(request, scratch, task);
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(),
                     (task.stores_shares ? 2 : 3) * task.q.columns + 2 * task.v.columns);

@@ -280,7 +280,8 @@ std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& reques
   const Dims& right = request.inputs[static_cast<std::size_t>(b)].dims;
   const std::size_t rank = left.dims.rank();
   if (rank < 2 || right.rank() != 2 || (transpose_a && rank != 2)) return std::nullopt;
-  device::GemmSpec gemm{.dtype = left.dtype, .threads = request.threads};
+  device::GemmSpec gemm{
+      .dtype = left.dtype, .threads = request.threads, .cpu = device::cpu_options(request)};
   gemm.transpose_a = transpose_a;
   gemm.transpose_b = transpose_b;
   gemm.m = transpose_a ? left.dims[1] : left.dims.product(0, rank - 1);

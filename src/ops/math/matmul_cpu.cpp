@@ -130,10 +130,15 @@ device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batc
                                       .m = batch.m,
                                       .n = batch.n,
                                       .k = batch.k,
-                                      .threads = threads});
+                                      .threads = threads,
+                                      .cpu = device::cpu_options(request)});
   }
-  return device::prepare_gemm(
-      {.dtype = dtype, .m = batch.m, .n = batch.n, .k = batch.k, .threads = threads});
+  return device::prepare_gemm({.dtype = dtype,
+                               .m = batch.m,
+                               .n = batch.n,
+                               .k = batch.k,
+                               .threads = threads,
+                               .cpu = device::cpu_options(request)});
 }
 
 opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/cpu/tap_products.h"
+#include "device/cpu_options.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
 namespace onnxgrad::ops::conv_bf16 {
@@ -117,7 +117,7 @@ namespace onnxgrad::ops {
 
 opdef::KernelOffer offer_conv_bf16(const opdef::KernelRequest& request, const ConvTask& task) {
   using opdef::KernelOffer;
-  if (device::tap_products() == nullptr) return KernelOffer::decline("no AMX");
+  if (device::cpu_options(request).amx == nullptr) return KernelOffer::decline("no AMX");
   if (!conv_bf16::has_types(request, task))
     return KernelOffer::decline("operands that are not bfloat16");
   if (task.shape.flops() == 0) return KernelOffer::decline("an empty tensor");

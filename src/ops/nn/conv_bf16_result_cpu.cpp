@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "device/cpu/amx_target.h"
 #include "device/cpu/convert.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/half_gemm_pairs.h"
@@ -361,7 +362,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   const ConvShape& shape = task.shape;
   auto plan = std::make_shared<Plan>();
   plan->task = task;
-  plan->products = device::tap_products();
+  plan->products = device::cpu_options(request).amx->tap_products;
   plan->narrow = device::find_conversion(DataType::kFloat32, DataType::kBfloat16);
   plan->widen = device::find_conversion(DataType::kBfloat16, DataType::kFloat32);
   plan->threads = request.threads;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_products.h"
 #include "device/cpu/threads.h"
@@ -263,7 +264,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   if (shape.out_channels < kFewestColumns) return KernelOffer::decline("few channels");
   auto plan = std::make_shared<Plan>();
   plan->task = task;
-  plan->products = device::tap_products();
+  plan->products = device::cpu_options(request).amx->tap_products;
   plan->threads = request.threads;
   plan->batch = shape.batch;
   plan->channels = shape.in_channels;

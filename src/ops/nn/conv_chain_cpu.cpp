@@ -170,7 +170,8 @@ KernelOffer link_offer(const KernelRequest& request, const LinkRequest& link, co
                      .outputs = {link.output},
                      .constants = link.constants,
                      .threads = plan.is_shared ? plan.threads : 1,
-                     .keeps_constants = request.keeps_constants};
+                     .keeps_constants = request.keeps_constants,
+                     .cpu = request.cpu};
   for (TensorDesc* desc : {&unit.inputs[kX], &unit.inputs[kResidual], unit.outputs.data()}) {
     if (desc->is_present()) desc->dims = with_batch(desc->dims, images);
   }

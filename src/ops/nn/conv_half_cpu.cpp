@@ -253,7 +253,8 @@ KernelOffer unit_kernel(const KernelRequest& request, const Plan& plan, std::int
                      .inputs = request.inputs,
                      .outputs = request.outputs,
                      .constants = std::vector<const Tensor*>(request.inputs.size(), nullptr),
-                     .threads = plan.is_shared ? plan.threads : 1};
+                     .threads = plan.is_shared ? plan.threads : 1,
+                     .cpu = request.cpu};
   for (auto* list : {&wide.inputs, &wide.outputs}) {
     for (opdef::TensorDesc& desc : *list) {
       if (desc.is_present()) desc.dtype = DataType::kFloat32;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 #include "ir/builder.h"
 #include "ops/testing/conv_layers.h"
 #include "ops/testing/kernel_run.h"
@@ -98,7 +98,7 @@ TEST(ConvKernels, OfHalvesAgree) {
   }
 }
 
-void compare_tiles() {
+void compare_tiles(const device::CpuOptions& cpu) {
   // Even and odd numbers of channels, of pixels, of blocks of them; padding on each side
   // separately, strides with and without overlapping windows, dilation; one row, three axes;
   // several units.
@@ -132,6 +132,7 @@ void compare_tiles() {
     for (const int threads : {1, 2, 3}) {
       const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
         call.threads = threads;
+        call.cpu = &cpu;
         EXPECT_TRUE(compare_halves(std::move(call), std::move(images), DataType::kBfloat16,
                                    "bfloat16 tiles"));
       };
@@ -150,7 +151,7 @@ void compare_tiles() {
 }
 
 /// Compares the three computations on random layers with enough channels for AMX tiles.
-void compare_random_tiles(int count) {
+void compare_random_tiles(int count, const device::CpuOptions& cpu) {
   base::PhiloxStream stream(23, base::RandomUse::kOperator, 0);
   int compared = 0;
   for (int i = 0; i < count; ++i) {
@@ -176,6 +177,7 @@ void compare_random_tiles(int count) {
     const Tensor dy = random_tensor(kFloat, layer.y, 3);
     const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
       call.threads = 1 + i % 4;
+      call.cpu = &cpu;
       if (compare_halves(std::move(call), std::move(images), DataType::kBfloat16,
                          "bfloat16 tiles")) {
         ++compared;
@@ -190,17 +192,16 @@ void compare_random_tiles(int count) {
 }
 
 TEST(ConvKernels, OfBfloat16AsTilesAgree) {
-  if (!device::cpu_has_amx()) {
+  if (device::amx_target() == nullptr) {
     GTEST_SKIP() << "this processor has no AMX; the next test emulates it";
   }
-  compare_tiles();
-  compare_random_tiles(100);
+  compare_tiles({});
+  compare_random_tiles(100, {});
 }
 
 TEST(ConvKernels, OfBfloat16AsEmulatedTilesAgree) {
-  const device::EmulatedAmx emulated;
-  compare_tiles();
-  compare_random_tiles(60);
+  compare_tiles(device::with_emulated_amx());
+  compare_random_tiles(60, device::with_emulated_amx());
 }
 
 TEST(ConvKernels, OfFloat16TakeFloat32WeightsOnly) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/testing/emulated_amx.h"
 #include "ir/builder.h"
 #include "opdef/conv_update.h"
 #include "opdef/fused.h"
@@ -75,14 +75,15 @@ std::vector<Tensor> operands_of(const Layer& layer, DataType dtype) {
 
 /// Returns the weight gradient. `images`: the type of dy and x, if it is another.
 Tensor gradient_of(const Layer& layer, DataType dtype, int threads,
-                   DataType images = DataType::kUndefined) {
+                   DataType images = DataType::kUndefined, const device::CpuOptions& cpu = {}) {
   if (images == DataType::kUndefined) images = dtype;
   const KernelCall call{.op_type = kWeightGrad,
                         .attributes = attributes_of(layer),
                         .inputs = operands_of(layer, images),
                         .outputs = {{dtype, layer.w}},
                         .domain = ir::kFunctionDomain,
-                        .threads = threads};
+                        .threads = threads,
+                        .cpu = &cpu};
   const auto runs = run_offers(call);
   if (images == DataType::kFloat32 && threads == 1) {
     EXPECT_NE(runs.front().label.find(layer.way), std::string::npos)
@@ -92,7 +93,7 @@ Tensor gradient_of(const Layer& layer, DataType dtype, int threads,
 }
 
 void check_update(const Layer& layer, const WeightUpdate& update, DataType dtype, int threads,
-                  DataType images = DataType::kUndefined) {
+                  DataType images = DataType::kUndefined, const device::CpuOptions& cpu = {}) {
   std::vector<Tensor> others{random_tensor(dtype, layer.w, 3),
                              random_tensor(dtype, layer.w, 4, 0, 1)};
   if (update.has_v()) others.push_back(random_tensor(dtype, layer.w, 5, 0, 1));
@@ -101,14 +102,15 @@ void check_update(const Layer& layer, const WeightUpdate& update, DataType dtype
   if (update.shrinks) others.push_back(Tensor::scalar_of(dtype, 0.9));
   KernelCall stored{.op_type = opdef::kWeightUpdate,
                     .attributes = update.attributes(),
-                    .inputs = {gradient_of(layer, dtype, threads, images)},
+                    .inputs = {gradient_of(layer, dtype, threads, images, cpu)},
                     .domain = ir::kFunctionDomain,
                     .threads = threads};
   KernelCall joined{.op_type = opdef::kConvWeightUpdate,
                     .attributes = attributes_of(layer),
                     .inputs = operands_of(layer, images == DataType::kUndefined ? dtype : images),
                     .domain = ir::kFusedDomain,
-                    .threads = threads};
+                    .threads = threads,
+                    .cpu = &cpu};
   for (const ir::Attribute& attribute : update.attributes()) {
     joined.attributes.push_back(attribute);
   }
@@ -160,12 +162,12 @@ TEST(ConvWeightUpdate, IsTheUpdateOfTheStoredGradient) {
 
 // bfloat16 images are multiplied directly if the processor can.
 TEST(ConvWeightUpdate, JoinsGradientsOfBfloat16) {
-  const device::EmulatedAmx emulated;
   for (const Layer& layer : layers()) {
     if (layer.group > 1 || layer.w[0] < 16) continue;
     for (const int threads : {1, 2, 3}) {
       const WeightUpdate update = update_of(UpdateRule::kAdam, threads == 2);
-      check_update(layer, update, DataType::kFloat32, threads, DataType::kBfloat16);
+      check_update(layer, update, DataType::kFloat32, threads, DataType::kBfloat16,
+                   device::with_emulated_amx());
     }
   }
 }

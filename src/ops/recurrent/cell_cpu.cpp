@@ -138,6 +138,7 @@ std::string plan_cell(const KernelRequest& request, const CellSignature& signatu
   }
   plan.scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
   plan.threads = request.threads;
+  plan.cpu = device::cpu_options(request);
   const CellShape& s = plan.shape;
   const bool is_large = 2 * s.rows() * s.width() * s.hidden >= kParallelFlops;
   const std::int64_t wanted = (plan.threads + s.directions - 1) / s.directions;
@@ -213,7 +214,8 @@ void InputProduct<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
                             .k = s.inputs,
                             .transpose_b = true,
                             .start = has_bias ? device::GemmStart::kRow : device::GemmStart::kZero,
-                            .threads = plan.threads});
+                            .threads = plan.threads,
+                            .cpu = plan.cpu});
   scratch = scratch_plan.add<std::byte>(gemm.scratch_bytes);
   biases.prepare(plan, scratch_plan);
 }
@@ -310,6 +312,7 @@ void WeightProducts<T>::prepare(const CellPlan& plan, std::span<const GradientPa
   const auto prepare_one = [&](device::GemmSpec spec) {
     spec.dtype = dtype_of<T>();
     spec.threads = plan.threads;
+    spec.cpu = plan.cpu;
     device::PreparedGemm gemm = device::prepare_gemm(spec);
     scratch_bytes = std::max(scratch_bytes, gemm.scratch_bytes);
     return gemm;

@@ -92,6 +92,7 @@ struct CellPlan {
   std::array<int, static_cast<std::size_t>(Operand::kCount)> place = {};
   int scratch = 0;  ///< argument index
   int threads = 1;
+  device::CpuOptions cpu = {};
   std::int64_t blocks = 1;  ///< blocks of rows per direction
   std::vector<CellFunctions> functions = {};
   bool has_gate_values = false;  ///< fused.LSTM: the operand gates is i, o, u, n, not s

@@ -110,7 +110,8 @@ std::vector<KernelRun> run_offers(const KernelCall& call) {
                                      .constants = constants,
                                      .threads = call.threads,
                                      .keeps_constants = true,
-                                     .packed = &packed};
+                                     .packed = &packed,
+                                     .cpu = call.cpu};
   std::vector<KernelRun> runs;
   for (const auto& entry : kernels().offers(call.domain, call.op_type)) {
     const opdef::KernelOffer offer = entry.offer(request);

@@ -23,6 +23,7 @@ struct KernelCall {
   std::vector<std::size_t> constants = {};  ///< inputs whose values are known at plan time
   int threads = 1;
   opdef::StepCells cells = {};
+  const device::CpuOptions* cpu = nullptr;  ///< see opdef::KernelRequest::cpu
 };
 
 struct KernelRun {

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_RUNTIME_TESTING_BUILTIN_ENGINE_H_
 #define ONNXGRAD_RUNTIME_TESTING_BUILTIN_ENGINE_H_
 
+#include "device/testing/simulated_device.h"
 #include "onnx/inference.h"
 #include "ops/builtin.h"
 #include "runtime/engine.h"
@@ -18,7 +19,8 @@ inline const Engine& builtin_engine() {
     }
   };
   static const Registries registries;
-  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer};
+  static const Engine instance{registries.ops, registries.kernels, onnx_io::make_type_inferer,
+                               device::testing::test_device()};
   return instance;
 }
 

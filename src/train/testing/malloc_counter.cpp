@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "device/device.h"
+#include "train/tools/engine.h"
 
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define ONNXGRAD_COUNTS_ALLOCATIONS 1
@@ -45,7 +45,7 @@ bool has_failed_allocation() { return has_failed; }
 std::int64_t allocation_count() { return count.load(std::memory_order_relaxed); }
 
 bool counts_allocations() {
-  return ONNXGRAD_COUNTS_ALLOCATIONS != 0 && device::default_device().is_host();
+  return ONNXGRAD_COUNTS_ALLOCATIONS != 0 && train::builtin_engine().device.is_host();
 }
 
 }  // namespace onnxgrad::train_test

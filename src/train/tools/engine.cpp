@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <utility>
 
 #include "autodiff/gradient_at.h"
 #include "base/memory_budget.h"
+#include "device/cpu_options.h"
 #include "device/thread_count.h"
 #include "onnx/inference.h"
 #include "onnxgrad/option_error.h"
@@ -13,6 +15,24 @@
 #include "runtime/evaluator.h"
 
 namespace onnxgrad::train {
+namespace {
+
+/// The public switch, which is one of the process (onnxgrad/amx.h).
+std::atomic<bool> amx_for_float32 = true;
+
+device::Device*& builtin_device() {
+  static device::Device* device = &device::cpu();
+  return device;
+}
+
+device::CpuOptions cpu_options() { return {.amx_for_float32 = amx_for_float32}; }
+
+}  // namespace
+
+void set_builtin_device(device::Device& device) { builtin_device() = &device; }
+
+void use_amx_for_float32(bool on) { amx_for_float32 = on; }
+bool amx_computes_float32() { return cpu_options().computes_float32_by_amx(); }
 
 const runtime::Engine& builtin_engine() {
   static const opdef::OpRegistry ops = [] {
@@ -25,15 +45,22 @@ const runtime::Engine& builtin_engine() {
     ops::register_builtin_cpu_kernels(registry);
     return registry;
   }();
-  static const runtime::Engine engine{
-      .ops = ops, .kernels = kernels, .make_inferer = onnx_io::make_type_inferer};
+  static const runtime::Engine engine{.ops = ops,
+                                      .kernels = kernels,
+                                      .make_inferer = onnx_io::make_type_inferer,
+                                      .device = *builtin_device()};
   return engine;
 }
 
 ir::Node complete_node(const ir::Node& node) { return builtin_engine().ops.complete(node); }
 
 const opdef::Evaluator& builtin_evaluator() {
-  static const runtime::KernelEvaluator evaluator(builtin_engine());
+  static const runtime::Engine engine = [] {
+    runtime::Engine made = builtin_engine();
+    made.cpu.amx_for_float32 = false;  // constants have the same bits with either switch
+    return made;
+  }();
+  static const runtime::KernelEvaluator evaluator(engine);
   return evaluator;
 }
 
@@ -57,8 +84,10 @@ runtime::ExecutorOptions executor_options(const EngineOptions& options) {
     throw DeviceError(
         {.what = "there is no device '" + options.device + "'", .hint = "Available: 'cpu'."});
   }
-  runtime::ExecutorOptions result{
-      .threads = thread_count(options), .seed = options.seed, .fuse = options.fuse};
+  runtime::ExecutorOptions result{.threads = thread_count(options),
+                                  .seed = options.seed,
+                                  .fuse = options.fuse,
+                                  .cpu = cpu_options()};
   if (options.memory_limit_bytes > 0) {
     result.budget = std::make_shared<base::MemoryBudget>(options.memory_limit_bytes);
     result.fits_budget = true;

@@ -14,6 +14,9 @@ namespace onnxgrad::train {
 /// Thread-safe.
 const runtime::Engine& builtin_engine();
 
+/// For tests, before the first builtin_engine(): its device, instead of device::cpu().
+void set_builtin_device(device::Device& device);
+
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
@@ -25,6 +28,11 @@ ir::Node complete_node(const ir::Node& node);
 
 /// How many threads the options ask for, at least 1. Throws: OptionError.
 int thread_count(const EngineOptions& options);
+
+/// Whether executor_options() lets products of float32 use AMX from now on, where there is one.
+/// Thread-safe.
+void use_amx_for_float32(bool on);
+bool amx_computes_float32();
 
 /// The engine options for an executor. Throws: OptionError; DeviceError (unknown device,
 /// listing the available ones).

@@ -1,0 +1,21 @@
+#ifndef ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
+#define ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
+
+#include "device/cpu/gemm_split.h"
+#include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/tap_products.h"
+#include "device/cpu_options.h"
+
+namespace onnxgrad::device {
+
+/// Products by AMX, or by functions with its arithmetic.
+struct AmxTarget {
+  /// Rows of a: not packed, with a multiple of 32 elements.
+  void (*run_panel)(const PairPanel& panel) = nullptr;
+  TapProductsFn tap_products = nullptr;
+  SplitTarget split;
+};
+
+}  // namespace onnxgrad::device
+
+#endif  // ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
