@@ -11,7 +11,7 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// as bfloat16 has: docs/kernels.md.
 void use_amx_for_float32(bool on);
 
-/// Whether they are: false without AMX.
+/// True if AMX multiplies float32 now; false on a processor without AMX.
 bool amx_computes_float32();
 
 }  // namespace onnxgrad

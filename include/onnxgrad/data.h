@@ -13,7 +13,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Where rows come from: the names that messages use for them and their columns. Whatever has no
+/// The source of rows, for messages: names of the rows and of their columns. Whatever has no
 /// name is numbered from 0.
 struct DataOrigin {
   struct Columns {
@@ -59,7 +59,7 @@ struct Piece {
   std::int64_t first_row = 0;  ///< in the whole data
   std::int64_t rows = 0;
   std::int64_t file = 0;   ///< pieces of a file are read one after another where possible
-  std::int64_t bytes = 0;  ///< of memory, about, while it is read
+  std::int64_t bytes = 0;  ///< approximate memory while it is read
 };
 
 /// Rows that come in chunks, so that not all need to be in memory: files, or batches that a program

@@ -24,9 +24,9 @@ struct TargetColumn {
   bool is_text = false;  ///< CSV: labels are strings
 };
 
-/// What the columns of a file are.
+/// The roles of a file's columns.
 struct FileLayout {
-  /// What is fed to the model. Each input takes the column (or array) of its name. The remaining
+  /// Inputs of the model. Each input takes the column (or array) of its name. The remaining
   /// columns of a CSV file, in order, form the rows [N, C] of the one input without a column of its
   /// name; so does the one remaining array of an .npz file.
   std::vector<ValueInfo> inputs = {};
@@ -61,7 +61,7 @@ std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& 
 
 /// Names of arrays and the .npy files that contain them.
 using NpyFiles = std::vector<std::pair<std::string, std::string>>;
-/// The same for arrays in separate .npy files: `layout` refers to the names in `files`.
+/// Opens arrays in separate .npy files as one source: `layout` refers to the names in `files`.
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
 
@@ -78,7 +78,7 @@ struct Shard {
   std::string name = {};  ///< for messages
   /// Opens it; called when its rows are needed, once in each pass.
   std::function<std::shared_ptr<DataSource>()> open = {};
-  /// Its number of rows; nullopt: it is opened once to find out.
+  /// Number of rows of the file; nullopt: the file is opened once to count them.
   std::optional<std::int64_t> rows = {};
   /// Rows of each of its DataSource::pieces(). Empty: it is opened once to find out, unless there
   /// are so many shards that each is a piece.
@@ -93,7 +93,7 @@ inline constexpr std::int64_t kShardsAsPieces = 64;
 /// DataError (no shard, no rows, a shard that does not know its number of rows).
 std::unique_ptr<DataSource> open_shards(std::vector<Shard> shards);
 
-/// What can be done about a string that is not a number: "Write it with a decimal point: 0.5.".
+/// Advice about a string that is not a number: "Write it with a decimal point: 0.5.".
 /// `column` is one that can be left out; empty: there is none.
 std::string number_hint(const std::string& text, const std::string& column = {});
 

@@ -36,7 +36,7 @@ struct WorkersInfo {
   int size = 1;
   int local_rank = 0;  ///< among those on the same host
   int local_size = 1;
-  std::vector<std::string> hosts = {};  ///< of each rank
+  std::vector<std::string> hosts = {};  ///< one name for each rank
   std::string transport = {};           ///< "self", "TCP", "Open MPI v4.1.4"
   /// Threads for this rank: its processors of the affinity mask and the control group's quota,
   /// divided among the ranks that may use them; at least 1.
@@ -44,7 +44,7 @@ struct WorkersInfo {
 };
 WorkersInfo workers_info(const dist::Communicator& workers);
 
-/// Of this process since it was connected.
+/// Traffic of this process since it was connected.
 struct Traffic {
   std::int64_t bytes_sent = 0;  ///< to other workers
   double seconds_waited = 0;    ///< for their messages

@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Where something went wrong; empty fields are unknown or do not apply.
+/// The place of an error; empty fields are unknown or do not apply.
 struct Place {
   std::string file = {};     ///< path of the model, checkpoint or data file
   std::string graph = {};    ///< name of the graph or function
@@ -18,7 +18,7 @@ struct Place {
   std::string value = {};    ///< input, output, weight or column
 };
 
-/// What the user can do about a problem, in one or two sentences. It has no default, so a Problem
+/// Advice to the user about a problem, in one or two sentences. It has no default, so a Problem
 /// without one does not compile; neither does an empty literal.
 class Hint {
  public:
@@ -41,7 +41,7 @@ struct Problem {
   std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; self-contained
   Place where = {};
   std::string detail = {};  ///< expected and actual, the reason; may be empty
-  Hint hint;                ///< what the user can do; required
+  Hint hint;                ///< advice to the user; required
 };
 
 /// Base of everything that onnxgrad throws. what() has at most six lines: "<where>: <what>", the

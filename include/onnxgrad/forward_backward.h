@@ -28,10 +28,10 @@ struct ForwardBackwardOptions {
   /// Names of inputs to differentiate; empty: all of floating type.
   std::vector<std::string> inputs = {};
   bool input_gradients = true;                       ///< false: gradients of weights only
-  std::vector<std::string> stop_gradient = {};       ///< as in TrainingOptions
+  std::vector<std::string> stop_gradient = {};       ///< see TrainingOptions
   TrainingMode training_mode = TrainingMode::kAuto;  ///< for forward passes for training
-  /// Of passes for training; what is saved between them has 16 bits. There is no loss to scale:
-  /// with kFloat16 the caller scales the gradients of the outputs.
+  /// Precision of passes for training; values saved between them have 16 bits. There is no loss to
+  /// scale: with kFloat16 the caller scales the gradients of the outputs.
   MixedPrecision precision = {};
   EngineOptions engine = {};
 };
@@ -44,7 +44,7 @@ struct ForwardBackwardOptions {
 /// One call at a time: a call while another thread is in one throws Error.
 class ForwardBackward {
  public:
-  /// What one forward pass saved for its backward pass. Copies share it; it outlives the
+  /// The values that one forward pass saved for its backward pass. Copies share it; it outlives the
   /// ForwardBackward, and its memory is freed with the last copy.
   class Context {
    public:
@@ -91,7 +91,8 @@ class ForwardBackward {
   /// Throws: DataError (too many, dtype), ShapeError; the pass is then still open. Error (no pass
   /// is open).
   Gradients backward(std::span<const Tensor> output_gradients);
-  /// The same for any open pass. Throws: Error if it is closed or of another ForwardBackward.
+  /// Gradients for any open pass, which is closed. Throws: Error if it is closed or of another
+  /// ForwardBackward.
   Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
   /// Open passes, oldest first.
   std::vector<Context> contexts() const;
@@ -109,9 +110,10 @@ class ForwardBackward {
   /// Sets some weights, copied, for forward passes from now on. Open passes keep the weights that
   /// they were run with. Throws: ModelError (unknown weight, different dtype or shape).
   void set_weights(const NamedTensors& weights);
-  /// What it holds. `activations`: of the largest passes so far, with saved tensors and results
-  /// that are in use or kept for reuse. Cheap values that EngineOptions::memory_limit_bytes does
-  /// not let a forward pass save are among those that are computed again.
+  /// Memory held by this object. `activations` covers the largest passes so far, with saved tensors
+  /// and results that are in use or kept for reuse. Cheap values that
+  /// EngineOptions::memory_limit_bytes does not let a forward pass save are among those that are
+  /// computed again.
   MemoryReport memory() const;
   /// The file as it was loaded, with the current weights.
   Model trained_model() const;

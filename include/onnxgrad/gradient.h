@@ -15,12 +15,12 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How graphs are written for other runtimes: standard operators and, unless inlined, model-local
-/// functions of domain "onnxgrad" composed of them. The IR version follows the opset: 10 from
-/// opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions remain, 7
+/// Options for writing graphs for other runtimes: standard operators and, unless inlined,
+/// model-local functions of domain "onnxgrad" composed of them. The IR version follows the opset:
+/// 10 from opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions remain, 7
 /// before.
 struct WriteOptions {
-  std::int64_t target_opset = 26;  ///< of ai.onnx, 9 to 26
+  std::int64_t target_opset = 26;  ///< opset of ai.onnx, 9 to 26
   bool inline_functions = false;   ///< no local function remains, for runtimes without them
 };
 
@@ -51,7 +51,7 @@ struct GradientOptions {
 Model gradient(const Model& model, const GradientOptions& options = {});
 
 struct DerivativeOptions {
-  /// As for gradient().
+  /// Names of the values to differentiate with respect to; see GradientOptions.
   std::vector<std::string> wrt = {};
   std::vector<std::string> outputs = {};
   bool keep_outputs = false;  ///< keep the differentiated outputs, after the derivatives
@@ -99,14 +99,14 @@ struct TrainingStepOptions {
   bool untie = true;
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   bool gradients = false;     ///< also output `<weight>_grad`
-  /// As for gradient(); weights are left as they are with `frozen` instead.
+  /// Values that no gradient flows through; to leave weights as they are, use `frozen`.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
-  MixedPrecision precision = {};  ///< as Casts; with kFloat16 the loss scale is state
+  MixedPrecision precision = {};  ///< inserts Casts; with kFloat16 the loss scale is state
   /// The graph computes the rate of each update from `learning_rate` and the number of updates.
   std::optional<Schedule> schedule = {};
-  /// Of the whole training, for schedules whose length is a fraction of it or all of it, and for
-  /// those that count epochs. 0: unknown.
+  /// Number of updates in the whole training, for schedules whose length is a fraction of it or all
+  /// of it, and for those that count epochs. 0: unknown.
   std::int64_t updates = 0;
   std::int64_t epochs = 1;  ///< that these updates make up
   WriteOptions write = {};

@@ -14,14 +14,14 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How the engine runs; common to all sessions.
+/// Options of the engine, common to all sessions.
 struct EngineOptions {
   std::string device = "cpu";
   int threads = 0;         ///< 0: the cores that this process may use
   std::uint64_t seed = 0;  ///< for Dropout and other random operators
-  /// What a session may use: weights, optimizer state, values of a step and the model's file, but
-  /// not the rest of the process. Training steps compute values again where they would need more.
-  /// 0: three quarters of the machine's (or cgroup's) memory.
+  /// Limit on the memory of a session: weights, optimizer state, values of a step and the model's
+  /// file, but not the rest of the process. Training steps compute values again where they would
+  /// need more. 0: three quarters of the machine's (or cgroup's) memory.
   std::int64_t memory_limit_bytes = 0;
   bool fuse = true;  ///< false: one kernel per node, for debugging
   /// Gets a sentence about inputs that could be run but do not agree with what the model declares;
@@ -36,7 +36,7 @@ struct EngineOptions {
 Tensor pack_values(std::span<const Tensor> elements);
 /// An empty optional.
 Tensor pack_nothing();
-/// What was packed; nullopt: an empty optional. Copies. Throws: DataError (other bytes).
+/// Unpacks the elements, copied; nullopt: an empty optional. Throws: DataError (other bytes).
 std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed);
 
 /// Runs a model. Plans are compiled per input shape and cached. One call at a time: a call from

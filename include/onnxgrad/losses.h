@@ -154,7 +154,7 @@ LossFunction loss_from_name(std::string_view name);
 /// All primary names of loss_from_name, sorted.
 std::vector<std::string> loss_names();
 
-/// What was chosen for a model.
+/// The loss found for a model.
 struct LossInfo {
   /// One line: "loss: softmax cross-entropy on 'add_result1' (scores before output
   /// 'probabilities'), 10 classes from initializer 'classes'".
@@ -178,7 +178,7 @@ struct LossInfo {
   /// type. For OutputLoss the model's own; without a name there is none.
   ValueInfo target = {};
   std::vector<std::string> penalized = {};  ///< weights that penalties apply to
-  std::vector<LossInfo> others = {};        ///< of Loss::others
+  std::vector<LossInfo> others = {};        ///< one for each of Loss::others
 };
 
 /// The loss that would be added to the model, without adding it. Throws: ModelError (nothing that
@@ -188,7 +188,7 @@ LossInfo find_loss(const Model& model, const Loss& loss = {});
 struct AddLossOptions {
   std::string loss_name = "loss";  ///< preferred name of the new output, shape [], or [N] (kNone)
   bool keep_outputs = true;        ///< keep the model's outputs, after the loss
-  /// Of ai.onnx, 9 to 26, for the result; 0: the model's own.
+  /// Opset of ai.onnx for the result, 9 to 26; 0: the model's own.
   std::int64_t target_opset = 0;
 };
 

@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What metrics are computed from: all validation rows.
+/// Scores and targets of all validation rows, from which metrics are computed.
 struct Predictions {
   /// For a classifier the class numbers int64 [N]; else the numbers float64 [N, K].
   Tensor target;

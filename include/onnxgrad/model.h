@@ -33,11 +33,11 @@ struct Dimension {
 struct ValueInfo {
   std::string name;
   bool is_tensor = true;                             ///< false: sequences, maps, optionals
-  DataType dtype = DataType::kUndefined;             ///< of tensors
-  std::optional<std::vector<Dimension>> shape = {};  ///< of tensors; nullopt: unknown rank
+  DataType dtype = DataType::kUndefined;             ///< element type of a tensor
+  std::optional<std::vector<Dimension>> shape = {};  ///< shape of a tensor; nullopt: unknown rank
   std::string type = {};  ///< readable: "float32[N, 4]", "sequence(map(int64, float32[]))"
-  /// Of maps that a session reads or returns as a tensor [N, C], one row for each: the keys of the
-  /// columns, int64 or string [C]. In a row of an input, a key that the map does not have is 0 (or
+  /// Keys of the columns, int64 or string [C], if a session reads or returns maps as a tensor [N,
+  /// C] with one row for each map. In a row of an input, a key that the map does not have is 0 (or
   /// ""). `type` is that of the file then. Undefined: there are no maps, or (an input of type
   /// "map(...)") each row has the values of its map in the order of the keys.
   Tensor keys = {};
@@ -57,7 +57,7 @@ struct WeightInfo {
   /// of a constant. Masks, scalers of the model's inputs, running statistics, tables computed by a
   /// formula and single numbers of formulas are not parameters.
   bool trainable = false;
-  std::string reason = {};   ///< why it is not trainable, in a few words
+  std::string reason = {};   ///< reason for which it is not trainable, a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
   /// Names in the program that the file was exported from, where the exporter called it otherwise:
@@ -91,7 +91,7 @@ class Model {
   /// Reads and checks a file. Throws: ModelError (not a valid ONNX model; names file and position),
   /// DeviceError (memory limit).
   static Model load(const std::string& path, const LoadOptions& options = {});
-  /// The same from a serialized ModelProto. `bytes` is kept, not copied, when moved in.
+  /// Loads a serialized ModelProto. `bytes` is kept, not copied, when moved in.
   static Model from_bytes(std::string bytes, const LoadOptions& options = {});
   /// From ONNX's text syntax ("agraph (float[N, 2] x) => (float[N, 1] y) { ... }" with its header).
   /// Throws: ModelError.

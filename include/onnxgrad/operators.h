@@ -21,7 +21,7 @@ struct OperatorSpec {
   /// for an output that nothing reads). Outputs: the gradients of the inputs, each of its input's
   /// shape and dtype; fewer: the others have none. It may use attributes of the operator.
   std::string gradient = {};
-  /// Which inputs the outputs of the gradient are for; empty: the first ones.
+  /// Indices of the inputs that the outputs of the gradient belong to; empty: the first ones.
   std::vector<int> gradient_inputs = {};
 };
 
@@ -49,7 +49,7 @@ std::int64_t register_operators(const Model& library, const std::vector<Operator
 /// has ended.
 void unregister_operators(std::int64_t registration);
 
-/// What is registered now, by name.
+/// The operators registered now, sorted by name.
 std::vector<RegisteredOperator> registered_operators();
 
 }  // namespace onnxgrad

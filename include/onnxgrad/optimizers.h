@@ -128,7 +128,7 @@ struct ParameterGroup {
   std::optional<Optimizer> optimizer = {};
 };
 
-/// What the graph does around the formula of any optimizer except L-BFGS. In order:
+/// Operations around the formula of any optimizer except L-BFGS. In order:
 /// gradients are accumulated, clipped by value, clipped by norm; then decay and update.
 struct UpdateOptions {
   /// A weight belongs to the first group with a pattern that matches it; weights in no group are

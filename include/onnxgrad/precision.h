@@ -8,7 +8,7 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 enum class Precision : std::uint8_t {
-  kFloat32,   ///< of a float32 model nothing is rounded
+  kFloat32,   ///< nothing of a float32 model is rounded
   kBfloat16,  ///< 8 bits of precision, the range of float32
   kFloat16,   ///< 11 bits of precision; gradients are scaled, since small ones would become 0
   /// Everything is computed in float32; what the forward pass leaves to the backward pass is stored

@@ -18,7 +18,7 @@ struct KernelTime {
   int threads = 1;   ///< that it took
 };
 
-/// Where the time of training steps or runs went.
+/// Times of kernels in training steps or runs.
 struct Profile {
   std::vector<KernelTime> kernels;  ///< slowest first
   /// Single calls (the first million) in the Trace Event format, JSON, for Perfetto or
@@ -36,10 +36,10 @@ struct MemoryReport {
   std::int64_t scratch = 0;          ///< work space of kernels during a step
   std::int64_t constants = 0;   ///< folded values, weights not read in the file's bytes; all plans
   std::int64_t dynamic = 0;     ///< plans of branches and of data-dependent shapes
-  std::int64_t evaluation = 0;  ///< the same for evaluate() and predict()
+  std::int64_t evaluation = 0;  ///< all of these for evaluate() and predict()
   std::int64_t snapshots = 0;   ///< copies of the state during fit(), to roll back to
   std::int64_t file = 0;        ///< the model's file with the first values of its weights
-  /// What a step computes again to fit EngineOptions::memory_limit_bytes: values that are not kept,
+  /// Recomputation in a step to fit EngineOptions::memory_limit_bytes: values that are not kept,
   /// their bytes, and the operations of the products and convolutions that run twice.
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;

@@ -20,7 +20,7 @@ struct OperatorUse {
   bool has_gradient = false;  ///< or needs none, like those
 };
 
-/// What there is for one operator, whatever model it stands in.
+/// Support for one operator, independent of any model.
 struct OperatorInfo {
   std::string domain;  ///< "" is ai.onnx
   std::string op_type;
@@ -42,7 +42,7 @@ struct MissingGradientInfo {
   std::string reason;
 };
 
-/// What a model consists of, and what would happen when training it.
+/// Contents of a model, and what training it would do.
 struct Report {
   std::string file;
   std::string producer;
@@ -66,7 +66,7 @@ struct Report {
   std::int64_t num_parameters = 0;           ///< elements of all floating weights
   /// LossInfo::line, with the other loss if class labels would change it; empty if none is found.
   std::string loss_line;
-  std::string loss_problem;  ///< why not
+  std::string loss_problem;  ///< reason for which no loss was found
   std::vector<MissingGradientInfo> missing_gradients;
   bool is_trainable = false;  ///< with the automatic loss and without further options
   /// "trainable: trains 38 of 40 weights", or why not, and what to do.

@@ -18,7 +18,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What t counts.
+/// The unit in which a schedule counts t.
 enum class ScheduleUnit { kStep, kEpoch };
 
 struct ConstantRate {

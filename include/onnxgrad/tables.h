@@ -27,9 +27,9 @@ struct MetricInfo {
 /// Functions only; a last field `class_axis`, for losses that have one, is that of the Loss.
 std::vector<DescriptionInfo> loss_table();
 std::vector<DescriptionInfo> optimizer_table();
-/// Of one struct, Penalty.
+/// A table of one struct, Penalty.
 std::vector<DescriptionInfo> penalty_table();
-/// Of one struct, FitOptions: its numbers, flags and choices.
+/// A table of one struct, FitOptions: its numbers, flags and choices.
 std::vector<DescriptionInfo> fit_option_table();
 /// Sorted by name; these are the names of metric_value().
 std::vector<MetricInfo> metric_table();

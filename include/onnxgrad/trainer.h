@@ -17,7 +17,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What is known at the end of an epoch.
+/// The record of an epoch, logged at its end.
 struct EpochLog {
   std::int64_t epoch = 0;  ///< from 1
   double train_loss = 0;   ///< mean over the rows of the epoch, each before its update
@@ -27,23 +27,23 @@ struct EpochLog {
   /// With several targets, "train_loss_<output>" for each: its own loss, without its factor.
   std::vector<std::pair<std::string, double>> target_losses = {};
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm: mean of the epoch's steps
-  double learning_rate = 0;              ///< of the last step
-  double seconds = 0;                    ///< of this epoch, including validation
-  double rows_per_s = 0;                 ///< of training
+  double learning_rate = 0;              ///< rate of the last step
+  double seconds = 0;                    ///< duration of this epoch, including validation
+  double rows_per_s = 0;                 ///< training throughput
   std::int64_t steps = 0;                ///< since fit() began
   std::int64_t rows = 0;                 ///< trained on
   double data_wait_s = 0;                ///< with a DataSource: how long training waited for rows
   bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
   // With several workers (those of the epoch since it was resumed):
-  double network_wait_s = 0;       ///< how long training waited for the others, mean of all workers
+  double network_wait_s = 0;       ///< wait for the others, mean of all workers
   std::int64_t slowest_rank = -1;  ///< the worker that waited least: others wait for it
   std::string slowest_host = {};
-  double slowest_lag_s = 0;  ///< how much longer it computed than the mean of the others
+  double slowest_lag_s = 0;  ///< its computing time minus the mean of the others
 };
 
 struct StepLog {
   std::int64_t epoch = 0;  ///< from 1
-  std::int64_t step = 0;   ///< of this fit(), from 1
+  std::int64_t step = 0;   ///< counted in this fit(), from 1
   /// All steps of this fit(), with those of a resumed one; 0: the number of rows is not known yet.
   std::int64_t total_steps = 0;
   double loss = 0;
@@ -61,26 +61,26 @@ struct EarlyStopping {
   bool maximize = false;  ///< a larger number is better
 };
 
-/// What happens when a loss is NaN or infinite.
+/// Reaction of fit() to a loss that is NaN or infinite.
 enum class OnNonFinite {
   /// ConvergenceError naming epoch, step, batch and the first non-finite value with its
   /// node. The weights (and optimizer state) are the last finite ones, recovered by repeating
   /// steps from a snapshot taken at the start of the epoch (of the block for data in chunks); see
   /// FitOptions::snapshot_every_steps and MemoryReport::snapshots.
   kRaise,
-  kStop,    ///< the same, but fit() ends with the message as stop_reason
+  kStop,    ///< stop without an error; the message is the stop_reason
   kIgnore,  ///< continues
   kSkip,    ///< continues, but non-finite steps change nothing: the session is recompiled
             ///< as with TrainingOptions::skip_non_finite
 };
 
-/// Where and how often fit() writes checkpoints: everything that it needs to continue as if it had
-/// not been stopped. docs/checkpoints.md states what is guaranteed.
+/// Folder and frequency of the checkpoints of fit(): everything that it needs to continue as if it
+/// had not been stopped. docs/checkpoints.md states what is guaranteed.
 struct CheckpointOptions {
   /// A dedicated folder, created if needed. While fit() runs, no other fit() may use it.
   std::string folder = {};
   std::int64_t every_steps = 0;  ///< 0: at the end of each epoch
-  std::int64_t keep = 3;         ///< how many of the newest to keep
+  std::int64_t keep = 3;         ///< number of newest checkpoints to keep
   bool keep_best = true;         ///< also keep the one of the best epoch
   /// At the end of an epoch none is written if the last one is younger than this, so that short
   /// epochs do not wait for the disk. The best epoch is then the best one that was written.
@@ -93,7 +93,7 @@ struct CheckpointLog {
   std::string problem = {};  ///< empty: it is on disk
 };
 
-/// How the batches of an epoch are formed from rows in memory.
+/// Method of forming the batches of an epoch from rows in memory.
 enum class Sampling {
   kRows,     ///< each row occurs once, in the order set by FitOptions::shuffle
   kWindows,  ///< ceil(N / batch_size) full batches of consecutive rows that begin at random
@@ -112,7 +112,7 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
 /// apply to separate validation data.
 struct ClassWeights {
   Tensor labels = {};                ///< [C], as TrainingSession::encode_target takes them
-  std::vector<double> weights = {};  ///< of these; other classes count 1
+  std::vector<double> weights = {};  ///< one for each label; other classes count 1
   /// Instead: N / (number of classes * number of labels of the class). With a DataSource, all rows
   /// are read once before the first step.
   bool balanced = false;
@@ -132,9 +132,9 @@ struct FitOptions {
   /// class for classifiers. 0: none.
   double validation_fraction = 0;
   const Dataset* validation = nullptr;      ///< separate rows to validate on
-  DataSource* validation_source = nullptr;  ///< the same, in chunks
+  DataSource* validation_source = nullptr;  ///< separate rows, read in chunks
   std::int64_t validation_every = 1;        ///< epochs
-  std::vector<Metric> metrics = {};         ///< of validation
+  std::vector<Metric> metrics = {};         ///< computed on the validation rows
   std::optional<ClassWeights> class_weights = {};
   std::optional<EarlyStopping> early_stopping = {};
   /// Logs the Euclidean norm of all gradients together, before any clipping. (With L-BFGS, that
@@ -196,7 +196,7 @@ struct History {
   std::optional<std::int64_t> kept_epoch = {};
   /// Anything suspicious: weights that the first epoch has not changed.
   std::vector<std::string> notes = {};
-  std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it exists
+  std::string checkpoint_problem = {};  ///< reason for a missing last checkpoint; empty: it exists
 };
 
 /// Trains a session on a dataset: the epoch loop, shuffling, batches, validation, history. One
@@ -211,7 +211,7 @@ class Trainer {
   explicit Trainer(TrainingSession session);
   explicit Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer = Adam{},
                    const TrainingOptions& options = {});
-  /// As the model's file describes, if it has training information; else with Loss{} and Adam{}.
+  /// Uses the training information of the model's file if it has any; else Loss{} and Adam{}.
   explicit Trainer(const Model& model, const TrainingOptions& options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
@@ -253,7 +253,7 @@ class Trainer {
 
   /// Initial weights, empty optimizer state, empty history.
   void reset();
-  /// Of the last fit().
+  /// History of the last fit().
   const History& history() const;
   TrainingSession& session();
   const TrainingSession& session() const;

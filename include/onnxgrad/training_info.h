@@ -15,8 +15,8 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 bool has_training_info(const Model& model);
 
 struct TrainingInfoOptions {
-  /// Of ai.onnx, 9 to 26, for the whole file; 0: the model's own, or 26 if that cannot express the
-  /// training.
+  /// Opset of ai.onnx for the whole file, 9 to 26; 0: the model's own, or 26 if that cannot express
+  /// the training.
   std::int64_t target_opset = 0;
   bool inline_functions = false;  ///< no local function remains, for runtimes without them
 };

@@ -30,8 +30,8 @@ struct TrainingOptions {
   /// Weights that share a tensor of the file by accident are trained and written separately; false:
   /// the file keeps its tensors. See SeparatedWeight.
   bool untie = true;
-  /// What step() returns besides the loss: outputs of the model, "<weight>_grad", "gradient_norm"
-  /// (the Euclidean norm of all gradients together).
+  /// Values that step() returns besides the loss: outputs of the model, "<weight>_grad",
+  /// "gradient_norm" (the Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   /// Values, or nodes for all their outputs, by their names in the file, also of subgraphs: no
@@ -39,7 +39,7 @@ struct TrainingOptions {
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
   BatchOpening open_batch = BatchOpening::kAuto;
-  MixedPrecision precision = {};  ///< of steps; not with L-BFGS
+  MixedPrecision precision = {};  ///< precision of steps; not with L-BFGS
   /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
   bool skip_non_finite = false;
   /// No gradient and no update: evaluate() and predict() only, for models without weights to train
@@ -60,7 +60,7 @@ struct EvaluationResult {
   double loss = 0;
   std::optional<double> accuracy = {};  ///< fraction of rows classified correctly; classifiers only
   std::int64_t rows = 0;
-  std::vector<double> metrics = {};  ///< of the given Metric list
+  std::vector<double> metrics = {};  ///< values of the given Metric list
 };
 
 /// Loss, gradient and update in one compiled step over the session's weights and optimizer
@@ -72,7 +72,7 @@ class TrainingSession {
   /// that matches no weight, no weight to train).
   explicit TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer = Sgd{},
                            const TrainingOptions& options = {});
-  /// The same for a loss without options: TrainingSession(model, SoftmaxCrossEntropy{}, Adam{}).
+  /// Takes a loss without options: TrainingSession(model, SoftmaxCrossEntropy{}, Adam{}).
   template <class Function>
     requires(std::convertible_to<Function, LossFunction> && !std::convertible_to<Function, Loss>)
   explicit TrainingSession(const Model& model, const Function& function,
@@ -123,8 +123,8 @@ class TrainingSession {
   /// any number: they run the model on so many at a time, and fill up what is left with rows that
   /// do not count.
   std::int64_t fixed_batch() const;
-  /// What happened to a batch that the file fixes: "batch: 1 row in the file, opened; the trained
-  /// model keeps it". Empty if the file has an open batch, or none.
+  /// One line about a batch size that the file fixes: "batch: 1 row in the file, opened; the
+  /// trained model keeps it". Empty if the file has an open batch, or none.
   std::string batch_line() const;
 
   /// From the next step on, trained weights that match one of these glob patterns are not updated;
@@ -173,8 +173,8 @@ class TrainingSession {
   /// The file as it was loaded, with the current weights; with BatchOpening::kOn as from
   /// open_batch().
   Model trained_model() const;
-  /// The same with the session's training in it, as it is now: weights, optimizer state and
-  /// learning rate; see add_training_info(). Throws: ModelError (L-BFGS).
+  /// trained_model() with the session's training in the file, as it is now: weights, optimizer
+  /// state and learning rate; see add_training_info(). Throws: ModelError (L-BFGS).
   Model with_training_info(const TrainingInfoOptions& options = {}) const;
   /// The step's plan for the last batch shape, one line per kernel; empty before the first.
   std::string plan_summary() const;

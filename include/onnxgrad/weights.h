@@ -11,7 +11,8 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How initialize() draws weights. For a weight matrix with `fan_in` inputs and `fan_out` outputs:
+/// Distributions from which initialize() draws weights. For a weight matrix with `fan_in` inputs
+/// and `fan_out` outputs:
 enum class InitScheme {
   /// Layers of MatMul and Gemm depend on what follows them, as in scikit-learn's MLP: uniform in
   /// ±sqrt(f / (fan_in + fan_out)), f = 2 before a Sigmoid, else 6 (the layer of the scores

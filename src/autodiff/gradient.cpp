@@ -110,7 +110,7 @@ class Context : public opdef::VjpContext {
   const Rules& rules_;
   Widening* widening_;  // nullptr: the rule sees the types of the node
   Node& node_;
-  Node complete_;  // the same with all attributes, in float32 instead of halves
+  Node complete_;  // node_ with all attributes, float32 for 16-bit types
   std::vector<Value*> cotangents_;
   std::vector<bool> needs_;
 };
@@ -132,7 +132,7 @@ Value* conform(ir::GraphBuilder& g, bool broadcasts, const Node& node, Value* gr
   }
   if (!input->type.is_tensor() || given) return gradient;
   ir::Type type = opdef::gradient_type(input->type);
-  // What a body captures may have another shape in another branch.
+  // A value that a body captures may have another shape in another branch.
   const bool is_captured = gradient->graph != &g.graph();
   if (is_captured && gradient->type.shape != type.shape) gradient = g.identity(gradient);
   gradient->type = std::move(type);

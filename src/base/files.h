@@ -14,7 +14,7 @@
 
 namespace onnxgrad::base {
 
-/// What a user can do about a system error number: free space, choose another path, ...
+/// Advice to the user about a system error number: free space, choose another path, ...
 std::string advice_for(int system_error);
 
 /// Whom a path comes from, and with it what may stand there.

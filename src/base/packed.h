@@ -19,7 +19,7 @@ Tensor pack(std::span<const Tensor> elements);
 /// An empty optional.
 Tensor pack_nothing();
 
-/// What was packed; nullopt for an empty optional. Copies. Throws: DataError (other bytes).
+/// Unpacks the elements, copied; nullopt: an empty optional. Throws: DataError (other bytes).
 std::optional<std::vector<Tensor>> unpack(const Tensor& packed);
 
 }  // namespace onnxgrad::base

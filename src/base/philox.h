@@ -31,7 +31,7 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint64_t key) {
   return counter;
 }
 
-/// What a stream of draws is for; equal seeds yield unrelated numbers in different streams.
+/// The purpose of a random stream; equal seeds yield unrelated numbers in different streams.
 enum class RandomUse : std::uint32_t {
   kShuffle = 1,     ///< index: the epoch
   kValidation = 2,  ///< index: 0

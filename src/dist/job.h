@@ -17,8 +17,8 @@ struct Job {
   int size = 1;
   int local_rank = -1;       ///< -1: unknown
   int local_size = -1;       ///< -1: unknown
-  std::string address = {};  ///< of rank 0, for TCP: "host:port"
-  std::string token = {};    ///< what all ranks of a job know, and nobody else
+  std::string address = {};  ///< address of rank 0 for TCP: "host:port"
+  std::string token = {};    ///< secret that all ranks of a job share
   /// Folders with the libraries of the launcher itself.
   std::vector<std::string> library_folders = {};
 };

@@ -49,7 +49,7 @@ struct MpiLibrary {
   Handle errors_return = nullptr;
   Handle request_null = nullptr;
   int thread_serialized = 0;
-  std::string path;  ///< as it was found
+  std::string path;  ///< path that it was loaded from
 
   /// Loads the library that fits the job's launcher; see connect_mpi. Throws: DeviceError, naming
   /// what was tried.

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::dist {
 
-/// What a rank waits for: its collective's number in the sequence, and its name.
+/// The collective that a rank waits for: its number in the sequence and its name.
 struct Waiting {
   std::int64_t sequence = -1;
   std::array<char, 24> name{};

@@ -19,7 +19,7 @@
 
 namespace onnxgrad::dist {
 
-/// What is added, and how it is sent.
+/// Type of the elements that are added, and the form in which they are sent.
 enum class Element {
   kFloat32,
   kFloat64,

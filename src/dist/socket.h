@@ -40,8 +40,8 @@ class Socket {
   /// A connection that waits to be accepted; nullopt if there is none. Does not block on a socket
   /// of listen().
   std::optional<Socket> accept() const;
-  /// What has arrived of `bytes`, without waiting: their number, 0 if there is nothing yet; nullopt
-  /// if nothing more comes.
+  /// Reads bytes that have arrived, without waiting. Returns their number, 0 if there are none yet;
+  /// nullopt if no more will come.
   std::optional<std::size_t> read_some(std::span<std::byte> bytes) const;
   /// All bytes; false if they do not come, or cannot be sent, before the deadline.
   bool read_all(std::span<std::byte> bytes, Deadline deadline) const;

@@ -39,7 +39,7 @@ class StartWatch {
   std::thread thread_;
 };
 
-/// What all ranks of a job on a host have in common, and those of another job have not.
+/// A name that all ranks of a job on a host compute alike, and ranks of another job do not.
 std::string name_of_job(const Environment& environment);
 
 }  // namespace onnxgrad::dist

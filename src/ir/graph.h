@@ -38,7 +38,7 @@ struct Value {
   Type type;
   Graph* graph = nullptr;       ///< the graph that owns it
   Node* producer = nullptr;     ///< nullptr for inputs and initializers
-  int output_index = 0;         ///< which output of `producer`
+  int output_index = 0;         ///< index among the outputs of `producer`
   bool is_input = false;        ///< a formal input of `graph` (it may have a default initializer)
   Tensor initializer = {};      ///< defined for initializers and for inputs with a default
   bool has_value_info = false;  ///< the file declares its type: written back
@@ -154,7 +154,7 @@ class Graph {
   Node* make_node(std::string_view op_type, std::vector<Value*> node_inputs,
                   const std::vector<Value*>& node_outputs, std::string_view hint,
                   std::vector<Attribute> attributes = {}, std::string_view domain = "");
-  /// The same, inserted into the list after `place`.
+  /// Adds a node to the list directly after `place`.
   Node* insert_after(const Node* place, std::string_view op_type, std::vector<Value*> node_inputs,
                      const std::vector<Value*>& node_outputs,
                      std::vector<Attribute> attributes = {}, std::string_view domain = "");
@@ -248,7 +248,7 @@ Model clone(const Model& model, std::unordered_map<const Value*, Value*>* map = 
 void append_nodes(const Graph& from, Graph& to, std::unordered_map<const Value*, Value*>& map,
                   std::string_view prefix = "");
 
-/// The same for some nodes only, without initializers: those are kept unless `map` has them.
+/// Appends copies of some nodes, without initializers: these are kept unless `map` has them.
 void append_nodes(std::span<const Node* const> nodes, Graph& to,
                   std::unordered_map<const Value*, Value*>& map, std::string_view prefix = "");
 
@@ -259,7 +259,7 @@ void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& 
 /// of subgraphs count as inputs. Throws: ModelError naming a node of the cycle.
 void sort_topologically(Graph& graph);
 
-/// The same, but returns false and leaves the graph unchanged if there is a cycle.
+/// Sorts like sort_topologically(), but returns false and changes nothing if there is a cycle.
 bool try_sort_topologically(Graph& graph);
 
 /// A structural fault of `graph` or its subgraphs, with names, or "". Checks that every value is

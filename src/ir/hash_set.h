@@ -24,7 +24,7 @@ class HashSet {
  private:
   static std::uint64_t stored(std::uint64_t hash) { return hash == 0 ? 1 : hash; }
 
-  // Where the hash is, or where it would be.
+  // The slot of the hash, or the one it would go to.
   std::size_t slot_of(std::uint64_t hash) const {
     const std::size_t mask = slots_.size() - 1;
     std::size_t slot = static_cast<std::size_t>(hash) & mask;

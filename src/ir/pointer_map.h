@@ -9,9 +9,8 @@
 
 namespace onnxgrad::ir {
 
-/// What is known of nodes or values, by their addresses, nullptr excluded: a hash table in one
-/// piece of memory. Walks over a graph make many of these. References are valid until the next
-/// insertion.
+/// A hash table from addresses of nodes or values, nullptr excluded, in one piece of memory. Walks
+/// over a graph make many of these. References are valid until the next insertion.
 template <class Key, class T>
 class PointerMap {
  public:
@@ -50,7 +49,7 @@ class PointerMap {
     T value = {};
   };
 
-  // Where the key is, or where it would be.
+  // The slot of the key, or the one it would go to.
   std::size_t slot_of(const Key* key) const {
     constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;
     const auto hash = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(key)) * kSpread;

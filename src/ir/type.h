@@ -45,14 +45,14 @@ class Dim {
 
 using SymbolicShape = std::vector<Dim>;
 
-/// What is known about a value before it is computed.
+/// The type of a value, as far as it is known before it is computed.
 struct Type {
   enum class Kind : std::uint8_t { kUnknown, kTensor, kSparseTensor, kSequence, kOptional, kMap };
 
   Kind kind = Kind::kUnknown;
-  DataType dtype = DataType::kUndefined;     ///< of tensors; of the keys of a map
-  std::optional<SymbolicShape> shape = {};   ///< of tensors; nullopt: the rank is unknown
-  std::shared_ptr<const Type> element = {};  ///< of sequences, optionals, map values
+  DataType dtype = DataType::kUndefined;     ///< element type of a tensor; type of a map's keys
+  std::optional<SymbolicShape> shape = {};   ///< shape of a tensor; nullopt: unknown rank
+  std::shared_ptr<const Type> element = {};  ///< of a sequence or optional; values of a map
 
   static Type tensor(DataType dtype) { return {.kind = Kind::kTensor, .dtype = dtype}; }
   static Type tensor(DataType dtype, SymbolicShape shape) {

@@ -13,9 +13,8 @@ namespace onnxgrad::ir {
 
 /// One place that reads a value.
 struct Use {
-  Node* node =
-      nullptr;    ///< of the graph itself or of a subgraph; nullptr: an output of one of them
-  int input = 0;  ///< which input of `node`
+  Node* node = nullptr;  ///< in the graph or a subgraph; nullptr: an output of one
+  int input = 0;         ///< index among the inputs of `node`
 };
 
 /// The uses of the values of a graph: a snapshot taken at construction. Values captured by

@@ -16,7 +16,7 @@
 
 namespace onnxgrad::opdef {
 
-/// How a logical tensor is part of a dense one: element (i, j, ...) is at offset + i * strides[0] +
+/// A logical tensor as part of a dense one: element (i, j, ...) is at offset + i * strides[0] +
 /// j * strides[1] + ... Strides may be 0.
 struct StridedView {
   std::int64_t offset = 0;
@@ -28,7 +28,7 @@ struct StridedView {
   static StridedView from_ints(const std::vector<std::int64_t>& ints);
 };
 
-/// What changes the scaled scores before the softmax, one after the other.
+/// Kinds of masks, applied to the scaled scores in order before the softmax.
 enum class MaskKind : std::int64_t {
   kAdd,       ///< score + mask
   kKeep,      ///< mask ? score : fill
@@ -37,7 +37,7 @@ enum class MaskKind : std::int64_t {
 
 struct AttentionMask {
   MaskKind kind = MaskKind::kAdd;
-  float fill = 0;         ///< of kKeep and kOverwrite
+  float fill = 0;         ///< for kKeep and kOverwrite
   StridedView view = {};  ///< [N..., S, T]
 };
 
@@ -73,8 +73,8 @@ inline constexpr std::string_view kAttention = "Attention";
 /// which has sums of rounded shares, sum(dy y) of a row is computed from the shares.
 struct AttentionGradient {
   Attention forward = {};
-  StridedView dy = {};  ///< of the shape of y
-  StridedView dq = {};  ///< of the shapes of q, k and v, dense; empty if absent
+  StridedView dy = {};  ///< shape of y
+  StridedView dq = {};  ///< shapes of q, k and v, dense; empty if absent
   StridedView dk = {};
   StridedView dv = {};
 

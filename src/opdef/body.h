@@ -31,7 +31,7 @@ struct Slice {
 /// A value that each iteration replaces by a new one of the same type and shape.
 struct BodyState {
   const std::byte* initial = nullptr;
-  std::byte* last = nullptr;  ///< where its last value goes; nullptr: not wanted
+  std::byte* last = nullptr;  ///< receives its last value; nullptr: not wanted
 };
 
 /// One run of a body. Its inputs are those of the graph in order, without the states; its outputs
@@ -40,7 +40,7 @@ struct BodyRun {
   const BodyState* states = nullptr;
   const Slice* inputs = nullptr;
   const Slice* outputs = nullptr;
-  std::int64_t count = 1;  ///< of iterations, at most
+  std::int64_t count = 1;  ///< maximum number of iterations
   /// State 0 is a truth value: there are no further iterations once it is false.
   bool stops = false;
   /// Has the number of the iteration while it runs.
@@ -67,8 +67,8 @@ class CompiledBody {
   virtual std::int64_t run(const BodyRun& run, const Launch& launch) const = 0;
 };
 
-/// Which inputs of a body are states: `num_states` from number `first_state` on. Their new values
-/// are its first outputs.
+/// The inputs of a body that are states: `num_states` from number `first_state` on. Their new
+/// values are its first outputs.
 struct BodyForm {
   std::size_t first_state = 0;
   std::size_t num_states = 0;

@@ -24,7 +24,7 @@ namespace onnxgrad::opdef {
 struct Collective {
   enum class Kind : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
   Kind kind = Kind::kAllReduce;
-  /// Its position among the collectives of a graph, which all workers start in this order.
+  /// Position among the collectives of a graph, which all workers start in this order.
   std::int64_t number = 0;
   /// The first input, bool of rank 0, decides; false: the results are the x (or parts of them), and
   /// nothing is sent. It has the same value on every worker.
@@ -40,7 +40,7 @@ struct Collective {
   std::vector<std::int64_t> bounds = {};
 
   std::string_view op_type() const;
-  /// What this worker owns of each x.
+  /// The elements of an x that this worker owns.
   struct Range {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -58,7 +58,7 @@ inline constexpr std::string_view kCollectives[] = {"AllReduce", "ReduceScatter"
 /// `FinishExchange` (when?, buffer) -> the results.
 struct Exchange {
   Collective collective = {};
-  /// Where the inputs are in the buffer and the results, in bytes; -1: nothing of it is. Increasing
+  /// Offsets of the inputs and of the results in the buffer, in bytes; -1: not in it. Increasing
   /// for the x, the parts and the results.
   std::vector<std::int64_t> sent = {};
   std::vector<std::int64_t> received = {};
@@ -72,9 +72,9 @@ struct Exchange {
 inline constexpr std::string_view kStartExchange = "StartExchange";
 inline constexpr std::string_view kFinishExchange = "FinishExchange";
 
-/// What these kernels see of the other workers. All call the same functions with the same numbers;
-/// calls of start() are in the same order. Sums have the same bits on every worker, and for
-/// every transport.
+/// The interface of these kernels to the other workers. All call the same functions with the same
+/// numbers; calls of start() are in the same order. Sums have the same bits on every worker, and
+/// for every transport.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -86,7 +86,7 @@ class Collectives {
     std::int64_t count = 0;
     DataType dtype = DataType::kFloat32;
     bool as_bfloat16 = false;
-    /// How many elements each worker owns, one after another; of AllReduce: empty.
+    /// Number of elements that each worker owns, in order; empty for AllReduce.
     std::span<const std::int64_t> owned = {};
   };
   /// Begins to replace the elements by the results. `number` is that of the collective, with the

@@ -90,14 +90,14 @@ struct ExprProgram {
   std::int32_t emit(ExprOp op, std::int32_t a, std::int32_t b = 0, std::int32_t c = 0);
   bool operator==(const ExprProgram&) const = default;
 
-  /// As attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...] and the
-  /// bits of the constants as int64. from_ints throws InternalError on anything that to_ints cannot
-  /// produce.
+  /// Converts to attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...]
+  /// and the bits of the constants as int64. from_ints throws InternalError on anything that
+  /// to_ints cannot produce.
   std::vector<std::int64_t> to_ints() const;
   static ExprProgram from_ints(std::span<const std::int64_t> ints);
   /// "r0 = in0 + in1; r1 = max(r0, 0)".
   std::string to_string() const;
-  /// The same, cut to 60 characters: for the labels of kernels.
+  /// to_string() cut to 60 characters, for the labels of kernels.
   std::string to_short_string() const;
 };
 

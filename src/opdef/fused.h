@@ -15,7 +15,7 @@
 
 namespace onnxgrad::opdef {
 
-/// How a reduction combines elements.
+/// Operation with which a reduction combines elements.
 enum class Fold : std::uint8_t { kSum, kMax, kMin };
 
 /// `Elementwise` of domain `onnxgrad.fused`: `program` over inputs that are broadcast to a common
@@ -83,7 +83,7 @@ struct LinearStep {
 };
 inline constexpr std::string_view kLinearStep = "LinearStep";
 
-/// How a weight is updated; see WeightUpdate for the formulas.
+/// Update formula of a weight; see WeightUpdate for the formulas.
 enum class UpdateRule : std::uint8_t {
   kMomentum,
   kNesterov,
@@ -138,8 +138,8 @@ struct WeightUpdate {
 };
 inline constexpr std::string_view kWeightUpdate = "WeightUpdate";
 
-/// Which fused operators the kernels of a device support. The passes make no others; `WeightUpdate`
-/// is replaced by its body if no kernel supports it.
+/// The fused operators that the kernels of a device support. The passes make no others;
+/// `WeightUpdate` is replaced by its body if no kernel supports it.
 struct FusedSupport {
   bool elementwise_groups = true;  ///< `Elementwise` of several nodes, and reductions in it
   bool gemm = true;                ///< `Gemm`

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::opdef {
 
-/// What a node of the operator Gradient (ai.onnx.preview.training) requests: `y` is a function of
+/// The request of a Gradient node (ai.onnx.preview.training): `y` is a function of
 /// the values in `named`, which may be inner ones; its gradient is evaluated where these have the
 /// values in `fed`.
 struct GradientAt {

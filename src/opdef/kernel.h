@@ -16,10 +16,10 @@
 #include "onnxgrad/tensor.h"
 #include "opdef/op_table.h"
 
-// How a plan gets its kernels. The planner asks the offers for a node, best first; an offer
-// declines with a reason or returns a PreparedKernel: a plain function and a block of plain data,
-// with everything precomputed that is known at plan time. Running a step is then a loop over
-// {function, data, pointers}.
+// The interface through which a plan gets its kernels. The planner asks the offers for a node, best
+// first; an offer declines with a reason or returns a PreparedKernel: a plain function and a block
+// of plain data, with everything precomputed that is known at plan time. Running a step is then a
+// loop over {function, data, pointers}.
 
 namespace onnxgrad::opdef {
 
@@ -45,28 +45,28 @@ struct KernelRequest {
   const BodyCompiler* bodies = nullptr;
   /// Whether the kernel may keep constants in a form of its own (PreparedKernel::kept_bytes).
   bool keeps_constants = false;
-  /// Where products keep theirs, for all plans that read them; nullptr: nowhere.
+  /// Holds the packed constants of products, for all plans that read them; nullptr: none are kept.
   PackedConstants* packed = nullptr;
 };
 
-/// What changes from step to step other than pointers: written by the loop before the step.
+/// Values that change from step to step, besides pointers; written by the loop before the step.
 struct StepCells {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;  ///< counts steps: the position in the random streams
-  /// Of several workers that share a batch: the rows of this one. Draws are those of the batch.
+  /// Rows of this worker, if several share a batch. Random numbers are those of the whole batch.
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  std::int64_t batch_rows = 0;         ///< of all workers; 0: there is one worker
+  std::int64_t batch_rows = 0;         ///< rows of all workers; 0: there is one worker
   Collectives* collectives = nullptr;  ///< with which it exchanges data; nullptr: one worker
 };
 
-/// What an iteration of a body draws with: the first one as the step does, all others differently.
+/// Cells for an iteration of a body: the first one draws as the step does, all others differently.
 inline StepCells cells_of_iteration(StepCells cells, std::int64_t iteration) {
   cells.seed += static_cast<std::uint64_t>(iteration) * 0x9E3779B97F4A7C15U;
   return cells;
 }
 
-/// What every kernel receives besides its pointers.
+/// Arguments that every kernel receives besides its pointers.
 struct Launch {
   void* stream = nullptr;  ///< for asynchronous devices
   const StepCells* cells = nullptr;
@@ -88,7 +88,7 @@ struct PreparedKernel {
   KernelFn fn = nullptr;
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
   std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
-  std::int64_t kept_bytes = 0;       ///< of constants in `data`, packed for instance
+  std::int64_t kept_bytes = 0;       ///< constants stored in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"

@@ -57,18 +57,18 @@ struct AttributeSpec {
   std::optional<ir::AttributeValue> default_value = {};
 };
 
-/// How the elements of input 0 appear in the outputs of a node, from least to most preserved.
+/// Relation of the outputs of a node to the elements of input 0, from least to most preserved.
 enum class Passage : std::uint8_t {
   kNone,       ///< they are computed with
   kRepeated,   ///< each may occur several times (Expand, Tile)
   kPartial,    ///< an output has some of them (Slice, Split)
   kPermuted,   ///< output 0 has them all, in a different order (Transpose)
-  kReshaped,   ///< the same bytes with a different shape (Reshape)
+  kReshaped,   ///< identical bytes with a different shape (Reshape)
   kConverted,  ///< each in its place, rounded or masked (Cast, Dropout)
-  kUnchanged,  ///< the same tensor (Identity)
+  kUnchanged,  ///< identical tensor (Identity)
 };
 
-/// What a gradient rule sees. A rule never looks beyond this.
+/// A node as its gradient rule sees it. A rule never looks beyond this.
 /// For a node with subgraphs, the values of enclosing graphs that these read also count as inputs:
 /// number num_inputs() + k is ir::captured_values(node())[k]. The rule of such a node may change
 /// it: bodies get further nodes and outputs, and add_output() adds node outputs for these.
@@ -143,7 +143,7 @@ using SwitchOnFn = std::vector<ir::StateBinding> (*)(Node& node, GraphBuilder& g
 struct OpDef {
   std::string_view domain = "";
   std::string_view op_type = {};
-  int since_version = 1;  ///< of the schema that this record was written for
+  int since_version = 1;  ///< version of the schema that this record was written for
   /// Inputs that the rule covers; -1 as the last entry: this and all later (variadic) inputs,
   /// like the one before. A gradient with respect to any other floating-point input is refused.
   std::vector<int> differentiable_inputs = {};
@@ -164,7 +164,7 @@ struct OpDef {
   /// Inputs whose values determine the shape of an output (the shape of Reshape, the depth of
   /// OneHot). Those in planned_inputs need not be repeated.
   std::vector<int> shape_inputs = {};
-  /// What graph searches follow, and plans: see is_view().
+  /// Passage of input 0 that graph searches and plans follow: see is_view().
   Passage passage = Passage::kNone;
   /// Nodes whose types or attributes imply that input 0 is returned unchanged are dropped.
   bool (*is_identity)(const Node& node) = nullptr;

@@ -26,7 +26,7 @@ class PackedConstants {
   /// for the same result. nullptr if that would be too much.
   std::shared_ptr<const Tensor> get(const Tensor& constant, std::string_view form,
                                     std::int64_t size_bytes, const std::function<Tensor()>& pack);
-  /// Of all forms that are in use.
+  /// Size of all forms that are in use.
   std::int64_t size_bytes() const;
 
  private:

@@ -13,7 +13,7 @@ namespace onnxgrad::opdef {
 /// The name that an operator is registered under: "ConvWeightGrad" for the specialised function
 /// "ConvWeightGrad__2d_g1" of domain `onnxgrad`, otherwise `op_type` itself.
 std::string_view base_name(std::string_view domain, std::string_view op_type);
-/// What an operator of a node is looked up under: "ai.onnx" is "".
+/// The name that a node's operator is looked up under: "ai.onnx" becomes "".
 OpNameView registered_name(std::string_view domain, std::string_view op_type);
 
 /// Every operator that onnxgrad knows. Filled once by ops::register_builtin_ops, then only read.
