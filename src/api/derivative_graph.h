@@ -18,7 +18,8 @@ namespace onnxgrad::api {
 /// For other runtimes, with our name as producer.
 Model write_graph(ir::Model model, const WriteOptions& options);
 
-/// What is differentiated and with respect to what, by name; see GradientOptions.
+/// Names of the outputs to differentiate and of the values to differentiate by; see
+/// GradientOptions.
 struct DerivativeNames {
   const std::vector<std::string>& wrt;
   const std::vector<std::string>& outputs;
@@ -41,7 +42,7 @@ class DerivativeGraph {
   std::vector<ir::Value*> vjp(std::span<ir::Value* const> outputs,
                               std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt,
                               autodiff::ZeroGradients* zeros = nullptr);
-  /// The same in a subgraph of a future node.
+  /// Appends a VJP inside a subgraph of a future node; see autodiff::add_vjp_inside.
   std::vector<ir::Value*> vjp_inside(ir::GraphBuilder& body, std::span<ir::Value* const> outputs,
                                      std::span<ir::Value* const> seeds,
                                      std::span<ir::Value* const> wrt,

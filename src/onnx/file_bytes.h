@@ -31,7 +31,7 @@ class FileBytes {
 
  private:
   struct Move {
-    std::size_t offset = 0;  ///< of the data in the file
+    std::size_t offset = 0;  ///< offset of the data in the file
     std::size_t size = 0;
     std::string overwritten = {};  ///< the bytes in front of it
   };

@@ -86,7 +86,7 @@ class FileEdit {
   /// Bytes [offset, offset + size) become `replacement`; `path` has the enclosing messages.
   void replace(const PlacePath& path, std::size_t offset, std::size_t size,
                std::string replacement);
-  /// The same without a copy: `replacement` must live until apply() is done.
+  /// Replaces without a copy: `replacement` must live until apply() is done.
   void replace_by_view(const PlacePath& path, std::size_t offset, std::size_t size,
                        std::string_view replacement);
   /// Allocates only the result.
@@ -104,7 +104,7 @@ class FileEdit {
   std::map<std::size_t, Change> all_changes(std::deque<std::string>& lengths) const;
 
   std::string_view bytes_;
-  std::deque<std::string> owned_;          // what changes refer to; addresses are stable
+  std::deque<std::string> owned_;          // replacements held for changes_; addresses are stable
   std::map<std::size_t, Change> changes_;  // by offset
   std::map<std::size_t, std::pair<MessagePlace, std::size_t>> around_;  // by offset: place, depth
 };

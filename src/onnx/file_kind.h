@@ -7,7 +7,7 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What kind of file was given instead of a model.
+/// The kind of a file that was given instead of a model.
 struct FileKind {
   std::string what;  ///< "text whose first line is 'a,b,c'"
   std::string hint;

@@ -56,7 +56,7 @@ class OperatorTable;  // operator_table.h
 /// Operators that users registered.
 struct RegisteredOperators {
   const OperatorTable* table = nullptr;  ///< null: none
-  bool keeps_calls = true;  ///< of operators with a registered gradient; false: all are expanded
+  bool keeps_calls = true;  ///< keep calls of operators with a gradient; false: expand all
 };
 
 /// A working copy: internal opset, Constant nodes as initializers, operators with a lowering rule

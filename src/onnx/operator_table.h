@@ -23,11 +23,11 @@
 
 namespace onnxgrad::onnx_io {
 
-/// The body of an operator, or the rule of one; as in its file.
+/// The body or the gradient rule of an operator, as its file has it.
 struct OperatorFunction {
-  std::int64_t id = 0;  ///< of the registration
+  std::int64_t id = 0;  ///< number of the registration
   std::shared_ptr<const ir::Function> function = {};
-  /// Of a rule: which inputs of the operator its outputs are the gradients of.
+  /// For a gradient rule: the inputs of the operator that its outputs belong to.
   std::vector<int> inputs = {};
 };
 
@@ -60,7 +60,7 @@ class OperatorTable final : public opdef::CustomGradients {
 /// Domain of specialised functions that stand for standard operators.
 inline constexpr std::string_view kReplacedDomain = "onnxgrad.replaced";
 
-/// What is registered now. Thread-safe.
+/// The table of operators registered now. Thread-safe.
 std::shared_ptr<const OperatorTable> current_operators();
 
 /// Changes what is registered: `change` receives copies of the bodies and of the gradients, and may
@@ -71,8 +71,8 @@ void change_operators(
 /// The operator that a node calls: its domain and name without what a specialised function adds.
 OperatorTable::Key operator_of(const ir::Node& node);
 
-/// How many inputs and outputs nodes of a standard operator have at most; nullopt if ONNX does not
-/// have it, or any number of either.
+/// Maximum numbers of inputs and outputs of a standard operator; nullopt if ONNX does not have it,
+/// or allows any number of either.
 std::optional<std::pair<std::size_t, std::size_t>> arity_of(const OperatorTable::Key& key);
 
 /// Replaces `node`, a node of `model` of opset `opset`, by a call of a function for its types and

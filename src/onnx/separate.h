@@ -20,18 +20,18 @@ namespace onnxgrad::onnx_io {
 struct TensorRead {
   ir::Node* node = nullptr;
   std::size_t input = 0;
-  std::string scope;  ///< of the node, as FileIndex::scope_of() makes it
+  std::string scope;  ///< scope of the node, as FileIndex::scope_of() makes it
 };
 
 /// A tensor of the main graph or of one of its subgraphs: an initializer, or a Constant node's.
 struct TensorReads {
   const ir::Value* value = nullptr;
-  std::string scope;                   ///< of the graph that it is in
+  std::string scope;                   ///< scope of the graph that it is in
   std::vector<TensorRead> reads = {};  ///< in the order of the file
   bool is_output = false;              ///< a graph returns it directly
 };
 
-/// Those that nodes read, by value.
+/// Collects the tensors that nodes read, by value.
 std::unordered_map<const ir::Value*, TensorReads> collect_tensor_reads(const ir::Model& file);
 
 /// Some reads of a tensor get a separate tensor with the same numbers.

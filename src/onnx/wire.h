@@ -57,9 +57,9 @@ class WireReader {
   std::string_view rest_;
   int field_ = 0;
   WireType type_ = WireType::kVarint;
-  std::uint64_t number_ = 0;  // of varints and fixed fields
-  std::string_view bytes_;    // of the value
-  std::string_view prefix_;   // of length-delimited values
+  std::uint64_t number_ = 0;  // value of a varint or fixed field
+  std::string_view bytes_;    // bytes of the value
+  std::string_view prefix_;   // length prefix of a length-delimited value
 };
 
 /// Reads one varint from the front of `bytes`. Throws: ModelError.

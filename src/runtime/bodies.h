@@ -48,7 +48,7 @@ class PlannedBodies final : public opdef::BodyCompiler {
   /// Plans from now on have smaller arenas, by computing values again in each iteration; those that
   /// there are belong to their kernels. False: they are as small as they can be.
   bool shrink() const;
-  /// What all plans compute again, in one iteration of each.
+  /// Recomputation of all plans, for one iteration of each.
   Recomputed recomputed() const;
 
  private:
@@ -73,7 +73,7 @@ class PlannedBodies final : public opdef::BodyCompiler {
   Engine engine_;
   ExecutorOptions options_;
   mutable std::list<Entry> entries_;               // used last first
-  mutable std::optional<std::int64_t> max_arena_;  // of each body
+  mutable std::optional<std::int64_t> max_arena_;  // for each body
 };
 
 }  // namespace onnxgrad::runtime

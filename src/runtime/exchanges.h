@@ -45,10 +45,10 @@ class BufferParts {
   BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
               const ViewRoots& roots);
 
-  /// Of what is sent: the root of a value.
+  /// The part of the buffer that is sent for `root`, the root of a value; nullptr: none.
   const Part* find_sent(const ir::Value* root) const;
-  /// What a finish gives of its buffer, by output, in order; the offset is -1 for one that is not
-  /// in it. Empty for any other node.
+  /// Parts of the buffer that a finish returns, one for each output, in order; the offset is -1 for
+  /// one that is not in it. Empty for any other node.
   static std::vector<Part> received(const ir::Node& node);
 
  private:

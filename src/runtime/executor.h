@@ -50,8 +50,8 @@ struct ExecutorOptions {
   bool fits_budget = false;
   /// Memory that its owner counts: constants in it are not in memory().
   std::string_view counted_elsewhere = {};
-  /// How many plans are kept, for input shapes and for tails (data-dependent shapes) each: the most
-  /// recently used ones.
+  /// Number of plans kept, the most recently used, for input shapes and for tails (data-dependent
+  /// shapes) each.
   std::size_t max_cached_plans = 64;
   bool fuse = true;  ///< false: one kernel per node, for debugging
   /// For an executor that is only run by run_keeping() or run_owning(): the block of memory,
@@ -64,14 +64,14 @@ struct ExecutorOptions {
   /// Keeps constant operands of products in the order in which these read them, which takes as much
   /// memory again: for models that only run. nullptr: products read constants where they are.
   std::shared_ptr<opdef::PackedConstants> packed = nullptr;
-  /// Where the work goes; nullptr: to a separate stream. Executors that read each other's state
+  /// Stream that runs the work; nullptr: a new one. Executors that read each other's state
   /// share one.
   std::shared_ptr<device::Stream> stream = nullptr;
-  /// Its state, memory and values, becomes this executor's if it has the same names and types, and
-  /// that one is not run anymore. Used while the executor is made.
+  /// An executor whose state, memory and values, passes to this one if names and types are equal;
+  /// it is not run anymore. Used while the executor is made.
   const Executor* state_of = nullptr;
-  /// The other workers of a training, for collective operators; they outlive the executor. nullptr:
-  /// one worker, for which these operators are their bodies.
+  /// Exchange with the other workers of a training, for collective operators; outlives the
+  /// executor. nullptr: one worker, for which these operators are their bodies.
   opdef::Collectives* collectives = nullptr;
 };
 
@@ -96,11 +96,11 @@ struct KernelProfile {
 struct MemoryUse {
   std::int64_t state = 0;      ///< weights, statistics, optimizer slots
   std::int64_t arena = 0;      ///< activations, gradients and scratch of the largest plan
-  std::int64_t scratch = 0;    ///< of it, the largest scratch block of one kernel
+  std::int64_t scratch = 0;    ///< largest scratch block of one kernel, part of arena
   std::int64_t constants = 0;  ///< folded constants of all plans, and those that kernels keep
   std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
-  /// What the largest plan computes again to fit the budget.
+  /// Recomputation in the largest plan to fit the budget.
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;
   double recomputed_flops = 0;
@@ -111,13 +111,13 @@ struct NonFinite {
   std::string node;
   std::string op_type;
   std::string value;
-  std::size_t position = 0;  ///< of the kernel in the plan
+  std::size_t position = 0;  ///< position of the kernel in the plan
 };
 
 /// Consecutive steps that differ only in the rows that inputs are bound to.
 struct StepSeries {
   struct Input {
-    std::size_t number = 0;  ///< of Executor::inputs
+    std::size_t number = 0;  ///< index in Executor::inputs
     const std::byte* data = nullptr;
     std::int64_t row_bytes = 0;
   };
@@ -148,9 +148,9 @@ class Execution {
   virtual std::size_t run_series(const StepSeries& series, std::span<double> results) = 0;
   /// Output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;
-  /// Its type and shape; if shapes depend on values, those of the last run, known after one.
+  /// Type and shape of output `i`; if shapes depend on values, as in the last run.
   virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
-  /// That of output `i` before any run; nullopt: it depends on values that only a run computes.
+  /// Type and shape of output `i` before any run; nullopt: only a run computes them.
   virtual std::optional<opdef::TensorDesc> planned_desc(std::size_t i) const = 0;
   virtual std::size_t num_kernels() const = 0;
   virtual std::int64_t arena_bytes() const = 0;
@@ -219,7 +219,7 @@ class Executor {
   bool shares_state_with(const Executor& other) const;
   /// True if no floating-point state has an infinite or NaN element.
   bool is_state_finite() const;
-  /// Where its work goes.
+  /// Stream that runs its work.
   const std::shared_ptr<device::Stream>& stream() const;
   /// Position of the random streams.
   opdef::StepCells& cells();
@@ -233,8 +233,8 @@ class Executor {
   /// constant shares its memory. A block is reused when no tensor of it is left. (Outputs that
   /// depend on a data-dependent shape are copied.)
   std::vector<Tensor> run_keeping(std::span<const Tensor> inputs);
-  /// The same, but no result shares memory with another one, an input or a constant: such are
-  /// copied.
+  /// Like run_keeping(), but copies results that would share memory with another one, an input or a
+  /// constant.
   std::vector<Tensor> run_owning(std::span<const Tensor> inputs);
   /// Makes the plan of run_keeping() and run_owning() for these inputs, and its memory.
   void prepare_for(std::span<const Tensor> inputs);

@@ -22,7 +22,7 @@ namespace onnxgrad::runtime {
 void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std::size_t port,
                     std::size_t axis, const ShapeError* because = nullptr);
 
-/// The same for every dimension of every input; `because` is what went wrong.
+/// Checks every dimension of every input as check_one_size() does; `because`: the original error.
 void check_sizes(std::span<const Port> ports, std::span<const Dims> dims,
                  const ShapeError& because);
 

@@ -41,9 +41,9 @@ class PlannedBody final : public opdef::CompiledBody {
 
   struct State {
     std::int64_t bytes = 0;
-    bool swaps = false;  // its new value is computed beside the old one, then they change roles
-    Args reads = {};     // where the value is
-    Args writes = {};    // where the new one goes, if it swaps
+    bool swaps = false;              // new and old value are in two areas that change roles
+    Args reads = {};                 // arguments that are the current value
+    Args writes = {};                // arguments that are the new value, if it swaps
     std::int64_t areas[2] = {0, 0};  // in the workspace
   };
 
@@ -58,7 +58,7 @@ class PlannedBody final : public opdef::CompiledBody {
   std::size_t num_args_ = 0;
   std::vector<FixedArg> fixed_;
   std::vector<Args> feeds_;    // by number
-  std::vector<Args> results_;  // of the outputs that are no states
+  std::vector<Args> results_;  // arguments of the outputs that are no states
   std::vector<State> states_;
   std::vector<Copy> preserved_;      // first of all
   std::vector<Copy> result_copies_;  // `to.at`: the output that does not lie in its block

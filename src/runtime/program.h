@@ -18,10 +18,10 @@
 
 namespace onnxgrad::runtime {
 
-/// Where an input of a program's graph comes from.
+/// The source of an input of a program's graph.
 struct InputSource {
   bool is_state = false;
-  std::size_t index = 0;  ///< of the state, or of the feed
+  std::size_t index = 0;  ///< number of the state or feed
 };
 
 struct Program {
@@ -38,7 +38,7 @@ struct Program {
   bool is_inferred = false;  ///< a plan has been made
 };
 
-/// What a run supplies for one feed when it is compiled.
+/// One feed of a run, as a region is compiled for it.
 struct FeedInfo {
   opdef::TensorDesc desc;
   Tensor value;  ///< defined if the region may be compiled for exactly this value
@@ -47,11 +47,11 @@ struct FeedInfo {
 /// A node that is run through its DynamicFn, after the plan of its region.
 struct DynamicNode {
   const ir::Node* node = nullptr;        ///< in the graph that `CompiledRegion::model` keeps alive
-  const ir::Node* closed = nullptr;      ///< of a node whose bodies can be compiled; see close_node
-  std::vector<const ir::Value*> inputs;  ///< its inputs, then what its subgraphs capture
+  const ir::Node* closed = nullptr;      ///< form with compilable bodies, if any; see close_node
+  std::vector<const ir::Value*> inputs;  ///< its inputs, then values that its subgraphs capture
 };
 
-/// Where the bytes of a tail's feed come from.
+/// The source of the bytes of a tail's feed.
 struct TailFeed {
   enum class Kind : std::uint8_t { kPlanOutput, kDynamic };
   Kind kind = Kind::kPlanOutput;
@@ -66,7 +66,7 @@ struct CompiledRegion {
   std::shared_ptr<ir::Model> model;
   std::vector<DynamicNode> dynamic;
   std::shared_ptr<const PlannedBodies> bodies;  ///< nullptr if no kernel runs one
-  std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< of dynamic nodes' inputs
+  std::unordered_map<const ir::Value*, std::size_t> plan_outputs;  ///< read by dynamic nodes
   std::unique_ptr<Program> tail;  ///< computes all outputs; nullptr: the plan does
   std::vector<TailFeed> tail_feeds;
 };

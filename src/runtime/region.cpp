@@ -92,7 +92,7 @@ Region::~Region() {
   context_.tails.drop_tails_of(*this);
   if (on_host_) return;
   try {
-    stream().synchronize();  // what it owns is in use until then
+    stream().synchronize();  // its memory is in use until then
   } catch (...) {            // NOLINT(bugprone-empty-catch): these results are not needed
   }
 }
@@ -239,8 +239,8 @@ void Region::run_plan() {
 
 namespace {
 
-// What a later step of a series reads, into the cache. The processor follows rows in order by
-// itself.
+// Prefetches the rows that a later step of a series reads. The processor itself prefetches rows in
+// order.
 void prefetch_rows(const StepSeries& series, std::size_t step) {
   constexpr std::size_t kAhead = 4;
   constexpr std::int64_t kLine = 64;

@@ -21,10 +21,10 @@ struct StateSlab {
   device::Buffer memory;
   std::vector<device::Address> addresses;
   std::vector<opdef::TensorDesc> descs;
-  std::uint64_t changes = 0;  ///< how often something has been written to it, at most
+  std::uint64_t changes = 0;  ///< upper bound of the number of writes to it
 };
 
-/// What the regions of an executor share.
+/// Objects that the regions of an executor share.
 struct RegionContext {
   const Engine& engine;
   const ExecutorOptions& options;
@@ -59,11 +59,11 @@ class Region final : public Execution {
   /// See Executor::run_keeping.
   std::vector<Tensor> run_keeping(std::span<const Tensor> feeds);
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
-  std::int64_t block_bytes() const;  ///< of the blocks that it holds
+  std::int64_t block_bytes() const;  ///< size of the blocks that it holds
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
-  std::int64_t scratch_bytes() const;   ///< of the largest scratch block
-  std::int64_t constant_bytes() const;  ///< of its folded constants, and of those kernels keep
-  /// What the executors of its subgraphs hold, and their plans, without tails.
+  std::int64_t scratch_bytes() const;   ///< size of the largest scratch block
+  std::int64_t constant_bytes() const;  ///< size of folded constants and of those of kernels
+  /// Memory of the executors of its subgraphs and of their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
   /// True while its tail is looked up and run: it must be kept then.
@@ -77,7 +77,7 @@ class Region final : public Execution {
   /// An input of the plan. A device other than the CPU has a copy of what is bound in host memory.
   struct Feed {
     device::Address address = device::Address::kNull;
-    const std::byte* on_host = nullptr;  ///< what each run copies into `slot`
+    const std::byte* on_host = nullptr;  ///< source that each run copies into `slot`
     device::Buffer slot = {};
     std::vector<std::size_t> args = {};  ///< positions in args_
   };
@@ -116,7 +116,7 @@ class Region final : public Execution {
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device
   std::vector<std::pair<std::size_t, Location>> block_slots_;  // positions in args_
-  std::vector<device::Buffer> blocks_;                         // of the current run
+  std::vector<device::Buffer> blocks_;                         // outputs of the current run
   std::vector<std::vector<device::Buffer>> block_pool_;        // per block, for reuse
   std::vector<std::byte*> args_;
   std::vector<device::KernelCall> calls_;
@@ -126,7 +126,7 @@ class Region final : public Execution {
 
   std::vector<std::vector<Tensor>> dynamic_results_;
   std::unordered_map<const ir::Graph*, std::unique_ptr<BodyRunner>> bodies_;
-  Region* current_tail_ = nullptr;  // of the last run; in context_.tails
+  Region* current_tail_ = nullptr;  // tail of the last run, owned by context_.tails
   bool is_running_ = false;
 };
 

@@ -20,10 +20,10 @@ struct StateUpdate {
   ir::Value* value = nullptr;
 };
 
-/// When numbers are computed that updates wait for, such as the corrections of Adam.
+/// The position in a schedule of scalars that updates wait for, such as the corrections of Adam.
 enum class UpdateNumbers : std::uint8_t {
   kEarly,    ///< before all else: each update runs as soon as it has its gradient
-  kInOrder,  ///< as in the graph
+  kInOrder,  ///< in the order of the graph
 };
 
 struct Schedule {
@@ -36,7 +36,7 @@ struct Schedule {
 /// The value whose bytes `value` shows: follows views.
 const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry);
 
-/// The same for all values of a graph that does not change.
+/// The view roots of all values of a graph that does not change.
 class ViewRoots {
  public:
   ViewRoots(const ir::Graph& graph, const opdef::OpRegistry& registry);
@@ -48,7 +48,7 @@ class ViewRoots {
   bool is_view(const ir::Node* node) const { return views_.contains(node); }
 
  private:
-  ir::PointerMap<ir::Value, const ir::Value*> roots_;  // of what views return
+  ir::PointerMap<ir::Value, const ir::Value*> roots_;  // roots of values that views return
   ir::PointerSet<ir::Node> views_;
 };
 
@@ -92,15 +92,15 @@ class Scheduler {
   std::vector<ExchangeRole> roles_;
   std::vector<Edge> edges_;                            // lists, one per node
   std::vector<std::ptrdiff_t> first_;                  // edge of each node; -1: none
-  std::vector<std::vector<std::size_t>> readers_;      // of old values of states
+  std::vector<std::vector<std::size_t>> readers_;      // readers of old values of states
   ir::PointerMap<ir::Value, std::size_t> old_values_;  // their numbers
-  std::vector<std::uint32_t> seen_;                    // by reaches()
+  std::vector<std::uint32_t> seen_;                    // last search that found each node
   std::uint32_t search_ = 0;
   std::vector<std::size_t> throwing_;
-  std::vector<bool> is_before_throw_;  // per node: what may throw, and all that it depends on
+  std::vector<bool> is_before_throw_;  // per node: it or one that depends on it may throw
   std::unordered_set<std::size_t> in_place_;
-  Nodes writers_;       // of updates in place
-  Nodes with_numbers_;  // these, and the numbers that they wait for
+  Nodes writers_;       // writers of updates in place
+  Nodes with_numbers_;  // writers_, and scalars that they wait for
   bool has_numbers_ = false;
 };
 
