@@ -28,7 +28,7 @@ struct ScoreStep {
 
   Kind kind = Kind::kScale;
   ir::Node* node = nullptr;
-  double factor = 1;  // of kScale
+  double factor = 1;  // for kScale
   opdef::MaskKind mask_kind = {};
   ir::Value* mask = nullptr;
   float fill = 0;
@@ -45,10 +45,10 @@ struct AttentionMatch {
   double dropped = 0;
   ir::Node* product = nullptr;  // MatMul(p, v)
 
-  // Of the gradient, if there is one; dq and dkt, dv may be absent.
+  // Nodes of the gradient, if there is one; dq and dkt, dv may be absent.
   bool has_gradient = false;
   ir::Value* dy = nullptr;
-  ir::Value* dscore = nullptr;  // what else reads the gradient of the masked scores
+  ir::Value* dscore = nullptr;  // gradient of the masked scores, if others read it
   ir::Node* dp = nullptr;       // MatMul(dy, Transpose(v))
   ir::Node* dq = nullptr;
   ir::Node* dkt = nullptr;

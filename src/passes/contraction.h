@@ -39,14 +39,14 @@ class Contraction {
   void unite(Unit to, Unit from);
 
   ir::PointerMap<ir::Node, std::uint32_t> position_;
-  std::vector<Nodes> producers_;  // of each node
+  std::vector<Nodes> producers_;  // producers of each node
   std::vector<Nodes> readers_;
   std::vector<Unit> unit_of_;   // by node
   std::vector<Nodes> members_;  // by unit
   std::vector<std::uint32_t> place_;
   std::vector<std::uint32_t> seen_;  // by unit: the last search that found it
   std::uint32_t search_ = 0;
-  std::vector<Unit> before_;  // of one merge: what the later unit needs, what needs the earlier one
+  std::vector<Unit> before_;  // during a merge: units that the later one needs
   std::vector<Unit> behind_;
 };
 

@@ -287,7 +287,7 @@ class Grouper {
            node.outputs[0]->dtype() == DataType::kBool;
   }
 
-  // The other groups that feed `node`, a main member of g, join g.
+  // Merges the groups that feed `node`, a main member of g, into g.
   void merge_other_producers(std::size_t g, const ir::Node& node) {
     for (const ir::Value* input : node.inputs) {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::passes {
 
-/// What a node does in its group.
+/// The role of a node in its group.
 enum class Role : std::uint8_t {
   kMain,    ///< element-wise over the group's space
   kReduce,  ///< reduction of a main value
@@ -20,7 +20,7 @@ enum class Role : std::uint8_t {
 /// Nodes that become one onnxgrad.fused.Elementwise.
 struct ElementwiseGroup {
   DataType compute = DataType::kUndefined;  ///< float32, float64, int64 or uint64
-  Dims space = {};                          ///< of the main members
+  Dims space = {};                          ///< shape of the main members
   std::vector<std::int64_t> reduce_axes =
       {};  ///< axes of `space` longer than 1; empty: no reduction
   std::vector<ir::Node*> main = {};

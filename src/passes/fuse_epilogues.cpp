@@ -35,7 +35,7 @@ std::size_t find_product(const ir::Node& node, const ir::Uses& uses) {
   return node.inputs.size();
 }
 
-// The same program with operand `first` as operand 0.
+// `program` with operand `first` as operand 0.
 ExprProgram with_first_operand(ExprProgram program, std::int32_t first) {
   for (opdef::ExprInstruction& instruction : program.instructions) {
     if (instruction.op != ExprOp::kInput) continue;

@@ -98,7 +98,7 @@ bool narrow_operands(Node& node, const PassContext& context) {
   return false;
 }
 
-// What reads and writes halves element by element or row by row.
+// True for nodes that read and write 16-bit values element by element or row by row.
 bool is_stream(const Node& node) {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
   if (name == opdef::kFusedLayerNorm || name == opdef::kFusedLayerNormGrad) return true;
@@ -108,14 +108,14 @@ bool is_stream(const Node& node) {
          opdef::is_fused(&node, "SoftmaxCrossEntropyLossGrad");
 }
 
-// What reads halves head by head, and writes float32.
+// True for nodes that read 16-bit values head by head, and write float32.
 bool is_attention(const Node& node) {
   return opdef::is_fused(&node, opdef::kAttention) ||
          opdef::is_fused(&node, opdef::kAttentionGradient);
 }
 
-// What reads and writes images of halves. A weight beside them is float32, or a half where products
-// of halves are what is wanted and a kernel computes them.
+// True for nodes that read and write images of 16 bits. Their weight is float32, or has 16 bits if
+// products of 16 bits are wanted and a kernel computes them.
 bool is_of_images(const Node& node) {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
   return opdef::is_fused(&node, opdef::kFusedNormalization) ||
@@ -355,7 +355,7 @@ class CastSpreader {
     return has_half && !is_cast_node(node);
   }
 
-  // What follows reads the copy.
+  // Computes the value again if the last copy is far above; nodes that follow read the new copy.
   Value* computed_again(Value* value) {
     Latest& latest = latest_.at(value);
     if (latest.wide == value || position_ > latest.position + kNear) {
@@ -402,7 +402,7 @@ class CastSpreader {
   ir::Uses uses_;
   Rewriter out_;
   std::unordered_map<const Value*, Latest> latest_;     // by the Cast that was shared
-  std::unordered_map<const Value*, std::size_t> made_;  // where Casts are
+  std::unordered_map<const Value*, std::size_t> made_;  // positions of Casts
   std::size_t position_ = 0;
   bool changed_ = false;
 };

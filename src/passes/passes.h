@@ -25,7 +25,7 @@ struct PassContext {
   const opdef::Evaluator& evaluator;
   /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
   std::unordered_set<const ir::Value*> next_states = {};
-  /// What the device supports.
+  /// Fused operators that the device supports.
   opdef::FusedSupport fused = {};
   /// Whether a kernel runs a node, whose shapes are known, on the types that it has. Without it no
   /// node is widened.
@@ -41,7 +41,7 @@ struct Pass {
   /// True if it changed anything. Preserves what the outputs compute, though other values may
   /// replace them in `graph.outputs`.
   bool (*run)(ir::Graph& graph, const PassContext& context);
-  /// What it makes; the pass is skipped for a device without that.
+  /// Fused operator that it makes; the pass is skipped for a device without that.
   bool opdef::FusedSupport::* needs = nullptr;
 };
 
@@ -119,7 +119,7 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 /// or ScatterDescent.
 bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context);
 
-/// The same for the gradient of a convolution's weight, onnxgrad.ConvWeightGrad:
+/// An update of a weight whose gradient is onnxgrad.ConvWeightGrad, of a convolution, becomes
 /// onnxgrad.fused.ConvWeightUpdate or ConvDescent.
 bool fuse_conv_updates(ir::Graph& graph, const PassContext& context);
 

@@ -14,7 +14,7 @@
 #include "opdef/fused.h"
 #include "opdef/registry.h"
 
-// What the passes that recognise updates of weights ask about nodes and values.
+// Queries of nodes and values for the passes that recognise updates of weights.
 
 namespace onnxgrad::passes {
 

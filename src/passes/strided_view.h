@@ -14,7 +14,7 @@
 
 namespace onnxgrad::passes {
 
-/// How each logical axis runs through a dense tensor. An axis may consist of several parts, the
+/// The path of each logical axis through a dense tensor. An axis may consist of several parts, the
 /// outermost first: so every Reshape that keeps or divides parts is a view.
 class AxisView {
  public:
@@ -31,7 +31,8 @@ class AxisView {
   bool operator==(const AxisView&) const = default;
 
   std::size_t rank() const { return axes_.size(); }
-  /// The same elements in the same order; nullopt if a part would have to be divided unevenly.
+  /// A view of the elements in order with other dimensions; nullopt if a part cannot be divided
+  /// evenly.
   std::optional<AxisView> reshaped(std::span<const std::int64_t> dims) const;
   AxisView permuted(std::span<const std::int64_t> perm) const;
   AxisView with_last_axes_swapped() const;

@@ -87,7 +87,7 @@ TEST_F(WidenHalfTest, ConvertsEachValueOnceAndConstantsAtOnce) {
   graph().outputs = {g_.matmul(x, x), g_.op("MatMul", {input("y", {3, 1}), w})};
   EXPECT_TRUE(widen());
   const auto types = op_types();
-  EXPECT_EQ(std::ranges::count(types, "Cast"), 2 + 2);  // of x and y, of both products
+  EXPECT_EQ(std::ranges::count(types, "Cast"), 2 + 2);  // x and y, then both products
   const ir::Node* second = graph().nodes[graph().nodes.size() - 2];
   ASSERT_TRUE(second->inputs[1]->is_constant());
   EXPECT_EQ(second->inputs[1]->initializer.to_doubles()[0],
