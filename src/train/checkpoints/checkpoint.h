@@ -38,7 +38,7 @@ struct Checkpoint {
   std::vector<double> get_doubles(std::string_view name) const;
   std::vector<std::int64_t> get_ints(std::string_view name) const;
 
-  std::string path = {};  ///< where it was read from
+  std::string path = {};  ///< file that it was read from
 };
 
 /// Adds format, version and checksums, and writes the file atomically. `checkpoint` is
@@ -54,8 +54,9 @@ std::int64_t checkpoint_bytes(const Checkpoint& checkpoint);
 /// workers are files of onnxgrad wherever they are.
 Checkpoint read_checkpoint(const std::string& path, base::PathOf origin = base::PathOf::kUser);
 
-/// Of several workers, the first one writes the checkpoint, which names how many there were, and
-/// before it each of them a part: a checkpoint with the states that differ between them.
+/// Path of the part of one of several workers: a checkpoint with the states that differ between
+/// them. Each worker writes its part first; then the first worker writes the checkpoint, with the
+/// number of workers.
 std::string part_path(const std::string& path, int worker, int workers);
 void set_workers(Checkpoint& checkpoint, int workers);
 /// The files of all parts that belong to a checkpoint of this name.

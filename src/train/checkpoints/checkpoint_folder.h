@@ -41,7 +41,7 @@ std::optional<Checkpoint> newest_checkpoint(const std::string& folder, const Fil
 class CheckpointFolder {
  public:
   struct Options {
-    std::int64_t keep = 3;  ///< how many of the newest are kept, at least 1
+    std::int64_t keep = 3;  ///< number of newest checkpoints to keep, at least 1
     bool keep_best = true;  ///< keep the best one too
     FreeBytes free_bytes = base::available_bytes;
   };
@@ -76,7 +76,7 @@ class CheckpointFolder {
   FileReport report_;
   std::optional<base::FileLock> lock_;
   std::string best_;                   // name of the best one; empty: unknown
-  std::map<std::string, bool> whole_;  // of files that were written or read in full
+  std::map<std::string, bool> whole_;  // by file: whether it was written or read in full
 };
 
 }  // namespace onnxgrad::train

@@ -41,25 +41,25 @@ class ChunkedSource : public DataSource {
   std::int64_t chunks_ = 0;
   bool any_order_ = true;
   std::optional<std::vector<std::int64_t>> chosen_;  ///< chunks to read, in this order; else all
-  std::optional<KeyedPermutation> order_;            ///< of the current pass, of all chunks
+  std::optional<KeyedPermutation> order_;            ///< order of all chunks in the current pass
   std::int64_t position_ = 0;
-  std::int64_t begin_ = 0;  ///< of the rows to take, in the order of a pass
+  std::int64_t begin_ = 0;  ///< first row to take, in the order of a pass
   std::int64_t end_ = -1;   ///< -1: all
-  std::int64_t row_ = 0;    ///< of the pass: the first one of the chunk at position_
+  std::int64_t row_ = 0;    ///< first row of the chunk at position_, in the pass
 };
 
 /// `count` rows of a chunk from row `first` on; their memory is shared.
 Dataset cut_rows(const Dataset& chunk, std::int64_t first, std::int64_t count);
-/// Of the target or an input.
+/// Number of rows of a chunk, by its target or an input.
 std::int64_t rows_in(const Dataset& chunk);
 
-/// Which column (or array) of a file feeds what; -1: none.
+/// The columns (or arrays) of a file that feed inputs, targets and weights; -1: none.
 struct ColumnPlan {
   std::vector<std::int64_t> inputs;  ///< per input of the model
   /// The input formed by `stacked`: those left over, in order, or those named by a map's keys.
   std::int64_t stacked_input = -1;
   std::vector<std::int64_t> stacked;
-  bool fills_empty_cells = false;     ///< of `stacked`, with 0: keys that a map does not have
+  bool fills_empty_cells = false;     ///< 0 for a key that a map does not have
   std::vector<std::int64_t> targets;  ///< per target_columns()
   std::int64_t sample_weight = -1;
 };

@@ -18,7 +18,7 @@ namespace onnxgrad::train {
 
 /// One array, checked and in the type that the plan reads; its rows are contiguous.
 struct Column {
-  std::string name;  ///< of the port
+  std::string name;  ///< name of the port
   Tensor values;     ///< [rows, ...]
   std::int64_t row_bytes = 0;
   bool is_constant = false;  ///< an input without rows: `values` are those of every batch, and
@@ -31,8 +31,8 @@ struct Column {
 
 /// Consecutive rows, and their numbers in the whole data.
 struct RowRange {
-  std::int64_t begin = 0;  ///< the first one, among the available rows
-  std::int64_t first = 0;  ///< its number; the others follow
+  std::int64_t begin = 0;  ///< position of the first row among the available rows
+  std::int64_t first = 0;  ///< number of the first row; the others follow
   /// If rows were left out: all numbers, of which the range has those from `first` on.
   std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
 };
@@ -42,9 +42,9 @@ struct PreparedData {
   std::int64_t rows = 0;
   std::vector<RowRange> ranges;  ///< in increasing order, the first from 0 on
   std::vector<Column> columns;
-  std::size_t target = 0;  ///< which column is the target (of the first loss)
+  std::size_t target = 0;  ///< index of the target column (of the first loss)
   bool has_weights = false;
-  std::size_t weights = 0;  ///< which column has the sample weights
+  std::size_t weights = 0;  ///< index of the column of sample weights
 
   /// The number of a row in messages: that in the whole data.
   std::int64_t row_number(std::int64_t row) const;
@@ -58,9 +58,10 @@ struct PreparedData {
   PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
 };
 
-/// What rows are checked against; refers to members of a session until its step is recompiled.
+/// The schema that rows are checked against; refers to members of a session until its step is
+/// recompiled.
 struct DataSchema {
-  const std::vector<ValueInfo>& inputs;  ///< of the model
+  const std::vector<ValueInfo>& inputs;  ///< inputs of the model
   const LossInfo& loss;
   const std::string& sample_weight;  ///< name of that input; empty: none
   const TextCodes* texts = nullptr;  ///< the numbers of texts; nullptr: the model reads none

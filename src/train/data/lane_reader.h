@@ -20,9 +20,9 @@ class LaneReader {
     std::int64_t batch_size = 1;
     int rank = 0;
     int workers = 1;
-    bool uses_all_rows = true;  ///< of each piece
+    bool uses_all_rows = true;  ///< every row of each piece is used
     std::function<PreparedData(const Dataset&)> prepare = {};
-    /// As for a BlockReader; may be empty.
+    /// Rows to keep, see BlockReader; may be empty.
     std::function<std::vector<std::int64_t>(std::int64_t first_row, std::int64_t rows)> keep = {};
     std::function<bool()> ends = {};  ///< whether to end early
   };
@@ -43,8 +43,8 @@ class LaneReader {
  private:
   struct Stream {
     std::unique_ptr<DataSource> source = {};  ///< opened when it is needed
-    PreparedData rows = {};                   ///< of the current chunk
-    std::int64_t first = 0;                   ///< its first row in the lane
+    PreparedData rows = {};                   ///< rows of the current chunk
+    std::int64_t first = 0;                   ///< first row of the chunk in the lane
     std::int64_t end() const { return first + rows.rows; }
   };
   bool load(std::size_t lane);
@@ -59,7 +59,7 @@ class LaneReader {
   std::uint32_t blocks_ = 0;
   std::vector<std::int64_t> now_;    ///< rows of each lane in blocks before the current one
   std::vector<std::int64_t> after_;  ///< with the current one
-  /// Of the current block, by lane: where each row goes; kOthers: to another worker.
+  /// Destination of each row of the current block, by lane; kOthers: another worker.
   std::vector<std::vector<std::uint32_t>> places_;
   std::vector<bool> is_needed_;  ///< by lane
   std::vector<std::int64_t> numbers_;

@@ -17,7 +17,7 @@ namespace onnxgrad::train {
 inline constexpr std::int64_t kMostLanes = 16;
 inline constexpr std::int64_t kFewestLanes = 4;
 
-/// How many lanes there are: kMostLanes if a piece of each fits into `bytes` of memory together,
+/// Number of lanes: kMostLanes if a piece of each fits into `bytes` of memory together,
 /// since one worker reads all of them at a time; else fewer.
 std::int64_t count_lanes(std::span<const Piece> pieces, std::int64_t bytes);
 
@@ -40,8 +40,8 @@ class Lanes {
 
   const std::vector<Lane>& lanes() const { return lanes_; }
   std::int64_t rows() const { return rows_; }
-  /// How many of the first `position` rows of the epoch each lane has; `counts` has one number for
-  /// each lane.
+  /// Counts the rows of each lane among the first `position` rows of the epoch, one number in
+  /// `counts` for each lane.
   void count(std::int64_t position, std::span<std::int64_t> counts) const;
 
  private:

@@ -39,7 +39,7 @@ class BatchBinder {
     }
     return execution;
   }
-  /// The same with another step, whose plan is compiled.
+  /// Binds a batch to another step, whose plan is compiled if necessary.
   runtime::Execution& bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
                            std::int64_t rows);
   /// Whether the rows of whole batches are read in place by one worker.

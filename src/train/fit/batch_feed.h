@@ -21,7 +21,7 @@ struct RowBlock {
   std::span<const std::int64_t> order = {};
   bool has_windows = false;     ///< the rows of a batch are consecutive: they are read in place
   std::int64_t rows = 0;        ///< positions: all of `order`, or all rows of `data`
-  std::int64_t batch_rows = 0;  ///< of every batch except a smaller last one
+  std::int64_t batch_rows = 0;  ///< rows of every batch except a smaller last one
 
   /// The number of the row at this position, in the user's numbering.
   std::int64_t row_number(std::int64_t place) const {

@@ -69,9 +69,9 @@ class FitCheckpoints {
   std::vector<std::pair<std::string, std::string>> fixed_options() const;
 
   FitParts fit_;
-  bool has_part_ = false;  ///< of the checkpoint to resume from: this worker's own states
+  bool has_part_ = false;  ///< this worker's states are in a part of the checkpoint
   bool writes_ = false;    ///< there are checkpoints
-  std::optional<CheckpointFolder> folder_;  ///< of the first worker, which writes them
+  std::optional<CheckpointFolder> folder_;  ///< only on the first worker, which writes them
   std::string data_hash_;                   ///< for the one being written
   std::int64_t steps_ = 0;                  ///< from one checkpoint to the next; 0: by epochs
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};

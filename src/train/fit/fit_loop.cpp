@@ -139,8 +139,8 @@ bool FitLoop::has_stopped() {
   return is_stopped_;
 }
 
-// They are about to do the same: the first line that differs from the first worker's is an error on
-// all of them.
+// Checks that all workers are about to do the same: the first line that differs from the first
+// worker's is an error on all of them.
 void FitLoop::check_workers() const {
   check_same(fingerprint_of(session_.session(), options_, *feed_), *step_.workers());
 }
@@ -157,7 +157,7 @@ void FitLoop::run() {
   try {
     run_epochs();
   } catch (...) {
-    // The other workers may be elsewhere: what is written together is the last whole checkpoint.
+    // Other workers may be in another step: the last whole checkpoint is the one all of them wrote.
     if (step_.workers() == nullptr) checkpoints_->end_fit();
     throw;
   }
@@ -231,8 +231,8 @@ double FitLoop::network_wait() const {
   return step_.workers() == nullptr ? 0 : step_.workers()->communicator().seconds_waited();
 }
 
-// Those of the first worker, so that all have the same history; and what each has computed and
-// waited, in seconds, for who is slow.
+// Takes the times of the first worker, so that all have the same history, and finds the slowest
+// worker from the seconds that each has computed and waited.
 void FitLoop::share_times(double computed, double waited, EpochLog& log) const {
   const Workers& workers = *step_.workers();
   const auto size = static_cast<std::size_t>(workers.size());
@@ -256,7 +256,7 @@ void FitLoop::share_times(double computed, double waited, EpochLog& log) const {
 
 namespace {
 
-// Why a worker wants to end, as numbers whose sums over many workers show each reason.
+// Reasons for a worker to end, as numbers whose sums over many workers show each reason.
 constexpr double kStopped = 1;
 constexpr double kTimeOver = 1 << 10;
 constexpr double kCallback = 1 << 20;
@@ -285,7 +285,7 @@ bool FitLoop::ends_by_wish(const runtime::Execution& plan) {
   return true;
 }
 
-// What an interrupt throws waits until all workers have ended.
+// Keeps the exception of an interrupt until all workers have ended.
 bool FitLoop::wants_stop() {
   if (step_.workers() == nullptr) return stop_.is_set();
   if (interruption_ != nullptr) return true;
@@ -297,7 +297,7 @@ bool FitLoop::wants_stop() {
   }
 }
 
-// Of one of several workers: the same on all of them.
+// Reason of the stop; with several workers, the same text on all of them.
 std::string FitLoop::reason_to_stop() const {
   return step_.workers() == nullptr ? stop_.reason() : "a worker was stopped";
 }
@@ -350,7 +350,7 @@ bool FitLoop::run_blocks() {
   bool is_first = true;
   while (block_ != nullptr || (block_ = feed_->next(reading_stop())) != nullptr) {
     if (!begin_block(std::exchange(is_first, false)) || !run_block()) return false;
-    // Its rows are needed to roll back, so this is checked before they are gone.
+    // Checks the state before the rows of the block are gone: a roll-back needs them.
     if (!feed_->gives_single_batches() && !check_state()) return false;
     progress_.block_first_row += block_->rows;
     block_ = nullptr;
@@ -398,7 +398,7 @@ bool FitLoop::run_block() {
   return options_.drop_last || begin >= rows || run_batch(begin, rows - begin);
 }
 
-// How many of the next `most` steps do nothing but update the weights and add to the loss.
+// Number of steps, of the next `most`, that only update the weights and add to the loss.
 std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
   const bool is_watched = rates_.may_change() || options_.keep_step_losses || countdown_ > 0 ||
                           options_.on_non_finite == OnNonFinite::kSkip ||
@@ -411,7 +411,7 @@ std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
   return faults_ ? std::min(most, faults_->steps_before_snapshot()) : most;
 }
 
-// The same as run_batch() for steps that are quiet, in series as long as they are short.
+// Runs quiet steps as run_batch() does, in series as long as they are short.
 bool FitLoop::run_quiet_steps(std::int64_t begin, std::int64_t count) {
   const std::int64_t rows = block_->batch_rows;
   const auto counted = static_cast<double>(rows);
@@ -531,7 +531,7 @@ bool FitLoop::handle_fault(const std::string& fault_seen) {
            fmt::format("Try lr={:g}{}, or scale the inputs.", rate > 1 ? 0.001 : rate / 10, clip)});
 }
 
-// Of the whole fit, if it does not end before; 0: not known yet.
+// Number of steps of the whole fit, if it does not end before; 0: not known yet.
 std::int64_t FitLoop::total_steps() const {
   const std::int64_t of_epochs = feed_->num_batches().value_or(0) * options_.epochs;
   const std::int64_t most = options_.max_steps;

@@ -107,14 +107,14 @@ class FitLoop {
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
 
   struct Series {
-    std::int64_t steps = 1;  ///< of the next one
+    std::int64_t steps = 1;  ///< steps of the next series
     std::array<double, kLongestSeries> losses = {};
   };
   Series series_;
   std::int64_t countdown_ = 0;  ///< steps until the step callback
   StopFlag never_;
-  std::exception_ptr interruption_;  ///< of one of several workers
-  bool callback_stops_ = false;      ///< of one of several workers: all end with the next step
+  std::exception_ptr interruption_;  ///< rethrown when all workers have ended
+  bool callback_stops_ = false;      ///< with several workers: all end with the next step
   Clock::time_point deadline_ = {};
   bool is_stopped_ = false;  ///< before the first step: nothing has changed
 };

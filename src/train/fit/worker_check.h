@@ -11,8 +11,8 @@
 
 namespace onnxgrad::train {
 
-/// What all workers of a fit must have the same, by names that users know; the first one that
-/// differs is reported, so what explains the others comes first.
+/// Options that must agree on all workers of a fit, by names that users know. The first one that
+/// differs is reported, so causes come before effects.
 using Fingerprint = std::vector<std::pair<std::string, std::string>>;
 Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
                            const BatchFeed& feed);

@@ -34,7 +34,7 @@ class FileTraining {
   std::size_t num_model_outputs() const { return num_model_outputs_; }
   bool is_model_input(const std::string& name) const { return model_inputs_.contains(name); }
   const Loss& loss() const { return loss_; }
-  /// Of the initializer `learning_rate` of an algorithm, a number that nothing updates; else 0.
+  /// Value of an algorithm's initializer `learning_rate`, a scalar that nothing updates; else 0.
   double learning_rate() const { return learning_rate_; }
 
   /// State: initializers of the model that change, floating-point ones first, then those of the
@@ -74,7 +74,7 @@ class FileTraining {
   std::size_t num_model_outputs_ = 0;
   std::size_t loss_part_ = 0;
   Loss loss_;
-  std::optional<LossInfo> classes_;  ///< of the head that the target's class numbers belong to
+  std::optional<LossInfo> classes_;  ///< the head whose classes the target numbers
   double learning_rate_ = 0;
   bool has_learning_rate_ = false;
 };

@@ -7,7 +7,7 @@
 #include "ir/graph.h"
 #include "train/graphs/training_graph.h"
 
-// What a graph computes, as text, to check whether two graphs are the same: numbers of weights
+// The computation of a graph as text, to check whether two graphs are the same: numbers of weights
 // are omitted, all other constants are represented by their checksum.
 
 namespace onnxgrad::train {

@@ -35,7 +35,7 @@ class MetricRows {
   std::vector<Metric> metrics_;
   std::int64_t columns_ = 0;
   std::vector<double> scores_;         ///< [rows, columns_]
-  std::vector<std::int64_t> classes_;  ///< of a classifier
+  std::vector<std::int64_t> classes_;  ///< labels of a classifier
   std::vector<double> numbers_;        ///< [rows, columns_] otherwise
   std::vector<double> weights_;
 };

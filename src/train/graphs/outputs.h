@@ -15,15 +15,15 @@ namespace onnxgrad::train {
 
 /// An output of a model in a form that plans can compute: tensors of numbers.
 struct RunnableOutput {
-  std::string name;            ///< of the model's output
-  ir::Value* value = nullptr;  ///< what is computed; nullptr: this output cannot be
-  /// Why it cannot be.
+  std::string name;            ///< name of the model's output
+  ir::Value* value = nullptr;  ///< computed form; nullptr: it cannot be computed
+  /// Reason for which it cannot be computed.
   std::optional<Problem> problem = {};
   /// String labels [C]: `value` has class numbers and the output is their labels, [N].
   Tensor labels = {};
   /// The labels are all texts of the model, and the output has the shape of `value`.
   bool is_text = false;
-  /// Of a ZipMap: the keys of the columns of `value`.
+  /// Keys of the columns of `value`, if the output is that of a ZipMap.
   Tensor keys = {};
 
   /// The output itself, from what was computed. Throws: DataError (a class number out of range).

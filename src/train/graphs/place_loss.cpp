@@ -153,7 +153,7 @@ struct Penalized {
   double l2 = 0;
 };
 
-// Which of the weights a penalty applies to.
+// Selects the weights that a penalty applies to.
 std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
                                 const std::vector<WeightNames>& names,
                                 const std::unordered_set<const Value*>& ancestors) {

@@ -33,10 +33,10 @@ struct SplitOptions {
   bool repeat_cheap = false;
 };
 
-/// Where an input of the backward graph comes from.
+/// The source of an input of the backward graph.
 struct BackwardInput {
   enum class Kind : std::uint8_t {
-    kOutputGradient,  ///< of output `index`
+    kOutputGradient,  ///< gradient of output `index`
     kForwardInput,    ///< input `index` of the forward graph
     kSaved,           ///< output `index` of the forward graph
   };
@@ -49,8 +49,8 @@ struct SplitGraph {
   /// Inputs: those of the model, then the weights, then running statistics. Outputs: those of the
   /// model that can be computed (see `outputs`).
   std::shared_ptr<ir::Model> inference = {};
-  /// The same in training mode, with further outputs: what the backward graph needs, then the
-  /// new running statistics.
+  /// The inference graph in training mode, with further outputs: values that the backward graph
+  /// needs, then the new running statistics.
   std::shared_ptr<ir::Model> forward = {};
   /// Inputs: `backward_inputs`. Outputs: "<name>_grad" of each weight, then of each of
   /// `gradient_inputs`.
@@ -61,7 +61,7 @@ struct SplitGraph {
   std::vector<WeightInfo> statistics = {};
   std::vector<std::string> gradient_inputs = {};
   std::vector<BackwardInput> backward_inputs = {};
-  std::vector<ir::Type> repeated = {};  ///< of the values that are computed again
+  std::vector<ir::Type> repeated = {};  ///< types of the values that are computed again
 };
 
 /// `working`: a working copy (internal opset, types inferred).

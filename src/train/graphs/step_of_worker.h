@@ -18,7 +18,7 @@
 
 namespace onnxgrad::train {
 
-/// What is special about the step of one of several workers; nothing if there is one.
+/// Additions to the step of one of several workers; does nothing if there is one.
 class StepOfWorker final : public UpdateOfWorkers {
  public:
   StepOfWorker(Draft& draft, const opdef::OpRegistry& registry, const Optimizer& optimizer,
@@ -47,12 +47,12 @@ class StepOfWorker final : public UpdateOfWorkers {
       keep_statistics_without_rows(draft_.g(), inputs_, statistics);
     }
   }
-  /// The mean of what each worker has of a number, if that is its own.
+  /// The mean over the workers of a scalar that each computes for itself.
   ir::Value* mean_of(ir::Value* number) const {
     if (!workers_ || !workers_->updates_alone) return number;
     return draft_.g().scale(train::add_up(draft_.g(), number), 1.0 / workers_->size);
   }
-  /// Of what each worker computes of a value.
+  /// The sum over the workers of a value that each computes for its rows.
   ir::Value* sum_of(ir::Value* value) const {
     if (!workers_ || workers_->updates_alone) return mean_of(value);
     return train::add_up(draft_.g(), value);
@@ -129,7 +129,7 @@ class StepOfWorker final : public UpdateOfWorkers {
     draft_.graph().outputs.push_back(signal_sum_);
     step.ports.signal = draft_.graph().outputs.size() - 1;
   }
-  /// Which worker updates what, after the update is written.
+  /// Sets StepGraph::owners, after the update is written.
   void describe_owners(StepGraph& step) const {
     if (workers_) step.rank = workers_->rank;
     for (std::size_t i = 0; i < names_.size(); ++i) step.owners[names_[i]] = shared_.bounds[i];
@@ -147,7 +147,7 @@ class StepOfWorker final : public UpdateOfWorkers {
   const std::optional<WorkerGraphOptions>& workers_;
   WorkerInputs inputs_ = {};
   ir::Value* signal_sum_ = nullptr;
-  std::vector<std::string> names_;  // of the weights in shared_
+  std::vector<std::string> names_;  // names of the weights in shared_
   SharedWeights shared_;
 };
 

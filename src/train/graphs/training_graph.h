@@ -31,7 +31,7 @@ struct TrainedSet {
   std::vector<std::string> held = {};  ///< weights that remain in the state, without updates
   /// Slots of held weights: states by name with their initial values, without updates.
   std::vector<NamedTensor> held_slots = {};
-  /// Of several workers: whose they are; see StepGraph::owners.
+  /// Owners of held weights among several workers; see StepGraph::owners.
   std::map<std::string, std::vector<std::int64_t>> held_owners = {};
   std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
   std::vector<std::string> statistics = {};             ///< that are state in any case
@@ -55,7 +55,7 @@ struct StepGraphOptions {
   /// A step whose loss or new state is not finite changes nothing.
   bool skip_non_finite = false;
   UpdateOptions update = {};
-  /// Of the learning rate, in the graph; L-BFGS has none.
+  /// Schedule of the learning rate, in the graph; L-BFGS has none.
   std::optional<ScheduleInGraph> schedule = {};
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
@@ -75,9 +75,9 @@ struct StepPorts {
   std::optional<std::size_t> denominator = {};
   std::optional<std::size_t> row_losses = {};     ///< [N], for Reduction::kNone
   std::vector<std::size_t> extras = {};           ///< StepGraphOptions::outputs, all_gradients
-  std::vector<std::size_t> target_losses = {};    ///< of StepGraph::target_losses
-  std::optional<std::size_t> gradient_norm = {};  ///< of all gradients together
-  std::vector<std::size_t> gradients = {};        ///< of the trained weights, with L-BFGS
+  std::vector<std::size_t> target_losses = {};    ///< see StepGraph::target_losses
+  std::optional<std::size_t> gradient_norm = {};  ///< norm of all gradients together
+  std::vector<std::size_t> gradients = {};        ///< gradients of the trained weights, with L-BFGS
   std::optional<std::size_t> signal = {};         ///< the sum of StepGraph::worker_signal
 };
 
@@ -96,8 +96,8 @@ struct StepGraph {
   std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
   std::string worker_weight = {};  ///< names of the inputs of WorkerInputs; empty: one worker
   std::string worker_signal = {};
-  /// Of each weight, also of those held: worker r updates its elements from [r] to [r + 1], and
-  /// alone has their slots. Empty: all do.
+  /// Bounds of each weight, held ones included: worker r updates its elements from [r] to [r + 1],
+  /// and alone has their slots. Empty: all workers update all elements.
   std::map<std::string, std::vector<std::int64_t>> owners = {};
   int rank = 0;  ///< this worker among them
   DataType learning_rate_dtype = DataType::kFloat32;
@@ -132,7 +132,7 @@ struct EvaluationPorts {
   /// For classifiers: the (weighted) number of right rows, and of all rows that count.
   std::optional<std::size_t> correct = {};
   std::optional<std::size_t> counted = {};
-  std::optional<std::size_t> scores = {};  ///< of the first loss, if they are requested
+  std::optional<std::size_t> scores = {};  ///< scores of the first loss, if requested
 };
 struct EvaluationGraph {
   std::shared_ptr<ir::Model> model;
@@ -153,7 +153,7 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
 /// The loss as an output of a working copy, for files: see add_loss() of onnxgrad/losses.h.
 /// Nodes from `first_new_node` on are new.
 struct LossGraph {
-  /// What the loss reads of the model; with its original name if a new input has taken it here.
+  /// A value of the model that the loss reads; `name`: its original one, if a new input took it.
   struct Input {
     ir::Value* value = nullptr;
     std::string name = {};

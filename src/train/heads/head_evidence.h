@@ -3,7 +3,7 @@
 
 #include "ir/graph.h"
 
-// What the graph before a value shows about it, where no squashing function does: whether its
+// Evidence in the graph before a value, if there is no squashing function: whether its
 // columns can be probabilities, and whether a loss on it could train anything.
 
 namespace onnxgrad::train {

@@ -5,9 +5,9 @@
 
 #include "ir/pattern.h"
 
-// What exporters write at the end of a classifier where one operator would do: sigmoids in four
-// nodes, divisions by the sum of a row with a guard against zero, the second column of a two-class
-// model. Each function examines the few nodes that compute a value and returns their
+// Patterns that exporters write at the end of a classifier instead of one operator: sigmoids in
+// four nodes, divisions by the sum of a row with a guard against zero, the second column of a
+// two-class model. Each function examines the few nodes that compute a value and returns their
 // input, or nullptr. Operands may be in either order; Identity nodes in between are ignored.
 
 namespace onnxgrad::train {

@@ -10,7 +10,7 @@
 #include "onnxgrad/losses.h"
 #include "train/losses/rules.h"
 
-// Which axis of the scores has the classes: the rule of onnxgrad/losses.h, `Loss::class_axis`. Rows
+// Finds the class axis of the scores by the rule of onnxgrad/losses.h, `Loss::class_axis`. Rows
 // are axis 0. Rules of losses read classes on axis 1; other axes are moved there here.
 
 namespace onnxgrad::train {

@@ -28,15 +28,15 @@ void check_loss_options(const LossFunction& function);
 ir::Type target_type(const LossFunction& function, const ir::Value& scores,
                      std::int64_t class_axis = 1);
 
-/// What a loss reads: values of the graph. `target` has target_type(); `sample_weight` is nullptr
+/// Values of the graph that a loss reads. `target` has target_type(); `sample_weight` is nullptr
 /// or [N] in the scores' type.
 struct LossPlace {
   ir::Value* scores = nullptr;
   ir::Value* target = nullptr;
   ir::Value* sample_weight = nullptr;
-  std::int64_t class_axis = 1;  ///< of the scores
-  /// Of one of several workers: WorkerInputs::weight. The denominator is then that of all workers,
-  /// and the loss what this one's rows contribute to it.
+  std::int64_t class_axis = 1;  ///< class axis of the scores
+  /// WorkerInputs::weight, if there are several workers. The denominator is then that of all
+  /// workers, and the loss what this one's rows contribute to it.
   ir::Value* worker_weight = nullptr;
   bool updates_alone = false;  ///< the denominator is that of this worker's rows alone
 };

@@ -19,13 +19,13 @@ namespace onnxgrad::train {
 struct BatchEdit {
   enum class Kind : std::uint8_t {
     kEntry,       ///< an entry of a shape (of Reshape, Expand, Slice, Resize)
-    kFirstRow,    ///< a constant with equal rows: only the first one, which broadcasts
-    kRepeat,      ///< the same, repeated for all rows
-    kRowNumbers,  ///< of GatherND: the first index is the number of the row
+    kFirstRow,    ///< a constant with equal rows: keep the first one, which broadcasts
+    kRepeat,      ///< a constant with equal rows: repeat the first one for all rows
+    kRowNumbers,  ///< GatherND: the first index is the number of the row
   };
   Kind kind = Kind::kEntry;
   std::string value = {};    ///< first output of the node
-  std::size_t operand = 0;   ///< which of its inputs
+  std::size_t operand = 0;   ///< index among its inputs
   std::size_t position = 0;  ///< the entry; or the axis of the constant that has the rows
   std::size_t size = 0;      ///< entries; or axes of the constant
   std::int64_t factor = 0;   ///< the entry becomes rows * factor; 0: `number`
@@ -39,9 +39,9 @@ struct BatchEdit {
 /// A model and the number of rows that it computes with.
 struct BatchForm {
   std::shared_ptr<const ir::Model> model;  ///< with an open batch dimension if possible
-  std::int64_t rows = 0;      ///< of every batch in the file; 0: any number, or there is no batch
-  std::string obstacle = {};  ///< why the dimension is not opened; empty: it is open
-  std::vector<std::string> inputs = {};  ///< whose first dimension is the batch
+  std::int64_t rows = 0;                   ///< rows of every batch in the file; 0: any, or no batch
+  std::string obstacle = {};               ///< reason for a fixed dimension; empty: it is open
+  std::vector<std::string> inputs = {};    ///< inputs whose first dimension is the batch
   std::vector<BatchEdit> edits = {};
 
   /// Whether the file has a fixed batch that was opened.

@@ -22,7 +22,7 @@ constexpr std::size_t kGradient = 3;         // before the last step [n]
 constexpr std::size_t kNumbers = 4;
 constexpr std::size_t kCounts = 5;
 
-constexpr std::size_t kStepLength = 0;  // of the last iteration
+constexpr std::size_t kStepLength = 0;  // step length of the last iteration
 constexpr std::size_t kScale = 1;       // (s . y) / (y . y) of the last pair
 
 constexpr std::size_t kIterations = 0;

@@ -55,8 +55,8 @@ class LbfgsSolver {
     std::int64_t place = 0;
     std::vector<double> s, y;
   };
-  std::vector<Pair> pairs_before_;     ///< those overwritten
-  std::vector<Tensor> others_before_;  ///< all but the pairs
+  std::vector<Pair> pairs_before_;     ///< pairs that were overwritten
+  std::vector<Tensor> others_before_;  ///< all states but the pairs
 };
 
 }  // namespace onnxgrad::train

@@ -35,8 +35,8 @@ struct LineSearchOptions {
 LinePoint search_line(const LineFunction& f, const LinePoint& start, double first,
                       const LineSearchOptions& options);
 
-/// Where the cubic through two points with their slopes has its minimum, in [low, high]; the middle
-/// if there is none.
+/// Minimum in [low, high] of the cubic through two points with their slopes; the middle if there is
+/// none.
 double cubic_minimum(const LinePoint& a, const LinePoint& b, double low, double high);
 
 }  // namespace onnxgrad::train

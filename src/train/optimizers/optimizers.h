@@ -33,11 +33,13 @@ class UpdateOfWorkers {
   /// UpdateInputs says of `gradients`. Those that are not accumulated are sums already.
   virtual std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
                                          std::span<ir::Value* const> weights, ir::Value* when) = 0;
-  /// What this worker updates of the i-th of these weights; nullptr: nothing.
+  /// The part of weight `i` that this worker updates; nullptr: none.
   virtual ir::Value* own_part(ir::Value* weight, std::size_t i) const = 0;
-  /// From what each worker has of a number, of the weights that it owns. Unchanged if it owns all.
+  /// The sum over the workers of a scalar computed from the weights that each owns. Unchanged if
+  /// each owns all.
   virtual ir::Value* sum_over_owners(ir::Value* number) const = 0;
-  /// The new weights from what their owners have: `parts`, by weight. `when`: as above, or nullptr.
+  /// The new weights, gathered from the parts of their owners: `parts`, by weight. `when`: as
+  /// above, or nullptr.
   virtual std::vector<ir::Value*> gather(std::span<ir::Value* const> weights,
                                          std::span<ir::Value* const> parts,
                                          ir::Value* when) const = 0;
@@ -47,10 +49,11 @@ class UpdateOfWorkers {
 struct UpdateInputs {
   /// Inputs of the graph with an initializer.
   std::span<ir::Value* const> weights = {};
-  /// Of the same shapes and dtypes; with several workers, of what this one updates.
+  /// Gradients in the shapes and dtypes of the weights; with several workers, of this one's parts.
   std::span<ir::Value* const> gradients = {};
   ir::Value* learning_rate = nullptr;  ///< rank 0, floating
-  /// Its schedule in the graph, by the number of updates; nullptr: the fed rate is used.
+  /// Schedule of the learning rate in the graph, by number of updates; nullptr: the fed rate is
+  /// used.
   const ScheduleRun* schedule = nullptr;
   std::span<ir::Value* const> plateau_factors = {};  ///< see ScheduleRun::write
   /// The divisor of the loss, rank 0: the weight of this batch among those that are

@@ -16,7 +16,7 @@ namespace onnxgrad::train {
 
 /// One weight in an update, or the part of it that this worker updates.
 struct WeightStep {
-  std::string name = {};  ///< of the weight
+  std::string name = {};  ///< name of the weight
   ir::Value* weight = nullptr;
   ir::Value* gradient = nullptr;  ///< in the weight's shape and dtype
   double rate_factor = 1;         ///< times the learning rate
@@ -42,8 +42,7 @@ class StepWriter {
   ir::Value* rate(const WeightStep& step);
   ir::Value* wide_rate(const WeightStep& step);
 
-  /// Where weight decay goes: gradient + weight_decay * weight, or
-  /// weight * (1 - rate * weight_decay).
+  /// Form of weight decay: gradient + weight_decay * weight, or weight * (1 - rate * weight_decay).
   enum class Decay : std::uint8_t { kNone, kGradient, kWeight };
   struct Decayed {
     ir::Value* weight = nullptr;
@@ -51,7 +50,7 @@ class StepWriter {
   };
   Decayed decayed(const WeightStep& step, Decay decay);
 
-  /// What an update reads besides the weight; nullptr if the rule does not have it.
+  /// Operands of an update besides the weight; nullptr if the rule does not have it.
   struct Operands {
     ir::Value* gradient = nullptr;
     ir::Value* m = nullptr;  ///< slots before the step
@@ -72,7 +71,7 @@ class StepWriter {
   ir::Value* state(const std::string& name, Tensor first);
   /// The state's next value: `output`, or its old value if the step does not update.
   void bind(ir::Value* input, ir::Value* output);
-  /// The same regardless of is_update.
+  /// Sets the state's next value to `output`, regardless of is_update.
   void bind_always(ir::Value* input, ir::Value* output) {
     slots_.push_back({.input = input, .output = output});
   }

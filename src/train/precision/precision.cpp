@@ -56,8 +56,9 @@ class Lowering {
     ir::Graph* graph;
     std::vector<Node*> nodes = {};
     bool is_backward = false;
-    std::unordered_set<const Value*> ahead = {};   // values that a later product depends on
-    std::unordered_set<const Value*> behind = {};  // of the backward pass: that depend on a product
+    std::unordered_set<const Value*> ahead = {};  // values that a later product depends on
+    // Values of the backward pass that depend on a product.
+    std::unordered_set<const Value*> behind = {};
   };
   using Map = std::unordered_map<const Value*, Value*>;
 
@@ -94,7 +95,7 @@ class Lowering {
         if (node.subgraphs().empty()) continue;
         for (const Value* value : ir::captured_values(node)) ahead.insert(value);
       }
-      // What the backward pass reads of the forward pass is judged in the latter.
+      // Values of the forward pass that the backward pass reads are judged in the former.
       // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): fills a set
       for (const Value* value : ahead) {
         if (value != nullptr && value->producer != nullptr &&
@@ -142,7 +143,7 @@ class Lowering {
     }
   }
 
-  // Of computation in float32: what the forward pass leaves to the backward pass.
+  // True for values computed in float32 that the forward pass saves for the backward pass.
   bool is_stored_between(const Value& value, const Frame& frame) const {
     constexpr std::int64_t kFewest = 1024;
     const auto dims = value.type.static_dims();
@@ -195,7 +196,7 @@ class Lowering {
     if (distance < kMostComputedAgain) distance_.emplace(&value, distance + 1);
   }
 
-  // What the forward pass leaves to the backward pass, but a kernel computes again for little:
+  // True for values that the backward pass reads but a kernel computes again at little cost:
   // element-wise functions of values that are stored, as in GELU, and what a Clip reads of a
   // normalization, of which only the mask is needed.
   bool is_computed_again(const Value& value, const Frame& frame) const {
@@ -335,8 +336,8 @@ class Lowering {
     });
   }
 
-  // What the backward pass reads of an element-wise function of what is stored: nodes of its own,
-  // so that nothing else is saved where the passes are separate.
+  // A copy, for the backward pass, of an element-wise function of stored values, so that nothing
+  // else is saved where the passes are separate.
   Value* again(Value* value, Frame& frame) {
     if (const auto found = twin_.find(value); found != twin_.end()) return found->second;
     if (!distance_.contains(value)) return value;
@@ -372,7 +373,7 @@ class Lowering {
     ++(node.outputs[0]->dtype() == DataType::kFloat64 ? num_doubles_ : num_products_);
   }
 
-  // What the nodes of a body read of enclosing graphs, as far as run_in has not replaced it.
+  // Replaces values of enclosing graphs that the nodes of a body read, as far as run_in has not.
   void replace_captured(ir::Graph& body, bool backward) {
     Map map;
     for (Value* value : ir::captured_values(body)) {
@@ -498,12 +499,12 @@ class Lowering {
   NodeKinds kinds_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::unordered_set<const Value*> stored_;  // all readers get the number of 16 bits
-  std::unordered_set<const Value*> exact_;   // of the new graph: numbers of 16 bits in float32
+  std::unordered_set<const Value*> exact_;   // values of the new graph: 16-bit numbers in float32
   std::unordered_map<const Value*, int> distance_;  // in nodes, from what is stored
   Map half_;                                        // by float32 value
   Map rounded_[2];  // in float32 again, for forward and backward readers
-  Map operand_[2];  // the same for products only
-  Map twin_;        // what the backward pass reads instead of what the forward pass reads
+  Map operand_[2];  // rounded values for products only
+  Map twin_;        // copies for the backward pass, by forward value
   std::size_t num_products_ = 0;
   std::size_t num_doubles_ = 0;
 };

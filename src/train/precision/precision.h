@@ -18,7 +18,7 @@ namespace onnxgrad::train {
 /// Throws: OptionError for an option out of range.
 void check_precision(const MixedPrecision& precision);
 
-/// What the rewrite must know of the graph.
+/// Properties of the graph that the rewrite must know.
 struct PrecisionScope {
   /// Nodes of the backward sweep, each with the node whose rule wrote it, or nullptr.
   std::unordered_map<const ir::Node*, const ir::Node*> backward = {};

@@ -10,7 +10,7 @@
 #include "opdef/registry.h"
 #include "train/precision/precision.h"
 
-// What the nodes of a graph are to lower_precision().
+// The kinds of nodes that lower_precision() distinguishes.
 
 namespace onnxgrad::train {
 
@@ -18,7 +18,7 @@ enum class NodeKind : std::uint8_t {
   kProduct,
   kElementwise,
   kMovement,
-  kReduction,  // its results are few: never stored in 16 bits
+  kReduction,  // with few results, which are never stored in 16 bits
   kShape,      // reads no elements
   kWide,       // all else: computed in float32, result 0 stored as others are
   kExcluded,   // by the user
@@ -34,7 +34,7 @@ class NodeKinds {
             const std::vector<std::string>& float32_nodes, const ir::Uses& uses);
 
   NodeKind kind(const ir::Node& node) const;
-  /// How many of a product's operands, the first ones, are multiplied; 0: it is no product.
+  /// Number of a product's first operands that are multiplied; 0: it is no product.
   std::size_t num_operands(const ir::Node& node) const;
   bool has_product_inside(const ir::Node& node) const;
   /// Part of an attention: from the products of queries and keys to that with the values, with what

@@ -93,7 +93,7 @@ S formula(const CosineRestarts& spec, S r, S t, double length) {
 template <class S>
 S formula(const OneCycle& spec, S r, S t, double length) {
   const double turn = spec.rise * length - 1;
-  const double fall = std::max(turn, 0.0);  // where it begins
+  const double fall = std::max(turn, 0.0);  // start of the fall
   const S start = r / spec.start_divisor;
   const S last = start / spec.end_divisor;
   const auto between = [&](S a, S b, S share) {

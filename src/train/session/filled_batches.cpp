@@ -145,7 +145,7 @@ bool Session::has_rows(const std::string& feed) const {
          std::ranges::find(batch_.inputs, feed) != batch_.inputs.end();
 }
 
-// How many rows there are, if the batch is fixed and has another number of them.
+// Number of rows in the feeds, if the batch is fixed and has another number of rows.
 std::optional<std::int64_t> Session::rows_to_split(const NamedTensors& feeds) const {
   const std::int64_t fixed = batch_.fixed_rows();
   if (fixed == 0) return std::nullopt;

@@ -53,7 +53,7 @@ class Evaluation : public ForwardRunner {
   bool counts_correct_rows() const { return ports_.correct.has_value(); }
   bool has_scores() const { return ports_.scores.has_value(); }
   LossSums run(runtime::Execution& plan) const;
-  /// Of the last run.
+  /// Scores of the last run.
   Tensor scores(const runtime::Execution& plan) const { return tensor(plan, *ports_.scores); }
 
  private:

@@ -205,7 +205,7 @@ bool Session::needs_fitting(const NamedTensors& feeds) const {
   });
 }
 
-// The same feeds with targets as the loss reads them; they decide the loss first.
+// The feeds with targets as the loss reads them; they settle an open loss first.
 NamedTensors Session::fit_feeds(const NamedTensors& feeds) {
   const auto labels = [&](const LossInfo& loss) -> const Tensor* {
     const auto feed = std::ranges::find(feeds, loss.target.name, &NamedTensor::name);

@@ -11,20 +11,21 @@
 #include "onnxgrad/tensor.h"
 #include "runtime/executor.h"
 
-// What a loss may leave open until labels are known: whether the plain columns of an automatic
-// loss are scores of classes, whether targets are class numbers or rows with one 1, which axis of
-// the scores has the classes, whether one column of a binary cross-entropy is compared with class
-// numbers or with numbers from 0 to 1, and whether the whole numbers that a loss of the user's
-// reads are classes. The first labels decide, and the step is rewritten if the guess was wrong:
-// Session::settle_by_labels.
+// Properties of a loss that may be open until labels are known: whether the plain columns of an
+// automatic loss are scores of classes, whether targets are class numbers or rows with one 1, which
+// axis of the scores has the classes, whether one column of a binary cross-entropy is compared with
+// class numbers or with numbers from 0 to 1, and whether the whole numbers that a loss of the
+// user's reads are classes. The first labels decide, and the step is rewritten if the guess was
+// wrong: Session::settle_by_labels.
 
 namespace onnxgrad::train {
 
 struct LabelForm {
   std::optional<std::int64_t> class_axis = {};  ///< empty: none, or still open
   bool soft_targets = false;
-  bool columns_are_scores = false;  ///< of classes; of an automatic loss, softmax cross-entropy
-  bool targets_are_values = false;  ///< of a loss of the user's: see UserLoss
+  /// Scores of classes: an automatic loss is softmax cross-entropy.
+  bool columns_are_scores = false;
+  bool targets_are_values = false;  ///< for a loss of the user's: see UserLoss
   bool one_hot = false;             ///< see Loss::one_hot_targets
 
   bool operator==(const LabelForm&) const = default;

@@ -29,17 +29,18 @@ class OuterStep {
   void count_step() {
     if (++steps_ == options_.every) take();
   }
-  /// Also before its turn: all workers have the same weights then. Nothing if no step was done.
+  /// Ends the interval early: all workers have the same weights then. Does nothing without steps.
   void finish() {
     if (steps_ > 0) take();
   }
   /// The weights are given from elsewhere, the same on all workers.
   void begin_at_weights();
-  /// The same, without momenta.
+  /// Begins at the current weights and clears the momenta.
   void restart();
 
-  /// What it keeps, in this order: for each weight a momentum, the same on all workers; for each
-  /// weight its value at the last time; the steps since then, int64 []. Views, for checkpoints.
+  /// State of the outer step, in this order: a momentum for each weight, the same on all workers;
+  /// the value of each weight at the last outer step; the steps since then, int64 []. Views, for
+  /// checkpoints.
   std::vector<Tensor> state() const;
   /// Copies. Of the shapes and types of state(), else nothing changes and it returns false.
   bool set_state(std::span<const Tensor> state);

@@ -178,7 +178,7 @@ void Session::find_inputs(const ir::Model& given) {
     }
     if (std::ranges::find(names, input->name) == names.end()) unused_inputs_.push_back(input->name);
   }
-  for (const Port& port : ports) {  // of other algorithms of the file than the one with the loss
+  for (const Port& port : ports) {  // inputs of the file's other algorithms
     if (training_ == nullptr || working.find(port.name) != nullptr) continue;
     inputs_.push_back(value_info(port.name, port.type));
   }
@@ -426,7 +426,7 @@ StepResult Session::step(const NamedTensors& feeds) {
   return step_on(feeds);
 }
 
-// Which rows of the batch of all workers are this one's.
+// Tells the step which rows of the batch of all workers are this one's.
 void Session::share_rows(std::int64_t rows) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(workers_->size()), 0);
   const auto mine = all.begin() + workers_->rank();

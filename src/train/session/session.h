@@ -53,7 +53,7 @@ class Session {
   const Optimizer& optimizer() const { return optimizer_; }
   /// For the loss on `output`; empty: the first. Throws: DataError (see train/data/targets.h).
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
-  /// What rows are checked against.
+  /// The schema that rows are checked against.
   DataSchema schema() const {
     return {.inputs = inputs_,
             .loss = loss(),
@@ -81,7 +81,7 @@ class Session {
   std::uint64_t seed() const { return step_->seed(); }
   void set_seed(std::uint64_t seed) { step_->set_seed(seed); }
 
-  // These recompile the step: its state keeps the values, previous plans and executions are
+  // Methods that recompile the step: its state keeps the values, previous plans and executions are
   // invalid afterwards, and nothing has changed if it throws. Throws: Error while a FitSession
   // exists.
 
@@ -100,7 +100,8 @@ class Session {
   /// Throws: DataError (labels that match no axis of the scores, or several).
   void settle_by_labels(const FirstRows& rows);
   void settle_by_labels(const Dataset& data);
-  /// What has been decided so far; and the same from elsewhere, for what is still open here.
+  /// Forms that labels have decided so far. set_label_forms() takes decisions from elsewhere for
+  /// what is still open here.
   LabelForms label_forms() const;
   void set_label_forms(const LabelForms& forms);
   /// The loss as requested, with what labels have decided; another one keeps the state.
@@ -108,7 +109,7 @@ class Session {
   void ask_loss(Loss loss);
 
   NamedTensors state() const;
-  /// The same as from Executor::read_state: on the CPU views that are valid as long as the
+  /// State as from Executor::read_state: on the CPU views that are valid as long as the
   /// session is not recompiled.
   NamedTensors read_state() const { return step_->read_state(); }
   void load_state(const NamedTensors& state) { step_->load_state(state); }
@@ -184,8 +185,8 @@ class Session {
                                               const FirstRows& rows) const;
 
   Source source_;               ///< the working copy has numbers for texts
-  BatchForm batch_;             ///< of the model before texts are numbered
-  bool fills_batches_ = false;  ///< its sample weights are for filled batches: they may be absent
+  BatchForm batch_;             ///< the model before texts are numbered
+  bool fills_batches_ = false;  ///< sample weights may be absent: they fill batches up
   std::shared_ptr<const FileTraining> training_;
   std::shared_ptr<const TextCodes> texts_;  ///< nullptr: the model reads none
   Loss loss_;
@@ -195,28 +196,29 @@ class Session {
   std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
   std::unique_ptr<Workers> workers_;
   std::optional<TrainedSet> built_with_;  ///< the step
-  mutable std::string checksum_;          ///< of it, of several workers; empty: not known yet
+  /// Checksum of the step, for several workers; empty: unknown.
+  mutable std::string checksum_;
   bool logs_gradient_norm_ = false;
   bool is_fitting_ = false;
   std::vector<ValueInfo> inputs_;
   std::vector<ValueInfo> outputs_;
-  std::vector<RunnableOutput> runnable_;    ///< of outputs_
+  std::vector<RunnableOutput> runnable_;    ///< computable forms of outputs_
   std::vector<std::string> constants_;      ///< inputs without rows
   std::vector<std::string> unused_inputs_;  ///< that the loss does not need
   runtime::SizeWatch sizes_;
   struct ScoreRows {
     std::string scores = {};
-    std::vector<Dims> dims = {};  // of the inputs
+    std::vector<Dims> dims = {};  // shapes of the inputs
     std::optional<std::int64_t> rows = {};
   };
   ScoreRows score_rows_;  // the last ones
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
-  /// Of the last sets of outputs (see runnable_) that were wanted, the last one first.
+  /// Predictions for the last requested sets of outputs (see runnable_), the last one first.
   std::list<std::pair<std::vector<std::size_t>, Prediction>> predictions_;
 };
 
-/// What an epoch loop uses of a session. During its lifetime, plans are kept.
+/// The interface of a session for an epoch loop. During its lifetime, plans are kept.
 class FitSession {
  public:
   explicit FitSession(Session& session) : session_(session) {

@@ -28,12 +28,12 @@ class StepRunner : public Runner {
   StepRunner(StepGraph graph, const Lbfgs* lbfgs, const runtime::ExecutorOptions& options,
              Workers* workers = nullptr, const std::optional<OuterStep::Options>& outer = {});
 
-  /// nullptr: there is one.
+  /// The workers; nullptr: there is one.
   Workers* workers() const { return workers_; }
   /// The rows of this worker in the next steps, of a batch of so many. Without any it
   /// computes with another's row, which does not count.
   void set_rows(const RowSlice& slice, std::int64_t batch_rows);
-  /// What the next steps add up over the workers (see signal()).
+  /// Sets the number that the next steps add up over the workers (see signal()).
   void set_signal(double signal) { worker_signal_ = signal; }
   /// The sum of the workers' signals in the last run of a plan.
   double signal(const runtime::Execution& plan) const { return scalar(plan, *graph_.ports.signal); }
@@ -72,7 +72,7 @@ class StepRunner : public Runner {
     set_steps(steps_ + 1);
     return loss;
   }
-  /// The same, with copies of its results.
+  /// The results of one step, copied.
   struct Results {
     double loss = 0;
     Tensor row_losses = {};  ///< undefined if the step has none
@@ -86,8 +86,7 @@ class StepRunner : public Runner {
                          std::span<double> losses);
   /// See Execution::run_until_non_finite.
   std::optional<runtime::NonFinite> run_until_non_finite(runtime::Execution& plan);
-  /// The same step with one kernel per node, and a copy of the state: to find where a fault
-  /// begins.
+  /// A copy of the step and its state with one kernel per node, to find where a fault begins.
   std::unique_ptr<StepRunner> unfused() const;
   /// The last prepared plan, one line per kernel; empty before the first.
   std::string plan_summary() const;
@@ -97,7 +96,7 @@ class StepRunner : public Runner {
     if (!graph_.ports.denominator) return std::nullopt;
     return scalar(plan, *graph_.ports.denominator);
   }
-  /// Of the i-th of StepGraph::target_losses.
+  /// Value of the i-th of StepGraph::target_losses.
   double target_loss(const runtime::Execution& plan, std::size_t i) const {
     return scalar(plan, graph_.ports.target_losses[i]);
   }
@@ -118,12 +117,12 @@ class StepRunner : public Runner {
   void take_state(const StepRunner& other);
   /// Restores the initial values.
   void reset_state();
-  /// Of all workers, which all ask.
+  /// True if the state is finite on all workers, which all call it.
   bool is_state_finite() const {
     const bool is_finite = executor().is_state_finite();
     return workers_ == nullptr ? is_finite : !workers_->any(!is_finite);
   }
-  /// nullptr: none.
+  /// The outer step; nullptr: none.
   OuterStep* outer() { return outer_ ? &*outer_ : nullptr; }
   const OuterStep* outer() const { return outer_ ? &*outer_ : nullptr; }
   /// Weights that workers have updated alone are brought together.
@@ -132,10 +131,10 @@ class StepRunner : public Runner {
   }
   /// All workers have the same weights; their running statistics become their means.
   void average_statistics();
-  /// The same; and sums of gradients within an accumulated update become those of the first worker:
-  /// its state is then what one worker would have.
+  /// Averages statistics, and sets sums of gradients within an accumulated update to those of the
+  /// first worker: its state is then what one worker would have.
   void unify_state();
-  /// Of a state that unify_state() made, and that all workers have loaded.
+  /// Keeps this worker's part of a state that unify_state() made and all workers have loaded.
   void keep_own_part();
   std::int64_t state_bytes() const;
   /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
@@ -152,7 +151,7 @@ class StepRunner : public Runner {
   void restore_from(const std::vector<Tensor>& copies);
   /// Names of the trained weights that have the same bits in `copies`.
   std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;
-  /// Of copies held elsewhere.
+  /// Bytes of copies held elsewhere.
   std::int64_t snapshot_bytes() const { return snapshot_bytes_; }
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
@@ -175,9 +174,10 @@ class StepRunner : public Runner {
   std::optional<std::uint64_t> reset_changes_;  ///< Executor::state_changes() with initial values
   std::optional<LbfgsSolver> lbfgs_;
   std::vector<double> lbfgs_weights_;
-  std::vector<Tensor> lbfgs_tensors_;  ///< the same, one per weight, to be copied to the state
-  std::vector<Tensor> lbfgs_before_;   ///< all states before the step
-  float rate_float_ = 0;               ///< one of the two is bound, by the graph's type
+  /// One tensor for each weight in lbfgs_weights_, to be copied to the state.
+  std::vector<Tensor> lbfgs_tensors_;
+  std::vector<Tensor> lbfgs_before_;  ///< all states before the step
+  float rate_float_ = 0;              ///< one of the two is bound, by the graph's type
   double rate_double_ = 0;
   Workers* workers_ = nullptr;
   std::optional<OuterStep> outer_;

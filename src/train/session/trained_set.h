@@ -6,9 +6,9 @@
 
 #include "train/session/step_runner.h"
 
-// Which weights are trained: the step is rewritten and recompiled for another choice, and states
-// keep their values by name. A weight that was not trained in all steps has its own update count
-// from then on, so that its bias correction is right.
+// Changes of the set of trained weights: the step is rewritten and recompiled for another choice,
+// and states keep their values by name. A weight that was not trained in all steps has its own
+// update count from then on, so that its bias correction is right.
 
 namespace onnxgrad::train {
 

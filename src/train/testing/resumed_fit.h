@@ -93,7 +93,7 @@ inline void expect_same(const FitProcess& a, const FitProcess& b, const std::str
   }
 }
 
-/// How a training is interrupted.
+/// Ways to interrupt a training.
 enum class Interruption {
   kCallback,  ///< a step's callback asks to stop
   kStop,      ///< stop(), which is checked after the next step

@@ -9,7 +9,7 @@
 #include "ir/builder.h"
 #include "opdef/registry.h"
 
-// What several workers exchange, in the graph of a training step: each worker computes its rows'
+// Exchange between several workers in the graph of a training step: each worker computes its rows'
 // part of the loss and of the gradient, and these are added up.
 
 namespace onnxgrad::train {
@@ -18,7 +18,7 @@ struct WorkerGraphOptions {
   int size = 1;
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  ///< also of the last one
   std::int64_t bucket_bytes = std::int64_t{4} << 20;
-  bool as_bfloat16 = false;          ///< how gradients travel
+  bool as_bfloat16 = false;          ///< gradients are sent as bfloat16
   bool syncs_normalization = false;  ///< BatchNormalization takes its statistics over all workers
   /// Each worker updates its own weights from the loss of its rows; only reports are added up.
   bool updates_alone = false;
@@ -38,7 +38,7 @@ WorkerInputs add_worker_inputs(ir::Graph& graph);
 /// The sums of values of one type over all workers.
 std::vector<ir::Value*> add_up(ir::GraphBuilder& g, std::vector<ir::Value*> values);
 ir::Value* add_up(ir::GraphBuilder& g, ir::Value* value);
-/// The same, of what workers need that own weights; the others take part too.
+/// The sum over all workers of a value that only owners of weights need; the others take part too.
 ir::Value* add_up_for_owners(ir::GraphBuilder& g, ir::Value* value);
 
 /// Sums of gradients, in their order: a collective for each bucket of gradients that are computed
@@ -53,13 +53,13 @@ struct SharedBucket {
   /// Elements of the members, one after another, of each worker: [bounds[r], bounds[r + 1]).
   std::vector<std::int64_t> bounds = {};
 };
-/// What of some weights each worker owns: about the same number of elements of each bucket.
+/// The elements of some weights that each worker owns: about the same number from each bucket.
 struct SharedWeights {
   std::vector<SharedBucket> buckets = {};
   /// By weight: worker r owns its elements from [r] to [r + 1]; workers + 1 numbers.
   std::vector<std::vector<std::int64_t>> bounds = {};
 };
-/// The same sums, each worker's part of them: of a weight's shape if it is whole, of rank 1 if
+/// Each worker's part of the sums of gradients: in a weight's shape if it is whole, of rank 1 if
 /// not, nullptr if the worker owns nothing. `is_divisible`: by weight, whether several workers may
 /// own parts of it; these begin at multiples of 16 elements.
 std::vector<ir::Value*> send_gradients_to_owners(ir::GraphBuilder& g,

@@ -96,9 +96,9 @@ Field field(std::string name, Enum Spec::* member, std::vector<std::string> choi
                            {.choices = std::move(choices), .meaning = std::move(meaning)});
 }
 
-/// The same field with a different name in Python.
+/// `field` with a different name in Python.
 Field called(std::string option, Field field);
-/// The same field, where 0 means something else: "no limit".
+/// `field` where 0 has a meaning of its own: "no limit".
 Field zero_is(std::string meaning, Field field);
 
 /// A name by which users know a struct with certain values.
@@ -138,8 +138,8 @@ std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& v
 std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,
                         bool is_whole);
 
-/// What a table knows whatever the variant: rows by the index of the alternative, structs by their
-/// address.
+/// The part of a table that does not depend on the variant: rows by the index of the alternative,
+/// structs by their address.
 class DescriptionRows {
  public:
   /// In the order of the variant.
@@ -228,7 +228,7 @@ class DescriptionTable : public DescriptionRows {
   Variant make(std::string_view type, const FieldValues& values) const {
     const std::size_t index = row_of_type(type);
     Variant result = initial_.at(index);
-    assign(index, const_cast<void*>(address(result)), values);  // of a value that is not const
+    assign(index, const_cast<void*>(address(result)), values);  // `result` is not const
     check(result, "");
     return result;
   }
@@ -271,7 +271,7 @@ class DescriptionTable : public DescriptionRows {
 
   std::array<Variant, std::variant_size_v<Variant>> initial_;
   std::array<std::function<void(const Variant&)>, std::variant_size_v<Variant>> checks_;
-  std::vector<Variant> specs_;  // of names
+  std::vector<Variant> specs_;  // structs of the names
 };
 
 }  // namespace onnxgrad::train

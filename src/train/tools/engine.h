@@ -25,7 +25,7 @@ ir::Model to_working_copy(const onnx_io::FileModel& file,
 /// `node` with the defaults of its attributes written out.
 ir::Node complete_node(const ir::Node& node);
 
-/// How many threads the options ask for, at least 1. Throws: OptionError.
+/// Number of threads that the options ask for, at least 1. Throws: OptionError.
 int thread_count(const EngineOptions& options);
 
 /// The engine options for an executor. Throws: OptionError; DeviceError (unknown device,

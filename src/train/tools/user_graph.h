@@ -13,10 +13,10 @@
 
 namespace onnxgrad::train {
 
-/// Its description in messages.
+/// The description of a user's loss or optimizer in messages.
 struct UserPart {
   std::string subject;  ///< "user loss"
-  std::string form;     ///< what its model should look like, one sentence
+  std::string form;     ///< required form of its model, one sentence
 };
 
 /// Throws: ModelError "<subject>: <what>".

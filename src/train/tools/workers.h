@@ -62,7 +62,7 @@ class Workers final : public opdef::Collectives {
   /// A large sum is several collectives, of a size that fits into caches.
   struct Piece {
     std::unique_ptr<dist::Collective> collective;
-    std::int64_t input = 0;  ///< where it begins, in bytes
+    std::int64_t input = 0;  ///< offset of its input, in bytes
     std::int64_t output = 0;
   };
   struct Prepared {

@@ -10,9 +10,9 @@
 
 namespace onnxgrad::train {
 
-/// What a formula made these floating numbers: "a mask", "evenly spaced numbers", "sines and
-/// cosines"; empty if nothing indicates a formula. A tensor of equal numbers, as in initial
-/// layers, is none of these. Stops at the first number that does not match.
+/// The kind of formula behind these floating-point elements: "a mask", "evenly spaced numbers",
+/// "sines and cosines"; empty if nothing indicates a formula. A tensor of equal numbers, as in
+/// initial layers, is none of these. Stops at the first number that does not match.
 std::string_view formula_behind(const Tensor& numbers);
 
 /// True for numbers that people write into formulas: with at most four decimal digits, roots of
@@ -30,7 +30,7 @@ bool has_own_values(const Tensor& numbers);
 /// "/layer/Constant_output_0".
 bool has_constant_name(std::string_view name);
 
-/// What the last parts of a name indicate for a tensor that is not a parameter
+/// The role that the last parts of a name indicate for a tensor that is not a parameter
 /// ("layer.running_mean": "running statistics"; "attn_mask": "a mask"), else empty.
 std::string_view role_in_name(std::string_view name);
 

@@ -15,8 +15,8 @@ namespace onnxgrad::train {
 /// others are unchanged.
 void widen_weight(ir::Graph& graph, ir::Value* weight);
 
-/// The same for running statistics: the operators that keep them compute them in float32, where
-/// their definition allows that.
+/// Makes running statistics float32: the operators that keep them compute them so, where their
+/// definition allows that.
 void widen_statistics(ir::GraphBuilder& g, std::vector<ir::StateBinding>& statistics);
 
 }  // namespace onnxgrad::train

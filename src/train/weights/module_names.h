@@ -8,14 +8,14 @@
 
 #include "ir/graph.h"
 
-// What the nodes of an exported file tell about the program that it was written from.
+// Names in the nodes of an exported file that come from the program that it was written from.
 
 namespace onnxgrad::train {
 
 /// The call of the program that torch's exporter wrote a node for.
 struct ProgramCall {
   std::string target = {};                   ///< "linear" of torch.ops.aten.linear.default
-  std::vector<std::string> parameters = {};  ///< as the call names them: "enc_layers_0_fc_weight"
+  std::vector<std::string> parameters = {};  ///< names in the call: "enc_layers_0_fc_weight"
 };
 
 /// From the metadata; both empty without.

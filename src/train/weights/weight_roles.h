@@ -42,8 +42,9 @@ class RoleFinder {
  public:
   RoleFinder(const ir::Model& model, const opdef::OpRegistry& registry);
 
-  /// Where `initializer` goes: through operators that move or keep numbers, and through expressions
-  /// of only initializers (a weight that is standardised before its convolution reads it).
+  /// All nodes that `initializer` reaches: through operators that move or keep elements, and
+  /// through expressions of only initializers (a weight that is standardised before its convolution
+  /// reads it).
   std::vector<Reading> readings(const ir::Value* initializer) const;
   /// The first node that reads it; nullptr if there is none.
   const ir::Node* first_reader(const ir::Value* initializer) const {
@@ -53,7 +54,7 @@ class RoleFinder {
   bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
 
  private:
-  /// How far a value is from the model's inputs.
+  /// Distance of a value from the model's inputs.
   enum class Distance : std::uint8_t { kFar, kShifted, kInput };
 
   void collect(const ir::Graph& graph);

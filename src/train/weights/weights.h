@@ -25,10 +25,10 @@ struct Weight {
   ///   scalers of the model's inputs).
   /// Those of transformers before the estimator of a scikit-learn pipeline are not.
   bool trainable = false;
-  std::string reason = {};  ///< why it is not trainable
+  std::string reason = {};  ///< reason for which it is not trainable
   const ir::Node* reader =
       nullptr;    ///< the layer if trainable (the Add for its bias), else a reader
-  int input = 0;  ///< which input of `reader` it reaches
+  int input = 0;  ///< index of the input of `reader` that it reaches
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
   bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
   bool is_statistic = false;        ///< not trainable: running statistics
@@ -48,7 +48,7 @@ bool is_plain_number(const WeightInfo& weight);
 /// True for weights without numbers in the file: they come from the definition of an operator.
 bool is_of_definition(const Weight& weight);
 
-/// Which of `weights` the names and patterns select. A full name selects any of them; a pattern the
+/// Selects weights by names and patterns. A full name selects any of them; a pattern the
 /// parameters among those it matches, or if there are none the other numbers that a gradient
 /// reaches: "*" selects no ratio of a Dropout. `what`: the weights, in messages.
 /// Throws: ModelError (a pattern that selects nothing).
