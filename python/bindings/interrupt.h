@@ -23,7 +23,8 @@ class InterruptGuard {
 
  private:
   Trainer* outer_ = nullptr;
-  std::vector<std::pair<int, struct sigaction>> previous_;  ///< of the signals that it changed
+  /// Previous actions of the signals that it changed.
+  std::vector<std::pair<int, struct sigaction>> previous_;
 };
 
 }  // namespace onnxgrad::python
