@@ -25,7 +25,7 @@ import report
 import workloads
 
 LARGE = [name for name in workloads.WORKLOADS if name[:2] not in ("w1", "w2")]
-# Of PyTorch's eager time, with one thread and with two.
+# Fractions of PyTorch's eager time, with one thread and with two.
 GOALS = {
     "w3_mlp784": (0.65, 0.65),
     "w4_cnn": (0.40, 0.42),
