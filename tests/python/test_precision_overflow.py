@@ -164,7 +164,7 @@ def test_steps_are_skipped_as_in_numpy(form, place, optimizer, options):
         assert np.linalg.norm(found - wanted) < 0.02 * moved, name
 
 
-# Of many rows, operands would take more memory than the gradient.
+# Operands of many rows would take more memory than the gradient.
 @pytest.mark.parametrize(("rows", "count"), [(ROWS, 3), (12, 2), (400, 0)])
 def test_the_updates_take_in_their_products(rows, count):
     model = model_of(weights_of(3), "gemm")
