@@ -31,13 +31,13 @@ struct DataOrigin {
 
 /// Rows to train or validate on; all tensors have the same first dimension N.
 struct Dataset {
-  /// By input name; a single tensor with an empty name is the only input. Integers and other
+  /// Inputs by name; a single tensor with an empty name is the only input. Integers and other
   /// floating types are converted (with checks) if the model expects another type.
   NamedTensors inputs;
   /// Labels in the user's form; see TrainingSession::encode_target.
   Tensor target;
-  /// With several losses (Loss::others), instead of `target`: labels by the output that their loss
-  /// is applied to.
+  /// Labels by the output that their loss is applied to; replaces `target` if there are several
+  /// losses (Loss::others).
   NamedTensors targets = {};
   /// A weight >= 0 for each row [N]; undefined: all 1. Needs Loss::sample_weight.
   Tensor sample_weight = {};

@@ -34,7 +34,7 @@ struct FileLayout {
   bool target_is_text = false;            ///< CSV: labels are strings
   std::string sample_weight = {};         ///< name of the column or array; empty: none
   std::vector<std::string> ignored = {};  ///< columns (or arrays) to leave out
-  /// With several losses (Loss::others), instead of `target` and `target_is_text`.
+  /// Target columns; replaces `target` and `target_is_text` with several losses (Loss::others).
   std::vector<TargetColumn> targets = {};
 };
 
@@ -80,12 +80,12 @@ struct Shard {
   std::function<std::shared_ptr<DataSource>()> open = {};
   /// Number of rows of the file; nullopt: the file is opened once to count them.
   std::optional<std::int64_t> rows = {};
-  /// Rows of each of its DataSource::pieces(). Empty: it is opened once to find out, unless there
+  /// Rows of each of its DataSource::pieces(). Empty: it is opened once to count, unless there
   /// are so many shards that each is a piece.
   std::vector<std::int64_t> piece_rows = {};
   std::int64_t piece_bytes = 0;  ///< Piece::bytes of the largest one
 };
-/// From so many shards on, each of them is one piece.
+/// Minimum number of shards for which each shard is one piece.
 inline constexpr std::int64_t kShardsAsPieces = 64;
 
 /// The rows of all shards, of any sizes. A pass opens one at a time, in an order that is a function

@@ -120,7 +120,8 @@ class ForwardBackward {
 
   /// The graph of forward passes. Inputs: the model's, then the weights, then running statistics.
   Model inference_graph(const WriteOptions& options = {}) const;
-  /// In training mode, with saved values and then new running statistics as further outputs.
+  /// The forward graph in training mode; saved values, then new running statistics are further
+  /// outputs.
   Model forward_graph(const WriteOptions& options = {}) const;
   /// Inputs: "<output>_grad", then the inputs and weights of the forward graph that it needs, then
   /// the outputs that it needs, under their names there. Outputs: "<name>_grad".

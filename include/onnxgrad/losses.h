@@ -141,7 +141,7 @@ struct Loss {
   bool weigh_places = false;
   Reduction reduction = Reduction::kMean;
   std::vector<Penalty> penalties = {};
-  /// With `others`, the factor of this loss in the sum.
+  /// Factor of this loss in the sum with `others`.
   double factor = 1;
   /// Losses on further outputs, each with its own target and factor; sample weights,
   /// reduction and penalties are those of the first.

@@ -93,8 +93,8 @@ class Model {
   static Model load(const std::string& path, const LoadOptions& options = {});
   /// Loads a serialized ModelProto. `bytes` is kept, not copied, when moved in.
   static Model from_bytes(std::string bytes, const LoadOptions& options = {});
-  /// From ONNX's text syntax ("agraph (float[N, 2] x) => (float[N, 1] y) { ... }" with its header).
-  /// Throws: ModelError.
+  /// Parses ONNX's text syntax ("agraph (float[N, 2] x) => (float[N, 1] y) { ... }" with its
+  /// header). Throws: ModelError.
   static Model from_text(std::string_view text);
 
   /// Writes the file atomically: temporary name, flush, rename. Above 2 GiB, tensors go to a new

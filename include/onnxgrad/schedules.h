@@ -110,7 +110,7 @@ struct ScheduleSequence {
   std::vector<Schedule> parts;  // no initializer: Clang would need the complete Schedule here
 };
 
-/// All at once: the rate of each part is the r of the next. torch: ChainedScheduler.
+/// A product of schedules: the rate of each part is the r of the next. torch: ChainedScheduler.
 struct ScheduleProduct {
   std::vector<Schedule> parts;  // no initializer: Clang would need the complete Schedule here
 };

@@ -147,11 +147,11 @@ struct FitOptions {
   std::int64_t max_steps = 0;
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
-  /// For kRaise and kStop: takes a new snapshot after this many steps, so that fewer are
-  /// repeated. 0: only when an epoch, or a block of a DataSource, begins.
+  /// Steps between two snapshots for kRaise and kStop, so that fewer steps are repeated. 0: only
+  /// when an epoch, or a block of a DataSource, begins.
   std::int64_t snapshot_every_steps = 0;
   bool allow_nan = false;  ///< allow NaN and infinity in inputs
-  /// With a DataSource: the maximum size of the two blocks together that rows are collected in.
+  /// Maximum size of the two blocks together that rows of a DataSource are collected in.
   std::int64_t buffer_bytes = std::int64_t{64} << 20;
   /// Learning rates, starting from the session's, which is restored after the fit. If the
   /// lengths in it depend on the number of steps, and a DataSource does not know its number of
@@ -159,28 +159,29 @@ struct FitOptions {
   std::optional<Schedule> schedule = {};
   /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};
-  /// Most epochs that the History keeps; 0: all. Of a longer fit() it has every second, fourth,
-  /// eighth, ... epoch, and always the first, the best and the newest one. This also bounds the
-  /// history in a checkpoint.
+  /// Maximum number of epochs that the History keeps; 0: all. A longer fit() keeps every second,
+  /// fourth, eighth, ... epoch, and always the first, the best and the newest one. This also bounds
+  /// the history in a checkpoint.
   std::int64_t max_history = std::int64_t{1} << 16;
   bool keep_step_losses = false;  ///< in History::step_losses: 8 bytes for each step
-  /// At the end of each epoch; true stops. Exceptions leave fit() with the session usable.
+  /// Called at the end of each epoch; true stops. Exceptions leave fit() with the session usable.
   std::function<bool(const EpochLog&)> on_epoch_end = {};
-  /// After every `every_n_steps` steps; true stops.
+  /// Called after every `every_n_steps` steps; true stops.
   std::function<bool(const StepLog&)> on_step_end = {};
   std::int64_t every_n_steps = 0;  ///< 0: never
-  /// After Trainer::interrupt(), in the thread of fit() and outside a step; true stops.
+  /// Called after Trainer::interrupt(), in the thread of fit() and outside a step; true stops.
   /// Exceptions leave fit().
   std::function<bool()> on_interrupt = {};
-  /// One is also written when fit() ends, including by an exception or stop(), unless a kernel
-  /// failed within a step. If one cannot be written, training continues and the History reports it.
+  /// A checkpoint is also written when fit() ends, including by an exception or stop(), unless a
+  /// kernel failed within a step. If one cannot be written, training continues and the History
+  /// reports it.
   std::optional<CheckpointOptions> checkpoint = {};
   /// Continues from this checkpoint of a fit(), or from the newest complete one in this folder, bit
   /// for bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: starts
   /// from scratch.
   std::string resume = {};
   bool resume_if_any = false;  ///< start from scratch if there is no folder or no checkpoint in it
-  /// After each checkpoint, and for each file that was skipped when resuming.
+  /// Called after each checkpoint, and for each file that was skipped when resuming.
   std::function<void(const CheckpointLog&)> on_checkpoint = {};
 };
 

@@ -15,7 +15,7 @@
 
 namespace onnxgrad::api {
 
-/// For other runtimes, with our name as producer.
+/// Writes a model for other runtimes, with our name as producer.
 Model write_graph(ir::Model model, const WriteOptions& options);
 
 /// Names of the outputs to differentiate and of the values to differentiate by; see

@@ -25,11 +25,12 @@ class Widening {
   Widening(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Activity& activity)
       : g_(g), registry_(registry), activity_(activity) {}
 
-  /// Replaces the halves among the inputs and outputs of `copy`, which is in no graph. Not for
-  /// nodes with subgraphs, whose rules call for more sweeps. Elements of sequences are not halves
-  /// in gradients only: rules of such nodes read no elements.
+  /// Widens the 16-bit inputs and outputs of `copy`, which is in no graph. Not for nodes with
+  /// subgraphs, whose rules call for more sweeps. Elements of sequences have 16 bits outside of
+  /// gradients only: rules of such nodes read no elements.
   void widen(ir::Node& copy);
-  /// At the end: removes Casts that nothing reads. Shapes are taken of the halves themselves.
+  /// Removes Casts that nothing reads, at the end. Shapes are taken of the 16-bit values
+  /// themselves.
   void drop_unread(const std::vector<ir::Value*>& results);
 
  private:

@@ -29,7 +29,7 @@ std::string quote_list(std::span<const std::string> names, std::size_t limit = 8
 
 }  // namespace onnxgrad::base
 
-/// For our own invariants only: user errors throw one of the other classes.
+/// Checks an invariant of our own; user errors throw one of the other classes.
 #define ONNXGRAD_ASSERT(condition) \
   ((condition) ? void() : ::onnxgrad::base::assertion_failed(#condition, __FILE__, __LINE__))
 

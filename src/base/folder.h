@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// For programs that keep files in a folder of their own, besides write_atomically of
-// base/files.h. All functions throw onnxgrad::Error naming the path and the system's reason.
+// Operations on a folder of the program's own files, besides write_atomically of base/files.h. All
+// functions throw onnxgrad::Error naming the path and the system's reason.
 
 namespace onnxgrad::base {
 

@@ -5,8 +5,8 @@
 
 namespace onnxgrad::base {
 
-/// For loops over the nodes or bytes of a model. Costs a few nanoseconds. Throws: Interrupted, if
-/// the innermost InterruptScope of this thread wants to stop.
+/// Call this in loops over the nodes or bytes of a model: a few nanoseconds. Throws: Interrupted,
+/// if the innermost InterruptScope of this thread wants to stop.
 void poll_interrupt();
 
 }  // namespace onnxgrad::base

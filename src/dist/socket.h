@@ -43,10 +43,11 @@ class Socket {
   /// Reads bytes that have arrived, without waiting. Returns their number, 0 if there are none yet;
   /// nullopt if no more will come.
   std::optional<std::size_t> read_some(std::span<std::byte> bytes) const;
-  /// All bytes; false if they do not come, or cannot be sent, before the deadline.
+  /// Read or write all bytes; false if that is not done before the deadline.
   bool read_all(std::span<std::byte> bytes, Deadline deadline) const;
   bool write_all(std::span<const std::byte> bytes, Deadline deadline) const;
-  /// For messages: at once, without blocking, closed when the process starts another program.
+  /// Prepares the socket for messages: no delay, non-blocking, closed when the process starts
+  /// another program.
   void prepare() const;
 
  private:

@@ -28,7 +28,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// For messages and reports: "threads", "Open MPI v4.1.4".
+  /// Name in messages and reports: "threads", "Open MPI v4.1.4".
   virtual std::string name() const = 0;
   /// Name of the machine of this rank.
   virtual std::string host() const = 0;

@@ -124,7 +124,7 @@ class GraphBuilder {
   Value* sum_to(Value* x, Value* like);
 
  protected:
-  /// For a function's body: it has no types, no initializers and calls no function.
+  /// Builds a function's body, which has no types, no initializers and calls no function.
   explicit GraphBuilder(Graph& body) : graph_(&body) {}
 
  private:

@@ -44,7 +44,7 @@ struct Value {
   bool has_value_info = false;  ///< the file declares its type: written back
   std::string doc_string = {};
   Metadata metadata = {};
-  /// For weights that are not an initializer of this name in the file; see WeightOrigin.
+  /// Origin of a weight that is not an initializer of this name in the file; see WeightOrigin.
   std::shared_ptr<const WeightOrigin> origin = {};
 
   bool is_initializer() const { return initializer.is_defined(); }
@@ -134,7 +134,7 @@ class Graph {
   std::vector<Value*> outputs;
   /// Initializers in file order, those of inputs included.
   std::vector<Value*> initializers;
-  /// In topological order. Passes may reorder and erase; memory is freed with the graph.
+  /// Nodes in topological order. Passes may reorder and erase; memory is freed with the graph.
   std::vector<Node*> nodes;
 
   Graph* parent() const { return parent_; }
@@ -202,7 +202,7 @@ struct Function {
   Metadata metadata = {};
 };
 
-/// In a training step: graph input `input` gets the value of `output` after each step.
+/// A state of a training step: graph input `input` gets the value of `output` after each step.
 struct StateBinding {
   Value* input = nullptr;
   Value* output = nullptr;

@@ -27,7 +27,8 @@ struct WeightOrigin {
   std::vector<float> factor = {};
   /// "domain:name:overload" of the function; empty: the main graph.
   std::string function = {};
-  /// From there inwards: (first output of the node, attribute that holds the subgraph).
+  /// Path to the subgraph, outermost first: (first output of the node, attribute with the
+  /// subgraph).
   std::vector<std::pair<std::string, std::string>> path = {};
 };
 

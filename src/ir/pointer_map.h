@@ -35,7 +35,7 @@ class PointerMap {
     entry.key = key;
     return entry.value;
   }
-  /// In an order that differs from run to run.
+  /// Visits all entries, in an order that differs from run to run.
   template <class Visit>
   void for_each(const Visit& visit) {
     for (Entry& entry : entries_) {

@@ -18,7 +18,7 @@ Replacement scatter_nd_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement range_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement slice_9_computed(ir::Node& node, ir::GraphBuilder& g);
 Replacement cumsum_10(ir::Node& node, ir::GraphBuilder& g);
-/// Before 14.
+/// Trilu, which does not exist before 14.
 Replacement trilu_13(ir::Node& node, ir::GraphBuilder& g);
 
 }  // namespace onnxgrad::onnx_io

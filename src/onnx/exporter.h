@@ -9,7 +9,7 @@
 #include "ir/graph.h"
 #include "onnx/wire.h"
 
-// From a graph to a serialized ModelProto.
+// Serialization of a graph as a ModelProto.
 
 namespace onnxgrad::onnx_io {
 

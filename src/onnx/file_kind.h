@@ -13,7 +13,7 @@ struct FileKind {
   std::string hint;
 };
 
-/// By its first bytes. Only for files that are not ONNX models; nullopt: not recognised.
+/// Recognises a file that is not an ONNX model by its first bytes; nullopt: not recognised.
 std::optional<FileKind> kind_of_file(std::string_view bytes);
 
 }  // namespace onnxgrad::onnx_io

@@ -12,7 +12,7 @@
 #include "ir/graph.h"
 #include "onnx/tensor_message.h"
 
-// From a serialized ModelProto to a graph, with every check that needs names: the result
+// Conversion of a serialized ModelProto to a graph, with every check that needs names: the result
 // has unique, defined values in topological order and well-formed attributes.
 
 namespace onnxgrad::onnx_io {

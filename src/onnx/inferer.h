@@ -26,7 +26,7 @@ class Inferer final : public ir::TypeInferer {
   Inferer(const ir::Model& model, std::int64_t opset) : model_(model), opset_(opset) {}
 
   void infer(ir::Node& node) const override { infer_at(node, opset_, 0); }
-  /// Only check_call(), for nodes that are rewritten before their types are inferred; does nothing
+  /// Runs check_call() on a node that is rewritten before its types are inferred; does nothing
   /// for operators that ONNX does not have. Throws: ModelError naming the node.
   void check(const ir::Node& node) const;
 

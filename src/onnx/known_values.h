@@ -24,7 +24,7 @@ class KnownValues {
   /// The elements of a rank-0 or rank-1 integer value; nullptr if nothing is known about them.
   const onnx::TensorShapeProto* elements(const ir::Value& value);
 
-  /// All elements of such a value, if each is a number; else undefined.
+  /// All elements of a rank-0 or rank-1 integer value, if each is a number; else undefined.
   Tensor integers(const ir::Value& value);
 
   /// The value as a tensor, if it is completely known and small.

@@ -42,7 +42,7 @@ struct FileModel {
 FileModel load_file(const std::string& path, const LoadOptions& options = {});
 FileModel load_bytes(std::string bytes, const LoadOptions& options = {},
                      const std::string& path = "");
-/// From ONNX's text syntax (tests). Throws: ModelError.
+/// Parses ONNX's text syntax (for tests). Throws: ModelError.
 FileModel load_text(std::string_view text);
 
 /// The serialized ModelProto. Throws: ModelError (more than 2 GiB).
@@ -77,11 +77,12 @@ ir::Model to_internal(const FileModel& file, const opdef::OpRegistry& registry,
 /// of the function are then replaced by; nullopt: there is none.
 using OlderBodyFn = std::optional<ir::Function> (*)(const ir::Node& call, std::int64_t opset);
 
-/// For other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as operators allow) and the
-/// IR version of its time, at most 10; with `inline_functions` no local functions remain. `model`
-/// may be of any opset. Newer operators are expanded to their bodies; those that stock
-/// onnxruntime does not run (in float64, or in the version of that opset) are rewritten.
-/// `older_body`: see OlderBodyFn. Throws: ModelError naming a node that this opset cannot express.
+/// Converts a model for other runtimes: ai.onnx opset `opset` (17 to 26; 9 to 16 as far as
+/// operators allow) and the IR version of its time, at most 10; with `inline_functions` no local
+/// functions remain. `model` may be of any opset. Newer operators are expanded to their bodies;
+/// those that stock onnxruntime does not run (in float64, or in the version of that opset) are
+/// rewritten. `older_body`: see OlderBodyFn. Throws: ModelError naming a node that this opset
+/// cannot express.
 ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions,
                           OlderBodyFn older_body = nullptr);
 

@@ -37,9 +37,9 @@ struct TrainingInfo {
 /// Whether the file has training information.
 bool has_training_info(const FileModel& file);
 
-/// All of them, in order; file.bytes must be there. Throws: ModelError naming the place: graphs
-/// that do not continue the model's, initialization with inputs, bindings of unknown initializers
-/// or outputs, initializers that are bound twice, or that nothing updates.
+/// Reads all TrainingInfoProtos, in order; file.bytes must be there. Throws: ModelError naming the
+/// place: graphs that do not continue the model's, initialization with inputs, bindings of unknown
+/// initializers or outputs, initializers that are bound twice, or that nothing updates.
 std::vector<TrainingInfo> read_training_info(const FileModel& file);
 
 /// The place of an initializer of algorithm `index`, for WeightOrigin::function and FileIndex.

@@ -34,8 +34,8 @@ struct Collective {
   bool is_for_others = false;
   bool as_bfloat16 = false;  ///< float32 travels as bfloat16; sums are taken in float32
   std::int64_t rank = 0;     ///< this worker
-  /// Not of AllReduce: how many elements each x has, and which of them, one after another, each
-  /// worker owns: [bounds[r], bounds[r + 1]).
+  /// Numbers of elements of each x, and bounds of the elements, one x after another, that worker r
+  /// owns: [bounds[r], bounds[r + 1]). Empty for AllReduce.
   std::vector<std::int64_t> sizes = {};
   std::vector<std::int64_t> bounds = {};
 
@@ -50,19 +50,19 @@ struct Collective {
   static Collective read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
 };
-/// By Kind.
+/// Operator types by Collective::Kind.
 inline constexpr std::string_view kCollectives[] = {"AllReduce", "ReduceScatter", "AllGather"};
 
-/// In plans, `StartExchange` (when?, x...) -> uint8 [size], a buffer of values of one type, of
-/// which the collective is begun; of AllGather (when?, part..., w... if there is a `when`).
-/// `FinishExchange` (when?, buffer) -> the results.
+/// Exchange of a collective in a plan: `StartExchange` (when?, x...) -> uint8 [size], a buffer of
+/// values of one type, of which the collective is begun; of AllGather (when?, part..., w... if
+/// there is a `when`). `FinishExchange` (when?, buffer) -> the results.
 struct Exchange {
   Collective collective = {};
   /// Offsets of the inputs and of the results in the buffer, in bytes; -1: not in it. Increasing
   /// for the x, the parts and the results.
   std::vector<std::int64_t> sent = {};
   std::vector<std::int64_t> received = {};
-  /// Elements of the buffer that each worker owns, one after another; of AllReduce: empty.
+  /// Number of elements of the buffer that each worker owns, in order; empty for AllReduce.
   std::vector<std::int64_t> owned = {};
   DataType dtype = DataType::kFloat32;
 

@@ -38,10 +38,10 @@ struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: not read
-  /// For each input, its value if known at plan time, else nullptr.
+  /// Value of each input if known at plan time, else nullptr.
   std::vector<const Tensor*> constants;
   int threads = 1;
-  /// For nodes with subgraphs; nullptr where no body can be compiled.
+  /// Compiler of the node's subgraphs; nullptr where no body can be compiled.
   const BodyCompiler* bodies = nullptr;
   /// Whether the kernel may keep constants in a form of its own (PreparedKernel::kept_bytes).
   bool keeps_constants = false;
@@ -116,8 +116,8 @@ struct DynamicCall {
   /// Runs one of the node's subgraphs on these formal inputs; captured values are bound already.
   std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)>
       run_subgraph;
-  /// For nodes with subgraphs, where bodies can be compiled, else nullptr: the node in its closed
-  /// form (see BodyCompiler), and the values of the inputs that it has besides those of `node`.
+  /// The node in its closed form (see BodyCompiler), and the values of the inputs that it has
+  /// besides those of `node`; nullptr unless it has subgraphs that can be compiled.
   const ir::Node* closed = nullptr;
   std::vector<Tensor> captured = {};
   const BodyCompiler* bodies = nullptr;

@@ -75,7 +75,7 @@ enum class Passage : std::uint8_t {
 class VjpContext {
  public:
   virtual ~VjpContext() = default;
-  /// With complete attributes.
+  /// The node, with complete attributes.
   virtual const Node& node() const = 0;
   std::size_t num_inputs() const { return node().inputs.size(); }
   Value* input(std::size_t i) const { return node().input(i); }
@@ -86,9 +86,9 @@ class VjpContext {
   virtual bool needs(std::size_t i) const = 0;
   /// Output i of the primal, added to the node if it was absent (the indices of MaxPool).
   virtual Value* require_output(std::size_t i) = 0;
-  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of `outputs`, values of
-  /// `body`, to g.graph(); see autodiff::add_vjp. The new nodes read values of `body` as if they
-  /// were part of it; carry() replaces these.
+  /// Appends, for the rule of a node with subgraphs, the vector-Jacobian product of `outputs`,
+  /// values of `body`, to g.graph(); see autodiff::add_vjp. The new nodes read values of `body` as
+  /// if they were part of it; carry() replaces these.
   virtual std::vector<Value*> differentiate(GraphBuilder& g, ir::Graph& body,
                                             std::span<Value* const> outputs,
                                             std::span<Value* const> seeds,
@@ -168,14 +168,14 @@ struct OpDef {
   Passage passage = Passage::kNone;
   /// Nodes whose types or attributes imply that input 0 is returned unchanged are dropped.
   bool (*is_identity)(const Node& node) = nullptr;
-  /// Not folded, not merged with an equal node; its draws come from the plan's random streams.
+  /// Draws from the plan's random streams; the node is not folded and not merged with an equal one.
   bool is_random = false;
   /// The gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
   bool zero_gradient = false;
   /// Inputs that are parameters of a layer, trained by default (MatMul: 0, 1; Conv: 1, 2). An Add
   /// whose other operand is such a node's output marks its constant too.
   std::vector<int> weight_inputs = {};
-  /// For operators that behave differently in training and inference.
+  /// Switches an operator to training mode, if it behaves differently there.
   SwitchOnFn switch_on_training = nullptr;
 
   /// Output 0 has the bytes of input 0, possibly with a different shape.

@@ -54,7 +54,7 @@ struct AttentionMatch {
   ir::Node* dkt = nullptr;
   ir::Node* dv = nullptr;
 
-  /// All of it: nothing outside reads what they compute, but for y and the gradients.
+  /// All nodes of the attention: nothing outside reads their results, except y and the gradients.
   std::unordered_set<const ir::Node*> nodes = {};
 };
 

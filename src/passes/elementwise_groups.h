@@ -33,7 +33,7 @@ struct ElementwiseGroup {
   std::vector<ir::Node*>& members(Role role) {
     return role == Role::kMain ? main : role == Role::kReduce ? reductions : post;
   }
-  /// For a non-empty group.
+  /// Any member of a non-empty group.
   const ir::Node* any_member() const { return main.empty() ? reductions.front() : main.front(); }
   /// Calls visit(node, role) for all members.
   template <class Visit>

@@ -26,7 +26,7 @@ class AxisView {
   using Axis = std::vector<Part>;
 
   AxisView() = default;
-  /// All of a dense tensor.
+  /// A view of a whole dense tensor.
   explicit AxisView(std::span<const std::int64_t> dims);
   bool operator==(const AxisView&) const = default;
 
@@ -63,8 +63,8 @@ struct ValueView {
 /// The ways to read `value` in place, from the tensor farthest back to `value` itself.
 std::vector<ValueView> views_of(ir::Value* value);
 
-/// For a node that returns all elements of input 0, each once: its input as a view of what `output`
-/// is a view of. nullopt for any other node.
+/// The input of a node as a view of `output`, if the node returns all elements of input 0, each
+/// once; is a view of. nullopt for any other node.
 std::optional<AxisView> undo(const ir::Node& node, const AxisView& output);
 
 /// True for Reshape, Flatten, Squeeze and Unsqueeze of ai.onnx.

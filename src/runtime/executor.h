@@ -54,8 +54,8 @@ struct ExecutorOptions {
   /// shapes) each.
   std::size_t max_cached_plans = 64;
   bool fuse = true;  ///< false: one kernel per node, for debugging
-  /// For an executor that is only run by run_keeping() or run_owning(): the block of memory,
-  /// numbered from 0, that each of outputs() is computed into.
+  /// Block of memory, numbered from 0, that each of outputs() is computed into; for an executor
+  /// that is only run by run_keeping() or run_owning().
   std::vector<std::size_t> output_blocks = {};
   /// Inputs by number whose values plans may be compiled for: small integers that determine shapes.
   std::vector<std::size_t> shape_inputs = {};

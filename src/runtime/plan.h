@@ -99,7 +99,7 @@ struct GraphBinding {
   std::unordered_map<const ir::Value*, std::size_t> states;
   std::unordered_map<const ir::Value*, std::size_t> feeds;
   std::vector<StateUpdate> updates;
-  /// For each output of the graph: the block that it is written to; the others are in the arena.
+  /// Block that each output of the graph is written to; other values are in the arena.
   std::vector<std::size_t> output_blocks = {};
   /// A run that throws leaves all states as they were.
   bool keeps_state_if_thrown = false;

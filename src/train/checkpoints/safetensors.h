@@ -41,7 +41,7 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  /// In the order of their bytes.
+  /// Entries in the order of their bytes.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   /// The eight bytes of the length and the header, as in the file.
   const std::string& head() const { return head_; }

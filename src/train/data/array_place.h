@@ -30,11 +30,11 @@ struct ArrayPlace {
   Place where() const;
 };
 
-/// For an input, the target on `output` ("" for the only one), and the sample weights.
+/// Places in an input, in the target on `output` ("" for the only one), and in the sample weights.
 ArrayPlace input_place(const Dataset& data, const std::string& name, const std::string& part);
 ArrayPlace target_place(const Dataset& data, const std::string& output, const std::string& part);
 ArrayPlace weight_place(const Dataset& data, const std::string& part);
-/// For a target only.
+/// A place in a target that is given alone.
 ArrayPlace target_place();
 
 }  // namespace onnxgrad::train

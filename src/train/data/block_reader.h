@@ -92,13 +92,13 @@ class BlockReader {
   BlockOptions options_;
   std::shared_ptr<base::MemoryBudget> budget_;
 
-  // For the reading thread.
+  // State of the reading thread.
   std::vector<std::unique_ptr<Block>> blocks_;
   Block* filling_ = nullptr;
   std::int64_t capacity_ = 0;      // rows of a block
   std::uint32_t blocks_done_ = 0;  // blocks of this pass
 
-  // For both, guarded by mutex_.
+  // State of both threads, guarded by mutex_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Block*> free_;

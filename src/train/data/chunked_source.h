@@ -23,13 +23,14 @@ class ChunkedSource : public DataSource {
   std::unique_ptr<DataSource> open_pieces(const std::vector<std::int64_t>& numbers) const final;
 
  protected:
-  /// After construction of the derived class. `any_order`: read_chunk may be called in any order.
+  /// Sets the size, after construction of the derived class. `any_order`: read_chunk may be called
+  /// in any order.
   void set_size(std::int64_t rows, std::int64_t chunks, bool any_order);
   virtual Dataset read_chunk(std::int64_t chunk) = 0;
   /// The number of its first row; rows of chunks are consecutive.
   virtual std::int64_t first_row_of(std::int64_t chunk) const = 0;
   virtual std::int64_t bytes_of(std::int64_t chunk) const = 0;
-  /// Another reader of the same file, which shares what is known of it; only if chunks can be read
+  /// Another reader of the same file, which shares its metadata; only if chunks can be read
   /// in any order.
   virtual std::unique_ptr<ChunkedSource> make_copy() const = 0;
 

@@ -33,7 +33,7 @@ struct Column {
 struct RowRange {
   std::int64_t begin = 0;  ///< position of the first row among the available rows
   std::int64_t first = 0;  ///< number of the first row; the others follow
-  /// If rows were left out: all numbers, of which the range has those from `first` on.
+  /// All row numbers, if rows were left out; the range has those from `first` on.
   std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
 };
 
@@ -80,7 +80,7 @@ PreparedData prepare_data(const DataSchema& schema, std::span<const runtime::Por
 /// Throws: DataError (an input without rows differs from chunk to chunk).
 void check_constant(const Column& column, const Column& other);
 
-/// Only the first row of these inputs of the model. Throws: DataError.
+/// The first row of these inputs of the model. Throws: DataError.
 std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const runtime::Port> ports,
                                      const Dataset& data);
 

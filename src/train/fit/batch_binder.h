@@ -69,7 +69,8 @@ class BatchBinder {
   bool is_filled(std::int64_t rows) const { return rows < step_.fixed_rows(); }
   /// Whether rows of such a block are copied to be bound.
   bool needs_staging(const RowBlock& block, bool drop_last) const;
-  /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
+  /// Sets and returns this worker's rows of a batch; without any, the first row, which does not
+  /// count.
   static RowSlice take_slice(StepRunner& step, std::int64_t rows);
   std::int64_t own_rows(std::int64_t rows) const;
   static bool fits(const Plan& plan, const PreparedData& data, std::int64_t rows);

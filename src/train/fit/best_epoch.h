@@ -12,7 +12,7 @@ namespace onnxgrad::train {
 /// Tracks the best epoch, its weights if requested by the options, and early stopping.
 class BestEpoch {
  public:
-  /// All outlive this.
+  /// The arguments outlive this.
   BestEpoch(const FitOptions& options, StepRunner& step, History& history);
 
   /// An epoch with the monitored number: sets EpochLog::is_best.
@@ -26,8 +26,8 @@ class BestEpoch {
   bool is_unsaved() const { return is_unsaved_; }
   void mark_saved() { is_unsaved_ = false; }
   void add_to(Checkpoint& checkpoint) const;
-  /// In two parts, so that nothing is changed if something is missing. `has_best`: there was a
-  /// best epoch. Throws: CheckpointError.
+  /// Restore from a checkpoint, in two parts, so that nothing is changed if something is missing.
+  /// `has_best`: there was a best epoch. Throws: CheckpointError.
   void take_weights(const Checkpoint& checkpoint, bool has_best);
   void take_numbers(const Checkpoint& checkpoint);
 

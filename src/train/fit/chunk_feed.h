@@ -18,7 +18,7 @@ namespace onnxgrad::train {
 /// Plans are compiled when a batch of a new shape arrives.
 class ChunkFeed final : public BatchFeed {
  public:
-  /// All except `stop` outlive this; the batch size is set in `options`.
+  /// The arguments except `stop` outlive this; the batch size is set in `options`.
   /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
   /// Throws: DataError (options that need all rows at once, or more passes than are possible).
   ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options, StopFlag& stop);

@@ -27,7 +27,7 @@ class ClassWeigher {
   void count(const Tensor& target);
   /// Adds up what several workers have counted.
   void put_together(const Workers& workers);
-  /// From the counts: N / (number of classes * number of labels of the class).
+  /// Sets the weights from the counts: N / (number of classes * number of labels of the class).
   void settle();
 
   /// Gives `data` its own sample weights. Thread-safe after settle().

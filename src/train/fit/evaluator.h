@@ -41,7 +41,7 @@ class Evaluator {
     add(data, batch_size);
     return result();
   }
-  /// From now on each worker adds its own rows only, all of which it evaluates.
+  /// Makes each worker add its own rows only, all of which it evaluates.
   void take_own_rows() { has_own_rows_ = true; }
   /// A whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError (no
   /// rows), what the reader throws.

@@ -44,10 +44,11 @@ class FitCheckpoints {
   std::int64_t steps_before_due() const {
     return steps_ > 0 ? steps_ - 1 - fit_.progress.step % steps_ : kNever;
   }
-  /// At the end of an epoch, after the callbacks, which may have changed the learning rate.
+  /// Called at the end of an epoch, after the callbacks, which may have changed the learning rate.
   void end_epoch(const EpochLog& log);
   void save();
-  /// When training ends, however it ends. A step that failed midway may have changed the state.
+  /// Called when training ends, however it ends. A step that failed midway may have changed the
+  /// state.
   void end_fit();
 
  private:

@@ -41,7 +41,7 @@ class FileTraining {
   /// algorithms. Each has the WeightOrigin of its place in the file. Without learning_rate() there
   /// is no such input.
   StepGraph build(bool skip_non_finite) const;
-  /// All states that are initializers of working().
+  /// The states that are initializers of working().
   std::vector<WeightInfo> evaluated_states() const;
 
  private:

@@ -15,8 +15,8 @@
 #include "train/graphs/outputs.h"
 #include "train/weights/weights.h"
 
-// From a model to two graphs: one that computes the outputs and saves what their gradients need,
-// and one that computes the gradients from that. Nothing here runs anything.
+// Splits a training step into two graphs: one that computes the outputs and saves what their
+// gradients need, and one that computes the gradients from that. Nothing here runs anything.
 
 namespace onnxgrad::train {
 

@@ -27,7 +27,7 @@ class StepOfWorker final : public UpdateOfWorkers {
     if (!workers_) return;
     mark_rows_of_draws(draft.graph(), registry);
     inputs_ = add_worker_inputs(draft.graph());
-    // After the data and the learning rate, see bind_inputs().
+    // Moves the inputs behind the data and the learning rate, see bind_inputs().
     for (const ir::Value* input : {inputs_.weight, inputs_.signal}) {
       std::erase(draft.graph().inputs, input);
     }
@@ -75,14 +75,14 @@ class StepOfWorker final : public UpdateOfWorkers {
     ir::Value* is_positive = g.greater(sums[2], g.scalar_like(sums[2], 0));
     return g.div(sums[0], g.where(is_positive, sums[2], g.scalar_like(sums[2], 1)));
   }
-  /// For the update, of what this worker's rows contribute; those that are accumulated first are
-  /// added up later.
+  /// Sums over the workers, for the update, of gradients from each worker's rows; gradients that
+  /// are accumulated first are added up later.
   std::vector<ir::Value*> sums_for_update(const std::vector<ir::Value*>& gradients,
                                           std::span<ir::Value* const> weights) {
     if (!workers_ || workers_->updates_alone || options_.update.accumulate > 1) return gradients;
     return add_up(gradients, weights, nullptr);
   }
-  /// For further outputs. `for_update`: what sums_for_update() has returned.
+  /// Sums over the workers for further outputs. `for_update`: the result of sums_for_update().
   std::vector<ir::Value*> sums_to_report(const std::vector<ir::Value*>& gradients,
                                          const std::vector<ir::Value*>& for_update) const {
     const bool is_needed =
@@ -120,7 +120,7 @@ class StepOfWorker final : public UpdateOfWorkers {
     if (!workers_->shares_update) return {parts.begin(), parts.end()};
     return gather_from_owners(draft_.g(), weights, parts, shared_, *workers_, when);
   }
-  /// For UpdateInputs.
+  /// The workers' part of an update, for UpdateInputs; nullptr: none.
   UpdateOfWorkers* update() { return workers_ && !workers_->updates_alone ? this : nullptr; }
   void add_ports(StepGraph& step) const {
     if (!workers_) return;

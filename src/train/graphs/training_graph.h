@@ -19,7 +19,7 @@
 #include "train/tools/collectives.h"
 #include "train/weights/weights.h"
 
-// From a model to the graphs that training runs. Each function takes a working copy (internal
+// Builders of the graphs that training runs. Each function takes a working copy (internal
 // opset, types inferred) and returns a new model; nothing here runs anything.
 
 namespace onnxgrad::train {
@@ -60,7 +60,7 @@ struct StepGraphOptions {
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
-  /// For the history of the training: see StepPorts.
+  /// Whether the step computes these for the history: see StepPorts.
   bool target_losses = false;
   bool gradient_norm = false;
   bool evaluation_only = false;  ///< the loss alone: no gradient, no update, no state
@@ -124,12 +124,12 @@ struct StepGraph {
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
                      const Optimizer& optimizer, const StepGraphOptions& options);
 
-/// Only the loss, for data that is not trained on. Inputs: as for the step, then the trained
-/// weights by name, as plain inputs.
+/// Outputs of the evaluation graph, which computes only the loss. Inputs: as for the step, then the
+/// trained weights by name, as plain inputs.
 struct EvaluationPorts {
   std::size_t numerator = 0;
   std::size_t denominator = 0;
-  /// For classifiers: the (weighted) number of right rows, and of all rows that count.
+  /// The (weighted) numbers of right rows and of all rows that count, for classifiers.
   std::optional<std::size_t> correct = {};
   std::optional<std::size_t> counted = {};
   std::optional<std::size_t> scores = {};  ///< scores of the first loss, if requested

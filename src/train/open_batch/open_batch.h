@@ -31,8 +31,8 @@ struct BatchEdit {
   std::int64_t factor = 0;   ///< the entry becomes rows * factor; 0: `number`
   std::int64_t number = 0;   ///< see factor
   bool has_one_row = false;  ///< the constant is one row
-  /// All entries as numbers, if known: the operand becomes a constant. Of kRepeat: the dimensions
-  /// of the constant, if a row is `factor` elements of its axis.
+  /// All entries, if known: the operand becomes a constant. For kRepeat: the dimensions of the
+  /// constant, if a row is `factor` elements of its axis.
   std::vector<std::int64_t> entries = {};
 };
 
@@ -56,7 +56,7 @@ struct BatchForm {
 /// `working` computes for it. An operator that combines rows is an obstacle.
 BatchForm open_batch(const std::shared_ptr<const ir::Model>& working);
 
-/// Only whether it is a number: as open_batch(), with an obstacle.
+/// Reports a fixed batch dimension without opening it: as open_batch(), with an obstacle.
 BatchForm keep_batch(const std::shared_ptr<const ir::Model>& working);
 
 /// The graph of a file, of which `form` is the working copy, with the same changes.

@@ -49,7 +49,7 @@ class LbfgsSolver {
   Lbfgs spec_;
   std::int64_t size_;
   NamedTensors state_;
-  /// Before the last step, while it can be undone.
+  /// State before the last step, while it can be undone.
   bool can_undo_ = false;
   struct Pair {
     std::int64_t place = 0;

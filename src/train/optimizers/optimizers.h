@@ -11,7 +11,7 @@
 #include "onnxgrad/optimizers.h"
 #include "train/schedules/schedules.h"
 
-// From gradients to new weights, as nodes of the training step. train/optimizers/ has the formulas,
+// Updates of weights as nodes of the training step. train/optimizers/ has the formulas,
 // one file per family; here is what surrounds them.
 
 namespace onnxgrad::train {
@@ -75,8 +75,8 @@ std::vector<ir::StateBinding> write_optimizer(ir::GraphBuilder& g, const Optimiz
                                               const UpdateInputs& inputs,
                                               const UpdateOptions& options = {});
 
-/// By weight: whether each element is updated by itself, so that parts of the weight can be updated
-/// apart. Not if a norm of the weight, or a product with it, is needed.
+/// True, for each weight, if its elements are updated independently, so that several workers can
+/// update parts of it. False if a norm of the weight, or a product with it, is needed.
 std::vector<bool> updates_by_element(const Optimizer& optimizer, const UpdateOptions& options,
                                      std::span<ir::Value* const> weights);
 

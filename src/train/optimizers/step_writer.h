@@ -33,7 +33,7 @@ class StepWriter {
       : g_(g), learning_rate_(learning_rate), is_update_(is_update) {}
 
   ir::GraphBuilder& g() { return g_; }
-  /// Before the first use of the rate.
+  /// Replaces the learning rate, before its first use.
   void set_learning_rate(ir::Value* learning_rate) { learning_rate_ = learning_rate; }
 
   /// A scalar in the type of `like`, cast once per type.

@@ -57,7 +57,7 @@ S formula(const ExponentialDecay& spec, S r, S t, double /*length*/) {
   return r * pow(spec.factor, t);
 }
 
-/// From a to b along half a cosine, with share in [0, 1].
+/// Interpolates from a to b along half a cosine; `share` is in [0, 1].
 template <class S>
 S along_cosine(S a, S b, S share) {
   return b + (a - b) * (1.0 + cos(std::numbers::pi * share)) / 2.0;

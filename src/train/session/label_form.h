@@ -31,7 +31,7 @@ struct LabelForm {
   bool operator==(const LabelForm&) const = default;
 };
 
-/// For a loss and its others, in their order.
+/// Forms of a loss and its others, in order.
 using LabelForms = std::vector<LabelForm>;
 
 /// The first rows given to a session.

@@ -25,7 +25,7 @@ class OuterStep {
   OuterStep(runtime::Executor& executor, std::size_t num_weights, Workers& workers,
             const Options& options);
 
-  /// After each step.
+  /// Called after each step.
   void count_step() {
     if (++steps_ == options_.every) take();
   }

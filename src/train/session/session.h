@@ -51,7 +51,8 @@ class Session {
   const TrainingOptions& options() const { return options_; }
   const LossInfo& loss() const { return graph().loss; }
   const Optimizer& optimizer() const { return optimizer_; }
-  /// For the loss on `output`; empty: the first. Throws: DataError (see train/data/targets.h).
+  /// Encodes labels for the loss on `output`; empty: the first. Throws: DataError (see
+  /// train/data/targets.h).
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
   /// The schema that rows are checked against.
   DataSchema schema() const {
@@ -77,7 +78,7 @@ class Session {
   bool reads_texts() const { return texts_ != nullptr; }
   std::int64_t steps() const { return step_->steps(); }
   void set_steps(std::int64_t steps) { step_->set_steps(steps); }
-  /// For Dropout and other random operators.
+  /// Seed of Dropout and other random operators.
   std::uint64_t seed() const { return step_->seed(); }
   void set_seed(std::uint64_t seed) { step_->set_seed(seed); }
 
@@ -89,7 +90,7 @@ class Session {
   void freeze(std::span<const std::string> patterns);
   void unfreeze(std::span<const std::string> patterns);
   void use_sample_weights(const std::string& name, bool of_places = false);
-  /// From now on as with TrainingOptions::skip_non_finite.
+  /// Turns TrainingOptions::skip_non_finite on.
   void guard_updates();
   /// Whether steps also compute the norm of all gradients (StepPorts::gradient_norm).
   void log_gradient_norm(bool wanted);
@@ -114,7 +115,7 @@ class Session {
   NamedTensors read_state() const { return step_->read_state(); }
   void load_state(const NamedTensors& state) { step_->load_state(state); }
   void reset();
-  /// Only the trained weights, by their names in the working copy; copies.
+  /// Copies of the trained weights, by their names in the working copy.
   NamedTensors weights() const;
   std::string plan_summary() const { return step_->plan_summary(); }
   MemoryReport memory() const;
@@ -236,7 +237,7 @@ class FitSession {
   DataSchema schema() const { return session_.schema(); }
   const Session& session() const { return session_; }
   Workers* workers() const { return session_.workers(); }
-  /// Only of the session: see session/session_checkpoint.h.
+  /// Checkpoint of the session alone: see session/session_checkpoint.h.
   Checkpoint checkpoint(bool of_worker = false) const;
   void restore(const Checkpoint& checkpoint) const;
 

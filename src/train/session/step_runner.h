@@ -58,7 +58,7 @@ class StepRunner : public Runner {
     steps_ = steps;
     executor().cells().step = static_cast<std::uint64_t>(steps);
   }
-  /// For random operators.
+  /// Seed of random operators.
   std::uint64_t seed() const { return options_.seed; }
   void set_seed(std::uint64_t seed) { executor().cells().seed = options_.seed = seed; }
 
@@ -81,7 +81,7 @@ class StepRunner : public Runner {
   Results run_with_results(runtime::Execution& plan);
   /// Whether steps are nothing but runs of the graph, which can be a series.
   bool runs_series() const { return !lbfgs_ && !outer_ && workers_ == nullptr; }
-  /// Such steps with the loss of each; see Execution::run_series.
+  /// Runs a series of steps and returns the loss of each; see Execution::run_series.
   std::size_t run_series(runtime::Execution& plan, runtime::StepSeries series,
                          std::span<double> losses);
   /// See Execution::run_until_non_finite.
@@ -101,7 +101,7 @@ class StepRunner : public Runner {
     return scalar(plan, graph_.ports.target_losses[i]);
   }
   std::optional<double> gradient_norm(const runtime::Execution& plan) const;
-  /// Whether a step computes one of these two.
+  /// Whether a step computes target losses or the gradient norm.
   bool has_log_results() const {
     return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
   }

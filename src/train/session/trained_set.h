@@ -15,11 +15,11 @@ namespace onnxgrad::train {
 /// The choice that a step was written for, without slots of held weights.
 TrainedSet trained_set(const StepGraph& step);
 
-/// Without the trained weights of `working` that match; these are held. Throws: ModelError (a
-/// pattern that matches no trained weight, nothing left to train).
+/// Removes the trained weights of `working` that match from the set; these are held. Throws:
+/// ModelError (a pattern that matches no trained weight, nothing left to train).
 void freeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working);
 
-/// With the floating-point weights of `working` that match and are not trained.
+/// Adds the floating-point weights of `working` that match and are not trained.
 /// Throws: ModelError (a pattern that matches no such weight).
 void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::Model& working);
 

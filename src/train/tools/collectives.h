@@ -22,7 +22,7 @@ struct WorkerGraphOptions {
   bool syncs_normalization = false;  ///< BatchNormalization takes its statistics over all workers
   /// Each worker updates its own weights from the loss of its rows; only reports are added up.
   bool updates_alone = false;
-  /// This worker; only for `shares_update`.
+  /// Rank of this worker; only for `shares_update`.
   int rank = 0;
   /// Each worker updates the elements of weights that it owns, and alone has their slots.
   bool shares_update = false;
@@ -56,12 +56,12 @@ struct SharedBucket {
 /// The elements of some weights that each worker owns: about the same number from each bucket.
 struct SharedWeights {
   std::vector<SharedBucket> buckets = {};
-  /// By weight: worker r owns its elements from [r] to [r + 1]; workers + 1 numbers.
+  /// Bounds of each weight, workers + 1 numbers: worker r owns the elements from [r] to [r + 1].
   std::vector<std::vector<std::int64_t>> bounds = {};
 };
 /// Each worker's part of the sums of gradients: in a weight's shape if it is whole, of rank 1 if
-/// not, nullptr if the worker owns nothing. `is_divisible`: by weight, whether several workers may
-/// own parts of it; these begin at multiples of 16 elements.
+/// not, nullptr if the worker owns nothing. `is_divisible`: true for each weight that several
+/// workers may own parts of; these begin at multiples of 16 elements.
 std::vector<ir::Value*> send_gradients_to_owners(ir::GraphBuilder& g,
                                                  std::span<ir::Value* const> gradients,
                                                  std::span<ir::Value* const> weights,

@@ -142,10 +142,10 @@ std::string fields_text(std::span<const FieldInfo> fields, std::span<const Field
 /// structs by their address.
 class DescriptionRows {
  public:
-  /// In the order of the variant.
+  /// Descriptions in the order of the variant.
   std::vector<DescriptionInfo> infos() const;
   std::vector<std::string> names() const;
-  /// After the last row: names are sorted, and each alternative must have a row.
+  /// Ends the table: sorts the names and checks that each alternative has a row.
   void finish();
 
  protected:

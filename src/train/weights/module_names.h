@@ -18,7 +18,7 @@ struct ProgramCall {
   std::vector<std::string> parameters = {};  ///< names in the call: "enc_layers_0_fc_weight"
 };
 
-/// From the metadata; both empty without.
+/// Reads a call from the metadata; both fields are empty without.
 ProgramCall program_call(const ir::Node& node);
 
 /// The module around a node: "enc.layers.0.linear1" from the metadata or from the name

@@ -56,8 +56,8 @@ std::vector<bool> match_weights(std::span<const std::string> patterns,
                                 std::span<const Weight> weights, std::string_view what,
                                 const std::function<bool(const Weight&)>& is_parameter);
 
-/// For users. The name is that of the initializer, or the one that the import gave to numbers from
-/// elsewhere.
+/// Describes a weight for users. The name is that of the initializer, or the one that the import
+/// gave to numbers from elsewhere.
 WeightInfo weight_info(const Weight& weight);
 
 /// The weights to train: `trainable` patterns (empty: the trainable ones) without `frozen` ones.
