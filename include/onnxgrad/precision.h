@@ -21,7 +21,7 @@ enum class Precision : std::uint8_t {
 /// further products depend on, are stored in 16 bits. All else is computed in float32: element-wise
 /// work, normalizations, softmax, reductions, the loss, gradients of weights, the update. Weights,
 /// running statistics and the optimizer's state are float32, evaluation and prediction too. Only
-/// float32 values are concerned: halves of the model remain what they are, float64 too.
+/// float32 values are concerned: 16-bit and float64 values of the model are unchanged.
 struct MixedPrecision {
   Precision type = Precision::kFloat32;
   /// Names of nodes or of operators ("MatMul"), as glob patterns: these nodes, the bodies that they

@@ -93,7 +93,8 @@ class Context : public opdef::VjpContext {
   std::vector<Value*> differentiate(opdef::GraphBuilder& g, ir::Graph& body,
                                     std::span<Value* const> outputs, std::span<Value* const> seeds,
                                     std::span<Value* const> wrt) override {
-    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);  // halves have float32
+    // 16-bit values have float32 gradients.
+    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);
   }
   void carry(opdef::GraphBuilder& g, ir::Graph& body,
              const std::function<Value*(Value*)>& save) override {
@@ -301,7 +302,7 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules
 }
 
 // The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
-// they were part of it. Seeds and gradients of halves are float32.
+// they were part of it. Seeds and gradients of 16-bit values are float32.
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros, Origins* origins) {

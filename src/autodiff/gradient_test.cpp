@@ -88,7 +88,7 @@ TEST_F(GradientTest, BroadcastIsUndoneForSymbolicShapes) {
   EXPECT_GE(count("NonZero"), 1);  // M may be 1: the axes are found at run time
 }
 
-// Gradients of halves are float32 on the way and take the type of the value at the end.
+// Gradients of 16-bit values are float32 on the way and take the type of the value at the end.
 TEST_F(GradientTest, HalvesAreDifferentiatedInFloat32) {
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     Value* x = model_.graph->add_input("x", ir::Type::tensor(half, ir::SymbolicShape{4, 3}));
@@ -112,7 +112,7 @@ TEST_F(GradientTest, HalvesAreDifferentiatedInFloat32) {
   }
 }
 
-// Shapes are those of the halves: no Cast is made for them.
+// Shapes are taken of the 16-bit values: no Cast is made for them.
 TEST_F(GradientTest, NoCastIsMadeForAShape) {
   const auto like = [&](const char* name, ir::SymbolicShape shape) {
     return model_.graph->add_input(name, ir::Type::tensor(DataType::kFloat16, std::move(shape)));

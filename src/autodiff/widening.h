@@ -10,11 +10,11 @@
 
 // Gradients of float16 and bfloat16 values are float32 from one end of a sweep to the other:
 // nothing is rounded on the way, and no gradient overflows or vanishes that would not in float32.
-// Rules see such nodes in float32 too, through a Cast after each value that is stored as a half.
+// Rules see such nodes in float32 too, through a Cast after each value that is stored in 16 bits.
 
 namespace onnxgrad::autodiff {
 
-/// `gradient` of a half in float32; others are unchanged.
+/// `gradient` cast to float32 if it has 16 bits; others are unchanged.
 ir::Value* as_gradient(ir::GraphBuilder& g, ir::Value* gradient);
 /// `gradient` in the type of `value`.
 ir::Value* as_stored(ir::GraphBuilder& g, ir::Value* gradient, const ir::Value& value);

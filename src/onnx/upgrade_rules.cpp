@@ -454,7 +454,8 @@ std::optional<std::vector<Value*>> in_float32(const Node& node, GraphBuilder& g,
            value->type.kind != ir::Type::Kind::kUnknown;
   };
   if (std::ranges::any_of(node.inputs, is_other)) return std::nullopt;
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {  // sequences and optionals hold halves
+  // Sequences and optionals hold 16-bit types.
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const Parameter* parameter = schema->output(i);
     if (parameter == nullptr || parameter->takes_others) return std::nullopt;
   }

@@ -41,14 +41,14 @@ struct AttentionMask {
   StridedView view = {};  ///< [N..., S, T]
 };
 
-/// (q, k, v, masks...) -> (y, stats or shares):
+/// (q, k, v, masks...) -> (y, stats or probabilities):
 ///   score = scale q k', masked;  y = dropout(softmax(score)) v
-/// shares: softmax(score), [N * S, T], if `stores_shares`. Otherwise
-/// stats: [N * S, 2], of each row of scores the largest, and 1 / sum(exp(score - largest)). With
-/// `shares_type` the shares are rounded to that half before they are multiplied, and stored in it;
-/// with `rounds_gradient` only those that the gradient uses. Leading
-/// axes of a view are flattened in order: their product is N or K. The last axis of q, v and y has
-/// stride 1; of k, one of the last two axes has. The dropout draws from the node's random stream.
+/// probabilities: softmax(score), [N * S, T], if `stores_shares`. Otherwise
+/// stats: [N * S, 2], the largest score of each row, and 1 / sum(exp(score - largest)). With
+/// `shares_type` the probabilities are rounded to that type before they are multiplied, and stored
+/// in it; with `rounds_gradient` only those that the gradient uses. Leading axes of a view are
+/// flattened in order: their product is N or K. The last axis of q, v and y has stride 1; of k, one
+/// of the last two axes has. The dropout draws from the node's random stream.
 struct Attention {
   StridedView q = {};  ///< [N..., S, D]
   StridedView k = {};  ///< [K..., T, D]
@@ -68,9 +68,9 @@ struct Attention {
 };
 inline constexpr std::string_view kAttention = "Attention";
 
-/// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of Attention.
-/// dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed. Without y,
-/// which has sums of rounded shares, sum(dy y) of a row is computed from the shares.
+/// (dy, y, stats or probabilities, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of
+/// Attention. dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed.
+/// Without y, which has sums of rounded probabilities, sum(dy y) of a row is computed from these.
 struct AttentionGradient {
   Attention forward = {};
   StridedView dy = {};  ///< shape of y

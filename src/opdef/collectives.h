@@ -15,7 +15,7 @@
 
 namespace onnxgrad::opdef {
 
-/// A collective. Of workers that share what they do, each owns some of the elements of the x.
+/// A collective. Each of several workers that share an update owns some of the elements of the x.
 ///   `AllReduce`      (when?, x...) -> of each x the sum over all workers;
 ///   `ReduceScatter`  (when?, x...) -> of each x the sum of the elements that this worker owns;
 ///   `AllGather`      (when?, w..., part...) -> each w with the parts of all owners in place of its

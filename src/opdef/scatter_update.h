@@ -17,7 +17,7 @@ namespace onnxgrad::opdef {
 inline constexpr std::string_view kScatterWeightUpdate = "ScatterWeightUpdate";
 
 /// `ScatterDescent` of domain `onnxgrad.fused`, (indices, rows, w, rate) -> w' = w - rate *
-/// gradient; rate has one element. Rows without an index are not touched.
+/// gradient; rate has one element. Rows without an index are unchanged.
 inline constexpr std::string_view kScatterDescent = "ScatterDescent";
 
 }  // namespace onnxgrad::opdef

@@ -13,7 +13,7 @@
 //
 //   scores = masks(scale q kt);  p = Softmax(scores);  y = MatMul(Dropout(p), v)
 //
-// with any number of scales, masks and reshapes in between, p perhaps rounded to a half, and
+// with any number of scales, masks and reshapes in between, p perhaps rounded to 16 bits, and
 //
 //   dv = MatMul(Transpose(Dropout(p)), dy)      dp = dropout(MatMul(dy, Transpose(v)))
 //   ds = p' (dp - ReduceSum(p' dp)), p' being p without the NaN that nothing depends on
@@ -39,7 +39,7 @@ struct AttentionMatch {
   ir::Node* scores = nullptr;  // MatMul(q, kt)
   std::vector<ScoreStep> steps = {};
   ir::Node* softmax = nullptr;
-  DataType shares_type = DataType::kUndefined;  // a half that p is rounded to and read from
+  DataType shares_type = DataType::kUndefined;  // 16-bit type that p is rounded to
   bool rounds_gradient = false;                 // by the gradient alone
   ir::Node* dropout = nullptr;                  // absent without one, or where it drops nothing
   double dropped = 0;
@@ -58,7 +58,7 @@ struct AttentionMatch {
   std::unordered_set<const ir::Node*> nodes = {};
 };
 
-/// The float32 number that a value is the rounding of, through a half; else the value. The gradient
+/// The float32 value that a value is the rounding of, through 16 bits; else the value. The gradient
 /// may read operands that are rounded where those of the forward pass are not.
 const ir::Value* before_rounding(const ir::Value* value);
 

@@ -374,7 +374,8 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       replaced[old_y] = node;
     }
     if (old_du == nullptr) continue;
-    // The slope of a half is stored as one too, instead of u, or else computed again from u.
+    // The slope of a 16-bit u is stored in 16 bits too, instead of u, or else computed again from
+    // u.
     const bool is_half = is_stored_as_half(*match.u);
     if (is_half && (node == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses))) {
       Node* gradient = take(graph, opdef::kActivationGradient, {match.u, match.dy}, match.du,

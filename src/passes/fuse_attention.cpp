@@ -29,7 +29,7 @@ using opdef::StridedView;
 // A substitute for minus infinity: a score with this value adds nothing to any sum.
 constexpr double kNever = -1e30;
 
-// Up to this many shares per head are stored for the gradient; more are computed again.
+// Up to this many probabilities per head are stored for the gradient; more are computed again.
 constexpr std::int64_t kStoredShares = std::int64_t{1} << 16;
 
 struct ReadOperand {

@@ -88,12 +88,12 @@ struct ClipMask {
   std::optional<float> high = {};
 };
 
-// A Cast to float32 of a half.
+// True for a Cast of a 16-bit value to float32.
 bool is_widened(const Value* value) {
   return is_op(value->producer, "Cast") && ir::holds_half(value->producer->inputs[0]);
 }
 
-// The number that is rounded to a half and widened again, or the value itself.
+// The float32 value that is rounded to 16 bits and widened again, or the value itself.
 const Value* before_rounding(const Value* value) {
   if (!is_widened(value)) return value;
   const Value* half = value->producer->inputs[0];
@@ -377,7 +377,8 @@ class NormalizationFusion {
     mask.kept = masked(mask.kept, /*drops=*/true);
   }
 
-  // A normalization of halves that the backward pass repeats for the masks of a Clip.
+  // True for a normalization of 16-bit input that the backward pass repeats for the masks of a
+  // Clip.
   bool is_repeated(const Node& norm) const {
     const Value* y = norm.outputs[0];
     return is_widened(norm.inputs[0]) && uses_.count(y) > 0 && find_gradient(norm) != nullptr &&

@@ -86,15 +86,15 @@ bool chain_convolutions(ir::Graph& graph, const PassContext& context);
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 
-/// Casts from halves come before the Transposes of products' operands, not after them.
+/// Casts from 16 bits come before the Transposes of products' operands, not after them.
 bool lift_casts(ir::Graph& graph, const PassContext& context);
 
-/// Products whose operands are Casts of halves read the halves, and write one if a Cast is all that
-/// reads the result, where a kernel does that.
+/// Products whose operands are Casts of 16-bit values read these, and write 16 bits if a Cast is
+/// all that reads the result, where a kernel does that.
 bool narrow_products(ir::Graph& graph, const PassContext& context);
 
-/// Every element-wise node that reads a Cast of a half gets a Cast of its own, which it can be
-/// fused with, and so do other nodes that are far from each other: what lives longer is the half.
+/// Every element-wise node that reads a Cast of a 16-bit value gets a Cast of its own, which it can
+/// be fused with, and so do nodes that are far from each other: the 16-bit value lives longer.
 /// Undone by merge_common_subexpressions.
 bool spread_casts(ir::Graph& graph, const PassContext& context);
 

@@ -25,7 +25,7 @@ bool makes_numbers(const ir::Node& node) {
   });
 }
 
-// Whether it makes more bytes than it reads of others (a rounded weight, a half in float32).
+// Whether a node writes more bytes than it reads of others (a rounded weight, 16 bits to float32).
 bool grows(const ir::Node& node) {
   constexpr std::int64_t kLeast = 16384;  // bytes
   const auto size_of = [](const ir::Value* value) -> std::int64_t {

@@ -23,7 +23,7 @@
 //          --> blocks of full batches --> next()
 //
 // A source of pieces is read by several readers at once, in lanes, which do the same and give each
-// block the same share of its rows.
+// block the same fraction of its rows.
 //
 // One thread per pass does all this. There are two blocks (double buffering): while one is used the
 // other is filled. Their memory is allocated once per pass, so the memory of a pass does not depend

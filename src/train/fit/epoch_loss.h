@@ -23,7 +23,7 @@ class EpochLoss {
     add(loss, counted, share);
     if (step.has_log_results()) add_log_results(step, plan, share);
   }
-  /// One whose loss counts `share` times, and `counted` times in the mean.
+  /// Adds a step whose loss counts `share` times, and `counted` times in the mean.
   void add(double loss, double counted, double share) {
     sum_ += loss * share;
     weight_ += counted;

@@ -230,7 +230,7 @@ Value* scaled(GraphBuilder& g, Value* x, double factor, Value* like) {
   return factor == 1 ? x : g.scale(x, factor);
 }
 
-// The sum of all losses and penalties replaces the first loss. Each worker adds its share of the
+// The sum of all losses and penalties replaces the first loss. Each worker adds its fraction of the
 // penalties.
 void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized>& penalties,
                   int workers, PlacedLoss& placed) {

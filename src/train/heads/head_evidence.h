@@ -9,9 +9,9 @@
 namespace onnxgrad::train {
 
 /// True if `value` cannot be negative, as far as the operators that compute it and the signs of
-/// constants show: sigmoids, exponentials, leaves of trees with shares, and sums, products, means,
-/// columns of such. False if it may be negative, or nothing is known. Looks at some thousand nodes
-/// at most.
+/// constants show: sigmoids, exponentials, leaves of trees with fractions of classes, and sums,
+/// products, means, columns of such. False if it may be negative, or nothing is known. Looks at
+/// some thousand nodes at most.
 bool is_never_negative(const ir::Value* value);
 
 /// True if a gradient can reach an input or a tensor of the file from `value`: not through

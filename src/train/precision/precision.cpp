@@ -160,7 +160,7 @@ class Lowering {
            });
   }
 
-  // The shares of an attention that the backward pass reads.
+  // True for the probabilities of an attention that the backward pass reads.
   bool is_kept_softmax(const Value& value, const Frame& frame) const {
     return value.producer->op_type == "Softmax" && !is_backward(*value.producer, frame) &&
            std::ranges::any_of(uses_.of(&value), [&](const ir::Use& use) {
@@ -383,7 +383,7 @@ class Lowering {
     ir::replace_uses(body, map);
   }
 
-  // True: the node moves halves now, and its results are as before in float32.
+  // Makes the node move 16-bit values; its results are as before in float32. False: it cannot.
   bool move_half(Node& node, Frame& frame) {
     const std::size_t count = node.op_type == "Concat" ? node.inputs.size() : 1;
     std::vector<Value*> halves;
@@ -452,8 +452,8 @@ class Lowering {
     return wide;
   }
 
-  // From now on readers get the number of 16 bits. Those of the two passes have a Cast each: the
-  // passes may be separated, and then the half is what is saved.
+  // Stores a value in 16 bits, for all readers. The two passes have a Cast each: they may be
+  // separated, and then the 16-bit value is saved.
   void store(Value* value, Frame& frame) {
     Value* half = add_half(value, frame);
     if (stores_only_) {

@@ -9,9 +9,9 @@
 #include "onnxgrad/precision.h"
 #include "opdef/registry.h"
 
-// Mixed precision as Casts in the graph of a model and its gradient. A value of 16 bits is a pair
-// of nodes, Cast to the half and Cast back: every operator that computes does so in float32, in any
-// runtime, and a plan finds its products of halves in the pattern (passes/narrow_products.cpp).
+// Mixed precision as Casts in the graph of a model and its gradient. A 16-bit value is two nodes,
+// Cast to 16 bits and Cast back: every operator computes in float32, in any runtime, and a plan
+// finds its 16-bit products in the pattern (passes/narrow_products.cpp).
 
 namespace onnxgrad::train {
 

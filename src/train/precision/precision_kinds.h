@@ -39,7 +39,7 @@ class NodeKinds {
   bool has_product_inside(const ir::Node& node) const;
   /// Part of an attention: from the products of queries and keys to that with the values, with what
   /// only moves elements before and after, and their gradients. Computed in float32 from stored
-  /// halves, since no matrix of scores need be stored where a kernel computes all of it
+  /// 16-bit values, since no matrix of scores need be stored where a kernel computes all of it
   /// (passes/fuse_attention.cpp).
   bool is_attention(const ir::Node* node) const { return attention_.contains(node); }
   /// Part of what rules write where an operand may have been broadcast: a sum over axes that are
