@@ -50,7 +50,7 @@ inline constexpr std::string_view kInitializedKey = "onnxgrad.initialized";
 /// The serialized entry of ModelProto.metadata_props that notes that `initialization` has been run
 /// and its results trained; appended to the bytes of a file.
 std::string initialized_note();
-/// True if the file has that entry: what it has are no initial values.
+/// True if the file has the entry of initialized_note(): its values are no initial values.
 bool is_initialized(const FileModel& file);
 /// Whether `initialization` changes something.
 bool has_initial_values(const FileModel& file);

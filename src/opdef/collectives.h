@@ -10,8 +10,9 @@
 #include "ir/graph.h"
 #include "onnxgrad/dtype.h"
 
-// Collective operators: functions of domain `onnxgrad` whose body is the meaning for one worker,
-// and what they become in the plan of one of several workers, a start and a finish.
+// Collective operators: functions of domain `onnxgrad` whose body defines them for one worker, and
+// the pair of operators that replaces them in the plan of one of several workers, a start and a
+// finish.
 
 namespace onnxgrad::opdef {
 
@@ -29,10 +30,10 @@ struct Collective {
   /// The first input, bool of rank 0, decides; false: the results are the x (or parts of them), and
   /// nothing is sent. It has the same value on every worker.
   bool is_conditional = false;
-  /// Whether it takes place though nothing here reads the results: other workers do. Graphs of
+  /// Whether it takes place although only other workers read the results. Graphs of
   /// workers differ in what they update.
   bool is_for_others = false;
-  bool as_bfloat16 = false;  ///< float32 travels as bfloat16; sums are taken in float32
+  bool as_bfloat16 = false;  ///< float32 is sent as bfloat16; sums are taken in float32
   std::int64_t rank = 0;     ///< this worker
   /// Numbers of elements of each x, and bounds of the elements, one x after another, that worker r
   /// owns: [bounds[r], bounds[r + 1]). Empty for AllReduce.
@@ -92,9 +93,9 @@ class Collectives {
   /// Begins to replace the elements by the results. `number` is that of the collective, with the
   /// same counts and types each time. Throws: DeviceError.
   virtual void start(std::size_t number, const Elements& elements) = 0;
-  /// Throws: DeviceError (a worker is missing; names it).
+  /// Waits until the operation is done. Throws: DeviceError (names a missing worker).
   virtual void wait(std::size_t number) = 0;
-  /// Moves everything that has been started forward, without waiting. Throws: DeviceError.
+  /// Advances all started operations, without waiting. Throws: DeviceError.
   virtual void progress() = 0;
 };
 

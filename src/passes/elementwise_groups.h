@@ -27,7 +27,7 @@ struct ElementwiseGroup {
   std::vector<ir::Node*> reductions = {};
   std::vector<ir::Node*> post = {};
 
-  std::size_t num_instructions = 0;  ///< at most, of the programs that they become
+  std::size_t num_instructions = 0;  ///< upper bound, of their programs
 
   std::size_t size() const { return main.size() + reductions.size() + post.size(); }
   std::vector<ir::Node*>& members(Role role) {

@@ -10,7 +10,7 @@
 
 #include "ir/graph.h"
 
-// Collectives in the plan of one of several workers: each is started as soon as what it sends is
+// Collectives in the plan of one of several workers: each is started as soon as its operands are
 // computed, waited for as late as possible, and sends from a buffer that kernels write into.
 
 namespace onnxgrad::runtime {
@@ -24,7 +24,7 @@ bool is_collective(const ir::Node& node);
 /// Offsets in buffers are multiples of `alignment`.
 void begin_exchanges(ir::Graph& graph, std::int64_t alignment);
 
-/// When a node is run among those that can be: starts first, one after another by number;
+/// Priority of a node among those that can run: starts come first, one after another by number, and
 /// finishes last, in the same order.
 struct ExchangeRole {
   enum class Kind : std::uint8_t { kNone, kStart, kFinish };
@@ -40,8 +40,8 @@ class BufferParts {
     const ir::Value* buffer = nullptr;
     std::int64_t offset = 0;
   };
-  /// `order`: the nodes that kernels run. What is sent is computed in its place if nothing else
-  /// reads it.
+  /// `order`: the nodes that kernels run. An operand is computed directly in the buffer if nothing
+  /// else reads it.
   BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
               const ViewRoots& roots);
 

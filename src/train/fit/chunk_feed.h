@@ -14,7 +14,7 @@
 
 namespace onnxgrad::train {
 
-/// Rows that come in chunks, read in a separate thread: the blocks are those of a BlockReader.
+/// Feed of rows that come in chunks, read in a separate thread in blocks of a BlockReader.
 /// Plans are compiled when a batch of a new shape arrives.
 class ChunkFeed final : public BatchFeed {
  public:

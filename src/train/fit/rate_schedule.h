@@ -44,10 +44,10 @@ class RateSchedule {
  private:
   const FitOptions& options_;
   StepRunner& step_;
-  std::int64_t updates_every_;  ///< steps
+  std::int64_t updates_every_;  ///< steps of an update
   double first_rate_;
   std::optional<ScheduleRun> schedule_;
-  std::vector<double> resumed_state_;  ///< to continue from, once it is prepared
+  std::vector<double> resumed_state_;  ///< state to continue from, once the schedule is prepared
 };
 
 }  // namespace onnxgrad::train

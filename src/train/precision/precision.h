@@ -26,13 +26,13 @@ struct PrecisionScope {
   std::unordered_set<const ir::Value*> stored_scores = {};
 };
 
-/// Inserts the Casts. Which values are stored in 16 bits: those of float32 that a later product of
-/// the same pass (forward or backward) depends on, where a group of element-wise nodes ends: what a
-/// product or another operator that is not element-wise reads, and what the forward pass leaves to
-/// the backward pass. So nothing is rounded within a chain of element-wise nodes, nor after the
-/// last product: the loss, its gradient and the gradients of weights are float32. Values that
-/// callers hold keep their type and name the number before it is rounded.
-/// Throws: OptionError (a pattern without a match; products of float64 only).
+/// Inserts the Casts. Float32 values that a later product of the same pass (forward or backward)
+/// depends on are stored in 16 bits, at the end of each group of element-wise nodes: operands of
+/// products and of other operators that are not element-wise, and values that the forward pass
+/// saves for the backward pass. So nothing is rounded within a chain of element-wise nodes, nor
+/// after the last product: the loss, its gradient and the gradients of weights are float32. Values
+/// that callers hold keep their type and name the number before it is rounded. Throws: OptionError
+/// (a pattern without a match; products of float64 only).
 void lower_precision(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                      const MixedPrecision& precision, const PrecisionScope& scope);
 

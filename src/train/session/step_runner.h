@@ -30,8 +30,8 @@ class StepRunner : public Runner {
 
   /// The workers; nullptr: there is one.
   Workers* workers() const { return workers_; }
-  /// The rows of this worker in the next steps, of a batch of so many. Without any it
-  /// computes with another's row, which does not count.
+  /// Sets the rows of this worker in the next steps, of a batch of `batch_rows`. Without rows of
+  /// its own it computes with another worker's row, which does not count.
   void set_rows(const RowSlice& slice, std::int64_t batch_rows);
   /// Sets the number that the next steps add up over the workers (see signal()).
   void set_signal(double signal) { worker_signal_ = signal; }
@@ -65,7 +65,8 @@ class StepRunner : public Runner {
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
   /// Throws: DataError, ShapeError, and what Executor::prepare throws.
   runtime::Execution& prepare(const std::vector<Dims>& dims);
-  /// One step on the bound data; returns the loss before it. If it throws, the state is as before.
+  /// Runs one step on the bound data; returns the loss before it. If it throws, the state is as
+  /// before.
   double run(runtime::Execution& plan) {
     const double loss = lbfgs_ ? run_lbfgs(plan, {}, nullptr) : run_graph(plan);
     if (outer_) outer_->count_step();
@@ -106,8 +107,7 @@ class StepRunner : public Runner {
     return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
   }
 
-  /// All states in order, as from Executor::read_state, and what the optimizer keeps on the
-  /// host.
+  /// All states in order, as from Executor::read_state, and the optimizer's data on the host.
   NamedTensors read_state() const;
   /// The number of the state with this name, if there is one.
   std::optional<std::size_t> find_state(const std::string& name) const;
@@ -125,11 +125,11 @@ class StepRunner : public Runner {
   /// The outer step; nullptr: none.
   OuterStep* outer() { return outer_ ? &*outer_ : nullptr; }
   const OuterStep* outer() const { return outer_ ? &*outer_ : nullptr; }
-  /// Weights that workers have updated alone are brought together.
+  /// Combines weights that workers have updated alone.
   void finish_outer_step() {
     if (outer_) outer_->finish();
   }
-  /// All workers have the same weights; their running statistics become their means.
+  /// Sets the running statistics of all workers, which have the same weights, to their means.
   void average_statistics();
   /// Averages statistics, and sets sums of gradients within an accumulated update to those of the
   /// first worker: its state is then what one worker would have.
@@ -137,7 +137,7 @@ class StepRunner : public Runner {
   /// Keeps this worker's part of a state that unify_state() made and all workers have loaded.
   void keep_own_part();
   std::int64_t state_bytes() const;
-  /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
+  /// Copies of all states in order, without the optimizer's data on the host; save_to()
   /// allocates nothing.
   std::vector<Tensor> make_copies() const;
   void save_to(std::vector<Tensor>& copies) const;
@@ -147,7 +147,7 @@ class StepRunner : public Runner {
   /// Whether the states have the bits of initial_values(); memory is read only if something may
   /// have changed them before the first step.
   bool has_initial_values() const;
-  /// Resets what the optimizer keeps on the host.
+  /// Restores all states from `copies`, and resets the optimizer's data on the host.
   void restore_from(const std::vector<Tensor>& copies);
   /// Names of the trained weights that have the same bits in `copies`.
   std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;
@@ -160,7 +160,8 @@ class StepRunner : public Runner {
     plan.run();
     return scalar(plan, graph_.ports.loss);
   }
-  /// Copies of the outputs `wanted` go to `results`, before which the step can be undone.
+  /// Runs the L-BFGS loop; copies of the outputs `wanted` go to `results`. The step can be undone
+  /// until then.
   double run_lbfgs(runtime::Execution& plan, std::span<const std::size_t> wanted,
                    std::vector<Tensor>* results);
   std::vector<const std::byte*> controls() const;

@@ -17,8 +17,8 @@ struct RowSlice {
   std::int64_t rows = 0;
 };
 
-/// `rows` rows divided into consecutive slices that differ by at most one row; the sum of all is
-/// the whole for any number of workers.
+/// Divides `rows` rows into consecutive slices, one for each worker, that differ by at most one
+/// row.
 inline RowSlice slice_of(std::int64_t rows, int rank, int size) {
   const std::int64_t whole = rows / size;
   const std::int64_t rest = rows % size;
@@ -26,8 +26,8 @@ inline RowSlice slice_of(std::int64_t rows, int rank, int size) {
           .rows = whole + (rank < rest ? 1 : 0)};
 }
 
-/// The workers of a training, for its plans and for decisions. What is exchanged in a step is a
-/// list of collectives by number; it is prepared when a step first starts them.
+/// The workers of a training, for its plans and for decisions. A step exchanges a list of
+/// collectives by number, which are prepared when a step first starts them.
 class Workers final : public opdef::Collectives {
  public:
   explicit Workers(std::shared_ptr<dist::Communicator> communicator)
@@ -42,13 +42,13 @@ class Workers final : public opdef::Collectives {
   void start(std::size_t number, const Elements& elements) override;
   void wait(std::size_t number) override;
   void progress() override { communicator_->progress(); }
-  /// Forgets what steps have prepared: their collectives are others from now on.
+  /// Forgets prepared collectives: the step has been rewritten.
   void forget() { prepared_.clear(); }
 
   /// Adds the numbers up over all workers.
   void add_up(std::span<double> numbers) const { communicator_->all_reduce_now(numbers); }
   void add_up(std::span<std::int64_t> numbers) const { communicator_->all_reduce_now(numbers); }
-  /// Whether it is true on any worker.
+  /// True if `flag` is true on any worker.
   bool any(bool flag) const;
   /// The bytes of all workers, in order of ranks.
   std::vector<std::vector<std::byte>> gather(std::span<const std::byte> mine) const;
@@ -72,7 +72,7 @@ class Workers final : public opdef::Collectives {
   void prepare(Prepared& prepared, const Elements& elements) const;
 
   std::shared_ptr<dist::Communicator> communicator_;
-  std::vector<Prepared> prepared_;  ///< by number
+  std::vector<Prepared> prepared_;  ///< prepared collectives by number
 };
 
 }  // namespace onnxgrad::train
