@@ -72,27 +72,28 @@ class ForwardBackward {
     NamedTensors inputs;   ///< by name of the input
   };
 
-  /// Throws: GradientError (names every node without a gradient), ModelError (a pattern or name
-  /// without a match, nothing to differentiate), UnsupportedOperatorError, DeviceError.
+  /// Builds the forward and backward graphs. Throws: GradientError (names every node without a
+  /// gradient), ModelError (a pattern or name without a match, nothing to differentiate),
+  /// UnsupportedOperatorError, DeviceError.
   explicit ForwardBackward(const Model& model, const ForwardBackwardOptions& options = {});
   ~ForwardBackward();
   ForwardBackward(ForwardBackward&&) noexcept;
   ForwardBackward& operator=(ForwardBackward&&) noexcept;
 
-  /// The outputs for these inputs. `inputs` are read in place; with `training`, inputs and outputs
-  /// must not be modified before the backward pass. Without `training` nothing is
-  /// saved. Several passes may be open, each with its own context.
-  /// Passes for training are in training mode (see TrainingMode) and update running statistics.
-  /// Throws: DataError (missing or unknown input, dtype), ShapeError.
+  /// Computes the outputs for these inputs. `inputs` are read in place; with `training`, inputs and
+  /// outputs must not be modified before the backward pass. Without `training` nothing is saved.
+  /// Several passes may be open, each with its own context. Passes for training are in training
+  /// mode (see TrainingMode) and update running statistics. Throws: DataError (missing or unknown
+  /// input, dtype), ShapeError.
   Result forward(const NamedTensors& inputs, bool training = true);
-  /// Gradients of sum_i <output_gradients[i], output_i> for the last open forward pass, which is
-  /// closed; a stack of passes is thus traversed backwards. An undefined tensor means zeros, and
-  /// so do missing ones at the end; outputs that are not floating-point take none.
+  /// Computes the gradients of sum_i <output_gradients[i], output_i> for the last open forward
+  /// pass, which is closed; a stack of passes is thus traversed backwards. An undefined tensor
+  /// means zeros, and so do missing ones at the end; outputs that are not floating-point take none.
   /// Throws: DataError (too many, dtype), ShapeError; the pass is then still open. Error (no pass
   /// is open).
   Gradients backward(std::span<const Tensor> output_gradients);
-  /// Gradients for any open pass, which is closed. Throws: Error if it is closed or of another
-  /// ForwardBackward.
+  /// Computes the gradients for any open pass, which is closed. Throws: Error if it is closed or of
+  /// another ForwardBackward.
   Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
   /// Open passes, oldest first.
   std::vector<Context> contexts() const;
@@ -123,8 +124,9 @@ class ForwardBackward {
   /// The forward graph in training mode; saved values, then new running statistics are further
   /// outputs.
   Model forward_graph(const WriteOptions& options = {}) const;
-  /// Inputs: "<output>_grad", then the inputs and weights of the forward graph that it needs, then
-  /// the outputs that it needs, under their names there. Outputs: "<name>_grad".
+  /// The graph of backward passes. Inputs: "<output>_grad", then the inputs and weights of the
+  /// forward graph that it needs, then the outputs that it needs, under their names there. Outputs:
+  /// "<name>_grad".
   Model backward_graph(const WriteOptions& options = {}) const;
 
   struct Impl;  ///< private to the library

@@ -11,13 +11,13 @@ enum class Precision : std::uint8_t {
   kFloat32,   ///< nothing of a float32 model is rounded
   kBfloat16,  ///< 8 bits of precision, the range of float32
   kFloat16,   ///< 11 bits of precision; gradients are scaled, since small ones would become 0
-  /// Everything is computed in float32; what the forward pass leaves to the backward pass is stored
-  /// as bfloat16 in between, and only gradients see the rounding.
+  /// Everything is computed in float32; values saved for the backward pass are stored as bfloat16,
+  /// and only gradients see the rounding.
   kStoredBfloat16,
 };
 
-/// Mixed precision: what a training step stores and multiplies in 16 bits. Matrix products and
-/// convolutions read operands of 16 bits and add in float32; activations, and gradients that
+/// Mixed precision: a training step stores and multiplies some values in 16 bits. Matrix products
+/// and convolutions read operands of 16 bits and add in float32; activations, and gradients that
 /// further products depend on, are stored in 16 bits. All else is computed in float32: element-wise
 /// work, normalizations, softmax, reductions, the loss, gradients of weights, the update. Weights,
 /// running statistics and the optimizer's state are float32, evaluation and prediction too. Only

@@ -24,17 +24,17 @@ struct EpochLog {
   std::optional<double> val_loss = {};
   std::optional<double> val_accuracy = {};
   std::vector<std::pair<std::string, double>> val_metrics = {};  ///< FitOptions::metrics
-  /// With several targets, "train_loss_<output>" for each: its own loss, without its factor.
+  /// "train_loss_<output>" for each of several targets: its own loss, without its factor.
   std::vector<std::pair<std::string, double>> target_losses = {};
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm: mean of the epoch's steps
   double learning_rate = 0;              ///< rate of the last step
   double seconds = 0;                    ///< duration of this epoch, including validation
   double rows_per_s = 0;                 ///< training throughput
-  std::int64_t steps = 0;                ///< since fit() began
-  std::int64_t rows = 0;                 ///< trained on
-  double data_wait_s = 0;                ///< with a DataSource: how long training waited for rows
+  std::int64_t steps = 0;                ///< steps since fit() began
+  std::int64_t rows = 0;                 ///< rows trained on
+  double data_wait_s = 0;                ///< wait for rows of a DataSource
   bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
-  // With several workers (those of the epoch since it was resumed):
+  // Times of several workers (of the epoch, since it was resumed):
   double network_wait_s = 0;       ///< wait for the others, mean of all workers
   std::int64_t slowest_rank = -1;  ///< the worker that waited least: others wait for it
   std::string slowest_host = {};
@@ -55,15 +55,15 @@ struct EarlyStopping {
   std::int64_t patience = 10;  ///< epochs without improvement before stopping
   double min_delta = 1e-4;     ///< smallest change that counts as an improvement
   bool restore_best = true;    ///< end with the best weights (and optimizer state)
-  /// "train_loss", "val_loss", "val_accuracy" or "val_<metric>"; empty: val_loss, and train_loss
-  /// without validation.
+  /// Number to monitor: "train_loss", "val_loss", "val_accuracy" or "val_<metric>"; empty:
+  /// val_loss, and train_loss without validation.
   std::string monitor = {};
   bool maximize = false;  ///< a larger number is better
 };
 
 /// Reaction of fit() to a loss that is NaN or infinite.
 enum class OnNonFinite {
-  /// ConvergenceError naming epoch, step, batch and the first non-finite value with its
+  /// Throws ConvergenceError naming epoch, step, batch and the first non-finite value with its
   /// node. The weights (and optimizer state) are the last finite ones, recovered by repeating
   /// steps from a snapshot taken at the start of the epoch (of the block for data in chunks); see
   /// FitOptions::snapshot_every_steps and MemoryReport::snapshots.
@@ -82,15 +82,15 @@ struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: at the end of each epoch
   std::int64_t keep = 3;         ///< number of newest checkpoints to keep
   bool keep_best = true;         ///< also keep the one of the best epoch
-  /// At the end of an epoch none is written if the last one is younger than this, so that short
+  /// Minimum age of the last checkpoint for one at the end of an epoch, so that short
   /// epochs do not wait for the disk. The best epoch is then the best one that was written.
   double min_seconds = 0;
 };
 
-/// A checkpoint was written, or could not be.
+/// The record of a checkpoint that was written, or could not be.
 struct CheckpointLog {
   std::string path = {};
-  std::string problem = {};  ///< empty: it is on disk
+  std::string problem = {};  ///< reason for a failure; empty: it is on disk
 };
 
 /// Method of forming the batches of an epoch from rows in memory.
@@ -113,15 +113,15 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
 struct ClassWeights {
   Tensor labels = {};                ///< [C], as TrainingSession::encode_target takes them
   std::vector<double> weights = {};  ///< one for each label; other classes count 1
-  /// Instead: N / (number of classes * number of labels of the class). With a DataSource, all rows
-  /// are read once before the first step.
+  /// Uses N / (number of classes * number of labels of the class) instead. With a DataSource, all
+  /// rows are read once before the first step.
   bool balanced = false;
 };
 
 struct FitOptions {
   std::int64_t epochs = 10;
-  /// 0: 32, or all rows with L-BFGS, which requires them. kAsTheyCome: each chunk of a DataSource
-  /// is a batch.
+  /// Rows of a batch. 0: 32, or all rows with L-BFGS, which requires them. kAsTheyCome: each chunk
+  /// of a DataSource is a batch.
   std::int64_t batch_size = 0;
   static constexpr std::int64_t kAsTheyCome = -1;
   bool shuffle = true;  ///< false: batches are consecutive rows, read in place
@@ -195,7 +195,7 @@ struct History {
   /// The epoch that the weights are from when fit() has ended: best_epoch where that one was
   /// restored, else the last one; none if fit() ended within an epoch, or has done none.
   std::optional<std::int64_t> kept_epoch = {};
-  /// Anything suspicious: weights that the first epoch has not changed.
+  /// Suspicious findings: weights that the first epoch has not changed.
   std::vector<std::string> notes = {};
   std::string checkpoint_problem = {};  ///< reason for a missing last checkpoint; empty: it exists
 };
@@ -218,7 +218,7 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// Decides an automatic loss from such a target, and whatever else depends on labels
+  /// Decides an automatic loss from such a target, and other properties that depend on labels
   /// (Loss::class_axis), as the first fit() does; returns the loss. Keeps weights and optimizer
   /// state. Throws: Error (fit() is running).
   const LossInfo& choose_loss(const Tensor& target);
@@ -232,14 +232,14 @@ class Trainer {
   const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
     return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);
   }
-  /// Rows that come in chunks, read in a separate thread. Each chunk is checked on arrival:
-  /// an error in a later chunk leaves the weights of the last step. With batch_size kAsTheyCome
-  /// each chunk is one batch, in order of arrival. Otherwise rows are collected in two
+  /// Trains on rows that come in chunks, read in a separate thread. Each chunk is checked on
+  /// arrival: an error in a later chunk leaves the weights of the last step. With batch_size
+  /// kAsTheyCome each chunk is one batch, in order of arrival. Otherwise rows are collected in two
   /// blocks, of `buffer_bytes` together; shuffling takes the chunks in random order, if the source
   /// supports it, and then the rows of each block. A validation fraction is drawn row by row, and
   /// read in a separate pass.
   const History& fit(DataSource& source, const FitOptions& options = {});
-  /// Loss and accuracy over all rows, in batches. `allow_nan` as in FitOptions.
+  /// Computes loss and accuracy over all rows, in batches. `allow_nan` as in FitOptions.
   EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256,
                             const std::vector<Metric>& metrics = {}, bool allow_nan = false);
   EvaluationResult evaluate(DataSource& source, std::int64_t batch_size = 256,

@@ -9,7 +9,7 @@
 
 namespace onnxgrad::dist {
 
-/// Who started this process, as environment variables say.
+/// The job of this process, as environment variables describe it.
 struct Job {
   enum class Launcher { kNone, kOpenMpi, kMpich, kPmix, kSlurm, kTorchrun };
   Launcher launcher = Launcher::kNone;
@@ -33,10 +33,10 @@ Environment process_environment();
 /// Throws: OptionError (a variable that is no number, a rank outside of the job).
 Job find_job(const Environment& environment);
 
-/// "mpirun of Open MPI": for messages.
+/// Name of a launcher for messages: "mpirun of Open MPI".
 std::string_view launcher_name(Job::Launcher launcher);
 
-/// bin/../lib of the programs that this process descends from: the launcher's daemon is one.
+/// Folders bin/../lib of the ancestors of this process, one of which is the launcher's daemon.
 std::vector<std::string> folders_of_ancestors();
 
 }  // namespace onnxgrad::dist

@@ -24,10 +24,10 @@ class Importer {
 
   /// Throws: ModelError, ShapeError (dimensions of types and tensors), DeviceError.
   ir::Model import_model(std::string_view bytes);
-  /// A single FunctionProto. With `may_lack_outputs`, outputs that the body does not compute are
-  /// nullptr: ONNX makes such bodies for nodes that do not use them.
+  /// Imports a single FunctionProto. With `may_lack_outputs`, outputs that the body does not
+  /// compute are nullptr: ONNX makes such bodies for nodes that do not use them.
   ir::Function import_function(std::string_view bytes, bool may_lack_outputs = false);
-  /// A single AttributeProto, without graphs.
+  /// Imports a single AttributeProto, without graphs.
   ir::Attribute import_attribute(std::string_view bytes);
 
  private:

@@ -10,9 +10,9 @@ namespace onnxgrad::onnx_io {
 
 class OperatorTable;
 
-/// Versions in range, every domain imported once, functions defined once, not recursive, and with
-/// a bounded number of nodes after expansion.
-/// Throws: ModelError naming what is wrong, the actual and the allowed values.
+/// Checks that versions are in range, that every domain is imported once, and that functions are
+/// defined once, are not recursive and have a bounded number of nodes after expansion. Throws:
+/// ModelError naming what is wrong, the actual and the allowed values.
 void check_model(const ir::Model& model);
 
 /// Checks the bound on nodes with calls of registered operators expanded as well; functions of the
@@ -23,7 +23,7 @@ void check_expansion(const ir::Model& model, const OperatorTable& table);
 void check_expansion(const OperatorTable& table);
 
 /// Adds the imports of ai.onnx, ai.onnx.ml and com.microsoft that nodes of the graph need and that
-/// the model lacks, in the version that onnxruntime takes then: its newest.
+/// the model lacks, in the version that onnxruntime assumes: its newest.
 void add_known_imports(ir::Model& model);
 
 /// The function that `node` calls (domain, name and overload); nullptr if it is not a call.

@@ -10,7 +10,7 @@ namespace onnxgrad::opdef {
 
 class OpRegistry;
 
-/// Gradient rules that users registered. They come before those of the registry.
+/// Gradient rules that users registered; they take precedence over the registry's.
 class CustomGradients {
  public:
   virtual ~CustomGradients() = default;

@@ -40,7 +40,7 @@ struct AttentionMatch {
   std::vector<ScoreStep> steps = {};
   ir::Node* softmax = nullptr;
   DataType shares_type = DataType::kUndefined;  // 16-bit type that p is rounded to
-  bool rounds_gradient = false;                 // by the gradient alone
+  bool rounds_gradient = false;                 // only the gradient reads rounded p
   ir::Node* dropout = nullptr;                  // absent without one, or where it drops nothing
   double dropped = 0;
   ir::Node* product = nullptr;  // MatMul(p, v)
@@ -62,8 +62,8 @@ struct AttentionMatch {
 /// may read operands that are rounded where those of the forward pass are not.
 const ir::Value* before_rounding(const ir::Value* value);
 
-/// The attention with this Softmax; nullopt if there is none, or if something else reads what the
-/// fused kernel does not store.
+/// The attention with this Softmax; nullopt if there is none, or if something else reads a value
+/// that the fused kernel does not store.
 std::optional<AttentionMatch> match_attention(ir::Node& softmax, const ir::Uses& uses);
 
 }  // namespace onnxgrad::passes

@@ -74,7 +74,8 @@ class Region final : public Execution {
  private:
   class BodyRunner;
 
-  /// An input of the plan. A device other than the CPU has a copy of what is bound in host memory.
+  /// An input of the plan. A device other than the CPU has a copy of data that is bound in host
+  /// memory.
   struct Feed {
     device::Address address = device::Address::kNull;
     const std::byte* on_host = nullptr;  ///< source that each run copies into `slot`
@@ -110,8 +111,8 @@ class Region final : public Execution {
   CompiledRegion compiled_;
   RegionContext context_;
   bool on_host_;                   // the CPU: addresses are pointers, kernels are called here
-  bool is_plain_ = false;          // a run is the calls of its kernels
-  bool is_interruptible_ = false;  // long enough for it, and nothing is left half done
+  bool is_plain_ = false;          // a run only calls its kernels
+  bool is_interruptible_ = false;  // runs long enough, and can end between kernels
   bool has_arena_ = false;
   device::Buffer arena_;
   std::vector<device::Buffer> constants_;                      // copies on another device

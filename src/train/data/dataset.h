@@ -70,14 +70,15 @@ struct DataSchema {
   std::span<const std::string> constants = {};
 };
 
-/// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
+/// Checks a data set before anything runs: names, number of rows and columns, dtypes (converted
 /// if nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
 /// shared. `ports`: what is fed, without the learning rate. `part`: what the rows are for, if
 /// worth naming ("validation"). Throws: DataError, naming row and column if possible.
 PreparedData prepare_data(const DataSchema& schema, std::span<const runtime::Port> ports,
                           const Dataset& data, bool allow_nan, const std::string& part = {});
 
-/// Throws: DataError (an input without rows differs from chunk to chunk).
+/// Checks an input without rows of another chunk. Throws: DataError (it differs from chunk to
+/// chunk).
 void check_constant(const Column& column, const Column& other);
 
 /// The first row of these inputs of the model. Throws: DataError.

@@ -19,10 +19,9 @@ namespace onnxgrad::train {
 /// Loss, accuracy and metrics over rows, in batches: begin(), add() any number of times, result().
 class Evaluator {
  public:
-  /// `evaluation` has scores if there are metrics; `loss` is what it evaluates.
+  /// `evaluation` has scores if there are metrics, and computes `loss`. Each of `workers` evaluates
+  /// a slice of the rows of each add(), and the result covers all rows; nullptr: one worker.
   /// Throws: OptionError (metrics of a model's own loss).
-  /// `workers`: the others, each of which evaluates a slice of the rows of each add(); nullptr:
-  /// there are none. The result is that of all rows.
   Evaluator(std::shared_ptr<Evaluation> evaluation, const LossInfo& loss,
             const std::vector<Metric>& metrics = {}, const Workers* workers = nullptr);
 
@@ -30,8 +29,8 @@ class Evaluator {
   /// moved: add() then allocates nothing.
   void prepare(const PreparedData& data, std::int64_t batch_size);
   void begin();
-  /// Batches of `batch_size` rows, the last one smaller; of a model with a fixed batch, of as many
-  /// rows, the last one filled up with rows of weight 0. The columns are those of
+  /// Adds rows in batches of `batch_size`, the last one smaller; for a model with a fixed batch in
+  /// batches of this size, the last one filled up with rows of weight 0. The columns are those of
   /// Evaluation::data_ports(). Throws: DataError (it cannot be filled up).
   void add(const PreparedData& data, std::int64_t batch_size);
   EvaluationResult result();
@@ -43,8 +42,8 @@ class Evaluator {
   }
   /// Makes each worker add its own rows only, all of which it evaluates.
   void take_own_rows() { has_own_rows_ = true; }
-  /// A whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError (no
-  /// rows), what the reader throws.
+  /// Evaluates a whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError
+  /// (no rows), what the reader throws.
   std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size, StopFlag& stop);
 
  private:
@@ -86,11 +85,11 @@ class Validation {
  public:
   /// `options` and what they refer to outlive this.
   Validation(const FitSession& session, const FitOptions& options, PreparedData rows);
-  /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: for these rows;
-  /// or nullptr.
+  /// `keep`: selects rows of the source; empty: all. `weigher`: weights of these rows, outlives
+  /// this; or nullptr.
   Validation(const FitSession& session, const FitOptions& options, DataSource& source,
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
-  /// The validation results; omitted if `stop` became true meanwhile.
+  /// Validates and writes the results into `log`; omitted if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
 
  private:

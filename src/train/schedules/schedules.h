@@ -12,13 +12,14 @@
 
 namespace onnxgrad::train {
 
-/// "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers round-trip exactly.
+/// Text of a schedule, "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers round-trip
+/// exactly.
 std::string schedule_text(const Schedule& schedule);
 
 /// Whether rates depend on the number of updates in the whole fit: those with a length that is a
 /// fraction of it or the rest, and sequences with parts that count epochs.
 bool needs_updates(const Schedule& schedule);
-/// Whether a part of it measures time in epochs.
+/// Whether a part of the schedule measures time in epochs.
 bool counts_epochs(const Schedule& schedule);
 /// Number of plateaus in a schedule.
 std::size_t num_plateaus(const Schedule& schedule);
@@ -47,7 +48,7 @@ class ScheduleRun {
 
   /// The state of plateaus as a row of numbers, for checkpoints.
   std::vector<double> state() const;
-  /// Throws: CheckpointError if the row was not written by the same schedule.
+  /// Restores the state of plateaus. Throws: CheckpointError if another schedule wrote the row.
   void load_state(const std::vector<double>& state);
 
  private:

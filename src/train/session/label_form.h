@@ -42,8 +42,8 @@ struct FirstRows {
   std::function<std::vector<Tensor>(std::span<const runtime::Port>)> inputs = {};
 };
 
-/// Throws: ShapeError if labels of several axes differ in size from the dimensions of the scores
-/// according to the inputs.
+/// Checks the shapes of labels. Throws: ShapeError if labels of several axes differ in size from
+/// the dimensions of the scores according to the inputs.
 void check_places(const LossInfo& whole, std::span<const runtime::Port> ports,
                   const std::vector<Dims>& dims);
 
