@@ -24,8 +24,9 @@ struct DataOrigin {
   /// The line of the file that a row is on (rows are numbered as in Dataset::first_row); empty:
   /// rows have no lines. Called only for messages, from any thread.
   std::function<std::int64_t(std::int64_t row)> line_of = {};
-  std::vector<Columns> inputs = {};   ///< by input
-  std::vector<Columns> targets = {};  ///< by output, as in Dataset::targets; "" for Dataset::target
+  std::vector<Columns> inputs = {};  ///< columns by input
+  /// Columns by output, see Dataset::targets; "": Dataset::target.
+  std::vector<Columns> targets = {};
   Columns sample_weight = {};
 };
 
@@ -54,7 +55,8 @@ struct Pass {
   std::uint64_t seed = 0;
 };
 
-/// Consecutive rows that can be read apart from all others: a chunk of a file, a row group, a file.
+/// Consecutive rows that can be read independently of all others: a chunk of a file, a row group, a
+/// file.
 struct Piece {
   std::int64_t first_row = 0;  ///< in the whole data
   std::int64_t rows = 0;
@@ -81,8 +83,8 @@ class DataSource {
   /// False: at most one pass is possible.
   virtual bool can_start_again() const { return true; }
   /// Limits the passes that begin from now on to the rows [begin, end), counted in the order of the
-  /// pass: those of one of several workers. Others are not read, except those of a chunk that a
-  /// limit divides. False: it cannot, and nothing changes.
+  /// pass, such as those of one of several workers. Other rows are not read, except those of a
+  /// chunk that a limit divides. False: not supported, and nothing changes.
   virtual bool take_rows(std::int64_t /*begin*/, std::int64_t /*end*/) { return false; }
   /// All rows in pieces, in the order of the rows; empty: they can only be read one after another.
   virtual std::vector<Piece> pieces() const { return {}; }

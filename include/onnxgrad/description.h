@@ -36,7 +36,7 @@ struct FieldInfo {
   std::string none_is = {};               ///< meaning of 0 (None in Python); empty: a number
   std::vector<std::string> choices = {};  ///< accepted strings
   bool is_duration = false;               ///< seconds; Python takes strings such as "1.5h" as well
-  bool is_fixed = false;                  ///< a fit that is resumed must have the same
+  bool is_fixed = false;                  ///< must not change when a fit is resumed
   std::vector<std::string> aliases = {};  ///< other names of the option
   std::string meaning = {};               ///< sentences, the first one for lists; may be empty
   std::string topic = {};                 ///< heading that lists an option of the command line
@@ -51,7 +51,7 @@ struct NamedValues {
 
 /// A value kept in the state of a training.
 struct StateInfo {
-  std::string name = {};     ///< without the name of its weight
+  std::string name = {};     ///< name, without that of its weight
   std::string meaning = {};  ///< symbol in the formula, or when it exists
 };
 

@@ -36,7 +36,7 @@ class Hint {
   std::string text_;
 };
 
-/// The four parts of every message: what is wrong, where, expected and actual, what to do.
+/// The parts of a message: problem, place, expected and actual values, advice.
 struct Problem {
   std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; self-contained
   Place where = {};
@@ -107,7 +107,7 @@ class CheckpointError : public Error {
   std::string_view kind() const override { return "CheckpointError"; }
 };
 
-/// The loss or a weight became NaN or infinite.
+/// A loss or a weight became NaN or infinite.
 class ConvergenceError : public Error {
  public:
   using Error::Error;

@@ -34,7 +34,7 @@ enum class InitScheme {
   kZeros,
 };
 
-/// "auto", "glorot_uniform", ...; throws ModelError naming the nearest.
+/// Parses "auto", "glorot_uniform", ...; throws ModelError naming the nearest.
 InitScheme init_scheme_from_name(std::string_view name);
 
 struct InitializeOptions {
@@ -79,8 +79,8 @@ struct LoadedStateDict {
 /// Throws: ModelError (another shape; with `strict`, missing or unexpected names).
 LoadedStateDict load_state_dict(const Model& model, const NamedTensors& state, bool strict = true);
 
-/// The weights of a checkpoint (without optimizer state), or all tensors of any other safetensors
-/// file. Throws: CheckpointError (a damaged file, an unsupported type).
+/// Loads the weights of a checkpoint (without optimizer state), or all tensors of any other
+/// safetensors file. Throws: CheckpointError (a damaged file, an unsupported type).
 NamedTensors load_weights(const std::string& path);
 
 }  // namespace onnxgrad

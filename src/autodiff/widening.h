@@ -39,7 +39,7 @@ class Widening {
   ir::GraphBuilder& g_;
   const opdef::OpRegistry& registry_;
   const Activity& activity_;
-  std::unordered_map<ir::Value*, ir::Value*> wide_;  // by half
+  std::unordered_map<ir::Value*, ir::Value*> wide_;  // by 16-bit value
 };
 
 }  // namespace onnxgrad::autodiff

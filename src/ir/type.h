@@ -31,7 +31,7 @@ class Dim {
   bool is_symbolic() const { return !symbol_.empty(); }
   std::int64_t value() const { return value_; }
   const std::string& symbol() const { return symbol_; }
-  /// True if both are certain to be equal at run time.
+  /// True if both dimensions are certain to be equal at run time.
   bool surely_equals(const Dim& other) const {
     return is_static() ? value_ == other.value_ : is_symbolic() && symbol_ == other.symbol_;
   }

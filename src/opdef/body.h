@@ -13,13 +13,13 @@
 #include "opdef/kernel.h"
 
 // Subgraphs that a kernel runs (Scan, Loop, If): compiled once for given shapes, then run any
-// number of times. An iteration costs a few pointer writes besides the body's own kernels: what it
-// scans is read and written in place, and a state's new value is written over the old one, or the
+// number of times. An iteration costs a few pointer writes besides the body's own kernels: scanned
+// values are read and written in place, and a state's new value is written over the old one, or the
 // two buffers change their roles.
 
 namespace onnxgrad::opdef {
 
-/// A run with fewer iterations does not look for an interrupt.
+/// Most iterations of a run that does not poll for an interrupt.
 inline constexpr std::int64_t kMostWithoutPoll = 4096;
 
 /// The location of an operand of a body: in iteration i at `at` + i * `stride` (bytes).
@@ -43,7 +43,7 @@ struct BodyRun {
   std::int64_t count = 1;  ///< maximum number of iterations
   /// State 0 is a truth value: there are no further iterations once it is false.
   bool stops = false;
-  /// Has the number of the iteration while it runs.
+  /// Receives the number of the iteration while it runs.
   std::int64_t* counter = nullptr;
   /// The outputs have space for this many iterations; then grow(), if given, moves them and
   /// returns the new number.
@@ -74,13 +74,15 @@ struct BodyForm {
   std::size_t num_states = 0;
 };
 
-/// Gives kernels the bodies of their node. The node is in a closed form: what a body reads of
-/// enclosing graphs is an input of node and body (after their own), unless it is a constant.
+/// Compiles the bodies of a node for its kernel. The node is in a closed form: values of enclosing
+/// graphs that a body reads are inputs of node and body (after their own), unless they are
+/// constants.
 class BodyCompiler {
  public:
   virtual ~BodyCompiler() = default;
-  /// `inputs`: of the body, all of them. nullptr, with a reason, if its shapes depend on values, or
-  /// if a state's next value has another type or shape. Equal calls share one result.
+  /// Compiles a body; `inputs`: all inputs of the body. nullptr, with a reason, if its shapes
+  /// depend on values, or if a state's next value has another type or shape. Equal calls share one
+  /// result.
   virtual std::shared_ptr<const CompiledBody> compile(const ir::Graph& body,
                                                       std::span<const TensorDesc> inputs,
                                                       BodyForm form, std::string& reason) const = 0;

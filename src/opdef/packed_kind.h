@@ -9,7 +9,7 @@ namespace onnxgrad::opdef {
 /// attribute "kinds" of such a node (runtime/packed_graph.h).
 enum class PackedKind : std::uint8_t {
   kAbsent,
-  kTensor,  ///< it is one still
+  kTensor,  ///< not packed
   kSequence,
   kOptionalTensor,
   kOptionalSequence,

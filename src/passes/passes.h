@@ -48,10 +48,10 @@ struct Pass {
 /// All passes in the order of a plan. Without `fuse`, element-wise nodes are only converted.
 std::span<const Pass> plan_passes(bool fuse);
 
-/// Runs plan_passes, as far as the device supports what they make.
+/// Runs those of plan_passes whose fused operators the device supports.
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
-/// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
+/// Infers types node by node and replaces known values by constants: nodes whose inputs are all
 /// constants (results of at most 64 KiB, or of the size of the node's inputs), Shape etc. A node
 /// that can then be replaced by one of its subgraphs (If) becomes the nodes of that. All nodes have
 /// complete attributes afterwards: the first pass of a plan.
@@ -64,7 +64,7 @@ bool widen_half(ir::Graph& graph, const PassContext& context);
 /// Drops nodes that return their input.
 bool eliminate_identities(ir::Graph& graph, const PassContext& context);
 
-/// Merges nodes that compute the same from the same inputs, and small constants of equal value.
+/// Merges equal nodes with equal inputs, and small constants of equal value.
 bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 
 /// BatchNormalization in training mode and its gradient take in the sums, Relu and Clip around them
@@ -149,7 +149,7 @@ bool fuse_attention(ir::Graph& graph, const PassContext& context);
 bool fuse_activations(ir::Graph& graph, const PassContext& context);
 
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
-/// nodes over the same index space, trailing reductions and what follows these become one.
+/// nodes over the same index space, trailing reductions and nodes after these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);
 
 /// An element-wise node that is the only reader of a product becomes the product's epilogue.

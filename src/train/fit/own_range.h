@@ -9,8 +9,8 @@
 
 namespace onnxgrad::train {
 
-/// While it lives, the passes of a source give one of several workers its part of the rows: a range
-/// of those in their order, without the others. Where a source cannot leave rows out, all of them.
+/// Limits the passes of a source, during its lifetime, to the rows of one of several workers: a
+/// consecutive range. A source that cannot leave rows out returns all of them.
 class OwnRange {
  public:
   OwnRange(DataSource& source, const Workers& workers) : source_(source), rows_(source.num_rows()) {

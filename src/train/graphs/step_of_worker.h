@@ -58,7 +58,7 @@ class StepOfWorker final : public UpdateOfWorkers {
     return train::add_up(draft_.g(), value);
   }
   /// The loss of all workers, and with it the sum of the signals. The denominator in `placed`
-  /// becomes that of all of them, if it is not.
+  /// becomes that of all workers.
   ir::Value* sum_of_loss(PlacedLoss& placed, bool is_mean) {
     WrittenLoss& written = placed.written;
     if (!workers_) return written.loss;

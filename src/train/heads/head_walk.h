@@ -7,10 +7,10 @@
 
 #include "ir/graph.h"
 
-// Walking back from an output of a model to the scores that it is computed from. A walk passes
-// nodes that rename, label, normalise or squash, and stops at the first other one. What it passed
-// determines the kind of head. New kinds of nodes are rows of the table in head_walk.cpp;
-// patterns of several nodes are functions of head_patterns.h.
+// The walk back from an output of a model to the scores that it is computed from. It passes nodes
+// that rename, label, normalise or squash, and stops at the first other one. The passed nodes
+// determine the kind of head. New kinds of nodes are rows of the table in head_walk.cpp; patterns
+// of several nodes are functions of head_patterns.h.
 
 namespace onnxgrad::train {
 

@@ -22,7 +22,7 @@ struct LossInputs {
 /// The loss of each element [N, ...], before any reduction.
 struct Elements {
   ir::Value* values = nullptr;
-  /// The columns of a row are averaged, not summed.
+  /// True: the columns of a row are averaged, not summed.
   bool mean_of_columns = false;
   /// Weight of each element in a mean, in the shape of `values`; nullptr: all 1. The values
   /// are already multiplied by it.

@@ -33,11 +33,11 @@ enum class ScoreShape {
 struct LossKind {
   TargetKind target = TargetKind::kNumbers;
   ScoreShape scores = ScoreShape::kAny;
-  bool takes_scores = false;  ///< not the output of Softmax or Sigmoid
+  bool takes_scores = false;  ///< instead of the output of Softmax or Sigmoid
   LossRule rule = nullptr;
 };
 
-/// Summaries name a loss in messages: "softmax cross-entropy".
+/// The table of losses. Summaries name a loss in messages: "softmax cross-entropy".
 class LossTable : public DescriptionTable<LossFunction> {
  public:
   LossTable() : DescriptionTable("loss") {}

@@ -9,9 +9,9 @@
 
 #include "ir/graph.h"
 
-// Exporters fix the batch by default: every shape has its number of rows, and so have constants
-// that shapes are computed from. Here the batch dimension of a working copy is opened. Start
-// reading at open_batch().
+// Opening of the batch dimension of a working copy. Exporters fix the batch by default: every shape
+// has its number of rows, and so have constants that shapes are computed from. Start reading at
+// open_batch().
 
 namespace onnxgrad::train {
 
@@ -51,9 +51,9 @@ struct BatchForm {
 };
 
 /// Opens the batch dimension of `working` if it is a number: of inputs, values and outputs, and
-/// constants that hold it. What reaches each value is followed from the inputs with another number
-/// of rows; then the result is run on random rows (batch_proof.h) and each row compared with what
-/// `working` computes for it. An operator that combines rows is an obstacle.
+/// constants that hold it. Another number of rows is propagated from the inputs to all values; then
+/// the result is run on random rows (batch_proof.h) and each row is compared with the result of
+/// `working`. An operator that combines rows is an obstacle.
 BatchForm open_batch(const std::shared_ptr<const ir::Model>& working);
 
 /// Reports a fixed batch dimension without opening it: as open_batch(), with an obstacle.

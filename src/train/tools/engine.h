@@ -14,15 +14,15 @@ namespace onnxgrad::train {
 /// Thread-safe.
 const runtime::Engine& builtin_engine();
 
-/// Computes single nodes with those kernels: for constants. Thread-safe.
+/// Computes single nodes with the kernels of builtin_engine(), for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
-/// The working copy of a file for that engine, with the operators that users registered; see
+/// The working copy of a file for builtin_engine(), with the operators that users registered; see
 /// onnx_io::to_internal().
 ir::Model to_working_copy(const onnx_io::FileModel& file,
                           const onnx_io::OperatorTable* operators = nullptr);
 
-/// `node` with the defaults of its attributes written out.
+/// A copy of `node` with the defaults of its attributes.
 ir::Node complete_node(const ir::Node& node);
 
 /// Number of threads that the options ask for, at least 1. Throws: OptionError.

@@ -5,8 +5,8 @@
 
 #include "onnxgrad/tensor.h"
 
-// A file does not record which of its tensors are parameters and which are constants of a formula.
-// The evidence of numbers and names; readers of a tensor are handled in train/weights/weights.cpp.
+// Evidence of elements and names for whether a tensor is a parameter or a constant of a formula,
+// which a file does not record; readers of a tensor are handled in train/weights/weights.cpp.
 
 namespace onnxgrad::train {
 
@@ -16,8 +16,8 @@ namespace onnxgrad::train {
 std::string_view formula_behind(const Tensor& numbers);
 
 /// True for numbers that people write into formulas: with at most four decimal digits, roots of
-/// such numbers, multiples of pi, logarithms of 2 and 10, and what no training converges to (beyond
-/// 1e4).
+/// such numbers, multiples of pi, logarithms of 2 and 10, and numbers that no training converges to
+/// (beyond 1e4).
 bool is_formula_number(double number);
 
 /// False for numbers that are the same in every new network, so that two tensors with them are no
@@ -34,8 +34,8 @@ bool has_constant_name(std::string_view name);
 /// ("layer.running_mean": "running statistics"; "attn_mask": "a mask"), else empty.
 std::string_view role_in_name(std::string_view name);
 
-/// True for names of torch operators with or without a number ("exp", "mul_3"), which its
-/// exporter gives to what it computes from constants.
+/// True for names of torch operators with or without a number ("exp", "mul_3"), which its exporter
+/// gives to values computed from constants.
 bool is_operator_name(std::string_view name);
 
 }  // namespace onnxgrad::train
