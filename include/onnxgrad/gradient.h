@@ -42,11 +42,11 @@ struct GradientOptions {
   std::vector<std::string>* zeros = nullptr;
 };
 
-/// The gradient as a separate model. Inputs: those of `model` that are needed, then each weight
-/// of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for every name
-/// in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it. Weights are the
-/// tensors of the file: one read by several layers has one gradient, the sum. Throws:
-/// GradientError (names every node on a path to `wrt` without a gradient),
+/// Builds the gradient as a separate model. Inputs: those of `model` that are needed, then each
+/// weight of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for
+/// every name in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it.
+/// Weights are the tensors of the file: one read by several layers has one gradient, the sum.
+/// Throws: GradientError (names every node on a path to `wrt` without a gradient),
 ///         ModelError (unknown name, opset out of range).
 Model gradient(const Model& model, const GradientOptions& options = {});
 
@@ -61,7 +61,7 @@ struct DerivativeOptions {
   std::vector<std::string>* zeros = nullptr;
 };
 
-// Four further derivatives, written as gradient() writes its own: x_1, x_2, ... are the values of
+// Four further derivatives, in the form of gradient(): x_1, x_2, ... are the values of
 // `wrt`, y_1, y_2, ... those of `outputs`. Weights of `wrt` become inputs; every derivative has the
 // dtype of its value; what does not depend on a value has zeros for it. Dimensions may be open.
 // They throw what gradient() throws; a rule that cannot be differentiated again is a GradientError.
@@ -84,9 +84,9 @@ Model hvp(const Model& model, const DerivativeOptions& options = {});
 /// The Hessian of y = sum_i y_i, outputs with one element each, in blocks: for each pair of `wrt`,
 /// in the order of the rows, an output `<x_j>_<x_k>_hessian` of the shape of x_j followed by that
 /// of x_k, whose element [a, b] is d^2 y / dx_j[a] dx_k[b]. A Scan over the elements of x_j (a Loop
-/// where their number is open) computes a row of all blocks at a time with one product as of hvp():
-/// time grows with the number of elements of `wrt`, memory with its square. Throws: ModelError (an
-/// output with more than one element).
+/// where their number is open) computes a row of all blocks at a time with one Hessian-vector
+/// product: time grows with the number of elements of `wrt`, memory with its square. Throws:
+/// ModelError (an output with more than one element).
 Model hessian(const Model& model, const DerivativeOptions& options = {});
 
 struct TrainingStepOptions {

@@ -35,7 +35,7 @@ struct ValueInfo {
   bool is_tensor = true;                             ///< false: sequences, maps, optionals
   DataType dtype = DataType::kUndefined;             ///< element type of a tensor
   std::optional<std::vector<Dimension>> shape = {};  ///< shape of a tensor; nullopt: unknown rank
-  std::string type = {};  ///< readable: "float32[N, 4]", "sequence(map(int64, float32[]))"
+  std::string type = {};  ///< text: "float32[N, 4]", "sequence(map(int64, float32[]))"
   /// Keys of the columns, int64 or string [C], if a session reads or returns maps as a tensor [N,
   /// C] with one row for each map. In a row of an input, a key that the map does not have is 0 (or
   /// ""). `type` is that of the file then. Undefined: there are no maps, or (an input of type
@@ -50,20 +50,20 @@ struct WeightInfo {
   DataType dtype = DataType::kUndefined;
   Dims dims = {};
   Storage storage = Storage::kInitializer;
-  /// Trained by default: floating, and a parameter as far as the file shows. That covers the
-  /// parameters of layers (MatMul, Gemm, Conv, an Add after these, normalisations,
-  /// embeddings, ...), and whatever else scales, shifts or is concatenated to values (class tokens,
-  /// position embeddings, layer scales, temperatures) if neither its name nor its numbers are those
-  /// of a constant. Masks, scalers of the model's inputs, running statistics, tables computed by a
-  /// formula and single numbers of formulas are not parameters.
+  /// True if it is trained by default: floating, and a parameter as far as the file shows. That
+  /// covers the parameters of layers (MatMul, Gemm, Conv, an Add after these, normalisations,
+  /// embeddings, ...), and any other tensor that scales, shifts or is concatenated to values (class
+  /// tokens, position embeddings, layer scales, temperatures) if neither its name nor its numbers
+  /// are those of a constant. Masks, scalers of the model's inputs, running statistics, tables
+  /// computed by a formula and single numbers of formulas are not parameters.
   bool trainable = false;
   std::string reason = {};   ///< reason for which it is not trainable, a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
-  /// Names in the program that the file was exported from, where the exporter called it otherwise:
-  /// "encoder.layer.0.attention.self.query.weight" of "val_92" or "onnx::MatMul_356". From the
-  /// metadata of the node that reads it, else from the bias that is added next ("fc.bias"), else
-  /// from the name of that node ("/encoder/layer.0/MatMul"). Every option that takes names or
+  /// Names in the program that the file was exported from, if the exporter renamed the weight:
+  /// "encoder.layer.0.attention.self.query.weight" of "val_92" or "onnx::MatMul_356". Taken from
+  /// the metadata of the node that reads it, else from the bias that is added next ("fc.bias"),
+  /// else from the name of that node ("/encoder/layer.0/MatMul"). Every option that takes names or
   /// patterns of weights takes these. Several: the parameters that a weight of an LSTM, GRU or RNN
   /// is put together from. Unique in the model, and never the name of a value.
   std::vector<std::string> aliases = {};

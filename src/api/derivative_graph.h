@@ -52,10 +52,10 @@ class DerivativeGraph {
   /// An input for each value, "<value><suffix>", of its type.
   std::vector<ir::Value*> add_inputs_like(std::span<ir::Value* const> values,
                                           std::string_view suffix);
-  /// The next output, before those that are kept.
+  /// Adds the next output, before those that are kept.
   void add_output(ir::Value* value, const std::string& name);
-  /// Whoever reads `input` for its shape reads `like`, of the same shape; all others, in linear
-  /// functions of it that nothing needs, zeros. It is no input any more.
+  /// Removes an input. Nodes that read it for its shape read `like`, of the same shape; all others,
+  /// linear functions of it that nothing needs, read zeros.
   void close_input(ir::Value* input, ir::Value* like);
   Model finish(const WriteOptions& options) &&;
 
@@ -67,7 +67,7 @@ class DerivativeGraph {
   ir::GraphBuilder g_;
   std::vector<ir::Value*> wrt_;
   std::vector<ir::Value*> outputs_;
-  std::unordered_set<const ir::Value*> given_;  // computed by nodes of the model
+  std::unordered_set<const ir::Value*> given_;  // values computed by nodes of the model
   std::ptrdiff_t num_added_ = 0;                // outputs
 };
 

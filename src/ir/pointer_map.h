@@ -14,12 +14,12 @@ namespace onnxgrad::ir {
 template <class Key, class T>
 class PointerMap {
  public:
-  /// Room for so many without moving.
+  /// Reserves space for `count` entries.
   explicit PointerMap(std::size_t count = 8) : entries_(std::bit_ceil(2 * count + 2)) {}
 
   std::size_t size() const { return size_; }
   bool contains(const Key* key) const { return find(key) != nullptr; }
-  /// nullptr if there is none.
+  /// The entry of `key`; nullptr if there is none.
   T* find(const Key* key) {
     Entry& entry = entries_[slot_of(key)];
     return key != nullptr && entry.key == key ? &entry.value : nullptr;
@@ -27,7 +27,7 @@ class PointerMap {
   const T* find(const Key* key) const {
     return const_cast<PointerMap*>(this)->find(key);
   }  // NOLINT
-  /// Added if there is none.
+  /// The entry of `key`, added if there is none.
   T& operator[](const Key* key) {
     if (T* known = find(key)) return *known;
     if (2 * ++size_ > entries_.size()) grow();
@@ -71,13 +71,13 @@ class PointerMap {
   std::size_t size_ = 0;
 };
 
-/// A set of them.
+/// A set of addresses of nodes or values.
 template <class Key>
 class PointerSet {
  public:
   explicit PointerSet(std::size_t count = 8) : keys_(count) {}
   bool contains(const Key* key) const { return keys_.contains(key); }
-  /// False if it was there.
+  /// Inserts a key; false if it was there.
   bool insert(const Key* key) {
     const std::size_t before = keys_.size();
     static_cast<void>(keys_[key]);

@@ -3,8 +3,9 @@
 
 #include "onnx/rewriting.h"
 
-// Operators that pick, add and count by index as products with matrices of zeros and ones, for
-// opsets that lack them. The matrices have a column for each element that an index may name.
+// Rules that write operators which select, add and count by index as products with matrices of
+// zeros and ones, for opsets that lack them. The matrices have a column for each element that an
+// index may select.
 
 namespace onnxgrad::onnx_io {
 

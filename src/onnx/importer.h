@@ -17,12 +17,13 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Start reading at import_model().
+/// Builds a graph from messages. Start reading at import_model().
 class Importer {
  public:
   explicit Importer(TensorDecoder tensors) : tensors_(std::move(tensors)) {}
 
-  /// Throws: ModelError, ShapeError (dimensions of types and tensors), DeviceError.
+  /// Imports a model. Throws: ModelError, ShapeError (dimensions of types and tensors),
+  /// DeviceError.
   ir::Model import_model(std::string_view bytes);
   /// Imports a single FunctionProto. With `may_lack_outputs`, outputs that the body does not
   /// compute are nullptr: ONNX makes such bodies for nodes that do not use them.

@@ -13,7 +13,7 @@
 
 namespace onnxgrad::opdef {
 
-/// Condition on which the gradient passes from what follows a normalisation.
+/// Condition for a gradient to pass from the nodes after a normalisation.
 enum class NormMask : std::uint8_t {
   kNone,
   kPositive,  ///< after Relu: the normalised value is > 0

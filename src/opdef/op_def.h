@@ -59,12 +59,12 @@ struct AttributeSpec {
 
 /// Relation of the outputs of a node to the elements of input 0, from least to most preserved.
 enum class Passage : std::uint8_t {
-  kNone,       ///< they are computed with
-  kRepeated,   ///< each may occur several times (Expand, Tile)
-  kPartial,    ///< an output has some of them (Slice, Split)
-  kPermuted,   ///< output 0 has them all, in a different order (Transpose)
+  kNone,       ///< computed from the elements
+  kRepeated,   ///< each element may occur several times (Expand, Tile)
+  kPartial,    ///< an output has some of the elements (Slice, Split)
+  kPermuted,   ///< all elements in a different order (Transpose)
   kReshaped,   ///< identical bytes with a different shape (Reshape)
-  kConverted,  ///< each in its place, rounded or masked (Cast, Dropout)
+  kConverted,  ///< each element in place, rounded or masked (Cast, Dropout)
   kUnchanged,  ///< identical tensor (Identity)
 };
 
@@ -93,10 +93,10 @@ class VjpContext {
                                             std::span<Value* const> outputs,
                                             std::span<Value* const> seeds,
                                             std::span<Value* const> wrt) = 0;
-  /// Replaces the values of `body` that g.graph() reads: by what save() returns for them, else by
-  /// recomputing them from saved values, constants and captured values; random draws are
-  /// repeated identically. save() is called only for values that cost more to recompute than to
-  /// keep; nullptr: not saved.
+  /// Replaces the values of `body` that g.graph() reads by the results of save(), else by
+  /// recomputing them from saved values, constants and captured values; random draws are repeated
+  /// identically. save() is called only for values that cost more to recompute than to keep;
+  /// nullptr: not saved.
   virtual void carry(GraphBuilder& g, ir::Graph& body,
                      const std::function<Value*(Value*)>& save) = 0;
   /// Adds an output of this type to the node; its bodies already have theirs.
@@ -152,9 +152,9 @@ struct OpDef {
   LowerFn lower = nullptr;
   SplitFn split = nullptr;
   FunctionBodyFn function_body = nullptr;
-  /// Element-wise (with broadcasting): the one kernel for all of them runs this expression.
+  /// Expression of an element-wise operator (with broadcasting), which a generic kernel runs.
   ExpressionFn expression = nullptr;
-  /// Inputs broadcast: the engine sums gradients back to the shapes of the inputs.
+  /// True if inputs broadcast: the engine sums gradients back to the shapes of the inputs.
   bool broadcasts = false;
   FoldTypesFn fold_types = nullptr;
   TakenBodyFn taken_body = nullptr;
@@ -166,11 +166,11 @@ struct OpDef {
   std::vector<int> shape_inputs = {};
   /// Passage of input 0 that graph searches and plans follow: see is_view().
   Passage passage = Passage::kNone;
-  /// Nodes whose types or attributes imply that input 0 is returned unchanged are dropped.
+  /// True for a node whose types or attributes imply that it returns input 0: it is dropped.
   bool (*is_identity)(const Node& node) = nullptr;
   /// Draws from the plan's random streams; the node is not folded and not merged with an equal one.
   bool is_random = false;
-  /// The gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
+  /// True if the gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
   bool zero_gradient = false;
   /// Inputs that are parameters of a layer, trained by default (MatMul: 0, 1; Conv: 1, 2). An Add
   /// whose other operand is such a node's output marks its constant too.
@@ -178,7 +178,7 @@ struct OpDef {
   /// Switches an operator to training mode, if it behaves differently there.
   SwitchOnFn switch_on_training = nullptr;
 
-  /// Output 0 has the bytes of input 0, possibly with a different shape.
+  /// True if output 0 has the bytes of input 0, possibly with a different shape.
   bool is_view() const { return passage == Passage::kUnchanged || passage == Passage::kReshaped; }
 };
 

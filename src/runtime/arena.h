@@ -37,8 +37,8 @@ class PackedArena {
  public:
   explicit PackedArena(std::int64_t alignment) : alignment_(alignment) {}
 
-  /// A buffer that is in use from `time` on: its name until pack(), at which bytes of it may be
-  /// named like offsets. Times do not decrease.
+  /// Adds a buffer that is in use from `time` on. Returns its name until pack(), to which offsets
+  /// within the buffer may be added. Times do not decrease.
   std::int64_t allocate(std::int64_t bytes, std::size_t time);
   /// Ends the lifetime of a buffer or of a part of it, which is in use at `time` for the last time.
   void release(std::int64_t name, std::int64_t bytes, std::size_t time);

@@ -20,9 +20,8 @@
 #include "opdef/registry.h"
 
 // An Executor holds a model of the internal opset, its state (weights, statistics, optimizer slots)
-// and the plans compiled for the input shapes seen so far. An Execution is a plan bound
-// to that state and to an arena: bind inputs, run, read outputs. Nothing here knows about losses or
-// epochs.
+// and the plans compiled for the input shapes seen so far. An Execution is a plan bound to that
+// state and to an arena: bind inputs, run, read outputs. It knows nothing of losses or epochs.
 
 namespace onnxgrad::runtime {
 
@@ -33,10 +32,10 @@ class TailCache;
 struct Engine {
   const opdef::OpRegistry& ops;
   const opdef::KernelRegistry& kernels;
-  /// onnx_io::make_type_inferer
+  /// See onnx_io::make_type_inferer.
   std::unique_ptr<ir::TypeInferer> (*make_inferer)(const ir::Model& model);
   device::Device& device = device::default_device();
-  /// The CPU's, for what is computed when a plan is made; nullptr: same as `kernels`.
+  /// Kernels of the CPU, for values computed when a plan is made; nullptr: equal to `kernels`.
   const opdef::KernelRegistry* host_kernels = nullptr;
 
   const opdef::KernelRegistry& on_host() const { return host_kernels ? *host_kernels : kernels; }
@@ -46,9 +45,9 @@ struct ExecutorOptions {
   int threads = 1;
   std::uint64_t seed = 0;
   std::shared_ptr<base::MemoryBudget> budget = nullptr;  ///< nullptr: the current one
-  /// Plans are made to fit into what is left of the budget, by computing values again.
+  /// True: plans are made to fit into the rest of the budget, by computing values again.
   bool fits_budget = false;
-  /// Memory that its owner counts: constants in it are not in memory().
+  /// Memory that its owner counts: constants in it do not count in memory().
   std::string_view counted_elsewhere = {};
   /// Number of plans kept, the most recently used, for input shapes and for tails (data-dependent
   /// shapes) each.
@@ -61,8 +60,8 @@ struct ExecutorOptions {
   std::vector<std::size_t> shape_inputs = {};
   /// The cache of the executor that this one runs a body for: their tails are counted together.
   std::shared_ptr<TailCache> tails = nullptr;
-  /// Keeps constant operands of products in the order in which these read them, which takes as much
-  /// memory again: for models that only run. nullptr: products read constants where they are.
+  /// Packed constant operands of products, which take as much memory again: for models that only
+  /// run. nullptr: products read constants where they are.
   std::shared_ptr<opdef::PackedConstants> packed = nullptr;
   /// Stream that runs the work; nullptr: a new one. Executors that read each other's state
   /// share one.
@@ -89,7 +88,7 @@ struct KernelProfile {
   std::int64_t calls = 0;
   double total_s = 0;
   double flops = 0;  ///< per call
-  int threads = 1;   ///< that it took, at most
+  int threads = 1;   ///< maximum number that it took
 };
 
 /// Bytes that an executor holds, by purpose.
@@ -133,20 +132,21 @@ class Execution {
   /// again: in place on the CPU, where this costs a few pointer writes; other devices copy it in
   /// each run(). Dense, row-major, of the planned shape; aligned to its element size.
   virtual void bind(std::size_t i, const std::byte* data) = 0;
-  /// Reads it from the device's own memory, for instance Executor::state_address().
+  /// Reads input `i` from the device's own memory, for instance Executor::state_address().
   virtual void bind(std::size_t i, device::Address data) = 0;
-  /// One step: computes all outputs, then updates the state. Allocates nothing if
+  /// Runs one step: computes all outputs, then updates the state. Allocates nothing if
   /// every shape is static. Throws: DataError (an index value out of range), on an
   /// asynchronous device possibly when a result is read; the state is then unchanged or that of a
   /// complete step. DeviceError (memory), if shapes are not static: the state is unchanged.
   virtual void run() = 0;
-  /// run(), and copies of these outputs, whose memory is allocated before a state changes.
+  /// Calls run() and returns copies of these outputs, whose memory is allocated before a state
+  /// changes.
   virtual std::vector<Tensor> run_copying(std::span<const std::size_t> outputs) = 0;
-  /// run() for each step, with its rows bound and StepCells::step counted up after it; writes the
-  /// result of each. Stops after the first one that is not finite; returns the number of steps. If
-  /// one throws, StepCells::step has counted those before it.
+  /// Calls run() for each step, with its rows bound and StepCells::step counted up after it; writes
+  /// the result of each. Stops after the first one that is not finite; returns the number of steps.
+  /// If one throws, StepCells::step has counted those before it.
   virtual std::size_t run_series(const StepSeries& series, std::span<double> results) = 0;
-  /// Output `i` of the last run, a floating-point number.
+  /// Value of output `i` of the last run, a floating-point number.
   virtual double read_scalar(std::size_t i) const = 0;
   /// Type and shape of output `i`; if shapes depend on values, as in the last run.
   virtual opdef::TensorDesc output_desc(std::size_t i) const = 0;
@@ -159,11 +159,11 @@ class Execution {
   /// A copy of output `i` of the last run. The next run of any plan overwrites the
   /// original.
   virtual Tensor output_tensor(std::size_t i) const = 0;
-  /// One step like run(), but checks each floating-point result and stops at the first that is
+  /// Runs one step like run(), but checks each floating-point result and stops at the first that is
   /// not finite (the state may then be half updated). With ExecutorOptions::fuse off, results are
   /// those of the graph's nodes.
   virtual std::optional<NonFinite> run_until_non_finite() = 0;
-  /// Counts the holders that need it to be kept: see Pin.
+  /// Counts the holders that keep the execution in the cache: see Pin.
   void add_pin(int count) { pins_ += count; }
   bool is_pinned() const { return pins_ > 0; }
 
@@ -213,7 +213,7 @@ class Executor {
   /// Copies all states, in order, to tensors of their types and shapes.
   void copy_state(std::span<Tensor> to) const;
   void set_state(std::size_t i, const Tensor& value);
-  /// A number that has grown if a run or set_state() may have changed a state.
+  /// A counter that grows whenever a run or set_state() may have changed a state.
   std::uint64_t state_changes() const;
   /// See ExecutorOptions::state_of.
   bool shares_state_with(const Executor& other) const;
@@ -243,10 +243,10 @@ class Executor {
   /// Plans currently kept.
   std::int64_t num_cached() const;
 
-  /// While on, run() times each kernel and keeps at most `max_events` events. Switching on starts
-  /// over.
+  /// Turns timing on or off: run() times each kernel and keeps at most `max_events` events. Turning
+  /// it on clears the profile.
   void set_profiling(bool on, std::size_t max_events = 1 << 20);
-  /// Per kernel, slowest first.
+  /// Times of kernels, slowest first.
   std::vector<KernelProfile> profile() const;
   /// The events as JSON in the Trace Event format that chrome://tracing and Perfetto read.
   std::string trace_json() const;

@@ -111,11 +111,11 @@ enum class PlanMemory : std::uint8_t {
   kLimited  ///< memory: as little as possible
 };
 
-/// Chooses kernels, order and memory. Every value of `graph` has a static shape.
-/// `bodies`: for nodes with subgraphs, in their closed form. `threads`: the most; a plan that is
-/// not worth them takes fewer, and so does each kernel. The cost is estimated, not timed: the same
-/// graph always has the same number. `packed`: see KernelRequest::packed. Throws:
-/// UnsupportedOperatorError (no kernel), InternalError.
+/// Chooses kernels, order and memory. Every value of `graph` has a static shape. `bodies`: for
+/// nodes with subgraphs, in their closed form. `threads`: the maximum; plans and kernels for which
+/// it does not pay take fewer. The cost is estimated, not timed: the same graph always has the same
+/// number. `packed`: see KernelRequest::packed. Throws: UnsupportedOperatorError (no kernel),
+/// InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                int threads, PlanMemory memory, const opdef::BodyCompiler* bodies = nullptr,
                opdef::PackedConstants* packed = nullptr);

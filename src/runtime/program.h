@@ -32,7 +32,7 @@ struct Program {
   bool is_tail = false;
   bool keeps_state_if_thrown = false;           ///< see GraphBinding
   std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
-  /// Nodes of the graph, by position, whose types do not depend on what is fed; once a plan has
+  /// Nodes of the graph, by position, whose types do not depend on feeds; once a plan has
   /// been made, they need not be inferred for another one.
   std::vector<std::size_t> settled = {};
   bool is_inferred = false;  ///< a plan has been made
@@ -78,9 +78,8 @@ inline constexpr std::int64_t kMaxShapeElements = 64;
 bool gives_shape(const opdef::TensorDesc& desc);
 
 /// Specialises `program` to the feeds' shapes (and values) and plans it. `max_arena_bytes`, called
-/// when the plan is made: the most bytes that its arena may have; none: any number.
-/// Throws: ShapeError, ModelError (shapes that do not match), UnsupportedOperatorError;
-/// ArenaTooSmall (recompute.h).
+/// when the plan is made: maximum size of its arena; none: no limit. Throws: ShapeError, ModelError
+/// (shapes that do not match), UnsupportedOperatorError; ArenaTooSmall (recompute.h).
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
                        const Engine& engine, const ExecutorOptions& options,
                        std::function<std::int64_t()> max_arena_bytes = nullptr);

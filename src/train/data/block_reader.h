@@ -43,7 +43,7 @@ struct BlockOptions {
   /// one batch, and a block.
   std::int64_t batch_size = 0;
   std::int64_t block_bytes = std::int64_t{32} << 20;  ///< maximum size of each of the two blocks
-  bool shuffle = false;  ///< chunks as far as the source can, then the rows of each block
+  bool shuffle = false;  ///< chunks if the source can, then the rows of each block
   std::uint64_t seed = 0;
   /// Pieces of the source, to be read in lanes (Lanes); empty: chunks as they come.
   std::vector<Piece> pieces = {};

@@ -27,7 +27,7 @@ class ChunkedSource : public DataSource {
   /// in any order.
   void set_size(std::int64_t rows, std::int64_t chunks, bool any_order);
   virtual Dataset read_chunk(std::int64_t chunk) = 0;
-  /// The number of its first row; rows of chunks are consecutive.
+  /// The number of the chunk's first row; rows of chunks are consecutive.
   virtual std::int64_t first_row_of(std::int64_t chunk) const = 0;
   virtual std::int64_t bytes_of(std::int64_t chunk) const = 0;
   /// Another reader of the same file, which shares its metadata; only if chunks can be read
@@ -57,7 +57,8 @@ std::int64_t rows_in(const Dataset& chunk);
 /// The columns (or arrays) of a file that feed inputs, targets and weights; -1: none.
 struct ColumnPlan {
   std::vector<std::int64_t> inputs;  ///< per input of the model
-  /// The input formed by `stacked`: those left over, in order, or those named by a map's keys.
+  /// The input formed by the columns `stacked`: the remaining ones, in order, or those named by a
+  /// map's keys.
   std::int64_t stacked_input = -1;
   std::vector<std::int64_t> stacked;
   bool fills_empty_cells = false;     ///< 0 for a key that a map does not have
@@ -70,8 +71,8 @@ std::vector<TargetColumn> target_columns(const FileLayout& layout);
 Tensor& target_at(Dataset& data, std::size_t i);
 void place_targets(Dataset& data, const FileLayout& layout);
 
-/// According to FileLayout. `stacks`: remaining columns are stacked side by side; otherwise
-/// there may be only one. Throws: DataError naming what is missing, and what exists.
+/// Assigns columns according to FileLayout. `stacks`: remaining columns are stacked side by side;
+/// otherwise there may be only one. Throws: DataError naming what is missing, and what exists.
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks);
 

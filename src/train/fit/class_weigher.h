@@ -21,7 +21,7 @@ class ClassWeigher {
   /// unknown to the model; a loss without sample weights, or with several targets).
   ClassWeigher(const DataSchema& schema, const ClassWeights& options);
 
-  /// ClassWeights::balanced, and count() has not seen all rows yet.
+  /// True with ClassWeights::balanced while count() has not seen all rows.
   bool needs_counts() const { return is_balanced_; }
   /// Counts the classes of target values as the loss reads them.
   void count(const Tensor& target);
@@ -43,7 +43,7 @@ class ClassWeigher {
   std::optional<double> ignored_;  ///< an ignored label
 };
 
-/// "none", "balanced" or "0: 1.5, 1: 2", as the user gave them.
+/// Text of the class weights: "none", "balanced" or "0: 1.5, 1: 2".
 std::string class_weights_text(const FitOptions& options);
 
 }  // namespace onnxgrad::train

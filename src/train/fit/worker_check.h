@@ -17,8 +17,8 @@ using Fingerprint = std::vector<std::pair<std::string, std::string>>;
 Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
                            const BatchFeed& feed);
 
-/// Compares with the others, which call it too. Throws on all of them: OptionError naming what
-/// differs, and on which worker.
+/// Compares the fingerprints of all workers, which call it too. Throws on all of them: OptionError
+/// naming the first difference, and its worker.
 void check_same(const Fingerprint& fingerprint, const Workers& workers);
 
 }  // namespace onnxgrad::train

@@ -101,8 +101,9 @@ struct StepGraph {
   std::map<std::string, std::vector<std::int64_t>> owners = {};
   int rank = 0;  ///< this worker among them
   DataType learning_rate_dtype = DataType::kFloat32;
-  std::vector<WeightInfo> weights = {};     ///< that are trained: the first state bindings
-  std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones
+  std::vector<WeightInfo> weights = {};  ///< trained weights: the first state bindings
+  /// Weights in the state that are not trained: the next ones.
+  std::vector<WeightInfo> held = {};
   std::vector<WeightInfo> statistics = {};  ///< running statistics: the ones after these
   std::unordered_set<std::string> with_own_count = {};  ///< see TrainedSet
   /// The loss of each of several targets, without its factor: names of the outputs that they are
@@ -120,7 +121,8 @@ struct StepGraph {
   }
 };
 
-/// Throws: ModelError (see resolve_loss, select_weights, check_optimizer), GradientError.
+/// Builds the training step. Throws: ModelError (see resolve_loss, select_weights,
+/// check_optimizer), GradientError.
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
                      const Optimizer& optimizer, const StepGraphOptions& options);
 

@@ -21,8 +21,9 @@ ir::Value* match_logistic(const ir::Value* value);
 /// x of (min(max(x, -1), 1) + 1) / 2, the probability of a modified Huber loss.
 ir::Value* match_clipped_margin(const ir::Value* value);
 
-/// x of x / sum(x) over the columns of each row of a matrix. Numerator and denominator may add what
-/// depends only on the sum (a guard against division by zero); the sum may be of absolute values.
+/// x of x / sum(x) over the columns of each row of a matrix. Numerator and denominator may add a
+/// term that depends only on the sum (a guard against division by zero); the sum may be of absolute
+/// values.
 ir::Value* match_row_share(const ir::Value* value);
 
 /// x of x - max(x) over the columns of each row.

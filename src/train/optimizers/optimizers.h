@@ -11,8 +11,8 @@
 #include "onnxgrad/optimizers.h"
 #include "train/schedules/schedules.h"
 
-// Updates of weights as nodes of the training step. train/optimizers/ has the formulas,
-// one file per family; here is what surrounds them.
+// Updates of weights as nodes of the training step. train/optimizers/ has the formulas, one file
+// per family; this file has the rest of an update.
 
 namespace onnxgrad::train {
 
@@ -22,15 +22,15 @@ inline constexpr const char* kStepCount = "step_count";
 /// Whether a state of this name is a sum over the batches of an accumulated update: of gradients,
 /// by the rows of one worker.
 bool is_accumulated(std::string_view state);
-/// "<slot>/<weight>" without "<slot>/"; names of slots contain no slash.
+/// The weight of a state "<slot>/<weight>"; names of slots contain no slash.
 std::string_view weight_of_slot(std::string_view state);
 
 /// The parts of an update that several workers do together.
 class UpdateOfWorkers {
  public:
   virtual ~UpdateOfWorkers() = default;
-  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true: what
-  /// UpdateInputs says of `gradients`. Those that are not accumulated are sums already.
+  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true; see
+  /// UpdateInputs::gradients. Gradients that are not accumulated are sums already.
   virtual std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
                                          std::span<ir::Value* const> weights, ir::Value* when) = 0;
   /// The part of weight `i` that this worker updates; nullptr: none.
@@ -59,7 +59,7 @@ struct UpdateInputs {
   /// The divisor of the loss, rank 0: the weight of this batch among those that are
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;
-  UpdateOfWorkers* workers = nullptr;  ///< nullptr: there is one
+  UpdateOfWorkers* workers = nullptr;  ///< nullptr: one worker
   /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};
@@ -91,7 +91,7 @@ inline bool is_host_loop(const Optimizer& optimizer) {
   return std::holds_alternative<Lbfgs>(optimizer);
 }
 
-/// Throws: OptionError for a parameter out of range, naming it.
+/// Checks parameters. Throws: OptionError for one out of range, naming it.
 void check_optimizer(const Optimizer& optimizer);
 void check_update_options(const UpdateOptions& options);
 

@@ -22,8 +22,8 @@ namespace onnxgrad::train {
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  /// Whether each element of such a weight is updated by itself: then parts of it can be updated
-  /// apart. A rule of which that is true has a function of this name.
+  /// True if each element of a weight of shape `dims` is updated independently, so that several
+  /// workers can update parts of it. A rule for which that is true hides this function by its own.
   static bool updates_by_element(const Dims& /*dims*/) { return false; }
   /// Appends the formula, binds the slots and returns the weight's new value, in its shape and
   /// dtype.
@@ -44,7 +44,7 @@ class OptimizerTable : public DescriptionTable<Optimizer> {
     };
     by_element_.at(index) = &Rule::updates_by_element;
   }
-  /// One that is not a subgraph.
+  /// An optimizer that is not a subgraph.
   template <class Spec>
   void add_without_rule(Described<Spec> described) {
     DescriptionTable::add(std::move(described));
@@ -55,7 +55,7 @@ class OptimizerTable : public DescriptionTable<Optimizer> {
   std::unique_ptr<UpdateRule> make_rule(StepWriter& writer, const Optimizer& optimizer) const {
     return makers_.at(optimizer.index())(writer, optimizer);
   }
-  /// See UpdateRule; of an optimizer that has a rule.
+  /// See UpdateRule; for an optimizer that has a rule.
   bool updates_by_element(const Optimizer& optimizer, const Dims& dims) const {
     return by_element_.at(optimizer.index())(dims);
   }

@@ -25,7 +25,7 @@ namespace onnxgrad::train {
 struct Checkpoint;
 class FileTraining;
 
-/// The implementation of TrainingSession: a model, what it is trained with, and the step,
+/// The implementation of TrainingSession: a model, the options of its training, and the step,
 /// evaluation and prediction compiled from them (train/session/). Evaluation and prediction
 /// read the weights in the step's state, without a copy. Not thread-safe.
 class Session {
@@ -46,7 +46,8 @@ class Session {
   const Source& source() const { return source_; }
   /// The batch of the file, and whether it was opened.
   const BatchForm& batch() const { return batch_; }
-  /// Throws: DataError (so many rows are no whole batches, and rows cannot be left out).
+  /// Checks the number of rows. Throws: DataError (they are no whole batches, and batches cannot be
+  /// filled up).
   void expect_filling(std::int64_t rows) const;
   const TrainingOptions& options() const { return options_; }
   const LossInfo& loss() const { return graph().loss; }
@@ -69,11 +70,11 @@ class Session {
     expect_learning_rate();
     step_->set_learning_rate(rate);
   }
-  /// Throws: OptionError: the session only evaluates.
+  /// Throws OptionError if the session only evaluates.
   void expect_training() const;
-  /// Throws: OptionError: the training that the file describes has no rate that can be set.
+  /// Throws OptionError if the training that the file describes has no rate that can be set.
   void expect_learning_rate() const;
-  /// nullptr: the loss and the optimizer are ours.
+  /// The training that the file describes; nullptr: the loss and the optimizer are ours.
   const FileTraining* file_training() const { return training_.get(); }
   bool reads_texts() const { return texts_ != nullptr; }
   std::int64_t steps() const { return step_->steps(); }
@@ -97,7 +98,7 @@ class Session {
 
   /// True while labels may still determine a class axis: see label_form.h.
   bool is_open() const;
-  /// Decides what depends on the labels. Before a fit; inside one it does nothing.
+  /// Decides the properties that depend on labels. Called before a fit; inside one it does nothing.
   /// Throws: DataError (labels that match no axis of the scores, or several).
   void settle_by_labels(const FirstRows& rows);
   void settle_by_labels(const Dataset& data);
@@ -122,14 +123,15 @@ class Session {
 
   StepRunner& runner() { return *step_; }
   const OuterStep* outer() const { return step_->outer(); }
-  /// The others of a data-parallel training; nullptr: there are none.
+  /// The workers of a data-parallel training; nullptr: there is one.
   Workers* workers() const { return workers_.get(); }
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
   /// gradients within an accumulated update.
   bool has_own_state() const;
-  /// See training_checksum(); the same for any number of workers.
+  /// See training_checksum(); equal for any number of workers.
   std::string checksum() const;
-  /// Compiled at the first call. Shared, since one with scores replaces one without.
+  /// The evaluation, compiled at the first call. Shared, since one with scores replaces one
+  /// without.
   std::shared_ptr<Evaluation> evaluation(bool with_scores = false);
 
  private:
@@ -161,7 +163,7 @@ class Session {
   StepGraph write_step(const std::optional<TrainedSet>& set, bool of_worker = true) const;
   void share_rows(std::int64_t rows);
   bool updates_alone() const { return workers_ != nullptr && options_.workers.sync_every > 1; }
-  /// Throws: OptionError if the file describes its training.
+  /// Throws OptionError if the file describes its training.
   void expect_own_step(const std::string& what) const;
   std::unique_ptr<StepRunner> build(const std::optional<TrainedSet>& set, bool keeps_state = false);
   void change_trained(TrainedSet set);
@@ -196,7 +198,7 @@ class Session {
   runtime::ExecutorOptions executor_options_;
   std::shared_ptr<const void> file_charge_;  ///< the file's bytes in the memory budget
   std::unique_ptr<Workers> workers_;
-  std::optional<TrainedSet> built_with_;  ///< the step
+  std::optional<TrainedSet> built_with_;  ///< set of weights that the step was built with
   /// Checksum of the step, for several workers; empty: unknown.
   mutable std::string checksum_;
   bool logs_gradient_norm_ = false;
@@ -205,14 +207,14 @@ class Session {
   std::vector<ValueInfo> outputs_;
   std::vector<RunnableOutput> runnable_;    ///< computable forms of outputs_
   std::vector<std::string> constants_;      ///< inputs without rows
-  std::vector<std::string> unused_inputs_;  ///< that the loss does not need
+  std::vector<std::string> unused_inputs_;  ///< inputs that the loss does not need
   runtime::SizeWatch sizes_;
   struct ScoreRows {
     std::string scores = {};
     std::vector<Dims> dims = {};  // shapes of the inputs
     std::optional<std::int64_t> rows = {};
   };
-  ScoreRows score_rows_;  // the last ones
+  ScoreRows score_rows_;  // of the last feeds
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
   /// Predictions for the last requested sets of outputs (see runnable_), the last one first.

@@ -10,9 +10,9 @@
 #include "ir/graph.h"
 #include "onnxgrad/data.h"
 
-// Plans compute with numbers. In a model that reads texts (columns of a table that an encoder looks
-// up), each text that the model knows has a number instead, and what is fed is numbered where it is
-// read: no step ever sees a text.
+// Numbers for the strings of a model, since plans compute with numbers. In a model that reads
+// strings (columns of a table that an encoder looks up), each known string has a number, and feeds
+// are converted when they are read: no step ever sees a string.
 
 namespace onnxgrad::train {
 

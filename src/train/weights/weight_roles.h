@@ -23,9 +23,9 @@ enum class Role : std::uint8_t {
   kLayer,      ///< a layer's parameter
 };
 
-/// Reading::reason of what quantized numbers are multiplied by. Neither the scales of activations
-/// nor those of weights are trained by default, whether the model writes QuantizeLinear and
-/// DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
+/// Reading::reason of scales that quantized numbers are multiplied by. Neither the scales of
+/// activations nor those of weights are trained by default, whether the model writes QuantizeLinear
+/// and DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
 inline constexpr std::string_view kQuantizationScale = "a scale of quantized numbers";
 
 /// One place where an initializer meets values that depend on the model's inputs.
@@ -34,7 +34,7 @@ struct Reading {
   int input = 0;
   Role role = Role::kNone;
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
-  bool is_operand_alone = false;    ///< on the path there it is all that an Exp, Sigmoid, ... reads
+  bool is_operand_alone = false;    ///< alone read by an Exp, Sigmoid, ... on the path
   std::string reason = {};          ///< for kNone, and a kFormula that scales the model's inputs
 };
 
@@ -50,7 +50,7 @@ class RoleFinder {
   const ir::Node* first_reader(const ir::Value* initializer) const {
     return uses_.first_reader(initializer);
   }
-  /// True for initializers and what is computed only from them.
+  /// True for initializers and values computed only from them.
   bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
 
  private:

@@ -32,7 +32,7 @@ struct Weight {
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
   bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
   bool is_statistic = false;        ///< not trainable: running statistics
-  bool has_gradient = false;        ///< one would reach it, and it is no running statistic
+  bool has_gradient = false;        ///< a gradient reaches it, and it is no running statistic
 };
 
 /// All initializers of the top graph in file order, of any type.
