@@ -15,7 +15,7 @@ struct KernelTime {
   std::int64_t calls = 0;
   double total_s = 0;
   double flops = 0;  ///< floating-point operations of one call; 0: not known
-  int threads = 1;   ///< that it took
+  int threads = 1;   ///< threads that the kernel took
 };
 
 /// Times of kernels in training steps or runs.
@@ -24,13 +24,14 @@ struct Profile {
   /// Single calls (the first million) in the Trace Event format, JSON, for Perfetto or
   /// chrome://tracing.
   std::string trace_json;
-  /// `kernels` as text, one line each: share, time, calls, mean, GFlop/s, operator, node, kernel.
+  /// `kernels` as text, one line each: fraction, time, calls, mean, GFlop/s, operator, node,
+  /// kernel.
   std::string to_text() const;
 };
 
 /// Bytes that a session holds, by purpose.
 struct MemoryReport {
-  std::int64_t weights = 0;          ///< including running statistics
+  std::int64_t weights = 0;          ///< weights, including running statistics
   std::int64_t optimizer_state = 0;  ///< slots and counters
   std::int64_t activations = 0;      ///< values and gradients of the largest step so far
   std::int64_t scratch = 0;          ///< work space of kernels during a step

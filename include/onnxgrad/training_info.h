@@ -11,7 +11,7 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Whether the model's file describes its training (ModelProto.training_info): TrainingSession and
-/// Trainer then train it as the file says, if they are given neither loss nor optimizer.
+/// Trainer then train it as the file describes, if they are given neither loss nor optimizer.
 bool has_training_info(const Model& model);
 
 struct TrainingInfoOptions {

@@ -19,12 +19,13 @@ std::string nearest_or(std::string_view wrong, std::span<const std::string> cand
                        std::string otherwise = "Use one of these names.");
 
 /// `text` with control characters as escape sequences ("\n", "\x1b"), so that a name from a file
-/// can neither break a line nor control a terminal. Backslashes are kept: twice is as once.
+/// can neither break a line nor control a terminal. Backslashes are kept, so that printing twice
+/// changes nothing.
 std::string printable(std::string_view text);
 /// Makes text of several lines printable: line breaks are kept.
 std::string printable_lines(std::string_view text);
 
-/// "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in total)".
+/// Text of a list: "'a', 'b', 'c'" with at most `limit` names, then ", ... (12 in total)".
 std::string quote_list(std::span<const std::string> names, std::size_t limit = 8);
 
 }  // namespace onnxgrad::base

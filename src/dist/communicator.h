@@ -36,17 +36,17 @@ class Collective {
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
-  /// Starts it; an earlier start has been waited for. `input` and `output` have the sizes said
-  /// where it was prepared, may be equal where that says so, and belong to it until it is done.
+  /// Starts the collective; an earlier start must be done. `input` and `output` have the sizes that
+  /// it was prepared for, may be equal if its maker allows it, and belong to it until it is done.
   /// Allocates nothing. Throws: DeviceError.
   void start(const void* input, void* output);
-  /// Moves it on; whether it is done, or not started. Throws: DeviceError naming the rank whose
-  /// message failed, or that stopped the job.
+  /// Advances the collective; true if it is done, or not started. Throws: DeviceError naming the
+  /// rank whose message failed, or that stopped the job.
   bool test();
-  /// Waits until it is done. Throws: as test(), and DeviceError naming the ranks that did not
-  /// arrive if nothing happened for the communicator's timeout; Interrupted.
+  /// Waits until the collective is done. Throws: as test(), and DeviceError naming the ranks that
+  /// did not arrive if nothing happened for the communicator's timeout; Interrupted.
   void wait();
-  /// start and wait.
+  /// Calls start() and wait().
   void run(const void* input, void* output);
   /// Bytes that this rank sends in one run.
   std::int64_t bytes_sent() const { return schedule_.bytes_sent; }
@@ -70,7 +70,7 @@ class Collective {
   Communicator& workers_;
   Schedule schedule_;
   std::vector<std::byte> scratch_;
-  std::vector<Pending> pending_;           // capacity: the most messages of a phase
+  std::vector<Pending> pending_;           // capacity: maximum messages of a phase
   std::vector<const std::byte*> sources_;  // operands of a sum
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;

@@ -48,7 +48,7 @@ struct Value {
   std::shared_ptr<const WeightOrigin> origin = {};
 
   bool is_initializer() const { return initializer.is_defined(); }
-  /// An initializer that no caller can override.
+  /// True for an initializer that no caller can override.
   bool is_constant() const { return initializer.is_defined() && !is_input; }
   DataType dtype() const { return type.dtype; }
 };
@@ -73,9 +73,9 @@ class Node {
 
   Value* input(std::size_t i) const { return i < inputs.size() ? inputs[i] : nullptr; }
   Value* output(std::size_t i) const { return i < outputs.size() ? outputs[i] : nullptr; }
-  /// nullptr if there is none with that name.
+  /// The attribute of that name; nullptr if there is none.
   const AttributeValue* find_attribute(std::string_view attribute) const;
-  /// Replaces or adds.
+  /// Replaces or adds an attribute.
   void set_attribute(std::string attribute, AttributeValue value);
   void remove_attribute(std::string_view attribute);
   /// Value of an attribute of a node whose attributes are complete (opdef::complete_attributes), as
@@ -92,7 +92,7 @@ class Node {
   std::vector<float> floats_attribute(std::string_view attribute) const;
   /// All graphs in the attributes.
   std::vector<Graph*> subgraphs() const;
-  /// "MatMul node 'dense_1/matmul'", for messages.
+  /// Description in messages: "MatMul node 'dense_1/matmul'".
   std::string describe() const;
 };
 
@@ -141,7 +141,7 @@ class Graph {
   NameAuthority& names() { return *names_; }
   const std::shared_ptr<NameAuthority>& names_ptr() const { return names_; }
 
-  /// Values with exactly this name, which must be unused in this graph: for the importer.
+  /// Adds a value with exactly this name, which must be unused in this graph: for the importer.
   Value* add_value(std::string value_name, Type type = {});
   Value* add_input(std::string_view hint, Type type);
   Value* add_initializer(std::string_view hint, Tensor tensor);
@@ -149,8 +149,8 @@ class Graph {
   Node* add_node(std::string_view op_type, std::vector<Value*> node_inputs, std::size_t num_outputs,
                  std::vector<Attribute> attributes = {}, std::string_view domain = "",
                  std::string_view hint = "");
-  /// A node that computes `node_outputs`, values of this graph, and is not in the list yet: for
-  /// rewrites that rebuild the list. Its name is derived from `hint`.
+  /// Makes a node that computes `node_outputs`, values of this graph, and is not in the list yet:
+  /// for rewrites that rebuild the list. Its name is derived from `hint`.
   Node* make_node(std::string_view op_type, std::vector<Value*> node_inputs,
                   const std::vector<Value*>& node_outputs, std::string_view hint,
                   std::vector<Attribute> attributes = {}, std::string_view domain = "");
@@ -276,8 +276,8 @@ std::vector<Value*> captured_values(const Node& node);
 /// `keep`: further nodes to keep (e.g. with side effects). Returns the number of nodes erased.
 std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep = nullptr);
 
-/// Inputs with a default become constants: initializers with the types of their tensors, whatever
-/// was declared for what may be fed instead.
+/// Makes inputs with a default constants: initializers with the types of their tensors, regardless
+/// of the types declared for feeds.
 void close_defaults(Graph& graph);
 
 /// Readable text similar to ONNX's text syntax: one line per node, types of all values.

@@ -32,7 +32,7 @@ struct Match {
 
 using Pattern = std::function<bool(const Value* value, Match& match)>;
 
-/// Any value, the same one wherever it occurs in a pattern: what match() returns.
+/// Any value, equal wherever it occurs in a pattern; match() returns it.
 Pattern capture();
 /// Any value, or none.
 Pattern anything();
@@ -42,7 +42,7 @@ Pattern number(double number);
 Pattern op(std::string_view op_type, std::vector<Pattern> inputs);
 /// A pattern of a node with two inputs in any order.
 Pattern in_any_order(std::string_view op_type, const Pattern& a, const Pattern& b);
-/// The first that matches.
+/// The first of the patterns that matches.
 Pattern one_of(std::vector<Pattern> patterns);
 /// `pattern`, if its node also satisfies `test`.
 Pattern where(Pattern pattern, NodeTest test);

@@ -16,8 +16,8 @@
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
-// Operators and gradients that users register, as functions of standard operators. A model takes
-// the table of the time when it is loaded; a table never changes. On import a call of an operator
+// Operators and gradients that users register, as functions of standard operators. A model keeps
+// the table of the time when it is loaded; a table is immutable. On import a call of an operator
 // without a gradient of its own is expanded; one with a gradient stays a call, of a function that
 // is specialised to its types and attributes, for the backward sweep to find.
 
@@ -43,7 +43,8 @@ class OperatorTable final : public opdef::CustomGradients {
   bool is_empty() const { return bodies_.empty() && gradients_.empty(); }
   const Functions& bodies() const { return bodies_; }
   const Functions& gradients() const { return gradients_; }
-  /// nullptr if there is none; a call of a specialised function counts as one of its operator.
+  /// The body of a node's operator; nullptr if there is none. A call of a specialised function
+  /// counts as one of its operator.
   const ir::Function* body_of(const ir::Node& node) const;
   const OperatorFunction* gradient_of(const ir::Node& node) const;
 
@@ -63,12 +64,12 @@ inline constexpr std::string_view kReplacedDomain = "onnxgrad.replaced";
 /// The table of operators registered now. Thread-safe.
 std::shared_ptr<const OperatorTable> current_operators();
 
-/// Changes what is registered: `change` receives copies of the bodies and of the gradients, and may
-/// throw. Thread-safe.
+/// Changes the registered operators: `change` receives copies of the bodies and of the gradients,
+/// and may throw. Thread-safe.
 void change_operators(
     const std::function<void(OperatorTable::Functions&, OperatorTable::Functions&)>& change);
 
-/// The operator that a node calls: its domain and name without what a specialised function adds.
+/// The operator that a node calls: domain and name without the suffix of a specialised function.
 OperatorTable::Key operator_of(const ir::Node& node);
 
 /// Maximum numbers of inputs and outputs of a standard operator; nullopt if ONNX does not have it,

@@ -39,7 +39,7 @@ struct Parameter {
   bool takes(DataType dtype) const { return (tensors >> static_cast<unsigned>(dtype) & 1u) != 0; }
 };
 
-/// A schema with what inference needs. Immutable.
+/// A schema with the data that inference needs. Immutable.
 class Schema {
  public:
   explicit Schema(onnx::OpSchema op);

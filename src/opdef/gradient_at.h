@@ -16,11 +16,11 @@ namespace onnxgrad::opdef {
 struct GradientAt {
   ir::Value* y = nullptr;
   std::span<ir::Value* const> named;  ///< the attribute xs, then zs
-  std::span<ir::Value* const> fed;    ///< one for each
+  std::span<ir::Value* const> fed;    ///< one for each of `named`
   std::size_t num_xs = 0;
 };
 
-/// Writes it: for each of the first num_xs values the gradient of the sum of y's elements.
+/// Writes the gradient of the sum of y's elements with respect to each of the first num_xs values.
 using GradientAtFn =
     std::function<std::vector<ir::Value*>(ir::GraphBuilder& g, const GradientAt& request)>;
 

@@ -93,9 +93,9 @@ struct PreparedKernel {
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "xsmm 15x50x100"
   double flops = 0;
-  /// Everything that it may throw for. A plan lets such a kernel run before states are overwritten,
-  /// so that a step that throws has changed nothing. A kernel of a gradient leaves out what the
-  /// forward pass, in the same step, has checked before.
+  /// All reasons for which the kernel may throw. A plan lets such a kernel run before states are
+  /// overwritten, so that a step that throws has changed nothing. A kernel of a gradient leaves out
+  /// what the forward pass, in the same step, has checked before.
   std::vector<ValueCheck> checks = {};
 };
 
@@ -135,7 +135,8 @@ class KernelRegistry {
     int rank = 0;
     KernelOfferFn offer = nullptr;
   };
-  /// Best first; empty if there is none. Specialised function names resolve to their base.
+  /// Offers for an operator, best first; empty if there is none. Specialised function names resolve
+  /// to their base.
   std::span<const Entry> offers(std::string_view domain, std::string_view op_type) const;
   DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
 
@@ -148,7 +149,7 @@ class KernelRegistry {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  /// nullopt if no kernel takes it. Absent inputs are undefined tensors.
+  /// Computes a node; nullopt if no kernel takes it. Absent inputs are undefined tensors.
   virtual std::optional<std::vector<Tensor>> evaluate(const ir::Node& node,
                                                       std::span<const Tensor> inputs) const = 0;
 };

@@ -22,14 +22,14 @@ inline bool is_standard(const ir::Node* node, std::string_view op_type) {
   return node != nullptr && node->domain.empty() && node->op_type == op_type;
 }
 
-/// -1: not known.
+/// Number of elements; -1: not known.
 inline std::int64_t num_elements(const ir::Value* value) {
   const auto dims = value->type.static_dims();
   return dims ? dims->num_elements() : -1;
 }
 
-/// The number that all elements of a constant, or of one that is expanded, are; of up to
-/// `most_elements` elements.
+/// The common value of all elements of a constant, perhaps expanded, of up to `most_elements`
+/// elements.
 inline std::optional<double> constant_number(const ir::Value* value, std::int64_t most_elements) {
   while (is_standard(value->producer, "Expand")) value = value->producer->inputs[0];
   const std::int64_t size = num_elements(value);
@@ -77,8 +77,8 @@ inline UpdateMatch match_weight_update(const ir::Node& node, const ir::Uses& use
   return {};
 }
 
-/// Where(is_done, result, before), `is_done` of rank 0, as a loss scale guards a new state, if that
-/// is all that reads the result, or nullptr.
+/// The node Where(is_done, result, before), `is_done` of rank 0, with which a loss scale guards a
+/// new state, if it is the only reader of the result; else nullptr.
 inline ir::Node* guard_of(const ir::Value& result, const ir::Value& before, const ir::Uses& uses) {
   ir::Node* where = uses.only_reader(&result);
   if (!is_standard(where, "Where")) return nullptr;

@@ -14,7 +14,7 @@
 
 namespace onnxgrad::runtime {
 
-/// After a step, state input `input` of the graph gets the value of `value`.
+/// An update of a state: after a step, input `input` of the graph gets the value of `value`.
 struct StateUpdate {
   ir::Value* input = nullptr;
   ir::Value* value = nullptr;
@@ -62,7 +62,7 @@ class Scheduler {
             std::span<const ir::Node* const> throwing = {});
 
   Schedule schedule(UpdateNumbers numbers) const;
-  /// Whether updates wait for numbers: if not, both schedules are the same.
+  /// True if updates wait for scalars; if not, both schedules are equal.
   bool has_numbers() const { return has_numbers_; }
 
  private:
@@ -93,7 +93,7 @@ class Scheduler {
   std::vector<Edge> edges_;                            // lists, one per node
   std::vector<std::ptrdiff_t> first_;                  // edge of each node; -1: none
   std::vector<std::vector<std::size_t>> readers_;      // readers of old values of states
-  ir::PointerMap<ir::Value, std::size_t> old_values_;  // their numbers
+  ir::PointerMap<ir::Value, std::size_t> old_values_;  // states by old value
   std::vector<std::uint32_t> seen_;                    // last search that found each node
   std::uint32_t search_ = 0;
   std::vector<std::size_t> throwing_;

@@ -28,7 +28,7 @@ using FreeBytes = std::function<std::optional<std::int64_t>(const std::string& f
 void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
                           const FreeBytes& free_bytes = base::available_bytes);
 
-/// Called with a file that is skipped, and why.
+/// Called with a file that is skipped, and the reason.
 using FileReport = std::function<void(const std::string& path, const std::string& problem)>;
 
 /// The newest complete checkpoint of a folder; nullopt if there is none. Incomplete files are
@@ -49,11 +49,11 @@ class CheckpointFolder {
   /// Throws: CheckpointError (the folder cannot be created or is in use).
   CheckpointFolder(std::string folder, Options options, FileReport report);
 
-  /// Like newest_checkpoint; incomplete files are renamed with ".bad". If there is
-  /// one, saving continues from it.
+  /// Finds the newest checkpoint like newest_checkpoint(), but renames incomplete files with
+  /// ".bad". Saving continues from it.
   std::optional<Checkpoint> take_newest();
-  /// Saving continues from this checkpoint. Throws: CheckpointError if the folder has a later one
-  /// than `step`: a training does not overwrite another.
+  /// Makes saving continue from this checkpoint. Throws: CheckpointError if the folder has a later
+  /// one than `step`: a training does not overwrite another.
   void begin(std::int64_t step, const Checkpoint* resumed);
 
   /// Writes the checkpoint of `step`; once it returns it survives a power failure. Then removes

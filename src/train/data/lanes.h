@@ -7,10 +7,11 @@
 
 #include "onnxgrad/data.h"
 
-// The order of an epoch of data in pieces, which does not depend on who reads it. The pieces, in an
-// order that is a function of (seed, epoch), are divided into up to 16 lanes. An epoch takes rows
-// from all lanes at rates in proportion to their lengths, so the rows of each batch are those of
-// one lane after another, and a worker that computes a range of every batch reads a few lanes only.
+// The order of an epoch of data in pieces, which does not depend on the number of workers. The
+// pieces, in an order that is a function of (seed, epoch), are divided into up to 16 lanes. An
+// epoch takes rows from all lanes at rates in proportion to their lengths, so the rows of each
+// batch are those of one lane after another, and a worker that computes a range of every batch
+// reads a few lanes only.
 
 namespace onnxgrad::train {
 
@@ -28,11 +29,11 @@ class Lanes {
  public:
   struct Lane {
     std::vector<std::int64_t> pieces = {};  ///< in the order in which they are read
-    std::int64_t rows = 0;                  ///< that are used
+    std::int64_t rows = 0;                  ///< rows that are used
   };
 
   Lanes() = default;
-  /// `used`: how many rows of each piece are used; empty: all. `most`: count_lanes(). Without
+  /// `used`: number of rows of each piece that are used; empty: all. `most`: count_lanes(). Without
   /// shuffling there is one lane, of all pieces in order.
   Lanes(std::span<const Piece> pieces, std::span<const std::int64_t> used, const Pass& pass,
         std::int64_t most = kMostLanes);

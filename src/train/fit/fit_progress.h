@@ -14,8 +14,8 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// The time that an epoch takes, a part of which may have passed before the fit was resumed. Waits
-/// are those for rows, in seconds; `waited`: by the feed so far.
+/// The time of an epoch, part of which may have passed before the fit was resumed. Waits are waits
+/// for rows, in seconds; `waited`: total wait of the feed so far.
 struct EpochClock {
   double seconds_before = 0;
   double wait_before = 0;

@@ -19,8 +19,8 @@
 #include "train/tools/collectives.h"
 #include "train/weights/weights.h"
 
-// Builders of the graphs that training runs. Each function takes a working copy (internal
-// opset, types inferred) and returns a new model; nothing here runs anything.
+// Builders of the graphs that training runs. Each function takes a working copy (internal opset,
+// types inferred) and returns a new model; none runs a graph.
 
 namespace onnxgrad::train {
 
@@ -34,7 +34,7 @@ struct TrainedSet {
   /// Owners of held weights among several workers; see StepGraph::owners.
   std::map<std::string, std::vector<std::int64_t>> held_owners = {};
   std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
-  std::vector<std::string> statistics = {};             ///< that are state in any case
+  std::vector<std::string> statistics = {};             ///< statistics that are state in any case
 };
 
 /// A schedule and the fit that it is for.
@@ -47,12 +47,12 @@ struct ScheduleInGraph {
 struct StepGraphOptions {
   std::vector<std::string> trainable = {};  ///< patterns; see select_weights
   std::vector<std::string> frozen = {};
-  /// Instead of the patterns.
+  /// The exact set, which replaces the patterns.
   std::optional<TrainedSet> exact = {};
   TrainingMode training_mode = TrainingMode::kAuto;
-  const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
+  const opdef::CustomGradients* custom_gradients = nullptr;  ///< rules that users registered
   MixedPrecision precision = {};
-  /// A step whose loss or new state is not finite changes nothing.
+  /// True: a step whose loss or new state is not finite changes nothing.
   bool skip_non_finite = false;
   UpdateOptions update = {};
   /// Schedule of the learning rate, in the graph; L-BFGS has none.
@@ -81,11 +81,11 @@ struct StepPorts {
   std::optional<std::size_t> signal = {};         ///< the sum of StepGraph::worker_signal
 };
 
-/// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
-/// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
-/// needs, the target, the sample weight if there is one, `learning_rate`, with a schedule a
-/// `plateau_factor` for each of its plateaus, then the state (with initial values). Graph outputs:
-/// those of `ports`, then the new state.
+/// The training step: loss, gradient and update. With L-BFGS the update is a loop around the graph:
+/// there is no `learning_rate`, and the gradients are outputs. Graph inputs: those of the model
+/// that the loss needs, the target, the sample weight if there is one, `learning_rate`, with a
+/// schedule a `plateau_factor` for each of its plateaus, then the state (with initial values).
+/// Graph outputs: those of `ports`, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
@@ -99,7 +99,7 @@ struct StepGraph {
   /// Bounds of each weight, held ones included: worker r updates its elements from [r] to [r + 1],
   /// and alone has their slots. Empty: all workers update all elements.
   std::map<std::string, std::vector<std::int64_t>> owners = {};
-  int rank = 0;  ///< this worker among them
+  int rank = 0;  ///< rank of this worker
   DataType learning_rate_dtype = DataType::kFloat32;
   std::vector<WeightInfo> weights = {};  ///< trained weights: the first state bindings
   /// Weights in the state that are not trained: the next ones.

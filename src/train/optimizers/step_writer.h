@@ -19,12 +19,12 @@ struct WeightStep {
   std::string name = {};  ///< name of the weight
   ir::Value* weight = nullptr;
   ir::Value* gradient = nullptr;  ///< in the weight's shape and dtype
-  double rate_factor = 1;         ///< times the learning rate
+  double rate_factor = 1;         ///< factor of the learning rate
   double weight_decay = 0;
   std::string count = {};  ///< name of the state that counts its updates
 };
 
-/// Shared by the formulas of all weights: rates, step counts, slots and their bindings.
+/// Objects shared by the formulas of all weights: rates, step counts, slots and their bindings.
 class StepWriter {
  public:
   /// learning_rate: rank 0, floating. is_update: rank 0, bool; if it is false, every slot and
@@ -69,7 +69,7 @@ class StepWriter {
   Tensor zeros(DataType dtype, const Dims& dims);
   /// A state with this first value.
   ir::Value* state(const std::string& name, Tensor first);
-  /// The state's next value: `output`, or its old value if the step does not update.
+  /// Sets the state's next value: `output`, or its old value if the step does not update.
   void bind(ir::Value* input, ir::Value* output);
   /// Sets the state's next value to `output`, regardless of is_update.
   void bind_always(ir::Value* input, ir::Value* output) {

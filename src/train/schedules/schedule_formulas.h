@@ -8,8 +8,8 @@
 #include "onnxgrad/schedules.h"
 #include "train/schedules/schedule_nodes.h"
 
-// Each schedule as a function of (parameters, r, t, T): r the rate, t the time in the schedule's
-// unit, length T. S is double, or ScheduleNode to write it into a graph.
+// Formulas of schedules as functions of (parameters, r, t, T): r the rate, t the time in the
+// schedule's unit, length T. S is double, or ScheduleNode to write it into a graph.
 // schedules/table.cpp has their sources.
 
 namespace onnxgrad::train {

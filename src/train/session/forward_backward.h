@@ -58,7 +58,7 @@ class SplitRunner {
   void split(bool repeat_cheap);
   void make_executors();
   ForwardBackward::Result run_forward(const NamedTensors& inputs, bool training);
-  // Throws: DeviceError, if the backward pass does not fit into the budget.
+  // Prepares a backward pass. Throws: DeviceError, if it does not fit into the budget.
   void prepare_backward(const Context::Data& data);
   std::int64_t bytes_of(const ir::Type& type) const;
   void check_open(const Context& context) const;

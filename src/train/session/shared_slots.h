@@ -7,7 +7,7 @@
 
 #include "train/session/step_runner.h"
 
-// Slots of workers that share the update: each has its elements of them, StepGraph::owners.
+// Slots of workers that share the update: each has its own elements, see StepGraph::owners.
 
 namespace onnxgrad::train {
 
@@ -27,8 +27,8 @@ bool is_elsewhere(const StepGraph& graph, std::string_view state);
 /// The elements of `part`, in the shape of `like`.
 Tensor take_part_of(const Tensor& whole, const SlotPart& part, const Tensor& like);
 
-/// Gives each worker its elements of the slots of `from`, which were shared in another way. All
-/// workers call it.
+/// Gives each worker its elements of the slots of `from`, which were distributed in another way.
+/// All workers call it.
 void move_slots(StepRunner& to, const StepRunner& from);
 
 }  // namespace onnxgrad::train
