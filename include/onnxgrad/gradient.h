@@ -108,7 +108,7 @@ struct TrainingStepOptions {
   /// Number of updates in the whole training, for schedules whose length is a fraction of it or all
   /// of it, and for those that count epochs. 0: unknown.
   std::int64_t updates = 0;
-  std::int64_t epochs = 1;  ///< that these updates make up
+  std::int64_t epochs = 1;  ///< epochs that these updates make up
   WriteOptions write = {};
 };
 

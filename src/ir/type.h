@@ -50,9 +50,10 @@ struct Type {
   enum class Kind : std::uint8_t { kUnknown, kTensor, kSparseTensor, kSequence, kOptional, kMap };
 
   Kind kind = Kind::kUnknown;
-  DataType dtype = DataType::kUndefined;     ///< element type of a tensor; type of a map's keys
-  std::optional<SymbolicShape> shape = {};   ///< shape of a tensor; nullopt: unknown rank
-  std::shared_ptr<const Type> element = {};  ///< of a sequence or optional; values of a map
+  DataType dtype = DataType::kUndefined;    ///< element type of a tensor; type of a map's keys
+  std::optional<SymbolicShape> shape = {};  ///< shape of a tensor; nullopt: unknown rank
+  /// Type of the elements of a sequence or optional, or of the values of a map.
+  std::shared_ptr<const Type> element = {};
 
   static Type tensor(DataType dtype) { return {.kind = Kind::kTensor, .dtype = dtype}; }
   static Type tensor(DataType dtype, SymbolicShape shape) {

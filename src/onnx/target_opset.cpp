@@ -80,7 +80,7 @@ class Retargeter {
 
   ir::Model model_;
   std::int64_t target_;
-  std::int64_t opset_;  // that nodes are converted to: the target, or at first the internal one
+  std::int64_t opset_;  // opset of the converted nodes: the target, or at first the internal one
   bool inline_functions_;
   OlderBodyFn older_body_;
   using Names = std::set<std::pair<std::string, std::string>>;

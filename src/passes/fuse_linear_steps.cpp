@@ -115,7 +115,7 @@ class LinearStepMatch {
   ir::Value* slope_ = nullptr;  ///< the gradient of the scores, an operand of update_
   std::int64_t rows_ = 0;
   std::unordered_map<const ir::Value*, Polynomial> values_;
-  std::vector<ir::Node*> nodes_;  ///< that the step replaces
+  std::vector<ir::Node*> nodes_;  ///< nodes that the step replaces
   BiasUpdate bias_update_;
   ir::Value* loss_ = nullptr;
   ir::Value* bias_ = nullptr;

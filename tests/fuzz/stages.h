@@ -17,7 +17,7 @@ namespace onnxgrad::fuzz {
 inline constexpr std::array<const char*, 9> kStages = {
     "load", "weights", "report", "run", "feeds", "gradient", "jvp", "forward/backward", "step"};
 
-inline constexpr std::int64_t kBudgetBytes = 256LL << 20;  // that onnxgrad may use
+inline constexpr std::int64_t kBudgetBytes = 256LL << 20;  // memory that onnxgrad may use
 
 /// A model that mutants are made of.
 struct Seed {

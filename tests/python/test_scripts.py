@@ -454,7 +454,7 @@ def test_nothing_is_installed_without_hashes():
     for file in files:
         text = file.read_text().replace("\\\n", " ")
         for command in re.findall(r"(?:-m pip|bin/pip\"?) (?:install|download)\b.*", text):
-            if "--no-deps" in command and "wheel[0]" in command:  # what was just built
+            if "--no-deps" in command and "wheel[0]" in command:  # the wheel that was just built
                 continue
             found += 1
             is_first = "-r lock.txt" in command  # before there is a lock

@@ -99,7 +99,7 @@ class FitLoop {
   std::unique_ptr<BatchFeed> feed_;
   RateSchedule rates_;
   std::optional<Validation> validation_;
-  const RowBlock* block_ = nullptr;  ///< that is being trained on
+  const RowBlock* block_ = nullptr;  ///< block that is being trained on
   FitProgress progress_;
   BestEpoch best_;
   std::optional<FaultSearch> faults_;  ///< OnNonFinite::kRaise and kStop

@@ -214,7 +214,7 @@ class Session {
     std::vector<Dims> dims = {};  // shapes of the inputs
     std::optional<std::int64_t> rows = {};
   };
-  ScoreRows score_rows_;  // of the last feeds
+  ScoreRows score_rows_;  // result for the last feeds
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
   /// Predictions for the last requested sets of outputs (see runnable_), the last one first.
