@@ -28,6 +28,17 @@ TEST(Interrupt, EndsWhereTheInnermostScopeSaysSo) {
   EXPECT_THROW(base::poll_interrupt(), Interrupted);
 }
 
+TEST(Interrupt, ATimeLimitEndsCallsOnceItIsOver) {
+  const base::TimeLimit far(std::chrono::hours(1));
+  EXPECT_NO_THROW(base::poll_interrupt());
+  {
+    const base::TimeLimit none(std::chrono::milliseconds(0));
+    const base::TimeLimit inner(std::chrono::hours(1));  // does not extend the outer one
+    EXPECT_THROW(base::poll_interrupt(), base::TimeOver);
+  }
+  EXPECT_NO_THROW(base::poll_interrupt());
+}
+
 TEST(Interrupt, IsOfOneThread) {
   const InterruptScope scope(always);
   wait_for_the_next_question();

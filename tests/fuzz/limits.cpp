@@ -115,6 +115,21 @@ void expect_our_error(const std::string& what, const Body& body) {
   }
 }
 
+// Bit masks: every set of few things, else those of one or two.
+std::vector<std::uint32_t> sets_of(std::size_t count) {
+  constexpr std::size_t kFew = 6;
+  const std::size_t used = std::min<std::size_t>(count, 32);
+  std::vector<std::uint32_t> sets;
+  if (used <= kFew) {
+    for (std::uint32_t set = 1; set < std::uint32_t{1} << used; ++set) sets.push_back(set);
+    return sets;
+  }
+  for (std::size_t i = 0; i < used; ++i) {
+    for (std::size_t k = i; k < used; ++k) sets.push_back(1U << i | 1U << k);
+  }
+  return sets;
+}
+
 }  // namespace
 
 std::size_t feed_limits(const Seed& seed) {
@@ -136,6 +151,38 @@ std::size_t feed_limits(const Seed& seed) {
       expect_our_error(one.name, [&] { call(*passes, feeds); });
       ++tried;
     }
+  }
+  return tried;
+}
+
+std::size_t change_inputs(const Seed& seed) {
+  onnx::ModelProto model;
+  if (!model.ParseFromString(seed.bytes)) return 0;
+  std::size_t tried = 0;
+  for (onnx::NodeProto& node : *model.mutable_graph()->mutable_node()) {
+    const std::vector<std::string> inputs(node.input().begin(), node.input().end());
+    const auto load_with = [&](const std::vector<std::string>& changed) {
+      std::ranges::copy(changed, node.mutable_input()->begin());
+      expect_our_error(node.op_type() + " with other inputs", [&] {
+        (void)Model::from_bytes(model.SerializeAsString(), {.memory_limit_bytes = kBudgetBytes})
+            .weights();
+      });
+      ++tried;
+    };
+    for (const std::uint32_t left_out : sets_of(inputs.size())) {
+      std::vector<std::string> changed = inputs;
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        if ((left_out >> i & 1) != 0) changed[i].clear();
+      }
+      load_with(changed);
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      for (const std::string& other : inputs) {
+        std::vector<std::string> changed = inputs;
+        if (other != std::exchange(changed[i], other)) load_with(changed);
+      }
+    }
+    std::ranges::copy(inputs, node.mutable_input()->begin());
   }
   return tried;
 }

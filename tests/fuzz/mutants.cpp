@@ -309,6 +309,7 @@ int feed_all_limits(const Seeds& seeds, std::string_view only) {
       limit_time();
       try {
         (void)feed_limits(*seed);
+        (void)change_inputs(*seed);
       } catch (const std::exception& error) {
         std::printf("%s: %s\n", seed->path.c_str(), error.what());
         std::fflush(stdout);
@@ -324,7 +325,8 @@ int feed_all_limits(const Seeds& seeds, std::string_view only) {
       std::printf("%s ended the process: %s\n", seed->path.c_str(), strsignal(WTERMSIG(status)));
     }
   }
-  std::printf("%zu cases with integers at their limits, %zu faults\n", cases, failures);
+  std::printf("%zu cases with integers at their limits and other inputs, %zu faults\n", cases,
+              failures);
   return failures == 0 && cases > 0 ? 0 : 1;
 }
 

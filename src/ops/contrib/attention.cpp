@@ -219,6 +219,7 @@ Lowered lower_multi_head_attention(const Node& node, GraphBuilder& g) {
   check_inputs(node, 1,
                {"query", "key", "value", "bias", "key_padding_mask", "attention_bias", "past_key",
                 "past_value", "past_sequence_length", "cache_indirection"});
+  check_both_or_none(node, 6, "past_key", 7, "past_value");
   refuse_input(node, 8, "past_sequence_length");
   refuse_input(node, 9, "cache_indirection");
   const std::int64_t heads = node.int_attribute("num_heads");

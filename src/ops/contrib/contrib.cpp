@@ -58,6 +58,17 @@ void refuse_attribute(const Node& node, std::string_view name) {
               "Export the model without it.");
 }
 
+void check_both_or_none(const Node& node, std::size_t first, std::string_view first_name,
+                        std::size_t second, std::string_view second_name) {
+  const bool has_first = node.input(first) != nullptr;
+  if (has_first == (node.input(second) != nullptr)) return;
+  throw ModelError(
+      {.what = fmt::format("input {} is given without {}", has_first ? first_name : second_name,
+                           has_first ? second_name : first_name),
+       .where = {.node = node.name, .op_type = node.op_type},
+       .hint = "Give both or neither, or export the model again."});
+}
+
 std::int64_t required_dim(const Node& node, const Value* value, std::int64_t axis,
                           std::string_view name) {
   if (const auto dim = known_dim(value, axis)) return *dim;

@@ -37,6 +37,10 @@ void check_inputs(const Node& node, std::size_t required,
 void refuse_input(const Node& node, std::size_t input, std::string_view name);
 void refuse_attribute(const Node& node, std::string_view name);
 
+/// Throws: ModelError naming the node if one of the two inputs is absent and the other is not.
+void check_both_or_none(const Node& node, std::size_t first, std::string_view first_name,
+                        std::size_t second, std::string_view second_name);
+
 /// The size along `axis`. Throws: ModelError if the model does not give it.
 std::int64_t required_dim(const Node& node, const Value* value, std::int64_t axis,
                           std::string_view name);

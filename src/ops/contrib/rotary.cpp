@@ -189,6 +189,8 @@ Lowered lower_group_query_attention(const Node& node, GraphBuilder& g) {
                {"query", "key?", "value?", "past_key?", "past_value?", "seqlens_k",
                 "total_sequence_length", "cos_cache", "sin_cache", "position_ids", "attention_bias",
                 "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight"});
+  check_both_or_none(node, 1, "key", 2, "value");
+  check_both_or_none(node, 3, "past_key", 4, "past_value");
   refuse_unusual(node);
   GroupQuery o{.node = node,
                .g = g,

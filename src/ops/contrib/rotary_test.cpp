@@ -59,6 +59,17 @@ std::vector<ErrorCase> rotary_error_cases() {
       refused("rank", "RotaryEmbedding (x, i, c, s)",
               {uniform({2, 4}, -1, 1), ints({0}), uniform({4, 2}, -1, 1), uniform({4, 2}, -1, 1)},
               "UnsupportedOperatorError", "'x'"),
+      refused("no_past_value",
+              "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, k, k, past, \"\", l, t)",
+              {uniform({2, 3, 8}, -1, 1), uniform({2, 3, 4}, -1, 1), uniform({2, 1, 2, 4}, -1, 1),
+               values({2, 2}, {2}, DataType::kInt32), values({3}, {1}, DataType::kInt32)},
+              "ModelError", "past_key is given without past_value"),
+      refused("no_value",
+              "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> "
+              "(q, k, \"\", \"\", \"\", l, t)",
+              {uniform({2, 3, 8}, -1, 1), uniform({2, 3, 4}, -1, 1),
+               values({2, 2}, {2}, DataType::kInt32), values({3}, {1}, DataType::kInt32)},
+              "ModelError", "key is given without value"),
   };
 }
 

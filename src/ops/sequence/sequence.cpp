@@ -311,7 +311,9 @@ Results lower_split(const Node& node, GraphBuilder& g) {
 Results lower_map(const Node& node, GraphBuilder& g) {
   const ir::GraphPtr body = std::get<ir::GraphPtr>(*node.find_attribute("body"));
   const Results first = elements_of(node.input(0));
-  if (!first || first->empty() || first->size() * body->nodes.size() > kMaxElements) {
+  const bool fits = body->inputs.size() == node.inputs.size() &&
+                    body->outputs.size() == node.outputs.size();  // else inference says so
+  if (!fits || !first || first->empty() || first->size() * body->nodes.size() > kMaxElements) {
     return std::nullopt;
   }
   std::vector<Values> operands;
@@ -324,14 +326,14 @@ Results lower_map(const Node& node, GraphBuilder& g) {
   std::vector<Values> results(node.outputs.size());
   for (std::size_t i = 0; i < first->size(); ++i) {
     std::unordered_map<const Value*, Value*> map;
-    for (std::size_t k = 0; k < operands.size(); ++k) map[body->inputs.at(k)] = operands[k][i];
+    for (std::size_t k = 0; k < operands.size(); ++k) map[body->inputs[k]] = operands[k][i];
     const std::size_t first_new = g.graph().nodes.size();
     ir::append_nodes(*body, g.graph(), map);
     for (std::size_t n = first_new; n < g.graph().nodes.size(); ++n) {
       g.inferer().infer(*g.graph().nodes[n]);
     }
     for (std::size_t o = 0; o < results.size(); ++o) {
-      Value* output = body->outputs.at(o);
+      Value* output = body->outputs[o];
       const auto copied = map.find(output);
       results[o].push_back(copied == map.end() ? output : copied->second);
     }

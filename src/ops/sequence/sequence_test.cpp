@@ -204,6 +204,15 @@ std::vector<ErrorCase> sequence_error_cases() {
        .inputs = {uniform({2}, 0, 1).as(DataType::kFloat32).named("a"), int_scalar(2).named("i")},
        .error = "DataError",
        .fragments = {"pick", "position 2", "2 elements"}},
+      {.name = "map_of_another_body",
+       .model = R"(s = SequenceConstruct (a, a)
+                   [each] t = SequenceMap <body = copy (float[N] e) => (float[N] c) {
+                     c = Identity (e)
+                   }> (s, a)
+                   y = ConcatFromSequence <axis = 0> (t))",
+       .inputs = {uniform({2}, 0, 1).as(DataType::kFloat32).named("a")},
+       .error = "ModelError",
+       .fragments = {"each", "1 inputs", "expected 2"}},
   };
 }
 

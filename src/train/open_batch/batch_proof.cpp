@@ -1,6 +1,7 @@
 #include "train/open_batch/batch_proof.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <new>
@@ -10,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/interrupt.h"
 #include "base/philox.h"
 #include "onnxgrad/error.h"
 #include "runtime/executor.h"
@@ -59,6 +61,16 @@ Tensor part(const Tensor& whole, std::size_t axis, std::int64_t begin, std::int6
     to.insert(to.end(), first, first + (end - begin) * inner);
   }
   return Tensor::from(to, Dims(std::move(sizes)));
+}
+
+constexpr std::chrono::seconds kLoopTime{2};  // a Loop on random numbers need not end
+
+bool has_loop(const ir::Graph& graph) {
+  return std::ranges::any_of(graph.nodes, [](const auto& node) {
+    return node->op_type == "Loop" ||
+           std::ranges::any_of(node->subgraphs(),
+                               [](const ir::Graph* body) { return has_loop(*body); });
+  });
 }
 
 class Comparison {
@@ -217,6 +229,8 @@ std::string disprove(const std::shared_ptr<const ir::Model>& fixed,
                      const std::shared_ptr<const ir::Model>& open, std::int64_t rows,
                      const std::vector<std::string>& inputs) {
   std::string refused;
+  std::optional<base::TimeLimit> limit;
+  if (has_loop(*fixed->graph)) limit.emplace(kLoopTime);
   try {
     Comparison comparison(fixed, open, rows, inputs);
     for (const Draw& draw : kDraws) {
@@ -228,9 +242,11 @@ std::string disprove(const std::shared_ptr<const ir::Model>& fixed,
     }
   } catch (const Error& error) {
     refused = error.problem().what;
+  } catch (const base::TimeOver&) {
+    refused = "a Loop does not end";
   } catch (const std::bad_alloc&) {
     refused = "they do not fit in memory";
-  } catch (const std::length_error&) {
+  } catch (const std::length_error&) {  // of a vector that large
     refused = "they do not fit in memory";
   }
   return "it cannot be run on random rows (" + refused + ")";

@@ -55,6 +55,16 @@ INSTANTIATE_TEST_SUITE_P(
          .text = "g (float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }",
          .output = "float32[N, 2]",
          .obstacle = ""},
+        {.name = "a_loop_without_end",
+         .text = R"(g (float[1, 2] x) => (float[1, 2] y) {
+           go = Constant <value = bool {1}> ()
+           y = Loop <body = b (int64 i, bool c, float[1, 2] s) => (bool d, float[1, 2] t) {
+             d = Identity (c)
+             t = Add (s, s)
+           }> (, go, x)
+         })",
+         .output = "float32[1, 2]",
+         .obstacle = "a Loop does not end"},
         {.name = "only_shapes",
          .text = "g (float[1, 2] x) => (float[1, 2] y) { y = Relu(x) }",
          .output = "float32[batch, 2]",

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "train/data/targets.h"
 #include "train/session/session.h"
 #include "train/tools/mean.h"
 
