@@ -53,7 +53,7 @@ struct WeightInfo {
   /// True if it is trained by default: floating, and a parameter as far as the file shows. That
   /// covers the parameters of layers (MatMul, Gemm, Conv, an Add after these, normalisations,
   /// embeddings, ...), and any other tensor that scales, shifts or is concatenated to values (class
-  /// tokens, position embeddings, layer scales, temperatures) if neither its name nor its numbers
+  /// tokens, position embeddings, layer scales, temperatures) if neither its name nor its elements
   /// are those of a constant. Masks, scalers of the model's inputs, running statistics, tables
   /// computed by a formula and single numbers of formulas are not parameters.
   bool trainable = false;
@@ -70,7 +70,7 @@ struct WeightInfo {
 };
 
 /// A tensor of a file that several layers read and that training splits: exporters write equal
-/// tensors once, and these numbers are equal in every new network (all zeros, all ones).
+/// tensors once, and these elements are equal in every new network (all zeros, all ones).
 struct SeparatedWeight {
   std::string name;
   /// Names of the tensors that it is split into, `name` first: "b", "b_1", "b_2", in the order in

@@ -42,7 +42,7 @@ struct InitializeOptions {
   std::uint64_t seed = 0;
   /// Glob patterns of the weights to draw; empty: the trainable ones.
   std::vector<std::string> weights = {};
-  /// Weights that share a tensor of the file by accident become several, each with its own numbers.
+  /// Weights that share a tensor of the file by accident become several, each with its own values.
   /// See SeparatedWeight.
   bool untie = true;
 };

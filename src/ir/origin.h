@@ -9,7 +9,7 @@
 namespace onnxgrad::ir {
 
 /// The place in the user's file of a weight of the working graph, with the exact inverse:
-/// element i of the stored numbers = factor[i] * weight[index[i]].
+/// element i of the stored tensor = factor[i] * weight[index[i]].
 /// An empty `index` is the identity: the stored tensor has the weight's dtype, shape and order.
 /// Weights of subgraphs and of functions' bodies become initializers of the main graph; `function`
 /// and `path` then specify where they were.

@@ -18,7 +18,7 @@
 #include "opdef/registry.h"
 
 // Reading and writing of model files. A FileModel keeps the bytes of the file with the graph, so
-// that training returns the same file with only the numbers of the weights replaced.
+// that training returns the same file with only the values of the weights replaced.
 
 namespace onnxgrad::onnx_io {
 
@@ -87,7 +87,7 @@ using OlderBodyFn = std::optional<ir::Function> (*)(const ir::Node& call, std::i
 ir::Model to_target_opset(const ir::Model& model, std::int64_t opset, bool inline_functions,
                           OlderBodyFn older_body = nullptr);
 
-/// The bytes of `file` with new numbers for these weights (by name of the working copy's value; its
+/// The bytes of `file` with new values for these weights (by name of the working copy's value; its
 /// origin has the location) and nothing else changed: a weight's data is overwritten in place,
 /// whatever form it is stored in. dtype and shape must be unchanged. Weights are whole
 /// initializers: one that a frozen node also reads changes for that node as well. Data in

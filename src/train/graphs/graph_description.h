@@ -13,7 +13,7 @@
 namespace onnxgrad::train {
 
 /// One line for each input, constant, node and output, with the names of the file.
-/// weights: names of initializers whose numbers are ignored.
+/// weights: names of initializers whose elements are ignored.
 std::string describe_model(const ir::Model& model, const std::unordered_set<std::string>& weights);
 
 /// The checksum of the computation of the loss and the new state of a training step. Intermediate

@@ -86,7 +86,7 @@ void keep_statistics_without_rows(ir::GraphBuilder& g, const WorkerInputs& input
                                   std::vector<ir::StateBinding>& statistics);
 
 /// Marks the axis of each random operator's output that has the rows of a batch, whose symbol is
-/// the first dimension of the inputs: the numbers are then those of the row in the whole batch.
+/// the first dimension of the inputs: random numbers are then those of the row in the whole batch.
 void mark_rows_of_draws(ir::Graph& graph, const opdef::OpRegistry& registry);
 
 /// Numbers the collectives of a finished graph in its order.

@@ -11,7 +11,7 @@
 namespace onnxgrad::train {
 
 /// The kind of formula behind these floating-point elements: "a mask", "evenly spaced numbers",
-/// "sines and cosines"; empty if nothing indicates a formula. A tensor of equal numbers, as in
+/// "sines and cosines"; empty if nothing indicates a formula. A tensor of equal elements, as in
 /// initial layers, is none of these. Stops at the first number that does not match.
 std::string_view formula_behind(const Tensor& numbers);
 
@@ -20,7 +20,7 @@ std::string_view formula_behind(const Tensor& numbers);
 /// (beyond 1e4).
 bool is_formula_number(double number);
 
-/// False for numbers that are the same in every new network, so that two tensors with them are no
+/// False for elements that are equal in every new network, so that two tensors with them are no
 /// evidence of one weight: all equal, all rows equal, or zeros and one other number (an identity);
 /// and single numbers as in formulas.
 bool has_own_values(const Tensor& numbers);

@@ -11,7 +11,7 @@
 // One parameter that exporters write twice because one of its uses is transposed: a table of
 // embeddings, and its transposition, folded, for the scores; or the matrix of a layer that is
 // called twice, folded twice. Trained unchanged, the two would drift apart. For training they are
-// one weight, whose numbers are written to both places.
+// one weight, whose values are written to both places.
 
 namespace onnxgrad::train {
 
@@ -21,8 +21,8 @@ struct TiedWeight {
   bool is_transposed = false;
 };
 
-/// Pairs of matrices, both trained by default, of one dtype, with equal numbers (see
-/// has_own_values: numbers that any new network has are no evidence), where
+/// Pairs of matrices, both trained by default, of one dtype, with equal elements (see
+/// has_own_values: elements that any new network has are no evidence), where
 /// - one is the transposition of the other, unless the metadata of their nodes name two parameters;
 /// - or both have aliases for the same parameter.
 /// `main` of a pair is no `copy` of another.

@@ -27,7 +27,7 @@ bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
 
 /// `file` with weights separated that share a tensor by accident; nullopt if there are none.
 /// `working` is its working copy. A weight, or a running statistic, is separated if it is trained
-/// by default, its numbers do not identify one weight (see has_own_values), and several nodes read
+/// by default, its elements do not identify one weight (see has_own_values), and several nodes read
 /// it. Readers continue to share it if a design explains it: layers that share another weight with
 /// elements of its own, and nodes that precede or follow such layers in the same way. Readers for
 /// which it is a constant share one tensor. The first reader in the file keeps the name; the

@@ -19,11 +19,11 @@ enum class Role : std::uint8_t {
   kStatistic,  ///< running statistics: no parameter, but state of a training
   kFormula,    ///< an operand with a gradient: names and numbers distinguish parameters from
                ///< constants
-  kTable,      ///< a layer's parameter, unless its numbers come from a formula
+  kTable,      ///< a layer's parameter, unless its elements come from a formula
   kLayer,      ///< a layer's parameter
 };
 
-/// Reading::reason of scales that quantized numbers are multiplied by. Neither the scales of
+/// Reading::reason of scales that quantized values are multiplied by. Neither the scales of
 /// activations nor those of weights are trained by default, whether the model writes QuantizeLinear
 /// and DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
 inline constexpr std::string_view kQuantizationScale = "a scale of quantized numbers";

@@ -21,7 +21,7 @@ struct Weight {
   ///   and shift of a written-out normalisation), also through operators that move numbers;
   /// - matrices read by an unknown operator;
   /// - any other operand that a gradient flows to, if neither its name nor
-  ///   its numbers nor its position are those of a constant (train/weights/constant_evidence.h;
+  ///   its elements nor its position are those of a constant (train/weights/constant_evidence.h;
   ///   scalers of the model's inputs).
   /// Those of transformers before the estimator of a scikit-learn pipeline are not.
   bool trainable = false;
