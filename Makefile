@@ -63,7 +63,7 @@ pytest: build ## the Python tests
 	@[[ -n $${ONNXGRAD_OFFLINE:-} ]] || scripts/old_onnxruntime.sh >/dev/null
 	@$(pytest_env) python -m pytest -n $(jobs) -q
 
-lint: build ## formatting, types, layers, file lengths; clang-tidy on changed files
+lint: build ## formatting, types, layers, file lengths, comments; clang-tidy on changed files
 	@scripts/lint.sh
 
 lint-all: build ## the same with clang-tidy on every file

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long a plan takes: from a model's file to its first result, and for a new length.
+"""Time to compile a plan: from a model's file to its first result, and for a new length.
 
     .venv/bin/python benchmarks/compile_time.py
 

@@ -1,4 +1,4 @@
-"""How fast each data format is read in training, and how busy the engine is meanwhile.
+"""Reading speed of each data format in training, and how busy the engine is meanwhile.
 
     .venv/bin/python benchmarks/data_formats.py [--mebibytes 256]
 

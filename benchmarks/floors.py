@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the matrix products and convolutions of a training step take alone: a floor for the step.
+"""Time of the matrix products and convolutions of a training step alone: a floor for the step.
 
     benchmarks/floors.py                                  # w3 to w8, 1 and 2 threads
     benchmarks/floors.py --workloads w7_causal_lm --threads 1

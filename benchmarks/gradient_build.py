@@ -1,4 +1,4 @@
-"""How long the gradient of a large graph takes to build: ResNet-50 and a BERT of 12 layers.
+"""Time to build the gradient of a large graph: ResNet-50 and a BERT of 12 layers.
 
     python benchmarks/gradient_build.py [--repeat N]
 
@@ -53,7 +53,7 @@ def measure(model: onnx.ModelProto, repeat: int) -> dict[str, float]:
             loaded = _core.Model.load(str(file))
             loads.append(time.process_time() - start)
             start = time.process_time()
-            assert loaded.weights  # of the working copy
+            assert loaded.weights  # makes the working copy
             imports.append(time.process_time() - start)
             before = peak_mib()
             start, start_clock = time.process_time(), time.perf_counter()

@@ -36,7 +36,7 @@ def main(system: str) -> None:
         try:
             onnx.save(SYSTEMS[system](onnx.load(source), weights), target)
             answer = "ok"
-        except Exception as error:  # what a system cannot do is a row of the table
+        except Exception as error:  # a failure is a row of the table
             answer = f"{type(error).__name__}: {error}"
         print(" ".join(answer.split())[:300], flush=True)
 

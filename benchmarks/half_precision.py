@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a training step of a network in float16 or bfloat16 costs, beside the same one in float32.
+"""Time of a network's training step in float16 or bfloat16, beside the one in float32.
 
     .venv/bin/python benchmarks/half_precision.py            # prints the table
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an iteration of a Loop or a Scan costs besides the nodes of its body.
+"""Time of an iteration of a Loop or a Scan besides the nodes of its body.
 
     .venv/bin/python benchmarks/iterations.py            # prints the table
     .venv/bin/python benchmarks/iterations.py --check    # fails if one costs more than 1 µs

@@ -45,12 +45,12 @@ class Case:
     title: str
     inputs: dict[str, Shape]
     nodes: str
-    torch: Callable[..., Any]  # of the module torch and of the inputs
+    torch: Callable[..., Any]  # function of the module torch and the inputs
     constants: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     draw: Callable[[np.random.Generator, Shape], np.ndarray] | None = None
-    dtype: str = "float32"  # of y
-    rank: int | None = None  # of y, if that is not the rank of the first input
-    prepare: Callable[..., Any] | None = None  # of the module and of an input, once
+    dtype: str = "float32"  # element type of y
+    rank: int | None = None  # rank of y, if it is not that of the first input
+    prepare: Callable[..., Any] | None = None  # called once with the module torch and an input
     backward: bool = True
 
     @property

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where a training step's time goes: the kernels of each workload of peers/, by what they compute.
+"""Times of a training step's kernels, for each workload of peers/, by what they compute.
 
     .venv/bin/python benchmarks/profiles.py                          # w1 to w8, 1 and 2 threads
     .venv/bin/python benchmarks/profiles.py --workloads w5_resnet18

@@ -74,7 +74,7 @@ def random_sizes(count: int, seed: int) -> list[tuple[int, ...]]:
 
 
 def flops(sizes: tuple[int, ...], batch: int) -> int:
-    """Of a training step's products: forward, weight gradients, input gradients but the first."""
+    """Operations of a step's products: outputs, weight gradients, later input gradients."""
     products = [fan_in * fan_out for fan_in, fan_out in itertools.pairwise(sizes)]
     return 2 * batch * (3 * sum(products) - products[0])
 

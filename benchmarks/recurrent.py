@@ -49,7 +49,7 @@ def arrays(op: str, batch: int) -> dict[str, np.ndarray]:
 
 
 def flops(op: str, batch: int) -> float:
-    """Of the five products of a step."""
+    """Operations of the five products of a step."""
     return 2.0 * STEPS * batch * GATES[op] * HIDDEN * (2 * INPUTS + 3 * HIDDEN)
 
 
@@ -64,7 +64,7 @@ class Ours:
         data = arrays(op, batch)
         attributes = {"hidden_size": HIDDEN}
         if op == "GRU":
-            attributes["linear_before_reset"] = 1  # as torch has it
+            attributes["linear_before_reset"] = 1  # the form of torch
         nodes = [
             helper.make_node("Transpose", ["x"], ["steps_first"], perm=[1, 0, 2]),
             helper.make_node(op, ["steps_first", "W", "R", "B"], ["states"], **attributes),

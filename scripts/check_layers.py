@@ -48,7 +48,7 @@ TRAIN: dict[str, set[str]] = {
     "fit": {"session"},
 }
 KERNELS_ALSO = {"device"}  # for the kernel files of src/ops
-# What other layers see of devices is src/device/*.h: nothing of any one of them.
+# Headers of one device, such as device/cpu/threads.h. Other layers see only src/device/*.h.
 OF_ONE_DEVICE = re.compile(r"device/\w+/")
 
 # Pattern of a library's headers -> layers that may include them ("kernels": kernel files of ops).
@@ -91,11 +91,11 @@ IN_SUBPACKAGE = {
     "precision": "families",
     "schedules": "families",
 }
-# What python/onnxgrad/sklearn imports besides the public names of onnxgrad (threadpoolctl comes
+# Imports of python/onnxgrad/sklearn besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
 ESTIMATORS_CHECK_WITH = "onnxgrad.base.checks"  # arguments, as everywhere
-# What the compatibility layers may import besides the standard library and onnxgrad's public names.
+# Imports of the compatibility layers besides the standard library and onnxgrad's public names.
 COMPAT_LIBRARIES = {
     "IPython",
     "matplotlib",

@@ -104,7 +104,7 @@ def _rows(family: Family) -> list[_core.DescriptionInfo]:
 
 
 def _place(row: _core.DescriptionInfo) -> tuple[bool, str]:
-    return not row.python_name.isupper(), row.python_name  # as ruff sorts
+    return not row.python_name.isupper(), row.python_name  # the order of ruff
 
 
 # ----------------------------------------------------------------------------------- Python classes

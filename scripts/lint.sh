@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks formatting, types, layers and file lengths; clang-tidy on the C++ files that have changed
-# since the branch left main (on main: since the last commit), uncommitted ones included.
+# Checks formatting, types, layers, file lengths, comments and titles of commits; clang-tidy on the
+# C++ files that have changed since the branch left main (on main: since the last commit),
+# uncommitted ones included.
 #
 #   scripts/lint.sh          check
 #   scripts/lint.sh --all    check, with clang-tidy on every C++ file
@@ -26,7 +27,7 @@ cpp_files() {
 # The commit to compare with: where this branch left main, or the last commit on main itself.
 base_commit() {
   local head base name
-  head=$(git rev-parse HEAD)
+  head=$(git rev-parse --verify -q HEAD) || return 0
   for name in origin/main main; do
     base=$(git merge-base HEAD "$name" 2>/dev/null) || continue
     [[ $base != "$head" ]] && { echo "$base"; return; }
@@ -91,6 +92,8 @@ step layers python scripts/check_layers.py
 step file-length python scripts/check_file_length.py
 step results python benchmarks/results_page.py --check
 step optionals python scripts/check_optionals.py
+step comments python scripts/check_comments.py
+step commits python scripts/check_commits.py "$(base_commit)"
 step clang-tidy clang_tidy
 
 if ((${#failed[@]})); then

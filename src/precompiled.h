@@ -1,4 +1,4 @@
-// What nearly every source includes, compiled once. Include what you use all the same.
+// Headers that nearly every source includes, compiled once. Include what you use all the same.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What nearly every test includes, compiled once. Include what you use all the same.
+// Headers that nearly every test includes, compiled once. Include what you use all the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-"""What distribution costs; docs/distributed.md has the results.
+"""Measures the cost of distribution; docs/distributed.md has the results.
 
 usage: python benchmarks/distributed/measure.py COMMAND
 

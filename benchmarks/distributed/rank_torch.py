@@ -1,4 +1,4 @@
-"""The same by PyTorch: DistributedDataParallel over Gloo, the eager model of benchmarks/peers."""
+"""A rank of PyTorch: DistributedDataParallel over Gloo, the eager model of benchmarks/peers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Entry:
     script: str
     families: tuple[str, ...] = ()  # "w1" for w1_linreg2 and w1_linreg100…; () is all
     default: bool = True  # measured without being asked for
-    exact: bool = True  # the same algorithm as the others, so that losses are compared
+    exact: bool = True  # algorithm of the others, so that losses are compared
     compiles: bool = False  # first start is slow and cached on disk: measured once, cold
 
 

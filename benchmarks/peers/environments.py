@@ -24,7 +24,7 @@ REPOSITORY = HERE.parents[1]
 DEFAULT_CACHE = pathlib.Path("~/.cache/onnxgrad/peers")
 
 REQUIREMENTS: dict[str, list[str]] = {
-    # Also writes the models and the data.
+    # scikit-learn's environment also writes the models and the data.
     "sklearn": ["scikit-learn==1.9.1", "numpy==2.4.6", "onnx==1.23.2"],
     "jax": ["jax==0.10.2", "numpy==2.4.6"],
     "ort": [

@@ -13,7 +13,7 @@ import workloads
 Results = dict[str, typing.Any]  # results.json
 Runs = dict[int, Results]  # one system's answers with at least one run, by thread count
 LOSS_TOLERANCE = 1e-3
-LOAD_TOLERANCE = 0.15  # of a core
+LOAD_TOLERANCE = 0.15  # fraction of a core
 
 
 def duration(seconds: float) -> str:
@@ -233,7 +233,7 @@ def full(results: Results) -> str:
 
 
 def marks(name: str) -> tuple[str, str]:
-    """What stands before and after the part of a page that a command writes."""
+    """Return the markers before and after the part of a page that a command writes."""
     return f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
 
 

@@ -29,7 +29,7 @@ if typing.TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Task:
-    """What a peer is asked to train."""
+    """A training that a peer is asked for."""
 
     variant: str  # the peer's name, for scripts that serve several
     name: str  # the workload's name

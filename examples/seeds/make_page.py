@@ -126,7 +126,7 @@ def main():
     (DOCS / "seeds.md").write_text(text, encoding="utf-8")
     for picture in PICTURES.glob("*.png"):
         if f"(pictures/seeds/{picture.name})" not in text:
-            picture.unlink()  # of a picture that is no longer drawn
+            picture.unlink()  # a picture that is no longer drawn
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def main():
     predicted = onnxgrad.InferenceSession(trainer.get_trained_onnx()).run(None, {"X": X_test})[0]
     error = mean_squared_error(y_test, predicted.ravel())
     print(f"mean squared error {error:.4f}")
-    assert error < 0.2  # of a variance of 1
+    assert error < 0.2  # the targets have variance 1
     plot_losses(curves, folder / "losses.png", "MLPRegressor 10-10-10-1")
 
 

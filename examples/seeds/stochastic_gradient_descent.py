@@ -56,7 +56,7 @@ PRINTED = {
 }
 WEIGHTS = ["init", "init_1", "init_b10"]
 MAX_ITER, BATCH_SIZE = 100, 15
-# What the trained objects print, with the rate after 100 epochs behind it.
+# Text that the trained objects print, with the rate after 100 epochs at the end.
 RATE = "LearningRateSGD(eta0={eta0}, alpha=0.0001, power_t=0.25, learning_rate='invscaling')"
 REPR_WITH_LOSS = (
     "OrtGradientOptimizer(model_onnx='ir_version...', weights_to_train=['init', 'init_1', "

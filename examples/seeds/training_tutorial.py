@@ -61,7 +61,7 @@ def show_first_way(onx, X, y):
     start = time.perf_counter()
     trainer.fit(X, y)
     print(f"{time.perf_counter() - start:.3f} s, loss {trainer.train_losses_[-1]:.5f}")
-    assert trainer.train_losses_[-1] < 0.2  # of a variance of 1
+    assert trainer.train_losses_[-1] < 0.2  # the targets have variance 1
     return trainer.train_losses_
 
 

@@ -13,7 +13,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Where rows come from: the names that messages use for them and their columns. Whatever has no
+/// The source of rows, for messages: names of the rows and of their columns. Whatever has no
 /// name is numbered from 0.
 struct DataOrigin {
   struct Columns {
@@ -24,20 +24,21 @@ struct DataOrigin {
   /// The line of the file that a row is on (rows are numbered as in Dataset::first_row); empty:
   /// rows have no lines. Called only for messages, from any thread.
   std::function<std::int64_t(std::int64_t row)> line_of = {};
-  std::vector<Columns> inputs = {};   ///< by input
-  std::vector<Columns> targets = {};  ///< by output, as in Dataset::targets; "" for Dataset::target
+  std::vector<Columns> inputs = {};  ///< columns by input
+  /// Columns by output, see Dataset::targets; "": Dataset::target.
+  std::vector<Columns> targets = {};
   Columns sample_weight = {};
 };
 
 /// Rows to train or validate on; all tensors have the same first dimension N.
 struct Dataset {
-  /// By input name; a single tensor with an empty name is the only input. Integers and other
+  /// Inputs by name; a single tensor with an empty name is the only input. Integers and other
   /// floating types are converted (with checks) if the model expects another type.
   NamedTensors inputs;
   /// Labels in the user's form; see TrainingSession::encode_target.
   Tensor target;
-  /// With several losses (Loss::others), instead of `target`: labels by the output that their loss
-  /// is applied to.
+  /// Labels by the output that their loss is applied to; replaces `target` if there are several
+  /// losses (Loss::others).
   NamedTensors targets = {};
   /// A weight >= 0 for each row [N]; undefined: all 1. Needs Loss::sample_weight.
   Tensor sample_weight = {};
@@ -54,12 +55,13 @@ struct Pass {
   std::uint64_t seed = 0;
 };
 
-/// Consecutive rows that can be read apart from all others: a chunk of a file, a row group, a file.
+/// Consecutive rows that can be read independently of all others: a chunk of a file, a row group, a
+/// file.
 struct Piece {
   std::int64_t first_row = 0;  ///< in the whole data
   std::int64_t rows = 0;
   std::int64_t file = 0;   ///< pieces of a file are read one after another where possible
-  std::int64_t bytes = 0;  ///< of memory, about, while it is read
+  std::int64_t bytes = 0;  ///< approximate memory while it is read
 };
 
 /// Rows that come in chunks, so that not all need to be in memory: files, or batches that a program
@@ -81,8 +83,8 @@ class DataSource {
   /// False: at most one pass is possible.
   virtual bool can_start_again() const { return true; }
   /// Limits the passes that begin from now on to the rows [begin, end), counted in the order of the
-  /// pass: those of one of several workers. Others are not read, except those of a chunk that a
-  /// limit divides. False: it cannot, and nothing changes.
+  /// pass, such as those of one of several workers. Other rows are not read, except those of a
+  /// chunk that a limit divides. False: not supported, and nothing changes.
   virtual bool take_rows(std::int64_t /*begin*/, std::int64_t /*end*/) { return false; }
   /// All rows in pieces, in the order of the rows; empty: they can only be read one after another.
   virtual std::vector<Piece> pieces() const { return {}; }

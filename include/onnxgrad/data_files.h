@@ -11,22 +11,22 @@
 
 #include "onnxgrad/data.h"
 
-// Files of rows that need not fit into memory. All functions check what a file declares against
-// its size before they allocate, and never use more memory than a chunk and an index of the
-// chunks, whatever the file contains.
+// Readers of files whose rows need not fit into memory. All functions check the sizes that a file
+// declares against its size before they allocate, and never use more memory than a chunk and an
+// index of the chunks, whatever the file contains.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// The column (or array) of one of several targets.
+/// A column (or array) that is one of several targets.
 struct TargetColumn {
-  std::string output = {};  ///< that its loss is applied to
+  std::string output = {};  ///< output that its loss is applied to
   std::string column = {};
   bool is_text = false;  ///< CSV: labels are strings
 };
 
-/// What the columns of a file are.
+/// The roles of a file's columns.
 struct FileLayout {
-  /// What is fed to the model. Each input takes the column (or array) of its name. The remaining
+  /// Inputs of the model. Each input takes the column (or array) of its name. The remaining
   /// columns of a CSV file, in order, form the rows [N, C] of the one input without a column of its
   /// name; so does the one remaining array of an .npz file.
   std::vector<ValueInfo> inputs = {};
@@ -34,7 +34,7 @@ struct FileLayout {
   bool target_is_text = false;            ///< CSV: labels are strings
   std::string sample_weight = {};         ///< name of the column or array; empty: none
   std::vector<std::string> ignored = {};  ///< columns (or arrays) to leave out
-  /// With several losses (Loss::others), instead of `target` and `target_is_text`.
+  /// Target columns; replaces `target` and `target_is_text` with several losses (Loss::others).
   std::vector<TargetColumn> targets = {};
 };
 
@@ -45,14 +45,14 @@ struct CsvOptions {
   std::int64_t chunk_bytes = std::int64_t{1} << 20;
 };
 
-/// Rows of a CSV file with a header line (RFC 4180: quoted cells, "" is a quote; blank lines are
+/// Opens a CSV file with a header line (RFC 4180: quoted cells, "" is a quote; blank lines are
 /// skipped; UTF-8 with or without byte order mark). Numbers are parsed independently of the locale;
 /// an empty cell is NaN. The constructor reads the file once to find where lines begin; chunks can
 /// then be read in any order. Throws: DataError naming file, line and column.
 std::unique_ptr<DataSource> open_csv(const std::string& path, const FileLayout& layout,
                                      const CsvOptions& options = {});
 
-/// Rows of the arrays of an .npz file, as written by numpy.savez and numpy.savez_compressed: the
+/// Opens the arrays of an .npz file, as written by numpy.savez and numpy.savez_compressed: the
 /// first dimension counts rows. Stored arrays are read in chunks in any order, compressed ones from
 /// the start. Headers are compared with the size of the file before anything is allocated; no
 /// pickles. Throws: DataError naming file and array.
@@ -61,39 +61,39 @@ std::unique_ptr<DataSource> open_npz(const std::string& path, const FileLayout& 
 
 /// Names of arrays and the .npy files that contain them.
 using NpyFiles = std::vector<std::pair<std::string, std::string>>;
-/// The same for arrays in separate .npy files: `layout` refers to the names in `files`.
+/// Opens arrays in separate .npy files as one source: `layout` refers to the names in `files`.
 std::unique_ptr<DataSource> open_npy(const NpyFiles& files, const FileLayout& layout,
                                      std::int64_t chunk_bytes = std::int64_t{1} << 20);
 
 /// Names of the arrays of an .npz file. Throws: DataError.
 std::vector<std::string> npz_names(const std::string& path);
-/// One of them in memory, checked as by open_npz, in any order of its elements. Throws: DataError
-/// naming file and array; DeviceError (it is larger than the memory).
+/// Reads one array into memory, checked as by open_npz, in any order of its elements. Throws:
+/// DataError naming file and array; DeviceError (it is larger than the memory).
 Tensor read_npz(const std::string& path, const std::string& name);
-/// The array of an .npy file in the same way.
+/// Reads the array of an .npy file, checked as by read_npz.
 Tensor read_npy(const std::string& path);
 
-/// One of several sources that are a data set together: a file, say.
+/// One of several sources, files for example, that form one data set.
 struct Shard {
   std::string name = {};  ///< for messages
-  /// Opens it; called when its rows are needed, once in each pass.
+  /// Opens the shard; called when its rows are needed, once in each pass.
   std::function<std::shared_ptr<DataSource>()> open = {};
-  /// Its number of rows; nullopt: it is opened once to find out.
+  /// Number of rows of the file; nullopt: the file is opened once to count them.
   std::optional<std::int64_t> rows = {};
-  /// Rows of each of its DataSource::pieces(). Empty: it is opened once to find out, unless there
+  /// Rows of each of its DataSource::pieces(). Empty: it is opened once to count, unless there
   /// are so many shards that each is a piece.
   std::vector<std::int64_t> piece_rows = {};
   std::int64_t piece_bytes = 0;  ///< Piece::bytes of the largest one
 };
-/// From so many shards on, each of them is one piece.
+/// Minimum number of shards for which each shard is one piece.
 inline constexpr std::int64_t kShardsAsPieces = 64;
 
-/// The rows of all shards, of any sizes. A pass opens one at a time, in an order that is a function
-/// of (seed, epoch) if it is shuffled; rows are shuffled as the shard itself does. Throws:
+/// Combines shards of any sizes into one source. A pass opens one at a time, in an order that is a
+/// function of (seed, epoch) if it is shuffled; rows are shuffled as the shard itself does. Throws:
 /// DataError (no shard, no rows, a shard that does not know its number of rows).
 std::unique_ptr<DataSource> open_shards(std::vector<Shard> shards);
 
-/// What can be done about a string that is not a number: "Write it with a decimal point: 0.5.".
+/// Advice about a string that is not a number: "Write it with a decimal point: 0.5.".
 /// `column` is one that can be left out; empty: there is none.
 std::string number_hint(const std::string& text, const std::string& column = {});
 

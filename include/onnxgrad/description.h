@@ -29,36 +29,36 @@ struct NumberRange {
 
 /// A member of an option struct.
 struct FieldInfo {
-  std::string name = {};                  ///< of the member
-  std::string option = {};                ///< its name in Python and on the command line
-  FieldValue default_value = {};          ///< as in the default struct
-  NumberRange range = {};                 ///< of numbers
-  std::string none_is = {};               ///< what 0, None in Python, stands for; empty: a number
-  std::vector<std::string> choices = {};  ///< of strings
+  std::string name = {};                  ///< name of the member
+  std::string option = {};                ///< name in Python and on the command line
+  FieldValue default_value = {};          ///< value in the default struct
+  NumberRange range = {};                 ///< bounds of a number
+  std::string none_is = {};               ///< meaning of 0 (None in Python); empty: a number
+  std::vector<std::string> choices = {};  ///< accepted strings
   bool is_duration = false;               ///< seconds; Python takes strings such as "1.5h" as well
-  bool is_fixed = false;                  ///< a fit that is resumed must have the same
+  bool is_fixed = false;                  ///< must not change when a fit is resumed
   std::vector<std::string> aliases = {};  ///< other names of the option
   std::string meaning = {};               ///< sentences, the first one for lists; may be empty
-  std::string topic = {};  ///< of an option of the command line: the heading it is listed under
+  std::string topic = {};                 ///< heading that lists an option of the command line
 };
 
 /// A name by which users know a struct with certain values.
 struct NamedValues {
   std::string name = {};
-  std::vector<FieldValue> values = {};  ///< of all fields, in their order
+  std::vector<FieldValue> values = {};  ///< one for each field, in order
   std::vector<std::string> aliases = {};
 };
 
 /// A value kept in the state of a training.
 struct StateInfo {
-  std::string name = {};     ///< without the name of its weight
-  std::string meaning = {};  ///< its symbol in the formula, or when it exists
+  std::string name = {};     ///< name, without that of its weight
+  std::string meaning = {};  ///< symbol in the formula, or when it exists
 };
 
 /// An option struct. Strings are plain ASCII; formulas refer to fields by option name.
 struct DescriptionInfo {
   std::string type = {};         ///< name of the struct
-  std::string python_name = {};  ///< of the class; empty: Python has no class made of the fields
+  std::string python_name = {};  ///< class in Python; empty: there is none made of the fields
   std::string summary = {};      ///< one line, without a full stop
   std::string source = {};       ///< publication, or library with the same definition; may be empty
   std::string formula = {};

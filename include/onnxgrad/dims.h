@@ -37,7 +37,7 @@ class Dims {
   std::int64_t size_bytes(DataType dtype) const;
   /// Row-major strides in elements.
   std::vector<std::int64_t> strides() const;
-  /// "[2, 3]".
+  /// Text such as "[2, 3]".
   std::string to_string() const;
 
  private:

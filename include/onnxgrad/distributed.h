@@ -14,10 +14,10 @@ class Communicator;  ///< the connection to the other workers
 }
 
 struct ConnectOptions {
-  /// "auto": by what the launcher provides; "mpi"; "tcp": by sockets, where MASTER_ADDR and
-  /// MASTER_PORT say where rank 0 is; "off": one worker, whatever started it.
+  /// "auto": the transport that the launcher provides; "mpi"; "tcp": sockets, with the address of
+  /// rank 0 in MASTER_ADDR and MASTER_PORT; "off": one worker, whatever started it.
   std::string transport = "auto";
-  /// A wait in which nothing arrives for so long ends with an error naming the missing ranks.
+  /// Longest wait without any message; then an error names the missing ranks.
   double timeout_s = 600;
   /// Folders in which MPI libraries are looked for after all others.
   std::vector<std::string> library_folders = {};
@@ -30,13 +30,13 @@ struct ConnectOptions {
 /// ranks that do not come).
 std::shared_ptr<dist::Communicator> connect_workers(const ConnectOptions& options = {});
 
-/// Who the workers are.
+/// The workers of a job, as this process sees them.
 struct WorkersInfo {
   int rank = 0;
   int size = 1;
-  int local_rank = 0;  ///< among those on the same host
+  int local_rank = 0;  ///< rank among those on the same host
   int local_size = 1;
-  std::vector<std::string> hosts = {};  ///< of each rank
+  std::vector<std::string> hosts = {};  ///< one name for each rank
   std::string transport = {};           ///< "self", "TCP", "Open MPI v4.1.4"
   /// Threads for this rank: its processors of the affinity mask and the control group's quota,
   /// divided among the ranks that may use them; at least 1.
@@ -44,16 +44,16 @@ struct WorkersInfo {
 };
 WorkersInfo workers_info(const dist::Communicator& workers);
 
-/// Of this process since it was connected.
+/// Traffic of this process since it was connected.
 struct Traffic {
-  std::int64_t bytes_sent = 0;  ///< to other workers
-  double seconds_waited = 0;    ///< for their messages
+  std::int64_t bytes_sent = 0;  ///< bytes sent to other workers
+  double seconds_waited = 0;    ///< time waited for their messages
 };
 Traffic traffic_of(const dist::Communicator& workers);
 
 /// Waits until all workers call it. Throws: DeviceError.
 void wait_for_all(dist::Communicator& workers);
-/// `text` of the worker `root`. Throws: DeviceError.
+/// Returns `text` of the worker `root` on all workers. Throws: DeviceError.
 std::string broadcast_text(dist::Communicator& workers, const std::string& text, int root = 0);
 /// The texts of all workers, in order of ranks. Throws: DeviceError.
 std::vector<std::string> gather_texts(dist::Communicator& workers, const std::string& mine);

@@ -53,7 +53,7 @@ std::optional<DataType> dtype_from_name(std::string_view name);
 /// True for float16, bfloat16, float32 and float64: the types that carry gradients.
 bool is_floating(DataType dtype);
 
-/// True for float16 and bfloat16, of which numbers are stored; all computation is in float32.
+/// True for float16 and bfloat16, which only store elements; all computation is in float32.
 bool is_half(DataType dtype);
 
 /// True for signed and unsigned integers of 8 to 64 bits.

@@ -9,7 +9,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Where something went wrong; empty fields are unknown or do not apply.
+/// The place of an error; empty fields are unknown or do not apply.
 struct Place {
   std::string file = {};     ///< path of the model, checkpoint or data file
   std::string graph = {};    ///< name of the graph or function
@@ -18,7 +18,7 @@ struct Place {
   std::string value = {};    ///< input, output, weight or column
 };
 
-/// What the user can do about a problem, in one or two sentences. It has no default, so a Problem
+/// Advice to the user about a problem, in one or two sentences. It has no default, so a Problem
 /// without one does not compile; neither does an empty literal.
 class Hint {
  public:
@@ -36,12 +36,12 @@ class Hint {
   std::string text_;
 };
 
-/// The four parts of every message: what is wrong, where, expected and actual, what to do.
+/// The parts of a message: problem, place, expected and actual values, advice.
 struct Problem {
   std::string what = {};  ///< e.g. "shape [12, 4], expected [10, *]"; self-contained
   Place where = {};
   std::string detail = {};  ///< expected and actual, the reason; may be empty
-  Hint hint;                ///< what the user can do; required
+  Hint hint;                ///< advice to the user; required
 };
 
 /// Base of everything that onnxgrad throws. what() has at most six lines: "<where>: <what>", the
@@ -107,7 +107,7 @@ class CheckpointError : public Error {
   std::string_view kind() const override { return "CheckpointError"; }
 };
 
-/// The loss or a weight became NaN or infinite.
+/// A loss or a weight became NaN or infinite.
 class ConvergenceError : public Error {
  public:
   using Error::Error;

@@ -14,16 +14,16 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// written this way. Throws: CheckpointError (no such folder, disk full, a folder of that name).
 void write_file(const std::string& path, std::string_view contents);
 
-/// Files of a folder that onnxgrad keeps (a run, checkpoints), which may be shared or come from
-/// somebody else: whatever has the name is replaced, and no link followed; not everybody may write
-/// to the file. Otherwise as write_file.
+/// Writes a file of a folder that onnxgrad keeps (a run, checkpoints), which may be shared or come
+/// from somebody else: any entry of this name is replaced, and no link followed; not everybody may
+/// write to the file. Otherwise like write_file.
 void write_own_file(const std::string& path, std::string_view contents);
-/// Opens such a file with the flags of open(2) and returns its descriptor, which the caller closes.
-/// Throws: CheckpointError for links, pipes, devices, files of other users, and for writing hard
-/// links; it never blocks.
+/// Opens a file of a folder that onnxgrad keeps with the flags of open(2) and returns its
+/// descriptor, which the caller closes. Throws: CheckpointError for links, pipes, devices, files of
+/// other users, and for writing hard links; it never blocks.
 int open_own_file(const std::string& path, int flags);
 
-/// Throws what write_file would throw for this many bytes, as far as can be known in advance: the
+/// Throws the errors of write_file for this many bytes, as far as they can be known in advance: the
 /// folder is not writable, the disk is full. Nothing is changed.
 void check_writable(const std::string& path, std::int64_t bytes = 0);
 

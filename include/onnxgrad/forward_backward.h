@@ -28,10 +28,10 @@ struct ForwardBackwardOptions {
   /// Names of inputs to differentiate; empty: all of floating type.
   std::vector<std::string> inputs = {};
   bool input_gradients = true;                       ///< false: gradients of weights only
-  std::vector<std::string> stop_gradient = {};       ///< as in TrainingOptions
+  std::vector<std::string> stop_gradient = {};       ///< see TrainingOptions
   TrainingMode training_mode = TrainingMode::kAuto;  ///< for forward passes for training
-  /// Of passes for training; what is saved between them has 16 bits. There is no loss to scale:
-  /// with kFloat16 the caller scales the gradients of the outputs.
+  /// Precision of passes for training; values saved between them have 16 bits. There is no loss to
+  /// scale: with kFloat16 the caller scales the gradients of the outputs.
   MixedPrecision precision = {};
   EngineOptions engine = {};
 };
@@ -44,7 +44,7 @@ struct ForwardBackwardOptions {
 /// One call at a time: a call while another thread is in one throws Error.
 class ForwardBackward {
  public:
-  /// What one forward pass saved for its backward pass. Copies share it; it outlives the
+  /// The values that one forward pass saved for its backward pass. Copies share it; it outlives the
   /// ForwardBackward, and its memory is freed with the last copy.
   class Context {
    public:
@@ -72,26 +72,28 @@ class ForwardBackward {
     NamedTensors inputs;   ///< by name of the input
   };
 
-  /// Throws: GradientError (names every node without a gradient), ModelError (a pattern or name
-  /// without a match, nothing to differentiate), UnsupportedOperatorError, DeviceError.
+  /// Builds the forward and backward graphs. Throws: GradientError (names every node without a
+  /// gradient), ModelError (a pattern or name without a match, nothing to differentiate),
+  /// UnsupportedOperatorError, DeviceError.
   explicit ForwardBackward(const Model& model, const ForwardBackwardOptions& options = {});
   ~ForwardBackward();
   ForwardBackward(ForwardBackward&&) noexcept;
   ForwardBackward& operator=(ForwardBackward&&) noexcept;
 
-  /// The outputs for these inputs. `inputs` are read in place; with `training`, inputs and outputs
-  /// must not be modified before the backward pass. Without `training` nothing is
-  /// saved. Several passes may be open, each with its own context.
-  /// Passes for training are in training mode (see TrainingMode) and update running statistics.
-  /// Throws: DataError (missing or unknown input, dtype), ShapeError.
+  /// Computes the outputs for these inputs. `inputs` are read in place; with `training`, inputs and
+  /// outputs must not be modified before the backward pass. Without `training` nothing is saved.
+  /// Several passes may be open, each with its own context. Passes for training are in training
+  /// mode (see TrainingMode) and update running statistics. Throws: DataError (missing or unknown
+  /// input, dtype), ShapeError.
   Result forward(const NamedTensors& inputs, bool training = true);
-  /// Gradients of sum_i <output_gradients[i], output_i> for the last open forward pass, which is
-  /// closed; a stack of passes is thus traversed backwards. An undefined tensor means zeros, and
-  /// so do missing ones at the end; outputs that are not floating-point take none.
+  /// Computes the gradients of sum_i <output_gradients[i], output_i> for the last open forward
+  /// pass, which is closed; a stack of passes is thus traversed backwards. An undefined tensor
+  /// means zeros, and so do missing ones at the end; outputs that are not floating-point take none.
   /// Throws: DataError (too many, dtype), ShapeError; the pass is then still open. Error (no pass
   /// is open).
   Gradients backward(std::span<const Tensor> output_gradients);
-  /// The same for any open pass. Throws: Error if it is closed or of another ForwardBackward.
+  /// Computes the gradients for any open pass, which is closed. Throws: Error if it is closed or of
+  /// another ForwardBackward.
   Gradients backward(std::span<const Tensor> output_gradients, const Context& context);
   /// Open passes, oldest first.
   std::vector<Context> contexts() const;
@@ -109,19 +111,22 @@ class ForwardBackward {
   /// Sets some weights, copied, for forward passes from now on. Open passes keep the weights that
   /// they were run with. Throws: ModelError (unknown weight, different dtype or shape).
   void set_weights(const NamedTensors& weights);
-  /// What it holds. `activations`: of the largest passes so far, with saved tensors and results
-  /// that are in use or kept for reuse. Cheap values that EngineOptions::memory_limit_bytes does
-  /// not let a forward pass save are among those that are computed again.
+  /// Memory held by this object. `activations` covers the largest passes so far, with saved tensors
+  /// and results that are in use or kept for reuse. Cheap values that
+  /// EngineOptions::memory_limit_bytes does not let a forward pass save are among those that are
+  /// computed again.
   MemoryReport memory() const;
   /// The file as it was loaded, with the current weights.
   Model trained_model() const;
 
   /// The graph of forward passes. Inputs: the model's, then the weights, then running statistics.
   Model inference_graph(const WriteOptions& options = {}) const;
-  /// In training mode, with saved values and then new running statistics as further outputs.
+  /// The forward graph in training mode; saved values, then new running statistics are further
+  /// outputs.
   Model forward_graph(const WriteOptions& options = {}) const;
-  /// Inputs: "<output>_grad", then the inputs and weights of the forward graph that it needs, then
-  /// the outputs that it needs, under their names there. Outputs: "<name>_grad".
+  /// The graph of backward passes. Inputs: "<output>_grad", then the inputs and weights of the
+  /// forward graph that it needs, then the outputs that it needs, under their names there. Outputs:
+  /// "<name>_grad".
   Model backward_graph(const WriteOptions& options = {}) const;
 
   struct Impl;  ///< private to the library

@@ -15,12 +15,12 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How graphs are written for other runtimes: standard operators and, unless inlined, model-local
-/// functions of domain "onnxgrad" composed of them. The IR version follows the opset: 10 from
-/// opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions remain, 7
+/// Options for writing graphs for other runtimes: standard operators and, unless inlined,
+/// model-local functions of domain "onnxgrad" composed of them. The IR version follows the opset:
+/// 10 from opset 21 on, 9 for 19 and 20, 8 for 15 to 18 and wherever local functions remain, 7
 /// before.
 struct WriteOptions {
-  std::int64_t target_opset = 26;  ///< of ai.onnx, 9 to 26
+  std::int64_t target_opset = 26;  ///< opset of ai.onnx, 9 to 26
   bool inline_functions = false;   ///< no local function remains, for runtimes without them
 };
 
@@ -42,16 +42,16 @@ struct GradientOptions {
   std::vector<std::string>* zeros = nullptr;
 };
 
-/// The gradient as a separate model. Inputs: those of `model` that are needed, then each weight
-/// of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for every name
-/// in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it. Weights are the
-/// tensors of the file: one read by several layers has one gradient, the sum. Throws:
-/// GradientError (names every node on a path to `wrt` without a gradient),
+/// Builds the gradient as a separate model. Inputs: those of `model` that are needed, then each
+/// weight of `wrt` (no longer an initializer), then `<output>_grad`. Outputs: `<name>_grad` for
+/// every name in `wrt`, with its shape and dtype; zeros where the outputs do not depend on it.
+/// Weights are the tensors of the file: one read by several layers has one gradient, the sum.
+/// Throws: GradientError (names every node on a path to `wrt` without a gradient),
 ///         ModelError (unknown name, opset out of range).
 Model gradient(const Model& model, const GradientOptions& options = {});
 
 struct DerivativeOptions {
-  /// As for gradient().
+  /// Names of the values to differentiate with respect to; see GradientOptions.
   std::vector<std::string> wrt = {};
   std::vector<std::string> outputs = {};
   bool keep_outputs = false;  ///< keep the differentiated outputs, after the derivatives
@@ -61,7 +61,7 @@ struct DerivativeOptions {
   std::vector<std::string>* zeros = nullptr;
 };
 
-// Four further derivatives, written as gradient() writes its own: x_1, x_2, ... are the values of
+// Four further derivatives, in the form of gradient(): x_1, x_2, ... are the values of
 // `wrt`, y_1, y_2, ... those of `outputs`. Weights of `wrt` become inputs; every derivative has the
 // dtype of its value; what does not depend on a value has zeros for it. Dimensions may be open.
 // They throw what gradient() throws; a rule that cannot be differentiated again is a GradientError.
@@ -84,9 +84,9 @@ Model hvp(const Model& model, const DerivativeOptions& options = {});
 /// The Hessian of y = sum_i y_i, outputs with one element each, in blocks: for each pair of `wrt`,
 /// in the order of the rows, an output `<x_j>_<x_k>_hessian` of the shape of x_j followed by that
 /// of x_k, whose element [a, b] is d^2 y / dx_j[a] dx_k[b]. A Scan over the elements of x_j (a Loop
-/// where their number is open) computes a row of all blocks at a time with one product as of hvp():
-/// time grows with the number of elements of `wrt`, memory with its square. Throws: ModelError (an
-/// output with more than one element).
+/// where their number is open) computes a row of all blocks at a time with one Hessian-vector
+/// product: time grows with the number of elements of `wrt`, memory with its square. Throws:
+/// ModelError (an output with more than one element).
 Model hessian(const Model& model, const DerivativeOptions& options = {});
 
 struct TrainingStepOptions {
@@ -99,16 +99,16 @@ struct TrainingStepOptions {
   bool untie = true;
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   bool gradients = false;     ///< also output `<weight>_grad`
-  /// As for gradient(); weights are left as they are with `frozen` instead.
+  /// Values that no gradient flows through; to leave weights as they are, use `frozen`.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
-  MixedPrecision precision = {};  ///< as Casts; with kFloat16 the loss scale is state
+  MixedPrecision precision = {};  ///< inserts Casts; with kFloat16 the loss scale is state
   /// The graph computes the rate of each update from `learning_rate` and the number of updates.
   std::optional<Schedule> schedule = {};
-  /// Of the whole training, for schedules whose length is a fraction of it or all of it, and for
-  /// those that count epochs. 0: unknown.
+  /// Number of updates in the whole training, for schedules whose length is a fraction of it or all
+  /// of it, and for those that count epochs. 0: unknown.
   std::int64_t updates = 0;
-  std::int64_t epochs = 1;  ///< that these updates make up
+  std::int64_t epochs = 1;  ///< epochs that these updates make up
   WriteOptions write = {};
 };
 

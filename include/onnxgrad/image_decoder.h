@@ -9,8 +9,8 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Decodes an image file `encoded`, uint8 [n], for operator ImageDecoder: returns uint8 [H, W, C]
-/// with C = 3 for the pixel formats "RGB" and "BGR", C = 1 for "Grayscale". What it throws ends
-/// the run.
+/// with C = 3 for the pixel formats "RGB" and "BGR", C = 1 for "Grayscale". An exception ends the
+/// run.
 using ImageDecoder = std::function<Tensor(const Tensor& encoded, std::string_view pixel_format)>;
 
 /// Sets the decoder of this process; an empty one removes it. This library has none of its own:

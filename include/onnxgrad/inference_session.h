@@ -14,36 +14,36 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How the engine runs; common to all sessions.
+/// Options of the engine, common to all sessions.
 struct EngineOptions {
   std::string device = "cpu";
   int threads = 0;         ///< 0: the cores that this process may use
   std::uint64_t seed = 0;  ///< for Dropout and other random operators
-  /// What a session may use: weights, optimizer state, values of a step and the model's file, but
-  /// not the rest of the process. Training steps compute values again where they would need more.
-  /// 0: three quarters of the machine's (or cgroup's) memory.
+  /// Limit on the memory of a session: weights, optimizer state, values of a step and the model's
+  /// file, but not the rest of the process. Training steps compute values again where they would
+  /// need more. 0: three quarters of the machine's (or cgroup's) memory.
   std::int64_t memory_limit_bytes = 0;
   bool fuse = true;  ///< false: one kernel per node, for debugging
-  /// Gets a sentence about inputs that could be run but do not agree with what the model declares;
-  /// called by the thread of the run. nullptr: a line on standard error.
+  /// Receives a sentence about inputs that can be run but do not agree with the model's
+  /// declarations; called by the thread of the run. nullptr: a line on standard error.
   std::function<void(const std::string& message)> warn = nullptr;
 };
 
-/// A sequence of tensors, or an optional that holds one tensor or sequence, as one tensor of bytes,
-/// uint8 [n]: what InferenceSession::run takes and returns for inputs and outputs of these types.
-/// Maps are rows of a tensor (see ValueInfo::keys); the elements of one that cannot be are its keys
-/// and its values, one tensor each. Copies the elements.
+/// Packs a sequence of tensors, or an optional that holds one tensor or sequence, into one tensor
+/// of bytes, uint8 [n]: the form in which InferenceSession::run takes and returns these types. Maps
+/// are rows of a tensor (see ValueInfo::keys); the elements of one that cannot be are its keys and
+/// its values, one tensor each. Copies the elements.
 Tensor pack_values(std::span<const Tensor> elements);
-/// An empty optional.
+/// Packs an empty optional.
 Tensor pack_nothing();
-/// What was packed; nullopt: an empty optional. Copies. Throws: DataError (other bytes).
+/// Unpacks the elements, copied; nullopt: an empty optional. Throws: DataError (other bytes).
 std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed);
 
 /// Runs a model. Plans are compiled per input shape and cached. One call at a time: a call from
 /// another thread while one is running throws Error; sessions are independent of each other.
 class InferenceSession {
  public:
-  /// Outputs that cannot be computed are no error until a run wants them, if there are others.
+  /// Outputs that cannot be computed are no error until a run requests them, if there are others.
   /// Throws: UnsupportedOperatorError (names every node without a kernel), ModelError, DeviceError.
   explicit InferenceSession(const Model& model, const EngineOptions& options = {});
   ~InferenceSession();
@@ -57,23 +57,23 @@ class InferenceSession {
   /// Outputs; a ZipMap's maps are the tensor [N, C] that it reads, with the keys of its columns.
   const std::vector<ValueInfo>& outputs() const;
 
-  /// The named outputs (empty: all), copied. Only what they depend on is computed and needs to be
-  /// fed. Feeds are read, not copied. Sequences and optionals are packed: see pack_values(). Plans
-  /// for the last eight sets of outputs, of fed and of overridden inputs are kept.
-  /// Throws: DataError (unknown output, unknown or missing input, dtype), ShapeError,
+  /// Computes the named outputs (empty: all) and returns copies. Only inputs that they depend on
+  /// need to be fed. Feeds are read, not copied. Sequences and optionals are packed: see
+  /// pack_values(). Plans for the last eight sets of outputs, of fed and of overridden inputs are
+  /// kept. Throws: DataError (unknown output, unknown or missing input, dtype), ShapeError,
   /// UnsupportedOperatorError (an output that cannot be computed).
   std::vector<Tensor> run(std::span<const std::string> output_names, const NamedTensors& feeds);
 
   /// The plan of the last run, one line per kernel; empty before the first.
   std::string plan_summary() const;
 
-  /// While on, the kernels of runs are timed. Switching on starts over.
+  /// Turns timing of kernels on or off. Turning it on clears the profile.
   void set_profiling(bool on);
   /// Measurements so far.
   Profile profile() const;
-  /// Weights are constants of the plans: those that are read in the file's bytes are in `file`, all
-  /// others, and what kernels keep of them in their own order, in `constants`. Activations are
-  /// inner values and outputs. No other purpose occurs but `scratch` and `dynamic`.
+  /// Memory by purpose. Weights are constants of the plans: those that are read in the file's bytes
+  /// count as `file`, all others, and their packed copies, as `constants`. `activations` are inner
+  /// values and outputs; `scratch` and `dynamic` are the only other purposes.
   MemoryReport memory() const;
 
  private:

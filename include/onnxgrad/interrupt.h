@@ -7,10 +7,10 @@ namespace [[gnu::visibility("default")]] onnxgrad {
 /// must not mistake it for an error in the model.
 class Interrupted {};
 
-/// During its lifetime, calls on this thread that read, differentiate, compile or run a model call
-/// `wants_stop` between nodes, at most every 20 ms, and throw Interrupted when it returns
-/// true. What they were called on is unchanged: a run that updates weights or other state ends
-/// first. Scopes may nest: the innermost one applies.
+/// Makes calls interruptible: during its lifetime, calls on this thread that read, differentiate,
+/// compile or run a model call `wants_stop` between nodes, at most every 20 ms, and throw
+/// Interrupted when it returns true. What they were called on is unchanged: a run that updates
+/// weights or other state ends first. Scopes may nest: the innermost one applies.
 class InterruptScope {
  public:
   using WantsStop = bool (*)();

@@ -13,14 +13,14 @@
 
 // Losses as plain descriptions. loss_table() (onnxgrad/tables.h) has the formula of each for one
 // row, the shapes of scores and targets, and range and meaning of its fields; docs/training.md
-// shows it. `Loss::reduction` says how rows are put together. Each loss is written into the model
+// shows it. `Loss::reduction` determines how rows are combined. Each loss is written into the model
 // as standard ONNX operators.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// Chosen by the head of the model: squared error for a regression output; softmax, binary or
-/// one-vs-rest cross-entropy for scores before Softmax or Sigmoid; the negative log of the
-/// probability if no scores are found.
+/// Selects the loss by the head of the model: squared error for a regression output; softmax,
+/// binary or one-vs-rest cross-entropy for scores before Softmax or Sigmoid; the negative log of
+/// the probability if no scores are found.
 struct AutoLoss {};
 
 struct SquaredError {};
@@ -62,8 +62,8 @@ struct KlDivergence {};
 struct OneVsRest {
   enum class Kind { kLog, kHinge, kSquaredHinge, kModifiedHuber };
   Kind kind = Kind::kLog;
-  /// Averaged over the columns instead: for two columns of opposite scores, this is the loss of
-  /// the single binary problem that they represent.
+  /// Averages over the columns instead of adding them up: for two columns of opposite scores, this
+  /// is the loss of the single binary problem that they represent.
   bool average = false;
 };
 
@@ -73,9 +73,9 @@ struct OneVsRest {
 /// numbers where the second input is int64 [N].
 struct UserLoss {
   std::shared_ptr<const std::string> model = {};  ///< a serialized ModelProto
-  /// Applied to the scores before Softmax or Sigmoid, not to the probabilities.
+  /// True: applied to the scores before Softmax or Sigmoid, not to the probabilities.
   bool takes_scores = false;
-  /// A target int64 [N] is a class number, which accuracy and the model's list of classes are for.
+  /// Whether a target int64 [N] has class numbers, with accuracy and the model's list of classes.
   /// Where the model has neither such a list nor probabilities, the first labels that are none of
   /// the scores' columns make it false: they are passed on as they are (identities of which a loss
   /// compares pairs, say).
@@ -118,7 +118,7 @@ struct Loss {
   /// LogSoftmax and Sigmoid. Applying a function of scores to an output after Softmax or
   /// Sigmoid is an error that names the scores.
   std::string output = {};
-  /// `output` is where the walk back starts, not the value itself.
+  /// True: the walk back starts at `output`, which need not be the scores themselves.
   bool walk_back = false;
   /// The class axis of the scores (negative: from the end), for a classification loss on scores of
   /// three or more axes. If unset: the axis of the model's own Softmax or ArgMax, or the one whose
@@ -127,8 +127,8 @@ struct Loss {
   /// only axis of fixed size after the first). In files, and with probabilities as targets, that
   /// only axis of fixed size, else axis 1.
   std::optional<std::int64_t> class_axis = {};
-  /// Targets of a classification loss are rows with a 1 for the class among 0s, [N, C] or the shape
-  /// of the scores; class numbers are computed from them. An automatic loss on several plain
+  /// True: targets of a classification loss are rows with a 1 for the class among 0s, [N, C] or the
+  /// shape of the scores; class numbers are computed from them. An automatic loss on several plain
   /// columns learns it from the first targets.
   bool one_hot_targets = false;
   /// Preferred name of the new graph input for targets; a number is appended if an input, output or
@@ -136,12 +136,12 @@ struct Loss {
   std::string target = "label";
   /// Name of a new graph input [N] with a weight for each row; empty: none.
   std::string sample_weight = {};
-  /// Instead, a weight for each label, in the labels' shape [N, d1, ...]; for a classification loss
-  /// with several positions in a row.
+  /// True: a weight for each label instead of each row, in the labels' shape [N, d1, ...]; for a
+  /// classification loss with several positions in a row.
   bool weigh_places = false;
   Reduction reduction = Reduction::kMean;
   std::vector<Penalty> penalties = {};
-  /// With `others`, the factor of this loss in the sum.
+  /// Factor of this loss in the sum with `others`.
   double factor = 1;
   /// Losses on further outputs, each with its own target and factor; sample weights,
   /// reduction and penalties are those of the first.
@@ -154,7 +154,7 @@ LossFunction loss_from_name(std::string_view name);
 /// All primary names of loss_from_name, sorted.
 std::vector<std::string> loss_names();
 
-/// What was chosen for a model.
+/// The loss found for a model.
 struct LossInfo {
   /// One line: "loss: softmax cross-entropy on 'add_result1' (scores before output
   /// 'probabilities'), 10 classes from initializer 'classes'".
@@ -167,9 +167,9 @@ struct LossInfo {
   /// Class axis of the scores, from 0; empty: the loss has none.
   std::optional<std::int64_t> class_axis = {};
   bool one_hot_targets = false;  ///< see Loss
-  /// Labels may still settle `class_axis`: see Loss::class_axis.
+  /// Whether labels may still determine `class_axis`: see Loss::class_axis.
   bool is_class_axis_open = false;
-  /// Nothing but the type says that the targets of a user's loss are classes: see UserLoss.
+  /// Whether only the type indicates that targets of a user's loss are classes: see UserLoss.
   bool may_be_values = false;
   /// The label of each class, int64 [C] or string [C]; undefined if the model has no list (the
   /// labels are then 0..C-1).
@@ -178,7 +178,7 @@ struct LossInfo {
   /// type. For OutputLoss the model's own; without a name there is none.
   ValueInfo target = {};
   std::vector<std::string> penalized = {};  ///< weights that penalties apply to
-  std::vector<LossInfo> others = {};        ///< of Loss::others
+  std::vector<LossInfo> others = {};        ///< one for each of Loss::others
 };
 
 /// The loss that would be added to the model, without adding it. Throws: ModelError (nothing that
@@ -188,7 +188,7 @@ LossInfo find_loss(const Model& model, const Loss& loss = {});
 struct AddLossOptions {
   std::string loss_name = "loss";  ///< preferred name of the new output, shape [], or [N] (kNone)
   bool keep_outputs = true;        ///< keep the model's outputs, after the loss
-  /// Of ai.onnx, 9 to 26, for the result; 0: the model's own.
+  /// Opset of ai.onnx for the result, 9 to 26; 0: the model's own.
   std::int64_t target_opset = 0;
 };
 

@@ -9,12 +9,13 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What metrics are computed from: all validation rows.
+/// Scores and targets of all validation rows, from which metrics are computed.
 struct Predictions {
-  /// For a classifier the class numbers int64 [N]; else the numbers float64 [N, K].
+  /// Targets: class numbers int64 [N] for a classifier, else numbers float64 [N, K].
   Tensor target;
-  /// float64. For a classifier [N, C]: probabilities, or the scores themselves if the loss defines
-  /// none (hinge); a single score column becomes two columns. Else the model's numbers [N, K].
+  /// Predictions in float64. For a classifier [N, C]: probabilities, or the scores themselves if
+  /// the loss defines none (hinge); a single score column becomes two columns. Else the model's
+  /// numbers [N, K].
   Tensor predicted;
   Tensor sample_weight = {};  ///< float64 [N]; undefined: all 1
 };

@@ -33,11 +33,11 @@ struct Dimension {
 struct ValueInfo {
   std::string name;
   bool is_tensor = true;                             ///< false: sequences, maps, optionals
-  DataType dtype = DataType::kUndefined;             ///< of tensors
-  std::optional<std::vector<Dimension>> shape = {};  ///< of tensors; nullopt: unknown rank
-  std::string type = {};  ///< readable: "float32[N, 4]", "sequence(map(int64, float32[]))"
-  /// Of maps that a session reads or returns as a tensor [N, C], one row for each: the keys of the
-  /// columns, int64 or string [C]. In a row of an input, a key that the map does not have is 0 (or
+  DataType dtype = DataType::kUndefined;             ///< element type of a tensor
+  std::optional<std::vector<Dimension>> shape = {};  ///< shape of a tensor; nullopt: unknown rank
+  std::string type = {};  ///< text: "float32[N, 4]", "sequence(map(int64, float32[]))"
+  /// Keys of the columns, int64 or string [C], if a session reads or returns maps as a tensor [N,
+  /// C] with one row for each map. In a row of an input, a key that the map does not have is 0 (or
   /// ""). `type` is that of the file then. Undefined: there are no maps, or (an input of type
   /// "map(...)") each row has the values of its map in the order of the keys.
   Tensor keys = {};
@@ -50,27 +50,27 @@ struct WeightInfo {
   DataType dtype = DataType::kUndefined;
   Dims dims = {};
   Storage storage = Storage::kInitializer;
-  /// Trained by default: floating, and a parameter as far as the file shows. That covers the
-  /// parameters of layers (MatMul, Gemm, Conv, an Add after these, normalisations,
-  /// embeddings, ...), and whatever else scales, shifts or is concatenated to values (class tokens,
-  /// position embeddings, layer scales, temperatures) if neither its name nor its numbers are those
-  /// of a constant. Masks, scalers of the model's inputs, running statistics, tables computed by a
-  /// formula and single numbers of formulas are not parameters.
+  /// True if it is trained by default: floating, and a parameter as far as the file shows. That
+  /// covers the parameters of layers (MatMul, Gemm, Conv, an Add after these, normalisations,
+  /// embeddings, ...), and any other tensor that scales, shifts or is concatenated to values (class
+  /// tokens, position embeddings, layer scales, temperatures) if neither its name nor its elements
+  /// are those of a constant. Masks, scalers of the model's inputs, running statistics, tables
+  /// computed by a formula and single numbers of formulas are not parameters.
   bool trainable = false;
-  std::string reason = {};   ///< why it is not trainable, in a few words
+  std::string reason = {};   ///< reason for which it is not trainable, a few words
   std::string op_type = {};  ///< the operator that reads it
   std::string node = {};     ///< the name of that node
-  /// Names in the program that the file was exported from, where the exporter called it otherwise:
-  /// "encoder.layer.0.attention.self.query.weight" of "val_92" or "onnx::MatMul_356". From the
-  /// metadata of the node that reads it, else from the bias that is added next ("fc.bias"), else
-  /// from the name of that node ("/encoder/layer.0/MatMul"). Every option that takes names or
+  /// Names in the program that the file was exported from, if the exporter renamed the weight:
+  /// "encoder.layer.0.attention.self.query.weight" of "val_92" or "onnx::MatMul_356". Taken from
+  /// the metadata of the node that reads it, else from the bias that is added next ("fc.bias"),
+  /// else from the name of that node ("/encoder/layer.0/MatMul"). Every option that takes names or
   /// patterns of weights takes these. Several: the parameters that a weight of an LSTM, GRU or RNN
   /// is put together from. Unique in the model, and never the name of a value.
   std::vector<std::string> aliases = {};
 };
 
 /// A tensor of a file that several layers read and that training splits: exporters write equal
-/// tensors once, and these numbers are equal in every new network (all zeros, all ones).
+/// tensors once, and these elements are equal in every new network (all zeros, all ones).
 struct SeparatedWeight {
   std::string name;
   /// Names of the tensors that it is split into, `name` first: "b", "b_1", "b_2", in the order in
@@ -91,10 +91,10 @@ class Model {
   /// Reads and checks a file. Throws: ModelError (not a valid ONNX model; names file and position),
   /// DeviceError (memory limit).
   static Model load(const std::string& path, const LoadOptions& options = {});
-  /// The same from a serialized ModelProto. `bytes` is kept, not copied, when moved in.
+  /// Loads a serialized ModelProto. `bytes` is kept, not copied, when moved in.
   static Model from_bytes(std::string bytes, const LoadOptions& options = {});
-  /// From ONNX's text syntax ("agraph (float[N, 2] x) => (float[N, 1] y) { ... }" with its header).
-  /// Throws: ModelError.
+  /// Parses ONNX's text syntax ("agraph (float[N, 2] x) => (float[N, 1] y) { ... }" with its
+  /// header). Throws: ModelError.
   static Model from_text(std::string_view text);
 
   /// Writes the file atomically: temporary name, flush, rename. Above 2 GiB, tensors go to a new

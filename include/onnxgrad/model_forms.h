@@ -7,7 +7,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What a session does with a batch dimension that is a number in the file. Opening it means that
+/// Treatment of a batch dimension that is a number in the file. Opening it means that
 /// inputs may have any number of rows, as with open_batch().
 enum class BatchOpening : std::uint8_t {
   kAuto,  ///< opened where possible; the trained model has the shapes of the file

@@ -21,7 +21,7 @@ struct OperatorSpec {
   /// for an output that nothing reads). Outputs: the gradients of the inputs, each of its input's
   /// shape and dtype; fewer: the others have none. It may use attributes of the operator.
   std::string gradient = {};
-  /// Which inputs the outputs of the gradient are for; empty: the first ones.
+  /// Indices of the inputs that the outputs of the gradient belong to; empty: the first ones.
   std::vector<int> gradient_inputs = {};
 };
 
@@ -31,10 +31,10 @@ struct RegisteredOperator {
   bool has_gradient = false;
 };
 
-// Operators of one's own. Models that are loaded from then on, until the operators are
-// unregistered, have them like those of ONNX: in training, gradients, predictions and reports.
-// Files that are written contain the functions or their expansion, so that other runtimes run them.
-// Functions use operators of ONNX, each other and registered operators. Thread-safe.
+// User-defined operators. Models that are loaded while they are registered have them like those of
+// ONNX: in training, gradients, predictions and reports. Files that are written contain the
+// functions or their expansion, so that other runtimes run them. Functions use operators of ONNX,
+// each other and registered operators. Thread-safe.
 
 /// Registers functions of `library`, a model whose graph does not count. Without `specs` all:
 /// "<Name>_grad" as the gradient of "<Name>" of its domain, the others as operators. With `specs`,
@@ -45,11 +45,11 @@ struct RegisteredOperator {
 std::int64_t register_operators(const Model& library, const std::vector<OperatorSpec>& specs = {},
                                 bool overwrite = false);
 
-/// Ends a registration: what it has replaced counts again. No effect on loaded models, or if it
-/// has ended.
+/// Ends a registration; operators that it replaced are used again. No effect on loaded models, or
+/// if it has ended.
 void unregister_operators(std::int64_t registration);
 
-/// What is registered now, by name.
+/// The operators registered now, sorted by name.
 std::vector<RegisteredOperator> registered_operators();
 
 }  // namespace onnxgrad

@@ -9,11 +9,10 @@
 #include <variant>
 #include <vector>
 
-// Optimizers as plain descriptions, and what surrounds their formulas: groups of weights,
-// clipping, accumulation. optimizer_table() (onnxgrad/tables.h) has the formula, source and states
-// of each, and the range and meaning of its fields; docs/training.md shows it. If torch.optim has
-// the optimizer, formula and defaults are torch's. All but L-BFGS are ONNX subgraphs of the
-// training step.
+// Optimizers as plain descriptions, with groups of weights, clipping and accumulation.
+// optimizer_table() (onnxgrad/tables.h) has the formula, source and states of each, and the range
+// and meaning of its fields; docs/training.md shows it. If torch.optim has the optimizer, formula
+// and defaults are torch's. All but L-BFGS are ONNX subgraphs of the training step.
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
@@ -121,25 +120,25 @@ using Optimizer =
 /// Weights with their own update options.
 struct ParameterGroup {
   std::vector<std::string> patterns = {};   ///< glob patterns of trained weights
-  double rate_factor = 1;                   ///< times the learning rate
-  std::optional<double> weight_decay = {};  ///< instead of the optimizer's
+  double rate_factor = 1;                   ///< factor of the learning rate
+  std::optional<double> weight_decay = {};  ///< replaces the optimizer's
   /// Another optimizer for these weights, not L-BFGS. Its learning rate is ignored: they are
   /// updated with `rate_factor` times the common one.
   std::optional<Optimizer> optimizer = {};
 };
 
-/// What the graph does around the formula of any optimizer except L-BFGS. In order:
+/// Operations around the formula of any optimizer except L-BFGS. In order:
 /// gradients are accumulated, clipped by value, clipped by norm; then decay and update.
 struct UpdateOptions {
   /// A weight belongs to the first group with a pattern that matches it; weights in no group are
   /// updated by the optimizer as is. A pattern that matches no trained weight is an error.
   std::vector<ParameterGroup> groups = {};
-  /// Each element of each gradient is clipped to [-clip_value, clip_value].
+  /// Clips each element of each gradient to [-clip_value, clip_value].
   std::optional<double> clip_value = {};
-  /// All gradients are multiplied by min(1, clip_norm / (|g| + 1e-6)), with |g| the Euclidean norm
+  /// Multiplies all gradients by min(1, clip_norm / (|g| + 1e-6)), with |g| the Euclidean norm
   /// of all of them together.
   std::optional<double> clip_norm = {};
-  /// The update happens every n steps, with the gradient over the rows of all n batches
+  /// Number n of steps per update, with the gradient over the rows of all n batches
   /// together; the reported loss is that of each batch. State: a sum per weight, "accumulated/<w>",
   /// the sum of the losses' denominators and the number of batches.
   std::int64_t accumulate = 1;
@@ -151,7 +150,7 @@ Optimizer optimizer_from_name(std::string_view name);
 std::vector<std::string> optimizer_names();
 /// The learning rate in the description.
 double learning_rate_of(const Optimizer& optimizer);
-/// "Adam(learning_rate=0.001, ...)", without fields that are zero by default.
+/// Text such as "Adam(learning_rate=0.001, ...)", without fields that are zero by default.
 std::string to_string(const Optimizer& optimizer);
 
 }  // namespace onnxgrad

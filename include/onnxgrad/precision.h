@@ -8,17 +8,17 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 enum class Precision : std::uint8_t {
-  kFloat32,   ///< of a float32 model nothing is rounded
+  kFloat32,   ///< nothing of a float32 model is rounded
   kBfloat16,  ///< 8 bits of precision, the range of float32
   kFloat16,   ///< 11 bits of precision; gradients are scaled, since small ones would become 0
 };
 
-/// Mixed precision: what a training step stores and multiplies in 16 bits. Matrix products and
-/// convolutions read operands of 16 bits and add in float32; activations, and gradients that
+/// Mixed precision: a training step stores and multiplies some values in 16 bits. Matrix products
+/// and convolutions read operands of 16 bits and add in float32; activations, and gradients that
 /// further products depend on, are stored in 16 bits. All else is computed in float32: element-wise
 /// work, normalizations, softmax, reductions, the loss, gradients of weights, the update. Weights,
 /// running statistics and the optimizer's state are float32, evaluation and prediction too. Only
-/// float32 values are concerned: halves of the model remain what they are, float64 too.
+/// float32 values are concerned: 16-bit and float64 values of the model are unchanged.
 struct MixedPrecision {
   Precision type = Precision::kFloat32;
   /// Names of nodes or of operators ("MatMul"), as glob patterns: these nodes, the bodies that they

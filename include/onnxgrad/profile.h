@@ -15,31 +15,32 @@ struct KernelTime {
   std::int64_t calls = 0;
   double total_s = 0;
   double flops = 0;  ///< floating-point operations of one call; 0: not known
-  int threads = 1;   ///< that it took
+  int threads = 1;   ///< threads that the kernel took
 };
 
-/// Where the time of training steps or runs went.
+/// Times of kernels in training steps or runs.
 struct Profile {
   std::vector<KernelTime> kernels;  ///< slowest first
   /// Single calls (the first million) in the Trace Event format, JSON, for Perfetto or
   /// chrome://tracing.
   std::string trace_json;
-  /// `kernels` as text, one line each: share, time, calls, mean, GFlop/s, operator, node, kernel.
+  /// `kernels` as text, one line each: fraction, time, calls, mean, GFlop/s, operator, node,
+  /// kernel.
   std::string to_text() const;
 };
 
 /// Bytes that a session holds, by purpose.
 struct MemoryReport {
-  std::int64_t weights = 0;          ///< including running statistics
+  std::int64_t weights = 0;          ///< weights, including running statistics
   std::int64_t optimizer_state = 0;  ///< slots and counters
   std::int64_t activations = 0;      ///< values and gradients of the largest step so far
   std::int64_t scratch = 0;          ///< work space of kernels during a step
   std::int64_t constants = 0;   ///< folded values, weights not read in the file's bytes; all plans
   std::int64_t dynamic = 0;     ///< plans of branches and of data-dependent shapes
-  std::int64_t evaluation = 0;  ///< the same for evaluate() and predict()
+  std::int64_t evaluation = 0;  ///< all of these for evaluate() and predict()
   std::int64_t snapshots = 0;   ///< copies of the state during fit(), to roll back to
   std::int64_t file = 0;        ///< the model's file with the first values of its weights
-  /// What a step computes again to fit EngineOptions::memory_limit_bytes: values that are not kept,
+  /// Recomputation in a step to fit EngineOptions::memory_limit_bytes: values that are not kept,
   /// their bytes, and the operations of the products and convolutions that run twice.
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;

@@ -14,24 +14,24 @@ struct OperatorUse {
   std::string domain;
   std::string op_type;
   std::int64_t count = 0;
-  /// The engine computes it, by a kernel or by other operators, or need not (constants, the maps of
-  /// a ZipMap).
+  /// True if the engine computes it, by a kernel or by other operators, or need not (constants, the
+  /// maps of a ZipMap).
   bool runs = false;
-  bool has_gradient = false;  ///< or needs none, like those
+  bool has_gradient = false;  ///< or needs none, like constants
 };
 
-/// What there is for one operator, whatever model it stands in.
+/// Support for one operator, independent of any model.
 struct OperatorInfo {
   std::string domain;  ///< "" is ai.onnx
   std::string op_type;
-  bool has_rule = false;       ///< for its gradient
+  bool has_rule = false;       ///< has a gradient rule
   bool is_lowered = false;     ///< written by other operators when a model is loaded
-  bool has_zero_grad = false;  ///< constant between its steps
-  bool has_kernel = false;     ///< or is computed element by element, or shares memory
+  bool has_zero_grad = false;  ///< piecewise constant
+  bool has_kernel = false;     ///< has a kernel, is element-wise, or is a view
 };
 
 /// Every operator that files may hold and the engine has a record of, sorted by domain and name.
-/// Others run where ONNX defines them by operators of these.
+/// Others run if ONNX defines them by operators of this table.
 std::vector<OperatorInfo> operator_table();
 
 /// A node between the trainable weights and the loss through which no gradient passes.
@@ -42,7 +42,7 @@ struct MissingGradientInfo {
   std::string reason;
 };
 
-/// What a model consists of, and what would happen when training it.
+/// Contents of a model, and what training it would do.
 struct Report {
   std::string file;
   std::string producer;
@@ -58,26 +58,27 @@ struct Report {
   /// computed.
   std::vector<double> weight_flops;
   std::vector<SeparatedWeight> separated;  ///< weights that training splits
-  /// Tensors that are another one again, or its transposition, and are trained as one with it, in
-  /// words: "'logits.weight' is 'table' transposed".
+  /// Descriptions of tensors that repeat or transpose another one and are trained as one with it:
+  /// "'logits.weight' is 'table' transposed".
   std::vector<std::string> tied;
   std::vector<std::int64_t> weight_readers;  ///< for each weight, the nodes that read it
   std::int64_t num_trainable = 0;            ///< elements of trainable weights
   std::int64_t num_parameters = 0;           ///< elements of all floating weights
   /// LossInfo::line, with the other loss if class labels would change it; empty if none is found.
   std::string loss_line;
-  std::string loss_problem;  ///< why not
+  std::string loss_problem;  ///< reason for which no loss was found
   std::vector<MissingGradientInfo> missing_gradients;
-  bool is_trainable = false;  ///< with the automatic loss and without further options
-  /// "trainable: trains 38 of 40 weights", or why not, and what to do.
+  bool is_trainable = false;  ///< trainable with the automatic loss and default options
+  /// Verdict such as "trainable: trains 38 of 40 weights", or the reason why not, and advice.
   std::string verdict;
 
   /// Aligned tables, at most 100 columns wide except for long names of weights, which are not cut.
-  /// What Python and the command line print.
+  /// Python and the command line print this text.
   std::string to_text() const;
 };
 
-/// Thread-safe. Throws: ModelError (an operator that cannot be converted to the internal opset).
+/// Examines a model. Thread-safe. Throws: ModelError (an operator that cannot be converted to the
+/// internal opset).
 Report report(const Model& model);
 
 }  // namespace onnxgrad

@@ -18,7 +18,7 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What t counts.
+/// The unit in which a schedule counts t.
 enum class ScheduleUnit { kStep, kEpoch };
 
 struct ConstantRate {
@@ -103,14 +103,14 @@ struct Plateau {
 
 struct Schedule;
 
-/// One after another, each with t from 0. Every part except the last ends after its own length
-/// (LinearRate, CosineDecay, PolynomialDecay, OneCycle; others never end). A part with length 0
-/// that is not the last takes all that remains. torch: SequentialLR.
+/// A sequence of schedules, each with t from 0. Every part except the last ends after its own
+/// length (LinearRate, CosineDecay, PolynomialDecay, OneCycle; others never end). A part with
+/// length 0 that is not the last takes all that remains. torch: SequentialLR.
 struct ScheduleSequence {
   std::vector<Schedule> parts;  // no initializer: Clang would need the complete Schedule here
 };
 
-/// All at once: the rate of each part is the r of the next. torch: ChainedScheduler.
+/// A product of schedules: the rate of each part is the r of the next. torch: ChainedScheduler.
 struct ScheduleProduct {
   std::vector<Schedule> parts;  // no initializer: Clang would need the complete Schedule here
 };
@@ -151,7 +151,7 @@ std::vector<double> schedule_rates(const Schedule& schedule, double rate, std::i
 Schedule schedule_from_name(std::string_view name);
 /// All primary names of schedule_from_name, sorted.
 std::vector<std::string> schedule_names();
-/// "CosineDecay(length=0, minimum_factor=0)".
+/// Text such as "CosineDecay(length=0, minimum_factor=0)".
 std::string to_string(const Schedule& schedule);
 
 }  // namespace onnxgrad

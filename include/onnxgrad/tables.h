@@ -24,18 +24,18 @@ struct MetricInfo {
   std::string meaning = {};
 };
 
-/// Functions only; a last field `class_axis`, for losses that have one, is that of the Loss.
+/// Table of loss functions; their last field, `class_axis`, where present, is that of the Loss.
 std::vector<DescriptionInfo> loss_table();
 std::vector<DescriptionInfo> optimizer_table();
-/// Of one struct, Penalty.
+/// A table of one struct, Penalty.
 std::vector<DescriptionInfo> penalty_table();
-/// Of one struct, FitOptions: its numbers, flags and choices.
+/// A table of one struct, FitOptions: its numbers, flags and choices.
 std::vector<DescriptionInfo> fit_option_table();
-/// Sorted by name; these are the names of metric_value().
+/// Table of metrics, sorted by name; these are the names of metric_value().
 std::vector<MetricInfo> metric_table();
 std::vector<DescriptionInfo> schedule_table();
 
-/// The struct of a type ("Sgd") with these options, the others at their defaults.
+/// Make the struct of a type ("Sgd") with these options, the others at their defaults.
 /// Throws: OptionError (an unknown type or option, a value out of range, incompatible
 /// values).
 /// For losses ModelError.
@@ -45,7 +45,7 @@ Schedule make_schedule(std::string_view type, const FieldValues& options);
 Penalty make_penalty(std::string_view type, const FieldValues& options);
 FitOptions make_fit_options(std::string_view type, const FieldValues& options);
 
-/// The name of the function in the table, whatever its numbers; "" if it has none.
+/// The name of the function in the table, regardless of its parameters; "" if it has none.
 std::string loss_name(const LossFunction& function);
 /// The value of a field by member name. Throws: OptionError (unknown name).
 FieldValue loss_field(const LossFunction& function, std::string_view name);

@@ -24,7 +24,7 @@ class Tensor {
   /// Uninitialised memory, aligned to 64 bytes; strings are empty.
   /// Throws: ShapeError (too large), DeviceError (the memory budget of this thread is exhausted).
   static Tensor empty(DataType dtype, Dims dims);
-  /// All bytes zero (or empty strings).
+  /// A tensor of zeros (or empty strings).
   static Tensor zeros(DataType dtype, Dims dims);
   /// A copy of `values`. Throws: ShapeError if their number does not match `dims`.
   template <class T>
@@ -34,7 +34,7 @@ class Tensor {
     return from(std::span<const T>(values), std::move(dims));
   }
   static Tensor from_strings(std::vector<std::string> values, Dims dims);
-  /// Rank 0.
+  /// A rank-0 tensor that holds `value`.
   template <class T>
   static Tensor scalar(T value) {
     return from(std::span<const T>(&value, 1), Dims{});
@@ -60,11 +60,12 @@ class Tensor {
   std::span<const std::string> strings() const;
   std::span<std::string> mutable_strings();
 
-  /// Same data, different shape. Throws: ShapeError if the numbers of elements differ.
+  /// A view of the same data with a different shape. Throws: ShapeError if the numbers of elements
+  /// differ.
   Tensor reshaped(Dims dims) const;
   /// A deep copy.
   Tensor clone() const;
-  /// Same dtype, shape and bytes (or strings).
+  /// True if dtype, shape and bytes (or strings) are equal.
   bool equals(const Tensor& other) const;
   /// All elements as double (floating, integer, bool). Throws: DataError otherwise.
   std::vector<double> to_doubles() const;
@@ -75,7 +76,7 @@ class Tensor {
   Tensor cast(DataType dtype) const;
 
  private:
-  /// empty() for `count` values. Throws: ShapeError if that is not their number.
+  /// Calls empty() for `count` values. Throws: ShapeError if `dims` has another number of elements.
   static Tensor empty_for(std::size_t count, DataType dtype, Dims dims);
   void expect_dtype(DataType wanted) const;
   DataType dtype_ = DataType::kUndefined;

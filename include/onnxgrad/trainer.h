@@ -17,33 +17,33 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// What is known at the end of an epoch.
+/// The record of an epoch, logged at its end.
 struct EpochLog {
   std::int64_t epoch = 0;  ///< from 1
   double train_loss = 0;   ///< mean over the rows of the epoch, each before its update
   std::optional<double> val_loss = {};
   std::optional<double> val_accuracy = {};
   std::vector<std::pair<std::string, double>> val_metrics = {};  ///< FitOptions::metrics
-  /// With several targets, "train_loss_<output>" for each: its own loss, without its factor.
+  /// "train_loss_<output>" for each of several targets: its own loss, without its factor.
   std::vector<std::pair<std::string, double>> target_losses = {};
   std::optional<double> grad_norm = {};  ///< FitOptions::grad_norm: mean of the epoch's steps
-  double learning_rate = 0;              ///< of the last step
-  double seconds = 0;                    ///< of this epoch, including validation
-  double rows_per_s = 0;                 ///< of training
-  std::int64_t steps = 0;                ///< since fit() began
-  std::int64_t rows = 0;                 ///< trained on
-  double data_wait_s = 0;                ///< with a DataSource: how long training waited for rows
+  double learning_rate = 0;              ///< rate of the last step
+  double seconds = 0;                    ///< duration of this epoch, including validation
+  double rows_per_s = 0;                 ///< training throughput
+  std::int64_t steps = 0;                ///< steps since fit() began
+  std::int64_t rows = 0;                 ///< rows trained on
+  double data_wait_s = 0;                ///< wait for rows of a DataSource
   bool is_best = false;                  ///< the best so far; see EarlyStopping::monitor
-  // With several workers (those of the epoch since it was resumed):
-  double network_wait_s = 0;       ///< how long training waited for the others, mean of all workers
+  // Times of several workers (of the epoch, since it was resumed):
+  double network_wait_s = 0;       ///< wait for the others, mean of all workers
   std::int64_t slowest_rank = -1;  ///< the worker that waited least: others wait for it
   std::string slowest_host = {};
-  double slowest_lag_s = 0;  ///< how much longer it computed than the mean of the others
+  double slowest_lag_s = 0;  ///< its computing time minus the mean of the others
 };
 
 struct StepLog {
   std::int64_t epoch = 0;  ///< from 1
-  std::int64_t step = 0;   ///< of this fit(), from 1
+  std::int64_t step = 0;   ///< counted in this fit(), from 1
   /// All steps of this fit(), with those of a resumed one; 0: the number of rows is not known yet.
   std::int64_t total_steps = 0;
   double loss = 0;
@@ -55,45 +55,45 @@ struct EarlyStopping {
   std::int64_t patience = 10;  ///< epochs without improvement before stopping
   double min_delta = 1e-4;     ///< smallest change that counts as an improvement
   bool restore_best = true;    ///< end with the best weights (and optimizer state)
-  /// "train_loss", "val_loss", "val_accuracy" or "val_<metric>"; empty: val_loss, and train_loss
-  /// without validation.
+  /// Number to monitor: "train_loss", "val_loss", "val_accuracy" or "val_<metric>"; empty:
+  /// val_loss, and train_loss without validation.
   std::string monitor = {};
   bool maximize = false;  ///< a larger number is better
 };
 
-/// What happens when a loss is NaN or infinite.
+/// Reaction of fit() to a loss that is NaN or infinite.
 enum class OnNonFinite {
-  /// ConvergenceError naming epoch, step, batch and the first non-finite value with its
+  /// Throws ConvergenceError naming epoch, step, batch and the first non-finite value with its
   /// node. The weights (and optimizer state) are the last finite ones, recovered by repeating
   /// steps from a snapshot taken at the start of the epoch (of the block for data in chunks); see
   /// FitOptions::snapshot_every_steps and MemoryReport::snapshots.
   kRaise,
-  kStop,    ///< the same, but fit() ends with the message as stop_reason
+  kStop,    ///< stop without an error; the message is the stop_reason
   kIgnore,  ///< continues
   kSkip,    ///< continues, but non-finite steps change nothing: the session is recompiled
             ///< as with TrainingOptions::skip_non_finite
 };
 
-/// Where and how often fit() writes checkpoints: everything that it needs to continue as if it had
-/// not been stopped. docs/checkpoints.md states what is guaranteed.
+/// Folder and frequency of the checkpoints of fit(): everything that it needs to continue as if it
+/// had not been stopped. docs/checkpoints.md states what is guaranteed.
 struct CheckpointOptions {
   /// A dedicated folder, created if needed. While fit() runs, no other fit() may use it.
   std::string folder = {};
   std::int64_t every_steps = 0;  ///< 0: at the end of each epoch
-  std::int64_t keep = 3;         ///< how many of the newest to keep
+  std::int64_t keep = 3;         ///< number of newest checkpoints to keep
   bool keep_best = true;         ///< also keep the one of the best epoch
-  /// At the end of an epoch none is written if the last one is younger than this, so that short
+  /// Minimum age of the last checkpoint for one at the end of an epoch, so that short
   /// epochs do not wait for the disk. The best epoch is then the best one that was written.
   double min_seconds = 0;
 };
 
-/// A checkpoint was written, or could not be.
+/// The record of a checkpoint that was written, or could not be.
 struct CheckpointLog {
   std::string path = {};
-  std::string problem = {};  ///< empty: it is on disk
+  std::string problem = {};  ///< reason for a failure; empty: it is on disk
 };
 
-/// How the batches of an epoch are formed from rows in memory.
+/// Method of forming the batches of an epoch from rows in memory.
 enum class Sampling {
   kRows,     ///< each row occurs once, in the order set by FitOptions::shuffle
   kWindows,  ///< ceil(N / batch_size) full batches of consecutive rows that begin at random
@@ -112,16 +112,16 @@ std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_si
 /// apply to separate validation data.
 struct ClassWeights {
   Tensor labels = {};                ///< [C], as TrainingSession::encode_target takes them
-  std::vector<double> weights = {};  ///< of these; other classes count 1
-  /// Instead: N / (number of classes * number of labels of the class). With a DataSource, all rows
-  /// are read once before the first step.
+  std::vector<double> weights = {};  ///< one for each label; other classes count 1
+  /// Uses N / (number of classes * number of labels of the class) instead. With a DataSource, all
+  /// rows are read once before the first step.
   bool balanced = false;
 };
 
 struct FitOptions {
   std::int64_t epochs = 10;
-  /// 0: 32, or all rows with L-BFGS, which requires them. kAsTheyCome: each chunk of a DataSource
-  /// is a batch.
+  /// Rows of a batch. 0: 32, or all rows with L-BFGS, which requires them. kAsTheyCome: each chunk
+  /// of a DataSource is a batch.
   std::int64_t batch_size = 0;
   static constexpr std::int64_t kAsTheyCome = -1;
   bool shuffle = true;  ///< false: batches are consecutive rows, read in place
@@ -132,9 +132,9 @@ struct FitOptions {
   /// class for classifiers. 0: none.
   double validation_fraction = 0;
   const Dataset* validation = nullptr;      ///< separate rows to validate on
-  DataSource* validation_source = nullptr;  ///< the same, in chunks
+  DataSource* validation_source = nullptr;  ///< separate rows, read in chunks
   std::int64_t validation_every = 1;        ///< epochs
-  std::vector<Metric> metrics = {};         ///< of validation
+  std::vector<Metric> metrics = {};         ///< computed on the validation rows
   std::optional<ClassWeights> class_weights = {};
   std::optional<EarlyStopping> early_stopping = {};
   /// Logs the Euclidean norm of all gradients together, before any clipping. (With L-BFGS, that
@@ -147,11 +147,11 @@ struct FitOptions {
   std::int64_t max_steps = 0;
   double max_seconds = 0;  ///< training ends at the first step that ends later; 0: no limit
   OnNonFinite on_non_finite = OnNonFinite::kRaise;
-  /// For kRaise and kStop: takes a new snapshot after this many steps, so that fewer are
-  /// repeated. 0: only when an epoch, or a block of a DataSource, begins.
+  /// Steps between two snapshots for kRaise and kStop, so that fewer steps are repeated. 0: only
+  /// when an epoch, or a block of a DataSource, begins.
   std::int64_t snapshot_every_steps = 0;
   bool allow_nan = false;  ///< allow NaN and infinity in inputs
-  /// With a DataSource: the maximum size of the two blocks together that rows are collected in.
+  /// Maximum size of the two blocks together that rows of a DataSource are collected in.
   std::int64_t buffer_bytes = std::int64_t{64} << 20;
   /// Learning rates, starting from the session's, which is restored after the fit. If the
   /// lengths in it depend on the number of steps, and a DataSource does not know its number of
@@ -159,28 +159,29 @@ struct FitOptions {
   std::optional<Schedule> schedule = {};
   /// The learning rate of step `step` (from 0, of this fit()); empty: the schedule's.
   std::function<double(std::int64_t step)> learning_rate = {};
-  /// Most epochs that the History keeps; 0: all. Of a longer fit() it has every second, fourth,
-  /// eighth, ... epoch, and always the first, the best and the newest one. This also bounds the
-  /// history in a checkpoint.
+  /// Maximum number of epochs that the History keeps; 0: all. A longer fit() keeps every second,
+  /// fourth, eighth, ... epoch, and always the first, the best and the newest one. This also bounds
+  /// the history in a checkpoint.
   std::int64_t max_history = std::int64_t{1} << 16;
   bool keep_step_losses = false;  ///< in History::step_losses: 8 bytes for each step
-  /// At the end of each epoch; true stops. Exceptions leave fit() with the session usable.
+  /// Called at the end of each epoch; true stops. Exceptions leave fit() with the session usable.
   std::function<bool(const EpochLog&)> on_epoch_end = {};
-  /// After every `every_n_steps` steps; true stops.
+  /// Called after every `every_n_steps` steps; true stops.
   std::function<bool(const StepLog&)> on_step_end = {};
   std::int64_t every_n_steps = 0;  ///< 0: never
-  /// After Trainer::interrupt(), in the thread of fit() and outside a step; true stops.
+  /// Called after Trainer::interrupt(), in the thread of fit() and outside a step; true stops.
   /// Exceptions leave fit().
   std::function<bool()> on_interrupt = {};
-  /// One is also written when fit() ends, including by an exception or stop(), unless a kernel
-  /// failed within a step. If one cannot be written, training continues and the History reports it.
+  /// A checkpoint is also written when fit() ends, including by an exception or stop(), unless a
+  /// kernel failed within a step. If one cannot be written, training continues and the History
+  /// reports it.
   std::optional<CheckpointOptions> checkpoint = {};
   /// Continues from this checkpoint of a fit(), or from the newest complete one in this folder, bit
   /// for bit as the fit() that wrote it: same data and options (`epochs` may differ). Empty: starts
   /// from scratch.
   std::string resume = {};
   bool resume_if_any = false;  ///< start from scratch if there is no folder or no checkpoint in it
-  /// After each checkpoint, and for each file that was skipped when resuming.
+  /// Called after each checkpoint, and for each file that was skipped when resuming.
   std::function<void(const CheckpointLog&)> on_checkpoint = {};
 };
 
@@ -194,9 +195,9 @@ struct History {
   /// The epoch that the weights are from when fit() has ended: best_epoch where that one was
   /// restored, else the last one; none if fit() ended within an epoch, or has done none.
   std::optional<std::int64_t> kept_epoch = {};
-  /// Anything suspicious: weights that the first epoch has not changed.
+  /// Suspicious findings: weights that the first epoch has not changed.
   std::vector<std::string> notes = {};
-  std::string checkpoint_problem = {};  ///< why the last checkpoint is missing; empty: it exists
+  std::string checkpoint_problem = {};  ///< reason for a missing last checkpoint; empty: it exists
 };
 
 /// Trains a session on a dataset: the epoch loop, shuffling, batches, validation, history. One
@@ -211,13 +212,13 @@ class Trainer {
   explicit Trainer(TrainingSession session);
   explicit Trainer(const Model& model, const Loss& loss, const Optimizer& optimizer = Adam{},
                    const TrainingOptions& options = {});
-  /// As the model's file describes, if it has training information; else with Loss{} and Adam{}.
+  /// Uses the training information of the model's file if it has any; else Loss{} and Adam{}.
   explicit Trainer(const Model& model, const TrainingOptions& options = {});
   ~Trainer();
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// Decides an automatic loss from such a target, and whatever else depends on labels
+  /// Decides an automatic loss from such a target, and other properties that depend on labels
   /// (Loss::class_axis), as the first fit() does; returns the loss. Keeps weights and optimizer
   /// state. Throws: Error (fit() is running).
   const LossInfo& choose_loss(const Tensor& target);
@@ -231,14 +232,14 @@ class Trainer {
   const History& fit(const Tensor& x, const Tensor& y, const FitOptions& options = {}) {
     return fit(Dataset{.inputs = {{.name = "", .tensor = x}}, .target = y}, options);
   }
-  /// Rows that come in chunks, read in a separate thread. Each chunk is checked on arrival:
-  /// an error in a later chunk leaves the weights of the last step. With batch_size kAsTheyCome
-  /// each chunk is one batch, in order of arrival. Otherwise rows are collected in two
+  /// Trains on rows that come in chunks, read in a separate thread. Each chunk is checked on
+  /// arrival: an error in a later chunk leaves the weights of the last step. With batch_size
+  /// kAsTheyCome each chunk is one batch, in order of arrival. Otherwise rows are collected in two
   /// blocks, of `buffer_bytes` together; shuffling takes the chunks in random order, if the source
   /// supports it, and then the rows of each block. A validation fraction is drawn row by row, and
   /// read in a separate pass.
   const History& fit(DataSource& source, const FitOptions& options = {});
-  /// Loss and accuracy over all rows, in batches. `allow_nan` as in FitOptions.
+  /// Computes loss and accuracy over all rows, in batches. `allow_nan` as in FitOptions.
   EvaluationResult evaluate(const Dataset& data, std::int64_t batch_size = 256,
                             const std::vector<Metric>& metrics = {}, bool allow_nan = false);
   EvaluationResult evaluate(DataSource& source, std::int64_t batch_size = 256,
@@ -253,7 +254,7 @@ class Trainer {
 
   /// Initial weights, empty optimizer state, empty history.
   void reset();
-  /// Of the last fit().
+  /// History of the last fit().
   const History& history() const;
   TrainingSession& session();
   const TrainingSession& session() const;

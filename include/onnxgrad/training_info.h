@@ -11,12 +11,12 @@
 namespace [[gnu::visibility("default")]] onnxgrad {
 
 /// Whether the model's file describes its training (ModelProto.training_info): TrainingSession and
-/// Trainer then train it as the file says, if they are given neither loss nor optimizer.
+/// Trainer then train it as the file describes, if they are given neither loss nor optimizer.
 bool has_training_info(const Model& model);
 
 struct TrainingInfoOptions {
-  /// Of ai.onnx, 9 to 26, for the whole file; 0: the model's own, or 26 if that cannot express the
-  /// training.
+  /// Opset of ai.onnx for the whole file, 9 to 26; 0: the model's own, or 26 if that cannot express
+  /// the training.
   std::int64_t target_opset = 0;
   bool inline_functions = false;  ///< no local function remains, for runtimes without them
 };

@@ -30,29 +30,30 @@ struct TrainingOptions {
   /// Weights that share a tensor of the file by accident are trained and written separately; false:
   /// the file keeps its tensors. See SeparatedWeight.
   bool untie = true;
-  /// What step() returns besides the loss: outputs of the model, "<weight>_grad", "gradient_norm"
-  /// (the Euclidean norm of all gradients together).
+  /// Values that step() returns besides the loss: outputs of the model, "<weight>_grad",
+  /// "gradient_norm" (the Euclidean norm of all gradients together).
   std::vector<std::string> outputs = {};
   UpdateOptions update = {};  ///< groups of weights, clipping, accumulation
   /// Values, or nodes for all their outputs, by their names in the file, also of subgraphs: no
-  /// gradient flows through them. Weights are left as they are with `frozen` instead.
+  /// gradient flows through them. To leave weights unchanged, use `frozen`.
   std::vector<std::string> stop_gradient = {};
   TrainingMode training_mode = TrainingMode::kAuto;
   BatchOpening open_batch = BatchOpening::kAuto;
-  MixedPrecision precision = {};  ///< of steps; not with L-BFGS
-  /// A step whose loss or new weights are NaN or infinite changes nothing; its loss is returned.
+  MixedPrecision precision = {};  ///< precision of steps; not with L-BFGS
+  /// True: a step whose loss or new weights are NaN or infinite changes nothing; its loss is
+  /// returned.
   bool skip_non_finite = false;
-  /// No gradient and no update: evaluate() and predict() only, for models without weights to train
-  /// too. Options of the update are ignored.
+  /// True: no gradient and no update, evaluate() and predict() only, for models without weights to
+  /// train too. Options of the update are ignored.
   bool evaluation_only = false;
-  /// The feeds of step() are then this worker's rows of a batch, at least one.
+  /// Options for several workers: feeds of step() are this worker's rows of a batch, at least one.
   WorkerOptions workers = {};
   EngineOptions engine = {};
 };
 
 struct StepResult {
   double loss = 0;              ///< before the update; the sum of the rows with Reduction::kNone
-  Tensor row_losses = {};       ///< [N], of Reduction::kNone; a copy
+  Tensor row_losses = {};       ///< [N], for Reduction::kNone; a copy
   std::vector<Tensor> outputs;  ///< TrainingOptions::outputs in their order; copies
 };
 
@@ -60,19 +61,19 @@ struct EvaluationResult {
   double loss = 0;
   std::optional<double> accuracy = {};  ///< fraction of rows classified correctly; classifiers only
   std::int64_t rows = 0;
-  std::vector<double> metrics = {};  ///< of the given Metric list
+  std::vector<double> metrics = {};  ///< values of the given Metric list
 };
 
-/// Loss, gradient and update in one compiled step over the session's weights and optimizer
-/// state. One call at a time: a call during another thread's call or fit() throws Error. A
-/// callback of fit() may call methods that only read the state, and set_learning_rate().
+/// Trains a model: loss, gradient and update in one compiled step over the session's weights and
+/// optimizer state. One call at a time: a call during another thread's call or fit() throws Error.
+/// A callback of fit() may call methods that only read the state, and set_learning_rate().
 class TrainingSession {
  public:
-  /// Throws: what find_loss and gradient throw; UnsupportedOperatorError; ModelError (a pattern
-  /// that matches no weight, no weight to train).
+  /// Builds and compiles the step. Throws: the errors of find_loss and gradient;
+  /// UnsupportedOperatorError; ModelError (a pattern that matches no weight, no weight to train).
   explicit TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer = Sgd{},
                            const TrainingOptions& options = {});
-  /// The same for a loss without options: TrainingSession(model, SoftmaxCrossEntropy{}, Adam{}).
+  /// Takes a loss without options: TrainingSession(model, SoftmaxCrossEntropy{}, Adam{}).
   template <class Function>
     requires(std::convertible_to<Function, LossFunction> && !std::convertible_to<Function, Loss>)
   explicit TrainingSession(const Model& model, const Function& function,
@@ -85,14 +86,14 @@ class TrainingSession {
   TrainingSession(TrainingSession&&) noexcept;
   TrainingSession& operator=(TrainingSession&&) noexcept;
 
-  /// One step on a batch: the model's inputs, the target by name (LossInfo::target), and the
+  /// Runs one step on a batch: the model's inputs, the target by name (LossInfo::target), and the
   /// sample weight if the loss has one. Feeds are read, not copied.
   /// Throws: DataError (missing or unknown name, dtype, class number out of range), ShapeError. The
   /// state is then unchanged.
   StepResult step(const NamedTensors& feeds);
-  /// Loss (and accuracy) on a batch with the current weights; nothing is updated.
+  /// Computes loss (and accuracy) on a batch with the current weights; nothing is updated.
   EvaluationResult evaluate(const NamedTensors& feeds);
-  /// The model's outputs (empty: all) with the current weights, in the same form as from
+  /// Computes the model's outputs (empty: all) with the current weights, in the same form as from
   /// InferenceSession.
   std::vector<Tensor> predict(const NamedTensors& feeds,
                               std::span<const std::string> output_names = {});
@@ -114,8 +115,8 @@ class TrainingSession {
   /// not count.
   std::string weights_line() const;
   /// A line for each pattern that matches the bias of a layer and not its matrix, which no other
-  /// pattern matches either; not for patterns of biases ("*.bias"). Of `patterns`; empty: of those
-  /// that the session was made with (trainable, frozen, groups, penalties).
+  /// pattern matches either; not for patterns of biases ("*.bias"). `patterns`; empty: those that
+  /// the session was made with (trainable, frozen, groups, penalties).
   std::vector<std::string> pattern_warnings(std::span<const std::string> patterns = {}) const;
 
   /// Rows that every batch of step() must have, because the file fixes them and they cannot be
@@ -123,11 +124,11 @@ class TrainingSession {
   /// any number: they run the model on so many at a time, and fill up what is left with rows that
   /// do not count.
   std::int64_t fixed_batch() const;
-  /// What happened to a batch that the file fixes: "batch: 1 row in the file, opened; the trained
-  /// model keeps it". Empty if the file has an open batch, or none.
+  /// One line about a batch size that the file fixes: "batch: 1 row in the file, opened; the
+  /// trained model keeps it". Empty if the file has an open batch, or none.
   std::string batch_line() const;
 
-  /// From the next step on, trained weights that match one of these glob patterns are not updated;
+  /// Freezes trained weights that match one of these glob patterns, from the next step on;
   /// they and their optimizer state remain part of state(). All others continue as before.
   /// Throws: ModelError (pattern that matches no trained weight, nothing left to train); the
   /// session is then unchanged. The step is recompiled, as by unfreeze().
@@ -139,18 +140,18 @@ class TrainingSession {
   /// the loss), GradientError.
   void unfreeze(std::span<const std::string> patterns);
 
-  /// Converts labels in the user's form (numbers, strings) to what the loss reads: class numbers
-  /// int64 [N], or for regression numbers in the shape and dtype of the scores. `output`: which of
-  /// several losses; empty: the first. Throws: DataError (unknown label; names it, its row, the
-  /// classes).
+  /// Converts labels in the user's form (numbers, strings) to the target that the loss reads: class
+  /// numbers int64 [N], or for regression numbers in the shape and dtype of the scores. `output`:
+  /// which of several losses; empty: the first. Throws: DataError (unknown label; names it, its
+  /// row, the classes).
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
 
-  /// From the next step on, the loss has an input of this name with a weight for each row, as with
-  /// Loss::sample_weight, or with `of_places` for each label (Loss::weigh_places); no effect if
-  /// it has one. Weights and optimizer state are kept; the step is recompiled.
+  /// Adds an input of this name to the loss, from the next step on, with a weight for each row, as
+  /// with Loss::sample_weight, or with `of_places` for each label (Loss::weigh_places); no effect
+  /// if it has one. Weights and optimizer state are kept; the step is recompiled.
   void use_sample_weights(const std::string& name = "sample_weight", bool of_places = false);
 
-  /// Takes effect from the next step on.
+  /// The learning rate; a new one takes effect from the next step on.
   double learning_rate() const;
   void set_learning_rate(double learning_rate);
   /// Steps done since construction, reset() or load_state().
@@ -158,14 +159,16 @@ class TrainingSession {
 
   /// Weights, then optimizer state, by the names of training_step(); copies.
   NamedTensors state() const;
-  /// Throws: CheckpointError (unknown or missing name, different dtype or shape). All or nothing.
+  /// Loads all states or none. Throws: CheckpointError (unknown or missing name, different dtype or
+  /// shape).
   void load_state(const NamedTensors& state);
   /// Writes a checkpoint: state(), the number of steps, the learning rate and the seed, so that
   /// training continues from it bit for bit. A safetensors file, described in docs/checkpoints.md;
   /// written atomically. Throws: CheckpointError.
   void save(const std::string& path) const;
-  /// Reads such a file. Everything is checked before anything is changed. Throws: CheckpointError
-  /// (a damaged file; one of another model, loss or optimizer, naming the first difference).
+  /// Loads a checkpoint of save(). Everything is checked before anything is changed. Throws:
+  /// CheckpointError (a damaged file; one of another model, loss or optimizer, naming the first
+  /// difference).
   void load(const std::string& path);
   /// Restores the initial weights and an empty optimizer state.
   void reset();
@@ -173,13 +176,14 @@ class TrainingSession {
   /// The file as it was loaded, with the current weights; with BatchOpening::kOn as from
   /// open_batch().
   Model trained_model() const;
-  /// The same with the session's training in it, as it is now: weights, optimizer state and
-  /// learning rate; see add_training_info(). Throws: ModelError (L-BFGS).
+  /// trained_model() with the session's training in the file, as it is now: weights, optimizer
+  /// state and learning rate; see add_training_info(). Throws: ModelError (L-BFGS).
   Model with_training_info(const TrainingInfoOptions& options = {}) const;
   /// The step's plan for the last batch shape, one line per kernel; empty before the first.
   std::string plan_summary() const;
 
-  /// While on, the kernels of steps are timed (including those of fit()). Switching on starts over.
+  /// Turns timing of the kernels of steps on or off (including those of fit()). Turning it on
+  /// clears the profile.
   void set_profiling(bool on);
   /// Measurements so far.
   Profile profile() const;

@@ -11,7 +11,8 @@
 
 namespace [[gnu::visibility("default")]] onnxgrad {
 
-/// How initialize() draws weights. For a weight matrix with `fan_in` inputs and `fan_out` outputs:
+/// Distributions from which initialize() draws weights. For a weight matrix with `fan_in` inputs
+/// and `fan_out` outputs:
 enum class InitScheme {
   /// Layers of MatMul and Gemm depend on what follows them, as in scikit-learn's MLP: uniform in
   /// ±sqrt(f / (fan_in + fan_out)), f = 2 before a Sigmoid, else 6 (the layer of the scores
@@ -33,7 +34,7 @@ enum class InitScheme {
   kZeros,
 };
 
-/// "auto", "glorot_uniform", ...; throws ModelError naming the nearest.
+/// Parses "auto", "glorot_uniform", ...; throws ModelError naming the nearest.
 InitScheme init_scheme_from_name(std::string_view name);
 
 struct InitializeOptions {
@@ -41,7 +42,7 @@ struct InitializeOptions {
   std::uint64_t seed = 0;
   /// Glob patterns of the weights to draw; empty: the trainable ones.
   std::vector<std::string> weights = {};
-  /// Weights that share a tensor of the file by accident become several, each with its own numbers.
+  /// Weights that share a tensor of the file by accident become several, each with its own values.
   /// See SeparatedWeight.
   bool untie = true;
 };
@@ -78,8 +79,8 @@ struct LoadedStateDict {
 /// Throws: ModelError (another shape; with `strict`, missing or unexpected names).
 LoadedStateDict load_state_dict(const Model& model, const NamedTensors& state, bool strict = true);
 
-/// The weights of a checkpoint (without optimizer state), or all tensors of any other safetensors
-/// file. Throws: CheckpointError (a damaged file, an unsupported type).
+/// Loads the weights of a checkpoint (without optimizer state), or all tensors of any other
+/// safetensors file. Throws: CheckpointError (a damaged file, an unsupported type).
 NamedTensors load_weights(const std::string& path);
 
 }  // namespace onnxgrad

@@ -115,7 +115,7 @@ class PythonSource final : public DataSource {
   bool can_start_again_;
 };
 
-/// What Python's `open()` returns; the object lives as long as the source.
+/// Calls Python's `open()`; the object that it returns lives as long as the source.
 std::shared_ptr<DataSource> call_open(const std::shared_ptr<nb::object>& open) {
   const nb::gil_scoped_acquire lock;
   auto held = shared_object((*open)());

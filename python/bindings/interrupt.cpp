@@ -11,7 +11,7 @@ using Handler = void (*)(int);
 
 // A signal handler gets no argument of ours, so these are the only globals of the extension.
 std::atomic<Trainer*> interrupted_trainer = nullptr;
-std::array<std::atomic<Handler>, NSIG> handlers = {};  // those that were there before
+std::array<std::atomic<Handler>, NSIG> handlers = {};  // previous handlers
 
 extern "C" void interrupt_trainer(int signal_number) {
   // Python notes the signal first, so that it is there when the trainer asks.

@@ -9,11 +9,10 @@
 
 namespace onnxgrad::python {
 
-/// While it lives, each of `signals` also makes the running fit() of `trainer` ask after its
-/// current step (Trainer::interrupt), beside what it did before. They are those that Python code
-/// handles: Python's own handler only notes the signal, and the function is called by
-/// PyErr_CheckSignals. Create it in the main thread. Inside of another one, signals are for the
-/// inner fit().
+/// Makes each of `signals`, during its lifetime, also interrupt the running fit() of `trainer`
+/// after its current step (Trainer::interrupt), besides its previous action. These are signals that
+/// Python code handles: Python's own handler only notes the signal, and PyErr_CheckSignals calls
+/// the function. Create it in the main thread. With nested guards, signals are for the inner fit().
 class InterruptGuard {
  public:
   InterruptGuard(Trainer& trainer, const std::vector<int>& signals);
@@ -23,7 +22,8 @@ class InterruptGuard {
 
  private:
   Trainer* outer_ = nullptr;
-  std::vector<std::pair<int, struct sigaction>> previous_;  ///< of the signals that it changed
+  /// Previous actions of the signals that it changed.
+  std::vector<std::pair<int, struct sigaction>> previous_;
 };
 
 }  // namespace onnxgrad::python

@@ -34,7 +34,7 @@ void bind_functions(nb::module_& module, std::index_sequence<kIndices...>) {
   const auto bind = [&]<class Spec>(std::type_identity<Spec>, const DescriptionInfo& info) {
     nb::class_<Spec> function(module, info.type.c_str());
     for (const FieldInfo& field : info.fields) {
-      if (field.name == "class_axis") continue;  // of the Loss
+      if (field.name == "class_axis") continue;  // a field of the Loss
       function.def_prop_ro(field.name.c_str(), [name = field.name](const Spec& spec) {
         return loss_field(spec, name);
       });

@@ -1,4 +1,4 @@
-// What every binding includes, compiled once. Include what you use all the same.
+// Headers that every binding includes, compiled once. Include what you use all the same.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>

@@ -11,7 +11,7 @@
 #include "onnxgrad/model.h"
 #include "onnxgrad/tensor.h"
 
-// Tensors and dictionaries of tensors cross the border without a copy of their numbers.
+// Conversion of tensors and dictionaries of tensors, without a copy of their elements.
 //
 //   Python                                          C++
 //   contiguous NumPy array of numbers or bool       Tensor::view that keeps the array alive
@@ -26,10 +26,10 @@
 
 namespace onnxgrad::python {
 
-/// Throws: nb::cast_error if `source` is none of the forms above; onnxgrad::Error (its shape).
-/// Holds the interpreter lock.
+/// Converts any of the forms above. Throws: nb::cast_error if `source` is none of them;
+/// onnxgrad::Error (its shape). Holds the interpreter lock.
 Tensor tensor_from_python(nanobind::handle source);
-/// Holds the interpreter lock.
+/// Converts to the forms above. Holds the interpreter lock.
 nanobind::object tensor_to_python(const Tensor& tensor);
 
 }  // namespace onnxgrad::python

@@ -142,7 +142,7 @@ void bind_options(nb::module_& module) {
                 .labels = labels.value_or(Tensor{}), .weights = weights, .balanced = balanced};
           },
           "labels"_a.none(), "weights"_a, "balanced"_a);
-  // What is a row of its table is set by make_fit_options.
+  // Fields that are rows of the table of options are set by make_fit_options.
   nb::class_<FitOptions>(module, "FitOptions")
       .def_rw("batch_size", &FitOptions::batch_size)
       .def_ro_static("as_they_come", &FitOptions::kAsTheyCome)

@@ -64,7 +64,7 @@ class History(dict[str, list[float]]):
 
     @property
     def kept_line(self) -> str:
-        """Which epoch was kept, if that is not the last one: ``"kept the weights of epoch 8"``."""
+        """The epoch that was kept, if it is not the last one: ``"kept the weights of epoch 8"``."""
         epochs = self.get("epoch", ())
         if self.kept_epoch is None or not epochs or self.kept_epoch == epochs[-1]:
             return ""

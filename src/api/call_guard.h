@@ -8,7 +8,7 @@
 
 namespace onnxgrad::api {
 
-/// Which thread is inside a session, if any.
+/// Records which thread is inside a session, if any.
 class Gate {
  public:
   Gate() = default;

@@ -15,10 +15,11 @@
 
 namespace onnxgrad::api {
 
-/// For other runtimes, with our name as producer.
+/// Writes a model for other runtimes, with our name as producer.
 Model write_graph(ir::Model model, const WriteOptions& options);
 
-/// What is differentiated and with respect to what, by name; see GradientOptions.
+/// Names of the outputs to differentiate and of the values to differentiate by; see
+/// GradientOptions.
 struct DerivativeNames {
   const std::vector<std::string>& wrt;
   const std::vector<std::string>& outputs;
@@ -41,7 +42,7 @@ class DerivativeGraph {
   std::vector<ir::Value*> vjp(std::span<ir::Value* const> outputs,
                               std::span<ir::Value* const> seeds, std::span<ir::Value* const> wrt,
                               autodiff::ZeroGradients* zeros = nullptr);
-  /// The same in a subgraph of a future node.
+  /// Appends a VJP inside a subgraph of a future node; see autodiff::add_vjp_inside.
   std::vector<ir::Value*> vjp_inside(ir::GraphBuilder& body, std::span<ir::Value* const> outputs,
                                      std::span<ir::Value* const> seeds,
                                      std::span<ir::Value* const> wrt,
@@ -51,10 +52,10 @@ class DerivativeGraph {
   /// An input for each value, "<value><suffix>", of its type.
   std::vector<ir::Value*> add_inputs_like(std::span<ir::Value* const> values,
                                           std::string_view suffix);
-  /// The next output, before those that are kept.
+  /// Adds the next output, before those that are kept.
   void add_output(ir::Value* value, const std::string& name);
-  /// Whoever reads `input` for its shape reads `like`, of the same shape; all others, in linear
-  /// functions of it that nothing needs, zeros. It is no input any more.
+  /// Removes an input. Nodes that read it for its shape read `like`, of the same shape; all others,
+  /// linear functions of it that nothing needs, read zeros.
   void close_input(ir::Value* input, ir::Value* like);
   Model finish(const WriteOptions& options) &&;
 
@@ -66,7 +67,7 @@ class DerivativeGraph {
   ir::GraphBuilder g_;
   std::vector<ir::Value*> wrt_;
   std::vector<ir::Value*> outputs_;
-  std::unordered_set<const ir::Value*> given_;  // computed by nodes of the model
+  std::unordered_set<const ir::Value*> given_;  // values computed by nodes of the model
   std::ptrdiff_t num_added_ = 0;                // outputs
 };
 

@@ -115,7 +115,7 @@ class HessianRows {
   Value* gradient_;  // by x_
   Value* count_ = nullptr;
   Value* positions_ = nullptr;
-  std::vector<std::size_t> nonzero_;  // which of wrt() the rows are for
+  std::vector<std::size_t> nonzero_;  // indices in wrt() that the rows belong to
 };
 
 }  // namespace

@@ -31,7 +31,7 @@
 namespace onnxgrad {
 namespace {
 
-// Of the memory that a session may use, what packed weights take at most.
+// Packed weights take at most 1 / kPackedPart of the memory that a session may use.
 constexpr std::int64_t kPackedPart = 4;
 
 // Plans for so many choices of outputs and inputs are kept.
@@ -46,7 +46,7 @@ std::optional<std::vector<Tensor>> unpack_values(const Tensor& packed) {
 }
 
 struct InferenceSession::Impl {
-  // What a run computes, and what it is given: positions of outputs, names of inputs.
+  // The outputs and inputs of a run: positions of outputs, names of inputs.
   struct Call {
     std::vector<std::size_t> outputs = {};
     std::vector<std::string> overridden = {};  // inputs with a default that are fed
@@ -158,7 +158,7 @@ std::shared_ptr<ir::Model> InferenceSession::Impl::graph_for(const Call& call) c
     if (is_listed(call.overridden, input)) input->initializer = {};
   }
   std::erase_if(graph.initializers, [](const ir::Value* v) { return !v->is_initializer(); });
-  ir::close_defaults(graph);  // those that are not overridden are constants
+  ir::close_defaults(graph);  // defaults that are not overridden become constants
   std::erase_if(graph.inputs,
                 [&](const ir::Value* input) { return is_listed(call.omitted, input); });
   passes::fold_batch_norms(graph);

@@ -6,7 +6,7 @@
 
 namespace onnxgrad::api {
 
-/// What it has measured since profiling began.
+/// Measurements of `executor` since profiling began.
 Profile profile_of(const runtime::Executor& executor);
 
 }  // namespace onnxgrad::api

@@ -41,7 +41,7 @@ Model open_batch(const Model& model) {
   try {
     const auto copy = train::in_inference_form(opened.impl().working());
     difference = train::disprove(working, copy, form.rows, form.inputs);
-  } catch (const Error& error) {  // what the working copy has in another form
+  } catch (const Error& error) {  // e.g. an output that the working copy has in another form
     difference = error.problem().what;
   }
   if (!difference.empty()) refuse_opening(difference);

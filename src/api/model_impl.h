@@ -16,13 +16,13 @@
 
 namespace onnxgrad {
 
-/// What a Model represents: a file, new numbers for some of its weights, and its working copy.
+/// The data of a Model: a file, new values for some of its weights, and its working copy.
 struct Model::Impl {
   Impl(onnx_io::FileModel file_model, LoadOptions load_options);
-  /// The same file as `base` with new numbers for these weights of its working copy, with the same
-  /// dtypes and shapes.
+  /// The file of `base` with new values for these weights of its working copy, dtypes and shapes
+  /// unchanged.
   Impl(const Impl& base, const NamedTensors& new_weights);
-  /// The file of `base`, in bytes, with new numbers for these states of its own training: initial
+  /// The file of `base`, in bytes, with new values for these states of its own training: initial
   /// values of `step`, each at its origin.
   Impl(const Impl& base, const NamedTensors& states, std::shared_ptr<const ir::Model> step);
 
@@ -34,7 +34,7 @@ struct Model::Impl {
   /// The working copy for training: opposite columns are one weight
   /// (train/heads/tie_columns.h), and so are tensors that the file stores twice (tied()).
   const std::shared_ptr<const ir::Model>& training_copy() const;
-  /// Of the working copy: see train/weights/tied_weights.h.
+  /// Tied weights of the working copy: see train/weights/tied_weights.h.
   const std::vector<train::TiedWeight>& tied() const;
   train::Source training_source() const {
     return {.file = file, .working = training_copy(), .gradients = operators};
@@ -52,18 +52,18 @@ struct Model::Impl {
 
   onnx_io::FileModel file;
   LoadOptions options;
-  /// What was registered when the model was loaded.
+  /// Operators registered when the model was loaded.
   std::shared_ptr<const onnx_io::OperatorTable> operators;
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
-  std::vector<SeparatedWeight> separated;  ///< of the result of untied()
+  std::vector<SeparatedWeight> separated;  ///< weights that untied() separates
 
  private:
   const ir::Model& places() const { return step_ == nullptr ? *working() : *step_; }
   std::string note() const;
 
-  std::vector<std::pair<std::string, Tensor>> changed_;  // instead of what is in the file
-  std::shared_ptr<const ir::Model> step_;  // whose states changed_ has; nullptr: of working()
+  std::vector<std::pair<std::string, Tensor>> changed_;  // values that replace those of the file
+  std::shared_ptr<const ir::Model> step_;  // model of the states in changed_; nullptr: working()
   mutable std::once_flag working_made_;
   mutable std::shared_ptr<const ir::Model> working_;
   mutable std::once_flag training_copy_made_;
@@ -80,9 +80,9 @@ namespace api {
 /// A public model of a graph created here. Its bytes are serialized on demand.
 Model wrap(ir::Model model);
 
-/// The same file with new numbers for these weights, each in the shape that it has in the file or
-/// in the training copy; with weights separated if the names are those of parts. Throws: ModelError
-/// (unknown weight, different dtype or shape).
+/// The file of `model` with new values for these weights, each in the shape that it has in the file
+/// or in the training copy; with weights separated if the names are those of parts. Throws:
+/// ModelError (unknown weight, different dtype or shape).
 Model with_weights(const Model& model, const NamedTensors& weights);
 
 /// `model` in the form for training: with TrainingOptions::untie, Model::Impl::untied() if any.

@@ -156,7 +156,7 @@ void check_arity(const Key& key, const ir::Function& gradient, const std::vector
                        gradient.body->outputs.size(), inputs.size()),
            "Name an input for each output of the gradient.");
   }
-  if (!arity) return;  // of the model, or with any number of inputs: checked when it is used
+  if (!arity) return;  // a model's function or variadic: checked when it is used
   const auto& [num_inputs, num_outputs] = *arity;
   const std::size_t given = gradient.body->inputs.size();
   if (given != num_inputs + num_outputs && given != num_inputs + 2 * num_outputs) {

@@ -204,7 +204,7 @@ void describe_training(const Model& model, Report& report) {
   }
 }
 
-// What training would do. `model` has its weights separated.
+// Reports what training would do. `model` has its weights separated.
 void judge(const Model& model, Report& report) {
   try {
     const train::NumberedModel numbered = train::number_texts(model.impl().training_copy());

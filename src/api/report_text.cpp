@@ -151,7 +151,7 @@ std::string weights_text(const Report& report) {
   return table_text(kColumns, rows) + totals;
 }
 
-// Which weights are not trained, and why, with full names, as trainable= takes them.
+// Lists the weights that are not trained, with reasons and full names, as trainable= takes them.
 std::string reasons_text(const Report& report) {
   std::vector<std::pair<std::string, std::string>> reasons;
   for (const WeightInfo& weight : report.weights) {

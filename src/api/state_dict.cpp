@@ -40,8 +40,8 @@ std::span<const std::size_t> gate_order(std::string_view cell) {
 struct Parameter {
   std::string name;
   Dims dims;
-  /// Of each row of the parameter, the first element in the stored weight; elements of a row are
-  /// `stride` apart there.
+  /// Index in the stored weight of each row's first element; elements of a row are `stride` apart
+  /// there.
   std::vector<std::size_t> rows = {};
   std::size_t columns = 1;
   std::size_t stride = 1;

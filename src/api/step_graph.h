@@ -6,7 +6,7 @@
 
 namespace onnxgrad::api {
 
-/// The step of these options for a training copy.
+/// Builds the step with these options for a training copy.
 train::StepGraph build_step_graph(const ir::Model& working, const Loss& loss,
                                   const Optimizer& optimizer, const TrainingStepOptions& options,
                                   const opdef::CustomGradients* custom);

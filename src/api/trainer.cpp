@@ -27,7 +27,7 @@ struct Trainer::Impl {
 
   train::Session& compiled() const { return session->impl().session; }
   api::Gate& busy() const { return session->impl().busy; }
-  /// What the options require of the step.
+  /// Compiles the step that the options require.
   void compile_for(const FitOptions& options) const;
 
   std::shared_ptr<TrainingSession> session;

@@ -18,7 +18,7 @@ using Kind = CallGuard::Kind;
 
 namespace {
 
-// As the file describes, if it does.
+// Session with the training that the file describes, if it describes one.
 std::unique_ptr<TrainingSession::Impl> make_impl(const Model& model,
                                                  const TrainingOptions& options) {
   if (!has_training_info(model)) {
@@ -34,7 +34,7 @@ std::unique_ptr<TrainingSession::Impl> make_impl(const Model& model,
 TrainingSession::TrainingSession(const Model& model, const Loss& loss, const Optimizer& optimizer,
                                  const TrainingOptions& options)
     : impl_(std::make_unique<Impl>(model, loss, optimizer, options)) {
-  // What trained_model() could not write is an error before the training.
+  // Throws before the training if trained_model() could not write the opened batch.
   if (options.open_batch == BatchOpening::kOn) open_batch(impl_->model);
 }
 TrainingSession::TrainingSession(const Model& model, const TrainingOptions& options)

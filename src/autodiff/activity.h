@@ -11,7 +11,7 @@
 
 namespace onnxgrad::autodiff {
 
-/// Where rules come from.
+/// The sources of gradient rules.
 struct Rules {
   const opdef::OpRegistry& registry;
   const opdef::CustomGradients* custom = nullptr;  ///< null: none

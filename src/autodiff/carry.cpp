@@ -43,7 +43,7 @@ class Carrier {
       stand_ins_[constant] = g_.constant(constant->initializer, constant->name);
     }
     append_repeated();
-    // What save() wrote and what is recomputed comes before everything that reads it.
+    // Values that save() wrote or that are recomputed come before everything that reads them.
     std::vector<Node*>& nodes = g_.graph().nodes;
     std::rotate(nodes.begin(), nodes.begin() + first_new, nodes.end());
     ir::replace_uses(g_.graph(), stand_ins_);

@@ -93,7 +93,8 @@ class Context : public opdef::VjpContext {
   std::vector<Value*> differentiate(opdef::GraphBuilder& g, ir::Graph& body,
                                     std::span<Value* const> outputs, std::span<Value* const> seeds,
                                     std::span<Value* const> wrt) override {
-    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);  // halves have float32
+    // 16-bit values have float32 gradients.
+    return sweep(g, body, rules_, outputs, seeds, wrt, nullptr);
   }
   void carry(opdef::GraphBuilder& g, ir::Graph& body,
              const std::function<Value*(Value*)>& save) override {
@@ -110,7 +111,7 @@ class Context : public opdef::VjpContext {
   const Rules& rules_;
   Widening* widening_;  // nullptr: the rule sees the types of the node
   Node& node_;
-  Node complete_;  // the same with all attributes, in float32 instead of halves
+  Node complete_;  // node_ with all attributes, float32 for 16-bit types
   std::vector<Value*> cotangents_;
   std::vector<bool> needs_;
 };
@@ -132,7 +133,7 @@ Value* conform(ir::GraphBuilder& g, bool broadcasts, const Node& node, Value* gr
   }
   if (!input->type.is_tensor() || given) return gradient;
   ir::Type type = opdef::gradient_type(input->type);
-  // What a body captures may have another shape in another branch.
+  // A value that a body captures may have another shape in another branch.
   const bool is_captured = gradient->graph != &g.graph();
   if (is_captured && gradient->type.shape != type.shape) gradient = g.identity(gradient);
   gradient->type = std::move(type);
@@ -301,7 +302,7 @@ void expand_functions(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules
 }
 
 // The sweep over the nodes of `primal`: g.graph(), or a body whose values the new nodes read as if
-// they were part of it. Seeds and gradients of halves are float32.
+// they were part of it. Seeds and gradients of 16-bit values are float32.
 std::vector<Value*> sweep(ir::GraphBuilder& g, ir::Graph& primal, const Rules& rules,
                           std::span<Value* const> outputs, std::span<Value* const> seeds,
                           std::span<Value* const> wrt, ZeroGradients* zeros, Origins* origins) {

@@ -15,8 +15,8 @@ namespace onnxgrad::autodiff {
 /// A node on a path from a value in wrt to the output that has no gradient there.
 struct MissingGradient {
   std::string op_type;
-  std::string node;    ///< its name, or
-  std::string output;  ///< its first output
+  std::string node;    ///< name of the node, or
+  std::string output;  ///< name of its first output
   int input = 0;
   std::string reason;
 };
@@ -28,7 +28,7 @@ std::vector<MissingGradient> find_missing_gradients(const ir::Model& model,
                                                     std::span<ir::Value* const> wrt,
                                                     const opdef::CustomGradients* custom = nullptr);
 
-/// What a sweep found to be zero everywhere.
+/// Gradients that a sweep found to be zero everywhere.
 struct ZeroGradients {
   std::vector<bool> is_zero;          ///< for each value in wrt
   std::vector<const ir::Node*> ends;  ///< nodes with a zero slope on the path to these
@@ -50,7 +50,7 @@ std::vector<ir::Value*> add_vjp(ir::GraphBuilder& g, const opdef::OpRegistry& re
                                 const opdef::CustomGradients* custom = nullptr,
                                 Origins* origins = nullptr);
 
-/// The same, appended to g.graph(), a subgraph of a future node of `primal`: the new nodes capture
+/// Appends the VJP to g.graph(), a subgraph of a future node of `primal`: the new nodes capture
 /// values of `primal`, and rules may still add outputs to its nodes.
 std::vector<ir::Value*> add_vjp_inside(ir::GraphBuilder& g, ir::Graph& primal,
                                        const opdef::OpRegistry& registry,

@@ -10,12 +10,13 @@
 
 namespace onnxgrad::autodiff {
 
-/// The gradient of request.y by the first request.num_xs of request.named, each in the shape of
-/// what is fed for it, appended to g.graph(). If each value is fed to itself, and none depends on
-/// another, the values that are there are differentiated. Otherwise what lies between them and y is
-/// copied for the values in request.fed, as ONNX's Operators.md defines: a named value that
-/// is computed from another one is then independent of it. Nodes of enclosing graphs are copied
-/// too; random nodes draw the same numbers. `custom`: as for add_vjp(). Throws: GradientError.
+/// Appends to g.graph() the gradient of request.y with respect to the first request.num_xs of
+/// request.named, each in the shape of the value fed for it. If each value is fed to itself, and
+/// none depends on another, the existing values are differentiated. Otherwise the nodes between
+/// them and y are copied for the values in request.fed, as ONNX's Operators.md defines: a named
+/// value that is computed from another one is then independent of it. Nodes of enclosing graphs are
+/// copied too; random nodes draw the same numbers. `custom`: as for add_vjp(). Throws:
+/// GradientError.
 std::vector<ir::Value*> add_gradient_at(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                                         const opdef::GradientAt& request,
                                         const opdef::CustomGradients* custom = nullptr);

@@ -88,7 +88,7 @@ TEST_F(GradientTest, BroadcastIsUndoneForSymbolicShapes) {
   EXPECT_GE(count("NonZero"), 1);  // M may be 1: the axes are found at run time
 }
 
-// Gradients of halves are float32 on the way and take the type of the value at the end.
+// Gradients of 16-bit values are float32 on the way and take the type of the value at the end.
 TEST_F(GradientTest, HalvesAreDifferentiatedInFloat32) {
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     Value* x = model_.graph->add_input("x", ir::Type::tensor(half, ir::SymbolicShape{4, 3}));
@@ -102,7 +102,7 @@ TEST_F(GradientTest, HalvesAreDifferentiatedInFloat32) {
     for (std::size_t n = before; n < model_.graph->nodes.size(); ++n) {
       const Node& node = *model_.graph->nodes[n];
       const Value* result = node.outputs[0];
-      const bool is_seed = node.op_type == "Expand";  // of the type of y
+      const bool is_seed = node.op_type == "Expand";  // has the type of y
       const bool is_end = result == d[0] || result == d[1];
       if (is_floating(result->dtype()) && !is_end && !is_seed) {
         EXPECT_EQ(result->dtype(), DataType::kFloat32) << ir::to_text(model_);
@@ -112,7 +112,7 @@ TEST_F(GradientTest, HalvesAreDifferentiatedInFloat32) {
   }
 }
 
-// Shapes are those of the halves: no Cast is made for them.
+// Shapes are taken of the 16-bit values: no Cast is made for them.
 TEST_F(GradientTest, NoCastIsMadeForAShape) {
   const auto like = [&](const char* name, ir::SymbolicShape shape) {
     return model_.graph->add_input(name, ir::Type::tensor(DataType::kFloat16, std::move(shape)));
@@ -122,7 +122,8 @@ TEST_F(GradientTest, NoCastIsMadeForAShape) {
   gradients(g_.add(x, maybe), {x, maybe});
   for (const Node* node : model_.graph->nodes) {
     if (node->op_type != "Cast") continue;
-    const bool is_border = node->inputs[0]->producer != nullptr;  // of the seed, of the gradients
+    const bool is_border =
+        node->inputs[0]->producer != nullptr;  // Cast of the seed or of a gradient
     EXPECT_TRUE(is_border) << ir::to_text(model_);
   }
 }

@@ -32,7 +32,7 @@ class Checksum {
 /// 64-bit XXH3 of a few bytes, with a seed.
 std::uint64_t hash64(std::span<const std::byte> bytes, std::uint64_t seed);
 
-/// Of bytes all in memory.
+/// Checksum of bytes that are all in memory, as hexadecimal digits.
 std::string checksum_hex(std::span<const std::byte> bytes);
 std::string checksum_hex(std::string_view text);
 

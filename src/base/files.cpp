@@ -283,7 +283,7 @@ std::string real_folder(const std::string& path) {
 
 namespace {
 
-// Also differs between processes with equal ids in different containers.
+// Random digits, which differ between processes with equal ids in different containers.
 std::string random_digits(int attempt) {
   std::uint32_t number = 0;
   if (::getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number) number = 0;
@@ -415,15 +415,15 @@ class TemporaryFile {
   std::string folder_;
   std::string path_;
   Descriptor file_;
-  Descriptor lock_;  // the same file, until it is closed
+  Descriptor lock_;  // second descriptor of the file, held until it is closed
   std::string gathered_;
 };
 
-// Where the bytes for a path go.
+// The destination of the bytes for a path.
 struct Target {
   std::string folder;
   std::string name;
-  std::optional<mode_t> mode = {};  ///< of an existing file
+  std::optional<mode_t> mode = {};  ///< mode of an existing file
   bool is_stream = false;           ///< a device or a pipe, which is written to directly
 
   std::string path() const { return folder + "/" + name; }

@@ -14,10 +14,10 @@
 
 namespace onnxgrad::base {
 
-/// What a user can do about a system error number: free space, choose another path, ...
+/// Advice to the user about a system error number: free space, choose another path, ...
 std::string advice_for(int system_error);
 
-/// Whom a path comes from, and with it what may stand there.
+/// The source of a path, which determines the kinds of files that may stand there.
 enum class PathOf {
   kUser,  ///< given by the caller: symbolic links are followed
   kOwn,   ///< a file of a folder that onnxgrad keeps: see open_own (base/own_file.h)
@@ -27,8 +27,8 @@ enum class PathOf {
 class ReadableFile {
  public:
   static ReadableFile open(const std::string& path, PathOf origin = PathOf::kUser);
-  /// A path found in a file, relative to `root`: no absolute path, no "..", no symbolic link on
-  /// the way, and no file with a name (a hard link) outside the folder where it was found.
+  /// Opens a path found in a file, relative to `root`: no absolute path, no "..", no symbolic link
+  /// on the way, and no file with a name (a hard link) outside the folder where it was found.
   static ReadableFile open_beneath(const std::string& root, const std::string& relative);
 
   ReadableFile(ReadableFile&& other) noexcept;
@@ -73,8 +73,8 @@ void write_atomically(const std::string& path, const std::function<void(const By
 void write_atomically(const std::string& path, std::string_view contents,
                       Existing existing = Existing::kReplace);
 
-/// Throws what write_atomically would throw for this many bytes, as far as can be known in advance.
-/// Existing files are not touched, and nothing is left behind.
+/// Throws the errors of write_atomically for this many bytes, as far as they can be known in
+/// advance. Existing files are unchanged, and no new files remain.
 void check_writable(const std::string& path, std::int64_t bytes = 0);
 
 /// Removes the temporary files of write_atomically in a folder whose writers have ended: each

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-// For programs that keep files in a folder of their own, besides write_atomically of
-// base/files.h. All functions throw onnxgrad::Error naming the path and the system's reason.
+// Operations on a folder of the program's own files, besides write_atomically of base/files.h. All
+// functions throw onnxgrad::Error naming the path and the system's reason.
 
 namespace onnxgrad::base {
 
@@ -17,7 +17,7 @@ void make_folders(const std::string& folder);
 /// Names of the regular files and links in the folder, sorted.
 std::vector<std::string> list_files(const std::string& folder);
 
-/// Throws: Error, also if there is no such file.
+/// Removes a file. Throws: Error, also if there is no such file.
 void remove_file(const std::string& path);
 void rename_file(const std::string& from, const std::string& to);
 
@@ -29,8 +29,8 @@ std::optional<std::int64_t> available_bytes(const std::string& folder);
 /// id of the process that holds the lock. The kernel releases it however that process ends.
 class FileLock {
  public:
-  /// Throws: Error naming the process that holds the lock, what else stands there, or the system's
-  /// reason.
+  /// Acquires the lock. Throws: Error naming the process that holds it, the entry that is no lock
+  /// file, or the system's reason.
   explicit FileLock(const std::string& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;

@@ -59,10 +59,10 @@ inline Float16 to_float16(float value) {
   return {static_cast<std::uint16_t>(result | sign)};
 }
 
-/// The float for which to_float16 and to_bfloat16 return the half nearest to `value`: towards zero,
-/// with the last bit set where that is inexact, so that a number just beside the middle of two
-/// halves does not become the middle. Subnormal floats have fewer bits: there it is the nearest
-/// bfloat16, a multiple of 2^-133.
+/// The float for which to_float16 and to_bfloat16 return the 16-bit number nearest to `value`:
+/// rounded to odd (towards zero, with the last bit set if inexact), so that a number just beside
+/// the middle of two 16-bit numbers does not become the middle. Subnormal floats have fewer bits:
+/// there it is the nearest bfloat16, a multiple of 2^-133.
 inline float to_odd_float(double value) {
   if (std::fabs(value) < 0x1p-126) {
     constexpr double kMagic = 0x1.8p-81;  // the last bit of numbers of this size is 2^-133

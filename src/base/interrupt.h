@@ -23,8 +23,8 @@ class TimeLimit {
   std::chrono::steady_clock::time_point previous_;
 };
 
-/// For loops over the nodes or bytes of a model. Costs a few nanoseconds. Throws: Interrupted, if
-/// the innermost InterruptScope of this thread wants to stop; TimeOver, if a TimeLimit is over.
+/// Call this in loops over the nodes or bytes of a model: a few nanoseconds. Throws: Interrupted,
+/// if the innermost InterruptScope of this thread wants to stop; TimeOver, if a TimeLimit is over.
 void poll_interrupt();
 
 }  // namespace onnxgrad::base

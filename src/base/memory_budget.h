@@ -12,9 +12,9 @@ namespace onnxgrad::base {
 /// malicious file causes an error and does not exhaust the machine's memory. Thread-safe.
 class MemoryBudget {
  public:
-  /// limit_bytes == 0: three quarters of the memory of the machine (or cgroup).
+  /// Sets the limit; limit_bytes == 0: three quarters of the memory of the machine (or cgroup).
   explicit MemoryBudget(std::int64_t limit_bytes = 0);
-  /// Throws: DeviceError naming bytes requested, in use and allowed.
+  /// Reserves bytes. Throws: DeviceError naming bytes requested, in use and allowed.
   void reserve(std::int64_t bytes);
   void release(std::int64_t bytes) noexcept;
   std::int64_t used_bytes() const { return used_.load(std::memory_order_relaxed); }
@@ -44,7 +44,8 @@ class MemoryBudgetScope {
 /// 64-byte aligned memory, charged to the current budget and released with the pointer.
 /// Throws: DeviceError. `bytes` == 0 returns a valid, unique pointer.
 std::shared_ptr<std::byte> allocate_aligned(std::int64_t bytes);
-/// The same, filled with zeros. A large block uses no memory until it is written to.
+/// Memory from allocate_aligned(), filled with zeros. A large block uses no memory until it is
+/// written to.
 std::shared_ptr<std::byte> allocate_zeros(std::int64_t bytes);
 
 }  // namespace onnxgrad::base

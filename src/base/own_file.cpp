@@ -22,8 +22,8 @@ std::string kind_of(mode_t mode) {
   return "a device";
 }
 
-// Why the file is not one that onnxgrad wrote, or that only trusted users can have written; empty
-// if it is.
+// Reason not to trust the file: neither onnxgrad nor only trusted users can have written it. Empty
+// if it can be trusted.
 std::string stranger_than_expected(const struct stat& file, const struct stat& folder,
                                    bool for_writing) {
   if (!S_ISREG(file.st_mode)) {

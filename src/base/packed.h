@@ -7,19 +7,19 @@
 
 #include "onnxgrad/tensor.h"
 
-// Sequences and optionals as the engine handles them where they are not resolved: one tensor of
-// bytes, uint8 [n], which goes through plans, loops and branches like any other. It is as long as a
-// power of two, so that few different shapes occur.
+// Packed form of sequences and optionals that are not resolved: one tensor of bytes, uint8 [n],
+// which goes through plans, loops and branches like any other. It is as long as a power of two, so
+// that few different shapes occur.
 
 namespace onnxgrad::base {
 
-/// A sequence of these tensors, or an optional that holds one, or, of its keys and its values, a
-/// map. Copies them.
+/// Packs a sequence of these tensors, an optional that holds one, or a map as keys and values.
+/// Copies them.
 Tensor pack(std::span<const Tensor> elements);
-/// An empty optional.
+/// Packs an empty optional.
 Tensor pack_nothing();
 
-/// What was packed; nullopt for an empty optional. Copies. Throws: DataError (other bytes).
+/// Unpacks the elements, copied; nullopt: an empty optional. Throws: DataError (other bytes).
 std::optional<std::vector<Tensor>> unpack(const Tensor& packed);
 
 }  // namespace onnxgrad::base

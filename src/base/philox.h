@@ -31,12 +31,12 @@ constexpr PhiloxBlock philox4x32(PhiloxBlock counter, std::uint64_t key) {
   return counter;
 }
 
-/// What a stream of draws is for; equal seeds yield unrelated numbers in different streams.
+/// The purpose of a random stream; equal seeds yield unrelated numbers in different streams.
 enum class RandomUse : std::uint32_t {
   kShuffle = 1,     ///< index: the epoch
   kValidation = 2,  ///< index: 0
-  kWeights = 3,     ///< index: that of the weight
-  kOperator = 4,    ///< index: of the node; dropout masks and the like
+  kWeights = 3,     ///< index: number of the weight
+  kOperator = 4,    ///< index: number of the node; dropout masks and the like
   kWindows = 5,     ///< index: the epoch
 };
 

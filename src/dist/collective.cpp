@@ -22,7 +22,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// How long a rank that waits looks for news before it leaves the core to others. It does not yield:
+// Seconds for which a waiting rank polls before it leaves the core to others. It does not yield:
 // beside busy processes, steps of ranks that yielded took longer.
 constexpr double kLookFor = 100e-6;
 

@@ -14,9 +14,9 @@
 #include "dist/transport.h"
 #include "onnxgrad/error.h"
 
-// What the workers of a data-parallel job exchange. Start reading at Communicator: it prepares
-// Collectives, each a fixed list of messages and sums (a Schedule), that are started as often as
-// wanted.
+// Messages and collectives between the workers of a data-parallel job. Start reading at
+// Communicator: it prepares Collectives, each a fixed list of messages and sums (a Schedule), that
+// are started as often as wanted.
 //
 //   const auto sum = workers.all_reduce(count, Element::kFloat32);   // once
 //   sum->start(gradient, gradient);                                  // in every step
@@ -36,17 +36,17 @@ class Collective {
   Collective(const Collective&) = delete;
   Collective& operator=(const Collective&) = delete;
 
-  /// Starts it; an earlier start has been waited for. `input` and `output` have the sizes said
-  /// where it was prepared, may be equal where that says so, and belong to it until it is done.
+  /// Starts the collective; an earlier start must be done. `input` and `output` have the sizes that
+  /// it was prepared for, may be equal if its maker allows it, and belong to it until it is done.
   /// Allocates nothing. Throws: DeviceError.
   void start(const void* input, void* output);
-  /// Moves it on; whether it is done, or not started. Throws: DeviceError naming the rank whose
-  /// message failed, or that stopped the job.
+  /// Advances the collective; true if it is done, or not started. Throws: DeviceError naming the
+  /// rank whose message failed, or that stopped the job.
   bool test();
-  /// Waits until it is done. Throws: as test(), and DeviceError naming the ranks that did not
-  /// arrive if nothing happened for the communicator's timeout; Interrupted.
+  /// Waits until the collective is done. Throws: as test(), and DeviceError naming the ranks that
+  /// did not arrive if nothing happened for the communicator's timeout; Interrupted.
   void wait();
-  /// start and wait.
+  /// Calls start() and wait().
   void run(const void* input, void* output);
   /// Bytes that this rank sends in one run.
   std::int64_t bytes_sent() const { return schedule_.bytes_sent; }
@@ -70,13 +70,13 @@ class Collective {
   Communicator& workers_;
   Schedule schedule_;
   std::vector<std::byte> scratch_;
-  std::vector<Pending> pending_;           // capacity: the most messages of a phase
-  std::vector<const std::byte*> sources_;  // of a sum
+  std::vector<Pending> pending_;           // capacity: maximum messages of a phase
+  std::vector<const std::byte*> sources_;  // operands of a sum
   const std::byte* input_ = nullptr;
   std::byte* output_ = nullptr;
   std::size_t phase_ = 0;
   bool active_ = false;
-  int fixed_tag_ = -1;  // of messages between two ranks; -1: from the sequence of collectives
+  int fixed_tag_ = -1;  // tag of messages between two ranks; -1: from sequence_
   int tag_ = 0;
   std::int64_t sequence_ = 0;
   std::int64_t num_events_ = 0;  // messages completed: what the timeout looks at
@@ -136,7 +136,7 @@ class Communicator {
   std::unique_ptr<Collective> send(std::int64_t bytes, int peer, int tag = 0);
   std::unique_ptr<Collective> receive(std::int64_t bytes, int peer, int tag = 0);
 
-  // The same at once, for what is done seldom. They throw as Collective::wait.
+  // Run a rare collective at once, without preparing it. They throw as Collective::wait does.
   void broadcast_now(std::span<std::byte> values, int root);
   void all_reduce_now(std::span<double> values);
   void all_reduce_now(std::span<std::int64_t> values);
@@ -148,7 +148,7 @@ class Communicator {
   /// Moves all started collectives on: the back ends do nothing by themselves. A call that finds
   /// none costs nothing. Throws: as Collective::test.
   void progress();
-  /// Of all collectives so far: bytes that this rank has sent, and seconds in Collective::wait().
+  /// Totals of all collectives so far: bytes sent by this rank, and seconds in Collective::wait().
   std::int64_t bytes_sent() const { return bytes_sent_; }
   double seconds_waited() const { return seconds_waited_; }
   bool is_idle() const { return active_.empty(); }

@@ -11,17 +11,19 @@
 namespace onnxgrad::dist {
 
 struct ConnectOptions {
-  /// "auto": what the launcher provides; "mpi"; "tcp": sockets, between the ranks of any launcher
-  /// that says where rank 0 is (MASTER_ADDR, MASTER_PORT); "off": one worker, whatever started it.
+  /// "auto": the transport that the launcher provides; "mpi"; "tcp": sockets, between the ranks of
+  /// any launcher that says where rank 0 is (MASTER_ADDR, MASTER_PORT); "off": one worker, whatever
+  /// started it.
   std::string transport = "auto";
   double timeout_s = 600;
   /// Folders in which MPI libraries are looked for after all others: those of Python wheels.
   std::vector<std::string> library_folders = {};
 };
 
-/// The ranks of the job that this process belongs to; one worker if nothing started more. All calls
-/// of a process give the same communicator. Throws: OptionError (an unknown transport, variables
-/// that are no numbers), DeviceError (several ranks and no transport between them; ranks missing).
+/// Connects to the ranks of the job that this process belongs to; a single worker without a job.
+/// All calls of a process give the same communicator. Throws: OptionError (an unknown transport,
+/// variables that are no numbers), DeviceError (several ranks and no transport between them; ranks
+/// missing).
 std::shared_ptr<Communicator> connect(const ConnectOptions& options = {});
 
 }  // namespace onnxgrad::dist

@@ -19,7 +19,7 @@ using testing::Not;
 
 constexpr CommunicatorOptions kImpatient{.timeout_s = 1};
 
-// What each rank's error says; "" if it had none.
+// The message of each rank's error; "" if it had none.
 std::vector<std::string> errors_of(ThreadGroup& group,
                                    const std::function<void(Communicator&)>& worker) {
   std::vector<std::string> errors(static_cast<std::size_t>(group.size()));

@@ -9,7 +9,7 @@
 
 namespace onnxgrad::dist {
 
-/// Who started this process, as environment variables say.
+/// The job of this process, as environment variables describe it.
 struct Job {
   enum class Launcher { kNone, kOpenMpi, kMpich, kPmix, kSlurm, kTorchrun };
   Launcher launcher = Launcher::kNone;
@@ -17,8 +17,8 @@ struct Job {
   int size = 1;
   int local_rank = -1;       ///< -1: unknown
   int local_size = -1;       ///< -1: unknown
-  std::string address = {};  ///< of rank 0, for TCP: "host:port"
-  std::string token = {};    ///< what all ranks of a job know, and nobody else
+  std::string address = {};  ///< address of rank 0 for TCP: "host:port"
+  std::string token = {};    ///< secret that all ranks of a job share
   /// Folders with the libraries of the launcher itself.
   std::vector<std::string> library_folders = {};
 };
@@ -33,10 +33,10 @@ Environment process_environment();
 /// Throws: OptionError (a variable that is no number, a rank outside of the job).
 Job find_job(const Environment& environment);
 
-/// "mpirun of Open MPI": for messages.
+/// Name of a launcher for messages: "mpirun of Open MPI".
 std::string_view launcher_name(Job::Launcher launcher);
 
-/// bin/../lib of the programs that this process descends from: the launcher's daemon is one.
+/// Folders bin/../lib of the ancestors of this process, one of which is the launcher's daemon.
 std::vector<std::string> folders_of_ancestors();
 
 }  // namespace onnxgrad::dist

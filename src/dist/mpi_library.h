@@ -13,7 +13,7 @@
 // Two application binary interfaces are known: that of Open MPI (stable since 1.7; handles are the
 // addresses of exported objects) and the standard one of MPI 5.0, chapter 20 (handles are small
 // numbers). In both, a handle is a pointer, an int an int, and a status is caller-allocated with
-// less than kStatusBytes; so the functions have the same types, and the constants are what differs.
+// less than kStatusBytes; so the functions have the same types, and only constants differ.
 
 namespace onnxgrad::dist {
 
@@ -49,10 +49,10 @@ struct MpiLibrary {
   Handle errors_return = nullptr;
   Handle request_null = nullptr;
   int thread_serialized = 0;
-  std::string path;  ///< as it was found
+  std::string path;  ///< path that it was loaded from
 
   /// Loads the library that fits the job's launcher; see connect_mpi. Throws: DeviceError, naming
-  /// what was tried.
+  /// the libraries that were tried.
   static MpiLibrary load(const Job& job, const std::vector<std::string>& folders);
 };
 

@@ -19,7 +19,7 @@
 
 namespace onnxgrad::dist {
 
-/// What is added, and how it is sent.
+/// Type of the elements that are added, and the form in which they are sent.
 enum class Element {
   kFloat32,
   kFloat64,
@@ -31,8 +31,8 @@ enum class Element {
 
 std::int64_t size_bytes(Element element);
 
-/// `count` elements divided into `size` pieces that differ by at most one unit of `unit` elements:
-/// the piece of each rank; later ones may be empty.
+/// Divides `count` elements into a piece for each of `size` ranks; pieces differ by at most one
+/// unit of `unit` elements, and later ones may be empty. Returns their sizes.
 std::vector<std::int64_t> divide(std::int64_t count, int size, std::int64_t unit = 16);
 
 enum class Memory : std::uint8_t { kInput, kOutput, kScratch };

@@ -12,7 +12,7 @@ namespace onnxgrad::dist {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-/// A TCP socket; closed when it goes. Throws: DeviceError naming the address and the reason.
+/// A TCP socket; closed by its destructor. Throws: DeviceError naming the address and the reason.
 class Socket {
  public:
   Socket() = default;
@@ -27,7 +27,7 @@ class Socket {
   /// Listens at one address of this host, or at all of them ("": all); port 0: any free one. A name
   /// or number that is no address of this host, as behind a load balancer, means all of them.
   static Socket listen(const std::string& host, int port);
-  /// Connects to "host:port", again and again until it is there.
+  /// Connects to "host:port"; repeats attempts until the deadline.
   static Socket connect(const std::string& address, Deadline deadline);
 
   int descriptor() const { return descriptor_; }
@@ -37,16 +37,17 @@ class Socket {
   std::string own_host() const;
   /// Numeric address of the other end, without its port.
   std::string peer_host() const;
-  /// A connection that waits to be accepted; nullopt if there is none. Does not block on a socket
+  /// Accepts a waiting connection; nullopt if there is none. Does not block on a socket
   /// of listen().
   std::optional<Socket> accept() const;
-  /// What has arrived of `bytes`, without waiting: their number, 0 if there is nothing yet; nullopt
-  /// if nothing more comes.
+  /// Reads bytes that have arrived, without waiting. Returns their number, 0 if there are none yet;
+  /// nullopt if no more will come.
   std::optional<std::size_t> read_some(std::span<std::byte> bytes) const;
-  /// All bytes; false if they do not come, or cannot be sent, before the deadline.
+  /// Read or write all bytes; false if that is not done before the deadline.
   bool read_all(std::span<std::byte> bytes, Deadline deadline) const;
   bool write_all(std::span<const std::byte> bytes, Deadline deadline) const;
-  /// For messages: at once, without blocking, closed when the process starts another program.
+  /// Prepares the socket for messages: no delay, non-blocking, closed when the process starts
+  /// another program.
   void prepare() const;
 
  private:
@@ -56,10 +57,10 @@ class Socket {
 /// True for "localhost" and the numeric addresses that never leave this host.
 bool is_loopback(const std::string& host);
 
-/// True if the first address of `host` is one of these.
+/// True if the first address of `host` is a loopback address.
 bool resolves_to_loopback(const std::string& host);
 
-/// "host:7" -> ("host", "7"); "[::1]:7" -> ("::1", "7").
+/// Splits an address into host and port: "host:7" -> ("host", "7"); "[::1]:7" -> ("::1", "7").
 std::pair<std::string, std::string> split_address(const std::string& address);
 
 }  // namespace onnxgrad::dist

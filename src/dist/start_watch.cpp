@@ -21,7 +21,7 @@
 namespace onnxgrad::dist {
 namespace {
 
-constexpr int kExitDevice = 7;  // that of a DeviceError on the command line
+constexpr int kExitDevice = 7;  // exit status of a DeviceError on the command line
 
 struct Address {
   sockaddr_un address = {};

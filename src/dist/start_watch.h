@@ -11,10 +11,10 @@
 namespace onnxgrad::dist {
 
 /// Watches over a start that cannot be interrupted: MPI_Init waits for all ranks for as long as it
-/// takes, also for one that was never started, hangs or has ended. While it lives, this rank can be
-/// seen by the others on its host, by a socket without a file. After `timeout_s` it writes which
-/// ranks are missing, as far as that can be seen from here, and ends the process with exit code 7,
-/// which ends the job.
+/// takes, also for one that was never started, hangs or has ended. During its lifetime, the others
+/// on its host can see this rank by a socket without a file. After `timeout_s` it prints which
+/// ranks are missing, as far as this host shows, and ends the process with exit code 7, which ends
+/// the job.
 class StartWatch {
  public:
   StartWatch(const Job& job, std::string job_name, double timeout_s);
@@ -22,7 +22,8 @@ class StartWatch {
   StartWatch(const StartWatch&) = delete;
   StartWatch& operator=(const StartWatch&) = delete;
 
-  /// "rank 2 of 4 has not arrived on host a", "of 8 ranks, 0 and 1 have arrived on host a".
+  /// Message such as "rank 2 of 4 has not arrived on host a", "of 8 ranks, 0 and 1 have arrived on
+  /// host a".
   std::string who_is_missing() const;
 
  private:
@@ -39,7 +40,7 @@ class StartWatch {
   std::thread thread_;
 };
 
-/// What all ranks of a job on a host have in common, and those of another job have not.
+/// A name that all ranks of a job on a host compute alike, and ranks of another job do not.
 std::string name_of_job(const Environment& environment);
 
 }  // namespace onnxgrad::dist

@@ -21,7 +21,7 @@ Job job_of(int rank, int size, int local_size) {
   return job;
 }
 
-// Of this process.
+// A job name that only this process uses.
 std::string job_name() { return "test " + std::to_string(getpid()); }
 
 TEST(StartWatch, NamesTheRanksThatAreNotHere) {

@@ -57,7 +57,7 @@ struct Peer {
   std::size_t bytes = 0;
   TcpMessage* target = nullptr;
   std::vector<std::byte> unexpected;
-  std::string lost;  // why nothing arrives any more
+  std::string lost;  // reason for which no more data arrives
 };
 
 class TcpTransport final : public Transport {
@@ -246,7 +246,7 @@ class TcpTransport final : public Transport {
     }
   }
 
-  // Where the next bytes go; empty: the message has none left.
+  // Memory for the next bytes; empty: the message has none left.
   static std::span<std::byte> arriving(Peer& peer) {
     if (peer.header_bytes < sizeof(Header)) {
       return std::as_writable_bytes(std::span(&peer.header, 1)).subspan(peer.header_bytes);

@@ -28,12 +28,12 @@ struct Hello {
   std::array<char, 8> magic{'o', 'n', 'n', 'x', 'g', 'r', 'd', '1'};
   std::int32_t rank = 0;
   std::int32_t size = 0;
-  std::int32_t port = 0;  // where it listens
+  std::int32_t port = 0;  // port that the rank listens on
   std::int32_t reserved = 0;
   std::array<char, 64> token{};
 };
 
-// Where a rank listens, as rank 0 sends it to the others. An empty host: that of rank 0 itself.
+// The address of a rank, as rank 0 sends it to the others. An empty host: that of rank 0 itself.
 struct Listener {
   std::array<char, 64> host{};
   std::int64_t port = 0;

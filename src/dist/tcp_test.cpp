@@ -23,7 +23,7 @@ namespace tcp_test {
 
 int free_port() { return Socket::listen("localhost", 0).port(); }
 
-// What the error of each rank says; the ranks are threads with sockets between them.
+// The message of each rank's error; the ranks are threads with sockets between them.
 std::vector<std::string> run(int size, const std::function<void(Communicator&)>& worker,
                              double timeout_s = 30, std::vector<std::string> tokens = {}) {
   const int port = free_port();

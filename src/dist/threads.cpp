@@ -22,7 +22,7 @@ struct ThreadGroup::Shared {
   std::vector<std::string> hosts;
   std::vector<bool> is_silent;
   std::vector<bool> is_gone;
-  std::string stopped;  // why the job was stopped; empty: it was not
+  std::string stopped;  // reason for which the job was stopped; empty: it was not
   std::exception_ptr error;
 };
 

@@ -13,7 +13,7 @@ namespace onnxgrad::dist {
 /// The ranks of a job as threads of one process, for tests, with faults on demand.
 class ThreadGroup {
  public:
-  /// `hosts`: name of each rank's; empty: all on "localhost".
+  /// `hosts`: host name of each rank; empty: all on "localhost".
   explicit ThreadGroup(int size, std::vector<std::string> hosts = {});
   ~ThreadGroup();
   ThreadGroup(const ThreadGroup&) = delete;
@@ -22,13 +22,13 @@ class ThreadGroup {
   int size() const;
   /// The transport of one rank, for a Communicator that is made in its thread.
   std::unique_ptr<Transport> transport(int rank);
-  /// Runs `worker` in one thread for each rank and waits for all of them. Throws: what the rank
-  /// threw that threw first; the others are stopped.
+  /// Runs `worker` in one thread for each rank and waits for all of them. Rethrows the first
+  /// exception of a rank; the others are stopped.
   void run(const std::function<void(Communicator&)>& worker, CommunicatorOptions options = {});
 
-  /// From now on nothing that `rank` sends arrives, as if it hung or its host were cut off.
+  /// Drops all later messages of `rank`, as if it hung or its host were cut off.
   void silence(int rank);
-  /// Messages to and from `rank` fail from now on, as if its process had ended.
+  /// Makes later messages to and from `rank` fail, as if its process had ended.
   void disconnect(int rank);
 
  private:

@@ -9,26 +9,26 @@
 
 namespace onnxgrad::dist {
 
-/// A message under way; null means done. What it points to belongs to the transport.
+/// A message under way; null means done. The transport owns the object.
 using Request = void*;
 
-/// Tags of messages are in [0, kNumTags): the least that every MPI library has. First those of
-/// collectives, by their number in the sequence, then those of messages between two ranks; the last
-/// two are the roll call's.
+/// Number of tags of messages, the minimum of every MPI library. Collectives have the first tags,
+/// by their number in the sequence, then come messages between two ranks; the last two are for the
+/// roll call.
 inline constexpr int kNumTags = 32768;
 inline constexpr int kCollectiveTags = 16384;
 inline constexpr int kMessageTags = 8192;
 
-/// Messages between the ranks of a job, in pairs: what a back end has to provide. The collectives
-/// (communicator.h) are made of them, so they are the same for every back end, to the last bit, and
-/// know from which rank nothing has come. Messages of one sender, receiver and tag arrive in the
-/// order in which they were sent. One thread at a time.
+/// The interface of a back end: messages between two ranks of a job. The collectives
+/// (communicator.h) consist of them, so they have the same bits for every back end, and know from
+/// which rank no message has come. Messages of one sender, receiver and tag arrive in the order in
+/// which they were sent. One thread at a time.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// For messages and reports: "threads", "Open MPI v4.1.4".
+  /// Name in messages and reports: "threads", "Open MPI v4.1.4".
   virtual std::string name() const = 0;
   /// Name of the machine of this rank.
   virtual std::string host() const = 0;
@@ -38,13 +38,13 @@ class Transport {
   virtual Request send(int peer, int tag, std::span<const std::byte> bytes) = 0;
   /// Expects a message of exactly this size; `bytes` stay valid until it is done.
   virtual Request receive(int peer, int tag, std::span<std::byte> bytes) = 0;
-  /// Moves messages on without blocking; returns whether this one is done, and then sets it to
+  /// Advances messages without blocking; returns whether this one is done, and then sets it to
   /// null.
   virtual bool test(Request& request) = 0;
-  /// Returns after this time, or before if the system has news: nothing moves meanwhile, and the
-  /// core is free for others.
+  /// Sleeps for this time, or less if the system has news: nothing advances meanwhile, and the core
+  /// is free for others.
   virtual void idle(double seconds);
-  /// Gives up a message whose bytes are about to go; sets it to null. Never throws.
+  /// Cancels a message whose bytes are about to be freed; sets it to null. Never throws.
   virtual void cancel(Request& request) noexcept = 0;
   /// Ends the job on all ranks, as far as the back end can: with processes this does not return.
   virtual void abort(int exit_code, std::string_view reason) noexcept = 0;

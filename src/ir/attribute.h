@@ -14,7 +14,7 @@ namespace onnxgrad::ir {
 
 class Graph;
 
-/// Inside a function body: the value is taken from the calling node's attribute of that name.
+/// A reference, in a function body, to the calling node's attribute of that name.
 /// `type` is ONNX's AttributeProto.AttributeType.
 struct AttributeRef {
   std::string name = {};
@@ -37,8 +37,8 @@ using AttributeVariant =
                  std::vector<float>, std::vector<std::string>, std::vector<Tensor>,
                  std::vector<GraphPtr>, AttributeRef, OpaqueAttribute>;
 
-/// The variant with members that are compiled once: those of std::variant would be compiled again
-/// in every source that holds attributes, which is a twentieth of its code.
+/// The variant of attribute values with members that are compiled once: those of std::variant would
+/// be compiled again in every source that holds attributes.
 class AttributeValue : public AttributeVariant {
  public:
   using AttributeVariant::AttributeVariant;

@@ -50,7 +50,7 @@ class GraphBuilder {
   void set_scope(std::string scope) { scope_ = std::move(scope); }
   const std::string& scope() const { return scope_; }
 
-  /// The general forms. Absent optional inputs are nullptr.
+  /// Append any node. Absent optional inputs are nullptr.
   Value* op(std::string_view op_type, std::vector<Value*> inputs,
             std::vector<Attribute> attributes = {}, std::string_view domain = "");
   std::vector<Value*> ops(std::string_view op_type, std::vector<Value*> inputs,
@@ -112,7 +112,7 @@ class GraphBuilder {
   Value* gather(Value* data, Value* indices, std::int64_t axis);
   Value* slice(Value* x, const std::vector<std::int64_t>& starts,
                const std::vector<std::int64_t>& ends, const std::vector<std::int64_t>& axes);
-  /// Empty axes mean all axes.
+  /// Reductions; empty axes mean all axes.
   Value* reduce_sum(Value* x, const std::vector<std::int64_t>& axes, bool keepdims);
   Value* reduce_mean(Value* x, const std::vector<std::int64_t>& axes, bool keepdims);
   Value* reduce_max(Value* x, const std::vector<std::int64_t>& axes, bool keepdims);
@@ -124,13 +124,13 @@ class GraphBuilder {
   Value* sum_to(Value* x, Value* like);
 
  protected:
-  /// For a function's body: it has no types, no initializers and calls no function.
+  /// Builds a function's body, which has no types, no initializers and calls no function.
   explicit GraphBuilder(Graph& body) : graph_(&body) {}
 
  private:
   std::string scoped(std::string_view hint) const;
   Value* make_constant(Tensor tensor, std::string_view hint);
-  Model* model_ = nullptr;  // nullptr in functions, like what depends on it
+  Model* model_ = nullptr;  // nullptr in functions
   Graph* graph_;
   const TypeInferer* inferer_ = nullptr;
   const FunctionProvider* functions_ = nullptr;

@@ -38,17 +38,17 @@ struct Value {
   Type type;
   Graph* graph = nullptr;       ///< the graph that owns it
   Node* producer = nullptr;     ///< nullptr for inputs and initializers
-  int output_index = 0;         ///< which output of `producer`
+  int output_index = 0;         ///< index among the outputs of `producer`
   bool is_input = false;        ///< a formal input of `graph` (it may have a default initializer)
   Tensor initializer = {};      ///< defined for initializers and for inputs with a default
   bool has_value_info = false;  ///< the file declares its type: written back
   std::string doc_string = {};
   Metadata metadata = {};
-  /// For weights that are not an initializer of this name in the file; see WeightOrigin.
+  /// Origin of a weight that is not an initializer of this name in the file; see WeightOrigin.
   std::shared_ptr<const WeightOrigin> origin = {};
 
   bool is_initializer() const { return initializer.is_defined(); }
-  /// An initializer that no caller can override.
+  /// True for an initializer that no caller can override.
   bool is_constant() const { return initializer.is_defined() && !is_input; }
   DataType dtype() const { return type.dtype; }
 };
@@ -73,9 +73,9 @@ class Node {
 
   Value* input(std::size_t i) const { return i < inputs.size() ? inputs[i] : nullptr; }
   Value* output(std::size_t i) const { return i < outputs.size() ? outputs[i] : nullptr; }
-  /// nullptr if there is none with that name.
+  /// The attribute of that name; nullptr if there is none.
   const AttributeValue* find_attribute(std::string_view attribute) const;
-  /// Replaces or adds.
+  /// Replaces or adds an attribute.
   void set_attribute(std::string attribute, AttributeValue value);
   void remove_attribute(std::string_view attribute);
   /// Value of an attribute of a node whose attributes are complete (opdef::complete_attributes), as
@@ -92,7 +92,7 @@ class Node {
   std::vector<float> floats_attribute(std::string_view attribute) const;
   /// All graphs in the attributes.
   std::vector<Graph*> subgraphs() const;
-  /// "MatMul node 'dense_1/matmul'", for messages.
+  /// Description in messages: "MatMul node 'dense_1/matmul'".
   std::string describe() const;
 };
 
@@ -134,14 +134,14 @@ class Graph {
   std::vector<Value*> outputs;
   /// Initializers in file order, those of inputs included.
   std::vector<Value*> initializers;
-  /// In topological order. Passes may reorder and erase; memory is freed with the graph.
+  /// Nodes in topological order. Passes may reorder and erase; memory is freed with the graph.
   std::vector<Node*> nodes;
 
   Graph* parent() const { return parent_; }
   NameAuthority& names() { return *names_; }
   const std::shared_ptr<NameAuthority>& names_ptr() const { return names_; }
 
-  /// Values with exactly this name, which must be unused in this graph: for the importer.
+  /// Adds a value with exactly this name, which must be unused in this graph: for the importer.
   Value* add_value(std::string value_name, Type type = {});
   Value* add_input(std::string_view hint, Type type);
   Value* add_initializer(std::string_view hint, Tensor tensor);
@@ -149,12 +149,12 @@ class Graph {
   Node* add_node(std::string_view op_type, std::vector<Value*> node_inputs, std::size_t num_outputs,
                  std::vector<Attribute> attributes = {}, std::string_view domain = "",
                  std::string_view hint = "");
-  /// A node that computes `node_outputs`, values of this graph, and is not in the list yet: for
-  /// rewrites that rebuild the list. Its name is derived from `hint`.
+  /// Makes a node that computes `node_outputs`, values of this graph, and is not in the list yet:
+  /// for rewrites that rebuild the list. Its name is derived from `hint`.
   Node* make_node(std::string_view op_type, std::vector<Value*> node_inputs,
                   const std::vector<Value*>& node_outputs, std::string_view hint,
                   std::vector<Attribute> attributes = {}, std::string_view domain = "");
-  /// The same, inserted into the list after `place`.
+  /// Adds a node to the list directly after `place`.
   Node* insert_after(const Node* place, std::string_view op_type, std::vector<Value*> node_inputs,
                      const std::vector<Value*>& node_outputs,
                      std::vector<Attribute> attributes = {}, std::string_view domain = "");
@@ -202,7 +202,7 @@ struct Function {
   Metadata metadata = {};
 };
 
-/// In a training step: graph input `input` gets the value of `output` after each step.
+/// A state of a training step: graph input `input` gets the value of `output` after each step.
 struct StateBinding {
   Value* input = nullptr;
   Value* output = nullptr;
@@ -252,7 +252,7 @@ std::shared_ptr<Model> writable(std::shared_ptr<const Model> model);
 void append_nodes(const Graph& from, Graph& to, std::unordered_map<const Value*, Value*>& map,
                   std::string_view prefix = "");
 
-/// The same for some nodes only, without initializers: those are kept unless `map` has them.
+/// Appends copies of some nodes, without initializers: these are kept unless `map` has them.
 void append_nodes(std::span<const Node* const> nodes, Graph& to,
                   std::unordered_map<const Value*, Value*>& map, std::string_view prefix = "");
 
@@ -263,7 +263,7 @@ void replace_uses(Graph& graph, const std::unordered_map<const Value*, Value*>& 
 /// of subgraphs count as inputs. Throws: ModelError naming a node of the cycle.
 void sort_topologically(Graph& graph);
 
-/// The same, but returns false and leaves the graph unchanged if there is a cycle.
+/// Sorts like sort_topologically(), but returns false and changes nothing if there is a cycle.
 bool try_sort_topologically(Graph& graph);
 
 /// A structural fault of `graph` or its subgraphs, with names, or "". Checks that every value is
@@ -280,8 +280,8 @@ std::vector<Value*> captured_values(const Node& node);
 /// `keep`: further nodes to keep (e.g. with side effects). Returns the number of nodes erased.
 std::size_t eliminate_dead_nodes(Graph& graph, const NodeTest& keep = nullptr);
 
-/// Inputs with a default become constants: initializers with the types of their tensors, whatever
-/// was declared for what may be fed instead.
+/// Makes inputs with a default constants: initializers with the types of their tensors, regardless
+/// of the types declared for feeds.
 void close_defaults(Graph& graph);
 
 /// Readable text similar to ONNX's text syntax: one line per node, types of all values.

@@ -12,7 +12,7 @@ namespace onnxgrad::ir {
 class HashSet {
  public:
   bool contains(std::uint64_t hash) const { return slots_[slot_of(stored(hash))] != 0; }
-  /// False if it was there.
+  /// Inserts a hash; false if it was there.
   bool insert(std::uint64_t hash) {
     std::uint64_t& slot = slots_[slot_of(stored(hash))];
     if (slot != 0) return false;
@@ -24,7 +24,7 @@ class HashSet {
  private:
   static std::uint64_t stored(std::uint64_t hash) { return hash == 0 ? 1 : hash; }
 
-  // Where the hash is, or where it would be.
+  // The slot of the hash, or the one it would go to.
   std::size_t slot_of(std::uint64_t hash) const {
     const std::size_t mask = slots_.size() - 1;
     std::size_t slot = static_cast<std::size_t>(hash) & mask;
@@ -40,7 +40,7 @@ class HashSet {
     }
   }
 
-  /// 0: free. Linear probing; the size is a power of two.
+  /// Slots of an open-addressing table with linear probing; 0: free. The size is a power of two.
   std::vector<std::uint64_t> slots_ = std::vector<std::uint64_t>(64);
   std::size_t size_ = 0;
 };

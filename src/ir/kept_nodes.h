@@ -7,7 +7,7 @@
 
 namespace onnxgrad::ir {
 
-/// An attribute, 1: other processes need that the node runs. eliminate_dead_nodes() keeps it.
+/// An attribute: 1 if other processes need the node to run. eliminate_dead_nodes() keeps it.
 inline constexpr std::string_view kForOthers = "for_others";
 
 inline bool runs_for_others(const Node& node) {

@@ -10,8 +10,8 @@
 #include "ir/type.h"
 #include "onnxgrad/tensor.h"
 
-// Keys by which nodes are compared: bytes, of which each part has a fixed size or its size before
-// it, so that two keys are equal only if all parts are.
+// Keys by which nodes are compared: bytes, in which each part has a fixed size or is preceded by
+// its size, so that two keys are equal only if all parts are.
 
 namespace onnxgrad::ir {
 
@@ -27,10 +27,10 @@ inline void append_key(std::string& key, std::string_view text) {
 
 void append_key(std::string& key, const Type& type);
 
-/// False, with a part of it appended: a tensor of texts, or one of more bytes.
+/// Appends a tensor. False, with a part of it appended, for strings and for larger tensors.
 bool append_key(std::string& key, const Tensor& tensor, std::int64_t max_bytes);
 
-/// False also for graphs and other kinds that are not compared.
+/// Appends an attribute. False also for graphs and other kinds that are not compared.
 bool append_key(std::string& key, const AttributeValue& value, std::int64_t max_bytes);
 
 }  // namespace onnxgrad::ir

@@ -8,8 +8,8 @@
 
 namespace onnxgrad::ir {
 
-/// Where a weight of the working graph is stored in the user's file, with the exact inverse:
-/// element i of the stored numbers = factor[i] * weight[index[i]].
+/// The place in the user's file of a weight of the working graph, with the exact inverse:
+/// element i of the stored tensor = factor[i] * weight[index[i]].
 /// An empty `index` is the identity: the stored tensor has the weight's dtype, shape and order.
 /// Weights of subgraphs and of functions' bodies become initializers of the main graph; `function`
 /// and `path` then specify where they were.
@@ -27,7 +27,8 @@ struct WeightOrigin {
   std::vector<float> factor = {};
   /// "domain:name:overload" of the function; empty: the main graph.
   std::string function = {};
-  /// From there inwards: (first output of the node, attribute that holds the subgraph).
+  /// Path to the subgraph, outermost first: (first output of the node, attribute with the
+  /// subgraph).
   std::vector<std::pair<std::string, std::string>> path = {};
 };
 

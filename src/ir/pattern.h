@@ -21,18 +21,18 @@ namespace onnxgrad::ir {
 /// The value found by walking back through nodes that satisfy `passes`, along input 0. nullptr if
 /// that is absent.
 Value* look_through(const Value* value, const NodeTest& passes);
-/// The same through Identity nodes alone.
+/// Value that `value` copies through Identity nodes alone.
 Value* look_through_identities(const Value* value);
 
 /// A match in progress.
 struct Match {
   const NodeTest& passes;           ///< nodes to look through
-  const Value* captured = nullptr;  ///< what capture() has matched so far
+  const Value* captured = nullptr;  ///< match of capture() so far
 };
 
 using Pattern = std::function<bool(const Value* value, Match& match)>;
 
-/// Any value, the same one wherever it occurs in a pattern: what match() returns.
+/// Any value, equal wherever it occurs in a pattern; match() returns it.
 Pattern capture();
 /// Any value, or none.
 Pattern anything();
@@ -40,9 +40,9 @@ Pattern anything();
 Pattern number(double number);
 /// Output of a node of this operator with these inputs; further inputs are arbitrary.
 Pattern op(std::string_view op_type, std::vector<Pattern> inputs);
-/// The same with two inputs in any order.
+/// A pattern of a node with two inputs in any order.
 Pattern in_any_order(std::string_view op_type, const Pattern& a, const Pattern& b);
-/// The first that matches.
+/// The first of the patterns that matches.
 Pattern one_of(std::vector<Pattern> patterns);
 /// `pattern`, if its node also satisfies `test`.
 Pattern where(Pattern pattern, NodeTest test);

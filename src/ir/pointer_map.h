@@ -9,18 +9,17 @@
 
 namespace onnxgrad::ir {
 
-/// What is known of nodes or values, by their addresses, nullptr excluded: a hash table in one
-/// piece of memory. Walks over a graph make many of these. References are valid until the next
-/// insertion.
+/// A hash table from addresses of nodes or values, nullptr excluded, in one piece of memory. Walks
+/// over a graph make many of these. References are valid until the next insertion.
 template <class Key, class T>
 class PointerMap {
  public:
-  /// Room for so many without moving.
+  /// Reserves space for `count` entries.
   explicit PointerMap(std::size_t count = 8) : entries_(std::bit_ceil(2 * count + 2)) {}
 
   std::size_t size() const { return size_; }
   bool contains(const Key* key) const { return find(key) != nullptr; }
-  /// nullptr if there is none.
+  /// The entry of `key`; nullptr if there is none.
   T* find(const Key* key) {
     Entry& entry = entries_[slot_of(key)];
     return key != nullptr && entry.key == key ? &entry.value : nullptr;
@@ -28,7 +27,7 @@ class PointerMap {
   const T* find(const Key* key) const {
     return const_cast<PointerMap*>(this)->find(key);
   }  // NOLINT
-  /// Added if there is none.
+  /// The entry of `key`, added if there is none.
   T& operator[](const Key* key) {
     if (T* known = find(key)) return *known;
     if (2 * ++size_ > entries_.size()) grow();
@@ -36,7 +35,7 @@ class PointerMap {
     entry.key = key;
     return entry.value;
   }
-  /// In an order that differs from run to run.
+  /// Visits all entries, in an order that differs from run to run.
   template <class Visit>
   void for_each(const Visit& visit) {
     for (Entry& entry : entries_) {
@@ -50,7 +49,7 @@ class PointerMap {
     T value = {};
   };
 
-  // Where the key is, or where it would be.
+  // The slot of the key, or the one it would go to.
   std::size_t slot_of(const Key* key) const {
     constexpr std::uint64_t kSpread = 0x9E3779B97F4A7C15;
     const auto hash = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(key)) * kSpread;
@@ -72,13 +71,13 @@ class PointerMap {
   std::size_t size_ = 0;
 };
 
-/// A set of them.
+/// A set of addresses of nodes or values.
 template <class Key>
 class PointerSet {
  public:
   explicit PointerSet(std::size_t count = 8) : keys_(count) {}
   bool contains(const Key* key) const { return keys_.contains(key); }
-  /// False if it was there.
+  /// Inserts a key; false if it was there.
   bool insert(const Key* key) {
     const std::size_t before = keys_.size();
     static_cast<void>(keys_[key]);

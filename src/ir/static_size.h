@@ -12,7 +12,8 @@ namespace onnxgrad::ir {
 /// Throws: ShapeError (Dims).
 std::optional<std::int64_t> static_elements(const Value& value);
 
-/// The bytes of such a value; Dims::size_bytes(). Throws: ShapeError.
+/// The bytes of a value whose dimensions are all numbers; see Dims::size_bytes(). Throws:
+/// ShapeError.
 std::optional<std::int64_t> static_bytes(const Value& value);
 
 }  // namespace onnxgrad::ir

@@ -31,7 +31,7 @@ class Dim {
   bool is_symbolic() const { return !symbol_.empty(); }
   std::int64_t value() const { return value_; }
   const std::string& symbol() const { return symbol_; }
-  /// True if both are certain to be equal at run time.
+  /// True if both dimensions are certain to be equal at run time.
   bool surely_equals(const Dim& other) const {
     return is_static() ? value_ == other.value_ : is_symbolic() && symbol_ == other.symbol_;
   }
@@ -45,14 +45,15 @@ class Dim {
 
 using SymbolicShape = std::vector<Dim>;
 
-/// What is known about a value before it is computed.
+/// The type of a value, as far as it is known before it is computed.
 struct Type {
   enum class Kind : std::uint8_t { kUnknown, kTensor, kSparseTensor, kSequence, kOptional, kMap };
 
   Kind kind = Kind::kUnknown;
-  DataType dtype = DataType::kUndefined;     ///< of tensors; of the keys of a map
-  std::optional<SymbolicShape> shape = {};   ///< of tensors; nullopt: the rank is unknown
-  std::shared_ptr<const Type> element = {};  ///< of sequences, optionals, map values
+  DataType dtype = DataType::kUndefined;    ///< element type of a tensor; type of a map's keys
+  std::optional<SymbolicShape> shape = {};  ///< shape of a tensor; nullopt: unknown rank
+  /// Type of the elements of a sequence or optional, or of the values of a map.
+  std::shared_ptr<const Type> element = {};
 
   static Type tensor(DataType dtype) { return {.kind = Kind::kTensor, .dtype = dtype}; }
   static Type tensor(DataType dtype, SymbolicShape shape) {

@@ -35,7 +35,7 @@ void visit_all(const Graph& graph, const Visit& visit) {
   visit_outputs(graph, visit);
 }
 
-// Those of the graph itself, about.
+// Approximate number of values of the graph itself, to reserve memory.
 std::size_t count_values(const Graph& graph) {
   std::size_t count = graph.inputs.size() + graph.initializers.size();
   for (const Node* node : graph.nodes) count += node->outputs.size();

@@ -13,9 +13,8 @@ namespace onnxgrad::ir {
 
 /// One place that reads a value.
 struct Use {
-  Node* node =
-      nullptr;    ///< of the graph itself or of a subgraph; nullptr: an output of one of them
-  int input = 0;  ///< which input of `node`
+  Node* node = nullptr;  ///< in the graph or a subgraph; nullptr: an output of one
+  int input = 0;         ///< index among the inputs of `node`
 };
 
 /// The uses of the values of a graph: a snapshot taken at construction. Values captured by
@@ -24,16 +23,17 @@ class Uses {
  public:
   explicit Uses(const Graph& graph);
 
-  /// Reads by nodes in graph order, subgraphs after the inputs of their node; then outputs.
+  /// The uses of a value: nodes in graph order, subgraphs after the inputs of their node; then
+  /// outputs.
   std::span<const Use> of(const Value* value) const;
   std::size_t count(const Value* value) const { return of(value).size(); }
-  /// nullptr if no node reads it.
+  /// The first node that reads the value; nullptr if none does.
   Node* first_reader(const Value* value) const;
   /// The node of the value's own graph that is its only reader, once; nullptr if there is none.
   Node* only_reader(const Value* value) const;
 
  private:
-  // The uses of a value are in a row.
+  // The uses of one value, stored consecutively.
   struct Row {
     std::uint32_t begin = 0;
     std::uint32_t count = 0;

@@ -10,13 +10,14 @@
 
 namespace onnxgrad::ir {
 
-/// Names of a weight in the program that the file was exported from, where the exporter called it
-/// otherwise ("val_92" for the transposed matrix of a linear layer).
+/// Names of a weight in the program that the file was exported from, if the exporter gave it
+/// another one ("val_92" for the transposed matrix of a linear layer).
 struct WeightAlias {
-  /// The first is shown. Weights of an LSTM, GRU or RNN hold several parameters, one after another
-  /// along their rows: those of each direction, and of a bias those of input and state.
+  /// Names in the program; messages show the first. Weights of an LSTM, GRU or RNN hold several
+  /// parameters, one after another along their rows: one for each direction, and in a bias one for
+  /// input and one for state.
   std::vector<std::string> names = {};
-  /// The parameter that the first was made from: two weights may come from one.
+  /// The parameter behind names.front(): two weights may come from one.
   std::string parameter = {};
   bool is_certain = false;     ///< the file says which parameter it is
   bool is_transposed = false;  ///< the program's is [out, in], stored as [in, out]

@@ -5,9 +5,9 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Bounds of the attributes of operators that have no record in the registry, because ONNX's
-/// function bodies of them are run. Throws: ModelError naming the node, the attribute, its value
-/// and its bounds.
+/// Checks the bounds of attributes of operators that have no record in the registry, because their
+/// ONNX function bodies are run. Throws: ModelError naming the node, the attribute, its value and
+/// its bounds.
 void check_body_bounds(const ir::Node& node);
 
 }  // namespace onnxgrad::onnx_io

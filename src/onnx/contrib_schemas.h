@@ -7,8 +7,8 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Rows of operators of onnxruntime's domain com.microsoft that are run as they are, so that their
-/// calls are checked and their types inferred like those of ONNX's. All others become standard
+/// Schemas of operators of onnxruntime's domain com.microsoft that have kernels, so that their
+/// nodes are checked and their types inferred like those of ONNX's. All others become standard
 /// operators when a model is loaded (ops/contrib) and need none.
 std::span<const SchemaRow> contrib_schema_table();
 

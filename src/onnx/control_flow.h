@@ -6,7 +6,7 @@
 
 #include "ir/graph.h"
 
-// Types of the outputs of If, Loop and Scan from their bodies. ONNX's own functions forget the
+// Inference of the types of If, Loop and Scan from their bodies. ONNX's own functions forget the
 // shapes of Loop's states; here a state keeps the dimensions that no iteration changes.
 
 namespace onnxgrad::onnx_io {
@@ -14,16 +14,17 @@ namespace onnxgrad::onnx_io {
 /// Infers the nodes of a body whose input types are set.
 using InferBody = std::function<void(ir::Graph& body)>;
 
-/// Checks what infer_if() would, of an If whose branch is taken when the model is read.
+/// Makes the checks of infer_if() for an If whose branch is taken when the model is read.
 /// Throws: ModelError (a branch with inputs, or with another number of outputs than the node).
 void check_branches(const ir::Node& node);
 
-/// One type per output of `node`, with unknown parts. In an If, a branch of inconsistent shapes
-/// is no error as long as the other one is consistent: it is not taken then, and the types of its
-/// values are forgotten. Sets the types of the bodies' values.
-/// Throws: ModelError (missing body, mismatched counts), ShapeError (axes out of range).
+/// Infers one type per output of `node`, with unknown parts. In an If, a branch of inconsistent
+/// shapes is no error as long as the other one is consistent: it is not taken then, and the types
+/// of its values are forgotten. Sets the types of the bodies' values. Throws: ModelError (missing
+/// body, mismatched counts), ShapeError (axes out of range).
 std::vector<ir::Type> infer_if(ir::Node& node, const InferBody& infer_body);
-/// `max_rounds`: how often the body may be inferred to find what iterations keep; 1: no shapes.
+/// `max_rounds`: number of times that the body may be inferred to find dimensions that iterations
+/// keep; 1: no shapes.
 std::vector<ir::Type> infer_loop(ir::Node& node, const InferBody& infer_body, int max_rounds);
 std::vector<ir::Type> infer_sequence_map(ir::Node& node, const InferBody& infer_body);
 std::vector<ir::Type> infer_scan(ir::Node& node, const InferBody& infer_body);

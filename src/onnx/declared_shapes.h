@@ -11,7 +11,7 @@
 #include "ir/graph.h"
 #include "opdef/registry.h"
 
-// Files declare shapes of values that nodes compute, often those of the example that was exported:
+// Shapes that a file declares for values that nodes compute, often those of the exported example:
 // the shape of a Reshape may be fed, the batch may be another one. So such a declaration only
 // completes what follows from the inputs, and only as far as it holds for whatever is fed:
 //
@@ -50,7 +50,7 @@ class DeclaredShapes {
 
   const opdef::OpRegistry& registry_;
   const ir::Graph& graph_;
-  std::unordered_set<std::string> of_inputs_;             // symbols
+  std::unordered_set<std::string> of_inputs_;             // symbols of input sizes
   std::unordered_map<std::string, std::string> used_by_;  // other symbols: value and axis
   std::unordered_map<const ir::Value*, bool> is_fed_;
 };

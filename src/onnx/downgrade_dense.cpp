@@ -172,8 +172,8 @@ Tuples merge_tuples(const Node& node, GraphBuilder& g) {
   return tuples;
 }
 
-// How often each element of the merged axes is named, and the sums of the updates there, both
-// [count, R] with R = 1 for the first.
+// Number of times that each element of the merged axes is indexed, [count, 1], and the sums of the
+// updates there, [count, R].
 Value* sums_at(const Node& node, GraphBuilder& g, const Tuples& tuples) {
   check_size(node, *node.inputs[1], tuples.known_count);
   Value* updates = node.inputs[2];

@@ -3,8 +3,9 @@
 
 #include "onnx/rewriting.h"
 
-// Operators that pick, add and count by index as products with matrices of zeros and ones, for
-// opsets that lack them. The matrices have a column for each element that an index may name.
+// Rules that write operators which select, add and count by index as products with matrices of
+// zeros and ones, for opsets that lack them. The matrices have a column for each element that an
+// index may select.
 
 namespace onnxgrad::onnx_io {
 
@@ -18,7 +19,7 @@ Replacement scatter_nd_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement range_10(ir::Node& node, ir::GraphBuilder& g);
 Replacement slice_9_computed(ir::Node& node, ir::GraphBuilder& g);
 Replacement cumsum_10(ir::Node& node, ir::GraphBuilder& g);
-/// Before 14.
+/// Trilu, which does not exist before 14.
 Replacement trilu_13(ir::Node& node, ir::GraphBuilder& g);
 
 }  // namespace onnxgrad::onnx_io

@@ -246,7 +246,7 @@ Replacement resize_9(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Of floating-point numbers: neither is less, and none is NaN.
+// Equality of floating-point numbers: neither is less, and none is NaN.
 Replacement equal_10(Node& node, GraphBuilder& g) {
   Value* a = node.inputs.at(0);
   Value* b = node.inputs.at(1);
@@ -303,7 +303,7 @@ Replacement mod_9(Node& node, GraphBuilder& g) {
   if (!is_integer(a->dtype()) && node.int_attribute("fmod", 0) == 0) {
     refuse_downgrade(node, "remainders of this type");
   }
-  Value* quotient = g.div(a, b);  // of integers: towards zero
+  Value* quotient = g.div(a, b);  // truncates integers
   if (node.int_attribute("fmod", 0) != 0) {
     if (is_floating(a->dtype())) {
       Value* down = g.op("Floor", {quotient});

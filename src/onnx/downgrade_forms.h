@@ -3,8 +3,8 @@
 
 #include "onnx/rewriting.h"
 
-// Operators that exist in older opsets with less, or that others there express: each for the
-// newest opset in its name.
+// Rules for operators that have fewer features in older opsets, or that other operators of these
+// express. The number in a rule's name is the newest opset that it writes.
 
 namespace onnxgrad::onnx_io {
 

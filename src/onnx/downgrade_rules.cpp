@@ -153,7 +153,8 @@ Replacement pad_18(Node& node, GraphBuilder& /*g*/) {
   return std::nullopt;
 }
 
-// Where rank and axes are known, portable_form has made the pads those of all axes.
+// Refuses pads of some axes: with known rank and axes, portable_form has made them pads of all
+// axes.
 Replacement pad_17(Node& node, GraphBuilder& /*g*/) {
   if (node.input(3) == nullptr) return std::nullopt;
   constant_ints(node, 3, "axes");

@@ -11,7 +11,7 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Throws: ModelError: "<what>, which the target opset cannot express".
+/// Throws ModelError "<what>, which the target opset cannot express".
 [[noreturn]] void refuse_downgrade(const ir::Node& node, const std::string& what);
 
 /// The rank of an input. Throws: ModelError if it is not known.
@@ -23,7 +23,7 @@ std::vector<std::int64_t> constant_ints(const ir::Node& node, std::size_t input,
 /// The number of elements of `value` along `axis`, int64 [1]: a constant if known.
 ir::Value* length_of(ir::GraphBuilder& g, ir::Value* value, std::size_t axis);
 
-/// int64 [count]: 0, 1, ... `count`: int64 [1].
+/// The numbers 0, 1, ..., int64 [count]. `count`: int64 [1].
 ir::Value* numbers_to(ir::GraphBuilder& g, ir::Value* count);
 
 }  // namespace onnxgrad::onnx_io

@@ -9,7 +9,7 @@
 #include "ir/graph.h"
 #include "onnx/wire.h"
 
-// From a graph to a serialized ModelProto.
+// Serialization of a graph as a ModelProto.
 
 namespace onnxgrad::onnx_io {
 
@@ -21,17 +21,17 @@ struct ExternalTensors {
   std::vector<std::pair<std::int64_t, Tensor>> tensors = {};
 };
 
-/// All initializers of at least kMinExternalBytes go to `external`, if given, instead of the
-/// message. Throws: ModelError (a value that cannot be written).
+/// Serializes a model. Initializers of at least kMinExternalBytes go to `external`, if given,
+/// instead of the message. Throws: ModelError (a value that cannot be written).
 std::string export_model(const ir::Model& model, ExternalTensors* external = nullptr);
 
 inline constexpr std::int64_t kMinExternalBytes = 1024;
 
-/// save_file() with a different limit for the bytes of tensors stored in the model's file.
+/// Runs save_file() with a different limit for the bytes of tensors stored in the model's file.
 void save_model(const ir::Model& model, const std::string& path, std::int64_t max_inline_bytes);
 
-/// `<model_path>.data`, or `<model_path>.<n>.data` if that exists: existing external
-/// data is never overwritten.
+/// Path for external data: `<model_path>.data`, or `<model_path>.<n>.data` if that exists: existing
+/// external data is never overwritten.
 std::string free_data_path(const std::string& model_path);
 
 /// Assigns `tensor` a place in `external` and appends the TensorProto fields that locate it.
@@ -43,7 +43,7 @@ void write_external(const std::string& path, const ExternalTensors& external);
 /// Bytes of all tensors of the main graph, for choosing how to write.
 std::int64_t initializer_bytes(const ir::Model& model);
 
-/// Single messages.
+/// Serialize single messages.
 std::string export_function(const ir::Function& function);
 std::string export_node(const ir::Node& node);
 std::string export_graph(const ir::Graph& graph);

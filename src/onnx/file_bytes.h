@@ -9,9 +9,9 @@
 
 namespace onnxgrad::onnx_io {
 
-/// The bytes of a model's file, in memory. The numbers of a tensor are wherever the lengths of
-/// names happen to put them. So that a large model is in memory once, the import moves large
-/// tensors that are not aligned a few bytes to the front; whole() has them where the file has them.
+/// The bytes of a model's file, in memory. The data of a tensor begins at any byte, which depends
+/// on the lengths of names. So that a large model is in memory once, the import moves large tensors
+/// that are not aligned a few bytes to the front; whole() has them at their positions in the file.
 /// Immutable, shareable once the import is done.
 class FileBytes {
  public:
@@ -19,21 +19,21 @@ class FileBytes {
   FileBytes(std::shared_ptr<char> memory, std::size_t size);
 
   std::size_t size() const { return size_; }
-  /// The bytes of the file; valid as long as the result. A copy if a tensor has been moved.
+  /// The bytes of the file; valid as long as the result. It is a copy if a tensor has been moved.
   std::shared_ptr<const std::string_view> whole() const;
   /// The memory: the bytes of the file until a tensor is moved.
   std::string_view memory() const { return {memory_.get(), size_}; }
 
-  /// During the import: moves `data`, the contents of a length-delimited field, to the nearest
+  /// Moves, during the import, `data`, the contents of a length-delimited field, to the nearest
   /// multiple of `alignment` in front of it, over the bytes of the field's tag and length, and
   /// returns the new address; nullptr if they are too few, or `data` is elsewhere or small.
   char* align(std::string_view data, std::size_t alignment);
 
  private:
   struct Move {
-    std::size_t offset = 0;  ///< of the data in the file
+    std::size_t offset = 0;  ///< offset of the data in the file
     std::size_t size = 0;
-    std::string overwritten = {};  ///< the bytes in front of it
+    std::string overwritten = {};  ///< overwritten bytes before it
   };
   std::shared_ptr<char> memory_;
   std::size_t size_ = 0;

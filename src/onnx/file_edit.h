@@ -16,13 +16,13 @@
 #include "ir/graph.h"
 #include "onnx/wire.h"
 
-// Locates things in the bytes of a model, and replaces some of these bytes.
+// Search for messages in the bytes of a model, and replacement of some of these bytes.
 
 namespace onnxgrad::onnx_io {
 
 struct FileModel;
 
-/// with_weights() with a different limit for the bytes.
+/// Runs with_weights() with a different limit for the bytes.
 std::string with_weights_up_to(const FileModel& file, const ir::Model& working,
                                std::span<const std::pair<std::string, Tensor>> weights,
                                std::int64_t max_bytes, std::string_view note = {});
@@ -83,13 +83,13 @@ class FileEdit {
  public:
   explicit FileEdit(std::string_view bytes) : bytes_(bytes) {}
 
-  /// Bytes [offset, offset + size) become `replacement`; `path` has the enclosing messages.
+  /// Replaces bytes [offset, offset + size) by `replacement`; `path` has the enclosing messages.
   void replace(const PlacePath& path, std::size_t offset, std::size_t size,
                std::string replacement);
-  /// The same without a copy: `replacement` must live until apply() is done.
+  /// Replaces without a copy: `replacement` must live until apply() is done.
   void replace_by_view(const PlacePath& path, std::size_t offset, std::size_t size,
                        std::string_view replacement);
-  /// Allocates only the result.
+  /// Returns the edited bytes; allocates only the result.
   std::string apply() const;
   std::int64_t result_size() const;
   /// Passes the result piece by piece to `sink`.
@@ -100,13 +100,14 @@ class FileEdit {
     std::size_t size = 0;
     std::string_view replacement = {};
   };
-  /// changes_ and the new lengths, which `lengths` holds.
+  /// Returns changes_ and the changes of lengths, whose bytes `lengths` holds.
   std::map<std::size_t, Change> all_changes(std::deque<std::string>& lengths) const;
 
   std::string_view bytes_;
-  std::deque<std::string> owned_;          // what changes refer to; addresses are stable
-  std::map<std::size_t, Change> changes_;  // by offset
-  std::map<std::size_t, std::pair<MessagePlace, std::size_t>> around_;  // by offset: place, depth
+  std::deque<std::string> owned_;          // replacements held for changes_; addresses are stable
+  std::map<std::size_t, Change> changes_;  // changes by offset
+  // Enclosing messages by offset: place, depth.
+  std::map<std::size_t, std::pair<MessagePlace, std::size_t>> around_;
 };
 
 }  // namespace onnxgrad::onnx_io

@@ -7,13 +7,13 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What kind of file was given instead of a model.
+/// The kind of a file that was given instead of a model.
 struct FileKind {
   std::string what;  ///< "text whose first line is 'a,b,c'"
   std::string hint;
 };
 
-/// By its first bytes. Only for files that are not ONNX models; nullopt: not recognised.
+/// Recognises a file that is not an ONNX model by its first bytes; nullopt: not recognised.
 std::optional<FileKind> kind_of_file(std::string_view bytes);
 
 }  // namespace onnxgrad::onnx_io

@@ -123,7 +123,7 @@ TEST(HostileModels, UpdatesFitTheirIndices) {
 TEST(HostileModels, AbsentOperandsAreNamed) {
   EXPECT_THAT(error_of("g (float[2] x) => (float[?] y) { [node] y = Concat <axis = 0> (x, \"\") }"),
               testing::AllOf(HasSubstr("ModelError"), HasSubstr("'node'"), HasSubstr("inputs")));
-  // What a function is not given is absent inside.
+  // An input that a call of a function omits is absent inside.
   EXPECT_THAT(error_of("g (float[2] x) => (float[2] y) { [call] y = f.F(x, \"\") }\n"
                        "<domain: \"f\", opset_import: [\"\" : 18]> F (a, b) => (c) "
                        "{ [inside] c = Sum(a, b) }"),

@@ -255,7 +255,7 @@ TEST(Import, ALongChainAndManyPathsAreLinearWork) {
   }
   graph.add_output()->set_name("v" + std::to_string(kNodes));
   const std::string bytes = model.SerializeAsString();
-  // What is quadratic or follows paths would not come back before the test runner's limit.
+  // An algorithm that is quadratic or follows paths would exceed the test runner's time limit.
   const FileModel file = load_bytes(bytes);
   EXPECT_EQ(file.model->graph->nodes.size(), static_cast<std::size_t>(kNodes));
 }

@@ -12,22 +12,23 @@
 #include "ir/graph.h"
 #include "onnx/tensor_message.h"
 
-// From a serialized ModelProto to a graph, with every check that needs names: the result
+// Conversion of a serialized ModelProto to a graph, with every check that needs names: the result
 // has unique, defined values in topological order and well-formed attributes.
 
 namespace onnxgrad::onnx_io {
 
-/// Start reading at import_model().
+/// Builds a graph from messages. Start reading at import_model().
 class Importer {
  public:
   explicit Importer(TensorDecoder tensors) : tensors_(std::move(tensors)) {}
 
-  /// Throws: ModelError, ShapeError (dimensions of types and tensors), DeviceError.
+  /// Imports a model. Throws: ModelError, ShapeError (dimensions of types and tensors),
+  /// DeviceError.
   ir::Model import_model(std::string_view bytes);
-  /// A single FunctionProto. With `may_lack_outputs`, outputs that the body does not compute are
-  /// nullptr: ONNX makes such bodies for nodes that do not use them.
+  /// Imports a single FunctionProto. With `may_lack_outputs`, outputs that the body does not
+  /// compute are nullptr: ONNX makes such bodies for nodes that do not use them.
   ir::Function import_function(std::string_view bytes, bool may_lack_outputs = false);
-  /// A single AttributeProto, without graphs.
+  /// Imports a single AttributeProto, without graphs.
   ir::Attribute import_attribute(std::string_view bytes);
 
  private:

@@ -27,10 +27,10 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-constexpr std::size_t kMaxMessage = 300;    // of the library's message
-constexpr std::int64_t kMaxKeyBytes = 512;  // of constants in the key of a call
+constexpr std::size_t kMaxMessage = 300;    // characters of the library's message
+constexpr std::int64_t kMaxKeyBytes = 512;  // constants in the key of a call
 constexpr int kMaxLoopRounds = 4;
-constexpr int kMaxLoopDepth = 2;  // of Loops that track the shapes of states: rounds multiply
+constexpr int kMaxLoopDepth = 2;  // nested Loops that track the shapes of states: rounds multiply
 
 // "Inputs: 'x' float32[N, 4], 'w' float32[3, 5]."
 std::string describe_inputs(const ir::Node& node) {
@@ -238,7 +238,7 @@ std::string key_of_call(const ir::Node& node, KnownValues& known) {
 // Equal keys, equal types. False: elements of an integer, or bodies, may matter too, or the node is
 // changed by the inference.
 bool write_key(const ir::Node& node, std::int64_t opset, std::string& key) {
-  constexpr std::int64_t kMaxBytes = 64;  // of constants, which schemas may read
+  constexpr std::int64_t kMaxBytes = 64;  // size of constants, which schemas may read
   if (node.inputs.empty() || node.inputs.back() == nullptr) return false;
   ir::append_key(key, &opset, 1);
   ir::append_key(key, node.domain);
@@ -343,7 +343,7 @@ std::vector<ir::Type> Inferer::infer_types(ir::Node& node, std::int64_t opset, i
   if (is_standard && node.op_type == "Loop") {
     return infer_loop(node, infer_body, depth < kMaxLoopDepth ? kMaxLoopRounds : 1);
   }
-  if (is_standard && node.op_type == "OptionalHasElement") {  // of an absent input too
+  if (is_standard && node.op_type == "OptionalHasElement") {  // an absent input included
     return {ir::Type::tensor(DataType::kBool, Dims{})};
   }
   if (is_standard && node.op_type == "Optional") ir::trim_inputs(node);

@@ -14,7 +14,7 @@ namespace onnxgrad::onnx_io {
 /// ModelError; every exception of ONNX's library is mapped to one of ours.
 std::unique_ptr<ir::TypeInferer> make_type_inferer(const ir::Model& model);
 
-/// The same for a model of another opset, that of a file.
+/// Type inference for a model of another opset, such as that of a file.
 std::unique_ptr<ir::TypeInferer> make_file_inferer(const ir::Model& model);
 
 /// Infers all values of `graph` and its subgraphs, in order.

@@ -16,17 +16,17 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Subgraphs and calls may nest this deep.
+/// Maximum nesting of subgraphs and calls.
 inline constexpr int kMaxNesting = 32;
 
-/// See inference.h. Start reading at infer_at().
+/// The inferer behind inference.h. Start reading at infer_at().
 class Inferer final : public ir::TypeInferer {
  public:
   /// Nodes of ai.onnx are assumed to be of `opset`.
   Inferer(const ir::Model& model, std::int64_t opset) : model_(model), opset_(opset) {}
 
   void infer(ir::Node& node) const override { infer_at(node, opset_, 0); }
-  /// Only check_call(), for nodes that are rewritten before their types are inferred; does nothing
+  /// Runs check_call() on a node that is rewritten before its types are inferred; does nothing
   /// for operators that ONNX does not have. Throws: ModelError naming the node.
   void check(const ir::Node& node) const;
 
@@ -48,7 +48,7 @@ class Inferer final : public ir::TypeInferer {
   // attributes and input types.
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::vector<ir::Type>> calls_;
-  // Types of nodes of which nothing but attributes and input types matters. Models repeat layers.
+  // Types of nodes that depend on attributes and input types only. Models repeat layers.
   mutable std::unordered_map<std::string, std::vector<ir::Type>> nodes_;
 };
 

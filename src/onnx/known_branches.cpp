@@ -13,9 +13,9 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-constexpr int kMaxBranchDepth = 64;          // of producers that are traced back
+constexpr int kMaxBranchDepth = 64;          // depth of producers that are traced back
 constexpr int kMaxBranchWork = 512;          // nodes visited for one value
-constexpr std::int64_t kMaxBytes = 1 << 16;  // of a value
+constexpr std::int64_t kMaxBytes = 1 << 16;  // size of a value
 
 class ConstantFinder {
  public:

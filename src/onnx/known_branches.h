@@ -6,9 +6,9 @@
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
-// An If whose condition follows from constants, ranks and static dimensions is replaced by its
-// branch. Exporters write such conditions (`Size(Shape(x)) == 0`), and nothing sees through an If:
-// neither the walk to the scores nor type inference after it.
+// Replaces an If whose condition follows from constants, ranks and static dimensions by its branch.
+// Exporters write such conditions (`Size(Shape(x)) == 0`), and nothing sees through an If: neither
+// the walk to the scores nor type inference after it.
 
 namespace onnxgrad::onnx_io {
 
@@ -22,8 +22,8 @@ Tensor find_constant(const ir::Value& value, const opdef::OpRegistry& ops,
 const ir::Graph* known_body(const ir::Node& node, const opdef::OpRegistry& ops,
                             const opdef::Evaluator* evaluator);
 
-/// Replaces nodes by such subgraphs, also within subgraphs, and infers types
-/// again where one was replaced.
+/// Replaces nodes by the subgraphs of known_body(), also within subgraphs, and infers types again
+/// after a replacement.
 void take_known_branches(ir::Model& model, const ir::TypeInferer& inferer,
                          const opdef::OpRegistry& ops, const opdef::Evaluator& evaluator);
 

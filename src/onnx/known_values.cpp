@@ -16,9 +16,9 @@
 namespace onnxgrad::onnx_io {
 namespace {
 
-constexpr std::int64_t kMaxElements = 1024;      // of a propagated value
-constexpr std::int64_t kMaxTensorBytes = 65536;  // of a constant that inference may examine
-constexpr int kMaxDepth = 64;                    // of producers that are traced back
+constexpr std::int64_t kMaxElements = 1024;      // elements of a propagated value
+constexpr std::int64_t kMaxTensorBytes = 65536;  // size of a constant that inference may examine
+constexpr int kMaxDepth = 64;                    // depth of producers that are traced back
 constexpr int kMaxWork = 512;                    // nodes visited for one inference
 
 bool is_index_type(DataType dtype) {
@@ -119,7 +119,7 @@ std::optional<onnx::TensorShapeProto> KnownValues::propagate(const ir::Node& nod
     return compute(constant);
   }
   if (node.op_type == "Reshape" || node.op_type == "Identity") {
-    // The same elements; compute() has ensured that the result has rank 0 or 1.
+    // Elements of the input, unchanged; compute() has ensured that the result has rank 0 or 1.
     const ir::Value* input = node.input(0);
     const onnx::TensorShapeProto* same = input == nullptr ? nullptr : elements(*input);
     return same == nullptr ? std::nullopt : std::optional(*same);
@@ -148,8 +148,8 @@ bool KnownValues::has_small_steps(const ir::Node& node) {
   });
 }
 
-// What Split returns as this output; the sizes of the parts are an input (from opset 13 on), an
-// attribute, or equal except the last one.
+// The elements that Split returns as this output; the sizes of the parts are an input (from opset
+// 13 on), an attribute, or equal except the last one.
 std::optional<onnx::TensorShapeProto> KnownValues::part(const ir::Node& node, int output) {
   const ir::Value* input = node.input(0);
   const onnx::TensorShapeProto* all = input == nullptr ? nullptr : elements(*input);

@@ -12,7 +12,7 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What is known about the elements of small integer tensors before anything runs: initializers,
+/// Elements of small integer tensors that are known before anything runs: initializers,
 /// shapes and what ONNX's data propagation derives from them (Gather, Concat, Slice, Split,
 /// Squeeze, Cast, Add, ...). Elements may be numbers, symbols or unknown. Traces producers on
 /// demand, so nothing goes stale when a pass rewrites the graph; an object of this class serves one
@@ -24,7 +24,7 @@ class KnownValues {
   /// The elements of a rank-0 or rank-1 integer value; nullptr if nothing is known about them.
   const onnx::TensorShapeProto* elements(const ir::Value& value);
 
-  /// All elements of such a value, if each is a number; else undefined.
+  /// All elements of a rank-0 or rank-1 integer value, if each is a number; else undefined.
   Tensor integers(const ir::Value& value);
 
   /// The value as a tensor, if it is completely known and small.

@@ -7,9 +7,9 @@
 #include "ir/graph.h"
 
 // DictVectorizer and CastMap (ai.onnx.ml 1) read one map, an input of the model, and return a row.
-// A working copy has rows [N, C] instead, with a column for each key, so that such a model runs
-// and is trained on many maps at once like any other. Who feeds it writes the rows: 0, or "", for a
-// key that a map does not have.
+// A working copy has rows [N, C] instead, with a column for each key, so that such a model runs and
+// is trained on many maps at once like any other. The caller writes the rows: 0, or "", for a key
+// that a map does not have.
 
 namespace onnxgrad::onnx_io {
 
@@ -26,7 +26,7 @@ struct MapInput {
 /// stays one.
 std::vector<MapInput> find_map_inputs(const ir::Graph& graph);
 
-/// Makes them tensors. No other type is inferred.
+/// Makes the inputs of find_map_inputs() tensors. No other type is inferred.
 void replace_map_inputs(ir::Model& model);
 
 }  // namespace onnxgrad::onnx_io

@@ -183,7 +183,8 @@ class ExpansionCounter {
 
   const OperatorTable* table_;
   std::map<FunctionKey, const ir::Function*> own_functions_;
-  std::unordered_map<const ir::Function*, Calls> calls_;  // of those that are being counted
+  // Calls of functions that are being counted.
+  std::unordered_map<const ir::Function*, Calls> calls_;
   std::unordered_map<const ir::Function*, std::int64_t> sizes_;
 };
 

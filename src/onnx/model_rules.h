@@ -3,25 +3,27 @@
 
 #include "ir/graph.h"
 
-// What must hold for a model as a whole before anything else, including ONNX's library, reads it.
+// Conditions on a model as a whole, checked before anything else, including ONNX's library, reads
+// it.
 
 namespace onnxgrad::onnx_io {
 
 class OperatorTable;
 
-/// Versions in range, every domain imported once, functions defined once, not recursive, and with
-/// a bounded number of nodes after expansion.
-/// Throws: ModelError naming what is wrong, the actual and the allowed values.
+/// Checks that versions are in range, that every domain is imported once, and that functions are
+/// defined once, are not recursive and have a bounded number of nodes after expansion. Throws:
+/// ModelError naming what is wrong, the actual and the allowed values.
 void check_model(const ir::Model& model);
 
-/// The same bound where calls of registered operators are expanded as well; functions of the model
-/// and bodies of the table may call each other. Throws: ModelError (too many nodes, a circle).
+/// Checks the bound on nodes with calls of registered operators expanded as well; functions of the
+/// model and bodies of the table may call each other. Throws: ModelError (too many nodes, a
+/// circle).
 void check_expansion(const ir::Model& model, const OperatorTable& table);
-/// The same for every body and gradient of the table.
+/// Checks the bound on nodes for every body and gradient of the table.
 void check_expansion(const OperatorTable& table);
 
 /// Adds the imports of ai.onnx, ai.onnx.ml and com.microsoft that nodes of the graph need and that
-/// the model lacks, in the version that onnxruntime takes then: its newest.
+/// the model lacks, in the version that onnxruntime assumes: its newest.
 void add_known_imports(ir::Model& model);
 
 /// The function that `node` calls (domain, name and overload); nullptr if it is not a call.

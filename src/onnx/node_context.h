@@ -12,7 +12,7 @@
 
 namespace onnxgrad::onnx_io {
 
-/// What an inference function of ONNX sees of one node: inputs, attributes and known values are
+/// A node as an inference function of ONNX sees it: inputs, attributes and known values are
 /// converted to messages on demand.
 class NodeContext final : public onnx::InferenceContext {
  public:

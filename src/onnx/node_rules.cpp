@@ -22,9 +22,9 @@ namespace onnxgrad::onnx_io {
 
 namespace {
 
-// What to do about an input of a type that `parameter` does not accept.
+// Advice about an input of a type that `parameter` does not accept.
 std::string hint_type(const ir::Node& node, const Parameter& parameter) {
-  if (node.op_type == "ZipMap") {  // which exporters of float64 models write nevertheless
+  if (node.op_type == "ZipMap") {  // exporters of float64 models write it nevertheless
     return "ONNX has no ZipMap of this type, and onnxruntime refuses it as well. Export the model "
            "with zipmap=False or zipmap='columns', or with float32 inputs.";
   }

@@ -62,7 +62,7 @@ class SmallModel {
     }
     Graph& graph = *model_->graph;
     graph.name = "call";
-    // The same names in each call, so that equal bodies are equal.
+    // Names are equal in each call, so that equal bodies compare equal.
     for (Value* arg : args) {
       const std::string name = "input_" + std::to_string(formals_.size());
       formals_.push_back(arg == nullptr ? nullptr : graph.add_input(name, arg->type));
@@ -205,7 +205,7 @@ std::vector<Value*> rule_arguments(opdef::VjpContext& ctx, ir::GraphBuilder& g,
   return args;
 }
 
-// What a user returns for an input must have its type.
+// Throws unless the gradient that a user's rule returns has the type of its input.
 void check_result(const Node& node, const Value& input, const Value& gradient) {
   const ir::Type& wanted = input.type;
   const ir::Type& given = gradient.type;

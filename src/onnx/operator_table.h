@@ -16,18 +16,18 @@
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
 
-// Operators and gradients that users register, as functions of standard operators. A model takes
-// the table of the time when it is loaded; a table never changes. On import a call of an operator
+// Operators and gradients that users register, as functions of standard operators. A model keeps
+// the table of the time when it is loaded; a table is immutable. On import a call of an operator
 // without a gradient of its own is expanded; one with a gradient stays a call, of a function that
 // is specialised to its types and attributes, for the backward sweep to find.
 
 namespace onnxgrad::onnx_io {
 
-/// The body of an operator, or the rule of one; as in its file.
+/// The body or the gradient rule of an operator, as its file has it.
 struct OperatorFunction {
-  std::int64_t id = 0;  ///< of the registration
+  std::int64_t id = 0;  ///< number of the registration
   std::shared_ptr<const ir::Function> function = {};
-  /// Of a rule: which inputs of the operator its outputs are the gradients of.
+  /// For a gradient rule: the inputs of the operator that its outputs belong to.
   std::vector<int> inputs = {};
 };
 
@@ -43,7 +43,8 @@ class OperatorTable final : public opdef::CustomGradients {
   bool is_empty() const { return bodies_.empty() && gradients_.empty(); }
   const Functions& bodies() const { return bodies_; }
   const Functions& gradients() const { return gradients_; }
-  /// nullptr if there is none; a call of a specialised function counts as one of its operator.
+  /// The body of a node's operator; nullptr if there is none. A call of a specialised function
+  /// counts as one of its operator.
   const ir::Function* body_of(const ir::Node& node) const;
   const OperatorFunction* gradient_of(const ir::Node& node) const;
 
@@ -60,19 +61,19 @@ class OperatorTable final : public opdef::CustomGradients {
 /// Domain of specialised functions that stand for standard operators.
 inline constexpr std::string_view kReplacedDomain = "onnxgrad.replaced";
 
-/// What is registered now. Thread-safe.
+/// The table of operators registered now. Thread-safe.
 std::shared_ptr<const OperatorTable> current_operators();
 
-/// Changes what is registered: `change` receives copies of the bodies and of the gradients, and may
-/// throw. Thread-safe.
+/// Changes the registered operators: `change` receives copies of the bodies and of the gradients,
+/// and may throw. Thread-safe.
 void change_operators(
     const std::function<void(OperatorTable::Functions&, OperatorTable::Functions&)>& change);
 
-/// The operator that a node calls: its domain and name without what a specialised function adds.
+/// The operator that a node calls: domain and name without the suffix of a specialised function.
 OperatorTable::Key operator_of(const ir::Node& node);
 
-/// How many inputs and outputs nodes of a standard operator have at most; nullopt if ONNX does not
-/// have it, or any number of either.
+/// Maximum numbers of inputs and outputs of a standard operator; nullopt if ONNX does not have it,
+/// or allows any number of either.
 std::optional<std::pair<std::size_t, std::size_t>> arity_of(const OperatorTable::Key& key);
 
 /// Replaces `node`, a node of `model` of opset `opset`, by a call of a function for its types and

@@ -7,20 +7,22 @@
 #include "ir/type.h"
 #include "onnxgrad/tensor.h"
 
-// Single types, tensors and attributes as the messages that ONNX's inference functions read.
+// Conversion of single types, tensors and attributes to the messages that ONNX's inference
+// functions read.
 
 namespace onnxgrad::onnx_io {
 
-/// Unknown kinds become an empty message.
+/// Converts a type; unknown kinds become an empty message.
 void to_proto(const ir::Type& type, onnx::TypeProto& proto);
 
-/// Throws: ShapeError (negative or too large dimension, rank above 64).
+/// Converts a type back. Throws: ShapeError (negative or too large dimension, rank above 64).
 ir::Type from_proto(const onnx::TypeProto& proto);
 
-/// The data as raw_data; strings as string_data.
+/// Converts a tensor: data as raw_data, strings as string_data.
 void to_proto(const Tensor& tensor, onnx::TensorProto& proto);
 
-/// Graphs are omitted (only type and name are set): inference reaches them in another way.
+/// Converts an attribute. Graphs are omitted (only type and name are set): inference reaches them
+/// in another way.
 void to_proto(const ir::Attribute& attribute, onnx::AttributeProto& proto);
 
 }  // namespace onnxgrad::onnx_io

@@ -14,8 +14,8 @@ namespace onnxgrad::onnx_io {
 /// Schemas of these operators, deprecated from opset 10 on.
 std::span<const SchemaRow> removed_schema_table();
 
-/// One rule for each, which writes it as operators of the internal opset. Those of opsets before
-/// `RewriteRule::opset` have it.
+/// One rule for each operator, which writes it as operators of the internal opset. It applies to
+/// opsets before `RewriteRule::opset`.
 std::span<const RewriteRule> removed_operator_rules();
 
 }  // namespace onnxgrad::onnx_io

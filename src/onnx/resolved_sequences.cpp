@@ -18,7 +18,7 @@ void collect_reads(const Node& node, Values& reads) {
   for (const Value* captured : ir::captured_values(node)) reads.insert(captured);
 }
 
-// What `outputs` of the body depend on.
+// Values that `outputs` of the body depend on.
 Values needed_for(const Graph& body, const std::vector<Value*>& outputs) {
   Values needed(outputs.begin(), outputs.end());
   for (std::size_t n = body.nodes.size(); n-- > 0;) {

@@ -17,8 +17,8 @@ inline ir::Attribute attribute(std::string name, ir::AttributeValue value) {
   return {.name = std::move(name), .value = std::move(value)};
 }
 
-/// What a rule makes of a node: one value per output, or nullopt if the node, possibly changed,
-/// is kept.
+/// The result of a rule: one value per output of the node, or nullopt if the node, possibly
+/// changed, is kept.
 using Replacement = std::optional<std::vector<ir::Value*>>;
 
 /// A row of a table of rules; the table defines what `opset` bounds.

@@ -129,7 +129,7 @@ TEST(RoundTrip, EveryModelOfTheDataFolderIsTheSameAfterImportAndExport) {
     const std::string original = read_file(path);
     EXPECT_EQ(*file.bytes->whole(), original) << name;
     EXPECT_EQ(Normaliser::run(to_bytes(*file.model)), Normaliser::run(original)) << name;
-    // What we write reads back as the same bytes.
+    // Bytes that we write are unchanged by reading and writing them again.
     const std::string written = to_bytes(*file.model);
     EXPECT_EQ(to_bytes(*load_bytes(written).model), written) << name;
   }

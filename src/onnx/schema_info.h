@@ -19,7 +19,7 @@ struct SchemaParameter {
   enum class Kind { kRequired, kOptional, kVariadic };
   std::string name;
   Kind kind = Kind::kRequired;
-  bool takes_floats = false;  ///< it may be a float64 tensor
+  bool takes_floats = false;  ///< accepts a float64 tensor
 };
 
 struct SchemaInfo {

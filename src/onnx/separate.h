@@ -12,7 +12,7 @@
 #include "ir/graph.h"
 #include "onnx/file_edit.h"
 
-// One tensor of a file that several nodes read becomes several tensors.
+// Separation of a tensor of a file that several nodes read into several tensors.
 
 namespace onnxgrad::onnx_io {
 
@@ -20,21 +20,21 @@ namespace onnxgrad::onnx_io {
 struct TensorRead {
   ir::Node* node = nullptr;
   std::size_t input = 0;
-  std::string scope;  ///< of the node, as FileIndex::scope_of() makes it
+  std::string scope;  ///< scope of the node, as FileIndex::scope_of() makes it
 };
 
 /// A tensor of the main graph or of one of its subgraphs: an initializer, or a Constant node's.
 struct TensorReads {
   const ir::Value* value = nullptr;
-  std::string scope;                   ///< of the graph that it is in
+  std::string scope;                   ///< scope of the graph that it is in
   std::vector<TensorRead> reads = {};  ///< in the order of the file
   bool is_output = false;              ///< a graph returns it directly
 };
 
-/// Those that nodes read, by value.
+/// Collects the tensors that nodes read, by value.
 std::unordered_map<const ir::Value*, TensorReads> collect_tensor_reads(const ir::Model& file);
 
-/// Some reads of a tensor get a separate tensor with the same numbers.
+/// A plan to give some reads of a tensor a separate tensor with equal elements.
 struct Separation {
   const TensorReads* tensor = nullptr;
   /// Name of each new tensor, unused in the file, and which of TensorReads::reads it is for.
@@ -48,8 +48,8 @@ class TensorSeparator {
   /// `bytes` must have been loaded, and live as long as this.
   explicit TensorSeparator(std::string_view bytes) : index_(bytes), edit_(bytes) {}
 
-  /// False for what is not a TensorProto in the file (a sparse initializer, floats of a Constant),
-  /// and for readers that cannot be found in it.
+  /// False for a value that is not a TensorProto in the file (a sparse initializer, floats of a
+  /// Constant), and for readers that cannot be found in it.
   bool can_separate(const TensorReads& tensor) const;
   void separate(const Separation& separation);
   std::string apply() const { return edit_.apply(); }
@@ -57,7 +57,7 @@ class TensorSeparator {
  private:
   struct Place {
     PlacePath graph;          // the graph that it is in
-    MessagePlace after = {};  // the part of it after which new tensors are written
+    MessagePlace after = {};  // message that new tensors are written after
     std::string_view tensor;  // the TensorProto
   };
   std::optional<Place> find(const TensorReads& tensor) const;

@@ -100,7 +100,7 @@ void check_windows(const ir::Node& node) {
     const std::optional<std::int64_t> window =
         kernel.size() == spatial ? std::optional(kernel[axis]) : dim_of(node, 1, axis + 2);
     if (!size || !window) continue;
-    // As doubles: attributes may be arbitrarily large.
+    // Computed in double: attributes may be arbitrarily large.
     const double dilation = axis < dilations.size() ? static_cast<double>(dilations[axis]) : 1;
     const double extent = (static_cast<double>(*window) - 1) * dilation + 1;
     auto room = static_cast<double>(*size);
@@ -210,7 +210,7 @@ enum class Form : std::uint8_t {
 
 struct FormRow {
   std::string_view op_type;
-  std::size_t first = 0;  // of the inputs that have this form
+  std::size_t first = 0;  // first input that has this form
   std::size_t last = 0;
   Form form = Form::kList;
 };

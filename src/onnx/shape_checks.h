@@ -7,11 +7,11 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Requirements on numbers of outputs that ONNX's inference functions take for granted: they read
-/// beyond a list otherwise. Throws: ModelError, ShapeError naming expected and actual.
+/// Checks numbers of outputs that ONNX's inference functions take for granted: they would read
+/// beyond a list. Throws: ModelError, ShapeError naming expected and actual.
 void check_counts(const ir::Node& node);
 
-/// Requirements on shapes that ONNX's inference functions do not check: channels
+/// Checks shapes as ONNX's inference functions do not: channels
 /// of convolutions, operands that must broadcast to the result, counts of Reshape. Looks only at
 /// dimensions that are numbers. `outputs`: the inferred types. Throws: ShapeError naming
 /// expected and actual.

@@ -60,7 +60,7 @@ class Retargeter {
   struct Work {
     Node* node = nullptr;
     std::int64_t opset = 0;
-    int expansions = 0;  // of operators into bodies, around this node
+    int expansions = 0;  // nested expansions of operators into bodies, around this node
   };
 
   void find_unwritable_functions(std::int64_t own_opset);
@@ -80,12 +80,12 @@ class Retargeter {
 
   ir::Model model_;
   std::int64_t target_;
-  std::int64_t opset_;  // that nodes are converted to: the target, or at first the internal one
+  std::int64_t opset_;  // opset of the converted nodes: the target, or at first the internal one
   bool inline_functions_;
   OlderBodyFn older_body_;
   using Names = std::set<std::pair<std::string, std::string>>;
   Names replaced_;    // functions that have older bodies
-  Names unwritable_;  // those that have older forms only where types are known
+  Names unwritable_;  // functions with older forms only where types are known
   int branches_ = 0;  // around the current node
   Inferer inferer_;
   NoFunctions no_functions_;
@@ -121,7 +121,8 @@ ir::Model Retargeter::run() {
   return std::move(model_);
 }
 
-// What has no form without types may have one in its callers, where it is then expanded.
+// Finds functions without an older form for unknown types; they are expanded in their callers,
+// which may know the types.
 void Retargeter::find_unwritable_functions(std::int64_t own_opset) {
   for (bool has_changed = true; has_changed;) {
     has_changed = false;

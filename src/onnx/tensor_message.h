@@ -15,7 +15,7 @@
 #include "onnx/file_bytes.h"
 #include "onnxgrad/tensor.h"
 
-// Tensors of a file: where their data is, and the data. The only code that decodes TensorProto.
+// Tensors of a file: positions of their data, and the data. No other code decodes TensorProto.
 
 namespace onnxgrad::onnx_io {
 
@@ -46,21 +46,21 @@ struct TensorMessage {
   std::string_view whole;  ///< all bytes of the message
 };
 
-/// Throws: ModelError (unknown element type, two storage forms, segments, malformed entries),
-/// ShapeError (dimensions).
+/// Parses a TensorProto. Throws: ModelError (unknown element type, two storage forms, segments,
+/// malformed entries), ShapeError (dimensions).
 TensorMessage read_tensor_message(std::string_view bytes);
 
 /// The typed field that ONNX's specification assigns to `dtype`.
 int typed_field_of(DataType dtype);
 
-/// A StringStringEntryProto.
+/// Parses a StringStringEntryProto.
 std::pair<std::string, std::string> read_entry(std::string_view bytes);
 
 /// Decodes tensors of one file.
 class TensorDecoder {
  public:
-  /// `owner` keeps the file's bytes; `external_root` empty: external data is refused. With `file`,
-  /// the messages are in it, each is decoded once, and large tensors are aligned there.
+  /// `owner` keeps the file's bytes alive; `external_root` empty: external data is refused. With
+  /// `file`, the messages are in it, each is decoded once, and large tensors are aligned there.
   TensorDecoder(std::shared_ptr<const void> owner, std::string external_root,
                 FileBytes* file = nullptr)
       : owner_(std::move(owner)), external_root_(std::move(external_root)), file_(file) {}

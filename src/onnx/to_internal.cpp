@@ -34,8 +34,8 @@ using ir::Graph;
 using ir::Node;
 using ir::Value;
 
-// Where each constant tensor of the file is, by the address of its data: copies of a tensor share
-// it, so it is recognised after functions are expanded and subgraphs copied.
+// The place of each constant tensor in the file, by the address of its data: copies of a tensor
+// share it, so it is recognised after functions are expanded and subgraphs copied.
 class Origins {
  public:
   // Numbers that Constant nodes store outside tensors become tensors.
@@ -127,7 +127,7 @@ class Internaliser {
  private:
   struct Work {
     Node* node = nullptr;
-    std::int64_t opset = 0;   // of ai.onnx, that the node was written for
+    std::int64_t opset = 0;   // version of ai.onnx that the node was written for
     bool is_lowered = false;  // the node is not of the file: of the newest version in other domains
   };
 
@@ -164,7 +164,7 @@ class Internaliser {
   std::optional<DeclaredShapes> declared_;                    // once the inputs are named
   std::unordered_map<const Value*, Value*> replaced_;         // by a hoisted constant
   std::unordered_map<const std::byte*, Value*> hoisted_;      // by the data
-  std::set<std::pair<std::string, std::string>> kept_calls_;  // of registered operators
+  std::set<std::pair<std::string, std::string>> kept_calls_;  // names of registered operators
   int branches_ = 0;                                          // enclosing the current node
 };
 
@@ -389,13 +389,13 @@ void Internaliser::process_standard(const Work& work, ir::GraphBuilder& g,
   if (knows_operators_ && registry_.find("", node.op_type) == nullptr) {
     const Schema* schema = find_schema("", node.op_type, ir::kInternalOpset);
     if (schema != nullptr) check_attribute_types(node, *schema);  // also of one older than it
-    // What the engine has no kernel for is run and differentiated as ONNX defines it.
+    // An operator without a kernel is run and differentiated through its ONNX function body.
     if (const auto function = schema_function(node, ir::kInternalOpset)) {
       if (const auto wide = in_float32(node, g, /*if_refused=*/false)) {
         replace_outputs(node, *wide, first_new, g);
         return revisit(first_new, g, stack);
       }
-      infer(node);  // its body need not check what the operator's schema checks
+      infer(node);  // checks the operator's schema, which its body may not check
       return expand({.node = &node, .opset = ir::kInternalOpset}, *function, stack);
     }
   }
@@ -420,7 +420,7 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stac
     opdef::check_attributes(node, *def);
     if (def->lower != nullptr) {
       inferer_.check(node);
-      // What is written by several operators is not rounded between them.
+      // A node that becomes several operators is computed in float32, not rounded between them.
       const bool computes = def->passage == opdef::Passage::kNone && def->expression == nullptr;
       if (computes && node.domain.empty()) {
         if (const auto wide = in_float32(node, g, /*if_refused=*/false)) {
@@ -440,7 +440,7 @@ void Internaliser::keep(Node& node, ir::GraphBuilder& g, std::vector<Work>& stac
   infer(node);
 }
 
-// What a node was lowered to may be operators that have a body, or a lowering, themselves.
+// Converts the nodes that a node was lowered to: they may have a body, or a lowering, themselves.
 void Internaliser::revisit(std::size_t first_new, ir::GraphBuilder& g,
                            std::vector<Work>& stack) const {
   std::vector<Node*>& nodes = g.graph().nodes;

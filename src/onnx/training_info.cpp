@@ -206,7 +206,7 @@ class Reader {
     }
   }
 
-  // The same key twice would leave open which value counts.
+  // Refuses a key that occurs twice: it would be open which value counts.
   void note(std::size_t index, std::string_view part, const std::string& name,
             const TrainingInfo& info, std::map<std::string, std::size_t>& places) {
     const auto [place, is_new] = places.emplace(name, index);
@@ -235,8 +235,8 @@ class Reader {
   std::string_view graph_;
   std::unordered_set<std::string> of_model_;
   std::map<std::string, std::size_t> changed_;      // bound initializers and where
-  std::map<std::string, std::size_t> initialized_;  // the same for initial values
-  std::map<std::string, std::size_t> owners_;       // whose algorithm has the initializer
+  std::map<std::string, std::size_t> initialized_;  // initializers with initial values and where
+  std::map<std::string, std::size_t> owners_;       // the training_info of each initializer
 };
 
 }  // namespace

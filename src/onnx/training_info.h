@@ -37,9 +37,9 @@ struct TrainingInfo {
 /// Whether the file has training information.
 bool has_training_info(const FileModel& file);
 
-/// All of them, in order; file.bytes must be there. Throws: ModelError naming the place: graphs
-/// that do not continue the model's, initialization with inputs, bindings of unknown initializers
-/// or outputs, initializers that are bound twice, or that nothing updates.
+/// Reads all TrainingInfoProtos, in order; file.bytes must be there. Throws: ModelError naming the
+/// place: graphs that do not continue the model's, initialization with inputs, bindings of unknown
+/// initializers or outputs, initializers that are bound twice, or that nothing updates.
 std::vector<TrainingInfo> read_training_info(const FileModel& file);
 
 /// The place of an initializer of algorithm `index`, for WeightOrigin::function and FileIndex.
@@ -50,7 +50,7 @@ inline constexpr std::string_view kInitializedKey = "onnxgrad.initialized";
 /// The serialized entry of ModelProto.metadata_props that notes that `initialization` has been run
 /// and its results trained; appended to the bytes of a file.
 std::string initialized_note();
-/// True if the file has that entry: what it has are no initial values.
+/// True if the file has the entry of initialized_note(): its values are no initial values.
 bool is_initialized(const FileModel& file);
 /// Whether `initialization` changes something.
 bool has_initial_values(const FileModel& file);

@@ -10,8 +10,8 @@
 
 namespace onnxgrad::onnx_io {
 
-/// Negative dimensions, which some exporters write for unknown ones, are unknown.
-/// Throws: ModelError (no message, nested deeper than 32), ShapeError (rank above 64).
+/// Parses a TypeProto. Negative dimensions, which some exporters write for unknown ones, are
+/// unknown. Throws: ModelError (no message, nested deeper than 32), ShapeError (rank above 64).
 ir::Type read_type(std::string_view bytes);
 
 void write_type(WireWriter& out, int field, const ir::Type& type);

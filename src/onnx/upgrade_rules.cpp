@@ -24,7 +24,7 @@ using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
 
-constexpr std::string_view kHalfPixelForNearest = "tf_half_pixel_for_nn";  // of Resize
+constexpr std::string_view kHalfPixelForNearest = "tf_half_pixel_for_nn";  // mode of Resize
 
 [[noreturn]] void refuse_upgrade(const Node& node, std::string what) {
   throw ModelError({.what = std::move(what),
@@ -109,7 +109,7 @@ Replacement clip_11(Node& node, GraphBuilder& g) {
   return std::nullopt;
 }
 
-// Of the experimental operator: statistics of each channel, or of all elements.
+// The experimental operator: it takes statistics of each channel, or of all elements.
 Replacement mean_variance_normalization_9(Node& node, GraphBuilder& g) {
   Value* x = node.inputs.at(0);
   if (!x->type.has_rank()) refuse_upgrade(node, "the rank of its input is not known");
@@ -412,8 +412,9 @@ Replacement space_to_depth_28(Node& node, GraphBuilder& g) {
                      g.concat({batch, depth, height, width}, 0))}};
 }
 
-// Of signed integers, with those of unsigned ones. A shift to the right copies the sign bit: of a
-// negative x it is ~(~x >> y). An amount outside of [0, bits) leaves copies of the sign bit, or 0.
+// Shifts of signed integers by shifts of unsigned ones. A shift to the right copies the sign bit:
+// of a negative x it is ~(~x >> y). An amount outside of [0, bits) leaves copies of the sign bit,
+// or 0.
 Replacement bit_shift_28(Node& node, GraphBuilder& g) {
   Value* x = node.inputs.at(0);
   const DataType dtype = x->dtype();
@@ -453,7 +454,8 @@ std::optional<std::vector<Value*>> in_float32(const Node& node, GraphBuilder& g,
            value->type.kind != ir::Type::Kind::kUnknown;
   };
   if (std::ranges::any_of(node.inputs, is_other)) return std::nullopt;
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {  // sequences and optionals hold halves
+  // Sequences and optionals hold 16-bit types.
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const Parameter* parameter = schema->output(i);
     if (parameter == nullptr || parameter->takes_others) return std::nullopt;
   }
@@ -472,7 +474,7 @@ std::optional<std::vector<Value*>> in_float32(const Node& node, GraphBuilder& g,
   }
   if (!is_any) return std::nullopt;
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    // Of a type that an attribute or another operand gives (DequantizeLinear).
+    // Refuses outputs whose type an attribute or another operand gives (DequantizeLinear).
     const Parameter* parameter = schema->output(i);
     const bool is_bound =
         parameter->constraint < 0 ||

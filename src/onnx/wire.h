@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-// protobuf's wire format, read and written without building messages: a model's tensors stay in
-// place in the file, and all positions in it are known. Field numbers are those of
-// onnx-ml.pb.h. Nothing here recurses.
+// Reader and writer of protobuf's wire format that build no messages: a model's tensors stay in
+// place in the file, and all positions in it are known. Field numbers are those of onnx-ml.pb.h. No
+// function recurses.
 
 namespace onnxgrad::onnx_io {
 
@@ -34,12 +34,12 @@ class WireReader {
 
   std::uint64_t varint() const;
   std::int64_t int64() const { return static_cast<std::int64_t>(varint()); }
-  /// Enumerations and int32: negative ones are written as ten bytes.
+  /// Value of an enumeration or int32; negative ones are written as ten bytes.
   std::int32_t int32() const {
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(varint()));
   }
   float float32() const;
-  /// Strings, bytes and messages: a view into the file.
+  /// Value of a string, bytes or message field: a view into the file.
   std::string_view bytes() const;
   /// The bytes that encode the length of a kBytes value; they come right before it.
   std::string_view length_prefix() const { return prefix_; }
@@ -48,7 +48,7 @@ class WireReader {
   /// A string that must be UTF-8: names and strings that reach messages and Python.
   std::string_view text() const;
 
-  /// Appends the elements of a repeated field here, packed or not.
+  /// Appends the elements of the current repeated field, packed or not.
   void append_to(std::vector<std::int64_t>& values) const;
   void append_to(std::vector<float>& values) const;
 
@@ -57,9 +57,9 @@ class WireReader {
   std::string_view rest_;
   int field_ = 0;
   WireType type_ = WireType::kVarint;
-  std::uint64_t number_ = 0;  // of varints and fixed fields
-  std::string_view bytes_;    // of the value
-  std::string_view prefix_;   // of length-delimited values
+  std::uint64_t number_ = 0;  // value of a varint or fixed field
+  std::string_view bytes_;    // bytes of the value
+  std::string_view prefix_;   // length prefix of a length-delimited value
 };
 
 /// Reads one varint from the front of `bytes`. Throws: ModelError.
@@ -87,12 +87,12 @@ class WireWriter {
     append_varint(value.size());
     out_.append(value);
   }
-  /// Nothing if empty.
+  /// Writes a string; nothing if it is empty.
   void text(int field, std::string_view value) {
     if (!value.empty()) bytes(field, value);
   }
-  /// A message whose fields `write(WireWriter&)` appends. Large ones should be last in `out`: their
-  /// bytes move when the length is known.
+  /// Writes a message whose fields `write(WireWriter&)` appends. Large ones should be last in
+  /// `out`: their bytes move when the length is known.
   template <class Write>
   void message(int field, const Write& write) {
     tag(field, WireType::kBytes);

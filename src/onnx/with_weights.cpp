@@ -102,7 +102,7 @@ class Patcher {
   FileEdit edit_;
   ExternalTensors* external_;
   std::set<std::size_t> moved_;  // offsets of tensors whose external data has moved
-  std::vector<Tensor> kept_;     // whose data edit_ refers to
+  std::vector<Tensor> kept_;     // tensors whose data edit_ refers to
 };
 
 void Patcher::write(const std::string& name, const Tensor& weight) {

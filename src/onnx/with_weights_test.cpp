@@ -63,7 +63,7 @@ TEST(WithWeights, EveryFloatOfEveryModelIsWrittenInPlace) {
     std::int64_t numbers = 0;
     for (const ir::Value* value : working.graph->initializers) {
       if (!is_floating(value->dtype()) || value->is_input) continue;
-      // What upgrading has added has no place in the file.
+      // Initializers that upgrading has added have no place in the file.
       const bool is_of_file = value->origin != nullptr || file.model->graph->find(value->name);
       if (!is_of_file) continue;
       weights.emplace_back(value->name, other_numbers(value->initializer));

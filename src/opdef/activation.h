@@ -16,8 +16,8 @@ enum class ActivationFunction : std::int64_t {
 inline constexpr std::string_view kActivation = "Activation";
 
 /// `ActivationGradient` of the same domain, (x, dy) -> dx: dy times the derivative, for an x that
-/// is stored as a half, from which that is computed again. Operands and result of both operators
-/// may be halves, of one type: they are computed in float32.
+/// is stored in 16 bits, from which the derivative is computed again. Operands and result of both
+/// operators may be float16 or bfloat16, of one type: they are computed in float32.
 inline constexpr std::string_view kActivationGradient = "ActivationGradient";
 
 }  // namespace onnxgrad::opdef

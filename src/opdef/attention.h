@@ -16,7 +16,7 @@
 
 namespace onnxgrad::opdef {
 
-/// How a logical tensor is part of a dense one: element (i, j, ...) is at offset + i * strides[0] +
+/// A logical tensor as part of a dense one: element (i, j, ...) is at offset + i * strides[0] +
 /// j * strides[1] + ... Strides may be 0.
 struct StridedView {
   std::int64_t offset = 0;
@@ -28,7 +28,7 @@ struct StridedView {
   static StridedView from_ints(const std::vector<std::int64_t>& ints);
 };
 
-/// What changes the scaled scores before the softmax, one after the other.
+/// Kinds of masks, applied to the scaled scores in order before the softmax.
 enum class MaskKind : std::int64_t {
   kAdd,       ///< score + mask
   kKeep,      ///< mask ? score : fill
@@ -37,18 +37,18 @@ enum class MaskKind : std::int64_t {
 
 struct AttentionMask {
   MaskKind kind = MaskKind::kAdd;
-  float fill = 0;         ///< of kKeep and kOverwrite
+  float fill = 0;         ///< for kKeep and kOverwrite
   StridedView view = {};  ///< [N..., S, T]
 };
 
-/// (q, k, v, masks...) -> (y, stats or shares):
+/// (q, k, v, masks...) -> (y, stats or probabilities):
 ///   score = scale q k', masked;  y = dropout(softmax(score)) v
-/// shares: softmax(score), [N * S, T], if `stores_shares`. Otherwise
-/// stats: [N * S, 2], of each row of scores the largest, and 1 / sum(exp(score - largest)). With
-/// `shares_type` the shares are rounded to that half before they are multiplied, and stored in it;
-/// with `rounds_gradient` only those that the gradient uses. Leading
-/// axes of a view are flattened in order: their product is N or K. The last axis of q, v and y has
-/// stride 1; of k, one of the last two axes has. The dropout draws from the node's random stream.
+/// probabilities: softmax(score), [N * S, T], if `stores_shares`. Otherwise
+/// stats: [N * S, 2], the largest score of each row, and 1 / sum(exp(score - largest)). With
+/// `shares_type` the probabilities are rounded to that type before they are multiplied, and stored
+/// in it; with `rounds_gradient` only those that the gradient uses. Leading axes of a view are
+/// flattened in order: their product is N or K. The last axis of q, v and y has stride 1; of k, one
+/// of the last two axes has. The dropout draws from the node's random stream.
 struct Attention {
   StridedView q = {};  ///< [N..., S, D]
   StridedView k = {};  ///< [K..., T, D]
@@ -68,13 +68,13 @@ struct Attention {
 };
 inline constexpr std::string_view kAttention = "Attention";
 
-/// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of Attention.
-/// dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed. Without y,
-/// which has sums of rounded shares, sum(dy y) of a row is computed from the shares.
+/// (dy, y, stats or probabilities, q, k, v, masks...) -> (dq, dk, dv, dscore): the gradient of
+/// Attention. dscore, of the masked scores, is dense, [N * S, T]. Absent results are not computed.
+/// Without y, which has sums of rounded probabilities, sum(dy y) of a row is computed from these.
 struct AttentionGradient {
   Attention forward = {};
-  StridedView dy = {};  ///< of the shape of y
-  StridedView dq = {};  ///< of the shapes of q, k and v, dense; empty if absent
+  StridedView dy = {};  ///< shape of y
+  StridedView dq = {};  ///< shapes of q, k and v, dense; empty if absent
   StridedView dk = {};
   StridedView dv = {};
 

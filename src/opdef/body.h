@@ -13,13 +13,13 @@
 #include "opdef/kernel.h"
 
 // Subgraphs that a kernel runs (Scan, Loop, If): compiled once for given shapes, then run any
-// number of times. An iteration costs a few pointer writes besides the body's own kernels: what it
-// scans is read and written in place, and a state's new value is written over the old one, or the
+// number of times. An iteration costs a few pointer writes besides the body's own kernels: scanned
+// values are read and written in place, and a state's new value is written over the old one, or the
 // two buffers change their roles.
 
 namespace onnxgrad::opdef {
 
-/// A run with fewer iterations does not look for an interrupt.
+/// Most iterations of a run that does not poll for an interrupt.
 inline constexpr std::int64_t kMostWithoutPoll = 4096;
 
 /// The location of an operand of a body: in iteration i at `at` + i * `stride` (bytes).
@@ -31,7 +31,7 @@ struct Slice {
 /// A value that each iteration replaces by a new one of the same type and shape.
 struct BodyState {
   const std::byte* initial = nullptr;
-  std::byte* last = nullptr;  ///< where its last value goes; nullptr: not wanted
+  std::byte* last = nullptr;  ///< receives its last value; nullptr: not wanted
 };
 
 /// One run of a body. Its inputs are those of the graph in order, without the states; its outputs
@@ -40,10 +40,10 @@ struct BodyRun {
   const BodyState* states = nullptr;
   const Slice* inputs = nullptr;
   const Slice* outputs = nullptr;
-  std::int64_t count = 1;  ///< of iterations, at most
+  std::int64_t count = 1;  ///< maximum number of iterations
   /// State 0 is a truth value: there are no further iterations once it is false.
   bool stops = false;
-  /// Has the number of the iteration while it runs.
+  /// Receives the number of the iteration while it runs.
   std::int64_t* counter = nullptr;
   /// The outputs have space for this many iterations; then grow(), if given, moves them and
   /// returns the new number.
@@ -67,20 +67,22 @@ class CompiledBody {
   virtual std::int64_t run(const BodyRun& run, const Launch& launch) const = 0;
 };
 
-/// Which inputs of a body are states: `num_states` from number `first_state` on. Their new values
-/// are its first outputs.
+/// The inputs of a body that are states: `num_states` from number `first_state` on. Their new
+/// values are its first outputs.
 struct BodyForm {
   std::size_t first_state = 0;
   std::size_t num_states = 0;
 };
 
-/// Gives kernels the bodies of their node. The node is in a closed form: what a body reads of
-/// enclosing graphs is an input of node and body (after their own), unless it is a constant.
+/// Compiles the bodies of a node for its kernel. The node is in a closed form: values of enclosing
+/// graphs that a body reads are inputs of node and body (after their own), unless they are
+/// constants.
 class BodyCompiler {
  public:
   virtual ~BodyCompiler() = default;
-  /// `inputs`: of the body, all of them. nullptr, with a reason, if its shapes depend on values, or
-  /// if a state's next value has another type or shape. Equal calls share one result.
+  /// Compiles a body; `inputs`: all inputs of the body. nullptr, with a reason, if its shapes
+  /// depend on values, or if a state's next value has another type or shape. Equal calls share one
+  /// result.
   virtual std::shared_ptr<const CompiledBody> compile(const ir::Graph& body,
                                                       std::span<const TensorDesc> inputs,
                                                       BodyForm form, std::string& reason) const = 0;

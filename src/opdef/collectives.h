@@ -10,12 +10,13 @@
 #include "ir/graph.h"
 #include "onnxgrad/dtype.h"
 
-// Collective operators: functions of domain `onnxgrad` whose body is the meaning for one worker,
-// and what they become in the plan of one of several workers, a start and a finish.
+// Collective operators: functions of domain `onnxgrad` whose body defines them for one worker, and
+// the pair of operators that replaces them in the plan of one of several workers, a start and a
+// finish.
 
 namespace onnxgrad::opdef {
 
-/// A collective. Of workers that share what they do, each owns some of the elements of the x.
+/// A collective. Each of several workers that share an update owns some of the elements of the x.
 ///   `AllReduce`      (when?, x...) -> of each x the sum over all workers;
 ///   `ReduceScatter`  (when?, x...) -> of each x the sum of the elements that this worker owns;
 ///   `AllGather`      (when?, w..., part...) -> each w with the parts of all owners in place of its
@@ -24,23 +25,23 @@ namespace onnxgrad::opdef {
 struct Collective {
   enum class Kind : std::uint8_t { kAllReduce, kReduceScatter, kAllGather };
   Kind kind = Kind::kAllReduce;
-  /// Its position among the collectives of a graph, which all workers start in this order.
+  /// Position among the collectives of a graph, which all workers start in this order.
   std::int64_t number = 0;
   /// The first input, bool of rank 0, decides; false: the results are the x (or parts of them), and
   /// nothing is sent. It has the same value on every worker.
   bool is_conditional = false;
-  /// Whether it takes place though nothing here reads the results: other workers do. Graphs of
+  /// Whether it takes place although only other workers read the results. Graphs of
   /// workers differ in what they update.
   bool is_for_others = false;
-  bool as_bfloat16 = false;  ///< float32 travels as bfloat16; sums are taken in float32
+  bool as_bfloat16 = false;  ///< float32 is sent as bfloat16; sums are taken in float32
   std::int64_t rank = 0;     ///< this worker
-  /// Not of AllReduce: how many elements each x has, and which of them, one after another, each
-  /// worker owns: [bounds[r], bounds[r + 1]).
+  /// Numbers of elements of each x, and bounds of the elements, one x after another, that worker r
+  /// owns: [bounds[r], bounds[r + 1]). Empty for AllReduce.
   std::vector<std::int64_t> sizes = {};
   std::vector<std::int64_t> bounds = {};
 
   std::string_view op_type() const;
-  /// What this worker owns of each x.
+  /// The elements of an x that this worker owns.
   struct Range {
     std::int64_t begin = 0;
     std::int64_t end = 0;
@@ -50,19 +51,19 @@ struct Collective {
   static Collective read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
 };
-/// By Kind.
+/// Operator types by Collective::Kind.
 inline constexpr std::string_view kCollectives[] = {"AllReduce", "ReduceScatter", "AllGather"};
 
-/// In plans, `StartExchange` (when?, x...) -> uint8 [size], a buffer of values of one type, of
-/// which the collective is begun; of AllGather (when?, part..., w... if there is a `when`).
-/// `FinishExchange` (when?, buffer) -> the results.
+/// Exchange of a collective in a plan: `StartExchange` (when?, x...) -> uint8 [size], a buffer of
+/// values of one type, of which the collective is begun; of AllGather (when?, part..., w... if
+/// there is a `when`). `FinishExchange` (when?, buffer) -> the results.
 struct Exchange {
   Collective collective = {};
-  /// Where the inputs are in the buffer and the results, in bytes; -1: nothing of it is. Increasing
+  /// Offsets of the inputs and of the results in the buffer, in bytes; -1: not in it. Increasing
   /// for the x, the parts and the results.
   std::vector<std::int64_t> sent = {};
   std::vector<std::int64_t> received = {};
-  /// Elements of the buffer that each worker owns, one after another; of AllReduce: empty.
+  /// Number of elements of the buffer that each worker owns, in order; empty for AllReduce.
   std::vector<std::int64_t> owned = {};
   DataType dtype = DataType::kFloat32;
 
@@ -72,9 +73,9 @@ struct Exchange {
 inline constexpr std::string_view kStartExchange = "StartExchange";
 inline constexpr std::string_view kFinishExchange = "FinishExchange";
 
-/// What these kernels see of the other workers. All call the same functions with the same numbers;
-/// calls of start() are in the same order. Sums have the same bits on every worker, and for
-/// every transport.
+/// The interface of these kernels to the other workers. All call the same functions with the same
+/// numbers; calls of start() are in the same order. Sums have the same bits on every worker, and
+/// for every transport.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -86,15 +87,15 @@ class Collectives {
     std::int64_t count = 0;
     DataType dtype = DataType::kFloat32;
     bool as_bfloat16 = false;
-    /// How many elements each worker owns, one after another; of AllReduce: empty.
+    /// Number of elements that each worker owns, in order; empty for AllReduce.
     std::span<const std::int64_t> owned = {};
   };
   /// Begins to replace the elements by the results. `number` is that of the collective, with the
   /// same counts and types each time. Throws: DeviceError.
   virtual void start(std::size_t number, const Elements& elements) = 0;
-  /// Throws: DeviceError (a worker is missing; names it).
+  /// Waits until the operation is done. Throws: DeviceError (names a missing worker).
   virtual void wait(std::size_t number) = 0;
-  /// Moves everything that has been started forward, without waiting. Throws: DeviceError.
+  /// Advances all started operations, without waiting. Throws: DeviceError.
   virtual void progress() = 0;
 };
 

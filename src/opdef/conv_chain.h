@@ -15,7 +15,7 @@ namespace onnxgrad::opdef {
 struct ConvChain {
   static constexpr std::size_t kLinkInputs = 3;
 
-  std::vector<std::vector<ir::Attribute>> links = {};  ///< attributes of each
+  std::vector<std::vector<ir::Attribute>> links = {};  ///< attributes of each link
 
   static ConvChain read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;

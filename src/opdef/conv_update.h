@@ -5,9 +5,9 @@
 
 namespace onnxgrad::opdef {
 
-// Updates of a weight whose gradient is that of a convolution, which is never stored as a whole.
-// dy and x are the operands of onnxgrad.ConvWeightGrad, whose attributes the nodes have; every
-// number is the one that the update of the stored gradient gives.
+// Updates of a convolution's weight whose gradient is never stored as a whole. dy and x are the
+// operands of onnxgrad.ConvWeightGrad, whose attributes the nodes have; results equal those of an
+// update by the stored gradient.
 
 /// `ConvWeightUpdate` of domain `onnxgrad.fused`, (dy, x, w, m, ...) -> (w', m', v'): WeightUpdate
 /// with that gradient; its attributes too.

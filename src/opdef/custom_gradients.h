@@ -10,7 +10,7 @@ namespace onnxgrad::opdef {
 
 class OpRegistry;
 
-/// Gradient rules that users registered. They come before those of the registry.
+/// Gradient rules that users registered; they take precedence over the registry's.
 class CustomGradients {
  public:
   virtual ~CustomGradients() = default;
@@ -18,7 +18,7 @@ class CustomGradients {
   virtual bool covers(const Node& node) const = 0;
   /// True if that rule has a gradient for input `i`; for the other inputs it is zero.
   virtual bool covers(const Node& node, std::size_t i) const = 0;
-  /// As VjpFn, for a node that it covers. Throws: GradientError.
+  /// Applies the gradient of a node that it covers, as VjpFn does. Throws: GradientError.
   virtual std::vector<Value*> apply(VjpContext& ctx, GraphBuilder& g,
                                     const OpRegistry& registry) const = 0;
 };

@@ -60,7 +60,7 @@ enum class ExprOp : std::uint8_t {
   kIsInf,
   kRelu,
   kToFloat16,   // rounded to the nearest float16, ties to even
-  kToBfloat16,  // to the nearest bfloat16
+  kToBfloat16,  // rounded to the nearest bfloat16
   kSelect,      // a != 0 ? b : c
   kFma,         // a * b + c
 };
@@ -82,7 +82,7 @@ struct ExprProgram {
   std::vector<ExprInstruction> instructions = {};
   std::vector<std::int32_t> results = {};
 
-  /// Limits on a program and on its operands, for whoever makes one.
+  /// Limits on a program and on its operands.
   static constexpr std::int64_t kMaxInstructions = 4096;
 
   std::int32_t input(std::int32_t operand);
@@ -90,20 +90,20 @@ struct ExprProgram {
   std::int32_t emit(ExprOp op, std::int32_t a, std::int32_t b = 0, std::int32_t c = 0);
   bool operator==(const ExprProgram&) const = default;
 
-  /// As attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...] and the
-  /// bits of the constants as int64. from_ints throws InternalError on anything that to_ints cannot
-  /// produce.
+  /// Converts to attributes of a fused node: ints [num_inputs, n, (op, a, b, c) * n, results...]
+  /// and the bits of the constants as int64. from_ints throws InternalError on anything that
+  /// to_ints cannot produce.
   std::vector<std::int64_t> to_ints() const;
   static ExprProgram from_ints(std::span<const std::int64_t> ints);
-  /// "r0 = in0 + in1; r1 = max(r0, 0)".
+  /// Text such as "r0 = in0 + in1; r1 = max(r0, 0)".
   std::string to_string() const;
-  /// The same, cut to 60 characters: for the labels of kernels.
+  /// to_string() cut to 60 characters, for the labels of kernels.
   std::string to_short_string() const;
 };
 
 /// Number of operands that `op` reads (0 to 3).
 int expr_arity(ExprOp op);
-/// "add", "exp", ...
+/// Name of an operation: "add", "exp", ...
 const char* expr_op_name(ExprOp op);
 
 }  // namespace onnxgrad::opdef

@@ -28,7 +28,7 @@ class FunctionBody : public ir::GraphBuilder {
   FunctionBody(std::string_view base_name, std::string_view key,
                const std::vector<ir::Attribute>& call_attributes);
 
-  /// The next formal input.
+  /// Adds the next formal input.
   ir::Value* input(std::string_view name) { return graph().add_input(name, ir::Type{}); }
 
   ir::Function finish(std::vector<ir::Value*> outputs) &&;
@@ -38,7 +38,7 @@ class FunctionBody : public ir::GraphBuilder {
   ir::Function function_;
 };
 
-/// "3x3" for {3, 3}, "m1" for {-1}, "" for {}: for lists in the key of a function.
+/// Text of a list in the key of a function: "3x3" for {3, 3}, "m1" for {-1}, "" for {}.
 std::string key_of(std::span<const std::int64_t> values);
 
 }  // namespace onnxgrad::opdef

@@ -231,7 +231,7 @@ class UpdateWriter {
   }
 
  private:
-  using Number = std::int32_t;  // of an instruction
+  using Number = std::int32_t;  // number of an instruction
 
   Number operand() { return program_.input(program_.num_inputs++); }
   Number emit(ExprOp op, Number a, Number b = 0) { return program_.emit(op, a, b); }

@@ -15,7 +15,7 @@
 
 namespace onnxgrad::opdef {
 
-/// How a reduction combines elements.
+/// Operation with which a reduction combines elements.
 enum class Fold : std::uint8_t { kSum, kMax, kMin };
 
 /// `Elementwise` of domain `onnxgrad.fused`: `program` over inputs that are broadcast to a common
@@ -29,7 +29,7 @@ struct Elementwise {
   std::vector<Fold> folds = {};
   std::vector<std::int64_t> reduce_axes = {};
   std::optional<ExprProgram> post = {};
-  /// Subnormal numbers may be treated as zero and flushed to zero.
+  /// True if subnormal numbers may be treated as zero and flushed to zero.
   bool flush_denormals = false;
 
   static Elementwise read(const ir::Node& node);
@@ -83,7 +83,7 @@ struct LinearStep {
 };
 inline constexpr std::string_view kLinearStep = "LinearStep";
 
-/// How a weight is updated; see WeightUpdate for the formulas.
+/// Update formula of a weight; see WeightUpdate for the formulas.
 enum class UpdateRule : std::uint8_t {
   kMomentum,
   kNesterov,
@@ -95,7 +95,7 @@ enum class UpdateRule : std::uint8_t {
 };
 inline constexpr int kNumUpdateRules = 7;
 
-/// "momentum", "nesterov", "adam", ...
+/// Name of a rule: "momentum", "nesterov", "adam", ...
 std::string_view update_rule_name(UpdateRule rule);
 
 /// One step of an optimizer for one weight, function `WeightUpdate` of domain `onnxgrad`:
@@ -130,16 +130,16 @@ struct WeightUpdate {
 
   static WeightUpdate read(const ir::Node& node);
   std::vector<ir::Attribute> attributes() const;
-  /// The formulas above over the function's operands, in order. Function body and plain
-  /// kernel are generated from it.
+  /// The formulas of WeightUpdate as a program over the function's operands, in order. Function
+  /// body and plain kernel are generated from it.
   ExprProgram program() const;
-  /// Letters, digits and underscores that encode all of it.
+  /// A key in letters, digits and underscores that encodes all fields.
   std::string key() const;
 };
 inline constexpr std::string_view kWeightUpdate = "WeightUpdate";
 
-/// Which fused operators the kernels of a device support. The passes make no others; `WeightUpdate`
-/// is replaced by its body if no kernel supports it.
+/// The fused operators that the kernels of a device support. The passes make no others;
+/// `WeightUpdate` is replaced by its body if no kernel supports it.
 struct FusedSupport {
   bool elementwise_groups = true;  ///< `Elementwise` of several nodes, and reductions in it
   bool gemm = true;                ///< `Gemm`
@@ -155,8 +155,9 @@ struct FusedSupport {
   bool pool_gradients = true;      ///< `MaxPoolGrad` and `AveragePoolGrad`
 };
 
-/// (dy, indices) and (dy) of domain `onnxgrad.fused`, with the attributes of the pool: the
-/// functions of these names without their last input, whose shape is that of the result.
+/// Gradients of pools of domain `onnxgrad.fused`, with operands (dy, indices) and (dy) and the
+/// attributes of the pool: the functions of these names without their last input, which has the
+/// shape of the result.
 inline constexpr std::string_view kMaxPoolGrad = "MaxPoolGrad";
 inline constexpr std::string_view kAveragePoolGrad = "AveragePoolGrad";
 

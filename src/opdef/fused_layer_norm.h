@@ -10,8 +10,8 @@ namespace onnxgrad::opdef {
 
 /// `LayerNormalization`: (X, residual, scale, B?, ratio?, training_mode?) -> (Y, S, mask?)
 ///   S = Dropout(X, ratio, training_mode) + residual,  Y = LayerNormalization(S, scale, B)
-/// Attributes: those of LayerNormalization; `drops` is 1 if there is a Dropout, which draws what
-/// the node's random stream says. Without it S = X + residual.
+/// Attributes: those of LayerNormalization; `drops` is 1 if there is a Dropout, which draws from
+/// the node's random stream. Without it S = X + residual.
 inline constexpr std::string_view kFusedLayerNorm = "LayerNormalization";
 
 /// `LayerNormalizationGrad`: (dY, S, scale, more?, mask?, factor?) ->

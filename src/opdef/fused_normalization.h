@@ -13,7 +13,7 @@
 
 namespace onnxgrad::opdef {
 
-/// Where the gradient of what follows a normalisation passes.
+/// Condition for a gradient to pass from the nodes after a normalisation.
 enum class NormMask : std::uint8_t {
   kNone,
   kPositive,  ///< after Relu: the normalised value is > 0
@@ -31,7 +31,7 @@ enum class NormMask : std::uint8_t {
 /// the gradient for the cotangent g = dY + dY2 where `mask` lets it pass, else 0.
 struct FusedNormalization {
   float epsilon = 1e-5F;
-  float momentum = 0.9F;  ///< of the running statistics
+  float momentum = 0.9F;  ///< for the running statistics
   float low = -std::numeric_limits<float>::infinity();
   float high = std::numeric_limits<float>::infinity();
   NormMask mask = NormMask::kNone;

@@ -45,7 +45,7 @@ const ir::Node* insert_of_element(const Value* value) {
   return insert;
 }
 
-// Of the elements of a sequence; they may have different shapes.
+// Element type of a sequence's tensors, whose shapes may differ.
 DataType element_dtype(const Value* sequence) {
   const auto& element = sequence->type.element;
   return element && element->is_tensor() ? element->dtype : DataType::kUndefined;

@@ -3,8 +3,8 @@
 
 #include "ir/builder.h"
 
-// Gradients as values. That of a tensor is a tensor of its shape; that of a sequence is a sequence
-// of as many elements, the gradients of its elements.
+// Gradients as values: for a tensor, a tensor of its shape; for a sequence, the sequence of the
+// gradients of its elements.
 
 namespace onnxgrad::opdef {
 

@@ -16,10 +16,10 @@
 #include "onnxgrad/tensor.h"
 #include "opdef/op_table.h"
 
-// How a plan gets its kernels. The planner asks the offers for a node, best first; an offer
-// declines with a reason or returns a PreparedKernel: a plain function and a block of plain data,
-// with everything precomputed that is known at plan time. Running a step is then a loop over
-// {function, data, pointers}.
+// The interface through which a plan gets its kernels. The planner asks the offers for a node, best
+// first; an offer declines with a reason or returns a PreparedKernel: a plain function and a block
+// of plain data, with everything precomputed that is known at plan time. Running a step is then a
+// loop over {function, data, pointers}.
 
 namespace onnxgrad::device {
 struct CpuOptions;  // device/cpu_options.h
@@ -42,37 +42,37 @@ struct KernelRequest {
   const ir::Node& node;  ///< with complete attributes
   std::vector<TensorDesc> inputs;
   std::vector<TensorDesc> outputs;  ///< absent: not read
-  /// For each input, its value if known at plan time, else nullptr.
+  /// Value of each input if known at plan time, else nullptr.
   std::vector<const Tensor*> constants;
   int threads = 1;
-  /// For nodes with subgraphs; nullptr where no body can be compiled.
+  /// Compiler of the node's subgraphs; nullptr where no body can be compiled.
   const BodyCompiler* bodies = nullptr;
   /// Whether the kernel may keep constants in a form of its own (PreparedKernel::kept_bytes).
   bool keeps_constants = false;
-  /// Where products keep theirs, for all plans that read them; nullptr: nowhere.
+  /// Holds the packed constants of products, for all plans that read them; nullptr: none are kept.
   PackedConstants* packed = nullptr;
   /// For kernels on the CPU: what they may use of it; nullptr: everything.
   const device::CpuOptions* cpu = nullptr;
 };
 
-/// What changes from step to step other than pointers: written by the loop before the step.
+/// Values that change from step to step, besides pointers; written by the loop before the step.
 struct StepCells {
   std::uint64_t seed = 0;
   std::uint64_t step = 0;  ///< counts steps: the position in the random streams
-  /// Of several workers that share a batch: the rows of this one. Draws are those of the batch.
+  /// Rows of this worker, if several share a batch. Random numbers are those of the whole batch.
   std::int64_t first_row = 0;
   std::int64_t rows = 0;
-  std::int64_t batch_rows = 0;         ///< of all workers; 0: there is one worker
+  std::int64_t batch_rows = 0;         ///< rows of all workers; 0: there is one worker
   Collectives* collectives = nullptr;  ///< with which it exchanges data; nullptr: one worker
 };
 
-/// What an iteration of a body draws with: the first one as the step does, all others differently.
+/// Cells for an iteration of a body: the first one draws as the step does, all others differently.
 inline StepCells cells_of_iteration(StepCells cells, std::int64_t iteration) {
   cells.seed += static_cast<std::uint64_t>(iteration) * 0x9E3779B97F4A7C15U;
   return cells;
 }
 
-/// What every kernel receives besides its pointers.
+/// Arguments that every kernel receives besides its pointers.
 struct Launch {
   void* stream = nullptr;  ///< for asynchronous devices
   const StepCells* cells = nullptr;
@@ -94,14 +94,14 @@ struct PreparedKernel {
   KernelFn fn = nullptr;
   std::shared_ptr<const void> data;  ///< owns what `fn` reads
   std::int64_t scratch_bytes = 0;    ///< 64-byte aligned; contents do not outlive the call
-  std::int64_t kept_bytes = 0;       ///< of constants in `data`, packed for instance
+  std::int64_t kept_bytes = 0;       ///< constants stored in `data`, packed for instance
   /// (input, output) pairs that may share an address (only if their sizes in bytes are equal).
   std::vector<std::pair<int, int>> in_place = {};
   std::string label;  ///< implementation, for plans and profiles: "blocked 15x50x100"
   double flops = 0;
-  /// Everything that it may throw for. A plan lets such a kernel run before states are overwritten,
-  /// so that a step that throws has changed nothing. A kernel of a gradient leaves out what the
-  /// forward pass, in the same step, has checked before.
+  /// All reasons for which the kernel may throw. A plan lets such a kernel run before states are
+  /// overwritten, so that a step that throws has changed nothing. A kernel of a gradient leaves out
+  /// what the forward pass, in the same step, has checked before.
   std::vector<ValueCheck> checks = {};
 };
 
@@ -122,8 +122,8 @@ struct DynamicCall {
   /// Runs one of the node's subgraphs on these formal inputs; captured values are bound already.
   std::function<std::vector<Tensor>(const ir::Graph& body, std::vector<Tensor> inputs)>
       run_subgraph;
-  /// For nodes with subgraphs, where bodies can be compiled, else nullptr: the node in its closed
-  /// form (see BodyCompiler), and the values of the inputs that it has besides those of `node`.
+  /// The node in its closed form (see BodyCompiler), and the values of the inputs that it has
+  /// besides those of `node`; nullptr unless it has subgraphs that can be compiled.
   const ir::Node* closed = nullptr;
   std::vector<Tensor> captured = {};
   const BodyCompiler* bodies = nullptr;
@@ -141,7 +141,8 @@ class KernelRegistry {
     int rank = 0;
     KernelOfferFn offer = nullptr;
   };
-  /// Best first; empty if there is none. Specialised function names resolve to their base.
+  /// Offers for an operator, best first; empty if there is none. Specialised function names resolve
+  /// to their base.
   std::span<const Entry> offers(std::string_view domain, std::string_view op_type) const;
   DynamicFn dynamic(std::string_view domain, std::string_view op_type) const;
 
@@ -154,7 +155,7 @@ class KernelRegistry {
 class Evaluator {
  public:
   virtual ~Evaluator() = default;
-  /// nullopt if no kernel takes it. Absent inputs are undefined tensors.
+  /// Computes a node; nullopt if no kernel takes it. Absent inputs are undefined tensors.
   virtual std::optional<std::vector<Tensor>> evaluate(const ir::Node& node,
                                                       std::span<const Tensor> inputs) const = 0;
 };

@@ -57,25 +57,25 @@ struct AttributeSpec {
   std::optional<ir::AttributeValue> default_value = {};
 };
 
-/// How the elements of input 0 appear in the outputs of a node, from least to most preserved.
+/// Relation of the outputs of a node to the elements of input 0, from least to most preserved.
 enum class Passage : std::uint8_t {
-  kNone,       ///< they are computed with
-  kRepeated,   ///< each may occur several times (Expand, Tile)
-  kPartial,    ///< an output has some of them (Slice, Split)
-  kPermuted,   ///< output 0 has them all, in a different order (Transpose)
-  kReshaped,   ///< the same bytes with a different shape (Reshape)
-  kConverted,  ///< each in its place, rounded or masked (Cast, Dropout)
-  kUnchanged,  ///< the same tensor (Identity)
+  kNone,       ///< computed from the elements
+  kRepeated,   ///< each element may occur several times (Expand, Tile)
+  kPartial,    ///< an output has some of the elements (Slice, Split)
+  kPermuted,   ///< all elements in a different order (Transpose)
+  kReshaped,   ///< identical bytes with a different shape (Reshape)
+  kConverted,  ///< each element in place, rounded or masked (Cast, Dropout)
+  kUnchanged,  ///< identical tensor (Identity)
 };
 
-/// What a gradient rule sees. A rule never looks beyond this.
+/// A node as its gradient rule sees it. A rule never looks beyond this.
 /// For a node with subgraphs, the values of enclosing graphs that these read also count as inputs:
 /// number num_inputs() + k is ir::captured_values(node())[k]. The rule of such a node may change
 /// it: bodies get further nodes and outputs, and add_output() adds node outputs for these.
 class VjpContext {
  public:
   virtual ~VjpContext() = default;
-  /// With complete attributes.
+  /// The node, with complete attributes.
   virtual const Node& node() const = 0;
   std::size_t num_inputs() const { return node().inputs.size(); }
   Value* input(std::size_t i) const { return node().input(i); }
@@ -86,17 +86,17 @@ class VjpContext {
   virtual bool needs(std::size_t i) const = 0;
   /// Output i of the primal, added to the node if it was absent (the indices of MaxPool).
   virtual Value* require_output(std::size_t i) = 0;
-  /// For rules of nodes with subgraphs: appends the vector-Jacobian product of `outputs`, values of
-  /// `body`, to g.graph(); see autodiff::add_vjp. The new nodes read values of `body` as if they
-  /// were part of it; carry() replaces these.
+  /// Appends, for the rule of a node with subgraphs, the vector-Jacobian product of `outputs`,
+  /// values of `body`, to g.graph(); see autodiff::add_vjp. The new nodes read values of `body` as
+  /// if they were part of it; carry() replaces these.
   virtual std::vector<Value*> differentiate(GraphBuilder& g, ir::Graph& body,
                                             std::span<Value* const> outputs,
                                             std::span<Value* const> seeds,
                                             std::span<Value* const> wrt) = 0;
-  /// Replaces the values of `body` that g.graph() reads: by what save() returns for them, else by
-  /// recomputing them from saved values, constants and captured values; random draws are
-  /// repeated identically. save() is called only for values that cost more to recompute than to
-  /// keep; nullptr: not saved.
+  /// Replaces the values of `body` that g.graph() reads by the results of save(), else by
+  /// recomputing them from saved values, constants and captured values; random draws are repeated
+  /// identically. save() is called only for values that cost more to recompute than to keep;
+  /// nullptr: not saved.
   virtual void carry(GraphBuilder& g, ir::Graph& body,
                      const std::function<Value*(Value*)>& save) = 0;
   /// Adds an output of this type to the node; its bodies already have theirs.
@@ -143,7 +143,7 @@ using SwitchOnFn = std::vector<ir::StateBinding> (*)(Node& node, GraphBuilder& g
 struct OpDef {
   std::string_view domain = "";
   std::string_view op_type = {};
-  int since_version = 1;  ///< of the schema that this record was written for
+  int since_version = 1;  ///< version of the schema that this record was written for
   /// Inputs that the rule covers; -1 as the last entry: this and all later (variadic) inputs,
   /// like the one before. A gradient with respect to any other floating-point input is refused.
   std::vector<int> differentiable_inputs = {};
@@ -152,9 +152,9 @@ struct OpDef {
   LowerFn lower = nullptr;
   SplitFn split = nullptr;
   FunctionBodyFn function_body = nullptr;
-  /// Element-wise (with broadcasting): the one kernel for all of them runs this expression.
+  /// Expression of an element-wise operator (with broadcasting), which a generic kernel runs.
   ExpressionFn expression = nullptr;
-  /// Inputs broadcast: the engine sums gradients back to the shapes of the inputs.
+  /// True if inputs broadcast: the engine sums gradients back to the shapes of the inputs.
   bool broadcasts = false;
   FoldTypesFn fold_types = nullptr;
   TakenBodyFn taken_body = nullptr;
@@ -164,21 +164,21 @@ struct OpDef {
   /// Inputs whose values determine the shape of an output (the shape of Reshape, the depth of
   /// OneHot). Those in planned_inputs need not be repeated.
   std::vector<int> shape_inputs = {};
-  /// What graph searches follow, and plans: see is_view().
+  /// Passage of input 0 that graph searches and plans follow: see is_view().
   Passage passage = Passage::kNone;
-  /// Nodes whose types or attributes imply that input 0 is returned unchanged are dropped.
+  /// True for a node whose types or attributes imply that it returns input 0: it is dropped.
   bool (*is_identity)(const Node& node) = nullptr;
-  /// Not folded, not merged with an equal node; its draws come from the plan's random streams.
+  /// Draws from the plan's random streams; the node is not folded and not merged with an equal one.
   bool is_random = false;
-  /// The gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
+  /// True if the gradient is zero wherever it exists (Floor, Greater, ...): cotangents stop here.
   bool zero_gradient = false;
   /// Inputs that are parameters of a layer, trained by default (MatMul: 0, 1; Conv: 1, 2). An Add
   /// whose other operand is such a node's output marks its constant too.
   std::vector<int> weight_inputs = {};
-  /// For operators that behave differently in training and inference.
+  /// Switches an operator to training mode, if it behaves differently there.
   SwitchOnFn switch_on_training = nullptr;
 
-  /// Output 0 has the bytes of input 0, possibly with a different shape.
+  /// True if output 0 has the bytes of input 0, possibly with a different shape.
   bool is_view() const { return passage == Passage::kUnchanged || passage == Passage::kReshaped; }
 };
 

@@ -9,13 +9,13 @@
 
 namespace onnxgrad::opdef {
 
-/// What an operator is registered under: its domain ("" for ai.onnx) and base_name().
+/// The name that an operator is registered under: its domain ("" for ai.onnx) and base_name().
 struct OpName {
   std::string domain;
   std::string op_type;
 };
 
-/// The same, to search for without an allocation: graphs ask for every node, again and again.
+/// A view of an OpName, to search without an allocation: graphs look up every node repeatedly.
 struct OpNameView {
   std::string_view domain;
   std::string_view op_type;
@@ -41,7 +41,7 @@ struct OpNameEqual {
   }
 };
 
-/// What is known of operators, by name.
+/// A table of information on operators, by name.
 template <class T>
 using OpTable = std::unordered_map<OpName, T, OpNameHash, OpNameEqual>;
 

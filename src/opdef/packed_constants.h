@@ -18,15 +18,15 @@ namespace onnxgrad::opdef {
 /// long as a kernel holds it. Not thread-safe.
 class PackedConstants {
  public:
-  /// No more is packed than `most_bytes`.
+  /// Packs at most `most_bytes`.
   explicit PackedConstants(std::int64_t most_bytes = std::numeric_limits<std::int64_t>::max())
       : most_bytes_(most_bytes) {}
 
-  /// `constant` as `pack` writes it, which takes `size_bytes`. The name `form` says how: the same
-  /// for the same result. nullptr if that would be too much.
+  /// `constant` in the form `form`, as `pack` writes it in `size_bytes`; equal names mean equal
+  /// forms. nullptr if it exceeds the limit.
   std::shared_ptr<const Tensor> get(const Tensor& constant, std::string_view form,
                                     std::int64_t size_bytes, const std::function<Tensor()>& pack);
-  /// Of all forms that are in use.
+  /// Size of all forms that are in use.
   std::int64_t size_bytes() const;
 
  private:

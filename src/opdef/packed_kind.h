@@ -5,11 +5,11 @@
 
 namespace onnxgrad::opdef {
 
-/// What an operand of a kernel of sequences was before it became a tensor of bytes, if it did;
+/// The type of an operand of a sequence kernel before it became a tensor of bytes, if it did;
 /// attribute "kinds" of such a node (runtime/packed_graph.h).
 enum class PackedKind : std::uint8_t {
   kAbsent,
-  kTensor,  ///< it is one still
+  kTensor,  ///< not packed
   kSequence,
   kOptionalTensor,
   kOptionalSequence,

@@ -49,7 +49,7 @@ void set_row_axis(ir::Node& node, std::int64_t axis) {
 std::int64_t row_axis(const ir::Node& node) {
   const auto note = find_note(node.metadata, kRowAxis);
   if (note == node.metadata.end()) return -1;
-  std::int64_t axis = -1;  // as in a file without it, if somebody has changed the note
+  std::int64_t axis = -1;  // the default, if somebody has changed the note
   const char* const end = note->second.data() + note->second.size();
   const auto [last, error] = std::from_chars(note->second.data(), end, axis);
   return error == std::errc() && last == end ? axis : -1;

@@ -20,9 +20,9 @@ void set_random_stream(ir::Node& node, std::string stream);
 /// is written to files; other runtimes draw different numbers there.
 void draw_like(const ir::Node& node, ir::Node& copy);
 
-/// Which axis of what `node` draws has the rows of a batch; -1: none. Of several workers, each
-/// draws what one worker would draw for its rows. An axis that other axes were merged into has the
-/// rows first. Stored in the metadata; draw_like() copies it.
+/// Sets the axis of the output of `node` that has the rows of a batch; -1: none. Each of several
+/// workers then draws what one worker would draw for its rows. An axis that other axes were merged
+/// into has the rows first. Stored in the metadata; draw_like() copies it.
 void set_row_axis(ir::Node& node, std::int64_t axis);
 std::int64_t row_axis(const ir::Node& node);
 

@@ -13,15 +13,16 @@ namespace onnxgrad::opdef {
 /// The name that an operator is registered under: "ConvWeightGrad" for the specialised function
 /// "ConvWeightGrad__2d_g1" of domain `onnxgrad`, otherwise `op_type` itself.
 std::string_view base_name(std::string_view domain, std::string_view op_type);
-/// What an operator of a node is looked up under: "ai.onnx" is "".
+/// The name that a node's operator is looked up under: "ai.onnx" becomes "".
 OpNameView registered_name(std::string_view domain, std::string_view op_type);
 
 /// Every operator that onnxgrad knows. Filled once by ops::register_builtin_ops, then only read.
 class OpRegistry : public ir::FunctionProvider {
  public:
-  /// Throws: InternalError if the operator is already registered.
+  /// Adds an operator. Throws: InternalError if it is already registered.
   void add(OpDef def);
-  /// nullptr if unknown. Specialised function names ("ConvWeightGrad__...") resolve to their base.
+  /// The record of an operator; nullptr if unknown. Specialised function names
+  /// ("ConvWeightGrad__...") resolve to their base.
   const OpDef* find(std::string_view domain, std::string_view op_type) const;
   const OpDef* find(const ir::Node& node) const { return find(node.domain, node.op_type); }
   /// A copy of `node`, in no graph's list, with complete attributes; see complete_attributes().
@@ -45,8 +46,8 @@ class OpRegistry : public ir::FunctionProvider {
 /// Throws: ModelError naming node, attribute, expected and given.
 void check_attributes(const ir::Node& node, const OpDef& def);
 
-/// Adds the attributes that `node` omits and that have a default, as rules, passes and
-/// kernels expect. Files keep what they had: this is for plans and copies.
+/// Adds the attributes that `node` omits and that have a default, as rules, passes and kernels
+/// expect. For plans and copies: files keep the attributes that they had.
 void complete_attributes(ir::Node& node, const OpDef& def);
 
 }  // namespace onnxgrad::opdef

@@ -5,9 +5,9 @@
 
 namespace onnxgrad::opdef {
 
-// Updates of a weight whose gradient is that of a lookup of rows: zero, but for sums of rows that
-// are named by indices. The gradient is never stored; every number is the one that the update of
-// the dense gradient gives.
+// Updates of a weight whose gradient is that of a lookup of rows: zero, except for sums in the
+// indexed rows. The gradient is never stored; results equal those of an update by the dense
+// gradient.
 //
 // indices: int64 [..., 1]; rows: [..., columns of w]; gradient[indices[t], :] += rows[t, :], in the
 // order of t.
@@ -17,7 +17,7 @@ namespace onnxgrad::opdef {
 inline constexpr std::string_view kScatterWeightUpdate = "ScatterWeightUpdate";
 
 /// `ScatterDescent` of domain `onnxgrad.fused`, (indices, rows, w, rate) -> w' = w - rate *
-/// gradient; rate has one element. Rows without an index are not touched.
+/// gradient; rate has one element. Rows without an index are unchanged.
 inline constexpr std::string_view kScatterDescent = "ScatterDescent";
 
 }  // namespace onnxgrad::opdef

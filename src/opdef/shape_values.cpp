@@ -17,7 +17,7 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-constexpr int kMaxDepth = 32;  // of calls
+constexpr int kMaxDepth = 32;  // nesting of calls
 
 bool has_static_outputs(const Node& node) {
   return std::ranges::all_of(node.outputs, [](const Value* output) {
@@ -114,7 +114,7 @@ class ShapeValues {
     return values;
   }
 
-  // What this node itself reads and a plan needs the values of.
+  // Values that this node itself reads and that a plan needs to know.
   std::vector<const Value*> direct_values(const Node& node, int depth) {
     std::vector<const Value*> values = planned_values(node, depth);
     const OpDef* def = ops_.find(node);

@@ -8,9 +8,9 @@
 
 namespace onnxgrad::opdef {
 
-/// How often a node in the form of ONNX's Loop (inputs: trip count, condition, states; a "body")
-/// runs its body, if nothing that a run computes can change that: the trip count is a constant,
-/// and the condition is true from beginning to end.
+/// Number of times that a node in the form of ONNX's Loop (inputs: trip count, condition, states; a
+/// "body") runs its body, if nothing that a run computes can change that: the trip count is a
+/// constant, and the condition is true from beginning to end.
 std::optional<std::int64_t> fixed_trip_count(const ir::Node& node);
 
 }  // namespace onnxgrad::opdef

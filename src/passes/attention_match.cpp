@@ -431,7 +431,7 @@ class Finder {
   const ir::Uses& uses_;
   AttentionMatch& match_;
   Value* used_ = nullptr;           // p after the dropout
-  Value* rounded_ = nullptr;        // p rounded to a half
+  Value* rounded_ = nullptr;        // p rounded to 16 bits
   std::vector<Value*> candidates_;  // gradients of masked scores
 };
 

@@ -23,8 +23,8 @@ namespace {
 
 using opdef::ConvChain;
 
-// Of a result of all images, which one kernel after the other would write to and read from memory;
-// of one image, which is to stay in the cache.
+// Minimum size of an intermediate result of all images: smaller ones stay in the cache anyway.
+// Maximum for one image, which is to stay in the cache.
 constexpr std::int64_t kLeastBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMostImageBytes = std::int64_t{2} << 20;
 constexpr std::size_t kMostAxes = 3;
@@ -52,7 +52,8 @@ class Chains {
     std::vector<ir::Node*> nodes;
     bool changed = false;
     for (ir::Node* node : before) {
-      const auto found = chain_of_.find(node);  // of those that end a chain
+      // Only the last node of a chain is found with all of it.
+      const auto found = chain_of_.find(node);
       if (found != chain_of_.end() && found->second.size() > 1) {
         nodes.push_back(emit(found->second));
         changed = true;

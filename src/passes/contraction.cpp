@@ -63,7 +63,7 @@ bool Contraction::merge(const ir::Node* a, const ir::Node* b) {
   const auto behind_first = [&](std::uint32_t place) { return place > place_[first]; };
   if (!search(last, first, producers_, behind_first, before_)) return false;
   if (!before_.empty()) {
-    // Of the units in between, these go before the merged one, those that need `first` after it.
+    // Order of the units in between: those of before_, the merged one, those that need `first`.
     std::uint32_t limit = 0;
     for (const Unit unit : before_) limit = std::max(limit, place_[unit]);
     const auto in_between = [&](std::uint32_t place) { return place < limit; };

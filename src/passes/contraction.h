@@ -9,8 +9,8 @@
 
 namespace onnxgrad::passes {
 
-/// The nodes of a graph in units, each of which is to become one node; initially every node is a
-/// separate unit. The graph of units stays acyclic.
+/// A partition of the nodes of a graph into units, each of which is to become one node; initially
+/// every node is a separate unit. The graph of units stays acyclic.
 ///
 /// Every unit has a position, after those of the units that it reads. A merge examines and
 /// moves only what is between the two positions (after Pearce and Kelly, "A dynamic topological
@@ -29,7 +29,7 @@ class Contraction {
 
  private:
   using Unit = std::uint32_t;
-  using Nodes = std::vector<std::uint32_t>;  // by their positions in the graph
+  using Nodes = std::vector<std::uint32_t>;  // positions of nodes in the graph
 
   /// Collects the units reachable from `start` through `neighbours` that `is_between` admits.
   /// False if one of them leads to `forbidden`, or after too many steps.
@@ -39,14 +39,14 @@ class Contraction {
   void unite(Unit to, Unit from);
 
   ir::PointerMap<ir::Node, std::uint32_t> position_;
-  std::vector<Nodes> producers_;  // of each node
+  std::vector<Nodes> producers_;  // producers of each node
   std::vector<Nodes> readers_;
-  std::vector<Unit> unit_of_;   // by node
-  std::vector<Nodes> members_;  // by unit
+  std::vector<Unit> unit_of_;   // unit of each node
+  std::vector<Nodes> members_;  // nodes of each unit
   std::vector<std::uint32_t> place_;
-  std::vector<std::uint32_t> seen_;  // by unit: the last search that found it
+  std::vector<std::uint32_t> seen_;  // last search that found each unit
   std::uint32_t search_ = 0;
-  std::vector<Unit> before_;  // of one merge: what the later unit needs, what needs the earlier one
+  std::vector<Unit> before_;  // during a merge: units that the later one needs
   std::vector<Unit> behind_;
 };
 

@@ -71,8 +71,9 @@ class Grouper {
     return def != nullptr && def->expression != nullptr;
   }
 
-  // A half in float32, for one element-wise node over the same space: it is read where that is
-  // computed. So what makes a half ends there, in the epilogue of a product, say.
+  // True for a Cast of a 16-bit value to float32 for one element-wise node over the same space: the
+  // value is read where that node is computed, and its producer, a product with an epilogue, say,
+  // ends with it.
   bool is_read_of_half(const ir::Node& node) const {
     const ir::Value* output = node.outputs[0];
     const ir::Node* reader = uses_.only_reader(output);
@@ -81,7 +82,8 @@ class Grouper {
            same_shape(*reader->outputs[0], *output);
   }
 
-  // A half in float32 for a kernel that runs much later than what makes the half.
+  // True for a Cast of a 16-bit value to float32 for a kernel that runs much later than its
+  // producer.
   bool is_far_copy(const ir::Node& node) const {
     constexpr std::size_t kFar = 24;  // nodes
     if (node.op_type != "Cast" || !ir::holds_half(node.input(0)) ||
@@ -106,7 +108,7 @@ class Grouper {
       if (source != nullptr) return false;
       source = input;
     }
-    // Stored anyway: as a half, or a node that is not element-wise reads it.
+    // Stored anyway: in 16 bits, or for a node that is not element-wise.
     if (source != nullptr && source->producer != nullptr && is_read_of_half(*source->producer) &&
         same_shape(*source, *output)) {
       return true;
@@ -287,7 +289,7 @@ class Grouper {
            node.outputs[0]->dtype() == DataType::kBool;
   }
 
-  // The other groups that feed `node`, a main member of g, join g.
+  // Merges the groups that feed `node`, a main member of g, into g.
   void merge_other_producers(std::size_t g, const ir::Node& node) {
     for (const ir::Value* input : node.inputs) {
       const Membership* home = input == nullptr ? nullptr : find(input->producer);

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::passes {
 
-/// What a node does in its group.
+/// The role of a node in its group.
 enum class Role : std::uint8_t {
   kMain,    ///< element-wise over the group's space
   kReduce,  ///< reduction of a main value
@@ -20,20 +20,20 @@ enum class Role : std::uint8_t {
 /// Nodes that become one onnxgrad.fused.Elementwise.
 struct ElementwiseGroup {
   DataType compute = DataType::kUndefined;  ///< float32, float64, int64 or uint64
-  Dims space = {};                          ///< of the main members
+  Dims space = {};                          ///< shape of the main members
   std::vector<std::int64_t> reduce_axes =
       {};  ///< axes of `space` longer than 1; empty: no reduction
   std::vector<ir::Node*> main = {};
   std::vector<ir::Node*> reductions = {};
   std::vector<ir::Node*> post = {};
 
-  std::size_t num_instructions = 0;  ///< at most, of the programs that they become
+  std::size_t num_instructions = 0;  ///< upper bound, of their programs
 
   std::size_t size() const { return main.size() + reductions.size() + post.size(); }
   std::vector<ir::Node*>& members(Role role) {
     return role == Role::kMain ? main : role == Role::kReduce ? reductions : post;
   }
-  /// For a non-empty group.
+  /// Any member of a non-empty group.
   const ir::Node* any_member() const { return main.empty() ? reductions.front() : main.front(); }
   /// Calls visit(node, role) for all members.
   template <class Visit>

@@ -10,7 +10,7 @@
 namespace onnxgrad::passes {
 namespace {
 
-// What BatchNormalization does to each channel in inference mode: y = factor * x + shift.
+// BatchNormalization in inference mode, per channel: y = factor * x + shift.
 struct ChannelScale {
   std::vector<double> factor;
   std::vector<double> shift;

@@ -12,7 +12,7 @@ namespace {
 // A folded value uses memory for the life of the plan; a larger one is cheaper to recompute.
 constexpr std::int64_t kMaxFoldedBytes = std::int64_t{1} << 16;
 
-// Also for a value whose size is known only by computing it.
+// True also for a value whose size is known only by computing it.
 bool can_be_small(const ir::Value* value) {
   const auto dims = value->type.static_dims();
   return !dims || dims->size_bytes(value->dtype()) <= kMaxFoldedBytes;

@@ -177,7 +177,7 @@ Functions functions_of(const ir::Uses& uses, Value* u) {
   return functions;
 }
 
-/// What is linear in `dy`, by its samples for dy = 1.
+/// Values that are linear in `dy`, with their samples for dy = 1.
 Functions linear_in(const ir::Uses& uses, Value* dy, const Functions& functions) {
   Functions linear(uses, dy, at_points([](std::size_t) { return 1.0; }));
   linear.close([&](const Node& node) -> std::optional<Samples> {
@@ -279,8 +279,8 @@ bool is_stored_as_half(const Value& u) {
          u.dtype() == DataType::kFloat32 && ir::holds_half(u.producer->inputs[0]);
 }
 
-// What the forward pass reads too: not what was stored of it for the gradient, which computes y
-// again where it needs that.
+// True if the forward pass reads the value too. False for the 16-bit copy that is stored for the
+// gradient, which computes y again where it needs it.
 bool is_read_forward(const Value& half, const ir::Uses& uses) {
   const Node* rounding = half.producer;
   return rounding == nullptr || !ir::is_op(*rounding, {"Cast"}) ||
@@ -310,7 +310,7 @@ std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Us
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       ActivationMatch match{.function = static_cast<ActivationFunction>(i), .u = u};
       match.y = functions.find_value(shapes[i].value, u->dtype());
-      // Of a half that only the gradient reads, there need be no function.
+      // The function may be absent if a 16-bit value is read by the gradient alone.
       if (match.y == nullptr && !is_stored_as_half(*u)) continue;
       find_gradient(uses, functions, shapes[i].slope, match);
       if (match.y != nullptr || match.du != nullptr) return match;
@@ -319,7 +319,7 @@ std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Us
   return std::nullopt;
 }
 
-// What is left of a value that is stored as the half that `widening` reads.
+// `value` rounded to the 16-bit type that `widening` reads, and widened again.
 Value* rounded(ir::Graph& graph, Value* value, const Node& widening) {
   const auto cast = [&](Value* from, DataType dtype) {
     Node* node = graph.add_node("Cast", {from}, 1, widening.attributes, "", value->name);
@@ -374,7 +374,8 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       replaced[old_y] = node;
     }
     if (old_du == nullptr) continue;
-    // The slope of a half is stored as one too, instead of u, or else computed again from u.
+    // The slope of a 16-bit u is stored in 16 bits too, instead of u, or else computed again from
+    // u.
     const bool is_half = is_stored_as_half(*match.u);
     if (is_half && (node == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses))) {
       Node* gradient = take(graph, opdef::kActivationGradient, {match.u, match.dy}, match.du,

@@ -26,10 +26,10 @@ using ir::Node;
 using ir::Value;
 using opdef::StridedView;
 
-// What is as good as minus infinity: a score that gets it adds nothing to any sum.
+// A substitute for minus infinity: a score with this value adds nothing to any sum.
 constexpr double kNever = -1e30;
 
-// Up to this many shares per head are stored for the gradient; more are computed again.
+// Up to this many probabilities per head are stored for the gradient; more are computed again.
 constexpr std::int64_t kStoredShares = std::int64_t{1} << 16;
 
 struct ReadOperand {
@@ -153,7 +153,7 @@ class Fusion {
   bool has_gradient() const { return match_.has_gradient; }
 
  private:
-  // What the gradient reads for an operand of the forward pass, `by` being a view of it.
+  // The value that the gradient reads for an operand of the forward pass; `by` is a view of it.
   static Value* as_read(Value* operand, Value* by) {
     if (by == nullptr) return operand;
     for (const ValueView& found : views_of(by)) {
@@ -332,7 +332,7 @@ class Fusion {
     return true;
   }
 
-  /// Where a result is written: past the Transposes that alone read it.
+  /// The place that a result is written to: past the Transposes that alone read it.
   std::optional<WrittenResult> place(Value* value, const std::vector<std::int64_t>& dims,
                                      bool is_transposed) const {
     std::optional<WrittenResult> best;
@@ -401,7 +401,7 @@ bool fuse_attention(ir::Graph& graph, const PassContext& /*context*/) {
     replaced.insert(gone.begin(), gone.end());
     made[match.product].push_back(fusion.make_forward());
     if (!fusion.has_gradient()) continue;
-    // What it reads comes before the first node that reads dy.
+    // The gradient goes before the first node that reads dy: all its operands exist there.
     const auto reads_dy = [&](const Node* node) { return node == match.dp || node == match.dv; };
     const Node* first = *std::ranges::find_if(graph.nodes, reads_dy);
     for (Node* node : fusion.make_gradient()) made[first].push_back(node);

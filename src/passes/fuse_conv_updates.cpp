@@ -23,8 +23,8 @@ using ir::Node;
 
 bool is_weight_gradient(const Node& node) { return is_function(&node, "ConvWeightGrad"); }
 
-// Where a guard chooses between results and what was before, all results would be stored until the
-// condition is known; without one they replace it.
+// True if all results are outputs. If a guard chose between results and old values, all results
+// would be stored until the condition is known; without one they replace the old values.
 bool are_outputs(const std::vector<ir::Value*>& results, const ir::Graph& graph) {
   return std::ranges::all_of(results, [&](const ir::Value* result) {
     return std::ranges::find(graph.outputs, result) != graph.outputs.end();

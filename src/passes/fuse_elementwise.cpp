@@ -87,7 +87,7 @@ class ProgramBuilder {
   std::vector<ir::Value*>& operands() { return operands_; }
 
  private:
-  static constexpr int kMaxDepth = 4;  // of instructions that only choose or change signs
+  static constexpr int kMaxDepth = 4;  // depth of instructions that only choose or change signs
 
   static opdef::ExprOp rounding(DataType half) {
     return half == DataType::kFloat16 ? opdef::ExprOp::kToFloat16 : opdef::ExprOp::kToBfloat16;
@@ -214,7 +214,7 @@ class Emitter {
     return inside;
   }
 
-  // Of interest for halves only.
+  // True for a 16-bit value that a member of the group reads.
   static bool is_read_inside(const ir::Node& node, const ElementwiseGroup& group) {
     return is_half(node.outputs[0]->dtype()) && count_inside(node.outputs[0], group) > 0;
   }
@@ -256,7 +256,7 @@ bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge) 
   std::vector<ElementwiseGroup> groups = group_elementwise(graph, context.ops, merge);
   if (groups.empty()) return false;
   Emitter emitter(graph, context);
-  std::unordered_map<const ir::Node*, ir::Node*> last_of;  // where the fused node goes
+  std::unordered_map<const ir::Node*, ir::Node*> last_of;  // node after which each fused node goes
   std::unordered_set<const ir::Node*> members;
   for (const ElementwiseGroup& group : groups) {
     ir::Node* fused = emitter.emit(group);

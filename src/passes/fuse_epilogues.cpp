@@ -35,7 +35,7 @@ std::size_t find_product(const ir::Node& node, const ir::Uses& uses) {
   return node.inputs.size();
 }
 
-// The same program with operand `first` as operand 0.
+// `program` with operand `first` as operand 0.
 ExprProgram with_first_operand(ExprProgram program, std::int32_t first) {
   for (opdef::ExprInstruction& instruction : program.instructions) {
     if (instruction.op != ExprOp::kInput) continue;
@@ -76,7 +76,7 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   if (at == node.inputs.size()) return false;
   ir::Value* product = node.inputs[at];
   ir::Value* result = node.outputs[0];
-  // A product of halves may be float32 here, and its result a half.
+  // A product of 16-bit operands may be float32 here, and its result have 16 bits.
   const bool is_narrowed = is_half(result->dtype()) && product->dtype() == DataType::kFloat32;
   const bool same_type = (result->dtype() == product->dtype() || is_narrowed) &&
                          elementwise.compute == product->dtype();

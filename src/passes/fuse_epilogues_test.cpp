@@ -18,8 +18,8 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// What is stored, and its sums over `axes`: the gradient of an activation, and of the bias before
-// it, if these are all but the last. A node for each product or group of element-wise work.
+// Nodes of the plan of an activation's gradient and its sums over `axes`, which are the gradient of
+// a bias if these are all axes but the last: one for each product or group of element-wise work.
 std::vector<const Node*> plan(testing_support::Workbench& bench, const Dims& leading,
                               std::vector<std::int64_t> axes) {
   ir::Graph& graph = bench.graph();

@@ -12,8 +12,8 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// What LayerNormalization and its gradient take in; ops/nn/fused_layer_norm_test.cpp compares
-// values.
+// Nodes that are fused into LayerNormalization and its gradient; ops/nn/fused_layer_norm_test.cpp
+// compares values.
 
 namespace onnxgrad::passes {
 namespace {

@@ -115,7 +115,7 @@ class LinearStepMatch {
   ir::Value* slope_ = nullptr;  ///< the gradient of the scores, an operand of update_
   std::int64_t rows_ = 0;
   std::unordered_map<const ir::Value*, Polynomial> values_;
-  std::vector<ir::Node*> nodes_;  ///< that the step replaces
+  std::vector<ir::Node*> nodes_;  ///< nodes that the step replaces
   BiasUpdate bias_update_;
   ir::Value* loss_ = nullptr;
   ir::Value* bias_ = nullptr;
@@ -150,7 +150,7 @@ bool LinearStepMatch::find_scores() {
     const std::size_t x_at = update_->inputs[1] == x ? 1 : 2;
     if (update_->inputs[x_at] != x) continue;
     slope_ = update_->inputs[3 - x_at];
-    // Of the operand that is X, rows are summed over; the other one is a vector either way.
+    // The product must sum over the rows of X; the other operand is a vector either way.
     const bool sums_rows = x_at == 1 ? op.transpose_a : !op.transpose_b;
     if ((!sums_rows && features > 1 && rows_ > 1) || num_elements(slope_) != rows_) continue;
     scores_ = node;
@@ -370,7 +370,7 @@ bool LinearStepMatch::choose_leaves() {
                                  ? leaf.value == bias_update_.bias
                                  : bias_ == nullptr && num_elements(leaf.value) == 1;
     const bool may_be_target = target_ == nullptr && num_elements(leaf.value) == rows_;
-    // Of a row by itself, both are one number: the trained one is the bias.
+    // With one row, target and bias both have one element: the trained one is the bias.
     if (may_be_target && (bias_update_.node == nullptr || !may_be_bias)) {
       target_ = leaf.value;
       step_.target = leaf.coefficient;

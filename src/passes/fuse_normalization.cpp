@@ -53,10 +53,10 @@ std::optional<float> scalar_of(const Value* value) {
 
 bool is_zero(const Value* value) { return scalar_of(value) == 0.0F; }
 
-// What a BatchNormalization becomes.
+// A BatchNormalization to be fused with the nodes after it.
 struct Forward {
   Node* norm = nullptr;
-  std::vector<Node*> after = {};  // that it takes in, in order
+  std::vector<Node*> after = {};  // nodes fused into it, in order
   Value* residual = nullptr;
   bool has_relu = false;
   bool has_clip = false;
@@ -66,15 +66,15 @@ struct Forward {
   Value* result() const { return last()->outputs[0]; }
 };
 
-// What a BatchNormalizationGrad becomes.
+// A BatchNormalizationGrad to be fused with the nodes before it.
 struct Backward {
   Node* grad = nullptr;
-  std::vector<Node*> before = {};  // that it takes in, from the gradient back
+  std::vector<Node*> before = {};  // nodes fused into it, from the gradient back
   Value* dy = nullptr;
   Value* more = nullptr;
   Value* result = nullptr;  // for NormMask::kResult
   NormMask mask = NormMask::kNone;
-  bool is_late = false;  // where the gradient is, not where the first node is
+  bool is_late = false;  // goes where the gradient is, not where the first node is
 
   Node* place() const { return before.empty() || is_late ? grad : before.front(); }
 };
@@ -88,12 +88,12 @@ struct ClipMask {
   std::optional<float> high = {};
 };
 
-// A Cast to float32 of a half.
+// True for a Cast of a 16-bit value to float32.
 bool is_widened(const Value* value) {
   return is_op(value->producer, "Cast") && ir::holds_half(value->producer->inputs[0]);
 }
 
-// The number that is rounded to a half and widened again, or the value itself.
+// The float32 value that is rounded to 16 bits and widened again, or the value itself.
 const Value* before_rounding(const Value* value) {
   if (!is_widened(value)) return value;
   const Value* half = value->producer->inputs[0];

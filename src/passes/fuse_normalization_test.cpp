@@ -11,7 +11,7 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// What becomes of BatchNormalization with its surroundings. Values and gradients of whole models
+// BatchNormalization with the nodes around it, after the pass. Values and gradients of whole models
 // with and without fusion are compared in tests/python/test_fused_normalization.py.
 
 namespace onnxgrad::passes {

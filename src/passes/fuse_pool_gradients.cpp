@@ -15,7 +15,7 @@
 // The gradient of MaxPool has the number of a window at the place of its maximum, and zeros
 // elsewhere. What follows from that:
 //   - after a Relu, x > 0 ? MaxPoolGrad(dy) : 0 = MaxPoolGrad(y > 0 ? dy : 0), with y the maxima:
-//     at the place of a maximum, x is y. Windows share nothing but places, so overlaps do not
+//     at the place of a maximum, x is y. Windows overlap only in positions, so overlaps do not
 //     matter. A quarter of the numbers for windows of 2 x 2, and x is not kept for it.
 //   - the sum of MaxPoolGrad(dy) over the spatial axes, as a bias before the pool needs it, is that
 //     of dy.

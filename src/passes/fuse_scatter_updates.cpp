@@ -16,7 +16,7 @@
 // ScatterND(zeros, indices, rows) with reduction "add" along the first axis, as Gather's rule
 // writes it, and has no other reader. The rows join the update as
 // onnxgrad.fused.ScatterWeightUpdate or ScatterDescent: no dense gradient is stored, and plain
-// descent touches only the rows of a step.
+// descent reads and writes only the rows of a step.
 
 namespace onnxgrad::passes {
 namespace {

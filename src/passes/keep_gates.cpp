@@ -32,11 +32,11 @@ struct CellRow {
   std::string_view op_type;
   std::string_view gates;
   std::string_view gradient;
-  std::size_t num_inputs = 0;   // of the operator, which are those of the function but Y
-  std::size_t num_outputs = 0;  // of the operator
+  std::size_t num_inputs = 0;   // inputs of the operator: those of the function except Y
+  std::size_t num_outputs = 0;  // outputs of the operator
 };
 
-constexpr std::size_t kGradientGates = 8;  // which input of LSTMGradient
+constexpr std::size_t kGradientGates = 8;  // index of this input of LSTMGradient
 constexpr std::array<CellRow, 3> kCells = {{
     {"LSTM", "LSTMGates", "LSTMGradient", 8, 3},
     {"GRU", "GRUGates", "GRUGradient", 6, 2},
@@ -58,7 +58,7 @@ bool is_same_as(const ir::AttributeValue& a, const ir::AttributeValue& b) {
   return first != nullptr && second != nullptr && *first == *second;
 }
 
-// Of the types that these operators have.
+// Equality of attributes of the types that these operators have.
 bool is_same(const ir::AttributeValue& a, const ir::AttributeValue& b) {
   return is_same_as<std::int64_t>(a, b) || is_same_as<float>(a, b) ||
          is_same_as<std::string>(a, b) || is_same_as<std::vector<float>>(a, b) ||

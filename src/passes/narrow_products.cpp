@@ -16,7 +16,7 @@
 
 // A value that is stored in 16 bits is read through a Cast to float32 (train/precision/precision.h,
 // and what widen_half makes of models in these types). Three passes undo that where kernels read
-// and write halves themselves: products of such values, attention, convolutions, normalizations of
+// and write 16 bits themselves: products of such values, attention, convolutions, normalizations of
 // images, and element-wise groups, of which each gets a Cast of its own that it takes in. What
 // other kernels read in float32 lives as long as they need it.
 
@@ -30,7 +30,7 @@ bool is_cast_node(const Node* node) {
   return node != nullptr && node->domain.empty() && node->op_type == "Cast";
 }
 
-// The half that `value` is in float32, or nullptr.
+// The 16-bit value that `value` is in float32, or nullptr.
 Value* half_behind(const Value* value) {
   const Node* node = value == nullptr ? nullptr : value->producer;
   if (!is_cast_node(node) || value->dtype() != DataType::kFloat32) return nullptr;
@@ -71,7 +71,7 @@ bool shapes_are_static(const Node& node) {
   return std::ranges::all_of(node.inputs, has_dims) && std::ranges::all_of(node.outputs, has_dims);
 }
 
-// The float32 weight that a half is the rounding of, or nullptr.
+// The float32 weight that a 16-bit value is the rounding of, or nullptr.
 Value* weight_behind(const Value* half) {
   if (!is_cast_node(half->producer)) return nullptr;
   Value* const wide = half->producer->inputs[0];
@@ -98,7 +98,7 @@ bool narrow_operands(Node& node, const PassContext& context) {
   return false;
 }
 
-// What reads and writes halves element by element or row by row.
+// True for nodes that read and write 16-bit values element by element or row by row.
 bool is_stream(const Node& node) {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
   if (name == opdef::kFusedLayerNorm || name == opdef::kFusedLayerNormGrad) return true;
@@ -108,14 +108,14 @@ bool is_stream(const Node& node) {
          opdef::is_fused(&node, "SoftmaxCrossEntropyLossGrad");
 }
 
-// What reads halves head by head, and writes float32.
+// True for nodes that read 16-bit values head by head, and write float32.
 bool is_attention(const Node& node) {
   return opdef::is_fused(&node, opdef::kAttention) ||
          opdef::is_fused(&node, opdef::kAttentionGradient);
 }
 
-// What reads and writes images of halves. A weight beside them is float32, or a half where products
-// of halves are what is wanted and a kernel computes them.
+// True for nodes that read and write images of 16 bits. Their weight is float32, or has 16 bits if
+// products of 16 bits are wanted and a kernel computes them.
 bool is_of_images(const Node& node) {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
   return opdef::is_fused(&node, opdef::kFusedNormalization) ||
@@ -125,7 +125,7 @@ bool is_of_images(const Node& node) {
           (name == "ConvInputGrad" || name == "ConvWeightGrad"));
 }
 
-// The half to read instead of an input, or nullptr.
+// The 16-bit value to read instead of an input, or nullptr.
 Value* half_to_read(const Node& node, const Value* input, bool takes_weights = false) {
   Value* const half = half_behind(input);
   const bool is_weight = half != nullptr && is_of_images(node) && weight_behind(half) != nullptr;
@@ -154,14 +154,14 @@ bool narrow_inputs(Node& node, const PassContext& context) {
   return changed;
 }
 
-// The half that a result is rounded to, if nothing else reads it, or nullptr.
+// The 16-bit value that a result is rounded to, if nothing else reads it, or nullptr.
 Value* half_of_result(const Value* wide, const ir::Uses& uses) {
   const Node* reader = wide == nullptr ? nullptr : uses.only_reader(wide);
   return is_cast_node(reader) && ir::holds_half(reader->outputs[0]) ? reader->outputs[0] : nullptr;
 }
 
-// Results are written as the halves that they are rounded to, if nothing else reads them. The Casts
-// are appended to `gone`.
+// Writes results as the 16-bit values that they are rounded to, if nothing else reads them. The
+// Casts are appended to `gone`.
 void narrow_results(Node& node, const ir::Uses& uses, const PassContext& context,
                     std::vector<const Node*>& gone) {
   if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node) &&
@@ -212,7 +212,7 @@ bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context, bo
   return true;
 }
 
-// A weight is rounded for each convolution that reads it as a half, rather than kept as one.
+// Rounds a weight for each convolution that reads it in 16 bits, instead of keeping the copy.
 void round_weights_again(ir::Graph& graph) {
   Rewriter out(graph);
   for (Node* node : out.before()) {
@@ -324,8 +324,8 @@ class CastSpreader {
     std::size_t position;
   };
 
-  // Whether an element-wise function of halves has been read long before: it is then computed again
-  // from them rather than kept in float32.
+  // Whether an element-wise function of 16-bit values has been read long before: it is then
+  // computed again instead of kept in float32.
   bool is_far_function(Value* value) {
     if (value == nullptr || uses_.count(value) < 2 || !is_function_of_halves(*value, 0)) {
       return false;
@@ -355,7 +355,7 @@ class CastSpreader {
     return has_half && !is_cast_node(node);
   }
 
-  // What follows reads the copy.
+  // Computes the value again if the last copy is far above; nodes that follow read the new copy.
   Value* computed_again(Value* value) {
     Latest& latest = latest_.at(value);
     if (latest.wide == value || position_ > latest.position + kNear) {
@@ -388,7 +388,7 @@ class CastSpreader {
     return latest.wide;
   }
 
-  // A weight is rounded again rather than kept as a half.
+  // A weight is rounded again instead of kept in 16 bits.
   Value* add_cast(Value* half, const Value& wide) {
     changed_ = true;
     if (Value* const weight = weight_behind(half); weight != nullptr) {
@@ -402,7 +402,7 @@ class CastSpreader {
   ir::Uses uses_;
   Rewriter out_;
   std::unordered_map<const Value*, Latest> latest_;     // by the Cast that was shared
-  std::unordered_map<const Value*, std::size_t> made_;  // where Casts are
+  std::unordered_map<const Value*, std::size_t> made_;  // positions of Casts
   std::size_t position_ = 0;
   bool changed_ = false;
 };

@@ -179,7 +179,7 @@ TEST_F(MixedPrecisionPassesTest, ANumberOf16BitsIsNotRoundedAgain) {
                      g_.cast(wide(x), DataType::kFloat16)};
   run(eliminate_identities);
   EXPECT_EQ(graph().outputs[0]->producer->inputs[0], x);
-  EXPECT_EQ(graph().outputs[1]->producer->op_type, "Cast");  // another half
+  EXPECT_EQ(graph().outputs[1]->producer->op_type, "Cast");  // the other 16-bit type
 }
 
 TEST_F(MixedPrecisionPassesTest, FarReadersComputeElementwiseFunctionsOfHalvesAgain) {

@@ -25,7 +25,7 @@ struct PassContext {
   const opdef::Evaluator& evaluator;
   /// Outputs that become the next value of a state (a weight, a slot of an optimizer).
   std::unordered_set<const ir::Value*> next_states = {};
-  /// What the device supports.
+  /// Fused operators that the device supports.
   opdef::FusedSupport fused = {};
   /// Whether a kernel runs a node, whose shapes are known, on the types that it has. Without it no
   /// node is widened.
@@ -41,17 +41,17 @@ struct Pass {
   /// True if it changed anything. Preserves what the outputs compute, though other values may
   /// replace them in `graph.outputs`.
   bool (*run)(ir::Graph& graph, const PassContext& context);
-  /// What it makes; the pass is skipped for a device without that.
+  /// Fused operator that it makes; the pass is skipped for a device without that.
   bool opdef::FusedSupport::* needs = nullptr;
 };
 
 /// All passes in the order of a plan. Without `fuse`, element-wise nodes are only converted.
 std::span<const Pass> plan_passes(bool fuse);
 
-/// Runs plan_passes, as far as the device supports what they make.
+/// Runs those of plan_passes whose fused operators the device supports.
 void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 
-/// Infers types node by node and replaces what is known by constants: nodes whose inputs are all
+/// Infers types node by node and replaces known values by constants: nodes whose inputs are all
 /// constants (results of at most 64 KiB, or of the size of the node's inputs), Shape etc. A node
 /// that can then be replaced by one of its subgraphs (If) becomes the nodes of that. All nodes have
 /// complete attributes afterwards: the first pass of a plan.
@@ -64,7 +64,7 @@ bool widen_half(ir::Graph& graph, const PassContext& context);
 /// Drops nodes that return their input.
 bool eliminate_identities(ir::Graph& graph, const PassContext& context);
 
-/// Merges nodes that compute the same from the same inputs, and small constants of equal value.
+/// Merges equal nodes with equal inputs, and small constants of equal value.
 bool merge_common_subexpressions(ir::Graph& graph, const PassContext& context);
 
 /// BatchNormalization in training mode and its gradient take in the sums, Relu and Clip around them
@@ -86,15 +86,15 @@ bool chain_convolutions(ir::Graph& graph, const PassContext& context);
 /// MatMul and Gemm of matrices become onnxgrad.fused.Gemm; Transposes of operands become flags.
 bool fuse_gemm(ir::Graph& graph, const PassContext& context);
 
-/// Casts from halves come before the Transposes of products' operands, not after them.
+/// Casts from 16 bits come before the Transposes of products' operands, not after them.
 bool lift_casts(ir::Graph& graph, const PassContext& context);
 
-/// Products whose operands are Casts of halves read the halves, and write one if a Cast is all that
-/// reads the result, where a kernel does that.
+/// Products whose operands are Casts of 16-bit values read these, and write 16 bits if a Cast is
+/// all that reads the result, where a kernel does that.
 bool narrow_products(ir::Graph& graph, const PassContext& context);
 
-/// Every element-wise node that reads a Cast of a half gets a Cast of its own, which it can be
-/// fused with, and so do other nodes that are far from each other: what lives longer is the half.
+/// Every element-wise node that reads a Cast of a 16-bit value gets a Cast of its own, which it can
+/// be fused with, and so do nodes that are far from each other: the 16-bit value lives longer.
 /// Undone by merge_common_subexpressions.
 bool spread_casts(ir::Graph& graph, const PassContext& context);
 
@@ -119,7 +119,7 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& context);
 /// or ScatterDescent.
 bool fuse_scatter_updates(ir::Graph& graph, const PassContext& context);
 
-/// The same for the gradient of a convolution's weight, onnxgrad.ConvWeightGrad:
+/// An update of a weight whose gradient is onnxgrad.ConvWeightGrad, of a convolution, becomes
 /// onnxgrad.fused.ConvWeightUpdate or ConvDescent.
 bool fuse_conv_updates(ir::Graph& graph, const PassContext& context);
 
@@ -140,7 +140,7 @@ bool fuse_attention(ir::Graph& graph, const PassContext& context);
 bool fuse_activations(ir::Graph& graph, const PassContext& context);
 
 /// Every element-wise node becomes (part of) an onnxgrad.fused.Elementwise; with `merge`, connected
-/// nodes over the same index space, trailing reductions and what follows these become one.
+/// nodes over the same index space, trailing reductions and nodes after these become one.
 bool fuse_elementwise(ir::Graph& graph, const PassContext& context, bool merge);
 
 /// An element-wise node that is the only reader of a product becomes the product's epilogue.

@@ -125,7 +125,7 @@ TEST_F(LinearStepTest, WeightsOfRowsAreNotLost) {
 }
 
 // Attention of two heads that were split off by Reshape and Transpose, with its gradient: two nodes
-// that read and write the tensors before these; not where something else reads the shares.
+// that read and write the tensors before these; not where something else reads the probabilities.
 TEST_F(PassTest, AttentionIsOneNodeEachWay) {
   for (const bool is_read : {false, true}) {
     SCOPED_TRACE(is_read);

@@ -17,7 +17,7 @@ struct Reduction {
   double factor = 1;  ///< applied to the result (1/n of a mean)
 };
 
-/// nullopt for other nodes, unknown shapes, empty tensors and reductions over nothing.
+/// Matches a reduction; nullopt for other nodes, unknown shapes, empty tensors and no axes.
 std::optional<Reduction> match_reduction(const ir::Node& node);
 
 }  // namespace onnxgrad::passes

@@ -12,15 +12,15 @@
 
 namespace onnxgrad::passes {
 
-/// Whether a node calls one of our functions, whatever it is specialised for: "MaxPoolGrad". False
+/// Whether a node calls one of our functions in any specialisation: "MaxPoolGrad". False
 /// for nullptr.
 inline bool is_function(const ir::Node* node, std::string_view base_name) {
   return node != nullptr && node->domain == ir::kFunctionDomain &&
          opdef::base_name(node->domain, node->op_type) == base_name;
 }
 
-/// Whether a node of the graph satisfies `test`: most graphs have nothing for most passes, which
-/// then need not look for the readers of all values.
+/// True if a node of the graph satisfies `test`. A pass that finds none need not collect the
+/// readers of all values.
 template <class Test>
 bool any_node(const ir::Graph& graph, const Test& test) {
   return std::ranges::any_of(graph.nodes, [&](const ir::Node* node) { return test(*node); });
@@ -34,12 +34,12 @@ class Rewriter {
     nodes_.reserve(before_.size());
   }
 
-  /// The nodes that there were.
+  /// The nodes before the pass.
   const std::vector<ir::Node*>& before() const { return before_; }
 
   void keep(ir::Node* node) { nodes_.push_back(node); }
 
-  /// A new node with one output of the given type.
+  /// Appends a new node with one output of the given type.
   ir::Value* emit(std::string_view domain, std::string_view op_type, std::vector<ir::Value*> inputs,
                   ir::Type type, std::vector<ir::Attribute> attributes = {},
                   std::string_view hint = "") {
@@ -51,7 +51,7 @@ class Rewriter {
     return node->outputs[0];
   }
 
-  /// Makes `to`, just emitted, the value that `from` was: readers keep their pointers.
+  /// Replaces `from` by `to`, just emitted: readers keep their pointers.
   static void take_over(ir::Value* from, ir::Value* to) {
     ir::Node* node = to->producer;
     const auto index = static_cast<std::size_t>(to->output_index);

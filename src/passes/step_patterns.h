@@ -14,7 +14,7 @@
 #include "opdef/fused.h"
 #include "opdef/registry.h"
 
-// What the passes that recognise updates of weights ask about nodes and values.
+// Queries of nodes and values for the passes that recognise updates of weights.
 
 namespace onnxgrad::passes {
 
@@ -22,14 +22,14 @@ inline bool is_standard(const ir::Node* node, std::string_view op_type) {
   return node != nullptr && node->domain.empty() && node->op_type == op_type;
 }
 
-/// -1: not known.
+/// Number of elements; -1: not known.
 inline std::int64_t num_elements(const ir::Value* value) {
   const auto dims = value->type.static_dims();
   return dims ? dims->num_elements() : -1;
 }
 
-/// The number that all elements of a constant, or of one that is expanded, are; of up to
-/// `most_elements` elements.
+/// The common value of all elements of a constant, perhaps expanded, of up to `most_elements`
+/// elements.
 inline std::optional<double> constant_number(const ir::Value* value, std::int64_t most_elements) {
   while (is_standard(value->producer, "Expand")) value = value->producer->inputs[0];
   const std::int64_t size = num_elements(value);

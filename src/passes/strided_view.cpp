@@ -86,7 +86,7 @@ std::optional<AxisView> selected_by(const ir::Node& node, const AxisView& view,
   return view.selected(axis, number[0] < 0 ? number[0] + dims[axis] : number[0]);
 }
 
-// What the node does to a view of its input.
+// The view of a node's output, given the view of its input; nullopt: none.
 std::optional<AxisView> moved(const ir::Node& node, int output, const AxisView& view) {
   const auto from = static_dims_of(node.input(0));
   const auto to = static_dims_of(node.output(static_cast<std::size_t>(output)));

@@ -85,7 +85,7 @@ class Widener {
     return cast;
   }
 
-  // `half` in float32. What only moves elements is done in float32 too if nothing else reads it: a
+  // `half` in float32. A node that only moves elements runs in float32 if nothing else reads it: a
   // product reads transposed operands in place.
   ir::Value* widened(ir::Value* half) {
     const auto [entry, is_new] = wide_.try_emplace(half, nullptr);

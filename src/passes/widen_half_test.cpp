@@ -87,7 +87,7 @@ TEST_F(WidenHalfTest, ConvertsEachValueOnceAndConstantsAtOnce) {
   graph().outputs = {g_.matmul(x, x), g_.op("MatMul", {input("y", {3, 1}), w})};
   EXPECT_TRUE(widen());
   const auto types = op_types();
-  EXPECT_EQ(std::ranges::count(types, "Cast"), 2 + 2);  // of x and y, of both products
+  EXPECT_EQ(std::ranges::count(types, "Cast"), 2 + 2);  // x and y, then both products
   const ir::Node* second = graph().nodes[graph().nodes.size() - 2];
   ASSERT_TRUE(second->inputs[1]->is_constant());
   EXPECT_EQ(second->inputs[1]->initializer.to_doubles()[0],
@@ -112,7 +112,7 @@ TEST_F(WidenHalfTest, KeepsWhatNoKernelRunsInFloat32Either) {
   EXPECT_EQ(graph().nodes[0]->inputs[0]->name, "x");
 }
 
-// Values that a half stores are rounded wherever they are read.
+// Values stored in 16 bits are rounded wherever they are read.
 TEST_F(WidenHalfTest, ElementwiseGroupsRoundWhatTheyKeepToThemselves) {
   Value* x = input("x", {8});
   graph().outputs = {g_.exp(g_.op("Relu", {g_.add(x, x)}))};
@@ -121,7 +121,7 @@ TEST_F(WidenHalfTest, ElementwiseGroupsRoundWhatTheyKeepToThemselves) {
   ASSERT_EQ(graph().nodes.size(), 1U);
   const auto fused = opdef::Elementwise::read(*graph().nodes[0]);
   EXPECT_EQ(fused.compute, DataType::kFloat32);
-  // The sum is rounded, the Relu of it is a half, the result is rounded as it is stored.
+  // The sum is rounded, its Relu has 16 bits, the result is rounded as it is stored.
   EXPECT_EQ(fused.program.to_string(), "exp(relu(f16(add(in0, in0))))");
 }
 

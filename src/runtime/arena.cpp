@@ -94,7 +94,7 @@ void PackedArena::pack() {
   std::ranges::stable_sort(by_size, std::greater<>(), &Buffer::bytes);
   std::vector<const Buffer*> placed;  // by offset
   for (Buffer* buffer : by_size) {
-    std::int64_t begin = 0;  // of a gap
+    std::int64_t begin = 0;  // start of a gap
     std::int64_t best = -1, best_size = std::numeric_limits<std::int64_t>::max();
     for (const Buffer* other : placed) {
       if (other->last < buffer->first || buffer->last < other->first) continue;

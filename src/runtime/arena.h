@@ -29,18 +29,18 @@ class ArenaLayout {
   std::int64_t end_ = 0;
 };
 
-/// The same for the least memory, not for the nearest: buffers whose lives are all known before
-/// they get their places. The largest ones come first, each into the smallest gap between those
+/// Places buffers for the least memory instead of early reuse: all lifetimes are known before any
+/// buffer gets an offset. The largest ones come first, each into the smallest gap between those
 /// that it meets (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference",
 /// 2020: greedy by size).
 class PackedArena {
  public:
   explicit PackedArena(std::int64_t alignment) : alignment_(alignment) {}
 
-  /// A buffer that is in use from `time` on: its name until pack(), at which bytes of it may be
-  /// named like offsets. Times do not decrease.
+  /// Adds a buffer that is in use from `time` on. Returns its name until pack(), to which offsets
+  /// within the buffer may be added. Times do not decrease.
   std::int64_t allocate(std::int64_t bytes, std::size_t time);
-  /// Of a buffer or a part of it, which is in use at `time` for the last time.
+  /// Ends the lifetime of a buffer or of a part of it, which is in use at `time` for the last time.
   void release(std::int64_t name, std::int64_t bytes, std::size_t time);
 
   /// Gives all buffers their places.

@@ -37,7 +37,7 @@ Program make_program(const ir::Graph& body, opdef::BodyForm form) {
   std::unordered_map<const ir::Value*, ir::Value*> map;
   for (std::size_t i = 0; i < body.inputs.size(); ++i) {
     const ir::Value* input = body.inputs[i];
-    // What iterations have in common is known from the operands, not from the body.
+    // Shapes that all iterations have in common are known from the operands, not from the body.
     map[input] = graph.add_input(input->name, ir::Type::tensor(input->type.dtype));
     const bool is_state = i >= form.first_state && i - form.first_state < form.num_states;
     const std::size_t index = is_state ? i - form.first_state : program.num_feeds++;

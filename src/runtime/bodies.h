@@ -15,14 +15,14 @@
 #include "runtime/plan.h"
 #include "runtime/program.h"
 
-// Subgraphs as kernels run them. A node is closed first: what its bodies read of enclosing graphs
-// becomes an input. A closed body is a graph of its own, which is compiled like any other; its plan
-// is all that a PlannedBody runs.
+// Subgraphs as kernels run them. A node is closed first: values of enclosing graphs that its bodies
+// read become inputs. A closed body is an independent graph, which is compiled like any other; a
+// PlannedBody runs its plan.
 
 namespace onnxgrad::runtime {
 
-/// A copy of `body` that reads nothing of enclosing graphs: of `captured`, constants become its
-/// own, all others inputs after its own.
+/// A copy of `body` that reads nothing of enclosing graphs: constants among `captured` become its
+/// initializers, other values inputs after its own.
 ir::GraphPtr close_body(const ir::Graph& body, std::span<ir::Value* const> captured);
 
 /// The closed form of `node`, of domain ir::kFusedDomain and in no list: it has the inputs of
@@ -42,26 +42,26 @@ class PlannedBodies final : public opdef::BodyCompiler {
                                                      std::string& reason) const override;
   std::int64_t num_plans() const;
   std::int64_t constant_bytes() const;
-  /// Plans from now on have smaller arenas, by computing values again in each iteration; those that
-  /// there are belong to their kernels. False: they are as small as they can be.
+  /// Makes later plans have smaller arenas, by computing values again in each iteration; existing
+  /// plans belong to their kernels. False: arenas are as small as possible.
   bool shrink() const;
-  /// What all plans compute again, in one iteration of each.
+  /// Recomputation of all plans, for one iteration of each.
   Recomputed recomputed() const;
 
  private:
   struct Entry {
     std::string key = {};
-    std::shared_ptr<const opdef::CompiledBody> body = nullptr;  // nullptr: for the reason
+    std::shared_ptr<const opdef::CompiledBody> body = nullptr;  // nullptr: see reason
     std::string reason = {};
     std::int64_t constant_bytes = 0;
     std::int64_t arena_bytes = 0;
-    bool is_least = false;  // there is no plan with a smaller arena
+    bool is_least = false;  // no plan has a smaller arena
     Recomputed recomputed = {};
   };
 
   Entry make_entry(const ir::Graph& body, std::span<const opdef::TensorDesc> inputs,
                    opdef::BodyForm form) const;
-  // Within the limit, or the smallest one.
+  // Compiles a region within the limit, or the smallest one.
   CompiledRegion compile_within(const Program& program, const std::vector<FeedInfo>& feeds,
                                 bool& is_least) const;
 
@@ -70,7 +70,7 @@ class PlannedBodies final : public opdef::BodyCompiler {
   Engine engine_;
   ExecutorOptions options_;
   mutable std::list<Entry> entries_;               // used last first
-  mutable std::optional<std::int64_t> max_arena_;  // of each body
+  mutable std::optional<std::int64_t> max_arena_;  // for each body
 };
 
 }  // namespace onnxgrad::runtime

@@ -30,7 +30,7 @@ Tensor numbers(const std::vector<double>& values) {
   return Tensor::from(values, Dims{static_cast<std::int64_t>(values.size())});
 }
 
-// Of the CPU bodies are kernels; elsewhere the node is run on the host, and what follows is a tail.
+// On the CPU bodies run in kernels; elsewhere the node runs on the host and a tail follows.
 std::int64_t num_tails() { return builtin_engine().device.is_host() ? 0 : 1; }
 
 constexpr const char* kRunningSum = R"(sums (double[T] x) => (double[] last, double[T] all) <
@@ -97,7 +97,7 @@ TEST(Bodies, DrawAnewInEachIteration) {
   const std::vector<double> drawn = executor.run(inputs)[0].to_doubles();
   ASSERT_EQ(drawn.size(), 60U);
   for (std::size_t i = 3; i < drawn.size(); ++i) EXPECT_NE(drawn[i], drawn[i - 3]);
-  EXPECT_EQ(executor.run(inputs)[0].to_doubles(), drawn);  // of the same step
+  EXPECT_EQ(executor.run(inputs)[0].to_doubles(), drawn);  // drawn for the same step
   ++executor.cells().step;
   EXPECT_NE(executor.run(inputs)[0].to_doubles(), drawn);
 }

@@ -255,7 +255,7 @@ class Compiler {
     return false;
   }
 
-  // Of a node with subgraphs that kernels can run, else nullptr.
+  // The closed form of a node with subgraphs that kernels can run, else nullptr.
   ir::Node* closed_form(ir::Node& node) {
     if (!engine_.device.is_host() || node.subgraphs().empty() ||
         engine_.kernels.offers(ir::kFusedDomain, node.op_type).empty()) {

@@ -62,7 +62,7 @@ std::optional<std::vector<Tensor>> run_kernel(const Engine& engine, const ir::No
   return results;
 }
 
-// What kernels run on float32 only is computed in it.
+// Computes in float32 a node of 16-bit types whose kernels take float32 only.
 std::optional<std::vector<Tensor>> run_in_float32(const Engine& engine, ir::Node& node) {
   if (!passes::touches_half(node)) return std::nullopt;
   const std::vector<ir::Value*> outputs = node.outputs;

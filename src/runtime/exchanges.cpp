@@ -18,7 +18,7 @@ bool is_fused(const ir::Node& node, std::string_view op_type) {
   return node.domain == ir::kFusedDomain && node.op_type == op_type;
 }
 
-// Where the x of a collective are in its buffer.
+// Offsets of the x of a collective in its buffer, in bytes.
 struct BufferLayout {
   std::vector<std::int64_t> offsets = {};
   std::int64_t end = 0;
@@ -52,7 +52,7 @@ std::vector<std::int64_t> owned_elements(const Collective& spec, const BufferLay
   return owned;
 }
 
-// Where parts of x are: -1 if this worker owns nothing of one.
+// Offsets of the parts of each x that this worker owns, in bytes; -1 if it owns none.
 std::vector<std::int64_t> part_offsets(const Collective& spec, const BufferLayout& layout,
                                        std::int64_t size) {
   const auto ranges = spec.own_ranges();
@@ -144,7 +144,7 @@ BufferParts::BufferParts(const ir::Graph& graph, std::span<const ir::Node* const
     return exchange_role(*node).kind == ExchangeRole::Kind::kStart;
   };
   if (std::ranges::none_of(order, is_start)) return;
-  std::unordered_map<const ir::Value*, int> readers;  // of roots
+  std::unordered_map<const ir::Value*, int> readers;  // for roots of views
   for (const ir::Node* node : order) {
     for (const ir::Value* input : node->inputs) {
       if (input != nullptr) ++readers[roots.of(input)];

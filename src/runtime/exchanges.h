@@ -11,7 +11,7 @@
 #include "ir/graph.h"
 #include "runtime/views.h"
 
-// Collectives in the plan of one of several workers: each is started as soon as what it sends is
+// Collectives in the plan of one of several workers: each is started as soon as its operands are
 // computed, waited for as late as possible, and sends from a buffer that kernels write into.
 
 namespace onnxgrad::runtime {
@@ -23,7 +23,7 @@ bool is_collective(const ir::Node& node);
 /// Offsets in buffers are multiples of `alignment`.
 void begin_exchanges(ir::Graph& graph, std::int64_t alignment);
 
-/// When a node is run among those that can be: starts first, one after another by number;
+/// Priority of a node among those that can run: starts come first, one after another by number, and
 /// finishes last, in the same order.
 struct ExchangeRole {
   enum class Kind : std::uint8_t { kNone, kStart, kFinish };
@@ -39,15 +39,15 @@ class BufferParts {
     const ir::Value* buffer = nullptr;
     std::int64_t offset = 0;
   };
-  /// `order`: the nodes that kernels run. What is sent is computed in its place if nothing else
-  /// reads it.
+  /// `order`: the nodes that kernels run. An operand is computed directly in the buffer if nothing
+  /// else reads it.
   BufferParts(const ir::Graph& graph, std::span<const ir::Node* const> order,
               const ViewRoots& roots);
 
-  /// Of what is sent: the root of a value.
+  /// The part of the buffer that is sent for `root`, the root of a value; nullptr: none.
   const Part* find_sent(const ir::Value* root) const;
-  /// What a finish gives of its buffer, by output, in order; the offset is -1 for one that is not
-  /// in it. Empty for any other node.
+  /// Parts of the buffer that a finish returns, one for each output, in order; the offset is -1 for
+  /// one that is not in it. Empty for any other node.
   static std::vector<Part> received(const ir::Node& node);
 
  private:

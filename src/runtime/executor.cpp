@@ -247,7 +247,7 @@ struct Executor::Impl {
     }
   }
 
-  // What is left of the budget, the present arena included: a larger one replaces it.
+  // Bytes left of the budget, the present arena included: a larger one replaces it.
   std::int64_t max_arena_bytes() const {
     const std::int64_t left = options.budget->limit_bytes() - options.budget->used_bytes();
     return std::max<std::int64_t>(left + arena.bytes, 0);

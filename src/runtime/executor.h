@@ -21,11 +21,11 @@ namespace onnxgrad::runtime {
 struct MemoryUse {
   std::int64_t state = 0;      ///< weights, statistics, optimizer slots
   std::int64_t arena = 0;      ///< activations, gradients and scratch of the largest plan
-  std::int64_t scratch = 0;    ///< of it, the largest scratch block of one kernel
+  std::int64_t scratch = 0;    ///< largest scratch block of one kernel, part of arena
   std::int64_t constants = 0;  ///< folded constants of all plans, and those that kernels keep
   std::int64_t dynamic = 0;    ///< plans of tails and bodies, with their arenas and constants
   std::int64_t blocks = 0;     ///< results of run_keeping() that are in use or kept for reuse
-  /// What the largest plan computes again to fit the budget.
+  /// Recomputation in the largest plan to fit the budget.
   std::int64_t recomputed_values = 0;
   std::int64_t recomputed_bytes = 0;
   double recomputed_flops = 0;
@@ -59,13 +59,13 @@ class Executor {
   /// Copies all states, in order, to tensors of their types and shapes.
   void copy_state(std::span<Tensor> to) const;
   void set_state(std::size_t i, const Tensor& value);
-  /// A number that has grown if a run or set_state() may have changed a state.
+  /// A counter that grows whenever a run or set_state() may have changed a state.
   std::uint64_t state_changes() const;
   /// See ExecutorOptions::state_of.
   bool shares_state_with(const Executor& other) const;
   /// True if no floating-point state has an infinite or NaN element.
   bool is_state_finite() const;
-  /// Where its work goes.
+  /// Stream that runs its work.
   const std::shared_ptr<device::Stream>& stream() const;
   /// Position of the random streams.
   opdef::StepCells& cells();
@@ -79,8 +79,8 @@ class Executor {
   /// constant shares its memory. A block is reused when no tensor of it is left. (Outputs that
   /// depend on a data-dependent shape are copied.)
   std::vector<Tensor> run_keeping(std::span<const Tensor> inputs);
-  /// The same, but no result shares memory with another one, an input or a constant: such are
-  /// copied.
+  /// Like run_keeping(), but copies results that would share memory with another one, an input or a
+  /// constant.
   std::vector<Tensor> run_owning(std::span<const Tensor> inputs);
   /// Makes the plan of run_keeping() and run_owning() for these inputs, and its memory.
   void prepare_for(std::span<const Tensor> inputs);
@@ -89,10 +89,10 @@ class Executor {
   /// Plans currently kept.
   std::int64_t num_cached() const;
 
-  /// While on, run() times each kernel and keeps at most `max_events` events. Switching on starts
-  /// over.
+  /// Turns timing on or off: run() times each kernel and keeps at most `max_events` events. Turning
+  /// it on clears the profile.
   void set_profiling(bool on, std::size_t max_events = 1 << 20);
-  /// Per kernel, slowest first.
+  /// Times of kernels, slowest first.
   std::vector<KernelProfile> profile() const;
   /// The events as JSON in the Trace Event format that chrome://tracing and Perfetto read.
   std::string trace_json() const;

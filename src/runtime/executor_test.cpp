@@ -70,7 +70,7 @@ class LinearRegression : public testing::TestWithParam<bool> {
     f_.model.graph->outputs = {loss};
   }
 
-  // The same step in plain arithmetic; returns the loss.
+  // One step in plain arithmetic; returns the loss.
   static double step(double& w, double& b, const std::vector<double>& x,
                      const std::vector<double>& y, double rate) {
     double loss = 0;

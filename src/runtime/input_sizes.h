@@ -11,22 +11,22 @@
 
 #include "runtime/execution.h"
 
-// A named dimension (the batch, the length of a sequence) has one size in a run. Operators may
-// still broadcast over different sizes, so this is checked only where sizes must agree, and where
-// shapes turn out not to match.
+// Checks that a named dimension (the batch, the length of a sequence) has one size in a run.
+// Operators may still broadcast over different sizes, so this is checked only where sizes must
+// agree, and where shapes turn out not to match.
 
 namespace onnxgrad::runtime {
 
-/// Throws: ShapeError (inputs with different sizes for the name of dimension `axis` of input
-/// `port`; it names all of them).
+/// Checks the name of dimension `axis` of input `port`. Throws: ShapeError (inputs with different
+/// sizes for it; names all of them).
 void check_one_size(std::span<const Port> ports, std::span<const Dims> dims, std::size_t port,
                     std::size_t axis, const ShapeError* because = nullptr);
 
-/// The same for every dimension of every input; `because` is what went wrong.
+/// Checks every dimension of every input as check_one_size() does; `because`: the original error.
 void check_sizes(std::span<const Port> ports, std::span<const Dims> dims,
                  const ShapeError& because);
 
-/// Warns, once for each name, where inputs that were run have several sizes for it: exporters use
+/// Warns, once for each name, if inputs of a run have several sizes for it: exporters use
 /// one name for what happened to have one size in their example.
 class SizeWatch {
  public:
@@ -39,7 +39,7 @@ class SizeWatch {
  private:
   Warn warn_;
   std::vector<Dims> last_;
-  std::set<std::string> warned_of_;  // names
+  std::set<std::string> warned_of_;  // names that it has warned about
 };
 
 }  // namespace onnxgrad::runtime

@@ -35,7 +35,7 @@ opdef::KernelOffer ask(const opdef::KernelRegistry::Entry& entry,
   }
 }
 
-// What can never be allocated is refused before a kernel makes tables of its size.
+// Refuses outputs that can never be allocated, before a kernel makes tables of their size.
 void check_memory(const opdef::KernelRequest& request) {
   const auto budget = base::current_budget();
   for (const opdef::TensorDesc& output : request.outputs) {
@@ -91,7 +91,7 @@ std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& 
 double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKernel& kernel) {
   constexpr double kCallNs = 50;
   constexpr double kFlopsPerNs = 100;
-  constexpr double kBytesPerNs = 50;        // of operands of products
+  constexpr double kBytesPerNs = 50;        // operands of products
   constexpr double kUnknownBytesPerNs = 1;  // rather too much than too little
   double bytes = 0;
   const auto add = [&](const std::vector<opdef::TensorDesc>& descs) {
@@ -134,7 +134,7 @@ bool can_run(const ir::Node& node, const Engine& engine) {
                             def->fold_types != nullptr || def->is_identity != nullptr);
 }
 
-// Why a node without a kernel is still there, if its lowering has no form for it.
+// The error of a lowering that has no form for a node without a kernel; nullopt: another reason.
 std::optional<Problem> refused_lowering(const ir::Node& node, const Engine& engine) {
   const opdef::OpDef* def = engine.ops.find(node);
   if (def == nullptr || def->lower == nullptr || has_kernel(node, engine)) return std::nullopt;
@@ -146,7 +146,7 @@ std::optional<Problem> refused_lowering(const ir::Node& node, const Engine& engi
   } catch (const UnsupportedOperatorError& error) {
     return error.problem();
   } catch (const Error&) {
-    return std::nullopt;  // its types are not known yet
+    return std::nullopt;  // types are not known yet
   }
   return std::nullopt;
 }
@@ -182,7 +182,7 @@ std::string full_name(const ir::Node& node) {
   return (node.domain.empty() ? "" : node.domain + ".") + node.op_type;
 }
 
-// What to do about an operator that nothing here runs.
+// Advice about an operator that no kernel runs.
 Hint hint_for(const ir::Node& node, const Engine& engine) {
   if (node.domain.empty() || node.domain == "ai.onnx.ml" || node.domain == "com.microsoft") {
     return base::nearest_or(node.op_type, engine.ops.names(node.domain),

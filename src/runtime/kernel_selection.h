@@ -17,14 +17,14 @@ namespace onnxgrad::runtime {
 opdef::KernelRequest make_request(const Engine& engine, const ir::Node& node, int threads,
                                   const opdef::BodyCompiler* bodies = nullptr);
 
-/// The first offer that accepts the request; nullopt if none does. `reasons` collects why, if
-/// given.
+/// The first offer that accepts the request; nullopt if none does. `reasons`, if given, collects
+/// the reasons of those that decline.
 std::optional<opdef::PreparedKernel> select_kernel(const opdef::KernelRegistry& kernels,
                                                    const opdef::KernelRequest& request,
                                                    std::string* reasons = nullptr);
 
-/// Nanoseconds that a kernel takes on one thread, roughly. `opdef::PreparedKernel::flops` counts if
-/// the kernel has any; of others, a byte of an operand may stand for much or little work.
+/// Rough time of a kernel on one thread, in ns, from `opdef::PreparedKernel::flops` if the kernel
+/// has any; otherwise from the bytes of operands, which may stand for much or little work.
 double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKernel& kernel);
 
 /// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
@@ -35,7 +35,7 @@ double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKer
 /// the functions that they call. nullopt: there is none.
 std::optional<Problem> find_unsupported(const ir::Model& model, const Engine& engine,
                                         std::span<const ir::Node* const> nodes);
-/// Throws: UnsupportedOperatorError if there is one in the main graph.
+/// Throws UnsupportedOperatorError if find_unsupported() finds a node in the main graph.
 void check_operators(const ir::Model& model, const Engine& engine);
 
 }  // namespace onnxgrad::runtime

@@ -55,14 +55,14 @@ class Kernels {
   }
 
   const opdef::PreparedKernel& of(const ir::Node* node) const { return chosen_.find(node)->kernel; }
-  /// That the plan takes.
+  /// Number of threads that the plan takes.
   int threads() const { return threads_; }
 
  private:
   struct Chosen {
     opdef::PreparedKernel kernel;
     double cost_ns = 0;
-    int threads = 1;  ///< that it was prepared for
+    int threads = 1;  ///< number that the kernel was prepared for
   };
 
   int useful_threads() const { return engine_.device.threads_of_plan(cost_ns_, threads_); }
@@ -121,7 +121,7 @@ class Kernels {
   const opdef::BodyCompiler* bodies_;
   opdef::PackedConstants* packed_;
   ir::PointerMap<ir::Node, Chosen> chosen_;
-  double cost_ns_ = 0;  ///< of all on one thread, roughly
+  double cost_ns_ = 0;  ///< rough time of all kernels on one thread
 };
 
 /// Lays out the memory of a graph whose nodes run in the order of a schedule.
@@ -380,7 +380,7 @@ class Planner {
     return locations_[buffer] = {Location::Kind::kArena, allocate(bytes_of(buffer))};
   }
 
-  // What an exchange gives takes the place of its buffer, part by part.
+  // Gives the memory of an exchange's buffer to its outputs, part by part, and releases the rest.
   void divide_buffer(std::size_t i) {
     const ir::Node& node = *nodes_[i];
     const auto parts = BufferParts::received(node);
@@ -392,7 +392,7 @@ class Planner {
       if (end > begin) release(start + begin, end - begin);
     };
     const std::int64_t unit = engine_.device.alignment();
-    std::int64_t done = 0;  // what has an owner, or none, up to there
+    std::int64_t done = 0;  // bytes of the buffer that are assigned or released
     for (std::size_t o = 0; o < parts.size(); ++o) {
       const ir::Value* output = node.output(o);
       if (parts[o].offset < 0 || output == nullptr || locations_.contains(output)) continue;
@@ -518,15 +518,15 @@ class Planner {
   ArenaLayout arena_;
   PackedArena packed_;  // instead, if is_tight_
   bool is_tight_;
-  std::size_t now_ = 0;                 // the step that is placed
+  std::size_t now_ = 0;                 // the step being laid out
   std::vector<const ir::Node*> nodes_;  // one per step
   std::vector<const opdef::PreparedKernel*> prepared_;
-  std::vector<Location> args_;           // of all steps
+  std::vector<Location> args_;           // arguments of all steps
   std::vector<std::size_t> first_args_;  // one per step
   std::optional<BufferParts> parts_;
   ir::PointerMap<ir::Node, std::size_t> steps_;
-  ir::PointerMap<ir::Value, std::size_t> last_use_;  // of roots, by step
-  ir::PointerMap<ir::Value, Location> locations_;    // of roots
+  ir::PointerMap<ir::Value, std::size_t> last_use_;  // last step that uses each root
+  ir::PointerMap<ir::Value, Location> locations_;    // locations of roots
   ir::PointerMap<ir::Value, Buffer> buffers_;        // by owner
   std::unordered_set<std::size_t> aliased_;          // updates by number
   std::unordered_set<std::int64_t> updated_;         // states by number

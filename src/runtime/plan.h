@@ -20,7 +20,7 @@
 
 namespace onnxgrad::runtime {
 
-/// Where the bytes of a value are when the plan runs.
+/// The place of a value's bytes when the plan runs.
 struct Location {
   enum class Kind : std::uint8_t { kNone, kArena, kState, kFeed, kConstant, kBlock };
   Kind kind = Kind::kNone;
@@ -30,7 +30,7 @@ struct Location {
 
 /// A floating-point result of a step, for inspection.
 struct PlanResult {
-  std::size_t arg = 0;  ///< which of the step's args
+  std::size_t arg = 0;  ///< index in the step's args
   std::string name;
   DataType dtype = DataType::kUndefined;
   std::int64_t num_elements = 0;
@@ -57,12 +57,12 @@ struct PlanOutput {
   opdef::TensorDesc desc;
 };
 
-/// What a plan computes a second time instead of keeping it.
+/// Values that a plan computes a second time instead of keeping them.
 struct Recomputed {
-  std::int64_t kernels = 0;  ///< that run again
-  std::int64_t values = 0;   ///< that need not be kept
-  std::int64_t bytes = 0;    ///< of these
-  double flops = 0;          ///< of products and convolutions that run again
+  std::int64_t kernels = 0;  ///< kernels that run again
+  std::int64_t values = 0;   ///< values that need not be kept
+  std::int64_t bytes = 0;    ///< size of these values
+  double flops = 0;          ///< operations of products and convolutions that run again
 
   Recomputed& operator+=(const Recomputed& other) {
     kernels += other.kernels;
@@ -80,10 +80,10 @@ struct Plan {
   std::vector<PlanOutput> outputs;       ///< one per output of the graph
   std::vector<Copy> copies;  ///< in order; those that read state come before those that write it
   std::int64_t arena_bytes = 0;
-  std::int64_t kept_bytes = 0;  ///< of constants that kernels keep in a form of their own
+  std::int64_t kept_bytes = 0;  ///< constants that kernels keep in a form of their own
   Recomputed recomputed;
   std::vector<std::int64_t> block_bytes;  ///< sizes of the blocks that outputs are written to
-  int threads = 1;                        ///< that its kernels may take
+  int threads = 1;                        ///< maximum for its kernels
   bool updates_state = false;             ///< a run that ends early would leave half an update
 
   std::string to_text() const;
@@ -94,28 +94,28 @@ struct Plan {
   }
 };
 
-/// How the inputs of a graph are supplied: by number of state or of feed.
+/// The sources of a graph's inputs: numbers of states and of feeds.
 struct GraphBinding {
   std::unordered_map<const ir::Value*, std::size_t> states;
   std::unordered_map<const ir::Value*, std::size_t> feeds;
   std::vector<StateUpdate> updates;
-  /// For each output of the graph: the block that it is written to; the others are in the arena.
+  /// Block that each output of the graph is written to; other values are in the arena.
   std::vector<std::size_t> output_blocks = {};
   /// A run that throws leaves all states as they were.
   bool keeps_state_if_thrown = false;
 };
 
-/// What matters more; the results have the same bits.
+/// Priority of the memory layout; the results have the same bits.
 enum class PlanMemory : std::uint8_t {
   kFree,    ///< time: kernels may keep packed constants, buffers are reused soon
-  kLimited  ///< as little memory as can be
+  kLimited  ///< memory: as little as possible
 };
 
-/// Chooses kernels, order and memory. Every value of `graph` has a static shape.
-/// `bodies`: for nodes with subgraphs, in their closed form. `threads`: the most; a plan that is
-/// not worth them takes fewer, and so does each kernel. The cost is estimated, not timed: the same
-/// graph always has the same number. `packed`: see KernelRequest::packed. Throws:
-/// UnsupportedOperatorError (no kernel), InternalError.
+/// Chooses kernels, order and memory. Every value of `graph` has a static shape. `bodies`: for
+/// nodes with subgraphs, in their closed form. `threads`: the maximum; plans and kernels for which
+/// it does not pay take fewer. The cost is estimated, not timed: the same graph always has the same
+/// number. `packed`: see KernelRequest::packed. Throws: UnsupportedOperatorError (no kernel),
+/// InternalError.
 Plan make_plan(const ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                int threads, PlanMemory memory, const opdef::BodyCompiler* bodies = nullptr,
                opdef::PackedConstants* packed = nullptr);

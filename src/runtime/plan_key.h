@@ -6,7 +6,7 @@
 
 #include "opdef/kernel.h"
 
-// Keys of what is compiled for given shapes.
+// Keys of plans compiled for given shapes.
 
 namespace onnxgrad::runtime {
 
@@ -15,7 +15,7 @@ void append_bytes(std::string& key, const T& value) {
   key.append(reinterpret_cast<const char*>(&value), sizeof(T));
 }
 
-/// Element type, rank and dimensions.
+/// Appends element type, rank and dimensions.
 inline void append_desc(std::string& key, const opdef::TensorDesc& desc) {
   append_bytes(key, desc.dtype);
   append_bytes(key, desc.dims.rank());

@@ -16,8 +16,8 @@ namespace {
 
 using Result = std::pair<std::string, int>;
 
-// Of exp(x x) with x [size, size]: the first line of the plan, up to the number of threads; and how
-// many threads its kernels took.
+// First line of the plan of exp(x x), x: [size, size], up to the number of threads; and the number
+// of threads that its kernels took.
 Result threads_of(std::int64_t size, int most) {
   auto model = std::make_shared<ir::Model>();
   model->set_opset("", ir::kInternalOpset);

@@ -115,7 +115,7 @@ void PlannedBody::lay_out() {
   workspace_bytes_ = layout.size_bytes();
 }
 
-// What a run writes into its workspace.
+// One run of a body, with the data that it writes into its workspace.
 class PlannedBody::Runner {
  public:
   Runner(const PlannedBody& body, const opdef::BodyRun& run)

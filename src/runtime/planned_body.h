@@ -30,21 +30,21 @@ class PlannedBody final : public opdef::CompiledBody {
     const void* data = nullptr;
     std::size_t first_arg = 0;
   };
-  /// An argument at a place that stays for the whole run.
+  /// An argument whose place is fixed for the whole run.
   struct FixedArg {
     std::size_t arg = 0;
-    std::int64_t offset = 0;        // in the arena
-    std::byte* constant = nullptr;  // or there
+    std::int64_t offset = 0;        // offset in the arena
+    std::byte* constant = nullptr;  // or a constant
   };
   /// Arguments whose place changes with the iteration.
   using Args = std::vector<std::size_t>;
 
   struct State {
     std::int64_t bytes = 0;
-    bool swaps = false;  // its new value is computed beside the old one, then they change roles
-    Args reads = {};     // where the value is
-    Args writes = {};    // where the new one goes, if it swaps
-    std::int64_t areas[2] = {0, 0};  // in the workspace
+    bool swaps = false;              // new and old value are in two areas that change roles
+    Args reads = {};                 // arguments that are the current value
+    Args writes = {};                // arguments that are the new value, if it swaps
+    std::int64_t areas[2] = {0, 0};  // offsets in the workspace
   };
 
   void sort_arguments();
@@ -57,13 +57,13 @@ class PlannedBody final : public opdef::CompiledBody {
   std::vector<Call> calls_;
   std::size_t num_args_ = 0;
   std::vector<FixedArg> fixed_;
-  std::vector<Args> feeds_;    // by number
-  std::vector<Args> results_;  // of the outputs that are no states
+  std::vector<Args> feeds_;    // arguments of each feed
+  std::vector<Args> results_;  // arguments of the outputs that are no states
   std::vector<State> states_;
   std::vector<Copy> preserved_;      // first of all
   std::vector<Copy> result_copies_;  // `to.at`: the output that does not lie in its block
   std::vector<Copy> commits_;        // last
-  std::int64_t args_offset_ = 0;     // in the workspace, whose beginning is the arena
+  std::int64_t args_offset_ = 0;     // in the workspace, which begins with the arena
   std::int64_t feeds_offset_ = 0;
   std::int64_t results_offset_ = 0;
   std::int64_t states_offset_ = 0;

@@ -21,15 +21,15 @@ class Profiler {
   using Clock = std::chrono::steady_clock;
 
   bool is_on() const { return is_on_; }
-  /// Forgets everything and begins to record.
+  /// Clears the profile and begins to record.
   void start(std::size_t max_events);
   void stop() { is_on_ = false; }
-  /// Changes with every start(): earlier entries are invalid.
+  /// A number that changes with every start(): earlier entries are then invalid.
   std::uint64_t generation() const { return generation_; }
 
   /// The entry of a plan's step; the same kernel in several plans is one entry.
   KernelProfile* entry(const PlanStep& step);
-  /// A call of the kernel that just returned on this thread.
+  /// Records a call of the kernel that just returned on this thread.
   void record(KernelProfile* kernel, Clock::time_point start, Clock::time_point end, int threads);
 
   std::vector<KernelProfile> table() const;  ///< slowest first

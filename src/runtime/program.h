@@ -17,10 +17,10 @@
 
 namespace onnxgrad::runtime {
 
-/// Where an input of a program's graph comes from.
+/// The source of an input of a program's graph.
 struct InputSource {
   bool is_state = false;
-  std::size_t index = 0;  ///< of the state, or of the feed
+  std::size_t index = 0;  ///< number of the state or feed
 };
 
 struct Program {
@@ -31,13 +31,13 @@ struct Program {
   bool is_tail = false;
   bool keeps_state_if_thrown = false;           ///< see GraphBinding
   std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
-  /// Nodes of the graph, by position, whose types do not depend on what is fed; once a plan has
+  /// Nodes of the graph, by position, whose types do not depend on feeds; once a plan has
   /// been made, they need not be inferred for another one.
   std::vector<std::size_t> settled = {};
   bool is_inferred = false;  ///< a plan has been made
 };
 
-/// What a run supplies for one feed when it is compiled.
+/// One feed of a run, as a region is compiled for it.
 struct FeedInfo {
   opdef::TensorDesc desc;
   Tensor value;  ///< defined if the region may be compiled for exactly this value
@@ -46,11 +46,11 @@ struct FeedInfo {
 /// A node that is run through its DynamicFn, after the plan of its region.
 struct DynamicNode {
   const ir::Node* node = nullptr;        ///< in the graph that `CompiledRegion::model` keeps alive
-  const ir::Node* closed = nullptr;      ///< of a node whose bodies can be compiled; see close_node
-  std::vector<const ir::Value*> inputs;  ///< its inputs, then what its subgraphs capture
+  const ir::Node* closed = nullptr;      ///< form with compilable bodies, if any; see close_node
+  std::vector<const ir::Value*> inputs;  ///< its inputs, then values that its subgraphs capture
 };
 
-/// Where the bytes of a tail's feed come from.
+/// The source of the bytes of a tail's feed.
 struct TailFeed {
   enum class Kind : std::uint8_t { kPlanOutput, kDynamic };
   Kind kind = Kind::kPlanOutput;
@@ -79,9 +79,8 @@ inline constexpr std::int64_t kMaxShapeElements = 64;
 bool gives_shape(const opdef::TensorDesc& desc);
 
 /// Specialises `program` to the feeds' shapes (and values) and plans it. `max_arena_bytes`, called
-/// when the plan is made: the most bytes that its arena may have; none: any number.
-/// Throws: ShapeError, ModelError (shapes that do not match), UnsupportedOperatorError;
-/// ArenaTooSmall (recompute.h).
+/// when the plan is made: maximum size of its arena; none: no limit. Throws: ShapeError, ModelError
+/// (shapes that do not match), UnsupportedOperatorError; ArenaTooSmall (recompute.h).
 CompiledRegion compile(const Program& program, const std::vector<FeedInfo>& feeds,
                        const Engine& engine, const ExecutorOptions& options,
                        std::function<std::int64_t()> max_arena_bytes = nullptr);

@@ -28,7 +28,7 @@ constexpr double kBytesPerSecond = 5e9;
 // A state of at most this many bytes that the step overwrites early is copied first.
 constexpr std::int64_t kMaxSavedState = std::int64_t{1} << 16;
 constexpr std::size_t kMaxRepeatedTogether = 64;
-constexpr int kMostRepeats = 4;  // of a node
+constexpr int kMostRepeats = 4;  // repetitions of a node
 
 std::int64_t size_of(const Value* value) {
   return value->type.fixed_dims().size_bytes(value->dtype());
@@ -43,7 +43,7 @@ struct Life {
   std::size_t last_use() const { return uses.empty() ? birth : uses.back(); }
 };
 
-/// What is known of a node's kernel.
+/// Properties of a node's kernel.
 struct Facts {
   double seconds = 0;
   double flops = 0;
@@ -62,10 +62,10 @@ struct Choice {
   std::int64_t extension = 0;  ///< bytes of those that are not live at the peak
   double seconds = 0;
   std::int64_t saved = 0;  ///< bytes at the peak
-  double score = 0;        ///< of them per second
+  double score = 0;        ///< saved bytes per second
 };
 
-/// The same without positions, which change.
+/// A choice by nodes instead of positions, which change.
 struct Repetition {
   const Node* before = nullptr;
   std::vector<Node*> nodes = {};
@@ -132,7 +132,7 @@ class Recompute {
     return facts;
   }
 
-  // Also finds the position where most bytes are live.
+  // Finds the lifetimes of all values and the position where most bytes are live.
   void find_lives() {
     lives_.clear();
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -157,7 +157,7 @@ class Recompute {
     find_peak();
   }
 
-  // Where the states are overwritten.
+  // Finds the positions where states are overwritten.
   void find_writers() {
     writers_.clear();
     for (const auto& [input, value] : binding_.updates) {
@@ -209,8 +209,8 @@ class Recompute {
     return *next;
   }
 
-  // How many choices from the front to make before the peak is looked for again: few of those that
-  // are left, and of those that have no node in common.
+  // Number of choices from the front to make before the peak is searched again: a small fraction of
+  // those left, without a node in common.
   static std::size_t number_wanted(std::vector<Choice>& choices, std::int64_t excess) {
     const std::size_t most = std::max<std::size_t>(choices.size() / 8, 1);
     std::set<std::size_t> repeated;
@@ -387,7 +387,7 @@ class Recompute {
     return copy;
   }
 
-  // What to read instead of `value`, which may be a view of something that has been repeated.
+  // The value to read instead of `value`, which may be a view of something that has been repeated.
   Value* seen_through(Value* value, std::unordered_map<const Value*, Value*>& map,
                       std::vector<Node*>& before) {
     if (value == nullptr) return nullptr;
@@ -422,8 +422,8 @@ class Recompute {
   int threads_;
   const opdef::BodyCompiler* bodies_;
   std::unordered_map<const Node*, Facts> facts_;
-  std::unordered_map<const Value*, Life> lives_;           // of roots that nodes compute
-  std::unordered_map<const Value*, std::size_t> writers_;  // of states
+  std::unordered_map<const Value*, Life> lives_;           // lifetimes of roots that nodes compute
+  std::unordered_map<const Value*, std::size_t> writers_;  // positions that overwrite states
   std::unordered_map<const Value*, Value*> saved_states_;
   std::vector<std::int64_t> live_;  // by position
   std::size_t peak_ = 0;
@@ -434,7 +434,7 @@ class Recompute {
 
 namespace {
 
-/// What is known when a plan does not fit.
+/// Sizes in the error of a plan that does not fit.
 struct Shortage {
   std::int64_t most = 0;   ///< bytes that the arena could have had, besides the kernels' tables
   std::int64_t least = 0;  ///< the smallest arena so far
@@ -472,7 +472,7 @@ Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engin
       make_plan(graph, binding, engine, threads, PlanMemory::kLimited, bodies);
   Shortage shortage{.most = max_bytes(), .least = plan->arena_bytes};
   if (plan->arena_bytes <= shortage.most) return *std::move(plan);
-  plan.reset();  // its kernels' tables count
+  plan.reset();  // frees its kernels' tables, which count
   Recomputed recomputed;
   do {
     plan = reduce_plan(graph, binding, engine, threads, bodies, max_bytes, recomputed, shortage);

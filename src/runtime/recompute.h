@@ -6,11 +6,11 @@
 
 #include "runtime/plan.h"
 
-// Less memory for more work: values of a step that are read early and again late, as activations
-// are by the backward pass, are computed a second time right before they are read again (T. Chen et
-// al., "Training deep nets with sublinear memory cost", 2016). Here the choice is greedy, on the
-// schedule of the plan: where most bytes are live, the node is repeated that saves most of them for
-// its cost, and again until the plan fits. Kernels are deterministic and draws depend on the node
+// Rematerialisation: values of a step that are read early and again late, as activations are by the
+// backward pass, are computed a second time right before they are read again (T. Chen et al.,
+// "Training deep nets with sublinear memory cost", 2016). Here the choice is greedy, on the
+// schedule of the plan: at the position with most live bytes, the node that saves most of them for
+// its cost is repeated, until the plan fits. Kernels are deterministic and draws depend on the node
 // that they are for, so a step computes the same bits.
 
 namespace onnxgrad::runtime {
@@ -19,13 +19,13 @@ class PlannedBodies;
 
 /// A plan cannot be made within the memory that is left for it.
 struct ArenaTooSmall {
-  std::int64_t max_bytes = 0;    ///< that are left
-  std::int64_t least_bytes = 0;  ///< with as much as possible computed again
+  std::int64_t max_bytes = 0;    ///< memory that is left
+  std::int64_t least_bytes = 0;  ///< smallest arena, with all possible recomputation
 };
 
-/// The plan of `graph`, which is rewritten if the arena would have more than `max_bytes()`, called
-/// once there is a plan; then bodies compute values again, too. Throws: ArenaTooSmall, and what
-/// make_plan throws.
+/// Makes the plan of `graph`, which is rewritten if the arena would have more than `max_bytes()`
+/// (called once there is a plan); then bodies compute values again, too. Throws: ArenaTooSmall, and
+/// what make_plan throws.
 Plan make_plan_within(ir::Graph& graph, const GraphBinding& binding, const Engine& engine,
                       int threads, const PlannedBodies* bodies,
                       const std::function<std::int64_t()>& max_bytes);

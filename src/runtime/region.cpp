@@ -185,8 +185,8 @@ void Region::run_plan() {
 
 namespace {
 
-// What a later step of a series reads, into the cache. The processor follows rows in order by
-// itself.
+// Prefetches the rows that a later step of a series reads. The processor itself prefetches rows in
+// order.
 void prefetch_rows(const StepSeries& series, std::size_t step) {
   constexpr std::size_t kAhead = 4;
   constexpr std::int64_t kLine = 64;

@@ -25,10 +25,10 @@ struct StateSlab {
   device::Buffer memory;
   std::vector<device::Address> addresses;
   std::vector<opdef::TensorDesc> descs;
-  std::uint64_t changes = 0;  ///< how often something has been written to it, at most
+  std::uint64_t changes = 0;  ///< upper bound of the number of writes to it
 };
 
-/// What the regions of an executor share.
+/// Objects that the regions of an executor share.
 struct RegionContext {
   const Engine& engine;
   const ExecutorOptions& options;
@@ -65,9 +65,9 @@ class Region final : public Execution {
   std::vector<Tensor> run_owning(std::span<const Tensor> feeds);
   std::int64_t block_bytes() const { return blocks_.bytes(); }
   const Recomputed& recomputed() const { return compiled_.plan.recomputed; }
-  std::int64_t scratch_bytes() const;   ///< of the largest scratch block
-  std::int64_t constant_bytes() const;  ///< of its folded constants, and of those kernels keep
-  /// What the executors of its subgraphs hold, and their plans, without tails.
+  std::int64_t scratch_bytes() const;   ///< size of the largest scratch block
+  std::int64_t constant_bytes() const;  ///< size of folded constants and of those of kernels
+  /// Memory of the executors of its subgraphs and of their plans, without tails.
   std::int64_t body_bytes() const;
   std::int64_t num_body_plans() const;
   /// True while its tail is looked up and run: it must be kept then.
@@ -123,7 +123,7 @@ class Region final : public Execution {
 
   std::vector<std::vector<Tensor>> dynamic_results_;
   std::unordered_map<const ir::Graph*, std::unique_ptr<BodyRunner>> bodies_;
-  Region* current_tail_ = nullptr;  // of the last run; in context_.tails
+  Region* current_tail_ = nullptr;  // tail of the last run, owned by context_.tails
   bool is_running_ = false;
 };
 

@@ -20,7 +20,7 @@ bool makes_numbers(const ir::Node& node) {
   });
 }
 
-// Whether it makes more bytes than it reads of others (a rounded weight, a half in float32).
+// Whether a node writes more bytes than it reads of others (a rounded weight, 16 bits to float32).
 bool grows(const ir::Node& node) {
   constexpr std::int64_t kLeast = 16384;  // bytes
   const auto size_of = [](const ir::Value* value) -> std::int64_t {
@@ -107,7 +107,7 @@ void Scheduler::order_exchanges(ExchangeRole::Kind kind) {
   }
 }
 
-// What comes before a node that may throw must not write to the state.
+// Marks the nodes before one that may throw: they must not write to the state.
 void Scheduler::find_checked(std::span<const ir::Node* const> throwing) {
   const std::size_t count = graph_.nodes.size();
   is_before_throw_.assign(count, false);
@@ -243,7 +243,7 @@ std::vector<ir::Node*> Scheduler::with_late_growth(const std::vector<std::size_t
     const std::size_t i = ordered[r];
     std::size_t first = count;
     visit_successors(i, [&](std::size_t next) { first = std::min(first, rank[next]); });
-    // What waits for this node may have other successors.
+    // Nodes that wait for this one may have other successors.
     const bool all_can_wait = std::ranges::all_of(waiting[r], [&](std::size_t node) {
       bool can_wait = true;
       visit_successors(node, [&](std::size_t next) {

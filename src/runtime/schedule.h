@@ -15,16 +15,16 @@
 
 namespace onnxgrad::runtime {
 
-/// After a step, state input `input` of the graph gets the value of `value`.
+/// An update of a state: after a step, input `input` of the graph gets the value of `value`.
 struct StateUpdate {
   ir::Value* input = nullptr;
   ir::Value* value = nullptr;
 };
 
-/// When numbers are computed that updates wait for, such as the corrections of Adam.
+/// The position in a schedule of scalars that updates wait for, such as the corrections of Adam.
 enum class UpdateNumbers : std::uint8_t {
   kEarly,    ///< before all else: each update runs as soon as it has its gradient
-  kInOrder,  ///< as in the graph
+  kInOrder,  ///< in the order of the graph
 };
 
 struct Schedule {
@@ -44,7 +44,7 @@ class Scheduler {
             std::span<const ir::Node* const> throwing = {});
 
   Schedule schedule(UpdateNumbers numbers) const;
-  /// Whether updates wait for numbers: if not, both schedules are the same.
+  /// True if updates wait for scalars; if not, both schedules are equal.
   bool has_numbers() const { return has_numbers_; }
 
  private:
@@ -74,15 +74,15 @@ class Scheduler {
   std::vector<ExchangeRole> roles_;
   std::vector<Edge> edges_;                            // lists, one per node
   std::vector<std::ptrdiff_t> first_;                  // edge of each node; -1: none
-  std::vector<std::vector<std::size_t>> readers_;      // of old values of states
-  ir::PointerMap<ir::Value, std::size_t> old_values_;  // their numbers
-  std::vector<std::uint32_t> seen_;                    // by reaches()
+  std::vector<std::vector<std::size_t>> readers_;      // readers of old values of states
+  ir::PointerMap<ir::Value, std::size_t> old_values_;  // states by old value
+  std::vector<std::uint32_t> seen_;                    // last search that found each node
   std::uint32_t search_ = 0;
   std::vector<std::size_t> throwing_;
-  std::vector<bool> is_before_throw_;  // per node: what may throw, and all that it depends on
+  std::vector<bool> is_before_throw_;  // per node: it or one that depends on it may throw
   std::unordered_set<std::size_t> in_place_;
-  Nodes writers_;       // of updates in place
-  Nodes with_numbers_;  // these, and the numbers that they wait for
+  Nodes writers_;       // writers of updates in place
+  Nodes with_numbers_;  // writers_, and scalars that they wait for
   bool has_numbers_ = false;
 };
 

@@ -1,4 +1,5 @@
-// What an executor does with all of its states at once, in which threads share one block of memory.
+// Operations of an executor on all of its states at once, which threads share as one block of
+// memory.
 
 #include <gtest/gtest.h>
 

@@ -21,7 +21,7 @@ class TailCache {
   TailCache(const TailCache&) = delete;
   TailCache& operator=(const TailCache&) = delete;
 
-  /// nullptr if `owner` has no tail with that key. Valid until the next add().
+  /// The tail of `owner` with that key, valid until the next add(); nullptr if there is none.
   Region* find(const Region& owner, const std::string& key);
   /// Adds the tail; drops the oldest ones that are not running, if there are too many.
   Region& add(Region& owner, const std::string& key, std::unique_ptr<Region> tail);

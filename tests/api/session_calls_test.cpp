@@ -46,7 +46,7 @@ Dataset dataset(std::int64_t rows) {
   return {.inputs = {feeds[0]}, .target = feeds[1].tensor};
 }
 
-// What eight threads do at once is what the calls that were let in do one after the other.
+// Eight threads at once have the result of the calls that were let in, one after the other.
 TEST(SessionCalls, EightThreadsNeverCorrupt) {
   TrainingSession session = make_session();
   std::atomic<std::int64_t> done{0};

@@ -137,7 +137,7 @@ TEST(TrainingSessionApi, TrainsAndHandsTheFileBack) {
   InferenceSession inference(trained, {.threads = 1});
   const auto predicted = session.predict({batch()[0]});
   EXPECT_EQ(inference.run({}, {batch()[0]}).at(0).to_doubles(), predicted.at(0).to_doubles());
-  // What was handed out does not change with further steps.
+  // A model that was returned does not change with further steps.
   const auto before = trained.weight("w").to_doubles();
   session.step(batch());
   EXPECT_EQ(trained.weight("w").to_doubles(), before);

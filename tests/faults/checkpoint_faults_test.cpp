@@ -1,4 +1,4 @@
-// What is promised of checkpoints when a process dies or file calls fail (docs/checkpoints.md):
+// Guarantees of checkpoints when a process dies or file calls fail (docs/checkpoints.md):
 // each test trains in processes of its own, harms them, and compares with a training that was left
 // alone. ONNXGRAD_FAULT_TESTS=long: every call and 150 kills; otherwise a sample of them.
 #include <fcntl.h>
@@ -61,7 +61,7 @@ class Runner {
     fs::create_directory(temporary_.path("disk"));
   }
 
-  /// What faults are about.
+  /// Folder whose file operations fail.
   std::string disk() const { return temporary_.path("disk"); }
   std::string folder() const { return temporary_.path("disk/run"); }
   std::string path(const std::string& name) const { return temporary_.path(name); }
@@ -140,7 +140,7 @@ std::int64_t expect_all_whole(const std::string& folder, const std::string& what
   return newest;
 }
 
-/// What was reported as saved must be there, or something newer.
+/// Expects every checkpoint that was reported as saved, or a newer one.
 void expect_nothing_lost(const Outcome& outcome, std::int64_t newest, const std::string& what) {
   for (const std::string& path : outcome.lines("saved ")) {
     const auto step = checkpoint_step(fs::path(path).filename().string());
@@ -291,12 +291,12 @@ TEST(CheckpointFaults, AFullDiskIsSaidBeforeWriting) {
   EXPECT_THAT(outcome.lines("last "), testing::SizeIs(1));
 }
 
-/// What is left of a disk when the power goes, by the mirror that the library wrote.
+/// The contents of a disk after a power cut, from the mirror that the library wrote.
 class PowerCut {
  public:
   enum class Names {
-    kFlushed,  ///< as when their folder was flushed last
-    kAll,      ///< as they were: the system had written them of its own accord
+    kFlushed,  ///< the names at the last flush of their folder
+    kAll,      ///< all names: the system had written them by itself
   };
   PowerCut(std::string mirror, std::string disk)
       : mirror_(std::move(mirror)), disk_(std::move(disk)) {}

@@ -54,7 +54,7 @@ testing::AssertionResult are_equal_states(const NamedTensors& a, const NamedTens
   return testing::AssertionSuccess();
 }
 
-/// What a call did while an allocation failed.
+/// Outcome of a call in which an allocation failed.
 struct Outcome {
   bool is_reached = false;  ///< there were so many allocations
   bool has_thrown = false;

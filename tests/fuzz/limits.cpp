@@ -102,7 +102,7 @@ void call(ForwardBackward& passes, const NamedTensors& feeds) {
   (void)passes.backward(seeds);
 }
 
-// What may happen: a result, an error of ours that is no bug, a run that had to be stopped.
+// Expects a result, an error of ours that is no bug, or a run that had to be stopped.
 template <class Body>
 void expect_our_error(const std::string& what, const Body& body) {
   try {

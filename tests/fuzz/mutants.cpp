@@ -45,9 +45,9 @@ namespace {
 
 constexpr std::size_t kBatch = 250;  // mutants per subprocess
 constexpr std::size_t kProcesses = 2;
-constexpr int kSecondsPerMutant = 5;               // of processor time
-constexpr int kLongestWait = 120;                  // of a mutant, for a deadlock
-constexpr std::int64_t kAddressBytes = 3LL << 30;  // of address space
+constexpr int kSecondsPerMutant = 5;               // processor time
+constexpr int kLongestWait = 120;                  // wall time of a mutant, for a deadlock
+constexpr std::int64_t kAddressBytes = 3LL << 30;  // address space
 constexpr std::int64_t kTensorBytes = 64LL << 20;  // the library's own limit
 constexpr std::int64_t kPeakBytes = 384LL << 20;   // resident: a Loop may stack up to its limit
 

@@ -94,7 +94,7 @@ const std::vector<std::string>& operators() {
   return names;
 }
 
-// What attributes that are texts may say; equations among them.
+// Values for string attributes, equations among them.
 std::string odd_text(Random& random) {
   static const std::vector<std::string> texts = {"NONE",
                                                  "",

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kCaseWeight = "case_weight";  // see DumpCases.WritesTheirModels
 
-// Of the models of tests/data/models: what gets through all stages unchanged.
+// Models of tests/data/models that pass all stages unchanged.
 constexpr std::string_view kComplete[] = {"contrastive_pair_loss.onnx",
                                           "dense_autoencoder_elu.onnx",
                                           "dense_mixture_of_experts_loss.onnx",
@@ -81,7 +81,7 @@ std::vector<std::string> case_values(const Model& model) {
   return names;
 }
 
-constexpr double kLoopSeconds = 0.25;  // of processor time, for one run
+constexpr double kLoopSeconds = 0.25;  // processor time of one run
 bool has_loop = false;                 // in the model at work
 double run_began = 0;
 

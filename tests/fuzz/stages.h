@@ -13,11 +13,11 @@
 
 namespace onnxgrad::fuzz {
 
-/// What is done with each mutant.
+/// The stages that each mutant passes through.
 inline constexpr std::array<const char*, 9> kStages = {
     "load", "weights", "report", "run", "feeds", "gradient", "jvp", "forward/backward", "step"};
 
-inline constexpr std::int64_t kBudgetBytes = 256LL << 20;  // that onnxgrad may use
+inline constexpr std::int64_t kBudgetBytes = 256LL << 20;  // memory that onnxgrad may use
 
 /// A model that mutants are made of.
 struct Seed {
@@ -25,7 +25,7 @@ struct Seed {
   std::string bytes = {};
   Loss loss = {};
   bool has_loss = false;     ///< among its outputs
-  bool is_case = false;      ///< of an operator: some stages are not for all of them
+  bool is_case = false;      ///< case of an operator, which need not pass all stages
   bool is_complete = false;  ///< unchanged it gets through every stage
   std::vector<ValueInfo> inputs = {};
 };

@@ -197,7 +197,7 @@ def dense(net: Network) -> None:
 
 
 def selection(net: Network) -> None:
-    """What chooses among values: a maximum, the largest ones, rows in an order."""
+    """Operators that choose among values: a maximum, the largest ones, rows in an order."""
     batch, size = net.shape
     kind = net.choice(["Max", "TopK", "ReduceMax", "ArgMax", "Min"])
     if kind in ("Max", "Min"):

@@ -23,8 +23,8 @@ def make_large_problem():
 
 
 def projected(weights):
-    """Of each array every 29th element and eight sums with random signs, divided by their number's
-    root: [n] numbers that show it if any element is wrong."""
+    """Return every 29th element of each array and eight scaled sums with random signs: [n]
+    numbers that show whether any element is wrong."""
     rng = np.random.default_rng(22)
     kept = []
     for name, shape in SHAPES.items():

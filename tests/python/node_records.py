@@ -1,4 +1,4 @@
-"""What ran of ONNX's node tests when it was last written down, and the page that says it.
+"""Records of which of ONNX's node tests ran, and the page about them.
 
 tests/data/node_tests has three lists: tests that do not run, with the reason, the inputs of
 operators with what their gradient is, and the element types that kernels lack.
@@ -86,7 +86,7 @@ class Pair(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the tests of one operator gave."""
+    """Results of the tests of one operator."""
 
     not_run: list[NotRun]
     pairs: list[Pair]

@@ -48,7 +48,7 @@ class Case(NamedTuple):
     outputs: list[Any] | None
     rtol: float
     atol: float
-    # Those of gradient_models.Small:
+    # Fields of gradient_models.Small:
     pairs: dict[str, tuple[str, str]] | None = None
     straight_through: onnx.ModelProto | None = None
 
@@ -215,7 +215,7 @@ def _compare(name: str, given: Any, wanted: Any, case: Case, is_random: bool) ->
             err_msg=name,
         )
     else:
-        if wanted.dtype.name.startswith("float"):  # of 8 bits and less: NaN does not equal NaN
+        if wanted.dtype.name.startswith("float"):  # 8 bits and fewer: NaN does not equal NaN
             given, wanted = given.astype(np.float32), wanted.astype(np.float32)
         np.testing.assert_array_equal(given, wanted, err_msg=name)
 
@@ -225,8 +225,8 @@ class Gradient(NamedTuple):
 
     operator: str
     input: str  # its formal name; "": an input of a function body
-    problem: str  # what is wrong
-    refusal: str  # why there is none
+    problem: str  # description of the error
+    refusal: str  # reason for which there is no gradient
 
 
 def check_gradients(case: Case) -> Iterator[Gradient]:

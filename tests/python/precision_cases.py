@@ -1,4 +1,4 @@
-"""What the tests of `precision=` share."""
+"""Models and helpers that the tests of `precision=` share."""
 
 import ml_dtypes
 import numpy as np

@@ -203,7 +203,7 @@ def product(draft: Draft) -> list[Value]:
 
 
 def calm(draft: Draft, x: Value) -> Value:
-    """Of what grows from product to product."""
+    """Bound values that grow from product to product."""
     return draft.op("Tanh", [x], x.shape)
 
 

@@ -59,7 +59,7 @@ def slope_error(case: Any) -> float:
     wrt = [name for name in names if feeds[name].dtype == np.float64]
     rng = np.random.default_rng(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of those that are zero
+        warnings.simplefilter("ignore")  # warnings about zero gradients
         second = og.gradient(model, wrt, outputs)
     session, again = og.InferenceSession(model), og.InferenceSession(second)
     seeds = {

@@ -154,7 +154,7 @@ def wide_cases() -> list[HeadCase]:
 
 
 def more_cases() -> list[HeadCase]:
-    """What other estimators and options add to the main cases."""
+    """Cases of other estimators and options, besides the main cases."""
     mlp = HeadCase("mlp", 3)
     logistic = HeadCase("logistic_regression", 3)
     return [

@@ -1,4 +1,4 @@
-"""What stock onnxruntime's products of 8-bit integers do on this processor."""
+"""Behaviour of stock onnxruntime's products of 8-bit integers on this processor."""
 
 import functools
 

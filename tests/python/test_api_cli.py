@@ -63,7 +63,7 @@ def test_train_writes_the_trained_model(folder):
 
 @pytest.mark.parametrize("option", [["--keep-best"], ["--patience", 3]])
 def test_the_summary_is_of_the_weights_that_are_written(folder, option):
-    """Of the best epoch, not of the last one, which is worse: a large rate makes the loss jump."""
+    """The best epoch counts, not the last one, which is worse: a large rate makes the loss jump."""
     arguments = [
         "--optimizer",
         "adam",

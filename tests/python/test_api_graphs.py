@@ -128,7 +128,7 @@ def test_add_loss_keeps_what_the_file_says_beside_its_computation():
         assert getattr(with_loss, field) == getattr(model, field), field
     for field in ("name", "doc_string", "metadata_props", "quantization_annotation"):
         assert getattr(with_loss.graph, field) == getattr(model.graph, field), field
-    # What the loss needs may stand behind what was there.
+    # The loss may append to the fields of the model.
     for field in ("node", "input", "initializer", "value_info"):
         was = list(getattr(model.graph, field))
         assert list(getattr(with_loss.graph, field))[: len(was)] == was, field

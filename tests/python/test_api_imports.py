@@ -1,4 +1,4 @@
-"""What `import onnxgrad` and training bring in.
+"""Modules that `import onnxgrad` and training bring in.
 
 benchmarks/startup.py measures how long they take.
 """

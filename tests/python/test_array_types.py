@@ -94,7 +94,7 @@ def test_every_type_is_taken_or_refused_by_name(model, kind, entry):
         raise
     except og.Error:
         return
-    # What fit() and sample weights convert: numbers of every width.
+    # Numbers of every width are converted by fit() and sample weights.
     assert kind in (*ML_DTYPES, "longdouble", "text", "bytes"), f"{kind} was taken as numbers"
 
 

@@ -73,7 +73,7 @@ def variants(attribute: AttributeProto) -> Iterator[AttributeProto]:
 
 
 def attributes_of(node: onnx.NodeProto, opset: int) -> list[AttributeProto]:
-    """Those of the node, and the schema's others with their defaults or any value."""
+    """Return the node's attributes, and the schema's others with their defaults or any value."""
     known = {attribute.name: attribute for attribute in node.attribute}
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, node.domain)

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / "benchmarks" / "peers"
 
-# Of every initializer, X and y: name or position, dtype, shape and bytes.
+# Digests of every initializer, X and y: name or position, dtype, shape and bytes.
 DIGESTS = {
     "w1_linreg2": "13e294505543c505",
     "w2_mlp": "7d00aa4ec2692999",

@@ -1,4 +1,4 @@
-"""What the built libraries contain: instruction sets, hardening, symbols, linked libraries."""
+"""Contents of the built libraries: instruction sets, hardening, symbols, linked libraries."""
 
 import platform
 import re

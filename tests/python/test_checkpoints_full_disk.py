@@ -19,7 +19,7 @@ def session():
 
 
 def assert_old_state_is_whole(path, old):
-    """What was there is there, byte by byte, can be loaded, and nothing lies beside it."""
+    """Assert that the old files are there, byte by byte, can be loaded, and are the only ones."""
     assert path.read_bytes() == old
     assert [file.name for file in path.parent.iterdir() if file.name != "filler"] == [path.name]
     again = session()

@@ -60,7 +60,7 @@ def reference(x=X, labels=LABELS, weight=None, ignored=None, **attributes):
 
 
 def gradient_by_hand(x=X, labels=LABELS):
-    """Of the mean loss, to W [D, V], in float64."""
+    """Return the gradient of the mean loss with respect to W [D, V], in float64."""
     scores = x.astype(float) @ W.astype(float)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
@@ -296,7 +296,7 @@ def test_trainer_learns_from_batches_and_continues(tmp_path):
     for other in (once, again):
         assert other.session.steps == 3
         np.testing.assert_array_equal(other.session.state()["W"], whole.session.state()["W"])
-    # What the labels have settled belongs to a checkpoint.
+    # A checkpoint has what the labels have settled.
     whole.session.save(tmp_path / "state.safetensors")
     fresh = og.TrainingSession(model(shown=False), "cross_entropy", og.optimizers.Adam(lr=0.1))
     fresh.load(tmp_path / "state.safetensors")

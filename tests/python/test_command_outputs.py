@@ -1,4 +1,4 @@
-"""What the command line writes is checked first, whole, and not lost, wherever its output goes."""
+"""Outputs of the command line are checked first, whole, and not lost, wherever they go."""
 
 import contextlib
 import os

@@ -128,7 +128,7 @@ def test_training_with_adamw_follows_the_formulas(tmp_path, data):
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
 @pytest.mark.parametrize("loss", ["MSELoss", "L1Loss", "CrossEntropyLoss", "BCEWithLogitsLoss"])
 def test_values_of_onnxruntime_training(tmp_path, loss, optimizer):
-    """The same program on onnxruntime-training 1.19.2: tests/data/training_api/make_values.py."""
+    """Compare with onnxruntime-training 1.19.2, run by tests/data/training_api/make_values.py."""
     with np.load(DATA / "values.npz") as stored:
         X, y, labels = stored["X"], stored["y"], stored["labels"]
         expected = stored[f"{loss}_{optimizer}"]

@@ -1,4 +1,4 @@
-"""What programs of the original packages rely on besides: shapes, names, exceptions."""
+"""Conventions that programs of the original packages rely on: shapes, names, exceptions."""
 
 import pickle
 

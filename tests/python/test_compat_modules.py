@@ -1,4 +1,4 @@
-"""What other modules of the original packages give: versions, stock onnxruntime's names."""
+"""Names of other modules of the original packages: versions, stock onnxruntime's names."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the notebook uses besides training: traced functions, pictures, profiles."""
+"""Parts of the notebook besides training: traced functions, pictures, profiles."""
 
 import sys
 import types

@@ -14,7 +14,7 @@ import pytest
 from onnxgrad.compat.onnxcustom.training.grad_helper import DerivativeOptions
 
 TABLE = Path(__file__).resolve().parents[1] / "data" / "compat" / "onnxcustom_signatures.csv"
-# What is not as in the table, and why.
+# Methods that differ from the table, with reasons.
 DIFFERENT = {
     "BaseLearningLoss.build_onnx_score_function": "part of build_onnx_function",
     "BaseLearningPenalty.update_weights": "the base class has what all others have, n_bind",
@@ -66,7 +66,7 @@ def test_signature(module, name, text):
         assert key in ours
         if default is not inspect.Parameter.empty:
             assert ours[key] == default
-    # What is new here has a default, so that old calls still work.
+    # New parameters have defaults, so that old calls still work.
     known = dict(expected)
     new = [value for key, value in ours.items() if key not in known and not key.startswith("*")]
     assert inspect.Parameter.empty not in new

@@ -54,7 +54,7 @@ def test_gradients_equal_differences(sample: Sample) -> None:
     inputs = {value.name for value in gradient.graph.input}
     fed = {name: array for name, array in {**feeds, **seeds}.items() if name in inputs}
     ours = og.InferenceSession(gradient).run(None, fed)
-    # Of some operators onnxruntime has kernels for float32 only.
+    # Some operators have float32 kernels only in onnxruntime.
     narrow = og.gradient(sample.model(), wrt, names)
     narrow_feeds = {
         name: array.astype(np.float32) if array.dtype == np.float64 else array
@@ -119,7 +119,7 @@ def test_nhwc_conv_is_conv_with_channels_last() -> None:
     np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)
 
 
-# What has no standard form says so, with the node's name and a hint.
+# Operators without a standard form: the error names the node and gives a hint.
 
 N = Numbers(10)
 ATTENTION = [N(2, 3, 4), N(4, 12), N(12)]

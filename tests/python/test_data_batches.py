@@ -198,7 +198,7 @@ def test_validation_share_of_batches(rows):
     X, y = rows
     trainer = make_trainer().fit(in_batches(X, y, 10), validation=0.3, epochs=2, verbose=0)
     assert len(trainer.history["val_loss"]) == 2
-    # The same rows each epoch: with a rate of 0 nothing changes.
+    # Validation rows are equal in each epoch: with a rate of 0 nothing changes.
     trainer.session.lr = 0.0
     trainer.fit(in_batches(X, y, 10), validation=0.3, epochs=3, verbose=0)
     assert len(set(trainer.history["val_loss"])) == 1

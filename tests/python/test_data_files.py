@@ -512,7 +512,7 @@ def test_names_in_archives_are_never_opened(tmp_path):
 
 # --------------------------------------------------------------------------------------- memory
 
-LIMIT_MIB = 48  # of memory that reading and training may add
+LIMIT_MIB = 48  # memory that reading and training may add
 LARGER = 4  # the file is so many times larger
 
 MEMORY_CODE = """

@@ -27,7 +27,7 @@ net (float[N, 3] x) => (float[N, 2] scores)
 }
 """
 
-# What every worker does; the first argument is the folder, the second what the case changes.
+# Script of every worker; the first argument is the folder, the second what the case changes.
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -127,7 +127,7 @@ def test_progress_names_the_slowest_worker():
 
     logs = {"seconds": 2.0, "slowest_rank": 1.0, "slowest_lag_s": 0.5}
     assert straggler(Two(), logs) == "rank 1 on host node-2 is 500.0ms slower than the others"
-    assert straggler(Two(), {**logs, "slowest_lag_s": 0.1}) == ""  # of no importance
+    assert straggler(Two(), {**logs, "slowest_lag_s": 0.1}) == ""  # too little to report
     assert straggler(Two(), {"seconds": 2.0}) == ""  # one worker
 
 

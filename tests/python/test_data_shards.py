@@ -169,7 +169,7 @@ def test_workers_train_as_one(tmp_path, linear_file, linear_model, rows, kind, w
         alone.fit(*files, epochs=3, batch_size=8, verbose=0, **eval(options))
         for name, value in alone.session.state().items():
             np.testing.assert_allclose(found.pop(name), value, rtol=1e-5)
-        expected = alone.evaluate(*files).loss  # of differences that are small beside the rows
+        expected = alone.evaluate(*files).loss  # its terms are small beside the rows
         np.testing.assert_allclose(found.pop("loss"), expected, rtol=1e-5, atol=1e-9)
         assert ("val_loss" in found) == ("val" in options)
         for name, values in found.items():

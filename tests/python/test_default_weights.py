@@ -1,4 +1,4 @@
-"""What is trained by default, against the parameters of the modules of exported models."""
+"""Weights trained by default, against the parameters of the modules of exported models."""
 
 import json
 

@@ -261,7 +261,7 @@ def test_jvp_is_the_transpose_of_vjp(name: str) -> None:
     }
     tangents = {f"{name}_tangent": rng.normal(size=arrays[name].shape) for name in wrt}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is zero
+        warnings.simplefilter("ignore")  # warnings about zero derivatives
         forward, backward = og.jvp(model, wrt), og.vjp(model, wrt)
     assert [value.name for value in forward.graph.input] == [*wrt, *tangents]
     moved = run(forward, arrays | tangents, stock=False)
@@ -350,7 +350,7 @@ STOPPED = """m (double[2] x) => (double y) {
     d = Mul (c, x)
     y = ReduceSum <keepdims = 0> (d)
 }"""
-# The same where the value 'b' is an input, which nothing flows past.
+# STOPPED with the value 'b' as an input, which nothing flows past.
 CUT = """m (double[2] x, double[2] b) => (double y) {
     a = Sin (x)
     c = Mul (b, a)

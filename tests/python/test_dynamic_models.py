@@ -57,7 +57,7 @@ def test_fresh_labels_compile_nothing(kind, optimizer):
     x, y = batch()
     session.step({"x": x, "label": y})
     compiled = session.num_compiled
-    assert compiled > 1  # what comes after the branch counts
+    assert compiled > 1  # nodes after the branch count
     for seed in range(5):
         session.step({"x": x, "label": batch(seed=seed)[1]})
     assert session.num_compiled == compiled
@@ -76,7 +76,7 @@ def test_kept_plans_are_bounded_and_counted():
         seen.append((session.num_cached, session.memory().dynamic))
     assert session.num_compiled > 100
     assert max(cached for cached, _ in seen) <= 128
-    # Those that are kept last are of larger batches than those that went.
+    # Plans that are kept last are of larger batches than plans that were dropped.
     assert 0 < seen[0][1] < seen[70][1] < seen[-1][1] < 3 * seen[70][1]
     memory = session.memory()
     assert memory.total == sum(memory)

@@ -256,7 +256,7 @@ def temporaries(folder):
 
 
 def test_files_of_killed_processes_are_removed(tmp_path):
-    """Of a process that is alive the file stays, and its write succeeds."""
+    """The file of a process that is alive stays, and its write succeeds."""
     for name in ("a.bin", "b.bin") * 4:
         command = [sys.executable, "-c", WRITER, tmp_path / name]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

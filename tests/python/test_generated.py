@@ -1,4 +1,4 @@
-"""What scripts/generate.py writes from the extension's tables is what is in the repository."""
+"""Files in the repository equal those that scripts/generate.py writes from the extension."""
 
 import inspect
 import pickle
@@ -31,7 +31,7 @@ CLASSES = [
 
 
 def default_of(field):
-    """What Python has as the default of a field."""
+    """Return the default of a field in Python."""
     known = field.default_value
     if field.kind == "texts" or (field.none_is and known == 0):
         return None

@@ -120,7 +120,7 @@ RIGHT = {
         b = MatMul (a, w)
         y = Softmax (b)
     }"""),
-    # Its nodes in another order; other outputs, and what only they need, are left aside.
+    # Nodes in another order; other outputs, and nodes that only they need, are left aside.
     "cut": onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
     m (float[3] x, string[2] t) => (float[3] y, float[3] z) <float[3] w = {1, 2, 3}> {
         y = Relu (a)

@@ -1,4 +1,4 @@
-"""What `gradient` differentiates by and of: inputs, inner values, losses; also as a command."""
+"""Choices of `gradient`: inputs, inner values, losses; also as a command."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ INNER = f"""{HEADER}
         h = MatMul (x, w)  s = Sin (h)  p = Mul (s, k)
         q = Mul (p, h)  y = ReduceSum <keepdims = 0> (q)
     }}"""
-# The same from h on.
+# INNER from h on.
 OUTER = f"""{HEADER}
     outer (double[N, 3] h, double[3] k) => (double y) {{
         s = Sin (h)  p = Mul (s, k)  q = Mul (p, h)  y = ReduceSum <keepdims = 0> (q)

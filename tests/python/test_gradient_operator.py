@@ -100,8 +100,8 @@ def test_another_point_may_have_another_shape():
 
 
 def test_named_tensors_are_independent_of_each_other():
-    # Of u, which is computed from x, ONNX would have only one of the two: here both are, as
-    # functions of two variables.
+    # ONNX would allow only one of x and u, which is computed from x: here both are named, as in a
+    # function of two variables.
     text = f"""
     g (double[3] x) => (double[3] dx, double[3] du, double[3] whole) {{
       u = Exp (x)

@@ -18,8 +18,8 @@ from half_models import DTYPES, ROUNDING, in_both
 # The depth of OneHot in 16 bits, if it is fed, is no shape value.
 LEFT_OUT = node_suite.RANDOM | {"BitCast", "CastLike", "Dropout", "OneHot", "OptionalGetElement"}
 PER_OPERATOR = 6
-# What is stored on the way: of the many steps of these one is far from the result, or a sum of
-# numbers that cancel each other.
+# Room for rounding on the way: one of these operators' many steps is far from the result, or a sum
+# of numbers that cancel each other.
 ROOM = 16
 
 

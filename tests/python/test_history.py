@@ -1,4 +1,4 @@
-"""What a history has besides the loss: norms of gradients, the losses of several targets."""
+"""Entries of a history besides the loss: norms of gradients, the losses of several targets."""
 
 import numpy as np
 import onnx.parser

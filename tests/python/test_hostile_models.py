@@ -106,7 +106,7 @@ def test_no_error_of_protobuf_leaves(file, call):
 
 
 def test_unknown_element_type():
-    """Of a later version of ONNX: no array can be fed, and no kernel takes the input as absent."""
+    """A type of a later ONNX: no array can be fed, and no kernel takes the input as absent."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["": 21]>
     agraph (float[4, 3, 2] x, float[1, 9, 2] w, float[1, 9, 3] r) => (float[d, e, f, g] y) {
     y = GRU <hidden_size = 3> (x, w, r)

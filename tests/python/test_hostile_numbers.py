@@ -302,7 +302,7 @@ def test_windows_of_more_elements_than_can_be_counted(operator):
 
 
 def test_results_without_elements_of_any_size():
-    """What is computed per element of an axis is not, where another axis has none."""
+    """Nothing is computed per element of an axis if another axis has none."""
     many, x = 2**40, np.ones((0, 4), F)
     shapes = {
         "Pad": (["x", "n"], {"mode": "edge"}, np.array([0, many, 0, 0]), (0, many + 4)),

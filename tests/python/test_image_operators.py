@@ -17,7 +17,7 @@ from pairwise import pairwise
 
 ort.set_default_logger_severity(4)
 
-# What onnxruntime says of what it does not do.
+# Parts of onnxruntime's messages about what it does not support.
 NOT_TAKEN = ("NOT_IMPLEMENTED", "upport", "exclude_outside can be set to 1 when")
 
 RESIZE = {
@@ -105,7 +105,7 @@ def with_shapes(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> onnx.Mo
 
 
 def run_stock(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | None:
-    """What stock onnxruntime computes, None for what it says that it does not support."""
+    """Return the results of stock onnxruntime; None for a model that it does not support."""
     try:
         session = ort.InferenceSession(model.SerializeToString())
         return session.run(None, feeds)

@@ -79,7 +79,7 @@ def test_a_rank_that_fails_ends_the_job_which_starts_again(tmp_path, transport):
     [
         ("1", "9", "9"),  # a script lost the rank that failed
         ("7", "4", "4"),  # a command of onnxgrad did
-        ("7", "-9", "137"),  # the other one was killed
+        ("7", "-9", "137"),  # rank 1 was killed
         ("9", "1", "9"),
         ("9", "4", "9"),
         ("7", "1", "7"),

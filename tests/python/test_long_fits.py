@@ -1,4 +1,4 @@
-"""What a long fit keeps is bounded: its history, its checkpoints; files have every epoch."""
+"""Bounds of a long fit: its history, its checkpoints; files have every epoch."""
 
 import csv
 import subprocess

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 WIDTH = 1024
-LAYERS = 50  # of 4 MiB each: 200 MiB
+LAYERS = 50  # 4 MiB each: 200 MiB
 
 JOB = """
 import json, os, sys
@@ -94,5 +94,5 @@ def test_peaks(big_model: dict[str, Path], kind: str, tmp_path: Path) -> None:
     found = {name: size / weight_bytes for name, size in json.loads(done.stdout).items()}
     print(kind, {name: round(size, 2) for name, size in found.items()})
     assert {name: size for name, size in found.items() if size > BOUNDS[kind][name]} == {}
-    # What is measured is there: the weights are in memory, and more of them once they are trained.
+    # The measurement is real: the weights are in memory, and more once they are trained.
     assert 0.99 < found["load"] < found["trained"] < found["save"]

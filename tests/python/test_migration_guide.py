@@ -48,7 +48,7 @@ USER_PARTS = lines_of("You have")
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What the lines of the tables find: models, data, results of earlier lines."""
+    """Names for the lines of the tables: models, data, results of earlier lines."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2)).astype(np.float32) / 10

@@ -41,7 +41,7 @@ class NumpyMuon:
     def orthogonal(self, u):
         x = u / (np.linalg.norm(u) + 1e-7)
         for _ in range(self.iterations):
-            square = x @ x.T  # of either orientation: x^T p(x x^T) = p(x^T x) x^T
+            square = x @ x.T  # either orientation: x^T p(x x^T) = p(x^T x) x^T
             x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
         return x
 

@@ -18,7 +18,7 @@ COUNT = 300
 BATCH = 100
 ADDRESS_BYTES = 3 << 30
 PEAK_BYTES = 1 << 30
-SECONDS = 10  # of processor time, for one mutant
+SECONDS = 10  # processor time of one mutant
 
 JOB = """
 import json, resource, signal, sys, traceback

@@ -131,7 +131,7 @@ def ints(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-# What the node tests leave out: constant operands, dynamic sizes, opsets below 17.
+# Cases that the node tests leave out: constant operands, dynamic sizes, opsets below 17.
 CASES = {
     "reduce axes": (9, single_node("ReduceMean", {"x": [2, 3], "a": ints(-1)}, keepdims=0)),
     "reduce no-op": (13, single_node("ReduceMax", {"x": [2, 3]}, noop_with_empty_axes=1)),

@@ -25,8 +25,8 @@ import second_gradients
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("ONNXGRAD_BUILD_DIR", ROOT / "build/release"))
 
-# What onnxruntime says when it has no kernel for an operator or a type, as opposed to a model that
-# it finds wrong.
+# Messages of onnxruntime for an operator or a type without a kernel, as opposed to a model that it
+# finds wrong.
 NOT_TAKEN = (
     "Single dimension value must be greater than 0",  # StringNormalizer
     "Invalid value for attribute k",  # 0 in TopK of opset 1
@@ -97,7 +97,7 @@ FLOAT32_IN_ONNXRUNTIME = {"DFT", "Gelu"}
 # Operators whose definition, for opsets without them, has constants of float32.
 FLOAT32_DEFINITIONS = ("unary.gelu", "unary.hardswish")
 
-# Of these stock onnxruntime draws other numbers; it must run them all the same.
+# Operators for which stock onnxruntime draws other numbers; it must run them all the same.
 RANDOM = ("draw", "dropout")
 
 # Empty batches that the others cannot do; finite differences and shapes check them all the same.
@@ -302,7 +302,7 @@ def test_others_compute_the_same(cases: dict[str, list[Case]], stem: str) -> Non
 
 
 def test_gradients_of_gradients(cases: dict[str, list[Case]]) -> None:
-    """Of every operator that has a gradient: none is left out."""
+    """Check every operator that has a gradient: none is left out."""
     operators = second_gradients.by_operator(cases)
     assert len(operators) > 110
     found = {name: list(second_gradients.problems(some)) for name, some in operators.items()}

@@ -77,7 +77,7 @@ def test_an_inference_session_opens_on_request():
 
 
 def with_symbol(model):
-    """The same file with a named batch dimension in its inputs and outputs."""
+    """Return a copy with a named batch dimension in inputs and outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for value in [*copy.graph.input, *copy.graph.output]:
@@ -108,7 +108,7 @@ def fitted(model, X, y, *, options=None, **fit):
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_training_is_that_of_the_dynamic_file(rows):
-    """The same losses, weights and predictions; the file keeps its shapes, or has open ones."""
+    """Losses, weights and predictions agree; the file keeps its shapes, or has open ones."""
     X, y = labelled(41)
     fixed = network(rows).proto()
     expected = fitted(with_symbol(fixed), X, y)

@@ -172,7 +172,7 @@ def test_fit_follows_its_schedule(stored):
     trainer.fit(X, y, epochs=1, batch_size=8, shuffle=False, verbose=0)
     found = row_of(trainer.session.state())
     assert_agrees(found, stored["optimizer/adam_step_schedule"][-1], np.float64)
-    assert trainer.session.lr == 0.1  # as before the fit
+    assert trainer.session.lr == 0.1  # the rate before the fit
     assert trainer.history["lr"] == [pytest.approx(0.1 * 0.7**7)]
 
 
@@ -496,7 +496,7 @@ class TestLbfgs:
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("name", LBFGS_CASES)
     def test_differs_from_torch_as_rows_in_another_order_do(self, name, dtype, stored):
-        """What is left is rounding: the same sum over the rows in other orders is as far away."""
+        """Only rounding differs: a sum over the rows in another order is as far away."""
         found = self.steps(name, stored, dtype)
         rng = np.random.default_rng(0)
         others = [self.steps(name, stored, dtype, rng.permutation(400)) for _ in range(8)]

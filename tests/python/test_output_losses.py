@@ -174,7 +174,7 @@ def test_session_and_saved_step():
 
 
 def test_file_by_add_loss_is_trained(rows):
-    """What add_loss wrote can be trained as it is."""
+    """A file that add_loss wrote can be trained as it is."""
     X, y = (array.astype(np.float32) for array in rows)
     proto = og.add_loss(model(), og.losses.Huber(delta=0.5))
     own = og.Trainer(proto, "output:loss", "sgd", lr=0.05).fit(X, y, epochs=3, verbose=0)

@@ -48,7 +48,7 @@ class Network:
         h = self.activate(h, activation)
         h = self(pool, h, kernel_shape=[2, 2], strides=[2, 2])
         outputs = [self("ReduceSum", h, self.axes("axes"), keepdims=0)]
-        if second == "read":  # of what the pool reads
+        if second == "read":  # also read the input of the pool
             outputs.append(self("ReduceSum", first, "axes", keepdims=0))
         elif second == "squared":
             outputs.append(self("ReduceSum", self("Mul", first, first), "axes", keepdims=0))
@@ -137,7 +137,7 @@ def network_of_classes():
 
 
 def test_training_keeps_no_activations_for_the_pool():
-    """Of convolution, Relu and pool only the pooled values and their places are kept."""
+    """Only pooled values and their positions are kept of a convolution, Relu and pool."""
     model, _ = network_of_classes()
     x = np.random.default_rng(0).standard_normal((16, 2, 32, 32)).astype(np.float32)
     session = og.TrainingSession(model, "softmax_cross_entropy", og.optimizers.SGD(lr=1e-3))

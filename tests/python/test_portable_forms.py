@@ -1,4 +1,4 @@
-"""What stock onnxruntime does not run, or breaks in its optimizer, is written in another form."""
+"""Portable forms of graphs that stock onnxruntime does not run, or breaks in its optimizer."""
 
 import math
 

@@ -70,7 +70,7 @@ class TestLossScale:
     """
 
     def test_small_gradients_survive(self):
-        # They are below the smallest number of float16 without a scale.
+        # Gradients are below the smallest number of float16 without a scale.
         model = onnx.parser.parse_model(self.TINY)
         X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
         feeds = {"X": X, "label": np.ones((8, 2), np.float32)}

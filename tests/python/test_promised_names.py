@@ -58,7 +58,7 @@ def run(proto, feeds):
 
 
 def renamed():
-    """The same model with harmless names: what all results are compared with."""
+    """Return the model with harmless names, for comparison with all results."""
     text = INNER
     for i, name in enumerate(["x_grad", "w_grad", "loss", "label", "y_grad", "step_count"]):
         text = text.replace(name, f"inner{i}")

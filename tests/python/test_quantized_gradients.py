@@ -18,7 +18,7 @@ STEPS = """places = Div (x, s)
 
 
 class Reader(NamedTuple):
-    """What reads the integers q; `smooth` is the same of numbers that are not rounded."""
+    """Reader of the integers q; `smooth` reads numbers that are not rounded."""
 
     statements: str
     smooth: str
@@ -111,7 +111,7 @@ def feeds_of() -> dict[str, np.ndarray]:
 
 
 def gradients(proto: onnx.ModelProto, wrt: list[str], feeds: dict) -> list[np.ndarray]:
-    """Those of a projection of y."""
+    """Return the gradients of a projection of y."""
     y = og.InferenceSession(proto).run(None, feeds)[0]
     seed = np.random.default_rng(1).uniform(0.5, 1.5, y.shape).astype(F)
     gradient = og.gradient(proto, wrt, ["y"])

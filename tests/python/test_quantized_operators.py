@@ -120,7 +120,7 @@ RANGES = {"INT8": (-128, 127), "UINT8": (0, 255), "INT4": (-8, 7), "UINT4": (0, 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", RANGES)
 def test_straight_through_gradients(kind: str, form: str) -> None:
-    """What is not clipped passes; the scale has the gradient of Learned Step Size Quantization."""
+    """Gradients pass unless clipped; the scale's is that of Learned Step Size Quantization."""
     model, x, scale, zero = quantized_model(kind, form)
     model.graph.input.append(
         oh.make_tensor_value_info("scale", TensorProto.FLOAT, list(scale.shape))

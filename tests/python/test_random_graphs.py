@@ -143,7 +143,7 @@ def gradient_file(model):
 
 
 def slope(forward, feeds, weights, direction, size):
-    """Of the loss, by central differences."""
+    """Return the slope of the loss by central differences."""
     ends = [
         forward.run(
             {**feeds, **{n: np.asarray(w + step * direction[n]) for n, w in weights.items()}}

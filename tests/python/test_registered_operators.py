@@ -188,13 +188,13 @@ def test_gradients_of_operators_of_onnx() -> None:
     np.testing.assert_allclose(gradient, 2 * np.round(X))
     with pytest.warns(UserWarning, match="'x' is zero"):
         og.gradient(model, "x")
-    # Of an operator with attributes in the file's opset that are inputs now.
+    # An operator with attributes in the file's opset that are inputs now.
     clip = parse("m (float[2, 2] x) => (float[2, 2] y) { y = Clip <min = 0.0, max = 1.0> (x) }", 9)
     rule = f"{HEADER} Rule (x, low, high, dy) => (dx) {{ dx = Identity (dy) }}"
     with og.register_gradient("Clip", rule):
         (gradient,) = run(og.gradient(clip, "x", fill_grad=True), {"x": X.astype(np.float32)})
     np.testing.assert_array_equal(gradient, np.ones((2, 2)))
-    # Of one that is replaced by others when a model is loaded.
+    # An operator that is replaced by others when a model is loaded.
     gelu = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
         "m (float[2, 2] x) => (float[2, 2] y) { y = com.microsoft.QuickGelu (x) }"
@@ -304,7 +304,7 @@ def test_the_command_line_reads_libraries_and_modules(tmp_path: Path) -> None:
 def _nothing_stays():
     before = [entry.name for entry in og._core.registered_operators()]
     yield
-    for number in range(200):  # those of the command line have no registration object
+    for number in range(200):  # the command line's have no registration object
         og._core.unregister_operators(number)
     assert before == []
 
@@ -414,7 +414,7 @@ def test_a_gradient_of_another_shape_is_said() -> None:
 
 @pytest.mark.parametrize("operator", ["If", "Loop", "Scan"])
 def test_a_gradient_of_an_operator_with_subgraphs_is_refused_with_the_reason(operator):
-    """Of what its subgraphs capture, the gradient would silently be zero."""
+    """The gradient of values that its subgraphs capture would silently be zero."""
     rule = """<opset_import: ["" : 17], domain: "own">
     BranchRule (c, dy) => (dc) { dc = Identity (c) }"""
     with pytest.raises(og.OptionError, match="no operator that is the derivative of a subgraph"):

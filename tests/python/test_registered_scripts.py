@@ -80,7 +80,7 @@ def in_stock(file: onnx.ModelProto, steps: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("rule", [SwishRule, None])
 def test_an_onnxscript_operator_trains_like_a_built_in_one(rule) -> None:
-    """What a network of standard operators learns, in stock onnxruntime and in our engine."""
+    """It learns what a network of standard operators learns, in stock onnxruntime and here."""
     model, plain = onnx.parser.parse_model(NETWORK), onnx.parser.parse_model(PLAIN)
     optimizer = og.optimizers.Adam(lr=0.05, epsilon=1e-3)
     wanted = in_stock(og.training_step(plain, "squared_error", optimizer), 5)

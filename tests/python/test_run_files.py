@@ -107,7 +107,7 @@ def test_tensorboard(rows, tmp_path):
 
 
 class TrialPruned(Exception):  # noqa: N818 (as Optuna names it)
-    """What Optuna raises to end a trial."""
+    """Exception that Optuna raises to end a trial."""
 
 
 class Trial:

@@ -230,7 +230,7 @@ def test_rates_of_a_step_in_stock_onnxruntime(name, stored):
 
 
 def test_a_schedule_in_a_step_counts_updates_not_batches():
-    """Of three batches that are accumulated, the last one updates."""
+    """The last of three accumulated batches updates."""
     rates = rates_in_graph(s.Exponential(0.5, unit="step"), 9, 1, accumulate=3)
     np.testing.assert_allclose(rates, [0, 0, BASE, 0, 0, BASE / 2, 0, 0, BASE / 4], atol=1e-12)
 

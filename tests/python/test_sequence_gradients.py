@@ -242,7 +242,7 @@ CHOSEN = """
     more = Concat <axis = 0> (odd, square)
   }> (n, , a)"""
 
-# What an iteration does last is to erase.
+# SequenceErase ends each iteration.
 ERASED = """
   list = SequenceConstruct (a, b, a, b)
   all = Loop <body = step (int64 i, bool c, seq(double[]) s) => (bool d, seq(double[]) t) {
@@ -373,7 +373,7 @@ def test_gradients_of_gradients(name: str) -> None:
     feeds = {**feeds, "y_grad": np.random.default_rng(5).uniform(-1, 1, value.shape)}
     seed = np.random.default_rng(6).uniform(-1, 1, feeds[wrt[0]].shape)
     output = first.graph.output[0].name
-    with warnings.catch_warnings():  # of those that are zero
+    with warnings.catch_warnings():  # warnings about zero gradients
         warnings.simplefilter("ignore", UserWarning)
         second = og.gradient(first, wrt, [output])
     expected = [differences(first, feeds, seed, 0, w) for w in wrt]

@@ -1,4 +1,4 @@
-"""What the estimators train: networks by layer sizes, losses, given models; their files."""
+"""Models of the estimators: networks by layer sizes, losses, given models; their files."""
 
 import itertools
 

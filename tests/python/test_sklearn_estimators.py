@@ -222,7 +222,7 @@ def test_early_stopping_keeps_the_best_epoch(iris):
 
 @pytest.mark.parametrize("loss", ["squared_error", "poisson"])
 def test_validation_scores_of_a_regressor(iris, loss):
-    """They are R^2 on the rows that were kept: with all rows kept but one, on nearly all."""
+    """Scores are R^2 on the held-out rows: with all rows but one, on nearly all."""
     X, y = iris[0], np.exp(iris[0][:, :2] / 2).sum(axis=1)
     regressor = OnnxRegressor(
         hidden_layer_sizes=(20,),

@@ -27,10 +27,10 @@ from sklearn_heads import (
 
 CASES = all_cases()
 CLASSIFIERS = [*main_cases(), *wide_cases(), *more_cases()]
-# Those whose loss is minus the logarithm of the probability in the file.
+# Cases whose loss is minus the logarithm of the probability in the file.
 LIKELIHOODS = [c for c in CLASSIFIERS if c.loss.split()[0] in ("binary", "softmax", "negative")]
 LINEAR_NODES = ("LinearClassifier", "LinearRegressor")
-# What these print: the place that the scores have in the file, or a name for what is inside a node.
+# Scores in the line of the loss: a value of the file, or a name for what is inside a node.
 SCORES = {
     "mlp": "add_result1",
     "mlp_regressor": "add_result1",
@@ -257,7 +257,7 @@ def test_opposite_coefficients_stay_opposite(case, tmp_path):
 
 @pytest.mark.parametrize("labels", ["integers", "strings"])
 def test_tied_columns_learn_what_the_attribute_learns(labels, tmp_path):
-    """The same model as MatMul in float64 and as LinearClassifier in float32, the same steps."""
+    """One model as MatMul in float64 and as LinearClassifier in float32 makes equal steps."""
     learned = []
     for dtype in ("float64", "float32"):
         case = HeadCase("logistic_regression", 2, labels, dtype=dtype)

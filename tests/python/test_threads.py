@@ -80,7 +80,7 @@ def test_a_small_model_has_one_thread():
     assert threads_of_a_step(None, "16", size=16) == 1
 
 
-# What is wrong with a count, or with more threads than processors, shows in kernels of all kinds.
+# Wrong counts, and more threads than processors, would show in kernels of all kinds.
 
 
 def make_proto(nodes, shapes, features):

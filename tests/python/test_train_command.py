@@ -379,7 +379,7 @@ def test_the_help_lists_the_options_under_their_topics(folder):
 
 
 def test_every_option_of_fit_is_there():
-    """What Trainer and fit take, the command line takes too, but for what needs Python."""
+    """The command line takes all that Trainer and fit take, except what needs Python."""
     import inspect
 
     named = {

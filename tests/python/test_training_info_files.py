@@ -231,7 +231,7 @@ def test_batch_statistics_and_dropout():
         # The two plans need not have the same kernels.
         expected = pytest.approx(loaded.step({"x": x, "label": y}), rel=1e-6)
         assert direct.step({"x": x, "label": y}) == expected
-    assert_same_state(loaded.state(), direct.state())  # the same draws, the same statistics
+    assert_same_state(loaded.state(), direct.state())  # equal draws, equal statistics
     assert np.all(loaded.state()["mean"] != 0)
     expected = direct.predict({"x": x})[0]
     np.testing.assert_allclose(loaded.predict({"x": x})[0], expected, rtol=1e-5, atol=1e-7)
@@ -249,7 +249,7 @@ def test_a_training_is_written_as_it_is_now():
     trainer.fit(x, y, epochs=3, batch_size=32, verbose=0)
     assert_same_state(onward.session.state(), trainer.session.state(), 1e-12, 1e-12)
     assert onward.history["train_loss"] == pytest.approx(trainer.history["train_loss"])
-    # Of a training that the file describes: the trained model.
+    # A training that the file describes: the trained model has it.
     assert onward.with_training_info() == onward.trained_model()
     replaced = og.add_training_info(written, "squared_error", "sgd")
     assert len(replaced.training_info) == 1

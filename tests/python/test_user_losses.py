@@ -15,7 +15,7 @@ loss (float[M, K] scores, float[M, K] target) => (float[M, K] rows)
 <float high = {{0.9}}, float low = {{-0.1}}>
 {{ d = Sub(target, scores)  above = Mul(d, high)  below = Mul(d, low)
   rows = Max(above, below) }}"""
-# The same for the batch: the mean.
+# PINBALL for the batch: the mean.
 PINBALL_MEAN = PINBALL.replace("(float[M, K] rows)", "(float loss)").replace(
     "rows = Max(above, below)", "all = Max(above, below)  loss = ReduceMean<keepdims = 0>(all)"
 )

@@ -1,4 +1,4 @@
-"""What patterns of `trainable=` and `unfreeze` select."""
+"""Weights that patterns of `trainable=` and `unfreeze` select."""
 
 import numpy as np
 import onnx.parser
@@ -37,7 +37,7 @@ class TestPatternsSelectParameters:
     def test_all(self):
         for session in (self.session(), self.session(trainable="*"), self.session(frozen="s*")):
             session.unfreeze("*")
-            session.unfreeze("*")  # of what is trained already
+            session.unfreeze("*")  # all are trained already
             assert self.names(session) == set(self.PARAMETERS)
         feeds = {"x": np.ones((8, 3), np.float32), "label": np.ones((8, 2), np.float32)}
         for _ in range(20):

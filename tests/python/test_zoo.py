@@ -106,5 +106,5 @@ def test_what_runs_only_has_nothing_to_train(name: str) -> None:
 
 
 def test_page() -> None:
-    """What it says of a model is what the tests above find."""
+    """The page states of each model what the tests above find."""
     assert zoo_page.PAGE.read_text() == zoo_page.page(), "scripts/write_zoo_page.py writes it anew"

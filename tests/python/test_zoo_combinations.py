@@ -314,8 +314,8 @@ def loss_in_numpy(case: dict[str, Any]) -> float:
     return float(loss)
 
 
-# Of the largest change of a weight; in half precision activations are rounded, and what is divided
-# by its size may go another way where it is small.
+# Fractions of the largest change of a weight; in half precision activations are rounded, and values
+# divided by their size may go another way where they are small.
 BOUNDS = {"float32": 1e-3, "float64": 1e-8, "float16": 0.1, "bfloat16": 0.3}
 EPSILONS = {"float32": 2.0**-24, "float64": 2.0**-53, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
@@ -342,7 +342,7 @@ def compare_training(case: dict[str, Any], folder: Path) -> None:
 
 
 def compare_gradients(case: dict[str, Any], _folder: Path) -> None:
-    """Of the exporter's loss, in separate passes or by a gradient as a file."""
+    """Compare gradients of the exporter's loss, in separate passes or by a gradient as a file."""
     name = KINDS[case["kind"]].model
     model, feeds, _ = problem(case["kind"], case["dtype"])
     weights, output = zoo.weights_to_train(name), model.graph.output[0].name

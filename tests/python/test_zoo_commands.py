@@ -172,7 +172,7 @@ WITH_GRADIENTS = [name for name, kind in KINDS.items() if part(zoo.stored(kind.m
 
 @pytest.mark.parametrize("name", WITH_GRADIENTS)
 def test_gradient(name: str, tmp_path: Path) -> None:
-    """Of the exporter's loss, put on by training-info; PyTorch's numbers."""
+    """Compare gradients of the exporter's loss, added by training-info, with PyTorch's."""
     kind = KINDS[name]
     feeds, model = inputs_of(kind, tmp_path), zoo.ZOO / f"{kind.model}.onnx"
     weights = zoo.weights_to_train(kind.model)

@@ -17,8 +17,8 @@ from reference_values import part
 STORED = {"sgd": og.optimizers.SGD, "adam": og.optimizers.Adam}
 NAMES = [name for name, row in zoo.ROWS.items() if "optimizers" in row]
 STEPS = 20
-# Of weights. Adam divides a gradient by its size: rounding of the smallest ones is part of a step.
-# The files have some constants (1 / sqrt(2) of GELU) in float32.
+# Relative errors of weights. Adam divides a gradient by its size: rounding of the smallest ones is
+# part of a step. The files have some constants (1 / sqrt(2) of GELU) in float32.
 BOUNDS = {"float32": {"sgd": 2e-5, "adam": 2e-3}, "float64": {"sgd": 1e-7, "adam": 1e-6}}
 
 

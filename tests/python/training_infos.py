@@ -27,7 +27,7 @@ def set_initializer(graphs, name, value):
 
 
 def state_of(model):
-    """What the update bindings of a model change, by initializer."""
+    """Return the state that the update bindings of a model change, by initializer."""
     values = {}
     for info in model.training_info:
         known = {t.name: t for graph in (model.graph, info.algorithm) for t in graph.initializer}

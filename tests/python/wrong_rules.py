@@ -24,7 +24,7 @@ HEADER = '<opset_import: ["" : 18], domain: "own">'
 PASS = f"{HEADER} Pass (x) => (y) {{ y = Identity (x) }}"
 
 _NUMBER = "k = Constant <value_float = {0}> () c = CastLike (k, dy)"
-# What an identity may return instead of dy.
+# Results that a wrong rule of an identity returns instead of dy.
 MISTAKES = {
     "one percent more": f"{_NUMBER.format(1.01)} dx = Mul (dy, c)",
     "one percent less": f"{_NUMBER.format(0.99)} dx = Mul (dy, c)",
@@ -79,7 +79,7 @@ OPERATORS = {
 _GEMM = """t = Transpose <perm = [1, 0]> (b) u = Transpose <perm = [1, 0]> (a)
     z = Constant <value_ints = [0]> () da = MatMul (dy, t) db = MatMul (u, dy)
     dc = ReduceSum <keepdims = 0> (dy, z)"""
-# Of dense layers without alpha, beta and transposition.
+# Wrong rules of dense layers without alpha, beta and transposition.
 GEMM = {
     "the mean over rows": _GEMM.replace("ReduceSum", "ReduceMean"),
     "the sign of the input's": _GEMM.replace(

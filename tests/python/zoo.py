@@ -51,7 +51,7 @@ def loss_of(row: dict[str, Any]) -> og.losses.Loss | str:
 
 
 def derivative_of_loss(name: str) -> np.ndarray:
-    """Of the exporter's loss, by the first output."""
+    """Return the derivative of the exporter's loss by the first output."""
     data, loss = stored(name), ROWS[name]["loss"]
     y, label = data[f"out/{next(iter(ROWS[name]['outputs']))}"], data["in/label"]
     if loss == "mse":

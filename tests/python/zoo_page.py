@@ -33,7 +33,7 @@ how they were made."""
 
 
 def state(row: dict[str, Any]) -> str:
-    """What this version does with a model: it "trains", "runs" or "waits"."""
+    """Return what this version does with a model: it "trains", "runs" or "waits"."""
     if row["name"] in WAITING:
         return "waits"
     return "trains" if row["trains"] else "runs"

@@ -126,7 +126,7 @@ def shown(value: Any) -> str:
     return text if is_short else f"of type {type(value).__name__}"
 
 
-_MOST = 2**63 - 1  # what the extension takes
+_MOST = 2**63 - 1  # limit of the extension
 _MOST_THREADS = 2**31 - 1
 
 

@@ -9,7 +9,7 @@ from onnxgrad.errors import Error, OptionError
 
 __all__ = ["MissingPackageError", "import_optional"]
 
-# What to install where the module has another name, and what a name stands for.
+# Requirements to install for modules of other names.
 _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "ray": "'ray[default]'"}
 
 

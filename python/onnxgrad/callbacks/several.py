@@ -90,7 +90,7 @@ class CallbackList(Callback):
                 options.resume, options.resume_if_any = callback.path, True
         if not isinstance(resume, bool):
             folder = Path(path_text("resume", resume))
-            of_run = folder / "checkpoints"  # of a run folder
+            of_run = folder / "checkpoints"  # checkpoints of a run folder
             options.resume = str(of_run if of_run.is_dir() else folder)
         elif resume and not options.resume:
             raise OptionError(

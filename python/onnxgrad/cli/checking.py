@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check"]
 
-_ROWS = 16  # of a file of rows that are used
+_ROWS = 16  # rows of a file that are used
 
 
 def check(

@@ -92,7 +92,7 @@ def finish_streams(status: Any) -> Any:
         with standard_output():
             pass
     except OutputClosedError:
-        status = status or 128 + 13  # as if by SIGPIPE, like other programs
+        status = status or 128 + 13  # status of SIGPIPE, like other programs
     except CheckpointError as error:
         with contextlib.suppress(OSError, ValueError):
             print(error, file=sys.stderr)

@@ -20,12 +20,12 @@ from onnxgrad.errors import DeviceError
 
 __all__ = ["JobProcesses"]
 
-# How ranks end that have lost another one: a script, and a command of onnxgrad.
+# Exit statuses of ranks that have lost another one: of a script, and of a command of onnxgrad.
 _CONSEQUENCES = {UNCAUGHT, EXIT_STATUS[DeviceError]}
 # Signals that ask the job to end.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _PATIENCE_S = 3.0  # between a second signal and the end of all
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+_PR_SET_PDEATHSIG = 1  # constant of <sys/prctl.h>
 
 
 class JobProcesses:
@@ -134,7 +134,7 @@ class JobProcesses:
         self.ended_by = received
         for process in running:
             if received == signal.SIGINT:
-                _signal_group(process, received)  # as the terminal would
+                _signal_group(process, received)  # like the terminal
             else:
                 # SIGUSR1, since mpirun kills its ranks soon after a SIGTERM.
                 to_send = signal.SIGUSR1 if received == signal.SIGTERM else received

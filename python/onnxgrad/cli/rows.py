@@ -123,7 +123,7 @@ def _is_streamed(files: list[str], wanted: bool | None) -> bool:
 def _size_in_memory(path: str) -> int:
     """Return the approximate size of a file's rows in memory; 0 if it cannot be read."""
     suffix = Path(path).suffix.lower()
-    # What is wrong with the file is reported by its reader.
+    # Errors of the file are reported by its reader.
     with contextlib.suppress(OSError, ValueError, RuntimeError, zipfile.BadZipFile):
         if suffix == ".npz":
             with open_input(path) as file, zipfile.ZipFile(file) as archive:

@@ -24,7 +24,7 @@ LAUNCH_VARIABLE = "ONNXGRAD_LAUNCH"
 
 
 class Spelling(NamedTuple):
-    """How the command line spells an option.
+    """Spelling of an option on the command line.
 
     Attributes
     ----------

@@ -564,7 +564,7 @@ def _read(path: Path, *, is_own: bool) -> dict[str, Any]:
         ) from error
 
 
-_MOST_BYTES = 1 << 20  # of a configuration file
+_MOST_BYTES = 1 << 20  # size of a configuration file
 
 _KINDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 

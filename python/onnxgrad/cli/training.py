@@ -329,7 +329,7 @@ def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
 
 def _optimizer(options: SimpleNamespace) -> Optimizer | None:
     described = [options.optimizer, options.weight_decay, options.lr]
-    if described == [None, None, None]:  # as the model's file describes, if it does
+    if described == [None, None, None]:  # use the training that the model's file describes, if any
         return None
     optimizer = optimizers.from_text(options.optimizer or "adam")
     if options.weight_decay is not None:
@@ -524,7 +524,7 @@ def _finish(
 
 
 def _results(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> list[str]:
-    is_fraction = isinstance(data.validation, float)  # of the same rows
+    is_fraction = isinstance(data.validation, float)  # validation rows come from the training rows
     nan = options.allow_nan
     result = trainer.evaluate(*data.rows, allow_nan=nan)
     lines = [_summary("all rows" if is_fraction else "train", result)]

@@ -43,7 +43,7 @@ _BITS = {
     "int2": np.uint8,
     "uint2": np.uint8,
 }
-# What `cast_number` converts to.
+# Types that `cast_number` converts to.
 _CAST_TO = ("float32", "float64", "float16", "bfloat16", "int64")
 _LARGE = 64 << 20  # bytes: the free memory is checked before a larger copy
 

@@ -239,7 +239,7 @@ def reading_parquet(path: str) -> Iterator[None]:
     """Raise a DataError with the path where pyarrow cannot read the file."""
     try:
         yield
-    except MemoryError as error:  # of pyarrow, also where a damaged file claims too much
+    except MemoryError as error:  # from pyarrow, also if a damaged file claims too much
         raise DeviceError(
             what=f"{path}: there is not enough memory to decode it",
             file=path,

@@ -198,7 +198,7 @@ class _Column:
     def __init__(self, values: Any, lengths: list[int] | None) -> None:
         self.values = values
         self.lengths = lengths
-        if lengths:  # of all sequences: the first one may have shorter texts, or integers
+        if lengths:  # over all sequences: the first may have shorter texts, or integers
             self._dtype = np.result_type(*{part.dtype for part in values})
 
     @staticmethod

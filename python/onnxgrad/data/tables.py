@@ -29,7 +29,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 __all__ = ["Table", "column_names", "read_npy", "read_table", "with_truths"]
 
-# As pandas and spreadsheets write them.
+# Truth values as pandas and spreadsheets write them.
 _TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 
 
@@ -281,7 +281,7 @@ def read_npy(path: str) -> Array:
         return _from_extension(_core.read_npy(path))
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # what NumPy raises for a damaged header is not documented
+    except Exception as error:  # NumPy does not document its errors for damaged headers
         raise DataError(
             what=f"{path}: not a readable .npy file",
             file=path,

@@ -1,4 +1,4 @@
-"""How several workers train one model."""
+"""Options for several workers that train one model."""
 
 from __future__ import annotations
 

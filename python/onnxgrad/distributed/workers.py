@@ -47,7 +47,7 @@ class Workers:
 
     @property
     def traffic(self) -> _core.Traffic:
-        """What this process has sent so far (`bytes_sent`), and waited for (`seconds_waited`)."""
+        """Traffic of this process so far: `bytes_sent` and `seconds_waited`."""
         return self._core.traffic
 
     def barrier(self) -> None:

@@ -33,7 +33,7 @@ _OPEN = 3  # size of dimensions that the model leaves open
 
 
 class CheckedInput(NamedTuple):
-    """What was found of one input or weight.
+    """Result of the check of one input or weight.
 
     Attributes
     ----------
@@ -270,7 +270,7 @@ class _Check:
         self._options = options
         self._dims = dims
         self._source = source
-        left_out = parameters_in_single(model) if names is None else set()  # as scales of Resize
+        left_out = parameters_in_single(model) if names is None else set()  # scales of Resize
         self._asked = [
             name
             for name in _floats(model)
@@ -393,7 +393,7 @@ def _floats(model: onnx.ModelProto) -> dict[str, None]:
 
 
 def _settle_defaults(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:
-    """Of each input with a default value, keep one: the input if it is fed, else the value."""
+    """Keep the input or the default value of each input that has both: the input if it is fed."""
     defaults = {tensor.name: tensor for tensor in model.graph.initializer}
     for value in list(model.graph.input):
         if value.name in defaults and value.name in feeds:

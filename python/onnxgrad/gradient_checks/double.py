@@ -152,7 +152,7 @@ def _nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 class _NoSchema(NamedTuple):
-    """Of operators that ONNX does not know."""
+    """Schema of operators that ONNX does not know."""
 
     attributes: Mapping[str, Any] = {}
     inputs: Sequence[Any] = ()
@@ -165,7 +165,7 @@ def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Any:
 
     try:
         return onnx.defs.get_schema(node.op_type, opsets.get(node.domain, 1), node.domain)
-    except onnx.defs.SchemaError:  # of another domain, or a function
+    except onnx.defs.SchemaError:  # another domain, or a function
         return _NoSchema()
 
 
@@ -192,7 +192,7 @@ def _convert_nodes(nodes: Any, opsets: dict[str, int], kept: set[str]) -> None:
         if is_kept:
             converted.append(node)
             continue
-        # In what it computes, float32 by default.
+        # The attribute stash_type is the type it computes in, float32 by default.
         if _has_stash_type(node, opsets) and all(a.name != "stash_type" for a in node.attribute):
             node.attribute.append(onnx.helper.make_attribute("stash_type", _DOUBLE))
         for attribute in node.attribute:
@@ -280,7 +280,7 @@ def _convert_attribute(
 
     if attribute.name in _TYPE_ATTRIBUTES and attribute.i in FLOATS:
         if any(_outputs_in_single(node, opsets)):
-            return  # as that of DequantizeLinear
+            return  # such as the scale of DequantizeLinear
         attribute.i = _DOUBLE
     elif attribute.type == onnx.AttributeProto.TENSOR:
         _convert_tensor(attribute.t)

@@ -22,7 +22,7 @@ __all__ = ["CONCLUSIVE", "DOUBLE", "SINGLE", "Judged", "Line", "Precision", "jud
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 RATIO = 4.0  # from a step to the next narrower one
-CONCLUSIVE = 0.004  # what a difference may be off by to show that a gradient is right
+CONCLUSIVE = 0.004  # error of a difference that still shows that a gradient is right
 TELLS = 0.05  # and to be looked at
 _STAIR = 5  # steps from the widest to one that passes over a stair of float32
 _NARROWEST = 5  # differences of which roughness is told
@@ -31,7 +31,7 @@ HIDDEN = 64  # times the floor: there rounding hides slopes, and both are as goo
 
 
 class Precision(NamedTuple):
-    """Of the differences of a function that computes in `dtype`.
+    """Precision of differences of a function that computes in `dtype`.
 
     Steps are ``4**-i`` for `i` of the members: `first` is compared at first, then `narrower`, then
     all from `widest` to `narrowest`. A slope below `floor`, beside the function, is as good as 0.

@@ -30,10 +30,10 @@ __all__ = ["DOUBLE", "ELEMENTS", "SINGLE", "Finding", "Precision", "Slopes"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-ELEMENTS = 12  # of one input that are moved one by one; then one direction moves all
-_DIRECTIONS = 3  # that are tried until one crosses no kink
+ELEMENTS = 12  # elements of an input that are moved one by one; beyond, one direction moves all
+_DIRECTIONS = 3  # directions that are tried until one crosses no kink
 _PASSES_OVER = "the gradient passes over rounding"
-_DOUBTS = 4  # of an input, that make it wrong
+_DOUBTS = 4  # doubtful elements that make an input wrong
 _POINTS = 2  # beside the given one, where a gradient is compared again
 # From the given point to these, for float64 and float32.
 _ASIDE, _ASIDE_SINGLE = 2.0**-10, 2.0**-3
@@ -156,7 +156,7 @@ class Slopes:
             and value.dtype == self._precision.dtype
             and (self._outputs is None or name in self._outputs)
         }
-        self.has_outputs = bool(self._seeds)  # whose gradient there may be
+        self.has_outputs = bool(self._seeds)  # outputs that may have a gradient
         self.undefined = [name for name in self._seeds if np.isnan(first[name]).any()]
         self.num_terms = sum(int(np.count_nonzero(seed)) for seed in self._seeds.values())
 

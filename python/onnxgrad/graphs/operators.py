@@ -242,7 +242,7 @@ def _functions_of(
     """Return a function in any form as a FunctionProto, and further ones that it calls."""
     import onnx
 
-    if hasattr(source, "to_function_proto"):  # of onnxscript
+    if hasattr(source, "to_function_proto"):  # a function of onnxscript
         return source.to_function_proto(), _called_by(source)
     if isinstance(source, str):
         try:

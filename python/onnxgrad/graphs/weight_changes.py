@@ -1,4 +1,4 @@
-"""How much the weights of two versions of a model differ."""
+"""Differences between the weights of two versions of a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["WeightChange", "WeightChanges", "weight_change"]
 
 
 class WeightChange(NamedTuple):
-    """How much a weight differs between two files.
+    """Difference of a weight between two files.
 
     Attributes
     ----------

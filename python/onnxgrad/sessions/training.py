@@ -398,12 +398,12 @@ class TrainingSession(NotPickled):
 
     @property
     def weights_line(self) -> str:
-        """Which weights are trained, which are not and why, and which are trained separately."""
+        """Weights that are trained, those that are not and why, and those trained separately."""
         return self._core.weights_line
 
     @property
     def batch_line(self) -> str:
-        """What was done with a batch that the file fixes; empty if the file has an open one."""
+        """Treatment of a batch size that the file fixes; empty if the file has an open one."""
         return self._core.batch_line
 
     @property

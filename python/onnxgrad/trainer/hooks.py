@@ -1,4 +1,4 @@
-"""What happens during a fit: calls of callbacks, updates of the history, warnings."""
+"""Events during a fit: calls of callbacks, updates of the history, warnings."""
 
 from __future__ import annotations
 

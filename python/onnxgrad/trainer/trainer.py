@@ -129,7 +129,7 @@ class Trainer(FitHooks):
     array([[-0.5]], dtype=float32)
     """
 
-    _fitting_thread = 0  # its identifier while `fit` runs
+    _fitting_thread = 0  # identifier of the thread that runs `fit`
 
     @checked_names
     def __init__(

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::dist_test {
 
-/// Numbers of very different sizes: sums in another order have other bits.
+/// Draws numbers of very different magnitudes: sums in another order have other bits.
 template <class T>
 T element_of(int rank, std::int64_t i) {
   const auto mixed = static_cast<std::uint64_t>(i + 1) * 0x9E3779B97F4A7C15U +
@@ -30,7 +30,7 @@ std::vector<T> values_of(int rank, std::int64_t count) {
   return values;
 }
 
-/// The definition of a sum: in each block in the order of ranks, then the blocks in order.
+/// Computes the sum by its definition: each block in the order of ranks, then the blocks in order.
 template <class T>
 T ordered_sum(int size, int block_size, std::int64_t i, const auto& element) {
   T sum{};

@@ -21,7 +21,7 @@ class NoEvaluator : public opdef::Evaluator {
   }
 };
 
-/// An empty graph of the internal opset, a builder for it, and what passes need.
+/// An empty graph of the internal opset, a builder for it, and a context for passes.
 class Workbench {
  public:
   ir::Graph& graph() { return *model_.graph; }

@@ -23,7 +23,8 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr std::string_view kFormat = "onnxgrad-checkpoint";
 constexpr std::string_view kChecksumPrefix = "checksum:";
-constexpr std::string_view kPartPrefix = "part:";  // of a slot's name: its begin and whole shape
+// Prefix of an entry with begin and whole shape of a slot.
+constexpr std::string_view kPartPrefix = "part:";
 constexpr const char* kHeadChecksum = "header_checksum";
 constexpr std::size_t kChecksumDigits = 32;
 
@@ -38,8 +39,8 @@ std::span<const std::byte> bytes_of(const Tensor& tensor) {
   return {tensor.raw(), static_cast<std::size_t>(tensor.size_bytes())};
 }
 
-// Where the digits of the head's own checksum are. In JSON no other string can contain these bytes,
-// since a quotation mark inside a string is written with a backslash.
+// Position of the digits of the head's own checksum. In JSON no other string can contain these
+// bytes, since a quotation mark inside a string is written with a backslash.
 std::optional<std::size_t> find_head_checksum(std::string_view head) {
   const std::string key = fmt::format(R"("{}":")", kHeadChecksum);
   const std::size_t found = head.find(key);
@@ -205,7 +206,7 @@ Checkpoint read_file(const std::string& path, base::PathOf origin) {
   return checkpoint;
 }
 
-// Of an optimizer, also in the copy of the best epoch.
+// True for names of optimizer slots, also in the copy of the best epoch.
 bool is_slot(const std::string& name) {
   return name.starts_with(fmt::format("{}state/", kReservedPrefix)) ||
          name.starts_with(fmt::format("{}best/", kReservedPrefix));
@@ -215,7 +216,7 @@ std::string stem_of(const std::string& path) {
   return path.ends_with(kFileSuffix) ? path.substr(0, path.size() - kFileSuffix.size()) : path;
 }
 
-// How many workers wrote it.
+// Number of workers that wrote the checkpoint.
 int workers_of(const Checkpoint& checkpoint) {
   const auto found = checkpoint.metadata.find(kWorkers);
   if (found == checkpoint.metadata.end()) return 1;

@@ -11,8 +11,8 @@
 #include "train/checkpoints/safetensors.h"
 
 // A checkpoint is a safetensors file. Weights have their own names; everything else has names that
-// begin with kReservedPrefix. The metadata contains format, version and checksums, and what the
-// file belongs to. docs/checkpoints.md describes all of it.
+// begin with kReservedPrefix. The metadata contains format, version, checksums and the purpose of
+// the file; see docs/checkpoints.md.
 
 namespace onnxgrad::train {
 
@@ -25,20 +25,20 @@ struct Checkpoint {
 
   const Tensor* find(std::string_view name) const;
   void set(std::string name, Tensor tensor);
-  /// Elements of a slot of shape `whole`, from `begin` on: one worker's of several. What
-  /// read_checkpoint() returns is whole.
+  /// Sets one worker's elements of a slot of shape `whole`, from `begin` on. read_checkpoint()
+  /// returns whole slots.
   void set_part(const std::string& name, Tensor tensor, std::int64_t begin, const Dims& whole);
-  /// Rank-0 numbers under kReservedPrefix + name.
+  /// Set rank-0 numbers under kReservedPrefix + name.
   void set_int(std::string_view name, std::int64_t value);
   void set_double(std::string_view name, double value);
-  /// Throws: CheckpointError (missing, or not such a number).
+  /// Read rank-0 numbers. Throws: CheckpointError (missing, or of another type).
   std::int64_t get_int(std::string_view name) const;
   double get_double(std::string_view name) const;
   /// Rows of numbers; float64 [N] and int64 [N].
   std::vector<double> get_doubles(std::string_view name) const;
   std::vector<std::int64_t> get_ints(std::string_view name) const;
 
-  std::string path = {};  ///< where it was read from
+  std::string path = {};  ///< file that it was read from
 };
 
 /// Adds format, version and checksums, and writes the file atomically. `checkpoint` is
@@ -54,16 +54,17 @@ std::int64_t checkpoint_bytes(const Checkpoint& checkpoint);
 /// workers are files of onnxgrad wherever they are.
 Checkpoint read_checkpoint(const std::string& path, base::PathOf origin = base::PathOf::kUser);
 
-/// Of several workers, the first one writes the checkpoint, which names how many there were, and
-/// before it each of them a part: a checkpoint with the states that differ between them.
+/// Path of the part of one of several workers: a checkpoint with the states that differ between
+/// them. Each worker writes its part first; then the first worker writes the checkpoint, with the
+/// number of workers.
 std::string part_path(const std::string& path, int worker, int workers);
 void set_workers(Checkpoint& checkpoint, int workers);
 /// The files of all parts that belong to a checkpoint of this name.
 std::vector<std::string> part_names(const std::string& folder, const std::string& name);
-/// Worker `worker` of as many as wrote it has its own states again; false: they were others, or
-/// there are no parts. What read_checkpoint() returns are the states of all together, with the
-/// slots that only some workers had, and whole those of which each had a part; these stay whole.
-/// Throws: CheckpointError.
+/// Gives worker `worker` its own states from its part of a checkpoint that as many workers wrote;
+/// false: another number of workers wrote it, or there are no parts. A checkpoint from
+/// read_checkpoint() has the states of all workers: slots that only some had, and whole slots where
+/// each had a part; these stay whole. Throws: CheckpointError.
 bool take_part(Checkpoint& checkpoint, int worker, int workers);
 
 /// The weights in a checkpoint or in any other safetensors file, by their own names.

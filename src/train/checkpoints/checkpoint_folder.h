@@ -28,7 +28,7 @@ using FreeBytes = std::function<std::optional<std::int64_t>(const std::string& f
 void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
                           const FreeBytes& free_bytes = base::available_bytes);
 
-/// Called with a file that is skipped, and why.
+/// Called with a file that is skipped, and the reason.
 using FileReport = std::function<void(const std::string& path, const std::string& problem)>;
 
 /// The newest complete checkpoint of a folder; nullopt if there is none. Incomplete files are
@@ -41,7 +41,7 @@ std::optional<Checkpoint> newest_checkpoint(const std::string& folder, const Fil
 class CheckpointFolder {
  public:
   struct Options {
-    std::int64_t keep = 3;  ///< how many of the newest are kept, at least 1
+    std::int64_t keep = 3;  ///< number of newest checkpoints to keep, at least 1
     bool keep_best = true;  ///< keep the best one too
     FreeBytes free_bytes = base::available_bytes;
   };
@@ -49,11 +49,11 @@ class CheckpointFolder {
   /// Throws: CheckpointError (the folder cannot be created or is in use).
   CheckpointFolder(std::string folder, Options options, FileReport report);
 
-  /// Like newest_checkpoint; incomplete files are renamed with ".bad". If there is
-  /// one, saving continues from it.
+  /// Finds the newest checkpoint like newest_checkpoint(), but renames incomplete files with
+  /// ".bad". Saving continues from it.
   std::optional<Checkpoint> take_newest();
-  /// Saving continues from this checkpoint. Throws: CheckpointError if the folder has a later one
-  /// than `step`: a training does not overwrite another.
+  /// Makes saving continue from this checkpoint. Throws: CheckpointError if the folder has a later
+  /// one than `step`: a training does not overwrite another.
   void begin(std::int64_t step, const Checkpoint* resumed);
 
   /// Writes the checkpoint of `step`; once it returns it survives a power failure. Then removes
@@ -76,7 +76,7 @@ class CheckpointFolder {
   FileReport report_;
   std::optional<base::FileLock> lock_;
   std::string best_;                   // name of the best one; empty: unknown
-  std::map<std::string, bool> whole_;  // of files that were written or read in full
+  std::map<std::string, bool> whole_;  // by file: whether it was written or read in full
 };
 
 }  // namespace onnxgrad::train

@@ -33,15 +33,15 @@ struct SafetensorsEntry {
 /// A file whose header was read and checked.
 class SafetensorsFile {
  public:
-  /// Throws: CheckpointError (cannot be read; the header is longer than 100 MB or than the file, is
-  /// not JSON of this form, has duplicate names; an unknown type, more than 64 dimensions;
-  /// shape and type that do not match the bytes; tensors that overlap, leave a gap or do not end
-  /// where the file ends).
+  /// Reads and checks the header. Throws: CheckpointError (cannot be read; the header is longer
+  /// than 100 MB or than the file, is not JSON of this form, has duplicate names; an unknown type,
+  /// more than 64 dimensions; shape and type that do not match the bytes; tensors that overlap,
+  /// leave a gap or do not end where the file ends).
   static SafetensorsFile open(const std::string& path, base::PathOf origin = base::PathOf::kUser);
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsMetadata& metadata() const { return metadata_; }
-  /// In the order of their bytes.
+  /// Entries in the order of their bytes.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   /// The eight bytes of the length and the header, as in the file.
   const std::string& head() const { return head_; }
@@ -75,7 +75,7 @@ void write_safetensors(const std::string& path, const std::string& head,
                        const NamedTensors& tensors,
                        base::Existing existing = base::Existing::kReplace);
 
-/// An Error of base as CheckpointError.
+/// Throws an Error of base as CheckpointError.
 [[noreturn]] void rethrow_as_checkpoint_error(const Error& error);
 
 }  // namespace onnxgrad::train

@@ -19,22 +19,24 @@ struct ArrayPlace {
   std::string value;           ///< Place::value, if no column has a name
   std::string subject;         ///< "'x'", "the target"
   std::int64_t first_row = 0;  ///< Dataset::first_row
-  std::string part = {};       ///< "validation": what its rows are for
+  std::string part = {};       ///< use of its rows: "validation"
   const DataOrigin* origin = nullptr;
   const DataOrigin::Columns* columns = nullptr;
 
-  /// "row 17", "row 17 of the validation rows", "line 19".
+  /// Name of a row: "row 17", "row 17 of the validation rows", "line 19".
   std::string row(std::int64_t place) const;
-  /// "row 17, column 3", "line 19, column 'age'"; indices start from 0, as in NumPy.
+  /// Name of an element: "row 17, column 3", "line 19, column 'age'"; indices start from 0, as in
+  /// NumPy.
   std::string element(const Dims& dims, std::int64_t place) const;
   Place where() const;
 };
 
-/// For an input, the target on `output` ("" for the only one), and the sample weights.
+/// Make the place of an input, of the target on `output` ("" for the only one), and in the sample
+/// weights.
 ArrayPlace input_place(const Dataset& data, const std::string& name, const std::string& part);
 ArrayPlace target_place(const Dataset& data, const std::string& output, const std::string& part);
 ArrayPlace weight_place(const Dataset& data, const std::string& part);
-/// For a target only.
+/// A place in a target that is given alone.
 ArrayPlace target_place();
 
 }  // namespace onnxgrad::train

@@ -164,7 +164,7 @@ void BlockReader::read_lanes(std::uint32_t epoch) {
     if (sample == nullptr) return;
     filling_ = take_free();
     if (filling_ == nullptr) return;
-    if (block_rows == 0) {  // the same for any number of workers
+    if (block_rows == 0) {  // equal for any number of workers
       const std::int64_t fit = options_.block_bytes / row_bytes_of(*sample);
       block_rows = std::max<std::int64_t>(fit / batch_rows - 1, 1) * batch_rows;
       if (lanes.rows() <= fit) block_rows = lanes.rows();

@@ -23,7 +23,7 @@
 //          --> blocks of full batches --> next()
 //
 // A source of pieces is read by several readers at once, in lanes, which do the same and give each
-// block the same share of its rows.
+// block the same fraction of its rows.
 //
 // One thread per pass does all this. There are two blocks (double buffering): while one is used the
 // other is filled. Their memory is allocated once per pass, so the memory of a pass does not depend
@@ -42,10 +42,10 @@ struct BlockOptions {
   /// Rows of a batch: blocks contain full batches, except the last one of a pass. 0: each chunk is
   /// one batch, and a block.
   std::int64_t batch_size = 0;
-  std::int64_t block_bytes = std::int64_t{32} << 20;  ///< of each of the two blocks, at most
-  bool shuffle = false;  ///< chunks as far as the source can, then the rows of each block
+  std::int64_t block_bytes = std::int64_t{32} << 20;  ///< maximum size of each of the two blocks
+  bool shuffle = false;  ///< chunks if the source can, then the rows of each block
   std::uint64_t seed = 0;
-  /// Those of the source, to be read in lanes (Lanes); empty: chunks as they come.
+  /// Pieces of the source, to be read in lanes (Lanes); empty: chunks as they come.
   std::vector<Piece> pieces = {};
   std::vector<std::int64_t> used = {};  ///< rows of each that are kept; empty: all
   int rank = 0;                         ///< with pieces: among so many workers; a block has the
@@ -92,13 +92,13 @@ class BlockReader {
   BlockOptions options_;
   std::shared_ptr<base::MemoryBudget> budget_;
 
-  // For the reading thread.
+  // State of the reading thread.
   std::vector<std::unique_ptr<Block>> blocks_;
   Block* filling_ = nullptr;
   std::int64_t capacity_ = 0;      // rows of a block
-  std::uint32_t blocks_done_ = 0;  // of this pass
+  std::uint32_t blocks_done_ = 0;  // blocks of this pass
 
-  // For both, guarded by mutex_.
+  // State of both threads, guarded by mutex_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Block*> free_;
@@ -121,7 +121,7 @@ struct PassEnder {
   BlockReader& reader;
 };
 
-/// Which rows of a streamed data set are for validation: each is drawn independently, as a
+/// True if this row of a streamed data set is for validation: each row is drawn independently, as a
 /// function of seed and its position, with probability `fraction`.
 bool is_validation_row(std::uint64_t seed, double fraction, std::int64_t row);
 

@@ -130,8 +130,8 @@ class DeflatedPart final : public ByteStream {
   ZipMember member_;
   std::vector<std::byte> input_;
   z_stream stream_{};
-  std::int64_t read_ = 0;      // of the compressed bytes
-  std::int64_t position_ = 0;  // of the decompressed bytes
+  std::int64_t read_ = 0;      // compressed bytes
+  std::int64_t position_ = 0;  // decompressed bytes
   std::uint32_t checksum_ = 0;
 };
 

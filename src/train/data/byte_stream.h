@@ -31,7 +31,7 @@ std::unique_ptr<ByteStream> file_part(std::shared_ptr<const base::ReadableFile> 
 struct ZipMember {
   std::string name;
   bool is_deflated = false;
-  std::int64_t offset = 0;        ///< of its local header
+  std::int64_t offset = 0;        ///< offset of its local header
   std::int64_t stored_bytes = 0;  ///< in the file
   std::int64_t bytes = 0;
   std::uint32_t crc32 = 0;

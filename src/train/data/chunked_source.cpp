@@ -130,7 +130,7 @@ std::optional<Dataset> ChunkedSource::next() {
     const std::int64_t last = std::min(end - row_, rows);
     row_ += rows;
     if (first >= rows) {
-      if (!any_order_) read_chunk(chunk);  // what comes later can only be read after it
+      if (!any_order_) read_chunk(chunk);  // later chunks can only be read after it
       continue;
     }
     ++position_;

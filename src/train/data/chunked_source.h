@@ -23,13 +23,14 @@ class ChunkedSource : public DataSource {
   std::unique_ptr<DataSource> open_pieces(const std::vector<std::int64_t>& numbers) const final;
 
  protected:
-  /// After construction of the derived class. `any_order`: read_chunk may be called in any order.
+  /// Sets the size, after construction of the derived class. `any_order`: read_chunk may be called
+  /// in any order.
   void set_size(std::int64_t rows, std::int64_t chunks, bool any_order);
   virtual Dataset read_chunk(std::int64_t chunk) = 0;
-  /// The number of its first row; rows of chunks are consecutive.
+  /// The number of the chunk's first row; rows of chunks are consecutive.
   virtual std::int64_t first_row_of(std::int64_t chunk) const = 0;
   virtual std::int64_t bytes_of(std::int64_t chunk) const = 0;
-  /// Another reader of the same file, which shares what is known of it; only if chunks can be read
+  /// Another reader of the same file, which shares its metadata; only if chunks can be read
   /// in any order.
   virtual std::unique_ptr<ChunkedSource> make_copy() const = 0;
 
@@ -41,25 +42,26 @@ class ChunkedSource : public DataSource {
   std::int64_t chunks_ = 0;
   bool any_order_ = true;
   std::optional<std::vector<std::int64_t>> chosen_;  ///< chunks to read, in this order; else all
-  std::optional<KeyedPermutation> order_;            ///< of the current pass, of all chunks
+  std::optional<KeyedPermutation> order_;            ///< order of all chunks in the current pass
   std::int64_t position_ = 0;
-  std::int64_t begin_ = 0;  ///< of the rows to take, in the order of a pass
+  std::int64_t begin_ = 0;  ///< first row to take, in the order of a pass
   std::int64_t end_ = -1;   ///< -1: all
-  std::int64_t row_ = 0;    ///< of the pass: the first one of the chunk at position_
+  std::int64_t row_ = 0;    ///< first row of the chunk at position_, in the pass
 };
 
 /// `count` rows of a chunk from row `first` on; their memory is shared.
 Dataset cut_rows(const Dataset& chunk, std::int64_t first, std::int64_t count);
-/// Of the target or an input.
+/// Number of rows of a chunk, by its target or an input.
 std::int64_t rows_in(const Dataset& chunk);
 
-/// Which column (or array) of a file feeds what; -1: none.
+/// The columns (or arrays) of a file that feed inputs, targets and weights; -1: none.
 struct ColumnPlan {
   std::vector<std::int64_t> inputs;  ///< per input of the model
-  /// The input formed by `stacked`: those left over, in order, or those named by a map's keys.
+  /// The input formed by the columns `stacked`: the remaining ones, in order, or those named by a
+  /// map's keys.
   std::int64_t stacked_input = -1;
   std::vector<std::int64_t> stacked;
-  bool fills_empty_cells = false;     ///< of `stacked`, with 0: keys that a map does not have
+  bool fills_empty_cells = false;     ///< 0 for a key that a map does not have
   std::vector<std::int64_t> targets;  ///< per target_columns()
   std::int64_t sample_weight = -1;
 };
@@ -69,8 +71,8 @@ std::vector<TargetColumn> target_columns(const FileLayout& layout);
 Tensor& target_at(Dataset& data, std::size_t i);
 void place_targets(Dataset& data, const FileLayout& layout);
 
-/// According to FileLayout. `stacks`: remaining columns are stacked side by side; otherwise
-/// there may be only one. Throws: DataError naming what is missing, and what exists.
+/// Assigns columns according to FileLayout. `stacks`: remaining columns are stacked side by side;
+/// otherwise there may be only one. Throws: DataError naming what is missing, and what exists.
 ColumnPlan plan_columns(const std::string& path, const std::vector<std::string>& columns,
                         const FileLayout& layout, bool stacks);
 

@@ -399,7 +399,7 @@ std::vector<std::string_view> CsvSource::lines_of(const ChunkPlace& place,
   return split_lines(buffer_, place.first_line, numbers);
 }
 
-// How messages name the rows and columns. Lines are looked up in the file on demand.
+// Sets the names of rows and columns in messages. Lines are looked up in the file on demand.
 void CsvSource::make_origin() {
   const auto names_of = [this](std::span<const std::int64_t> places) {
     std::vector<std::string> names;
@@ -486,7 +486,7 @@ std::unique_ptr<DataSource> open_csv(const std::string& path, const FileLayout& 
     throw;
   } catch (const DeviceError&) {
     throw;
-  } catch (const Error& error) {  // of the file
+  } catch (const Error& error) {  // an error of the file
     throw DataError(error.problem());
   }
 }

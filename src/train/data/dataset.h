@@ -18,7 +18,7 @@ namespace onnxgrad::train {
 
 /// One array, checked and in the type that the plan reads; its rows are contiguous.
 struct Column {
-  std::string name;  ///< of the port
+  std::string name;  ///< name of the port
   Tensor values;     ///< [rows, ...]
   std::int64_t row_bytes = 0;
   bool is_constant = false;  ///< an input without rows: `values` are those of every batch, and
@@ -31,9 +31,9 @@ struct Column {
 
 /// Consecutive rows, and their numbers in the whole data.
 struct RowRange {
-  std::int64_t begin = 0;  ///< the first one, among the available rows
-  std::int64_t first = 0;  ///< its number; the others follow
-  /// If rows were left out: all numbers, of which the range has those from `first` on.
+  std::int64_t begin = 0;  ///< position of the first row among the available rows
+  std::int64_t first = 0;  ///< number of the first row; the others follow
+  /// All row numbers, if rows were left out; the range has those from `first` on.
   std::shared_ptr<const std::vector<std::int64_t>> numbers = {};
 };
 
@@ -42,9 +42,9 @@ struct PreparedData {
   std::int64_t rows = 0;
   std::vector<RowRange> ranges;  ///< in increasing order, the first from 0 on
   std::vector<Column> columns;
-  std::size_t target = 0;  ///< which column is the target (of the first loss)
+  std::size_t target = 0;  ///< index of the target column (of the first loss)
   bool has_weights = false;
-  std::size_t weights = 0;  ///< which column has the sample weights
+  std::size_t weights = 0;  ///< index of the column of sample weights
 
   /// The number of a row in messages: that in the whole data.
   std::int64_t row_number(std::int64_t row) const;
@@ -58,9 +58,10 @@ struct PreparedData {
   PreparedData in_order_of(std::span<const runtime::Port> wanted) const;
 };
 
-/// What rows are checked against; refers to members of a session until its step is recompiled.
+/// The schema that rows are checked against; refers to members of a session until its step is
+/// recompiled.
 struct DataSchema {
-  const std::vector<ValueInfo>& inputs;  ///< of the model
+  const std::vector<ValueInfo>& inputs;  ///< inputs of the model
   const LossInfo& loss;
   const std::string& sample_weight;  ///< name of that input; empty: none
   const TextCodes* texts = nullptr;  ///< the numbers of texts; nullptr: the model reads none
@@ -69,17 +70,18 @@ struct DataSchema {
   std::span<const std::string> constants = {};
 };
 
-/// Checks everything before anything runs: names, number of rows and columns, dtypes (converted
+/// Checks a data set before anything runs: names, number of rows and columns, dtypes (converted
 /// if nothing is lost), NaN and infinity, labels, weights. Arrays that need no conversion are
 /// shared. `ports`: what is fed, without the learning rate. `part`: what the rows are for, if
 /// worth naming ("validation"). Throws: DataError, naming row and column if possible.
 PreparedData prepare_data(const DataSchema& schema, std::span<const runtime::Port> ports,
                           const Dataset& data, bool allow_nan, const std::string& part = {});
 
-/// Throws: DataError (an input without rows differs from chunk to chunk).
+/// Checks an input without rows of another chunk. Throws: DataError (it differs from chunk to
+/// chunk).
 void check_constant(const Column& column, const Column& other);
 
-/// Only the first row of these inputs of the model. Throws: DataError.
+/// The first row of these inputs of the model. Throws: DataError.
 std::vector<Tensor> first_row_inputs(const DataSchema& schema, std::span<const runtime::Port> ports,
                                      const Dataset& data);
 

@@ -16,7 +16,7 @@ constexpr std::uint64_t kPieceStream = 0x9E3779B97F4A7C15;
 }  // namespace
 
 std::vector<std::int64_t> shuffle_pieces(std::span<const Piece> pieces, const Pass& pass) {
-  std::vector<std::size_t> begins;  // of the files
+  std::vector<std::size_t> begins;  // first piece of each file
   for (std::size_t p = 0; p < pieces.size(); ++p) {
     if (p == 0 || pieces[p].file != pieces[p - 1].file) begins.push_back(p);
   }

@@ -7,17 +7,18 @@
 
 #include "onnxgrad/data.h"
 
-// The order of an epoch of data in pieces, which does not depend on who reads it. The pieces, in an
-// order that is a function of (seed, epoch), are divided into up to 16 lanes. An epoch takes rows
-// from all lanes at rates in proportion to their lengths, so the rows of each batch are those of
-// one lane after another, and a worker that computes a range of every batch reads a few lanes only.
+// The order of an epoch of data in pieces, which does not depend on the number of workers. The
+// pieces, in an order that is a function of (seed, epoch), are divided into up to 16 lanes. An
+// epoch takes rows from all lanes at rates in proportion to their lengths, so the rows of each
+// batch are those of one lane after another, and a worker that computes a range of every batch
+// reads a few lanes only.
 
 namespace onnxgrad::train {
 
 inline constexpr std::int64_t kMostLanes = 16;
 inline constexpr std::int64_t kFewestLanes = 4;
 
-/// How many lanes there are: kMostLanes if a piece of each fits into `bytes` of memory together,
+/// Number of lanes: kMostLanes if a piece of each fits into `bytes` of memory together,
 /// since one worker reads all of them at a time; else fewer.
 std::int64_t count_lanes(std::span<const Piece> pieces, std::int64_t bytes);
 
@@ -28,11 +29,11 @@ class Lanes {
  public:
   struct Lane {
     std::vector<std::int64_t> pieces = {};  ///< in the order in which they are read
-    std::int64_t rows = 0;                  ///< that are used
+    std::int64_t rows = 0;                  ///< rows that are used
   };
 
   Lanes() = default;
-  /// `used`: how many rows of each piece are used; empty: all. `most`: count_lanes(). Without
+  /// `used`: number of rows of each piece that are used; empty: all. `most`: count_lanes(). Without
   /// shuffling there is one lane, of all pieces in order.
   Lanes(std::span<const Piece> pieces, std::span<const std::int64_t> used, const Pass& pass,
         std::int64_t most = kMostLanes);
@@ -40,8 +41,8 @@ class Lanes {
 
   const std::vector<Lane>& lanes() const { return lanes_; }
   std::int64_t rows() const { return rows_; }
-  /// How many of the first `position` rows of the epoch each lane has; `counts` has one number for
-  /// each lane.
+  /// Counts the rows of each lane among the first `position` rows of the epoch, one number in
+  /// `counts` for each lane.
   void count(std::int64_t position, std::span<std::int64_t> counts) const;
 
  private:

@@ -109,7 +109,7 @@ class HeaderParser {
       const auto [end, error] = std::from_chars(rest_.data(), rest_.data() + rest_.size(), number);
       if (error != std::errc{} || number < 0 || found.size() == kMostDims) broken();
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-      if (!rest_.empty() && rest_.front() == 'L') rest_.remove_prefix(1);  // of Python 2
+      if (!rest_.empty() && rest_.front() == 'L') rest_.remove_prefix(1);  // a long of Python 2
       found.push_back(number);
       if (!takes(',') && peek() != ')') broken();
     }

@@ -15,9 +15,9 @@ namespace onnxgrad::train {
 struct NpyHeader {
   DataType dtype = DataType::kUndefined;
   std::int64_t item_bytes = 0;     ///< in the file
-  bool is_big_endian = false;      ///< of types with more than one byte
+  bool is_big_endian = false;      ///< for types with more than one byte
   bool is_unicode = false;         ///< Unicode: item_bytes / 4 code points; else bytes
-  bool is_one_number = false;      ///< of rank 0; `dims` is then {1}
+  bool is_one_number = false;      ///< an array of rank 0; `dims` is then {1}
   bool is_by_columns = false;      ///< Fortran order, where that is another order
   std::vector<std::int64_t> dims;  ///< dims[0] counts rows
   std::int64_t data_offset = 0;

@@ -26,7 +26,7 @@ bool is_number(std::string_view text) {
   return !text.empty() && parse_number(text, number);
 }
 
-// What means "missing" in the files of other programs.
+// True for text that means "missing" in the files of other programs.
 bool is_missing_mark(std::string_view text) {
   constexpr std::array<std::string_view, 13> kMarks = {
       "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "--", "?", ".", "missing", "nat"};
@@ -103,7 +103,7 @@ bool parse_number(std::string_view text, double& number) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (stop != end) return false;
-  if (error == std::errc::result_out_of_range) {  // as strtod does: infinity, or nearly 0
+  if (error == std::errc::result_out_of_range) {  // infinity or 0, as strtod returns
     const std::size_t exponent = text.find_last_of("eE");
     const bool is_small = exponent != std::string_view::npos && text[exponent + 1] == '-';
     number = is_small ? 0.0 : HUGE_VAL;

@@ -8,11 +8,12 @@
 #include "base/checksum.h"
 #include "train/data/dataset.h"
 
-// Rows are moved and compared here only: texts are objects, whose bytes are addresses.
+// Copies and hashes of rows. No other code copies rows: strings are objects, whose bytes are
+// addresses.
 
 namespace onnxgrad::train {
 
-/// Copies these rows of a column, in this order, to a tensor of the same type at `to`.
+/// Copies the given rows of a column, in the given order, to a tensor of the same type at `to`.
 void gather_rows(const Column& from, std::span<const std::int64_t> rows, std::byte* to);
 
 /// Copies `count` rows of `from`, from row `first` on, to the rows of `to` from row `place` on,
@@ -20,7 +21,7 @@ void gather_rows(const Column& from, std::span<const std::int64_t> rows, std::by
 void copy_rows(const Column& from, std::int64_t first, std::int64_t count, Column& to,
                std::int64_t place);
 
-/// Adds the contents of `count` rows, from row `first` on.
+/// Adds the contents of `count` rows, from row `first` on, to `checksum`.
 void add_rows(base::Checksum& checksum, const Column& column, std::int64_t first,
               std::int64_t count);
 

@@ -47,7 +47,7 @@ std::int64_t wanted_rows(std::int64_t rows, double fraction) {
   return std::clamp<std::int64_t>(wanted, 1, rows - 1);
 }
 
-// How many rows of each class go to validation.
+// Number of rows of each class that go to validation.
 std::vector<std::int64_t> quotas(const std::vector<std::vector<std::int64_t>>& members,
                                  double fraction, std::int64_t wanted) {
   std::vector<std::int64_t> quota(members.size(), 0);

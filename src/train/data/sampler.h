@@ -28,7 +28,7 @@ class KeyedPermutation {
     while (position >= size_);
     return position;
   }
-  /// Those at the positions from `first` on; several times as fast for each.
+  /// Writes the numbers at positions first, first + 1, ...; faster than one call for each.
   void fill(std::uint64_t first, std::span<std::int64_t> numbers) const;
 
  private:
@@ -65,7 +65,7 @@ std::int64_t count_windows(std::int64_t rows, std::int64_t batch_size);
 void draw_windows(std::uint64_t seed, std::uint32_t epoch, std::int64_t rows,
                   std::int64_t batch_size, std::span<std::int64_t> order);
 
-/// Which rows are for training and which for validation, each in increasing order.
+/// Rows for training and rows for validation, each in increasing order.
 struct Split {
   std::vector<std::int64_t> train;
   std::vector<std::int64_t> validation;
@@ -75,10 +75,9 @@ struct Split {
 /// seed. Throws: DataError (fewer than two rows, fraction not in (0, 1)).
 Split split_rows(std::int64_t rows, double fraction, std::uint64_t seed);
 
-/// The same, stratified by class: each class contributes floor(fraction * count)
-/// rows, and the remaining rows come from the classes with the largest remainders. A class with
-/// one row stays in training.
-/// classes: [N] class numbers in [0, num_classes).
+/// A random fraction of the rows, stratified by class: each class contributes floor(fraction *
+/// count) rows, and the remaining rows come from the classes with the largest remainders. A class
+/// with one row stays in training. classes: [N] class numbers in [0, num_classes).
 Split split_rows_stratified(std::span<const std::int64_t> classes, std::int64_t num_classes,
                             double fraction, std::uint64_t seed);
 

@@ -30,7 +30,7 @@ class OpenShard {
     if (chunk->origin == nullptr) return chunk;
     if (origin_ == nullptr) {
       auto origin = std::make_shared<DataOrigin>(*chunk->origin);
-      if (origin->line_of) {  // of the source, which lives as long
+      if (origin->line_of) {  // reads the source, which outlives the origin
         origin->line_of = [file = file_, source = source_, inner = chunk->origin,
                            offset = first_row_](std::int64_t row) {
           return inner->line_of(row - offset);
@@ -115,7 +115,7 @@ class ShardedSource final : public DataSource {
   // Consecutive pieces of one shard.
   struct Run {
     std::int64_t shard = 0;
-    std::vector<std::int64_t> pieces = {};  // of the shard
+    std::vector<std::int64_t> pieces = {};  // indices of pieces of the shard
   };
   OpenShard open_run(const Run& run, const Pass& pass) const;
 
@@ -146,7 +146,7 @@ class ShardedSource final : public DataSource {
       if (first >= last) continue;
       const auto source = shards_[shard].open();
       left_ = last - first;
-      // Where it cannot leave rows out, they are read and dropped.
+      // A source that cannot leave rows out reads them, and they are dropped.
       skipped_ = left_ == rows || source->take_rows(first, last) ? 0 : first;
       source->start(pass_of(pass_, static_cast<std::int64_t>(shard)));
       open_ = {source, source, first_rows_[shard]};
@@ -164,8 +164,8 @@ class ShardedSource final : public DataSource {
   mutable std::vector<std::weak_ptr<DataSource>> opened_;
 
   Pass pass_;
-  std::uint64_t position_ = 0;  // of the next shard in the pass
-  std::int64_t row_ = 0;        // its first row in the pass
+  std::uint64_t position_ = 0;  // position of the next shard in the pass
+  std::int64_t row_ = 0;        // first row of the shard in the pass
   OpenShard open_;
   std::int64_t skipped_ = 0;  // rows of it to drop first
   std::int64_t left_ = 0;     // rows of it to take after these
@@ -229,7 +229,7 @@ std::vector<Piece> ShardedSource::pieces() const {
 
 std::unique_ptr<DataSource> ShardedSource::open_pieces(
     const std::vector<std::int64_t>& numbers) const {
-  std::vector<std::int64_t> first_pieces;  // of each shard
+  std::vector<std::int64_t> first_pieces;  // index of the first piece of each shard
   std::int64_t count = 0;
   for (const Shard& shard : shards_) {
     first_pieces.push_back(count);

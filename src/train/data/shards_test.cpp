@@ -40,7 +40,7 @@ class Shards : public testing::Test {
     return open_shards(std::move(shards));
   }
 
-  // What a pass gives; checks the numbers of rows and lines.
+  // Reads a pass, checks the numbers of rows and lines, and returns the numbers of the rows.
   static std::vector<std::int64_t> read(DataSource& source, const Pass& pass) {
     std::vector<std::int64_t> numbers;
     source.start(pass);

@@ -17,7 +17,7 @@ std::optional<SourceCount> count_source(DataSource& source, std::int64_t batch_s
                                         const std::function<void(const Dataset&)>& see,
                                         StopFlag& stop) {
   SourceCount count;
-  std::int64_t first_rows = 0;  // of the first chunk, as a batch
+  std::int64_t first_rows = 0;  // rows of the first chunk, if chunks are batches
   source.start({});
   while (const std::optional<Dataset> chunk = source.next()) {
     if (stop.is_set()) return std::nullopt;

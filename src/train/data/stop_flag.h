@@ -31,7 +31,7 @@ class StopFlag {
     StopFlag& flag_;
   };
 
-  /// Why, once it is set.
+  /// Reason for the stop, once it is set.
   const char* reason() const noexcept {
     return was_interrupted_ ? "interrupted" : "stop() was called";
   }

@@ -41,7 +41,7 @@ std::int64_t first_non_finite_between(const Tensor& value, std::int64_t begin, s
   return end;
 }
 
-// The same for a whole tensor, or -1.
+// Index of the first element of a tensor that is not finite, or -1.
 std::int64_t first_non_finite(const Tensor& value, int threads) {
   const std::int64_t count = value.num_elements();
   const std::int64_t bytes = Dims{1}.size_bytes(value.dtype());
@@ -373,7 +373,7 @@ Tensor numbers_of_one_hot(const LossInfo& loss, const Tensor& target, const Arra
   return Tensor::from(classes, Dims(std::move(dims)));
 }
 
-/// Which numbers a target may contain.
+/// The numbers that a target may contain.
 struct TargetRange {
   double maximum = std::numeric_limits<double>::infinity();
   std::string_view wanted = {};  ///< empty: any number

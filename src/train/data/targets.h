@@ -12,12 +12,12 @@ namespace onnxgrad::train {
 
 // `place` names the array in messages.
 
-/// Converts labels in the user's form to what the loss reads; see TrainingSession::encode_target.
-/// Classes: labels [N] or [N, 1] (integers, bool, strings, integral floating numbers) become class
-/// numbers int64 [N], by the model's list or, without one, unchanged. Numbers: converted to the
-/// dtype of `loss.target` and reshaped to [N, columns] if only the form of the shape differs; what
-/// a loss does not allow (a negative count, a probability above 1) is refused. Throws: DataError
-/// naming label or value, row and column, and what was expected.
+/// Converts labels in the user's form to the targets that the loss reads; see
+/// TrainingSession::encode_target. Classes: labels [N] or [N, 1] (integers, bool, strings, integral
+/// floating numbers) become class numbers int64 [N], by the model's list or, without one,
+/// unchanged. Numbers: converted to the dtype of `loss.target` and reshaped to [N, columns] if only
+/// the form of the shape differs; what a loss does not allow (a negative count, a probability above
+/// 1) is refused. Throws: DataError naming label or value, row and column, and what was expected.
 Tensor encode_target(const LossInfo& loss, const Tensor& given,
                      const ArrayPlace& place = target_place());
 
@@ -60,22 +60,22 @@ bool target_asks_for_classes(const LossInfo& loss, const Tensor& target);
 /// elsewhere; nullopt: they are not, or along several axes.
 std::optional<std::int64_t> one_hot_axis(const LossInfo& loss, const Tensor& target);
 
-/// Throws: DataError for the first class number outside [0, num_classes), with its row; the class
-/// that a loss ignores is allowed.
+/// Checks class numbers: those in [0, num_classes) and the class that a loss ignores are allowed.
+/// Throws: DataError for the first other one, with its row.
 void check_class_numbers(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
 
-/// Throws: DataError for the first number that the loss does not allow as a target, with row and
-/// column.
+/// Checks targets. Throws: DataError for the first number that the loss does not allow, with row
+/// and column.
 void check_range(const LossInfo& loss, const Tensor& target, const ArrayPlace& place);
 
-/// `value` for an input of type `dtype`: itself, or a converted copy. Conversions that lose more
-/// than digits are refused: strings, fractions to integers, values out of range. Throws:
-/// DataError naming the array, row and column.
+/// Converts `value` for an input of type `dtype`: returns `value` itself or a converted copy.
+/// Conversions that lose more than digits are refused: strings, fractions to integers, values out
+/// of range. Throws: DataError naming the array, row and column.
 Tensor convert_numbers(const ArrayPlace& place, const Tensor& value, DataType dtype);
 
-/// Throws: DataError for the first NaN or infinite element, with row and column. Non-floating
-/// tensors pass. `can_be_allowed`: FitOptions::allow_nan would allow such elements. `threads`: at
-/// most, for large tensors.
+/// Checks for finite elements. Throws: DataError for the first NaN or infinite one, with row and
+/// column. Non-floating tensors pass. `can_be_allowed`: FitOptions::allow_nan would allow such
+/// elements. `threads`: at most, for large tensors.
 void check_finite(const ArrayPlace& place, const Tensor& value, bool can_be_allowed = false,
                   int threads = 1);
 

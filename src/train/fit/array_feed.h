@@ -36,17 +36,17 @@ class ArrayFeed final : public BatchFeed {
   const FitOptions& options_;
   PreparedData data_;
   std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_
-  std::vector<std::int64_t> order_;       ///< of the epoch; empty: in their order
+  std::vector<std::int64_t> order_;       ///< order of the epoch; empty: as they are
   std::optional<PreparedData> validation_;
   std::string checksum_;
   RowBlock block_;
-  std::int64_t rows_ = 0;  ///< of an epoch
+  std::int64_t rows_ = 0;  ///< rows of an epoch
   std::int64_t done_ = 0;  ///< rows of this epoch's blocks so far
-  /// Of an epoch of so many rows that there is no array of all of them.
+  /// The order of an epoch with too many rows for an array of all of them.
   std::optional<KeyedPermutation> permutation_;
 };
 
-/// Of names, types, shapes and numbers; `validation` may be nullptr.
+/// Checksum of names, types, shapes and elements; `validation` may be nullptr.
 std::string checksum_of(const PreparedData& data, const PreparedData* validation);
 
 }  // namespace onnxgrad::train

@@ -13,7 +13,7 @@
 
 namespace onnxgrad::train {
 
-/// Batches of which a series is made at most.
+/// Maximum number of batches in a series.
 inline constexpr std::size_t kLongestSeries = 256;
 
 /// The plans of a fit's batches, and the binding of their rows: read in place if a batch is
@@ -27,15 +27,15 @@ class BatchBinder {
   /// for batch_rows rows, and for the rest unless that is skipped. Then bind() allocates nothing.
   /// Throws: DataError (a batch that cannot be filled up to the model's fixed number of rows).
   void prepare(const RowBlock& block, bool drop_last);
-  /// The plan for this many rows from this position on, with the rows bound. Call prepare() first.
-  /// Of one of several workers: with its slice of them.
+  /// The plan for this many rows from this position on, with the rows bound; each of several
+  /// workers binds its slice of them. Call prepare() first.
   runtime::Execution& bind(const RowBlock& block, std::int64_t begin, std::int64_t rows) {
     runtime::Execution& execution = rows == block.batch_rows ? *full_.execution : *tail_.execution;
     const RowSlice slice = take_slice(step_, rows);
     bind_to(execution, block, begin + slice.first, slice.rows);
     return execution;
   }
-  /// The same with another step, whose plan is compiled.
+  /// Binds a batch to another step, whose plan is compiled if necessary.
   runtime::Execution& bind(StepRunner& step, const RowBlock& block, std::int64_t begin,
                            std::int64_t rows);
   /// Whether the rows of whole batches are read in place by one worker.
@@ -44,9 +44,9 @@ class BatchBinder {
            !step_.workers().has_others() && !is_filled(block.batch_rows);
   }
   runtime::Execution& full_plan() const { return *full_.execution; }
-  /// `count` such batches from this position on; valid until the next call.
+  /// A series of `count` batches from this position on; valid until the next call.
   runtime::StepSeries series(const RowBlock& block, std::int64_t begin, std::int64_t count);
-  /// The rows with the caller's plan.
+  /// Binds the rows to the caller's plan.
   void bind_to(runtime::Execution& plan, const RowBlock& block, std::int64_t begin,
                std::int64_t rows) {
     for (std::size_t c = 0; c < block.data->columns.size(); ++c) {
@@ -61,9 +61,9 @@ class BatchBinder {
     runtime::Execution* execution = nullptr;
     std::optional<runtime::Pin> pin = {};
   };
-  /// Whether so many rows are filled up to a batch.
+  /// Whether this many rows are filled up to a batch.
   bool is_filled(std::int64_t rows) const { return rows < step_.fixed_rows(); }
-  /// Whether rows of such a block are copied to be bound.
+  /// Whether rows of this block are copied before they are bound.
   bool needs_staging(const RowBlock& block, bool drop_last) const;
   /// This worker's rows of a batch, or the first one, which does not count; tells `step`.
   static RowSlice take_slice(StepRunner& step, std::int64_t rows) {

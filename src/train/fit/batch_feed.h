@@ -13,7 +13,7 @@ namespace onnxgrad::train {
 
 inline constexpr std::int64_t kDefaultBatchSize = 32;
 
-/// Rows that are in memory together, and how they are split into batches: batch k has the positions
+/// Rows that are in memory together, split into batches: batch k has the positions
 /// [k * batch_rows, (k + 1) * batch_rows) of the block.
 struct RowBlock {
   const PreparedData* data = nullptr;
@@ -21,7 +21,7 @@ struct RowBlock {
   std::span<const std::int64_t> order = {};
   bool has_windows = false;     ///< the rows of a batch are consecutive: they are read in place
   std::int64_t rows = 0;        ///< positions: all of `order`, or all rows of `data`
-  std::int64_t batch_rows = 0;  ///< of every batch except a smaller last one
+  std::int64_t batch_rows = 0;  ///< rows of every batch except a smaller last one
 
   /// The number of the row at this position, in the user's numbering.
   std::int64_t row_number(std::int64_t place) const {
@@ -30,9 +30,9 @@ struct RowBlock {
 };
 
 /// The source of rows for the epoch loop, block by block. An epoch of arrays is one block, so
-/// nothing here is called in the loop over its batches. Everything about an epoch (which rows, in
-/// which blocks and order) is a function of the data, the options and the number of the epoch: a
-/// resumed loop begins the epoch again and skips the blocks that are done.
+/// nothing here is called in the loop over its batches. The rows, blocks and order of an epoch are
+/// a function of the data, the options and the number of the epoch: a resumed loop begins the epoch
+/// again and skips the blocks that are done.
 class BatchFeed {
  public:
   BatchFeed() = default;
@@ -63,9 +63,9 @@ class BatchFeed {
   virtual bool count_batches(StopFlag& /*stop*/) { return true; }
   /// Seconds that next() waited since construction.
   virtual double waited_s() const { return 0; }
-  /// Checksum of what a fit resumed after the first `row` rows of the epoch must find again: all
-  /// rows of arrays; else the blocks up to there, which are the current one or shortly before it.
-  /// Only with checkpoints or a resumed fit; all workers call it together.
+  /// Checksum of the rows that a fit resumed after the first `row` rows of the epoch must find
+  /// again: all rows of arrays; else the blocks up to there, which are the current one or shortly
+  /// before it. Only with checkpoints or a resumed fit; all workers call it together.
   virtual std::string checksum(std::int64_t row) const = 0;
 };
 

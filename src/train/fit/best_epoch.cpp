@@ -9,7 +9,7 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr std::string_view kPurpose = "best";  // of the copy in a checkpoint
+constexpr std::string_view kPurpose = "best";  // name of the copy in a checkpoint
 
 }  // namespace
 

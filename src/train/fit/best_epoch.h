@@ -12,22 +12,22 @@ namespace onnxgrad::train {
 /// Tracks the best epoch, its weights if requested by the options, and early stopping.
 class BestEpoch {
  public:
-  /// All outlive this.
+  /// The arguments outlive this.
   BestEpoch(const FitOptions& options, StepRunner& step, History& history);
 
-  /// An epoch with the monitored number: sets EpochLog::is_best.
+  /// Adds an epoch with the monitored number; sets EpochLog::is_best.
   void add(EpochLog& log);
-  /// Whether there was no improvement for as long as the options allow.
+  /// True if there was no improvement for as long as the options allow.
   bool has_waited() const;
-  /// The weights of the best epoch, if they were kept; false: they were not.
+  /// Restores the weights of the best epoch; false: they were not kept.
   bool restore() const;
 
-  /// The last epoch was the best, and no checkpoint has it.
+  /// True if the last epoch was the best, and no checkpoint has it.
   bool is_unsaved() const { return is_unsaved_; }
   void mark_saved() { is_unsaved_ = false; }
   void add_to(Checkpoint& checkpoint) const;
-  /// In two parts, so that nothing is changed if something is missing. `has_best`: there was a
-  /// best epoch. Throws: CheckpointError.
+  /// Restore from a checkpoint, in two parts, so that nothing is changed if something is missing.
+  /// `has_best`: there was a best epoch. Throws: CheckpointError.
   void take_weights(const Checkpoint& checkpoint, bool has_best);
   void take_numbers(const Checkpoint& checkpoint);
 

@@ -14,11 +14,11 @@
 
 namespace onnxgrad::train {
 
-/// Rows that come in chunks, read in a separate thread: the blocks are those of a BlockReader.
+/// Feed of rows that come in chunks, read in a separate thread in blocks of a BlockReader.
 /// Plans are compiled when a batch of a new shape arrives.
 class ChunkFeed final : public BatchFeed {
  public:
-  /// All except `stop` outlive this; the batch size is set in `options`.
+  /// The arguments except `stop` outlive this; the batch size is set in `options`.
   /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
   /// Throws: DataError (options that need all rows at once, or more passes than are possible).
   ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options, StopFlag& stop);
@@ -50,19 +50,20 @@ class ChunkFeed final : public BatchFeed {
   std::optional<ClassWeigher> weigher_;
   std::optional<SourceCount> count_;
   StopFlag& stop_;
-  std::optional<std::int64_t> lane_rows_;  ///< of an epoch, if it is read in lanes
+  std::optional<std::int64_t> lane_rows_;  ///< rows of an epoch, if it is read in lanes
   std::optional<BlockReader> reader_;
   const Block* present_ = nullptr;
   RowBlock block_;
-  std::int64_t first_rows_ = 0;             ///< of batches as they come: of the epoch's first one
-  std::optional<base::Checksum> checksum_;  ///< of the epoch's rows so far
+  /// Rows of the epoch's first chunk, if chunks are batches.
+  std::int64_t first_rows_ = 0;
+  std::optional<base::Checksum> checksum_;  ///< over the epoch's rows so far
   struct Mark {
-    std::int64_t rows_done = 0;  ///< of the epoch, with this block
+    std::int64_t rows_done = 0;  ///< rows of the epoch, with this block
     std::string checksum;
-    std::uint64_t sum = 0;  ///< of the hashes of this worker's rows so far, if it is read in lanes
+    std::uint64_t sum = 0;  ///< sum of the hashes of this worker's rows so far, if read in lanes
   };
-  std::deque<Mark> marks_;           ///< of the last blocks
-  std::string validation_checksum_;  ///< of separate rows, in memory
+  std::deque<Mark> marks_;           ///< one for each of the last blocks
+  std::string validation_checksum_;  ///< checksum of separate rows in memory
 };
 
 }  // namespace onnxgrad::train

@@ -143,7 +143,7 @@ TEST(ChunkFeed, OtherRowsAreNoticed) {
   }
 }
 
-// Of arrays this is tested by steps of the session (fit_loop_test.cpp): here by the arrays.
+// A fit from chunks ends like a fit from arrays, which fit_loop_test.cpp compares with steps.
 TEST(ChunkFeed, AFaultIsFoundAndTheLastFiniteWeightsStay) {
   for (const std::int64_t batch_size : {std::int64_t{6}, FitOptions::kAsTheyCome}) {
     for (const std::int64_t every : {0, 1, 3}) {

@@ -48,7 +48,7 @@ ClassWeigher::ClassWeigher(const DataSchema& schema, const ClassWeights& options
     ignored_ = static_cast<double>(*ignored);
   }
   if (is_balanced_) return;
-  // As the only labels of this many rows, which may have several axes.
+  // Reshaped to the only labels of this many rows, which may have several axes.
   std::vector<std::int64_t> rows{options.labels.num_elements()};
   if (const auto& shape = schema.loss.target.shape) {
     rows.resize(std::max<std::size_t>(shape->size(), 1), 1);

@@ -21,13 +21,13 @@ class ClassWeigher {
   /// unknown to the model; a loss without sample weights, or with several targets).
   ClassWeigher(const DataSchema& schema, const ClassWeights& options);
 
-  /// ClassWeights::balanced, and count() has not seen all rows yet.
+  /// True with ClassWeights::balanced while count() has not seen all rows.
   bool needs_counts() const { return is_balanced_; }
   /// Counts the classes of target values as the loss reads them.
   void count(const Tensor& target);
   /// Adds up what several workers have counted.
   void put_together(const Workers& workers);
-  /// From the counts: N / (number of classes * number of labels of the class).
+  /// Sets the weights from the counts: N / (number of classes * number of labels of the class).
   void settle();
 
   /// Gives `data` its own sample weights. Thread-safe after settle().
@@ -43,7 +43,7 @@ class ClassWeigher {
   std::optional<double> ignored_;  ///< an ignored label
 };
 
-/// "none", "balanced" or "0: 1.5, 1: 2", as the user gave them.
+/// Text of the class weights: "none", "balanced" or "0: 1.5, 1: 2".
 std::string class_weights_text(const FitOptions& options);
 
 }  // namespace onnxgrad::train

@@ -11,36 +11,36 @@
 
 namespace onnxgrad::train {
 
-/// Means over the steps of an epoch, each before its update: of the loss, with batches weighted by
-/// the denominators of their losses; of the losses of several targets in the same way; of the norm
-/// of the gradient, with equal weights.
+/// Means over the steps of an epoch, taken before each update: the loss, with batches weighted by
+/// the denominators of their losses; the losses of several targets, in the same way; the norm of
+/// the gradient, with equal weights.
 class EpochLoss {
  public:
-  /// A step that was run on this many rows.
+  /// Adds a step that was run on this many rows.
   void add(const StepRunner& step, const runtime::Execution& plan, double loss, std::int64_t rows) {
     const double counted = step.denominator(plan).value_or(static_cast<double>(rows));
     const double share = step.graph().is_mean ? counted : 1;
     add(loss, counted, share);
     if (step.has_log_results()) add_log_results(step, plan, share);
   }
-  /// One whose loss counts `share` times, and `counted` times in the mean.
+  /// Adds a step whose loss counts `share` times, and `counted` times in the mean.
   void add(double loss, double counted, double share) {
     sum_ += loss * share;
     weight_ += counted;
     steps_ += 1;
   }
-  /// Keeps its memory.
+  /// Removes all steps; keeps the memory.
   void clear();
 
-  /// NaN without steps: all of them were skipped.
+  /// Mean loss; NaN if all steps were skipped.
   double mean() const {
     return steps_ == 0 ? std::numeric_limits<double>::quiet_NaN() : mean_of(sum_, weight_);
   }
-  /// Into the log of the epoch.
+  /// Writes the means into the log of the epoch.
   void write_to(EpochLog& log, const StepGraph& graph) const;
 
-  /// All numbers, for checkpoints. set_state() returns false for a row that state() did not make
-  /// for this many targets.
+  /// All sums as numbers, for checkpoints. set_state() returns false for a row that state() did not
+  /// make for this many targets.
   std::vector<double> state() const;
   bool set_state(const std::vector<double>& state, std::size_t num_targets);
 

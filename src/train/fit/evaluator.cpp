@@ -17,7 +17,7 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr const char* kValidation = "validation";  // what its rows are called in messages
+constexpr const char* kValidation = "validation";  // name of its rows in messages
 
 // Large enough to keep the engine busy, small enough for its memory.
 std::int64_t evaluation_batch(const FitSession& session, const FitOptions& options) {

@@ -19,7 +19,8 @@ namespace onnxgrad::train {
 /// Loss, accuracy and metrics over rows, in batches: begin(), add() any number of times, result().
 class Evaluator {
  public:
-  /// `evaluation` has scores if there are metrics; `loss` is what it evaluates.
+  /// `evaluation` has scores if there are metrics, and computes `loss`. Each of `workers` evaluates
+  /// a slice of the rows of each add(), and the result covers all rows; nullptr: one worker.
   /// Throws: OptionError (metrics of a model's own loss).
   /// Each of `workers`, which outlive this, evaluates a slice of the rows of each add(); the result
   /// is that of all rows.
@@ -30,8 +31,8 @@ class Evaluator {
   /// moved: add() then allocates nothing.
   void prepare(const PreparedData& data, std::int64_t batch_size);
   void begin();
-  /// Batches of `batch_size` rows, the last one smaller; of a model with a fixed batch, of as many
-  /// rows, the last one filled up with rows of weight 0. The columns are those of
+  /// Adds rows in batches of `batch_size`, the last one smaller; for a model with a fixed batch in
+  /// batches of this size, the last one filled up with rows of weight 0. The columns are those of
   /// Evaluation::data_ports(). Throws: DataError (it cannot be filled up).
   void add(const PreparedData& data, std::int64_t batch_size);
   EvaluationResult result();
@@ -41,10 +42,10 @@ class Evaluator {
     add(data, batch_size);
     return result();
   }
-  /// From now on each worker adds its own rows only, all of which it evaluates.
+  /// Makes each worker add its own rows only, all of which it evaluates.
   void take_own_rows() { has_own_rows_ = true; }
-  /// A whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError (no
-  /// rows), what the reader throws.
+  /// Evaluates a whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError
+  /// (no rows), what the reader throws.
   std::optional<EvaluationResult> run(BlockReader& reader, std::int64_t batch_size, StopFlag& stop);
 
  private:
@@ -85,11 +86,11 @@ class Validation {
  public:
   /// `options` and what they refer to outlive this.
   Validation(const FitSession& session, const FitOptions& options, PreparedData rows);
-  /// `keep`: which rows of the source; empty: all. `weigher`, which outlives this: for these rows;
-  /// or nullptr.
+  /// `keep`: selects rows of the source; empty: all. `weigher`: weights of these rows, outlives
+  /// this; or nullptr.
   Validation(const FitSession& session, const FitOptions& options, DataSource& source,
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
-  /// The validation results; omitted if `stop` became true meanwhile.
+  /// Validates and writes the results into `log`; omitted if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
 
  private:

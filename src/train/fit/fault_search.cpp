@@ -106,8 +106,8 @@ std::string FaultSearch::describe_value(const runtime::NonFinite& found, std::in
                      place_.step + step + 1);
 }
 
-// What the worker says that found something first in its plan, with its name: others find what it
-// has sent.
+// The finding of the worker whose fault is earliest in the plan, with its name: the others find
+// values that it has sent.
 std::string FaultSearch::first_of_workers(const std::string& text, std::size_t position) const {
   if (!step_.workers().has_others()) return text;
   dist::Communicator& all = step_.workers().communicator();

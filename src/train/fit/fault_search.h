@@ -38,23 +38,23 @@ class FaultSearch {
     return interval_ > 0 ? std::max<std::int64_t>(interval_ - 1 - num_steps(), 0)
                          : std::numeric_limits<std::int64_t>::max();
   }
-  /// After steps with the present rate. Allocates nothing after reserve().
+  /// Records steps with the present rate. Allocates nothing after reserve().
   void note_steps(std::size_t steps) { rates_.insert(rates_.end(), steps, step_.learning_rate()); }
   void reserve(std::int64_t steps) { rates_.reserve(static_cast<std::size_t>(steps)); }
   /// Names of the trained weights that no step since the snapshot has changed.
   std::vector<std::string> unchanged_weights() const { return snapshot_.unchanged_weights(); }
   /// Keeps a batch that its feed will not keep: one that is a block.
   void keep_batch(const RowBlock& block);
-  /// Since the snapshot.
+  /// Steps since the snapshot.
   std::int64_t num_steps() const { return static_cast<std::int64_t>(rates_.size()); }
   std::int64_t kept_bytes() const { return kept_bytes_; }
   /// Drops the kept batches: the epoch is over.
   void forget_batches();
 
-  /// After the last step had `fault`: restores state, learning rate and `progress` to the last
-  /// finite state, and reports what was found: "<fault> at epoch 1, step 3 (batch 3, rows 7, 3);
-  /// the first value that is not finite is 'x', of ...". `block`: that of the steps since the
-  /// snapshot, if no batches were kept.
+  /// Restores state, learning rate and `progress` to the last finite state, after the last step had
+  /// `fault`, and reports the fault: "<fault> at epoch 1, step 3 (batch 3, rows 7, 3); the first
+  /// value that is not finite is 'x', of ...". `block`: that of the steps since the snapshot, if no
+  /// batches were kept.
   std::string go_back(const std::string& fault, const RowBlock* block, FitProgress& progress);
 
  private:

@@ -62,8 +62,8 @@ std::string number_or_none(std::optional<std::int64_t> number) {
 
 }  // namespace
 
-// What the order of the rows, the numbers and the end depend on, by the names that users know.
-// The first one that differs is reported, so what explains the others comes first.
+// Options that determine the order of the rows, the results and the end, by the names that users
+// know. The first one that differs is reported, so causes come before effects.
 Texts FitCheckpoints::fixed_options() const {
   const FitOptions& options = fit_.options;
   const bool has_arrays = fit_.feed.known_block() != nullptr;
@@ -87,7 +87,7 @@ Texts FitCheckpoints::fixed_options() const {
   return texts;
 }
 
-// What only the first worker does; if it fails, that is an error on all of them.
+// Runs `action` on the first worker only; a failure is an error on all workers.
 template <class Action>
 void FitCheckpoints::on_first_worker(Action&& action) {
   std::exception_ptr failure;
@@ -305,10 +305,11 @@ void FitCheckpoints::save() {
   const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
   StateStore& state = fit_.session.step().state();
   saved_time_ = Clock::now();
-  data_hash_ = fit_.feed.checksum(fit_.progress.row);  // of the rows of all workers
+  data_hash_ = fit_.feed.checksum(fit_.progress.row);  // over the rows of all workers
   CheckpointLog log;
   log.problem = write_parts();
-  // What it has is what one worker would have; then each goes on with its own states.
+  // A checkpoint has the states that one worker would have; then each worker continues with its
+  // own.
   std::vector<Tensor> own;
   if (fit_.session.session().has_own_state()) {
     own = state.make_copies();

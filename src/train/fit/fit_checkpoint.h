@@ -18,7 +18,7 @@
 
 namespace onnxgrad::train {
 
-/// The parts of a fit in a checkpoint; all of it outlives its FitCheckpoints.
+/// The parts of a fit that a checkpoint covers; they outlive the FitCheckpoints.
 struct FitParts {
   FitSession& session;
   const FitOptions& options;
@@ -34,20 +34,21 @@ class FitCheckpoints {
  public:
   explicit FitCheckpoints(const FitParts& fit) : fit_(fit) {}
 
-  /// Opens the folder in the options, and resumes according to them. `block`: the one that the fit
-  /// is then in; nullptr: it is between two epochs. False: `stop` became true while reading rows.
-  /// Throws: OptionError, CheckpointError, what the feed throws.
+  /// Opens the folder in the options, and resumes according to them. `block`: the block that the
+  /// fit is in then; nullptr: it is between two epochs. False: `stop` became true while reading
+  /// rows. Throws: OptionError, CheckpointError, what the feed throws.
   bool open(const RowBlock*& block, StopFlag& stop);
 
   bool is_due_at_step() const { return steps_ > 0 && fit_.progress.step % steps_ == 0; }
-  /// Steps before the one after which one is due.
+  /// Number of steps before the one that a checkpoint is due after.
   std::int64_t steps_before_due() const {
     return steps_ > 0 ? steps_ - 1 - fit_.progress.step % steps_ : kNever;
   }
-  /// At the end of an epoch, after the callbacks, which may have changed the learning rate.
+  /// Called at the end of an epoch, after the callbacks, which may have changed the learning rate.
   void end_epoch(const EpochLog& log);
   void save();
-  /// When training ends, however it ends. A step that failed midway may have changed the state.
+  /// Called when training ends, however it ends. A step that failed midway may have changed the
+  /// state.
   void end_fit();
 
  private:
@@ -69,11 +70,11 @@ class FitCheckpoints {
   std::vector<std::pair<std::string, std::string>> fixed_options() const;
 
   FitParts fit_;
-  bool has_part_ = false;  ///< of the checkpoint to resume from: this worker's own states
-  bool writes_ = false;    ///< there are checkpoints
-  std::optional<CheckpointFolder> folder_;  ///< of the first worker, which writes them
-  std::string data_hash_;                   ///< for the one being written
-  std::int64_t steps_ = 0;                  ///< from one checkpoint to the next; 0: by epochs
+  bool has_part_ = false;  ///< this worker's states are in a part of the checkpoint
+  bool writes_ = false;    ///< whether checkpoints are written
+  std::optional<CheckpointFolder> folder_;  ///< only on the first worker, which writes them
+  std::string data_hash_;                   ///< hash for the checkpoint being written
+  std::int64_t steps_ = 0;                  ///< steps from one checkpoint to the next; 0: by epochs
   std::array<std::int64_t, 3> saved_at_{-1, -1, -1};
   std::optional<Clock::time_point> saved_time_;
 };

@@ -31,14 +31,14 @@ constexpr std::pair<const char*, std::int64_t EpochLog::*> kCountColumns[] = {
     {"steps", &EpochLog::steps},
     {"rows", &EpochLog::rows},
 };
-// Those of several workers; a training by one worker does not store them.
+// Columns of several workers; a training by one worker does not store them.
 constexpr std::pair<const char*, double EpochLog::*> kWorkerColumns[] = {
     {"network_wait_s", &EpochLog::network_wait_s},
     {"slowest_lag_s", &EpochLog::slowest_lag_s},
 };
 constexpr const char* kSlowestRank = "slowest_rank";
 
-// Those that an epoch may not have: 0 then, without the flag.
+// A column that an epoch may lack: it has 0 then, and the flag is not set.
 struct OptionalColumn {
   const char* name;
   std::optional<double> EpochLog::* member;
@@ -147,7 +147,7 @@ void append_epoch(History& history, const EpochLog& log, std::int64_t most) {
                                     [&](const EpochLog& known) { return !is_kept(known); });
     epochs.erase(end, before_last);
   };
-  thin();  // of former best epochs
+  thin();  // drops former best epochs
   while (std::ssize(epochs) > most / 4 * 3) {
     history.epoch_stride *= 2;
     thin();

@@ -19,7 +19,7 @@ void append_epoch(History& history, const EpochLog& log, std::int64_t most);
 void write_history(Checkpoint& checkpoint, const FitOptions& options, const History& history,
                    std::int64_t steps);
 
-/// Reads what write_history wrote into `history`. `targets`: outputs, if several have losses.
+/// Reads the data of write_history into `history`. `targets`: outputs, if several have losses.
 /// Throws: CheckpointError (columns of different lengths; epochs that are not consecutive;
 /// missing metrics).
 void read_history(const Checkpoint& checkpoint, const FitOptions& options,

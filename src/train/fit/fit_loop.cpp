@@ -133,8 +133,8 @@ bool FitLoop::has_stopped() {
   return is_stopped_;
 }
 
-// They are about to do the same: the first line that differs from the first worker's is an error on
-// all of them.
+// Checks that all workers are about to do the same: the first line that differs from the first
+// worker's is an error on all of them.
 void FitLoop::check_workers() const {
   if (!step_.workers().has_others()) return;
   check_same(fingerprint_of(session_.session(), options_, *feed_), step_.workers());
@@ -259,7 +259,7 @@ bool FitLoop::run_block() {
   return options_.drop_last || begin >= rows || run_batch(begin, rows - begin);
 }
 
-// How many of the next `most` steps do nothing but update the weights and add to the loss.
+// Number of steps, of the next `most`, that only update the weights and add to the loss.
 std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
   const bool is_watched = rates_.may_change() || options_.keep_step_losses || countdown_ > 0 ||
                           losses_->skips() || options_.max_seconds > 0 || step_.has_log_results() ||
@@ -271,7 +271,7 @@ std::int64_t FitLoop::num_quiet_steps(std::int64_t most) const {
   return losses_->steps_before_snapshot(most);
 }
 
-// The same as run_batch() for steps that are quiet, in series as long as they are short.
+// Runs quiet steps as run_batch() does, in series as long as they are short.
 bool FitLoop::run_quiet_steps(std::int64_t begin, std::int64_t count) {
   const std::int64_t rows = block_->batch_rows;
   const auto counted = static_cast<double>(rows);
@@ -347,7 +347,7 @@ bool FitLoop::run_batch(std::int64_t begin, std::int64_t rows) {
   return losses_->end_step(block_);
 }
 
-// Of the whole fit, if it does not end before; 0: not known yet.
+// Number of steps of the whole fit, if it does not end before; 0: not known yet.
 std::int64_t FitLoop::total_steps() const {
   const std::int64_t of_epochs = feed_->num_batches().value_or(0) * options_.epochs;
   const std::int64_t most = options_.max_steps;

@@ -83,7 +83,7 @@ class FitLoop {
   std::optional<StateSnapshot> before_;  ///< FitOptions::discard
 
   struct Series {
-    std::int64_t steps = 1;  ///< of the next one
+    std::int64_t steps = 1;  ///< steps of the next series
     std::array<double, kLongestSeries> losses = {};
   };
   Series series_;

@@ -27,7 +27,7 @@ struct Fixture : train_test::FitProcess {
       : FitProcess(optimizer, loss) {}
 };
 
-// The same training by steps of the session, in the order of the rows.
+// Trains by steps of the session, in the order of the rows.
 std::vector<double> train_by_hand(Session& session, const Dataset& data, std::int64_t batch,
                                   bool drop_last, std::vector<double>& weights) {
   const auto x = data.inputs[0].tensor.data<float>();

@@ -14,8 +14,8 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// The time that an epoch takes, a part of which may have passed before the fit was resumed. Waits
-/// are those for rows, in seconds; `waited`: by the feed so far.
+/// The time of an epoch, part of which may have passed before the fit was resumed. Waits are waits
+/// for rows, in seconds; `waited`: total wait of the feed so far.
 struct EpochClock {
   double seconds_before = 0;
   double wait_before = 0;
@@ -37,8 +37,8 @@ struct FitProgress {
   std::int64_t step = 0;              ///< steps of the fit that are done
   std::int64_t epoch_first_step = 0;  ///< steps that were done when the epoch began
   std::int64_t block_first_row = 0;   ///< rows of the epoch before the current block
-  EpochLoss loss = {};                ///< of the epoch
-  EpochClock clock = {};              ///< of the epoch
+  EpochLoss loss = {};                ///< loss of the epoch so far
+  EpochClock clock = {};              ///< times of the epoch so far
   bool is_inside_step = false;        ///< the state may be that of an incomplete step
 };
 

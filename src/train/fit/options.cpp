@@ -107,7 +107,7 @@ std::vector<Topic> topics() {
        {field("grad_norm", &FitOptions::grad_norm,
               "Record the norm of all gradients together, before any clipping. It is grad_norm in "
               "the history (the mean over the epoch's steps) and in the logs of steps.")}},
-      {"", {max_history()}},  // its files have all epochs
+      {"", {max_history()}},  // for the API only: history files have all epochs
   };
 }
 

@@ -6,16 +6,16 @@
 #include "onnxgrad/trainer.h"
 #include "train/tools/descriptions.h"
 
-// The options of a fit that are numbers, flags or choices. A row is all that there is to say about
-// one: Python's signature, docstring and checks, the command line and its help, the record of a
-// run folder, what a resumed fit must have too, and the documents are made of it.
+// The options of a fit that are numbers, flags or choices. A row is the only definition of one:
+// Python's signature, docstring and checks, the command line and its help, the record of a run
+// folder, the check of a resumed fit, and the documents are made from it.
 
 namespace onnxgrad::train {
 
 using FitOptionTable = DescriptionTable<std::variant<FitOptions>>;
 const FitOptionTable& fit_option_rows();
 
-/// Throws: OptionError for options that have no meaning, whatever the data.
+/// Checks the options without the data. Throws: OptionError for options that have no meaning.
 void check_fit_options(const FitOptions& options);
 
 }  // namespace onnxgrad::train

@@ -15,7 +15,7 @@ namespace onnxgrad::train {
 /// The learning rates of a fit.
 class RateSchedule {
  public:
-  /// Both outlive this.
+  /// The arguments outlive this.
   RateSchedule(const FitOptions& options, StepRunner& step);
 
   /// Sets the schedule's lengths. Called again when the first block (`has_block`) has shown the
@@ -24,7 +24,7 @@ class RateSchedule {
   bool is_prepared() const { return !options_.schedule || schedule_.has_value(); }
   /// Whether set_rate() does anything.
   bool may_change() const { return schedule_.has_value() || options_.learning_rate; }
-  /// Before the next step.
+  /// Sets the learning rate of the next step.
   void set_rate(const FitProgress& progress) {
     if (schedule_) {
       step_.set_learning_rate(schedule_->rate(progress.step / updates_every_, progress.epoch - 1));
@@ -44,10 +44,10 @@ class RateSchedule {
  private:
   const FitOptions& options_;
   StepRunner& step_;
-  std::int64_t updates_every_;  ///< steps
+  std::int64_t updates_every_;  ///< steps of an update
   double first_rate_;
   std::optional<ScheduleRun> schedule_;
-  std::vector<double> resumed_state_;  ///< to continue from, once it is prepared
+  std::vector<double> resumed_state_;  ///< state to continue from, once the schedule is prepared
 };
 
 }  // namespace onnxgrad::train

@@ -11,14 +11,14 @@
 
 namespace onnxgrad::train {
 
-/// What all workers of a fit must have the same, by names that users know; the first one that
-/// differs is reported, so what explains the others comes first.
+/// Options that must agree on all workers of a fit, by names that users know. The first one that
+/// differs is reported, so causes come before effects.
 using Fingerprint = std::vector<std::pair<std::string, std::string>>;
 Fingerprint fingerprint_of(const Session& session, const FitOptions& options,
                            const BatchFeed& feed);
 
-/// Compares with the others, which call it too. Throws on all of them: OptionError naming what
-/// differs, and on which worker.
+/// Compares the fingerprints of all workers, which call it too. Throws on all of them: OptionError
+/// naming the first difference, and its worker.
 void check_same(const Fingerprint& fingerprint, const Workers& workers);
 
 }  // namespace onnxgrad::train

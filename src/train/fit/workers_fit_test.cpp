@@ -251,7 +251,7 @@ TEST_F(WorkersFit, APartThatIsMissingMakesACheckpointIncomplete) {
     num_checkpoints += checkpoint_step(name) ? 1 : 0;
   }
   std::ranges::sort(parts);
-  EXPECT_EQ(parts.size(), num_checkpoints);  // those of others went with them
+  EXPECT_EQ(parts.size(), num_checkpoints);  // parts were deleted with their checkpoints
   std::filesystem::remove(parts.back());
   const Outcome resumed = train_with_checkpoints(with, 2, folder.path("c"), 13, true);
   TemporaryFolder straight;
@@ -281,7 +281,7 @@ TEST_F(WorkersFit, TheHistoryNamesTheSlowestWorker) {
       ASSERT_EQ(std::ssize(one.history.epochs), epochs);
       for (const EpochLog& epoch : one.history.epochs) {
         EXPECT_EQ(epoch.slowest_rank, 1);
-        EXPECT_GT(epoch.slowest_lag_s, 0.01);   // of five steps
+        EXPECT_GT(epoch.slowest_lag_s, 0.01);   // in five steps
         EXPECT_GT(epoch.network_wait_s, 0.01);  // two of three wait for it
         EXPECT_LT(epoch.network_wait_s, epoch.seconds);
       }
@@ -415,8 +415,8 @@ TEST_F(WorkersFit, AFaultNamesTheWorkerAndRestoresTheWeights) {
   }
 }
 
-// Of one row, which only one worker has, the loss is finite and the gradient is not. It reaches the
-// others in the sum; the one that had it is named on all of them.
+// One row, which only one worker has, has a finite loss and a gradient that is not. It reaches the
+// others in the sum; the worker that had it is named on all of them.
 TEST_F(WorkersFit, AGradientThatIsNotFiniteNamesTheWorker) {
   train_test::Draft draft;
   ir::GraphBuilder& g = draft.g;
@@ -464,7 +464,7 @@ std::string error_of(const std::function<void(Case&, int)>& change) {
         return worker.fit(mine.fit);
       } catch (const OptionError& error) {
         const std::scoped_lock lock(mutex);
-        EXPECT_TRUE(message.empty() || message == error.what());  // the same on all
+        EXPECT_TRUE(message.empty() || message == error.what());  // equal on all workers
         message = error.what();
         throw;
       }

@@ -78,7 +78,7 @@ void refuse_texts(const ir::Graph& graph) {
   }
 }
 
-// What a value becomes must be of its type, and of its shape as far as that is known.
+// Throws unless the new value has the type of the old one, and its shape as far as it is known.
 void check_value(std::size_t part, std::string_view field, const TrainingBinding& binding,
                  const Tensor& old, const ir::Type& type) {
   const auto dims = type.static_dims();
@@ -189,7 +189,7 @@ std::unordered_set<std::string> FileTraining::bound_outputs(const Part& part) co
   return names;
 }
 
-// Its name, or "".
+// Name of the loss, or "".
 std::string FileTraining::find_loss_in(const Part& part) const {
   const ir::Graph& graph = *part.working->graph;
   const auto bound = bound_outputs(part);
@@ -244,7 +244,7 @@ void FileTraining::find_targets() {
   }
   const ir::Graph& graph = *working()->graph;
   std::erase_if(added, [&](const std::string& name) {
-    const Value* value = graph.find(name);  // of another algorithm, or a number: no target
+    const Value* value = graph.find(name);  // a value of another algorithm, or a scalar: no target
     return value == nullptr || (value->type.has_rank() && value->type.rank() == 0);
   });
   const auto weight = std::ranges::find(added, "sample_weight");
@@ -341,7 +341,7 @@ class FileTraining::Writer {
   Draft draft_;
   ir::Graph& graph_;
   std::vector<State> states_;
-  std::unordered_map<std::string, Value*> current_;  // of states, after the parts so far
+  std::unordered_map<std::string, Value*> current_;  // values of states after the parts so far
   std::unordered_set<const Value*> taken_;           // outputs that are bound
   Value* learning_rate_ = nullptr;
   std::string loss_name_;
@@ -377,7 +377,7 @@ void FileTraining::Writer::take_updates(const Part& part, const Map* map) {
   for (const auto& [name, value] : updates) current_[name] = value;
 }
 
-// What the inputs and initializers of part `index` are in the graph; others are copied.
+// Maps inputs and initializers of part `index` to values of the graph; others are copied.
 FileTraining::Writer::Map FileTraining::Writer::stand_ins(std::size_t index) {
   const Part& part = training_.parts_[index];
   const ir::Graph& from = *part.working->graph;

@@ -22,10 +22,9 @@ namespace onnxgrad::train {
 /// "label", else the first, without "sample_weight".
 class FileTraining {
  public:
-  /// `file.bytes` must be there. `seed`: of random initial values. `operators`: that users
-  /// registered. Throws: ModelError naming the
-  /// place (see onnx_io::read_training_info; a value of another type or shape than its initializer;
-  /// no loss), and what onnx_io::to_internal throws.
+  /// `file.bytes` must be there. `seed`: seed of random initial values. `operators`: registered by
+  /// users. Throws: ModelError naming the place (see onnx_io::read_training_info; a value of
+  /// another type or shape than its initializer; no loss), and what onnx_io::to_internal throws.
   FileTraining(const onnx_io::FileModel& file, std::uint64_t seed,
                std::shared_ptr<const onnx_io::OperatorTable> operators = {});
 
@@ -34,14 +33,14 @@ class FileTraining {
   std::size_t num_model_outputs() const { return num_model_outputs_; }
   bool is_model_input(const std::string& name) const { return model_inputs_.contains(name); }
   const Loss& loss() const { return loss_; }
-  /// Of the initializer `learning_rate` of an algorithm, a number that nothing updates; else 0.
+  /// Value of an algorithm's initializer `learning_rate`, a scalar that nothing updates; else 0.
   double learning_rate() const { return learning_rate_; }
 
-  /// State: initializers of the model that change, floating-point ones first, then those of the
-  /// algorithms. Each has the WeightOrigin of its place in the file. Without learning_rate() there
-  /// is no such input.
+  /// Builds the step. State: initializers of the model that change, floating-point ones first, then
+  /// those of the algorithms. Each has the WeightOrigin of its place in the file. Without
+  /// learning_rate() there is no such input.
   StepGraph build(bool skip_non_finite) const;
-  /// All states that are initializers of working().
+  /// The states that are initializers of working().
   std::vector<WeightInfo> evaluated_states() const;
 
  private:
@@ -66,7 +65,7 @@ class FileTraining {
   }
   static bool is_own_state(const Part& part, const std::string& name);
 
-  std::shared_ptr<const onnx_io::OperatorTable> operators_;  ///< that users registered
+  std::shared_ptr<const onnx_io::OperatorTable> operators_;  ///< operators that users registered
   std::vector<Part> parts_;
   std::unordered_set<std::string> updated_;  ///< names of the initializers
   std::unordered_set<std::string> model_inputs_;
@@ -74,7 +73,7 @@ class FileTraining {
   std::size_t num_model_outputs_ = 0;
   std::size_t loss_part_ = 0;
   Loss loss_;
-  std::optional<LossInfo> classes_;  ///< of the head that the target's class numbers belong to
+  std::optional<LossInfo> classes_;  ///< the head whose classes the target numbers
   double learning_rate_ = 0;
   bool has_learning_rate_ = false;
 };

@@ -79,7 +79,7 @@ class Leaver {
     if (node.outputs.size() > kFirstBuffer && reads_buffers(node, graph)) return false;
     for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
       if (node.output(i) == nullptr) continue;
-      Value* before = node.inputs.at(i + 2);  // of the statistics; it may be another layer's
+      Value* before = node.inputs.at(i + 2);  // old statistics, perhaps updated by another layer
       if (const auto known = replaced.find(before); known != replaced.end()) before = known->second;
       const bool is_output =
           std::ranges::find(graph.outputs, node.outputs[i]) != graph.outputs.end();

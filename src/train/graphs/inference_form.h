@@ -7,13 +7,13 @@
 
 namespace onnxgrad::train {
 
-/// The value of an initializer or of a Constant node; nullptr: it is none of these.
+/// The tensor of an initializer or of a Constant node; nullptr: `value` is neither.
 const Tensor* constant_tensor(const ir::Value* value);
 
 /// Puts operators that a file has in training mode into inference mode, also in subgraphs and
-/// functions: BatchNormalization then uses the running statistics, which it leaves as they are, and
-/// Dropout passes values on. A mode that is fed, or computed, is left. For models of any opset.
-/// Returns whether anything has changed.
+/// functions: BatchNormalization then uses the running statistics, unchanged, and Dropout passes
+/// values on. A mode that is fed, or computed, is kept. For models of any opset. Returns whether
+/// anything has changed.
 bool leave_training(ir::Model& model);
 
 /// Returns `model` in inference mode: itself if it is or nothing else holds it, else a copy.

@@ -18,13 +18,13 @@ class MetricRows {
 
   /// Clears the rows.
   void clear();
-  /// scores: [n], [n, C] or [n, K] floating, for a loss with a class axis also more axes: each
-  /// position is then a row; target: as the loss reads it; weights: n numbers, or
-  /// empty. Throws: DataError (scores of another rank).
+  /// Adds rows. scores: [n], [n, C] or [n, K] floating, for a loss with a class axis also more
+  /// axes: each position is then a row; target: as the loss reads it; weights: n numbers, or empty.
+  /// Throws: DataError (scores of another rank).
   void add(const Tensor& scores, const Tensor& target, std::span<const double> weights);
   /// Adds the rows of the other workers, in order of ranks; they call it too.
   void gather(const Workers& workers);
-  /// One value for each metric. Throws: what the user's functions throw.
+  /// One value for each metric. Exceptions of the user's functions are passed on.
   std::vector<double> values() const;
   const std::vector<Metric>& metrics() const { return metrics_; }
 
@@ -35,7 +35,7 @@ class MetricRows {
   std::vector<Metric> metrics_;
   std::int64_t columns_ = 0;
   std::vector<double> scores_;         ///< [rows, columns_]
-  std::vector<std::int64_t> classes_;  ///< of a classifier
+  std::vector<std::int64_t> classes_;  ///< labels of a classifier
   std::vector<double> numbers_;        ///< [rows, columns_] otherwise
   std::vector<double> weights_;
 };

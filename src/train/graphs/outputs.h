@@ -15,18 +15,18 @@ namespace onnxgrad::train {
 
 /// An output of a model in a form that plans can compute: tensors of numbers.
 struct RunnableOutput {
-  std::string name;            ///< of the model's output
-  ir::Value* value = nullptr;  ///< what is computed; nullptr: this output cannot be
-  /// Why it cannot be.
+  std::string name;            ///< name of the model's output
+  ir::Value* value = nullptr;  ///< computed form; nullptr: it cannot be computed
+  /// Reason for which it cannot be computed.
   std::optional<Problem> problem = {};
   /// String labels [C]: `value` has class numbers and the output is their labels, [N].
   Tensor labels = {};
-  /// The labels are all texts of the model, and the output has the shape of `value`.
+  /// True if the labels are all texts of the model, and the output has the shape of `value`.
   bool is_text = false;
-  /// Of a ZipMap: the keys of the columns of `value`.
+  /// Keys of the columns of `value`, if the output is that of a ZipMap.
   Tensor keys = {};
 
-  /// The output itself, from what was computed. Throws: DataError (a class number out of range).
+  /// Makes the output from the computed `value`. Throws: DataError (a class number out of range).
   Tensor finish(Tensor computed) const;
 };
 
@@ -34,8 +34,8 @@ struct RunnableOutput {
 /// labels are looked up after the run.
 std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph);
 
-/// Clears `value` of the outputs that depend on a node without a kernel: these are only an error
-/// where they are wanted. `model`: whose values they are.
+/// Clears `value` of the outputs that depend on a node without a kernel: they are an error only if
+/// requested. `model` owns the values.
 void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& outputs);
 
 /// The positions of the named outputs; of all if there are no names. Throws: DataError (there is
@@ -43,19 +43,19 @@ void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& 
 std::vector<std::size_t> choose_outputs(std::span<const RunnableOutput> outputs,
                                         std::span<const std::string> names);
 
-/// True if the output `declared` is a text that `runnable` computes the number of.
+/// True if the output `declared` is a string whose number `runnable` computes.
 bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable);
 
 /// The description of a value in the public interface.
 ValueInfo value_info(const std::string& name, const ir::Type& type);
 
-/// The description of an output: of `shown`, the type of what is returned, and, if these are maps,
-/// with their keys and the type that the model declares.
+/// The description of an output: `shown` is the type of the returned value; maps have their keys
+/// and the type that the model declares.
 ValueInfo output_info(const RunnableOutput& output, const ir::Type& shown,
                       const ir::Type& declared);
 
-/// Adds to the descriptions of inputs that are maps in the model of a file, and tensors in its
-/// working copy, what ValueInfo::keys says. nullptr: a graph that is from no file.
+/// Sets ValueInfo::keys and the type of inputs that are maps in the model of a file, and tensors in
+/// its working copy. nullptr: the graph is not from a file.
 void describe_map_inputs(const ir::Model* file, std::vector<ValueInfo>& inputs);
 
 }  // namespace onnxgrad::train

@@ -153,7 +153,7 @@ struct Penalized {
   double l2 = 0;
 };
 
-// Which of the weights a penalty applies to.
+// Selects the weights that a penalty applies to.
 std::vector<bool> match_penalty(const Penalty& penalty, const std::vector<Weight>& weights,
                                 const std::vector<WeightNames>& names,
                                 const std::unordered_set<const Value*>& ancestors) {
@@ -230,7 +230,7 @@ Value* scaled(GraphBuilder& g, Value* x, double factor, Value* like) {
   return factor == 1 ? x : g.scale(x, factor);
 }
 
-// The sum of all losses and penalties replaces the first loss. Each worker adds its share of the
+// The sum of all losses and penalties replaces the first loss. Each worker adds its fraction of the
 // penalties.
 void put_together(GraphBuilder& g, const Loss& loss, const std::vector<Penalized>& penalties,
                   int workers, PlacedLoss& placed) {

@@ -12,24 +12,24 @@
 
 namespace onnxgrad::train {
 
-/// Where the loss is that of the rows of one of several workers.
+/// Options of a loss over the rows of one of several workers.
 struct LossOfWorker {
-  ir::Value* weight = nullptr;  ///< see LossPlace; nullptr: there is one worker
-  int workers = 1;              ///< that add up their losses
+  ir::Value* weight = nullptr;  ///< see LossPlace; nullptr: one worker
+  int workers = 1;              ///< number of workers that add up their losses
   bool updates_alone = false;   ///< see LossPlace
 };
 
 /// A loss with its inputs, in a graph.
 struct PlacedLoss {
-  ResolvedLoss resolved = {};  ///< its scores are float32 where those of the model are halves
+  ResolvedLoss resolved = {};          ///< with float32 scores if the model's have 16 bits
   ir::Value* stored_scores = nullptr;  ///< the scores of the model
   ir::Value* target = nullptr;         ///< nullptr: the model's own loss has none
   ir::Value* sample_weight = nullptr;  ///< or nullptr
-  /// Of the whole: the sum of several losses and the penalties.
+  /// The whole loss: the sum of several losses and the penalties.
   WrittenLoss written = {};
-  ir::Value* own_loss = nullptr;           ///< of this one only, without its factor
+  ir::Value* own_loss = nullptr;           ///< this loss alone, without its factor
   std::vector<ir::Value*> penalized = {};  ///< weights
-  std::vector<PlacedLoss> others = {};     ///< of Loss::others, without their WrittenLoss
+  std::vector<PlacedLoss> others = {};     ///< Loss::others, without their WrittenLoss
   LossOfWorker worker = {};
 
   LossPlace place() const;

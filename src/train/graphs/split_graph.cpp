@@ -35,7 +35,7 @@ using ir::Value;
 using ValueSet = std::unordered_set<const Value*>;
 using NodeSet = std::unordered_set<const Node*>;
 
-// What takes longer than a pass over memory.
+// Operators that take longer than a pass over memory.
 constexpr std::string_view kExpensive[] = {
     "MatMul",      "Gemm",          "Conv", "ConvTranspose", "DeformConv",    "Einsum",
     "Attention",   "LSTM",          "GRU",  "RNN",           "MatMulInteger", "ConvInteger",
@@ -409,7 +409,7 @@ class Splitter {
   std::unique_ptr<ir::TypeInferer> inferer_;
   ir::GraphBuilder g_;
   SplitGraph split_;
-  std::vector<Value*> inputs_;  // of the forward graph
+  std::vector<Value*> inputs_;  // inputs of the forward graph
   std::vector<Value*> wrt_;
   std::vector<ir::StateBinding> statistics_;
   std::vector<Value*> output_values_;

@@ -15,8 +15,8 @@
 #include "train/graphs/outputs.h"
 #include "train/weights/weights.h"
 
-// From a model to two graphs: one that computes the outputs and saves what their gradients need,
-// and one that computes the gradients from that. Nothing here runs anything.
+// Splits a training step into two graphs: one that computes the outputs and saves the values that
+// their gradients need, and one that computes the gradients from these. No function runs a graph.
 
 namespace onnxgrad::train {
 
@@ -26,17 +26,17 @@ struct SplitOptions {
   std::vector<std::string> inputs = {};  ///< names; empty: all floating-point inputs
   bool input_gradients = true;
   TrainingMode training_mode = TrainingMode::kAuto;
-  const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
+  const opdef::CustomGradients* custom_gradients = nullptr;  ///< rules that users registered
   MixedPrecision precision = {};
   /// Values that cheap nodes compute from inputs and saved values are not saved: the backward graph
   /// computes them again.
   bool repeat_cheap = false;
 };
 
-/// Where an input of the backward graph comes from.
+/// The source of an input of the backward graph.
 struct BackwardInput {
   enum class Kind : std::uint8_t {
-    kOutputGradient,  ///< of output `index`
+    kOutputGradient,  ///< gradient of output `index`
     kForwardInput,    ///< input `index` of the forward graph
     kSaved,           ///< output `index` of the forward graph
   };
@@ -46,14 +46,14 @@ struct BackwardInput {
 };
 
 struct SplitGraph {
-  /// Inputs: those of the model, then the weights, then running statistics. Outputs: those of the
-  /// model that can be computed (see `outputs`).
+  /// The graph of passes without training. Inputs: those of the model, then the weights, then
+  /// running statistics. Outputs: those of the model that can be computed (see `outputs`).
   std::shared_ptr<ir::Model> inference = {};
-  /// The same in training mode, with further outputs: what the backward graph needs, then the
-  /// new running statistics.
+  /// The inference graph in training mode, with further outputs: values that the backward graph
+  /// needs, then the new running statistics.
   std::shared_ptr<ir::Model> forward = {};
-  /// Inputs: `backward_inputs`. Outputs: "<name>_grad" of each weight, then of each of
-  /// `gradient_inputs`.
+  /// The graph of backward passes. Inputs: `backward_inputs`. Outputs: "<name>_grad" of each
+  /// weight, then of each of `gradient_inputs`.
   std::shared_ptr<ir::Model> backward = {};
   std::size_t num_model_inputs = 0;
   std::vector<RunnableOutput> outputs = {};  ///< without `value`
@@ -61,10 +61,10 @@ struct SplitGraph {
   std::vector<WeightInfo> statistics = {};
   std::vector<std::string> gradient_inputs = {};
   std::vector<BackwardInput> backward_inputs = {};
-  std::vector<ir::Type> repeated = {};  ///< of the values that are computed again
+  std::vector<ir::Type> repeated = {};  ///< types of the values that are computed again
 };
 
-/// `working`: a working copy (internal opset, types inferred).
+/// Builds the graphs. `working`: a working copy (internal opset, types inferred).
 /// Throws: ModelError (pattern or input name without a match, nothing to differentiate),
 /// GradientError naming every node without a gradient.
 SplitGraph split_graph(const ir::Model& working, const opdef::OpRegistry& registry,

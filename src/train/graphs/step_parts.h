@@ -9,7 +9,7 @@
 #include "onnx/inference.h"
 #include "opdef/registry.h"
 
-// What all graphs of a training step are written with.
+// Helpers for writing the graphs of a training step.
 
 namespace onnxgrad::train {
 
@@ -37,7 +37,7 @@ void close_defaults(ir::Graph& graph, const ir::TypeInferer& inferer);
 
 /// Removes everything that `graph.outputs` do not need, including inputs.
 void cut_to_outputs(ir::Graph& graph);
-/// The same, but keeps all states, and `kept_inputs`.
+/// Cuts like cut_to_outputs(), but keeps all states, and `kept_inputs`.
 void cut_around_state(ir::Model& model, std::span<ir::Value* const> kept_inputs = {});
 
 /// Every state keeps its value if the loss or a new value of the state is not finite, on any of

@@ -70,8 +70,8 @@ Node* make_stop(ir::GraphBuilder& g, Value* x) {
   return node;
 }
 
-// What a node computes keeps its name and readers, after the stop. An input or initializer has no
-// node to follow: its readers get the output of the stop.
+// Inserts a stop after the node of `value`; its result takes over the name and the readers. An
+// input or initializer has no node to follow: its readers get the output of the stop.
 void add_stop(ir::GraphBuilder& g, Value* value) {
   Graph& graph = g.graph();
   if (value->producer == nullptr) {

@@ -19,8 +19,8 @@
 #include "train/tools/collectives.h"
 #include "train/weights/weights.h"
 
-// From a model to the graphs that training runs. Each function takes a working copy (internal
-// opset, types inferred) and returns a new model; nothing here runs anything.
+// Builders of the graphs that training runs. Each function takes a working copy (internal opset,
+// types inferred) and returns a new model; none runs a graph.
 
 namespace onnxgrad::train {
 
@@ -31,10 +31,10 @@ struct TrainedSet {
   std::vector<std::string> held = {};  ///< weights that remain in the state, without updates
   /// Slots of held weights: states by name with their initial values, without updates.
   std::vector<NamedTensor> held_slots = {};
-  /// Of several workers: whose they are; see StepGraph::owners.
+  /// Owners of held weights among several workers; see StepGraph::owners.
   std::map<std::string, std::vector<std::int64_t>> held_owners = {};
   std::unordered_set<std::string> with_own_count = {};  ///< see UpdateInputs
-  std::vector<std::string> statistics = {};             ///< that are state in any case
+  std::vector<std::string> statistics = {};             ///< statistics that are state in any case
 };
 
 /// A schedule and the fit that it is for.
@@ -47,20 +47,20 @@ struct ScheduleInGraph {
 struct StepGraphOptions {
   std::vector<std::string> trainable = {};  ///< patterns; see select_weights
   std::vector<std::string> frozen = {};
-  /// Instead of the patterns.
+  /// The exact set, which replaces the patterns.
   std::optional<TrainedSet> exact = {};
   TrainingMode training_mode = TrainingMode::kAuto;
-  const opdef::CustomGradients* custom_gradients = nullptr;  ///< that users registered
+  const opdef::CustomGradients* custom_gradients = nullptr;  ///< rules that users registered
   MixedPrecision precision = {};
-  /// A step whose loss or new state is not finite changes nothing.
+  /// True: a step whose loss or new state is not finite changes nothing.
   bool skip_non_finite = false;
   UpdateOptions update = {};
-  /// Of the learning rate, in the graph; L-BFGS has none.
+  /// Schedule of the learning rate, in the graph; L-BFGS has none.
   std::optional<ScheduleInGraph> schedule = {};
   /// Further outputs: outputs of the model, "<weight>_grad", "gradient_norm".
   std::vector<std::string> outputs = {};
   bool all_gradients = false;  ///< "<weight>_grad" of every trained weight, after `outputs`
-  /// For the history of the training: see StepPorts.
+  /// Whether the step computes these for the history: see StepPorts.
   bool target_losses = false;
   bool gradient_norm = false;
   bool evaluation_only = false;  ///< the loss alone: no gradient, no update, no state
@@ -75,17 +75,17 @@ struct StepPorts {
   std::optional<std::size_t> denominator = {};
   std::optional<std::size_t> row_losses = {};     ///< [N], for Reduction::kNone
   std::vector<std::size_t> extras = {};           ///< StepGraphOptions::outputs, all_gradients
-  std::vector<std::size_t> target_losses = {};    ///< of StepGraph::target_losses
-  std::optional<std::size_t> gradient_norm = {};  ///< of all gradients together
-  std::vector<std::size_t> gradients = {};        ///< of the trained weights, with L-BFGS
+  std::vector<std::size_t> target_losses = {};    ///< see StepGraph::target_losses
+  std::optional<std::size_t> gradient_norm = {};  ///< norm of all gradients together
+  std::vector<std::size_t> gradients = {};        ///< gradients of the trained weights, with L-BFGS
   std::optional<std::size_t> signal = {};         ///< the sum of StepGraph::worker_signal
 };
 
-/// Loss, gradient and update. With L-BFGS the update is a loop around the graph: there is no
-/// `learning_rate`, and the gradients are outputs. Graph inputs: those of the model that the loss
-/// needs, the target, the sample weight if there is one, `learning_rate`, with a schedule a
-/// `plateau_factor` for each of its plateaus, then the state (with initial values). Graph outputs:
-/// those of `ports`, then the new state.
+/// The training step: loss, gradient and update. With L-BFGS the update is a loop around the graph:
+/// there is no `learning_rate`, and the gradients are outputs. Graph inputs: those of the model
+/// that the loss needs, the target, the sample weight if there is one, `learning_rate`, with a
+/// schedule a `plateau_factor` for each of its plateaus, then the state (with initial values).
+/// Graph outputs: those of `ports`, then the new state.
 struct StepGraph {
   std::shared_ptr<ir::Model> model;  ///< with its state bindings
   LossInfo loss;
@@ -96,13 +96,14 @@ struct StepGraph {
   std::string learning_rate = {};  ///< name of that input; empty: L-BFGS
   std::string worker_weight = {};  ///< names of the inputs of WorkerInputs; empty: one worker
   std::string worker_signal = {};
-  /// Of each weight, also of those held: worker r updates its elements from [r] to [r + 1], and
-  /// alone has their slots. Empty: all do.
+  /// Bounds of each weight, held ones included: worker r updates its elements from [r] to [r + 1],
+  /// and alone has their slots. Empty: all workers update all elements.
   std::map<std::string, std::vector<std::int64_t>> owners = {};
-  int rank = 0;  ///< this worker among them
+  int rank = 0;  ///< rank of this worker
   DataType learning_rate_dtype = DataType::kFloat32;
-  std::vector<WeightInfo> weights = {};     ///< that are trained: the first state bindings
-  std::vector<WeightInfo> held = {};        ///< weights in the state that are not: the next ones
+  std::vector<WeightInfo> weights = {};  ///< trained weights: the first state bindings
+  /// Weights in the state that are not trained: the next ones.
+  std::vector<WeightInfo> held = {};
   std::vector<WeightInfo> statistics = {};  ///< running statistics: the ones after these
   std::unordered_set<std::string> with_own_count = {};  ///< see TrainedSet
   /// The loss of each of several targets, without its factor: names of the outputs that they are
@@ -120,19 +121,20 @@ struct StepGraph {
   }
 };
 
-/// Throws: ModelError (see resolve_loss, select_weights, check_optimizer), GradientError.
+/// Builds the training step. Throws: ModelError (see resolve_loss, select_weights,
+/// check_optimizer), GradientError.
 StepGraph build_step(const ir::Model& working, const opdef::OpRegistry& registry, const Loss& loss,
                      const Optimizer& optimizer, const StepGraphOptions& options);
 
-/// Only the loss, for data that is not trained on. Inputs: as for the step, then the trained
-/// weights by name, as plain inputs.
+/// Outputs of the evaluation graph, which computes only the loss. Inputs: as for the step, then the
+/// trained weights by name, as plain inputs.
 struct EvaluationPorts {
   std::size_t numerator = 0;
   std::size_t denominator = 0;
-  /// For classifiers: the (weighted) number of right rows, and of all rows that count.
+  /// The (weighted) numbers of right rows and of all rows that count, for classifiers.
   std::optional<std::size_t> correct = {};
   std::optional<std::size_t> counted = {};
-  std::optional<std::size_t> scores = {};  ///< of the first loss, if they are requested
+  std::optional<std::size_t> scores = {};  ///< scores of the first loss, if requested
 };
 struct EvaluationGraph {
   std::shared_ptr<ir::Model> model;
@@ -153,7 +155,7 @@ std::shared_ptr<ir::Model> build_prediction(const ir::Model& working,
 /// The loss as an output of a working copy, for files: see add_loss() of onnxgrad/losses.h.
 /// Nodes from `first_new_node` on are new.
 struct LossGraph {
-  /// What the loss reads of the model; with its original name if a new input has taken it here.
+  /// A value of the model that the loss reads; `name`: its original one, if a new input took it.
   struct Input {
     ir::Value* value = nullptr;
     std::string name = {};

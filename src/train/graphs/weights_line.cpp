@@ -1,4 +1,4 @@
-// What is trained and what is not, in words.
+// One line of text about the weights that are trained and those that are not.
 #include "train/graphs/weights_line.h"
 
 #include <fmt/format.h>

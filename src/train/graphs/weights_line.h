@@ -12,7 +12,7 @@
 
 namespace onnxgrad::train {
 
-/// See TrainingSession::weights_line; its first line. `step` was written for `working`.
+/// The first line of TrainingSession::weights_line. `step` was written for `working`.
 std::string weights_line(const ir::Model& working, const StepGraph& step,
                          const TrainingOptions& options);
 
@@ -21,15 +21,15 @@ std::string weights_line(const ir::Model& working, const StepGraph& step,
 std::vector<std::string> pattern_warnings(const ir::Model& working,
                                           std::span<const std::string> patterns);
 
-/// "'a', 'b', 'c' and 4 more".
+/// Text of a list of names: "'a', 'b', 'c' and 4 more".
 std::string short_list(std::span<const std::string> names);
 
-/// "\n'b' of the file is 43 weights, trained separately: 'b', 'b_1', 'b_2' and 40 more", one line
-/// for all of them; empty if there are none.
+/// A line such as "\n'b' of the file is 43 weights, trained separately: 'b', 'b_1', 'b_2' and 40
+/// more", one line for all of them; empty if there are none.
 std::string separation_line(std::span<const SeparatedWeight> separated);
 
-/// "\ntrained as one, since the file stores it twice: 'b' is 'a' transposed"; empty if there are
-/// none.
+/// A line such as "\ntrained as one, since the file stores it twice: 'b' is 'a' transposed"; empty
+/// if there are none.
 std::string tie_line(std::span<const TiedWeight> tied);
 
 }  // namespace onnxgrad::train

@@ -61,7 +61,7 @@ const Value* stored_weight(const ir::Model& file, const Value& weight) {
   return is_same ? value : nullptr;
 }
 
-// The same, in the same type.
+// The initializer of `weight` in the file, if it has the type of `weight`; else nullptr.
 const Value* initializer_of(const ir::Model& file, const Value& weight) {
   const Value* value = stored_weight(file, weight);
   return value != nullptr && has_form_of(value->initializer, weight.initializer) ? value : nullptr;
@@ -239,7 +239,7 @@ std::vector<onnx_io::TrainingBinding> AlgorithmWriter::bindings() const {
   return updates;
 }
 
-// What the model has is in none of the algorithm's lists.
+// Removes values that the model has from the algorithm's lists.
 void AlgorithmWriter::list_values() {
   Graph& graph = *step_.graph;
   const auto is_shared = [this](const Value* value) { return shared_.contains(value); };

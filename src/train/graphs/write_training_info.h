@@ -6,9 +6,9 @@
 
 namespace onnxgrad::train {
 
-/// A step, and the numbers that it starts from.
+/// A step, and its initial values.
 struct TrainingToWrite {
-  const ir::Model& file;     ///< as in the user's file, with the current weights
+  const ir::Model& file;     ///< the user's file, with the current weights
   const ir::Model& working;  ///< the copy for training that `step` was written for
   const StepGraph& step;
   const NamedTensors& state;  ///< current values; of states that it lacks, the first ones

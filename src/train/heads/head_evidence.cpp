@@ -20,7 +20,7 @@ using ir::Value;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// What the elements of a value lie between.
+/// Bounds of the elements of a value.
 struct Range {
   double low = -kInfinity;
   double high = kInfinity;
@@ -40,7 +40,7 @@ Range operator+(const Range& a, const Range& b) {
 Range operator-(const Range& a, const Range& b) {
   return {.low = a.low - b.high, .high = a.high - b.low};
 }
-// Of numbers that may be negative nothing is said.
+// Unbounded if a factor may be negative.
 Range operator*(const Range& a, const Range& b) {
   if (!a.is_positive() || !b.is_positive()) return {};
   const double high = a.high * b.high;

@@ -3,15 +3,15 @@
 
 #include "ir/graph.h"
 
-// What the graph before a value shows about it, where no squashing function does: whether its
+// Evidence in the graph before a value, if there is no squashing function: whether its
 // columns can be probabilities, and whether a loss on it could train anything.
 
 namespace onnxgrad::train {
 
 /// True if `value` cannot be negative, as far as the operators that compute it and the signs of
-/// constants show: sigmoids, exponentials, leaves of trees with shares, and sums, products, means,
-/// columns of such. False if it may be negative, or nothing is known. Looks at some thousand nodes
-/// at most.
+/// constants show: sigmoids, exponentials, leaves of trees with fractions of classes, and sums,
+/// products, means, columns of such. False if it may be negative, or nothing is known. Looks at
+/// some thousand nodes at most.
 bool is_never_negative(const ir::Value* value);
 
 /// True if a gradient can reach an input or a tensor of the file from `value`: not through

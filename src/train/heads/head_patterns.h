@@ -5,9 +5,9 @@
 
 #include "ir/pattern.h"
 
-// What exporters write at the end of a classifier where one operator would do: sigmoids in four
-// nodes, divisions by the sum of a row with a guard against zero, the second column of a two-class
-// model. Each function examines the few nodes that compute a value and returns their
+// Patterns that exporters write at the end of a classifier instead of one operator: sigmoids in
+// four nodes, divisions by the sum of a row with a guard against zero, the second column of a
+// two-class model. Each function examines the few nodes that compute a value and returns their
 // input, or nullptr. Operands may be in either order; Identity nodes in between are ignored.
 
 namespace onnxgrad::train {
@@ -21,8 +21,9 @@ ir::Value* match_logistic(const ir::Value* value);
 /// x of (min(max(x, -1), 1) + 1) / 2, the probability of a modified Huber loss.
 ir::Value* match_clipped_margin(const ir::Value* value);
 
-/// x of x / sum(x) over the columns of each row of a matrix. Numerator and denominator may add what
-/// depends only on the sum (a guard against division by zero); the sum may be of absolute values.
+/// x of x / sum(x) over the columns of each row of a matrix. Numerator and denominator may add a
+/// term that depends only on the sum (a guard against division by zero); the sum may be of absolute
+/// values.
 ir::Value* match_row_share(const ir::Value* value);
 
 /// x of x - max(x) over the columns of each row.

@@ -20,22 +20,23 @@ using ir::Value;
 
 constexpr std::string_view kMl = "ai.onnx.ml";
 
-/// What has been passed on the walk back from an output.
+/// State of the walk back from an output: the kinds of nodes that it has passed.
 struct Walk {
   Value* value = nullptr;
   Value* alias = nullptr;  ///< a name of `value` nearer to the output: an Identity of it
   Value* probabilities = nullptr;
-  Value* regression = nullptr;    ///< where a single column was taken, or rows from another axis
-  bool is_log = false;            ///< LogSoftmax
-  bool labels = false;            ///< an ArgMax
-  bool rounded = false;           ///< a Binarizer
-  bool normalized = false;        ///< division by the sum of the row
-  bool two_columns = false;       ///< [1 - p, p]
-  bool second_column = false;     ///< p itself is the second column of a matrix
-  bool opposite_columns = false;  ///< [-s, s]
+  /// Value that a single column, or rows of another axis, were taken from.
+  Value* regression = nullptr;
+  bool is_log = false;                ///< LogSoftmax
+  bool labels = false;                ///< an ArgMax
+  bool rounded = false;               ///< a Binarizer
+  bool normalized = false;            ///< division by the sum of the row
+  bool two_columns = false;           ///< [1 - p, p]
+  bool second_column = false;         ///< p itself is the second column of a matrix
+  bool opposite_columns = false;      ///< [-s, s]
   std::optional<HeadKind> kind = {};  ///< set by the last step
   ClassList classes = {};
-  std::optional<std::int64_t> class_axis = {};  ///< of a value of rank `class_axis_rank`
+  std::optional<std::int64_t> class_axis = {};  ///< axis in a value of rank `class_axis_rank`
   std::size_t class_axis_rank = 0;
 };
 
@@ -230,7 +231,7 @@ bool pass_two_columns(const Node& node, Walk& walk) {
   if ((walk.two_columns && !walk.second_column) || walk.opposite_columns) return false;
   walk.second_column = false;
   if (Value* probability = match_complement_columns(walk.value)) {
-    if (has_several_columns(*probability)) {  // of several labels in a row, one beside the other
+    if (has_several_columns(*probability)) {  // several labels in a row, one beside the other
       walk.value = probability;
       return true;
     }

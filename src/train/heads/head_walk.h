@@ -7,14 +7,14 @@
 
 #include "ir/graph.h"
 
-// Walking back from an output of a model to the scores that it is computed from. A walk passes
-// nodes that rename, label, normalise or squash, and stops at the first other one. What it passed
-// determines the kind of head. New kinds of nodes are rows of the table in head_walk.cpp;
-// patterns of several nodes are functions of head_patterns.h.
+// The walk back from an output of a model to the scores that it is computed from. It passes nodes
+// that rename, label, normalise or squash, and stops at the first other one. The passed nodes
+// determine the kind of head. New kinds of nodes are rows of the table in head_walk.cpp; patterns
+// of several nodes are functions of head_patterns.h.
 
 namespace onnxgrad::train {
 
-/// What the walk ended at.
+/// The kind of node or value that the walk ended at.
 enum class HeadKind {
   kSoftmax,        ///< Softmax or LogSoftmax over the scores' columns
   kSigmoid,        ///< one score per row before a Sigmoid; classes 0 and 1
@@ -48,7 +48,7 @@ struct Head {
   std::optional<std::int64_t> class_axis = {};
 };
 
-/// Where the walk back from `value` ends. Time is linear in the nodes that it passes.
+/// Walks back from `value` to the scores. Time is linear in the nodes that it passes.
 Head walk_back(ir::Value* value);
 
 }  // namespace onnxgrad::train

@@ -5,8 +5,8 @@
 #include "onnxgrad/losses.h"
 #include "train/heads/head_walk.h"
 
-// Where a loss belongs: walk_back() walks back from each output of a model, and resolve_loss()
-// chooses among what it found.
+// Search for the position of a loss: walk_back() walks back from each output of a model, and
+// resolve_loss() chooses among what it found.
 
 namespace onnxgrad::train {
 
@@ -15,7 +15,7 @@ struct ResolvedLoss {
   LossFunction function;
   ir::Value* scores = nullptr;
   LossInfo info;                    ///< `target` not yet named
-  std::int64_t class_axis = 1;      ///< of the scores
+  std::int64_t class_axis = 1;      ///< class axis of the scores
   bool is_class_axis_known = true;  ///< see ClassAxis
 };
 

@@ -35,7 +35,7 @@ struct TextCase {
   std::string name;
   std::string outputs;
   std::string nodes;
-  std::string line;  ///< of loss="auto", without "loss: "
+  std::string line;  ///< expected line for loss="auto", without "loss: "
 };
 
 void PrintTo(const TextCase& c, std::ostream* out) { *out << c.name; }
@@ -134,8 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
          .nodes = "p = Erf(u)  q = Sub(one, p)  Y = Concat <axis = 1> (q, p)",
          .line = "negative log-likelihood on 'Y' (no scores found; the logarithm is clamped), "
                  "2 classes"},
-        {.name =
-             "complement_of_bare_scores",  // what runtimes make of LinearClassifier with one row
+        {.name = "complement_of_bare_scores",  // LinearClassifier with one row
          .outputs = "float[N, 2] Y",
          .nodes = "q = Sub(one, u)  Y = Concat <axis = 1> (q, u)",
          .line = "one-vs-rest hinge on 'u' (scores before output 'Y'), 2 classes"},
@@ -227,8 +226,8 @@ struct NamedLossCase {
   std::string nodes;
   LossFunction function = AutoLoss{};
   std::string output = {};
-  std::string line = {};                    ///< what is chosen, or
-  std::vector<std::string> fragments = {};  ///< of the error
+  std::string line = {};                    ///< expected line, or
+  std::vector<std::string> fragments = {};  ///< fragments of the error
 };
 
 void PrintTo(const NamedLossCase& c, std::ostream* out) { *out << c.name; }

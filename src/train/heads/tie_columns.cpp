@@ -18,7 +18,7 @@ using ir::is_op;
 using ir::Node;
 using ir::Value;
 
-// How a constant [.., 2] or, transposed, [2, ..] is laid out as pairs.
+// Layout of a constant [.., 2] or, transposed, [2, ..] as pairs.
 struct Pairs {
   std::int64_t count = 0;
   bool transposed = false;

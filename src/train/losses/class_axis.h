@@ -10,8 +10,8 @@
 #include "onnxgrad/losses.h"
 #include "train/losses/rules.h"
 
-// Which axis of the scores has the classes: the rule of onnxgrad/losses.h, `Loss::class_axis`. Rows
-// are axis 0. Rules of losses read classes on axis 1; other axes are moved there here.
+// Finds the class axis of the scores by the rule of onnxgrad/losses.h, `Loss::class_axis`. Rows are
+// axis 0. Rules of losses read classes on axis 1; with_classes_second() moves other axes there.
 
 namespace onnxgrad::train {
 
@@ -21,7 +21,7 @@ bool has_class_axis(const LossFunction& function);
 /// The class axis of a loss applied to its scores.
 struct ClassAxis {
   std::int64_t axis = 1;
-  bool is_known = true;    ///< not only the convention of ONNX and PyTorch
+  bool is_known = true;    ///< false: only the convention of ONNX and PyTorch
   bool is_settled = true;  ///< labels cannot change it
 };
 
@@ -38,7 +38,7 @@ std::vector<std::int64_t> axes_left_out(const ir::SymbolicShape& scores, const D
 /// The only axis of fixed size after the first; nullopt if there is none or there are several.
 std::optional<std::int64_t> only_fixed_axis(const ir::SymbolicShape& scores);
 
-/// Throws: DataError for labels that match several axes, or none, of scores of this shape.
+/// Throws DataError for labels that match several axes, or none, of scores of this shape.
 [[noreturn]] void refuse_labels(const LossInfo& loss, const std::string& scores_shape,
                                 const Dims& labels, const std::vector<std::int64_t>& fitting);
 

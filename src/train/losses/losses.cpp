@@ -83,7 +83,7 @@ WrittenLoss put_total_together(GraphBuilder& g, const LossFunction& function,
 
 // numerator / denominator of rows with different weights.
 void put_counted_together(GraphBuilder& g, Elements elements, Value* weight, WrittenLoss& written) {
-  if (weight != nullptr && weight->type.rank() > 1) {  // of each position
+  if (weight != nullptr && weight->type.rank() > 1) {  // one weight for each position
     elements.values = g.mul(weight, elements.values);
     elements.counts = elements.counts == nullptr ? weight : g.mul(weight, elements.counts);
     weight = nullptr;
@@ -149,8 +149,8 @@ void check_classes(const SoftmaxCrossEntropy& spec, const Value& scores, std::in
   }
 }
 
-// How much each position of a class target counts, in the shape of `hits`, which has the scores'
-// type: its weight or that of its row, 0 if it is of the ignored class. nullptr: all count 1.
+// Weight of each position of a class target, in the shape of `hits`, which has the scores' type:
+// the sample weight of the position or of its row, 0 for the ignored class. nullptr: all are 1.
 Value* counted_places(GraphBuilder& g, const LossFunction& function, Value* hits,
                       const LossPlace& place) {
   const auto ignored = ignored_class(function);

@@ -15,11 +15,11 @@ struct WrittenLoss {
   ir::Value* denominator = nullptr;
   ir::Value* loss = nullptr;
   ir::Value* rows = nullptr;  ///< for Reduction::kNone: the weighted loss of each row [N]
-  /// The denominator depends on more than the number of rows: weights, ignored classes.
+  /// True if the denominator depends on more than the number of rows: weights, ignored classes.
   bool has_counts = false;
 };
 
-/// Throws: ModelError for a parameter out of range (onnxgrad/losses.h), naming it.
+/// Checks parameters. Throws: ModelError for one out of range (onnxgrad/losses.h), naming it.
 void check_loss_options(const LossFunction& function);
 
 /// The type of the graph input that `function` takes its targets from, for these scores: class
@@ -28,15 +28,15 @@ void check_loss_options(const LossFunction& function);
 ir::Type target_type(const LossFunction& function, const ir::Value& scores,
                      std::int64_t class_axis = 1);
 
-/// What a loss reads: values of the graph. `target` has target_type(); `sample_weight` is nullptr
+/// Values of the graph that a loss reads. `target` has target_type(); `sample_weight` is nullptr
 /// or [N] in the scores' type.
 struct LossPlace {
   ir::Value* scores = nullptr;
   ir::Value* target = nullptr;
   ir::Value* sample_weight = nullptr;
-  std::int64_t class_axis = 1;  ///< of the scores
-  /// Of one of several workers: WorkerInputs::weight. The denominator is then that of all workers,
-  /// and the loss what this one's rows contribute to it.
+  std::int64_t class_axis = 1;  ///< class axis of the scores
+  /// WorkerInputs::weight, if there are several workers. The denominator is then that of all
+  /// workers, and the loss the contribution of this one's rows.
   ir::Value* worker_weight = nullptr;
   bool updates_alone = false;  ///< the denominator is that of this worker's rows alone
 };
@@ -47,7 +47,7 @@ WrittenLoss write_loss(ir::GraphBuilder& g, const LossFunction& function, Reduct
                        const LossPlace& place);
 
 /// The number of rows (or positions) whose class the scores get right, and the total: both
-/// weighted, rank 0, in the scores' type. Those of the ignored class do not count.
+/// weighted, rank 0, in the scores' type. Rows of the ignored class do not count.
 struct CorrectRows {
   ir::Value* correct = nullptr;  ///< nullptr if the target is not a class
   ir::Value* rows = nullptr;
@@ -55,7 +55,7 @@ struct CorrectRows {
 CorrectRows write_correct_rows(ir::GraphBuilder& g, const LossFunction& function,
                                const LossPlace& place);
 
-/// "softmax cross-entropy", for messages.
+/// Name of a loss in messages: "softmax cross-entropy".
 std::string describe(const LossFunction& function);
 
 /// True for scores [N] or [N, 1].

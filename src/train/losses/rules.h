@@ -11,8 +11,8 @@
 
 namespace onnxgrad::train {
 
-/// What a loss reads. `weight` is nullptr without sample weights, else [N] in the scores' type. A
-/// loss with a class axis reads scores [M, C] or [N, C, d1, ...]: see losses/class_axis.h.
+/// Operands of a loss rule. `weight` is nullptr without sample weights, else [N] in the scores'
+/// type. A loss with a class axis reads scores [M, C] or [N, C, d1, ...]: see losses/class_axis.h.
 struct LossInputs {
   ir::Value* scores = nullptr;
   ir::Value* target = nullptr;
@@ -22,9 +22,9 @@ struct LossInputs {
 /// The loss of each element [N, ...], before any reduction.
 struct Elements {
   ir::Value* values = nullptr;
-  /// The columns of a row are averaged, not summed.
+  /// True: the columns of a row are averaged, not summed.
   bool mean_of_columns = false;
-  /// How much each element counts in a mean, in the shape of `values`; nullptr: all 1. The values
+  /// Weight of each element in a mean, in the shape of `values`; nullptr: all 1. The values
   /// are already multiplied by it.
   ir::Value* counts = nullptr;
   bool is_weighted = false;  ///< the values already include the sample weights

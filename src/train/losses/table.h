@@ -13,7 +13,7 @@
 
 namespace onnxgrad::train {
 
-/// What a loss reads as targets.
+/// Kinds of targets that a loss reads.
 enum class TargetKind {
   kNumbers,    ///< numbers of the scores' type and shape
   kClasses,    ///< class numbers int64 [N]
@@ -29,15 +29,15 @@ enum class ScoreShape {
   kBinaryOrKnown,  ///< [N], [N, 1], or [N, C] with a known C
 };
 
-/// What a loss requires of scores and targets.
+/// Requirements of a loss on scores and targets.
 struct LossKind {
   TargetKind target = TargetKind::kNumbers;
   ScoreShape scores = ScoreShape::kAny;
-  bool takes_scores = false;  ///< not the output of Softmax or Sigmoid
+  bool takes_scores = false;  ///< instead of the output of Softmax or Sigmoid
   LossRule rule = nullptr;
 };
 
-/// Summaries name a loss in messages: "softmax cross-entropy".
+/// The table of losses. Summaries name a loss in messages: "softmax cross-entropy".
 class LossTable : public DescriptionTable<LossFunction> {
  public:
   LossTable() : DescriptionTable("loss") {}
@@ -61,7 +61,7 @@ class LossTable : public DescriptionTable<LossFunction> {
 const LossTable& loss_rows();
 inline const LossKind& kind_of(const LossFunction& function) { return loss_rows().kind(function); }
 
-/// Of penalties on weights.
+/// The table of penalties on weights.
 using PenaltyTable = DescriptionTable<std::variant<Penalty>>;
 const PenaltyTable& penalty_rows();
 

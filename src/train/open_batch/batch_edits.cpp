@@ -64,7 +64,7 @@ Value* BatchEditor::joined(Node& place, const std::vector<std::int64_t>& entries
 }
 
 void BatchEditor::change_entry(const BatchEdit& edit, Node& node) {
-  if (node.op_type == "Slice" && node.inputs.size() == 1) {  // of an old opset
+  if (node.op_type == "Slice" && node.inputs.size() == 1) {  // form of an old opset
     auto ends = node.ints_attribute("ends");
     ends.at(edit.position) = edit.number;
     node.set_attribute("ends", std::move(ends));

@@ -85,7 +85,8 @@ class Comparison {
         fixed_run_(fixed_, builtin_engine(), executor_options({})),
         open_run_(open_, builtin_engine(), executor_options({})) {}
 
-  // What differs for numbers drawn in this way. Throws: Error (they are not accepted).
+  // Runs both models on feeds drawn in this way and describes the first difference, or "". Throws:
+  // Error (the feeds are not accepted).
   std::string differ(const Draw& draw) {
     const std::int64_t all = 2 * rows_;
     const std::vector<Tensor> feeds = random_feeds(all, draw);
@@ -179,7 +180,7 @@ class Comparison {
     return chosen;
   }
 
-  // Where the declared types differ.
+  // The axis of an output that has the rows: there the declared types differ.
   std::optional<std::size_t> rows_axis(std::size_t output) const {
     const auto& fixed = fixed_->graph->outputs[output]->type.shape;
     const auto& open = open_->graph->outputs[output]->type.shape;
@@ -210,8 +211,8 @@ class Comparison {
     return true;
   }
 
-  static constexpr std::int64_t kOtherSize = 8;  // of dimensions that are open in the file
-  static constexpr double kTolerance = 2e-3;     // of float16 too; other rows differ by far more
+  static constexpr std::int64_t kOtherSize = 8;  // size of dimensions that are open in the file
+  static constexpr double kTolerance = 2e-3;     // for float16 too; other rows differ by far more
 
   std::vector<std::string> names_;
   std::shared_ptr<const ir::Model> fixed_;

@@ -10,9 +10,9 @@
 
 namespace onnxgrad::train {
 
-/// Whether `open`, a copy of `fixed` with an open batch dimension, computes each row of a batch as
-/// `fixed` does: both are run on the same random rows, `open` on twice as many as `fixed` takes,
-/// and on a single one. Returns what differs; "" if nothing does.
+/// Checks that `open`, a copy of `fixed` with an open batch dimension, computes each row of a batch
+/// as `fixed` does: both are run on the same random rows, `open` on twice as many as `fixed` takes,
+/// and on a single one. Returns a description of the first difference, or "".
 std::string disprove(const std::shared_ptr<const ir::Model>& fixed,
                      const std::shared_ptr<const ir::Model>& open, std::int64_t rows,
                      const std::vector<std::string>& inputs);

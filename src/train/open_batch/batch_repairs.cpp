@@ -129,7 +129,8 @@ bool BatchTracker::repair_slice(Node& node) {
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const std::int64_t axis =
         axes.empty() ? static_cast<std::int64_t>(i) : normalize_axis(axes.at(i), rank);
-    constexpr std::int64_t kEnd = std::numeric_limits<std::int32_t>::max();  // of either type
+    // End of int32 or int64.
+    constexpr std::int64_t kEnd = std::numeric_limits<std::int32_t>::max();
     if (axis != static_cast<std::int64_t>(from->axis) || ends[i] >= kEnd) continue;
     change_entry(node, 2, i, ends.size(), 0, kEnd);
     return true;

@@ -54,8 +54,8 @@ bool has_static_outputs(const Node& node) {
   });
 }
 
-// Also with the values of integers that inference does not follow: those of a shape that exporters
-// compute by slices of slices.
+// Infers a node, also from integers that inference does not follow: elements of a shape that
+// exporters compute by slices of slices.
 void infer_with_values(Node& node, const ir::TypeInferer& inferer) {
   inferer.infer(node);
   if (has_static_outputs(node) || !node.subgraphs().empty()) return;
@@ -280,7 +280,7 @@ void BatchTracker::follow(Node& node) {
   throw BatchObstacle{fault};
 }
 
-// Why the inferred types of the outputs do not follow the number of rows; "" if they do.
+// Reason for which the inferred types of the outputs do not follow the number of rows; "": they do.
 std::string BatchTracker::mismatch(const Node& node, bool carries) {
   bool any_carries = !carries || reads_no_rows(node);
   for (const Value* output : node.outputs) {
@@ -317,7 +317,7 @@ std::optional<std::size_t> BatchTracker::reshaped_axis(const Node& node) {
   struct Candidate {
     std::size_t axis;
     std::int64_t outer;  // within the dimension
-    int rank;            // of preference, from 0
+    int rank;            // preference, from 0
   };
   std::vector<Candidate> candidates;
   for (std::size_t axis = 0; axis < result.size(); ++axis) {

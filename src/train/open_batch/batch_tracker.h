@@ -18,7 +18,7 @@
 
 namespace onnxgrad::train {
 
-/// Why the batch dimension cannot be opened.
+/// The reason for which the batch dimension cannot be opened.
 struct BatchObstacle {
   std::string reason;
 };
@@ -47,7 +47,7 @@ class BatchTracker {
   /// The copy with a symbol as batch dimension. Throws: BatchObstacle.
   std::shared_ptr<ir::Model> open();
   const std::vector<BatchEdit>& edits() const { return edits_; }
-  /// How many axes were possible at each place where there were several.
+  /// Number of possible axes at each place where there were several.
   const std::vector<std::size_t>& possibilities() const { return possibilities_; }
 
  private:

@@ -22,11 +22,11 @@ constexpr std::size_t kGradient = 3;         // before the last step [n]
 constexpr std::size_t kNumbers = 4;
 constexpr std::size_t kCounts = 5;
 
-constexpr std::size_t kStepLength = 0;  // of the last iteration
+constexpr std::size_t kStepLength = 0;  // step length of the last iteration
 constexpr std::size_t kScale = 1;       // (s . y) / (y . y) of the last pair
 
 constexpr std::size_t kIterations = 0;
-constexpr std::size_t kPairs = 1;  // that are kept
+constexpr std::size_t kPairs = 1;  // pairs that are kept
 constexpr std::size_t kNewest = 2;
 
 constexpr double kSmallestCurvature = 1e-10;  // s . y of a pair that is kept

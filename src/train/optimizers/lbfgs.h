@@ -20,13 +20,13 @@ class LbfgsSolver {
   /// size: number of weights' elements n. Keeps 2 * history * n numbers.
   LbfgsSolver(const Lbfgs& spec, std::int64_t size);
 
-  /// Up to spec.max_iterations iterations from x, which becomes the last point. Returns the loss at
-  /// the initial x. Stops without a step if loss or gradient are not finite.
+  /// Runs up to spec.max_iterations iterations from x, which becomes the last point. Returns the
+  /// loss at the initial x. Stops without a step if loss or gradient are not finite.
   double step(const LossFunctionOf& loss, double learning_rate, std::span<double> x);
-  /// Restores what is kept to what it was before the last step(), even if that threw; does nothing
+  /// Restores the solver to its state before the last step(), even if that threw; does nothing
   /// after keep_step().
   void undo_step() noexcept;
-  /// Forgets what was before the last step().
+  /// Forgets the state before the last step().
   void keep_step() noexcept;
 
   /// Clears all pairs, as if no step had been done.
@@ -49,14 +49,14 @@ class LbfgsSolver {
   Lbfgs spec_;
   std::int64_t size_;
   NamedTensors state_;
-  /// Before the last step, while it can be undone.
+  /// State before the last step, while it can be undone.
   bool can_undo_ = false;
   struct Pair {
     std::int64_t place = 0;
     std::vector<double> s, y;
   };
-  std::vector<Pair> pairs_before_;     ///< those overwritten
-  std::vector<Tensor> others_before_;  ///< all but the pairs
+  std::vector<Pair> pairs_before_;     ///< pairs that were overwritten
+  std::vector<Tensor> others_before_;  ///< all states but the pairs
 };
 
 }  // namespace onnxgrad::train

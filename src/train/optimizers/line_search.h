@@ -27,16 +27,17 @@ struct LineSearchOptions {
   std::int64_t max_evaluations = 25;
 };
 
-/// A point with f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)| (strong Wolfe conditions), or
-/// the best one found if a limit of the options ends the search. Nocedal and Wright, Numerical
-/// Optimization, algorithms 3.5 (bracketing) and 3.6 (zoom), with cubic interpolation (3.59) and
-/// the safeguards of Schmidt's minFunc. `start` has length 0 and a negative slope; `first` is the
-/// first length that is tried, > 0. Lengths where f is not finite are too far.
+/// Finds a point with f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)| (strong Wolfe
+/// conditions), or the best one found if a limit of the options ends the search. Nocedal and
+/// Wright, Numerical Optimization, algorithms 3.5 (bracketing) and 3.6 (zoom), with cubic
+/// interpolation (3.59) and the safeguards of Schmidt's minFunc. `start` has length 0 and a
+/// negative slope; `first` is the first length that is tried, > 0. Lengths where f is not finite
+/// are too far.
 LinePoint search_line(const LineFunction& f, const LinePoint& start, double first,
                       const LineSearchOptions& options);
 
-/// Where the cubic through two points with their slopes has its minimum, in [low, high]; the middle
-/// if there is none.
+/// Minimum in [low, high] of the cubic through two points with their slopes; the middle if there is
+/// none.
 double cubic_minimum(const LinePoint& a, const LinePoint& b, double low, double high);
 
 }  // namespace onnxgrad::train

@@ -11,8 +11,8 @@
 #include "onnxgrad/optimizers.h"
 #include "train/schedules/schedules.h"
 
-// From gradients to new weights, as nodes of the training step. train/optimizers/ has the formulas,
-// one file per family; here is what surrounds them.
+// Updates of weights as nodes of the training step. train/optimizers/ has the formulas, one file
+// per family; this file has the rest of an update.
 
 namespace onnxgrad::train {
 
@@ -22,15 +22,15 @@ inline constexpr const char* kStepCount = "step_count";
 /// Whether a state of this name is a sum over the batches of an accumulated update: of gradients,
 /// by the rows of one worker.
 bool is_accumulated(std::string_view state);
-/// "<slot>/<weight>" without "<slot>/"; names of slots contain no slash.
+/// The weight of a state "<slot>/<weight>"; names of slots contain no slash.
 std::string_view weight_of_slot(std::string_view state);
 
 /// The parts of an update that several workers do together. Here there is one, which does all.
 class UpdateOfWorkers {
  public:
   virtual ~UpdateOfWorkers() = default;
-  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true: what
-  /// UpdateInputs says of `gradients`. Those that are not accumulated are sums already.
+  /// Sums of accumulated gradients of these weights, in the steps in which `when` is true; see
+  /// UpdateInputs::gradients. Gradients that are not accumulated are sums already.
   virtual std::vector<ir::Value*> add_up(std::span<ir::Value* const> gradients,
                                          std::span<ir::Value* const> /*weights*/,
                                          ir::Value* /*when*/) {
@@ -52,16 +52,17 @@ class UpdateOfWorkers {
 struct UpdateInputs {
   /// Inputs of the graph with an initializer.
   std::span<ir::Value* const> weights = {};
-  /// Of the same shapes and dtypes; with several workers, of what this one updates.
+  /// Gradients in the shapes and dtypes of the weights; with several workers, of this one's parts.
   std::span<ir::Value* const> gradients = {};
   ir::Value* learning_rate = nullptr;  ///< rank 0, floating
-  /// Its schedule in the graph, by the number of updates; nullptr: the fed rate is used.
+  /// Schedule of the learning rate in the graph, by number of updates; nullptr: the fed rate is
+  /// used.
   const ScheduleRun* schedule = nullptr;
   std::span<ir::Value* const> plateau_factors = {};  ///< see ScheduleRun::write
   /// The divisor of the loss, rank 0: the weight of this batch among those that are
   /// accumulated. nullptr: the loss is a sum.
   ir::Value* denominator = nullptr;
-  UpdateOfWorkers* workers = nullptr;  ///< nullptr: there is one
+  UpdateOfWorkers* workers = nullptr;  ///< nullptr: one worker
   /// Names of weights with their own update count, "step_count/<weight>": they were not
   /// trained in all steps.
   std::unordered_set<std::string> with_own_count = {};
@@ -77,8 +78,8 @@ std::vector<ir::StateBinding> write_optimizer(ir::GraphBuilder& g, const Optimiz
                                               const UpdateInputs& inputs,
                                               const UpdateOptions& options = {});
 
-/// By weight: whether each element is updated by itself, so that parts of the weight can be updated
-/// apart. Not if a norm of the weight, or a product with it, is needed.
+/// True, for each weight, if its elements are updated independently, so that several workers can
+/// update parts of it. False if a norm of the weight, or a product with it, is needed.
 std::vector<bool> updates_by_element(const Optimizer& optimizer, const UpdateOptions& options,
                                      std::span<ir::Value* const> weights);
 
@@ -93,7 +94,7 @@ inline bool is_host_loop(const Optimizer& optimizer) {
   return std::holds_alternative<Lbfgs>(optimizer);
 }
 
-/// Throws: OptionError for a parameter out of range, naming it.
+/// Checks parameters. Throws: OptionError for one out of range, naming it.
 void check_optimizer(const Optimizer& optimizer);
 void check_update_options(const UpdateOptions& options);
 

@@ -16,15 +16,15 @@ namespace onnxgrad::train {
 
 /// One weight in an update, or the part of it that this worker updates.
 struct WeightStep {
-  std::string name = {};  ///< of the weight
+  std::string name = {};  ///< name of the weight
   ir::Value* weight = nullptr;
   ir::Value* gradient = nullptr;  ///< in the weight's shape and dtype
-  double rate_factor = 1;         ///< times the learning rate
+  double rate_factor = 1;         ///< factor of the learning rate
   double weight_decay = 0;
   std::string count = {};  ///< name of the state that counts its updates
 };
 
-/// Shared by the formulas of all weights: rates, step counts, slots and their bindings.
+/// Objects shared by the formulas of all weights: rates, step counts, slots and their bindings.
 class StepWriter {
  public:
   /// learning_rate: rank 0, floating. is_update: rank 0, bool; if it is false, every slot and
@@ -33,7 +33,7 @@ class StepWriter {
       : g_(g), learning_rate_(learning_rate), is_update_(is_update) {}
 
   ir::GraphBuilder& g() { return g_; }
-  /// Before the first use of the rate.
+  /// Replaces the learning rate, before its first use.
   void set_learning_rate(ir::Value* learning_rate) { learning_rate_ = learning_rate; }
 
   /// A scalar in the type of `like`, cast once per type.
@@ -42,8 +42,7 @@ class StepWriter {
   ir::Value* rate(const WeightStep& step);
   ir::Value* wide_rate(const WeightStep& step);
 
-  /// Where weight decay goes: gradient + weight_decay * weight, or
-  /// weight * (1 - rate * weight_decay).
+  /// Form of weight decay: gradient + weight_decay * weight, or weight * (1 - rate * weight_decay).
   enum class Decay : std::uint8_t { kNone, kGradient, kWeight };
   struct Decayed {
     ir::Value* weight = nullptr;
@@ -51,7 +50,7 @@ class StepWriter {
   };
   Decayed decayed(const WeightStep& step, Decay decay);
 
-  /// What an update reads besides the weight; nullptr if the rule does not have it.
+  /// Operands of an update besides the weight; nullptr if the rule does not have it.
   struct Operands {
     ir::Value* gradient = nullptr;
     ir::Value* m = nullptr;  ///< slots before the step
@@ -70,9 +69,9 @@ class StepWriter {
   Tensor zeros(DataType dtype, const Dims& dims);
   /// A state with this first value.
   ir::Value* state(const std::string& name, Tensor first);
-  /// The state's next value: `output`, or its old value if the step does not update.
+  /// Sets the state's next value: `output`, or its old value if the step does not update.
   void bind(ir::Value* input, ir::Value* output);
-  /// The same regardless of is_update.
+  /// Sets the state's next value to `output`, regardless of is_update.
   void bind_always(ir::Value* input, ir::Value* output) {
     slots_.push_back({.input = input, .output = output});
   }

@@ -21,10 +21,9 @@ class LossScaler {
   /// Adds its inputs "loss_scale" (float32) and "steps_since_overflow" (int64).
   LossScaler(ir::GraphBuilder& g, const MixedPrecision& precision);
 
-  /// `seed` times the scale, in its type.
+  /// `seed` times the scale, in the type of `seed`.
   ir::Value* scaled(ir::Value* seed);
-  /// Divides the gradients by the scale and looks for what is not finite in them; of several
-  /// workers, in those of all.
+  /// Divides the gradients by the scale and checks that they are finite, on all of several workers.
   void unscale(std::span<ir::Value*> gradients, ir::Value* loss, bool has_workers = false);
   /// Guards each new state; appends the bindings of the scale itself.
   void guard(std::vector<ir::StateBinding>& state);

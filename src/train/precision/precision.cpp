@@ -55,8 +55,9 @@ class Lowering {
     ir::Graph* graph;
     std::vector<Node*> nodes = {};
     bool is_backward = false;
-    std::unordered_set<const Value*> ahead = {};   // values that a later product depends on
-    std::unordered_set<const Value*> behind = {};  // of the backward pass: that depend on a product
+    std::unordered_set<const Value*> ahead = {};  // values that a later product depends on
+    // Values of the backward pass that depend on a product.
+    std::unordered_set<const Value*> behind = {};
   };
   using Map = std::unordered_map<const Value*, Value*>;
 
@@ -93,7 +94,7 @@ class Lowering {
         if (node.subgraphs().empty()) continue;
         for (const Value* value : ir::captured_values(node)) ahead.insert(value);
       }
-      // What the backward pass reads of the forward pass is judged in the latter.
+      // Values of the forward pass that the backward pass reads are judged in the former.
       // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): fills a set
       for (const Value* value : ahead) {
         if (value != nullptr && value->producer != nullptr &&
@@ -175,7 +176,7 @@ class Lowering {
     if (distance < kMostComputedAgain) distance_.emplace(&value, distance + 1);
   }
 
-  // What the forward pass leaves to the backward pass, but a kernel computes again for little:
+  // True for values that the backward pass reads but a kernel computes again at little cost:
   // element-wise functions of values that are stored, as in GELU, and what a Clip reads of a
   // normalization, of which only the mask is needed.
   bool is_computed_again(const Value& value, const Frame& frame) const {
@@ -305,8 +306,8 @@ class Lowering {
     });
   }
 
-  // What the backward pass reads of an element-wise function of what is stored: nodes of its own,
-  // so that nothing else is saved where the passes are separate.
+  // A copy, for the backward pass, of an element-wise function of stored values, so that nothing
+  // else is saved where the passes are separate.
   Value* again(Value* value, Frame& frame) {
     if (const auto found = twin_.find(value); found != twin_.end()) return found->second;
     if (!distance_.contains(value)) return value;
@@ -326,7 +327,7 @@ class Lowering {
     ++(node.outputs[0]->dtype() == DataType::kFloat64 ? num_doubles_ : num_products_);
   }
 
-  // What the nodes of a body read of enclosing graphs, as far as run_in has not replaced it.
+  // Replaces values of enclosing graphs that the nodes of a body read, as far as run_in has not.
   void replace_captured(ir::Graph& body, bool backward) {
     Map map;
     for (Value* value : ir::captured_values(body)) {
@@ -336,7 +337,7 @@ class Lowering {
     ir::replace_uses(body, map);
   }
 
-  // True: the node moves halves now, and its results are as before in float32.
+  // Makes the node move 16-bit values; its results are as before in float32. False: it cannot.
   bool move_half(Node& node, Frame& frame) {
     const std::size_t count = node.op_type == "Concat" ? node.inputs.size() : 1;
     std::vector<Value*> halves;
@@ -405,8 +406,8 @@ class Lowering {
     return wide;
   }
 
-  // From now on readers get the number of 16 bits. Those of the two passes have a Cast each: the
-  // passes may be separated, and then the half is what is saved.
+  // Stores a value in 16 bits, for all readers. The two passes have a Cast each: they may be
+  // separated, and then the 16-bit value is saved.
   void store(Value* value, Frame& frame) {
     Value* half = add_half(value, frame);
     stored_.insert(value);
@@ -447,12 +448,12 @@ class Lowering {
   NodeKinds kinds_;
   std::vector<std::unique_ptr<Frame>> frames_;
   std::unordered_set<const Value*> stored_;  // all readers get the number of 16 bits
-  std::unordered_set<const Value*> exact_;   // of the new graph: numbers of 16 bits in float32
+  std::unordered_set<const Value*> exact_;   // values of the new graph: 16-bit numbers in float32
   std::unordered_map<const Value*, int> distance_;  // in nodes, from what is stored
   Map half_;                                        // by float32 value
   Map rounded_[2];  // in float32 again, for forward and backward readers
-  Map operand_[2];  // the same for products only
-  Map twin_;        // what the backward pass reads instead of what the forward pass reads
+  Map operand_[2];  // rounded values for products only
+  Map twin_;        // copies for the backward pass, by forward value
   std::size_t num_products_ = 0;
   std::size_t num_doubles_ = 0;
 };

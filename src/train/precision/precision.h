@@ -9,16 +9,16 @@
 #include "onnxgrad/precision.h"
 #include "opdef/registry.h"
 
-// Mixed precision as Casts in the graph of a model and its gradient. A value of 16 bits is a pair
-// of nodes, Cast to the half and Cast back: every operator that computes does so in float32, in any
-// runtime, and a plan finds its products of halves in the pattern (passes/narrow_products.cpp).
+// Mixed precision as Casts in the graph of a model and its gradient. A 16-bit value is two nodes,
+// Cast to 16 bits and Cast back: every operator computes in float32, in any runtime, and a plan
+// finds its 16-bit products in the pattern (passes/narrow_products.cpp).
 
 namespace onnxgrad::train {
 
 /// Throws: OptionError for an option out of range.
 void check_precision(const MixedPrecision& precision);
 
-/// What the rewrite must know of the graph.
+/// Properties of the graph that the rewrite must know.
 struct PrecisionScope {
   /// Nodes of the backward sweep, each with the node whose rule wrote it, or nullptr.
   std::unordered_map<const ir::Node*, const ir::Node*> backward = {};
@@ -26,13 +26,13 @@ struct PrecisionScope {
   std::unordered_set<const ir::Value*> stored_scores = {};
 };
 
-/// Inserts the Casts. Which values are stored in 16 bits: those of float32 that a later product of
-/// the same pass (forward or backward) depends on, where a group of element-wise nodes ends: what a
-/// product or another operator that is not element-wise reads, and what the forward pass leaves to
-/// the backward pass. So nothing is rounded within a chain of element-wise nodes, nor after the
-/// last product: the loss, its gradient and the gradients of weights are float32. Values that
-/// callers hold keep their type and name the number before it is rounded.
-/// Throws: OptionError (a pattern without a match; products of float64 only).
+/// Inserts the Casts. Float32 values that a later product of the same pass (forward or backward)
+/// depends on are stored in 16 bits, at the end of each group of element-wise nodes: operands of
+/// products and of other operators that are not element-wise, and values that the forward pass
+/// saves for the backward pass. So nothing is rounded within a chain of element-wise nodes, nor
+/// after the last product: the loss, its gradient and the gradients of weights are float32. Values
+/// that callers hold keep their type and name the number before it is rounded. Throws: OptionError
+/// (a pattern without a match; products of float64 only).
 void lower_precision(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                      const MixedPrecision& precision, const PrecisionScope& scope);
 

@@ -14,7 +14,7 @@ namespace {
 using ir::Node;
 using ir::Value;
 
-// Which operands of an operator are multiplied and added up.
+// An operator whose first `operands` inputs are multiplied and added up.
 struct ProductOperator {
   std::string_view domain;
   std::string_view op_type;
@@ -30,8 +30,8 @@ constexpr std::array kProducts = {
     ProductOperator{ir::kFunctionDomain, "ConvWeightGrad", 2},
 };
 
-// What only moves elements of its first operand (Concat: of all), in types of 16 bits too: those
-// that stock onnxruntime runs on bfloat16.
+// Operators that only move elements of their first operand (Concat: of all), and that stock
+// onnxruntime runs on bfloat16 too.
 constexpr std::array<std::string_view, 9> kMovements = {
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose",
     "Slice",   "Split",   "Concat",  "Identity",
@@ -150,7 +150,7 @@ void NodeKinds::find_attention(const ir::Graph& graph) {
   }
   for (const Node* node : graph.nodes) {
     const auto backward = scope_.backward.find(node);
-    // What the backward pass moves of the result itself is stored by then.
+    // Movements of the result itself in the backward pass do not count: it is stored by then.
     const bool follows =
         kind(*node) == NodeKind::kMovement && node->inputs[0] != nullptr &&
         attention_.contains(node->inputs[0]->producer) &&

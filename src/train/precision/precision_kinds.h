@@ -10,7 +10,7 @@
 #include "opdef/registry.h"
 #include "train/precision/precision.h"
 
-// What the nodes of a graph are to lower_precision().
+// The kinds of nodes that lower_precision() distinguishes.
 
 namespace onnxgrad::train {
 
@@ -18,10 +18,10 @@ enum class NodeKind : std::uint8_t {
   kProduct,
   kElementwise,
   kMovement,
-  kReduction,  // its results are few: never stored in 16 bits
+  kReduction,  // with few results, which are never stored in 16 bits
   kShape,      // reads no elements
-  kWide,       // all else: computed in float32, result 0 stored as others are
-  kExcluded,   // by the user
+  kWide,       // all else: computed in float32, result 0 may have 16 bits
+  kExcluded,   // excluded by the user
 };
 
 /// Whether a value is a float32 tensor of more than one element, as far as is known.
@@ -29,23 +29,23 @@ bool is_wide(const ir::Value* value);
 
 class NodeKinds {
  public:
-  /// The arguments outlive this.
+  /// The arguments outlive the object.
   NodeKinds(const ir::Graph& graph, const opdef::OpRegistry& registry, const PrecisionScope& scope,
             const std::vector<std::string>& float32_nodes, const ir::Uses& uses);
 
   NodeKind kind(const ir::Node& node) const;
-  /// How many of a product's operands, the first ones, are multiplied; 0: it is no product.
+  /// Number of a product's first operands that are multiplied; 0: it is no product.
   std::size_t num_operands(const ir::Node& node) const;
   bool has_product_inside(const ir::Node& node) const;
-  /// Part of an attention: from the products of queries and keys to that with the values, with what
-  /// only moves elements before and after, and their gradients. Computed in float32 from stored
-  /// halves, since no matrix of scores need be stored where a kernel computes all of it
-  /// (passes/fuse_attention.cpp).
+  /// True for nodes of an attention: from the products of queries and keys to that with the values,
+  /// with nodes before and after that only move elements, and their gradients. Computed in float32
+  /// from stored 16-bit values, since no matrix of scores need be stored where a kernel computes
+  /// all of it (passes/fuse_attention.cpp).
   bool is_attention(const ir::Node* node) const { return attention_.contains(node); }
-  /// Part of what rules write where an operand may have been broadcast: a sum over axes that are
-  /// computed from shapes, and a Reshape. Mostly there are no such axes.
+  /// True for nodes that rules write where an operand may have been broadcast: a sum over axes that
+  /// are computed from shapes, and a Reshape. Mostly there are no such axes.
   static bool undoes_broadcast(const ir::Node& node);
-  /// Throws: OptionError (a pattern without a match).
+  /// Checks the patterns of nodes. Throws: OptionError (a pattern without a match).
   void check_patterns(const ir::Graph& graph) const;
 
  private:

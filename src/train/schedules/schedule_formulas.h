@@ -8,8 +8,8 @@
 #include "onnxgrad/schedules.h"
 #include "train/schedules/schedule_nodes.h"
 
-// Each schedule as a function of (parameters, r, t, T): r the rate, t the time in the schedule's
-// unit, length T. S is double, or ScheduleNode to write it into a graph.
+// Formulas of schedules as functions of (parameters, r, t, T): r the rate, t the time in the
+// schedule's unit, length T. S is double, or ScheduleNode to write it into a graph.
 // schedules/table.cpp has their sources.
 
 namespace onnxgrad::train {
@@ -57,7 +57,7 @@ S formula(const ExponentialDecay& spec, S r, S t, double /*length*/) {
   return r * pow(spec.factor, t);
 }
 
-/// From a to b along half a cosine, with share in [0, 1].
+/// Interpolates from a to b along half a cosine; `share` is in [0, 1].
 template <class S>
 S along_cosine(S a, S b, S share) {
   return b + (a - b) * (1.0 + cos(std::numbers::pi * share)) / 2.0;
@@ -93,7 +93,7 @@ S formula(const CosineRestarts& spec, S r, S t, double length) {
 template <class S>
 S formula(const OneCycle& spec, S r, S t, double length) {
   const double turn = spec.rise * length - 1;
-  const double fall = std::max(turn, 0.0);  // where it begins
+  const double fall = std::max(turn, 0.0);  // start of the fall
   const S start = r / spec.start_divisor;
   const S last = start / spec.end_divisor;
   const auto between = [&](S a, S b, S share) {

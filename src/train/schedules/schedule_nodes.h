@@ -5,8 +5,8 @@
 
 #include "ir/builder.h"
 
-// The types in which schedule formulas are written: numbers, and nodes of a graph. Both support
-// the same functions; those of numbers are in the standard library or here.
+// The types that schedule formulas are instantiated for: numbers, and nodes of a graph. Both
+// support the same functions; those for numbers are in the standard library or here.
 
 namespace onnxgrad::train {
 
@@ -54,7 +54,7 @@ inline ScheduleNode floor(ScheduleNode x) { return {x.g, x.g->op("Floor", {x.val
 inline ScheduleNode cos(ScheduleNode x) { return {x.g, x.g->op("Cos", {x.value})}; }
 inline ScheduleNode log(ScheduleNode x) { return {x.g, x.g->log(x.value)}; }
 
-/// `x`, but at least 0 and at most 1.
+/// `x` clamped to [0, 1].
 inline double clamp_share(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 inline ScheduleNode clamp_share(ScheduleNode x) {
   return {x.g, x.g->op("Clip", {x.value, x.number(0).value, x.number(1).value})};

@@ -12,15 +12,16 @@
 
 namespace onnxgrad::train {
 
-/// "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers round-trip exactly.
+/// Text of a schedule, "CosineDecay(length=0, minimum_factor=0, unit=step)"; numbers round-trip
+/// exactly.
 std::string schedule_text(const Schedule& schedule);
 
 /// Whether rates depend on the number of updates in the whole fit: those with a length that is a
 /// fraction of it or the rest, and sequences with parts that count epochs.
 bool needs_updates(const Schedule& schedule);
-/// Whether a part of it measures time in epochs.
+/// Whether a part of the schedule measures time in epochs.
 bool counts_epochs(const Schedule& schedule);
-/// How many plateaus it has.
+/// Number of plateaus in a schedule.
 std::size_t num_plateaus(const Schedule& schedule);
 
 struct ScheduleNode;
@@ -37,9 +38,9 @@ class ScheduleRun {
   /// The learning rate of an update, from 0. `epoch`, from 0: the one that contains it, if the
   /// number of updates is not known.
   double rate(std::int64_t update, std::int64_t epoch = 0) const;
-  /// The same as nodes of a graph: rate and update (from 0) are float64 of rank 0, and so is the
-  /// result. plateau_factors: one for each plateau, in the order of the description. The number of
-  /// updates must be known if counts_epochs().
+  /// Writes the learning rate of an update as nodes of a graph: rate and update (from 0) are
+  /// float64 of rank 0, and so is the result. plateau_factors: one for each plateau, in the order
+  /// of the description. The number of updates must be known if counts_epochs().
   ir::Value* write(ir::GraphBuilder& g, ir::Value* rate, ir::Value* update,
                    std::span<ir::Value* const> plateau_factors) const;
   /// Passes plateaus the loss of an epoch that ended after `updates_done` updates.
@@ -47,7 +48,7 @@ class ScheduleRun {
 
   /// The state of plateaus as a row of numbers, for checkpoints.
   std::vector<double> state() const;
-  /// Throws: CheckpointError if the row was not written by the same schedule.
+  /// Restores the state of plateaus. Throws: CheckpointError if another schedule wrote the row.
   void load_state(const std::vector<double>& state);
 
  private:
@@ -63,7 +64,7 @@ class ScheduleRun {
     double length = 0;  ///< in its unit; 0 for schedules that never end
     PlateauState plateau = {};
     std::vector<Part> parts = {};
-    std::vector<std::int64_t> starts = {};  ///< of the parts of a sequence, in updates
+    std::vector<std::int64_t> starts = {};  ///< starts of a sequence's parts, in updates
   };
 
   Part make_part(const Schedule& schedule, std::int64_t start) const;

@@ -8,7 +8,7 @@
 
 #include "onnxgrad/tensor.h"
 
-// A model whose file fixes the batch, and cannot be opened, runs on that many rows at a time. A
+// Batches of a model whose file fixes the number of rows and cannot be opened. A
 // smaller batch is filled up with copies of its last row, whose sample weight is 0 (Session).
 
 namespace onnxgrad::train {
@@ -19,10 +19,10 @@ Tensor filled_rows(const Tensor& tensor, std::int64_t begin, std::int64_t size);
 /// Row i of `copy` becomes row rows[i] of `source`, of any dtype.
 void copy_tensor_rows(const Tensor& source, std::span<const std::int64_t> rows, Tensor& copy);
 
-/// The first `rows` rows, copied.
+/// The first `rows` rows of `tensor`, copied.
 Tensor first_rows(const Tensor& tensor, std::int64_t rows);
 
-/// `parts` along the first axis. Throws: ShapeError.
+/// Concatenates `parts` along the first axis. Throws: ShapeError.
 Tensor joined_rows(std::span<const Tensor> parts);
 
 }  // namespace onnxgrad::train

@@ -143,7 +143,7 @@ ForwardBackward::Result SplitRunner::forward(const NamedTensors& inputs, bool tr
   return run_forward(inputs, training);
 }
 
-// What it allocates besides its plan are its results.
+// Makes the backward plan; only results are allocated besides.
 void SplitRunner::prepare_backward(const Context::Data& data) {
   backward_->prepare_for(backward_feeds({}, data));
   std::int64_t bytes = 0;

@@ -20,10 +20,10 @@ namespace onnxgrad {
 struct ForwardBackward::Context::Data {
   /// Names of the forward graph's outputs; the object itself identifies its SplitRunner.
   std::shared_ptr<const std::vector<std::string>> names = {};
-  std::vector<Tensor> inputs = {};  ///< of the forward graph that the backward graph reads
-  std::vector<Tensor> kept = {};    ///< outputs of the forward graph that the backward graph reads
-  std::vector<opdef::TensorDesc> outputs = {};  ///< of the model
-  std::vector<Dims> input_dims = {};            ///< of the model
+  std::vector<Tensor> inputs = {};              ///< inputs of forward that backward reads
+  std::vector<Tensor> kept = {};                ///< outputs of forward that backward reads
+  std::vector<opdef::TensorDesc> outputs = {};  ///< outputs of the model
+  std::vector<Dims> input_dims = {};            ///< shapes of the model's inputs
   std::size_t num_outputs = 0;                  ///< `kept` from here on is saved only for backward
   opdef::StepCells cells = {};
   bool is_open = true;
@@ -58,7 +58,7 @@ class SplitRunner {
   void split(bool repeat_cheap);
   void make_executors();
   ForwardBackward::Result run_forward(const NamedTensors& inputs, bool training);
-  // Throws: DeviceError, if the backward pass does not fit into the budget.
+  // Prepares a backward pass. Throws: DeviceError, if it does not fit into the budget.
   void prepare_backward(const Context::Data& data);
   std::int64_t bytes_of(const ir::Type& type) const;
   void check_open(const Context& context) const;
@@ -85,7 +85,7 @@ class SplitRunner {
   std::shared_ptr<const std::vector<std::string>> names_;  // see Context::Data
   std::vector<bool> reads_input_;   // per input of the forward graph: the backward graph reads it
   std::vector<bool> reads_output_;  // per output of the forward graph
-  std::vector<Dims> input_dims_;    // of the last forward pass for training
+  std::vector<Dims> input_dims_;    // shapes in the last forward pass for training
   runtime::SizeWatch sizes_;
   std::uint64_t passes_ = 0;
   std::vector<Context> open_;

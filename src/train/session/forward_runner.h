@@ -37,13 +37,13 @@ class ForwardRunner : public Runner {
 struct LossSums {
   double numerator = 0;
   double denominator = 0;
-  double correct = 0;  ///< rows whose class is right, and all that count
+  double correct = 0;  ///< numbers of right rows and of all rows that count
   double counted = 0;
 
   LossSums& operator+=(const LossSums& other);
 };
 
-/// The loss on rows that are not trained on.
+/// Computes the loss on rows that are not trained on.
 class Evaluation : public ForwardRunner {
  public:
   Evaluation(EvaluationGraph graph, const StepRunner& step, const runtime::ExecutorOptions& options)
@@ -52,21 +52,22 @@ class Evaluation : public ForwardRunner {
   bool counts_correct_rows() const { return ports_.correct.has_value(); }
   bool has_scores() const { return ports_.scores.has_value(); }
   LossSums run(runtime::Execution& plan) const;
-  /// Of the last run.
+  /// Scores of the last run.
   Tensor scores(const runtime::Execution& plan) const { return tensor(plan, *ports_.scores); }
 
  private:
   EvaluationPorts ports_;
 };
 
-/// Some outputs of a model.
+/// Computes some outputs of a model.
 class Prediction : public ForwardRunner {
  public:
   /// `outputs`: each has a value.
   Prediction(const ir::Model& working, std::vector<RunnableOutput> outputs, const StepRunner& step,
              const runtime::ExecutorOptions& options);
 
-  /// Copies of the outputs, in their order. Throws: DataError (unknown names, other dtypes).
+  /// Runs the graph and returns copies of the outputs, in order. Throws: DataError (unknown names,
+  /// other dtypes).
   std::vector<Tensor> run(const NamedTensors& feeds, std::span<const std::string> ignored);
 
  private:

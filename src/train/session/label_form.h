@@ -26,14 +26,15 @@ class Session;
 struct LabelForm {
   std::optional<std::int64_t> class_axis = {};  ///< empty: none, or still open
   bool soft_targets = false;
-  bool columns_are_scores = false;  ///< of classes; of an automatic loss, softmax cross-entropy
-  bool targets_are_values = false;  ///< of a loss of the user's: see UserLoss
+  /// Scores of classes: an automatic loss is softmax cross-entropy.
+  bool columns_are_scores = false;
+  bool targets_are_values = false;  ///< for a loss of the user's: see UserLoss
   bool one_hot = false;             ///< see Loss::one_hot_targets
 
   bool operator==(const LabelForm&) const = default;
 };
 
-/// For a loss and its others, in their order.
+/// Forms of a loss and its others, in order.
 using LabelForms = std::vector<LabelForm>;
 
 /// The first rows given to a session.

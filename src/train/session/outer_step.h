@@ -10,8 +10,8 @@
 
 namespace onnxgrad::train {
 
-/// Workers that update their own weights for a while: what brings these together. With w the
-/// weights at the last time, g the mean over the workers of w - (their weights now):
+/// The outer step of workers that update their own weights for a while, which combines these. With
+/// w the weights at the last time, g the mean over the workers of w - (their weights now):
 ///   m = momentum m + g,  w = w - rate (g + momentum m).
 /// Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models, 2023.
 class OuterStep {
@@ -25,23 +25,25 @@ class OuterStep {
   OuterStep(runtime::Executor& executor, std::size_t num_weights, Workers& workers,
             const Options& options);
 
-  /// After each step.
+  /// Called after each step.
   void count_step() {
     if (++steps_ == options_.every) take();
   }
-  /// Also before its turn: all workers have the same weights then. Nothing if no step was done.
+  /// Ends the interval early: all workers have the same weights then. Does nothing without steps.
   void finish() {
     if (steps_ > 0) take();
   }
-  /// The weights are given from elsewhere, the same on all workers.
+  /// Begins at the current weights, which were set from elsewhere, equal on all workers.
   void begin_at_weights();
-  /// The same, without momenta.
+  /// Begins at the current weights and clears the momenta.
   void restart();
 
-  /// What it keeps, in this order: for each weight a momentum, the same on all workers; for each
-  /// weight its value at the last time; the steps since then, int64 []. Views, for checkpoints.
+  /// State of the outer step, in this order: a momentum for each weight, the same on all workers;
+  /// the value of each weight at the last outer step; the steps since then, int64 []. Views, for
+  /// checkpoints.
   std::vector<Tensor> state() const;
-  /// Copies. Of the shapes and types of state(), else nothing changes and it returns false.
+  /// Copies a state with the shapes and types of state(); otherwise changes nothing and returns
+  /// false.
   bool set_state(std::span<const Tensor> state);
   std::size_t num_weights() const { return start_.size(); }
 
@@ -53,7 +55,7 @@ class OuterStep {
   runtime::Executor& executor_;
   Workers& workers_;
   Options options_;
-  std::int64_t steps_ = 0;  ///< since the last time
+  std::int64_t steps_ = 0;  ///< steps since the last outer step
   std::vector<Tensor> start_;
   std::vector<Tensor> momenta_;
 };

@@ -25,7 +25,7 @@ class Runner {
   std::span<const runtime::Port> data_ports() const {
     return std::span(executor_.inputs()).first(num_data_ports_);
   }
-  /// Reads data port `port` from there at each run of `plan`, until bound again.
+  /// Makes each run of `plan` read data port `port` from `data`, until it is bound again.
   static void bind(runtime::Execution& plan, std::size_t port, const std::byte* data) {
     plan.bind(port, data);
   }
@@ -36,10 +36,10 @@ class Runner {
   ~Runner() = default;
   /// The first input that is not data.
   void end_data_at(std::size_t port) { num_data_ports_ = port; }
-  /// A plan for these shapes of all inputs. Throws: ShapeError, with an explanation if labels have
-  /// other positions than the scores.
+  /// Prepares a plan for these shapes of all inputs. Throws: ShapeError, with an explanation if
+  /// labels have other positions than the scores.
   runtime::Execution& prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss);
-  /// A result of the last run: a floating-point number, or a copy of the tensor.
+  /// Read a result of the last run: a floating-point number, or a copy of a tensor.
   static double scalar(const runtime::Execution& plan, std::size_t output) {
     return plan.read_scalar(output);
   }
@@ -52,7 +52,7 @@ class Runner {
   std::size_t num_data_ports_;
 };
 
-/// The plan of a runner for these tensors (order of data_ports()), bound to them.
+/// Prepares the plan of a runner for these tensors (order of data_ports()), and binds them.
 template <class AnyRunner>
 runtime::Execution& bind_all(AnyRunner& runner, const std::vector<const Tensor*>& tensors) {
   std::vector<Dims> dims;

@@ -357,7 +357,7 @@ StepResult Session::step(const NamedTensors& feeds) {
   return step_on(feeds);
 }
 
-// Which rows of the batch of all workers are this one's.
+// Tells the step which rows of the batch of all workers are this one's.
 void Session::share_rows(std::int64_t rows) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(workers_.size()), 0);
   const auto mine = all.begin() + workers_.rank();

@@ -27,7 +27,7 @@ namespace onnxgrad::train {
 struct Checkpoint;
 class FileTraining;
 
-/// The implementation of TrainingSession: a model, what it is trained with, and the step,
+/// The implementation of TrainingSession: a model, the options of its training, and the step,
 /// evaluation and prediction compiled from them (train/session/). Evaluation and prediction
 /// read the weights in the step's state, without a copy. Not thread-safe.
 class Session {
@@ -51,9 +51,10 @@ class Session {
   const TrainingOptions& options() const { return options_; }
   const LossInfo& loss() const { return graph().loss; }
   const Optimizer& optimizer() const { return optimizer_; }
-  /// For the loss on `output`; empty: the first. Throws: DataError (see train/data/targets.h).
+  /// Encodes labels for the loss on `output`; empty: the first. Throws: DataError (see
+  /// train/data/targets.h).
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
-  /// What rows are checked against.
+  /// The schema that rows are checked against.
   DataSchema schema() const {
     return {.inputs = values_.inputs,
             .loss = loss(),
@@ -65,13 +66,13 @@ class Session {
 
   /// Throws: OptionError: the session only evaluates.
   void expect_training() const;
-  /// Throws: OptionError: the training that the file describes has no rate that can be set.
+  /// Throws OptionError if the training that the file describes has no rate that can be set.
   void expect_learning_rate() const;
-  /// nullptr: the loss and the optimizer are ours.
+  /// The training that the file describes; nullptr: the loss and the optimizer are ours.
   const FileTraining* file_training() const { return training_.get(); }
   bool reads_texts() const { return texts_ != nullptr; }
 
-  // These recompile the step: its state keeps the values, previous plans and executions are
+  // Methods that recompile the step: its state keeps the values, previous plans and executions are
   // invalid afterwards, and nothing has changed if it throws. Throws: Error while a FitSession
   // exists.
 
@@ -79,7 +80,7 @@ class Session {
   void freeze(std::span<const std::string> patterns);
   void unfreeze(std::span<const std::string> patterns);
   void use_sample_weights(const std::string& name, bool of_places = false);
-  /// From now on as with TrainingOptions::skip_non_finite.
+  /// Turns TrainingOptions::skip_non_finite on.
   void guard_updates();
   /// Whether steps also compute the norm of all gradients (StepPorts::gradient_norm).
   void log_gradient_norm(bool wanted);
@@ -91,7 +92,7 @@ class Session {
   /// Copies.
   NamedTensors state() const;
   void reset();
-  /// Only the trained weights, by their names in the working copy; copies.
+  /// Copies of the trained weights, by their names in the working copy.
   NamedTensors weights() const;
   MemoryReport memory() const;
 
@@ -106,9 +107,10 @@ class Session {
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
   /// gradients within an accumulated update.
   bool has_own_state() const;
-  /// See training_checksum(); the same for any number of workers.
+  /// See training_checksum(); equal for any number of workers.
   std::string checksum() const;
-  /// Compiled at the first call. Shared, since one with scores replaces one without.
+  /// The evaluation, compiled at the first call. Shared, since one with scores replaces one
+  /// without.
   std::shared_ptr<Evaluation> evaluation(bool with_scores = false);
 
  private:
@@ -150,8 +152,8 @@ class Session {
                                     std::span<const std::string> output_names);
 
   Source source_;               ///< the working copy has numbers for texts
-  BatchForm batch_;             ///< of the model before texts are numbered
-  bool fills_batches_ = false;  ///< its sample weights are for filled batches: they may be absent
+  BatchForm batch_;             ///< the model before texts are numbered
+  bool fills_batches_ = false;  ///< sample weights may be absent: they fill batches up
   std::shared_ptr<const FileTraining> training_;
   std::shared_ptr<const TextCodes> texts_;  ///< nullptr: the model reads none
   Loss loss_;
@@ -173,7 +175,7 @@ class Session {
   std::list<std::pair<std::vector<std::size_t>, Prediction>> predictions_;
 };
 
-/// What an epoch loop uses of a session. During its lifetime, plans are kept.
+/// The interface of a session for an epoch loop. During its lifetime, plans are kept.
 class FitSession {
  public:
   explicit FitSession(Session& session) : session_(session) {

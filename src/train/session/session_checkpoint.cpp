@@ -150,8 +150,8 @@ constexpr std::int64_t kColumnsAreScores = 2;
 constexpr std::int64_t kTargetsAreValues = 4;
 constexpr std::int64_t kOneHot = 8;
 
-// What labels have decided: the class axis of each loss (-1: none) and what its targets and columns
-// are, one after another.
+// The label forms as a tensor: the class axis of each loss (-1: none) and the kinds of its targets
+// and columns, one after another.
 Tensor label_forms_tensor(const LabelForms& forms) {
   std::vector<std::int64_t> numbers;
   for (const LabelForm& form : forms) {
@@ -178,7 +178,7 @@ LabelForms stored_label_forms(const Checkpoint& checkpoint) {
   return forms;
 }
 
-// What OuterStep keeps, by number; the values that differ between workers are only in their parts.
+// Name of state `number` of OuterStep; states that differ between workers are only in their parts.
 std::string outer_name(std::size_t number) {
   return fmt::format("{}outer/{}", kReservedPrefix, number);
 }
@@ -190,7 +190,7 @@ void restore_outer(OuterStep& outer, const Checkpoint& checkpoint) {
     const Tensor* stored = checkpoint.find(outer_name(i));
     const bool is_momentum = i < outer.num_weights();
     if (stored == nullptr && is_momentum) return;
-    // Of another number of workers: they begin at the weights, with the momenta.
+    // The checkpoint is of another number of workers: these begin at the weights, with its momenta.
     state[i] = stored == nullptr ? outer.state()[i] : *stored;
   }
   outer.set_state(state);

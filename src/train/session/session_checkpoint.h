@@ -6,8 +6,9 @@
 
 namespace onnxgrad::train {
 
-/// State, number of steps, learning rate, seed, and what they belong to. The tensors are views.
-/// `of_worker`: with what one of several workers alone knows, for its part of a checkpoint.
+/// A checkpoint of state, number of steps, learning rate, seed, and the session's description. The
+/// tensors are views. `of_worker`: with the states that only this worker has, for its part of a
+/// checkpoint.
 Checkpoint checkpoint_of(const Session& session, bool of_worker = false);
 
 /// Checks that the checkpoint belongs to such a session and then loads it: all or nothing.

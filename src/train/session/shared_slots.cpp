@@ -114,7 +114,7 @@ std::optional<SlotPart> part_of_slot(const StepGraph& graph, std::string_view st
 
 bool is_elsewhere(const StepGraph& graph, std::string_view state) {
   if (graph.owners.empty() || is_weight(graph, state)) return false;
-  if (state == kStepCount) return true;  // of those that update something
+  if (state == kStepCount) return true;  // only workers that update something have it
   const auto owners = graph.owners.find(std::string(weight_of_slot(state)));
   if (owners == graph.owners.end()) return false;
   const auto rank = static_cast<std::size_t>(graph.rank);

@@ -65,7 +65,7 @@ Dataset data_of(const std::string& name) {
   return {.inputs = {{.name = "", .tensor = features(name)}}, .target = target(name)};
 }
 
-/// What the line says and what is trained.
+/// Expected line of the loss and number of trained weights.
 struct Expected {
   std::string name;
   std::string line;

@@ -70,7 +70,7 @@ Execution& StepRunner::prepare(const std::vector<Dims>& dims) {
   return plan;
 }
 
-// Where the inputs after the data are.
+// Addresses of the inputs after the data.
 std::vector<const std::byte*> StepRunner::controls() const {
   std::vector<const std::byte*> all;
   const auto add = [&](const auto& number) {

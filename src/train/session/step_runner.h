@@ -30,7 +30,7 @@ class StepRunner : public Runner {
   /// The rows of this worker in the next steps, of a batch of so many of several workers. Without
   /// any it computes with another's row, which does not count.
   void set_rows(const RowSlice& slice, std::int64_t batch_rows);
-  /// What the next steps add up over the workers (see signal()).
+  /// Sets the number that the next steps add up over the workers (see signal()).
   void set_signal(double signal) { worker_signal_ = signal; }
   /// The sum of the workers' signals in the last run of a plan.
   double signal(const runtime::Execution& plan) const { return scalar(plan, *graph_.ports.signal); }
@@ -55,21 +55,22 @@ class StepRunner : public Runner {
     steps_ = steps;
     executor().cells().step = static_cast<std::uint64_t>(steps);
   }
-  /// For random operators.
+  /// Seed of random operators.
   std::uint64_t seed() const { return options_.seed; }
   void set_seed(std::uint64_t seed) { executor().cells().seed = options_.seed = seed; }
 
   /// The plan for batches of these shapes (order of data_ports()), compiled at first use.
   /// Throws: DataError, ShapeError, and what Executor::prepare throws.
   runtime::Execution& prepare(const std::vector<Dims>& dims);
-  /// One step on the bound data; returns the loss before it. If it throws, the state is as before.
+  /// Runs one step on the bound data; returns the loss before it. If it throws, the state is as
+  /// before.
   double run(runtime::Execution& plan) {
     const double loss = lbfgs_ ? lbfgs_->run(plan, rate_double_, {}, nullptr) : run_graph(plan);
     state_.count_step();
     set_steps(steps_ + 1);
     return loss;
   }
-  /// The same, with copies of its results.
+  /// The results of one step, copied.
   struct Results {
     double loss = 0;
     Tensor row_losses = {};  ///< undefined if the step has none
@@ -83,8 +84,7 @@ class StepRunner : public Runner {
                          std::span<double> losses);
   /// See Execution::run_until_non_finite.
   std::optional<runtime::NonFinite> run_until_non_finite(runtime::Execution& plan);
-  /// The same step with one kernel per node, and a copy of the state: to find where a fault
-  /// begins.
+  /// A copy of the step and its state with one kernel per node, to find where a fault begins.
   std::unique_ptr<StepRunner> unfused() const;
   /// The last prepared plan, one line per kernel; empty before the first.
   std::string plan_summary() const;
@@ -94,12 +94,12 @@ class StepRunner : public Runner {
     if (!graph_.ports.denominator) return std::nullopt;
     return scalar(plan, *graph_.ports.denominator);
   }
-  /// Of the i-th of StepGraph::target_losses.
+  /// Value of the i-th of StepGraph::target_losses.
   double target_loss(const runtime::Execution& plan, std::size_t i) const {
     return scalar(plan, graph_.ports.target_losses[i]);
   }
   std::optional<double> gradient_norm(const runtime::Execution& plan) const;
-  /// Whether a step computes one of these two.
+  /// Whether a step computes target losses or the gradient norm.
   bool has_log_results() const {
     return !graph_.ports.target_losses.empty() || graph_.ports.gradient_norm;
   }

@@ -5,14 +5,14 @@
 
 namespace onnxgrad::train_test {
 
-/// Calls of malloc, calloc, realloc, aligned_alloc, posix_memalign and memalign in this process so
-/// far, including libraries: the test binary wraps those of the C library.
+/// Number of calls of malloc, calloc, realloc, aligned_alloc, posix_memalign and memalign in this
+/// process so far, including libraries: the test binary wraps those of the C library.
 std::int64_t allocation_count();
 
-/// Lets the `number`-th of them from now on fail, counted from 1, and with `all_after` every later
-/// one too. 0: none any more.
+/// Makes the `number`-th allocation from now on fail, counted from 1, and with `all_after` every
+/// later one too; 0 ends failures.
 void fail_allocations(std::int64_t number, bool all_after = false);
-/// Whether one has failed since then.
+/// True if an allocation has failed since then.
 bool has_failed_allocation();
 
 /// False if a sanitizer has its own allocator, so that nothing is counted, or if

@@ -64,7 +64,7 @@ struct FitProcess {
   History history;
 };
 
-/// Bit for bit: weights, optimizer state, rates and histories.
+/// Expects equal bits of weights, optimizer state, rates and histories.
 inline void expect_same(const FitProcess& a, const FitProcess& b, const std::string& what) {
   const NamedTensors of_a = a.session.state();
   const NamedTensors of_b = b.session.state();
@@ -93,14 +93,14 @@ inline void expect_same(const FitProcess& a, const FitProcess& b, const std::str
   }
 }
 
-/// How a training is interrupted.
+/// Ways to interrupt a training.
 enum class Interruption {
   kCallback,  ///< a step's callback asks to stop
   kStop,      ///< stop(), which is checked after the next step
 };
 
-/// Training that is stopped after `steps` steps and resumed in a new process, as often as needed.
-/// `make_data` creates what a process reads; `options` has no checkpoints yet.
+/// Trains with stops after `steps` steps, each resumed in a new process, as often as needed.
+/// `make_data` creates the data of a process; `options` has no checkpoints yet.
 template <class MakeData>
 void expect_resumed_is_uninterrupted(const MakeData& make_data, FitOptions options,
                                      std::int64_t steps, std::int64_t every_steps,

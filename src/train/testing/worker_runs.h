@@ -31,7 +31,7 @@ class WorkersTest : public testing::Test {
   }
 };
 
-/// What a model and its rows are, and what is trained on them.
+/// A model, its rows, and the options of its training.
 struct WorkerCase {
   std::string name;
   DataType dtype = DataType::kFloat64;

@@ -61,7 +61,7 @@ std::vector<Bucket> make_buckets(std::span<Value* const> gradients,
     bucket.bytes += bytes;
   }
   for (auto& [kind, bucket] : open) {
-    // What is ready last cannot be hidden: it should be little.
+    // The last bucket should be small: no computation is left to hide it.
     Bucket last;
     while (bucket.bytes > options.first_bucket_bytes && bucket.members.size() > 1) {
       const std::int64_t bytes = gradient_bytes(gradients[bucket.members.back()]);
@@ -260,7 +260,7 @@ class Divider {
   std::span<Value* const> weights_;
   const std::vector<bool>& is_divisible_;
   std::int64_t workers_;
-  std::vector<std::int64_t> owners_;  // of those that are not divisible
+  std::vector<std::int64_t> owners_;  // owners of weights that are not divisible
 };
 
 // The collective of a bucket of `weights`, without its kind.
@@ -354,7 +354,7 @@ void sync_normalizations(GraphBuilder& g, const WorkerInputs& inputs,
   std::vector<Node*> nodes;
   g.set_scope("sync");
   for (Node* node : std::exchange(graph.nodes, {})) {
-    // Those before have results of other names; this one may read them.
+    // Nodes before this one have replaced results, which it may read.
     for (Value*& input : node->inputs) {
       if (const auto other = replaced.find(input); other != replaced.end()) input = other->second;
     }

@@ -29,7 +29,7 @@ inline constexpr NumberRange kAboveZero{.minimum = 0, .is_open = true};
 inline constexpr NumberRange kBelowOne{.minimum = 0, .below = 1};
 inline constexpr NumberRange kAtLeastOne{.minimum = 1};
 
-/// Throws: OptionError naming the nearest. subject: "optimizer".
+/// Throws OptionError naming the nearest. subject: "optimizer".
 [[noreturn]] void throw_unknown(std::string_view subject, std::string_view name,
                                 std::span<const std::string> known);
 
@@ -40,7 +40,7 @@ struct Field {
   const void* spec = nullptr;  ///< default_of() the struct that it is a member of
   std::size_t offset = 0;      ///< bytes, within the struct
   FieldValue (*read)(const void* member, const FieldInfo& info) = nullptr;
-  /// Throws: OptionError (an unknown choice).
+  /// Writes a value to the member. Throws: OptionError (an unknown choice).
   void (*write)(void* member, const FieldValue& value, const FieldInfo& info) = nullptr;
 };
 
@@ -51,7 +51,7 @@ FieldValue read_member(const void* member, const FieldInfo& info);
 template <class T>
 void write_member(void* member, const FieldValue& value, const FieldInfo& info);
 
-/// The struct as it is without options; its address stands for its type.
+/// The struct with its default options; its address identifies the type.
 template <class Spec>
 const Spec& default_of() {
   static const Spec spec{};
@@ -73,7 +73,7 @@ Field member_field(std::string name, Member Spec::* member, FieldInfo info) {
                      .write = &write_member<T>});
 }
 
-/// A member that is a number, several, a bool or texts; numbers in the given range.
+/// A member that is a number or string, several of them, or a bool; numbers in the given range.
 template <class Spec, class T>
 Field field(std::string name, T Spec::* member, const NumberRange& range,
             std::string meaning = "") {
@@ -96,9 +96,9 @@ Field field(std::string name, Enum Spec::* member, std::vector<std::string> choi
                            {.choices = std::move(choices), .meaning = std::move(meaning)});
 }
 
-/// The same field with a different name in Python.
+/// `field` with a different name in Python.
 Field called(std::string option, Field field);
-/// The same field, where 0 means something else: "no limit".
+/// `field` where 0 has a meaning of its own: "no limit".
 Field zero_is(std::string meaning, Field field);
 
 /// A name by which users know a struct with certain values.
@@ -126,26 +126,26 @@ struct Described {
 
 /// A name as tables compare it: lower case, without underscores, hyphens and spaces.
 std::string plain_name(std::string_view name);
-/// "a number of at least 0 and below 1".
+/// Description of a range: "a number of at least 0 and below 1".
 std::string range_text(const FieldInfo& field);
-/// "3", "[0.5, 1]", "true"; "none" for a 0 that stands for something else.
+/// Text of a value: "3", "[0.5, 1]", "true"; "none" for a 0 with a meaning of its own.
 std::string field_text(const FieldInfo& field, const FieldValue& value);
 /// The problem of a number out of its range. subject: "optimizer: ".
 std::optional<Problem> field_problem(const FieldInfo& field, const FieldValue& value,
                                      std::string_view subject);
-/// "learning_rate=0.01, momentum=0.9"; without defaults that are zero or false, unless
-/// `is_whole`.
+/// Text of fields: "learning_rate=0.01, momentum=0.9"; without defaults that are zero or false,
+/// unless `is_whole`.
 std::string fields_text(std::span<const FieldInfo> fields, std::span<const FieldValue> values,
                         bool is_whole);
 
-/// What a table knows whatever the variant: rows by the index of the alternative, structs by their
-/// address.
+/// The part of a table that does not depend on the variant: rows by the index of the alternative,
+/// structs by their address.
 class DescriptionRows {
  public:
-  /// In the order of the variant.
+  /// Descriptions in the order of the variant.
   std::vector<DescriptionInfo> infos() const;
   std::vector<std::string> names() const;
-  /// After the last row: names are sorted, and each alternative must have a row.
+  /// Ends the table: sorts the names and checks that each alternative has a row.
   void finish();
 
  protected:
@@ -166,7 +166,7 @@ class DescriptionRows {
   void add_name(std::size_t index, const void* spec, std::string name,
                 std::vector<std::string> aliases);
 
-  /// Throws: OptionError naming the nearest.
+  /// Finds a name. Throws: OptionError naming the nearest.
   std::size_t place_of(std::string_view name) const;
   std::size_t row_of_type(std::string_view type) const;
   void assign(std::size_t index, void* spec, const FieldValues& values) const;
@@ -221,18 +221,18 @@ class DescriptionTable : public DescriptionRows {
     }
   }
 
-  /// Throws: OptionError naming the nearest.
+  /// The struct of a name. Throws: OptionError naming the nearest.
   const Variant& from_name(std::string_view name) const { return specs_.at(place_of(name)); }
-  /// The struct of that type with these values; the others are defaults.
+  /// Makes the struct of that type with these values and defaults for the others.
   /// Throws: OptionError (an unknown type or field, a value out of range).
   Variant make(std::string_view type, const FieldValues& values) const {
     const std::size_t index = row_of_type(type);
     Variant result = initial_.at(index);
-    assign(index, const_cast<void*>(address(result)), values);  // of a value that is not const
+    assign(index, const_cast<void*>(address(result)), values);  // `result` is not const
     check(result, "");
     return result;
   }
-  /// Throws: E (a value out of range), what Described::check throws.
+  /// Checks a struct. Throws: E (a value out of range), and as Described::check does.
   template <class E = OptionError>
   void check(const Variant& value, std::string_view place) const {
     if (auto problem = find_problem(value.index(), address(value), place)) {
@@ -245,11 +245,11 @@ class DescriptionTable : public DescriptionRows {
     return DescriptionRows::get(value.index(), address(value), name, std::move(otherwise));
   }
   const DescriptionInfo& info(const Variant& value) const { return row(value.index()).info; }
-  /// Options whose fields are FieldInfo::is_fixed, and their values as texts.
+  /// Names and texts of the fields that are FieldInfo::is_fixed.
   std::vector<std::pair<std::string, std::string>> fixed(const Variant& value) const {
     return DescriptionRows::fixed(value.index(), address(value));
   }
-  /// The name of the same struct with the same strings; "" if there is none.
+  /// The name in the table of a struct of this type with these strings; "" if there is none.
   std::string name_of(const Variant& value) const {
     const std::vector<FieldValue> wanted = strings(value.index(), address(value));
     for (const Name& known : known_names()) {
@@ -259,7 +259,7 @@ class DescriptionTable : public DescriptionRows {
     }
     return "";
   }
-  /// "Sgd(learning_rate=0.01, momentum=0.9)"; see fields_text().
+  /// Text such as "Sgd(learning_rate=0.01, momentum=0.9)"; see fields_text().
   std::string to_string(const Variant& value, bool is_whole = false) const {
     return DescriptionRows::to_string(value.index(), address(value), is_whole);
   }
@@ -271,7 +271,7 @@ class DescriptionTable : public DescriptionRows {
 
   std::array<Variant, std::variant_size_v<Variant>> initial_;
   std::array<std::function<void(const Variant&)>, std::variant_size_v<Variant>> checks_;
-  std::vector<Variant> specs_;  // of names
+  std::vector<Variant> specs_;  // structs of the names
 };
 
 }  // namespace onnxgrad::train

@@ -23,10 +23,10 @@ const opdef::Evaluator& builtin_evaluator();
 /// The part of it that onnx_io::to_working_copy() takes. Thread-safe.
 const onnx_io::ImportEngine& builtin_import_engine();
 
-/// `node` with the defaults of its attributes written out.
+/// A copy of `node` with the defaults of its attributes.
 ir::Node complete_node(const ir::Node& node);
 
-/// How many threads the options ask for, at least 1. Throws: OptionError.
+/// Number of threads that the options ask for, at least 1. Throws: OptionError.
 int thread_count(const EngineOptions& options);
 
 /// Whether executor_options() lets products of float32 use AMX from now on, where there is one.

@@ -10,7 +10,7 @@
 
 namespace onnxgrad::train {
 
-/// Tensors in the order of `ports`. `ignored` names may be fed too, without effect.
+/// Sorts tensors into the order of `ports`. `ignored` names may be fed too, without effect.
 /// Throws: DataError (missing, unknown or duplicate name, wrong dtype).
 std::vector<const Tensor*> order_feeds(const NamedTensors& feeds,
                                        std::span<const runtime::Port> ports,

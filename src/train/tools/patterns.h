@@ -25,15 +25,15 @@ WeightNames names_for_patterns(const ir::Value& weight);
 /// Whether `pattern` matches the name or an alias.
 bool glob_match(std::string_view pattern, const WeightNames& names);
 
-/// For each weight whether one of the patterns matches it.
-/// Throws: ModelError for a pattern that matches none ("no <what> matches 'fc*'", nearest name).
+/// True for each weight that one of the patterns matches. Throws: ModelError for a pattern that
+/// matches none ("no <what> matches 'fc*'", nearest name).
 std::vector<bool> match_patterns(std::span<const std::string> patterns,
                                  std::span<const WeightNames> weights, std::string_view what);
 
 /// The initializer with that name, or else with that alias; nullptr if there is none.
 ir::Value* find_by_any_name(const ir::Graph& graph, std::string_view name);
 
-/// All names and aliases, to list and to guess from.
+/// All names and aliases, for lists and suggestions in messages.
 std::vector<std::string> all_names(std::span<const WeightNames> weights);
 
 }  // namespace onnxgrad::train

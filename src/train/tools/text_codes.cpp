@@ -76,7 +76,7 @@ bool takes_numbers(const Node& node) {
                                                         "Squeeze",
                                                         "Tile",
                                                         "Transpose"};
-  // Which of two texts is the smaller one, their numbers do not say.
+  // A reduction compares texts; their numbers do not tell which of two is smaller.
   if (node.string_attribute("reduction", "none") != "none") return false;
   return std::ranges::find(kMoving, node.op_type) != kMoving.end() || node.op_type == "Unsqueeze" ||
          node.op_type == "Where";

@@ -10,9 +10,9 @@
 #include "ir/graph.h"
 #include "onnxgrad/data.h"
 
-// Plans compute with numbers. In a model that reads texts (columns of a table that an encoder looks
-// up), each text that the model knows has a number instead, and what is fed is numbered where it is
-// read: no step ever sees a text.
+// Numbers for the strings of a model, since plans compute with numbers. In a model that reads
+// strings (columns of a table that an encoder looks up), each known string has a number, and feeds
+// are converted when they are read: no step ever sees a string.
 
 namespace onnxgrad::train {
 
@@ -20,11 +20,12 @@ class TextCodes {
  public:
   static constexpr std::int64_t kUnknown = -1;
 
-  /// The number of `text`, a new one if it has none.
+  /// Returns the number of `text`; gives it a new one if it has none.
   std::int64_t add(const std::string& text);
-  /// kUnknown if it has none.
+  /// Returns the number of `text`; kUnknown if it has none.
   std::int64_t find(const std::string& text) const;
-  /// int64 of the same shape. Unknown texts are kUnknown, or, where they `grow`, get numbers.
+  /// Numbers of `texts`, int64 of the same shape. Unknown texts are kUnknown or, with `grow`, get
+  /// numbers.
   Tensor encode(const Tensor& texts) const;
   Tensor encode_growing(const Tensor& texts);
   /// All texts by number, [size].
@@ -40,12 +41,12 @@ struct NumberedModel {
   std::shared_ptr<const TextCodes> texts;  ///< nullptr: the model reads no texts
 };
 
-/// `model` with numbers (int64) for the texts that it reads and what is computed from them; itself
+/// `model` with numbers (int64) for the strings that it reads and values computed from them; itself
 /// if it reads none, or if a node computes with the texts themselves (StringNormalizer). Outputs
 /// that are texts become the numbers of these.
 NumberedModel number_texts(std::shared_ptr<const ir::Model> model);
 
-/// The arrays of texts among `feeds` numbered.
+/// `feeds` with arrays of strings replaced by their numbers.
 NamedTensors encode_texts(const TextCodes* texts, const NamedTensors& feeds);
 
 }  // namespace onnxgrad::train

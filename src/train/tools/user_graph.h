@@ -13,13 +13,13 @@
 
 namespace onnxgrad::train {
 
-/// Its description in messages.
+/// The description of a user's loss or optimizer in messages.
 struct UserPart {
   std::string subject;  ///< "user loss"
-  std::string form;     ///< what its model should look like, one sentence
+  std::string form;     ///< required form of its model, one sentence
 };
 
-/// Throws: ModelError "<subject>: <what>".
+/// Throws ModelError "<subject>: <what>".
 [[noreturn]] void refuse_user_part(const UserPart& part, const std::string& what,
                                    const std::string& hint);
 
@@ -30,7 +30,7 @@ ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::
 /// Inputs without a default value.
 std::vector<const ir::Value*> formal_inputs(const ir::Graph& graph);
 
-/// Throws: ModelError if `input` is not of the type `expected` of `of` ("the scores").
+/// Throws ModelError if `input` is not of the type `expected` of `of` ("the scores").
 void check_user_dtype(const UserPart& part, const ir::Value& input, DataType expected,
                       const std::string& of);
 

@@ -17,8 +17,8 @@ struct RowSlice {
   std::int64_t rows = 0;
 };
 
-/// `rows` rows divided into consecutive slices that differ by at most one row; the sum of all is
-/// the whole for any number of workers.
+/// Divides `rows` rows into consecutive slices, one for each worker, that differ by at most one
+/// row.
 inline RowSlice slice_of(std::int64_t rows, int rank, int size) {
   const std::int64_t whole = rows / size;
   const std::int64_t rest = rows % size;
@@ -51,7 +51,7 @@ class Workers final : public opdef::Collectives {
   void start(std::size_t number, const Elements& elements) override;
   void wait(std::size_t number) override;
   void progress() override { communicator_->progress(); }
-  /// Forgets what steps have prepared: their collectives are others from now on.
+  /// Forgets prepared collectives: the step has been rewritten.
   void forget() { prepared_.clear(); }
 
   /// Adds the numbers up over all workers.
@@ -79,7 +79,7 @@ class Workers final : public opdef::Collectives {
   /// A large sum is several collectives, of a size that fits into caches.
   struct Piece {
     std::unique_ptr<dist::Collective> collective;
-    std::int64_t input = 0;  ///< where it begins, in bytes
+    std::int64_t input = 0;  ///< offset of its input, in bytes
     std::int64_t output = 0;
   };
   struct Prepared {

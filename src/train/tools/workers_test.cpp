@@ -87,7 +87,7 @@ TEST_F(Workers, EveryKindOfUpdate) {
   expect_as_one(all, kDouble);
 }
 
-// What all workers have of a state, one after another.
+// The parts of a state on all workers, one after another.
 std::vector<double> joined(const std::vector<Outcome>& all, const std::string& name) {
   std::vector<double> numbers;
   for (const Outcome& one : all) {
@@ -138,7 +138,7 @@ void expect_as_one_in_weights(const Case& with, int workers) {
     expect_near(one.history, other.history, kDouble, what);
     for (const NamedTensor& entry : one.state) {
       const bool is_slot = entry.name.find('/') != std::string::npos || entry.name == "step_count";
-      if (is_slot) continue;  // of its owner
+      if (is_slot) continue;  // only its owner has it
       const auto found = std::ranges::find(other.state, entry.name, &NamedTensor::name);
       ASSERT_NE(found, other.state.end()) << what << " " << entry.name;
       EXPECT_LE(difference(entry.tensor, found->tensor), kDouble) << what << " " << entry.name;
@@ -202,7 +202,7 @@ TEST_F(Workers, ShareTheUpdateWithTheSameBits) {
   }
 }
 
-// Of two slots a worker has 1/n of the bytes, and of each bucket 16 elements more or less.
+// Each worker has 1/n of the bytes of two slots, 16 elements more or less for each bucket.
 TEST_F(Workers, ShareTheMemoryOfSlots) {
   for (const std::int64_t hidden : {std::int64_t{300}, std::int64_t{100'000}}) {
     Case with{.name = "memory",
@@ -301,7 +301,7 @@ TEST_F(Workers, ShareTheUpdateOfFewOrLargeWeights) {
   Case with{.name = "few", .optimizer = Adam{.learning_rate = 0.02}, .fit = two_epochs()};
   with.training.workers.shares_update = true;
   with.training.update = {.clip_norm = 0.05};
-  expect_as_one_in_weights(with, 6);  // of four weights
+  expect_as_one_in_weights(with, 6);  // six workers, four weights
   with.name = "large";
   with.hidden = 50'000;  // b1 and W2 have a sum of their own
   with.rows = 8;

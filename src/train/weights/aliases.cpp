@@ -49,11 +49,11 @@ std::string after_last(std::string_view name, std::string_view characters) {
   return std::string(end == std::string_view::npos ? name : name.substr(end + 1));
 }
 
-/// What a weight is for the node that reads it.
+/// A weight's role for the node that reads it.
 struct Site {
   const Node* node = nullptr;    ///< the layer, also for a bias that an Add adds
   const Node* reader = nullptr;  ///< the Add then
-  int input = 0;                 ///< of `reader`
+  int input = 0;                 ///< index among the inputs of `reader`
   std::string role = {};         ///< "weight", "bias", "running_mean", ...
 };
 

@@ -9,9 +9,9 @@
 #include "opdef/registry.h"
 #include "train/weights/weights.h"
 
-// Exporters fold the transposition of a linear layer's matrix, the gates of a cell, a normalisation
-// after a convolution into new tensors with names of their own ("val_92", "onnx::MatMul_356").
-// The graph still shows where each comes from.
+// Names for weights that exporters renamed: they fold the transposition of a linear layer's matrix,
+// the gates of a cell, a normalisation after a convolution into new tensors with new names
+// ("val_92", "onnx::MatMul_356"). The graph still shows where each comes from.
 
 namespace onnxgrad::train {
 

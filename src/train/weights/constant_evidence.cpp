@@ -15,7 +15,7 @@
 namespace onnxgrad::train {
 namespace {
 
-constexpr double kTolerance = 1e-4;  // of numbers computed by a formula in float32
+constexpr double kTolerance = 1e-4;  // for formulas computed in float32
 
 bool is_near(double a, double b, double scale) { return std::abs(a - b) <= kTolerance * scale; }
 

@@ -5,22 +5,22 @@
 
 #include "onnxgrad/tensor.h"
 
-// A file does not record which of its tensors are parameters and which are constants of a formula.
-// The evidence of numbers and names; readers of a tensor are handled in train/weights/weights.cpp.
+// Evidence of elements and names for whether a tensor is a parameter or a constant of a formula,
+// which a file does not record; readers of a tensor are handled in train/weights/weights.cpp.
 
 namespace onnxgrad::train {
 
-/// What a formula made these floating numbers: "a mask", "evenly spaced numbers", "sines and
-/// cosines"; empty if nothing indicates a formula. A tensor of equal numbers, as in initial
-/// layers, is none of these. Stops at the first number that does not match.
+/// The kind of formula behind these floating-point elements: "a mask", "evenly spaced numbers",
+/// "sines and cosines"; empty if nothing indicates a formula. A tensor of equal elements, as in
+/// initial layers, is none of these. Stops at the first number that does not match.
 std::string_view formula_behind(const Tensor& numbers);
 
 /// True for numbers that people write into formulas: with at most four decimal digits, roots of
-/// such numbers, multiples of pi, logarithms of 2 and 10, and what no training converges to (beyond
-/// 1e4).
+/// such numbers, multiples of pi, logarithms of 2 and 10, and numbers that no training converges to
+/// (beyond 1e4).
 bool is_formula_number(double number);
 
-/// False for numbers that are the same in every new network, so that two tensors with them are no
+/// False for elements that are equal in every new network, so that two tensors with them are no
 /// evidence of one weight: all equal, all rows equal, or zeros and one other number (an identity);
 /// and single numbers as in formulas.
 bool has_own_values(const Tensor& numbers);
@@ -30,12 +30,12 @@ bool has_own_values(const Tensor& numbers);
 /// "/layer/Constant_output_0".
 bool has_constant_name(std::string_view name);
 
-/// What the last parts of a name indicate for a tensor that is not a parameter
+/// The role that the last parts of a name indicate for a tensor that is not a parameter
 /// ("layer.running_mean": "running statistics"; "attn_mask": "a mask"), else empty.
 std::string_view role_in_name(std::string_view name);
 
-/// True for names of torch operators with or without a number ("exp", "mul_3"), which its
-/// exporter gives to what it computes from constants.
+/// True for names of torch operators with or without a number ("exp", "mul_3"), which its exporter
+/// gives to values computed from constants.
 bool is_operator_name(std::string_view name);
 
 }  // namespace onnxgrad::train

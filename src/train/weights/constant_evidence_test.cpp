@@ -34,13 +34,12 @@ TEST(ConstantEvidence, FormulasBehindTables) {
                                    return i % 2 == 0 ? std::sin(angle) : std::cos(angle);
                                  })),
             "sines and cosines");
-  EXPECT_EQ(
-      formula_behind(table(dims,
-                           [&](std::int64_t i) {
-                             return std::cos(position(i) *
-                                             frequency(i % 4));  // of rotary embeddings, each twice
-                           })),
-      "sines and cosines");
+  EXPECT_EQ(formula_behind(table(
+                dims,
+                [&](std::int64_t i) {
+                  return std::cos(position(i) * frequency(i % 4));  // rotary embeddings, each twice
+                })),
+            "sines and cosines");
   EXPECT_EQ(formula_behind(
                 table({4, 5}, [](std::int64_t i) { return 0.5 + static_cast<double>(i % 5); })),
             "evenly spaced numbers");

@@ -29,8 +29,8 @@ enum class LayerRole {
   kRunningVariance,
   kEmbedding,
   kRecurrent,
-  kTable,   ///< of no layer: tokens and positions, concatenated or added to values
-  kFactor,  ///< of no layer: scales of values; left unchanged
+  kTable,   ///< tokens and positions, concatenated or added to values
+  kFactor,  ///< scales of values outside of layers; left unchanged
 };
 
 /// A weight and what its initial values depend on.
@@ -38,7 +38,7 @@ struct Layer {
   LayerRole role = LayerRole::kMatrix;
   double fan_in = 1;
   double fan_out = 1;
-  double hidden = 1;            ///< of recurrent weights
+  double hidden = 1;            ///< hidden size of recurrent weights
   bool of_convolution = false;  ///< a bias of one
   bool before_sigmoid = false;  ///< the layer's activation, for scikit-learn's bound
 };
@@ -230,7 +230,7 @@ Distribution scaled(InitScheme scheme, const Layer& layer) {
   return constant(0);
 }
 
-constexpr double kTableDeviation = 0.02;  // as in vision and language transformers
+constexpr double kTableDeviation = 0.02;  // usual in vision and language transformers
 
 Distribution choose(InitScheme scheme, const Layer& layer) {
   switch (layer.role) {

@@ -140,7 +140,7 @@ TEST(Initialize, TransposedGemmAndConvolutionHaveTheirFans) {
   expect_uniform(draw(draft, {.scheme = InitScheme::kUniform}).at("b"), 1 / std::sqrt(640.0), 0.2);
 }
 
-// What no layer reads as its own: tokens are drawn, what scales values stays.
+// Parameters outside of layers: tokens are drawn, scales of values stay.
 TEST(Initialize, ParametersOfNoLayer) {
   Draft draft;
   ir::GraphBuilder& g = draft.g;

@@ -11,7 +11,7 @@ namespace onnxgrad::train::master_weights_test {
 
 using train_test::Draft;
 
-// y = x W + b on halves.
+// y = x W + b in 16 bits.
 Draft half_model(DataType half) {
   Draft draft;
   ir::Value* x = draft.input("x", half, {ir::Dim::named("N"), 2});

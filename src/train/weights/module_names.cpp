@@ -20,7 +20,7 @@ std::string_view find_entry(const ir::Node& node, std::string_view key) {
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// As torch's exporter writes names in calls.
+// `name` as torch's exporter writes it in calls.
 std::string in_call(std::string_view name) {
   std::string text(name);
   for (char& c : text) c = is_word(c) ? static_cast<char>(std::tolower(c)) : '_';

@@ -5,7 +5,7 @@
 
 // Normalisations written out as several nodes: layer normalisation before opset 17, RMS
 // normalisation, group normalisation of exporters. Their scale and shift are operands of Mul and
-// Add, which only what precedes them distinguishes from constants.
+// Add; only the nodes before these distinguish them from constants.
 
 namespace onnxgrad::train {
 

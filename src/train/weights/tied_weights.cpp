@@ -28,7 +28,7 @@ std::string element(const Tensor& tensor, std::int64_t i) {
   return {reinterpret_cast<const char*>(tensor.raw()) + static_cast<std::size_t>(i) * size, size};
 }
 
-// What a matrix and its transposition have in common, without looking at all of either.
+// A key that a matrix and its transposition have in common, from a few elements of either.
 using MatrixKey = std::tuple<DataType, std::int64_t, std::int64_t, std::string, std::string>;
 
 MatrixKey key_of(const Tensor& matrix) {
@@ -100,7 +100,7 @@ std::vector<TiedWeight> find_tied_weights(const ir::Model& working) {
   std::vector<TiedWeight> tied;
   for (auto& [key, matrices] : groups) {
     if (matrices.size() < 2) continue;
-    // Those with a name in the program first.
+    // Matrices with a name in the program come first.
     std::ranges::stable_partition(matrices,
                                   [](const Matrix& matrix) { return !matrix.alias.has_value(); });
     std::vector<Matrix> mains;

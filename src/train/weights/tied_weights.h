@@ -8,10 +8,10 @@
 
 #include "ir/graph.h"
 
-// Exporters write one parameter twice where one of its uses is transposed: a table of embeddings,
-// and its transposition, folded, for the scores; or the matrix of a layer that is called twice,
-// folded twice. Trained unchanged, the two would drift apart. For training they are one weight,
-// whose numbers are written to both places.
+// One parameter that exporters write twice because one of its uses is transposed: a table of
+// embeddings, and its transposition, folded, for the scores; or the matrix of a layer that is
+// called twice, folded twice. Trained unchanged, the two would drift apart. For training they are
+// one weight, whose values are written to both places.
 
 namespace onnxgrad::train {
 
@@ -21,14 +21,14 @@ struct TiedWeight {
   bool is_transposed = false;
 };
 
-/// Pairs of matrices, both trained by default, of one dtype, with equal numbers (see
-/// has_own_values: numbers that any new network has are no evidence), where
+/// Pairs of matrices, both trained by default, of one dtype, with equal elements (see
+/// has_own_values: elements that any new network has are no evidence), where
 /// - one is the transposition of the other, unless the metadata of their nodes name two parameters;
 /// - or both have aliases for the same parameter.
 /// `main` of a pair is no `copy` of another.
 std::vector<TiedWeight> find_tied_weights(const ir::Model& working);
 
-/// The numbers of `copy` for new ones of `main`, or of `main` for those of `copy`.
+/// The value of `copy` for a new value of `main`, or of `main` for that of `copy`.
 Tensor tied_form(const TiedWeight& tied, const Tensor& numbers);
 
 /// `working` with each copy computed from its main weight, which has the copy's names as aliases

@@ -104,7 +104,7 @@ ir::Model make_trial(const onnx_io::FileModel& file, std::vector<Candidate>& can
   return onnx_io::to_internal(trial_file, registry, nullptr, operators);
 }
 
-/// Which layers of a trial are one layer that is used several times.
+/// Finds layers of a trial that are one layer, used several times.
 class Ties {
  public:
   Ties(const ir::Model& trial, const std::vector<Weight>& weights, const RoleFinder& roles)
@@ -118,8 +118,7 @@ class Ties {
     }
   }
 
-  /// What a reader has in common with others that may share its weight: readers with an equal key
-  /// and a different `layer` do.
+  /// The key of a reader: readers with an equal key and a different `layer` may share a weight.
   struct Key {
     std::string place = {};  ///< operators from the reader to the layer
     const Value* shared = nullptr;
@@ -199,7 +198,7 @@ class Groups {
   std::vector<std::size_t> parents_;
 };
 
-// Which reads of a candidate share a tensor.
+// Groups the reads of a candidate that share a tensor.
 std::vector<std::vector<std::size_t>> group_reads(
     const Candidate& candidate, const std::unordered_map<std::string, const Weight*>& weights,
     const Ties& ties) {

@@ -9,9 +9,10 @@
 #include "onnxgrad/model.h"
 #include "opdef/registry.h"
 
-// Exporters write tensors of equal numbers once. An untrained network then has one
-// bias for all its layers, and would be trained with a shared bias. Such weights are distinguished
-// from those shared by design, and each gets a separate tensor in the file.
+// Separation of weights that share a tensor by accident: exporters write equal tensors once. An
+// untrained network then has one bias for all its layers, and would be trained with a shared bias.
+// Such weights are distinguished from those shared by design, and each gets a separate tensor in
+// the file.
 
 namespace onnxgrad::train {
 
@@ -25,14 +26,13 @@ bool may_untie(const onnx_io::FileModel& file, const ir::Model& working,
                const opdef::OpRegistry& registry);
 
 /// `file` with weights separated that share a tensor by accident; nullopt if there are none.
-/// `working` is its working copy.
-/// A weight, or a running statistic, is separated if it is trained by default, its
-/// numbers do not identify one weight (see has_own_values), and several nodes read it. Readers
-/// continue to share it if a design explains it: layers that share another weight with numbers of
-/// its own, and what precedes or follows such layers in the same way. Readers for which it is a
-/// constant share one tensor. The first reader in the file keeps the name; the others' are
-/// "<name>_1", "<name>_2", ..., in the order of the file, skipping used names. A weight in
-/// the body of a function is one for all its calls, and remains so.
+/// `working` is its working copy. A weight, or a running statistic, is separated if it is trained
+/// by default, its elements do not identify one weight (see has_own_values), and several nodes read
+/// it. Readers continue to share it if a design explains it: layers that share another weight with
+/// elements of its own, and nodes that precede or follow such layers in the same way. Readers for
+/// which it is a constant share one tensor. The first reader in the file keeps the name; the
+/// others' are "<name>_1", "<name>_2", ..., in the order of the file, skipping used names. A weight
+/// in the body of a function is one for all its calls, and remains so.
 std::optional<UntiedFile> untie(const onnx_io::FileModel& file, const ir::Model& working,
                                 const opdef::OpRegistry& registry,
                                 const onnx_io::RegisteredOperators& operators = {});

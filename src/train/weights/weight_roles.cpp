@@ -15,7 +15,7 @@ using ir::Use;
 using ir::Value;
 using opdef::Passage;
 
-// What programs apply to a parameter that must stay positive or small.
+// True for functions that programs apply to a parameter to keep it positive or small.
 bool is_reparametrisation(const Node& node) {
   return is_op(node, {"Exp", "Sigmoid", "Softplus", "Tanh"});
 }
@@ -96,7 +96,7 @@ bool RoleFinder::passes(const Node& node, Passage least) const {
   return def != nullptr && def->passage >= least;
 }
 
-// Its numbers, or some of them, pass through to an output.
+// True if elements of the input, or some of them, pass through to an output.
 bool RoleFinder::moves(const Node& node, int input) const {
   return (input == 0 && passes(node, Passage::kRepeated)) || is_op(&node, "Concat");
 }
@@ -159,7 +159,7 @@ Reading RoleFinder::read(const Use& use, const Value* value, bool keeps_numbers)
     return reading;
   }
   if (contains(def->weight_inputs, use.input)) {
-    const bool is_left = use.input == 0;  // of Gather, MatMul and Gemm
+    const bool is_left = use.input == 0;  // first input of Gather, MatMul or Gemm
     reading.role = is_left ? Role::kTable : Role::kLayer;
     if (!keeps_numbers) reading.role = Role::kFormula;
     return reading;
@@ -253,7 +253,8 @@ const Node* RoleFinder::layer_before(const Value* value) const {
   return nullptr;
 }
 
-// What is subtracted from an input or divides it, and what then multiplies or is added: a scaler.
+// True for an operand of a scaler: subtracted from an input or dividing it, then multiplied or
+// added.
 bool RoleFinder::scales_inputs(const Use& use, const Value* value) const {
   const Node& node = *use.node;
   if (node.inputs.size() != 2) return false;

@@ -19,13 +19,13 @@ enum class Role : std::uint8_t {
   kStatistic,  ///< running statistics: no parameter, but state of a training
   kFormula,    ///< an operand with a gradient: names and numbers distinguish parameters from
                ///< constants
-  kTable,      ///< a layer's parameter, unless its numbers come from a formula
+  kTable,      ///< a layer's parameter, unless its elements come from a formula
   kLayer,      ///< a layer's parameter
 };
 
-/// Reading::reason of what quantized numbers are multiplied by. Neither the scales of activations
-/// nor those of weights are trained by default, whether the model writes QuantizeLinear and
-/// DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
+/// Reading::reason of scales that quantized values are multiplied by. Neither the scales of
+/// activations nor those of weights are trained by default, whether the model writes QuantizeLinear
+/// and DequantizeLinear, QLinear operators or products of integers, wherever else they are read.
 inline constexpr std::string_view kQuantizationScale = "a scale of quantized numbers";
 
 /// One place where an initializer meets values that depend on the model's inputs.
@@ -34,7 +34,7 @@ struct Reading {
   int input = 0;
   Role role = Role::kNone;
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
-  bool is_operand_alone = false;    ///< on the path there it is all that an Exp, Sigmoid, ... reads
+  bool is_operand_alone = false;    ///< alone read by an Exp, Sigmoid, ... on the path
   std::string reason = {};          ///< for kNone, and a kFormula that scales the model's inputs
 };
 
@@ -42,18 +42,19 @@ class RoleFinder {
  public:
   RoleFinder(const ir::Model& model, const opdef::OpRegistry& registry);
 
-  /// Where `initializer` goes: through operators that move or keep numbers, and through expressions
-  /// of only initializers (a weight that is standardised before its convolution reads it).
+  /// All nodes that `initializer` reaches: through operators that move or keep elements, and
+  /// through expressions of only initializers (a weight that is standardised before its convolution
+  /// reads it).
   std::vector<Reading> readings(const ir::Value* initializer) const;
   /// The first node that reads it; nullptr if there is none.
   const ir::Node* first_reader(const ir::Value* initializer) const {
     return uses_.first_reader(initializer);
   }
-  /// True for initializers and what is computed only from them.
+  /// True for initializers and values computed only from them.
   bool is_constant(const ir::Value* value) const { return constants_.contains(value); }
 
  private:
-  /// How far a value is from the model's inputs.
+  /// Distance of a value from the model's inputs.
   enum class Distance : std::uint8_t { kFar, kShifted, kInput };
 
   void collect(const ir::Graph& graph);

@@ -30,7 +30,7 @@ bool is_named_by_program(const ir::Value& value, bool is_from_torch) {
   return is_from_torch && !is_operator_name(value.name);
 }
 
-// Why numbers in the attributes of an operator are not trained.
+// Reason for which numbers in the attributes of an operator are not trained.
 std::string reason_of_attribute(const ir::Value& value) {
   static constexpr std::array<std::string_view, 3> kLeaves{"target_weights", "class_weights",
                                                            "leaf_weights"};
@@ -43,7 +43,7 @@ std::string reason_of_attribute(const ir::Value& value) {
   return "an attribute of an operator in the file";
 }
 
-// Why an operand of a formula is a constant; empty: it is a parameter.
+// Reason to treat an operand of a formula as a constant; empty: it is a parameter.
 std::string reason_of_constant(const ir::Value& value, const Reading& reading, bool is_from_torch) {
   const Tensor& numbers = value.initializer;
   const bool is_number = numbers.num_elements() == 1;
@@ -63,7 +63,7 @@ std::string reason_of_constant(const ir::Value& value, const Reading& reading, b
   return std::string(formula_behind(numbers));
 }
 
-// Why a table is not learned, such as one of sines and cosines; empty: it is a parameter.
+// Reason to treat a table, such as one of sines and cosines, as a constant; empty: a parameter.
 std::string reason_of_table(const ir::Value& value, bool is_known_layer) {
   if (is_of_definition(value)) return "belongs to the definition of an operator";
   if (const auto role = role_in_name(value.name); !role.empty()) return std::string(role);

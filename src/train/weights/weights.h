@@ -21,18 +21,18 @@ struct Weight {
   ///   and shift of a written-out normalisation), also through operators that move numbers;
   /// - matrices read by an unknown operator;
   /// - any other operand that a gradient flows to, if neither its name nor
-  ///   its numbers nor its position are those of a constant (train/weights/constant_evidence.h;
+  ///   its elements nor its position are those of a constant (train/weights/constant_evidence.h;
   ///   scalers of the model's inputs).
   /// Those of transformers before the estimator of a scikit-learn pipeline are not.
   bool trainable = false;
-  std::string reason = {};  ///< why it is not trainable
+  std::string reason = {};  ///< reason for which it is not trainable
   const ir::Node* reader =
       nullptr;    ///< the layer if trainable (the Add for its bias), else a reader
-  int input = 0;  ///< which input of `reader` it reaches
+  int input = 0;  ///< index of the input of `reader` that it reaches
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
   bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
   bool is_statistic = false;        ///< not trainable: running statistics
-  bool has_gradient = false;        ///< one would reach it, and it is no running statistic
+  bool has_gradient = false;        ///< a gradient reaches it, and it is no running statistic
 };
 
 /// All initializers of the top graph in file order, of any type.
@@ -48,7 +48,7 @@ bool is_plain_number(const WeightInfo& weight);
 /// True for weights without numbers in the file: they come from the definition of an operator.
 bool is_of_definition(const Weight& weight);
 
-/// Which of `weights` the names and patterns select. A full name selects any of them; a pattern the
+/// Selects weights by names and patterns. A full name selects any of them; a pattern the
 /// parameters among those it matches, or if there are none the other numbers that a gradient
 /// reaches: "*" selects no ratio of a Dropout. `what`: the weights, in messages.
 /// Throws: ModelError (a pattern that selects nothing).
@@ -56,8 +56,8 @@ std::vector<bool> match_weights(std::span<const std::string> patterns,
                                 std::span<const Weight> weights, std::string_view what,
                                 const std::function<bool(const Weight&)>& is_parameter);
 
-/// For users. The name is that of the initializer, or the one that the import gave to numbers from
-/// elsewhere.
+/// Describes a weight for users. The name is that of the initializer, or the one that the import
+/// gave to numbers from elsewhere.
 WeightInfo weight_info(const Weight& weight);
 
 /// The weights to train: `trainable` patterns (empty: the trainable ones) without `frozen` ones.

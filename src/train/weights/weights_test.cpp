@@ -60,7 +60,7 @@ TEST(Weights, AreSeenThroughTransposeAndIdentity) {
   EXPECT_THAT(trainable_names(draft), ElementsAre("w", "b"));
 }
 
-// What exporters write of a normalisation, and what only looks like one.
+// Normalisations as exporters write them, and nodes that only look like one.
 TEST(Weights, ScaleAndShiftOfNormalizationsThatAreWrittenOut) {
   const auto trainable = [](const std::string& nodes) {
     const auto file = onnx_io::load_text(

@@ -113,7 +113,7 @@ def element_losses():
 
 
 def class_losses():
-    """The same of losses of classes, one element for each row."""
+    """Cases of losses of classes, one element for each row."""
     one, _ = normal(ROWS, 1), normal(ROWS, 4)
     two = torch.tensor([0, 1, 1, 0, 1, 0])
     classes = torch.tensor([0, 3, 2, 2, 1, 3])
@@ -159,7 +159,7 @@ def class_losses():
 
 
 def one_vs_rest_losses():
-    """The same of every kind of one-vs-rest loss; a row is the sum of its columns' problems."""
+    """Cases of every kind of one-vs-rest loss; a row is the sum of its columns' problems."""
 
     def hinge(z):
         return F.hinge_embedding_loss(z, -torch.ones_like(z), reduction="none")  # max(0, 1 - z)
@@ -189,7 +189,7 @@ def one_vs_rest_losses():
 
 
 def elastic_of_halves():
-    """The same of the elastic loss's defaults."""
+    """Cases of the elastic loss's defaults."""
 
     def elements(s, t):
         return (F.l1_loss(s, t, reduction="none") + F.mse_loss(s, t, reduction="none")) / 2

@@ -183,7 +183,7 @@ def autograd(spec, net, args, label, dtype):
 
 
 def lift(m, names):
-    """The same model with the named initializers as inputs."""
+    """Return a copy of the model with the named initializers as inputs."""
     c = onnx.ModelProto()
     c.CopyFrom(m)
     values = {}

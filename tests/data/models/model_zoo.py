@@ -373,7 +373,7 @@ def gpt_learned_places_opset23():
 
 @model(opset=18, loss="ce_last", inputs=["tokens"], outputs=["logits"], exporter="torchscript", dynamic=[{0: "batch", 1: "time"}])
 def gpt_learned_places_opset18():
-    """The same kind of GPT, smaller, from the TorchScript exporter at opset 18: attention, mask and erf GELU written out."""
+    """A small GPT, learned positions, from the TorchScript exporter at opset 18: attention, mask and erf GELU written out."""
     return Gpt(29, 20, 4, 2), lambda k: [randint(29, (3, 1)[k], (6, 10)[k])]
 
 

@@ -14,7 +14,7 @@ import torch
 FOLDER = Path(__file__).resolve().parent
 STEPS = 50
 L2 = 0.01
-SCALES = (1, 2, 0.5, 0.3)  # of the columns: a curvature that differs by direction
+SCALES = (1, 2, 0.5, 0.3)  # scales of the columns: a curvature that differs by direction
 
 
 def weights_after_each_step(stored, dtype):

@@ -47,7 +47,7 @@ def attention_boolean_mask():
 
 @model("attention", opset=18, inputs=["x", "mask"], outputs=["y"])
 def attention_float_mask():
-    """The same with a floating-point bias as mask, opset 18: written out; the bias has a gradient."""
+    """scaled_dot_product_attention with a floating-point bias as mask, opset 18: written out; the bias has a gradient."""
     return Masked(), [randn(2, 6, 12), randn(2, 3, 6, 6)]
 
 
@@ -257,7 +257,7 @@ def llama_block():
 
 @model("language model", opset=23, **TOKENS)
 def llama_block_opset23():
-    """The same with opset 23: RMSNormalization and Attention are operators."""
+    """RMSNorm, rotary embedding, grouped queries, SwiGLU; opset 23: RMSNormalization and Attention are operators."""
     return Llama(), [torch.randint(0, 20, (2, 6))]
 
 
@@ -281,7 +281,7 @@ def gpt_tied_weights():
 
 @model("language model", opset=18, **TOKENS)
 def gpt_tied_weights_folded():
-    """The same, dynamo: constant folding may store the transposed table a second time."""
+    """A GPT block whose embedding is also the last layer, dynamo: constant folding may store the transposed table a second time."""
     return Tied(), [torch.randint(0, 15, (2, 5))]
 
 

@@ -61,7 +61,7 @@ def normalizations_dynamo():
 
 @model("dense", opset=17, exporter="torchscript", **X)
 def normalizations_old_exporter():
-    """The same without RMSNorm, old exporter, opset 17."""
+    """Group, instance, layer, batch and local response normalization and unit vectors; old exporter, opset 17."""
     return Norms(nn.LayerNorm(5)), [randn(2, 6, 4, 5)]
 
 
@@ -108,7 +108,7 @@ def movement_of_data():
 
 @model("dense", opset=16, exporter="torchscript", inputs=["x", "which"], outputs=["y"])
 def movement_of_data_old_exporter():
-    """The same, old exporter, opset 16."""
+    """Roll, flip, pad, gather, index_select, unfold, split, repeat, masks, strided slices; old exporter, opset 16."""
     return Movement(), [randn(5, 6), torch.tensor([0, 4, 2, 2, 1])]
 
 

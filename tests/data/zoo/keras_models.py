@@ -12,7 +12,7 @@ from reference import model
 
 
 def by_keras(net):
-    """What Keras writes; it wants to have been called."""
+    """Export by Keras, which requires that the network has been called."""
     net(torch.zeros(net.input_shape))
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.onnx")

@@ -1,4 +1,4 @@
-"""What onnxruntime's tools write: quantized, fused, converted and optimized models."""
+"""Models from onnxruntime's tools: quantized, fused, converted and optimized models."""
 import os
 import tempfile
 
@@ -112,7 +112,7 @@ def quantized_qdq_convolutions():
 @tool("quantized", made_by="onnxruntime.quantization.quantize_static, QOperator", 
       **{**QUANTIZED, "trains": True}, trainable=lambda proto: [t.name for t in proto.graph.initializer if t.name in ("conv2d_scale", "conv2d_1_scale")])
 def quantized_qlinear_convolutions():
-    """The same in the operator form: QLinearConv, QGemm; weights are integers, scales of activations are trained."""
+    """A convolutional network by quantize_static in the operator form: QLinearConv, QGemm; weights are integers, scales of activations are trained."""
     from onnxruntime.quantization import QuantFormat, QuantType
     return Digits(), images(), quantized(quant_format=QuantFormat.QOperator, weight_type=QuantType.QInt8)
 

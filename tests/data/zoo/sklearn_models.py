@@ -5,7 +5,7 @@ import onnx
 from reference import SPECS, row, run_stock, save, strip
 
 MADE_BY = "skl2onnx.to_onnx"
-LEAVES = ["*_weights"]   # of tree ensembles; a pattern
+LEAVES = ["*_weights"]   # pattern of the leaves of tree ensembles
 
 
 def table(seed, rows=120, columns=5):
@@ -35,7 +35,7 @@ def make(spec):
     data = {"in/" + n: v for n, v in ten.items()}
     tabular = {}
     for name, value in outputs.items():
-        if isinstance(value, list) and isinstance(value[0], dict):   # of ZipMap
+        if isinstance(value, list) and isinstance(value[0], dict):   # output of ZipMap
             tabular[name] = [str(k) if isinstance(k, str) else int(k) for k in value[0]]
             value = np.array([list(r.values()) for r in value], np.float32)
         data["out/" + name] = np.array(value)

@@ -229,7 +229,7 @@ def spatial_transformer():
 
 @model("sampling", opset=20, exporter="torchscript", loss=("ce", 1), **IMAGE)
 def spatial_transformer_bicubic():
-    """The same with bicubic GridSample and padding by reflection, old exporter."""
+    """A network that straightens its image first: AffineGrid and bicubic GridSample, padding by reflection, old exporter."""
     return SpatialTransformer(mode="bicubic", padding_mode="reflection"), [randn(3, 1, 14, 14)]
 
 

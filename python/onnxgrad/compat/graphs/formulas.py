@@ -38,7 +38,7 @@ _FUNCTIONS: dict[str, str] = {
     "square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[1] Y)
         { d = Sub(X1, X2) e = Mul(d, d) {weigh:e} total = ReduceSum(weighted)
           Y = Reshape(total, c_flat) }""",
-    # Its gradient with respect to X2.
+    # Gradient of the squared error with respect to X2.
     "grad_square_error": """(T[N, K] X1, T[N, K] X2{w}) => (T[N, K] Y_grad)
         { d = Sub(X1, X2) e = Mul(d, c_minus_two) {weigh:e} Y_grad = Identity(weighted) }""",
     "linear_regression": """(T[N, D] X, T[D, K] A, T[K] B) => (T[N, K] Y)

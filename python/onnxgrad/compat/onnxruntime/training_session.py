@@ -24,7 +24,7 @@ _NORM = "global_gradient_norm"
 # Names of optimizers and of their attributes -> onnxgrad's names.
 _OPTIMIZERS = {"SGDOptimizer": "sgd", "AdamOptimizer": "adamw", "LambOptimizer": "lamb"}
 _ATTRIBUTES = {"alpha": "beta1", "beta": "beta2", "lambda": "weight_decay", "epsilon": "epsilon"}
-_MAX_NORM = 1.0  # of enable_grad_norm_clip, as in onnxruntime-training
+_MAX_NORM = 1.0  # norm of enable_grad_norm_clip in onnxruntime-training
 
 # The only supported values of some parameters.
 _NEUTRAL: dict[str, tuple[Any, str]] = {

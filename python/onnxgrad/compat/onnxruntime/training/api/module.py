@@ -19,7 +19,7 @@ from onnxgrad.files import save_model
 
 __all__ = ["Module", "metadata"]
 
-# Of an artifact's metadata: what it was made from.
+# Key of an artifact's metadata that describes its origin.
 KEY = "onnxgrad.training"
 
 
