@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,10 @@ from onnxgrad import callbacks, data, losses, metrics, optimizers, schedules
 from support import mlp_proto
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import check_layers  # noqa: E402
+
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SHELL_LINE = re.compile(r"^ *(onnxgrad (?:train|gradient|report|versions)\b.*)$")
 
@@ -413,14 +418,56 @@ def test_imports_of_the_migration_page():
         exec(line, {})
 
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+
+
 def test_files_that_documents_name_are_there():
     """What the documents call files of the project is there."""
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    folders = "benchmarks|cmake|docs|examples|include|python|requirements|scripts|src|tests"
+    for path in PAGES:
         text = path.read_text(encoding="utf-8")
-        for name in re.findall(
-            r"`((?:tests|scripts|examples|benchmarks|src|docs)/[\w./-]+)`", text
-        ):
+        for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
             assert (ROOT / name).exists(), (path, name)
+
+
+EXCERPT = re.compile(r"^ *<!-- excerpt: (\S+) -->\n *```\w*\n(.*?)^ *```$", re.M | re.S)
+EXCERPTS = [
+    pytest.param(file, code, id=f"{path.name}-{number}")
+    for path in PAGES
+    for number, (file, code) in enumerate(EXCERPT.findall(path.read_text(encoding="utf-8")))
+]
+
+
+def test_excerpts_are_found():
+    assert len(EXCERPTS) >= 15
+    marked = sum(page.read_text(encoding="utf-8").count("<!-- excerpt: ") for page in PAGES)
+    assert len(EXCERPTS) == marked
+
+
+@pytest.mark.parametrize(("file", "code"), EXCERPTS)
+def test_excerpts_are_what_the_files_have(file, code):
+    """The lines of an excerpt follow one another in its file, whatever their indentation."""
+    wanted = textwrap.dedent(code).splitlines()
+    lines = text_of(file).splitlines()
+    windows = (lines[i : i + len(wanted)] for i in range(len(lines)))
+    assert any(textwrap.dedent("\n".join(one)).splitlines() == wanted for one in windows), (
+        f"{file} does not have these lines:\n{code}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mark", "table"),
+    [
+        ("layers of src", check_layers.ALLOWED),
+        ("layers of train", check_layers.TRAIN),
+        ("layers of Python", check_layers.SUBPACKAGES),
+    ],
+)
+def test_layers_are_those_of_the_script(mark, table):
+    text = text_of("docs/architecture.md").split(f"<!-- {mark} -->")[1].split("<!-- end -->")[0]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    shown = {row[1].strip(" `"): set(re.findall(r"\w+", row[3])) for row in rows}
+    assert shown == table
 
 
 def test_program_in_cpp_has_the_lines_that_the_readme_says():
