@@ -67,7 +67,7 @@ def regression(names):
     names |= {"X": X, "y": y, "og": og, "trainer": og.Trainer("model.onnx", lr=1e-2)}
 
 
-def readme(names):
+def first_steps(names):
     """The files of the shell lines; the Python blocks make theirs themselves."""
     from sklearn.datasets import load_digits
 
@@ -159,7 +159,7 @@ def sessions(names):
     onnx.save(model, "cnn.onnx")
     X, y = rows()[0], rows()[0][:, :2].copy()
     trainer = og.Trainer("model.onnx", loss="squared_error")
-    names |= {"X": X, "y": y, "dY": y, "trainer": trainer, "session": trainer.session}
+    names |= {"X": X, "y": y, "dY": y, "og": og, "trainer": trainer, "session": trainer.session}
 
 
 TWO_HEADS = """
@@ -189,15 +189,23 @@ def one_head():
     return model
 
 
+def precision(names):
+    names["og"] = og
+    onnx.save(one_head(), "model.onnx")
+
+
 DOCUMENTS = {
-    "README.md": readme,
+    "README.md": lambda names: None,
     "docs/checkpoints.md": checkpoints,
     "docs/command-line.md": command_line,
     "docs/data.md": data_files,
     "docs/derivatives.md": lambda names: None,
     "docs/distributed.md": regression,
+    "docs/first-steps.md": first_steps,
+    "docs/precision.md": precision,
     "docs/python.md": regression,
     "docs/scikit-learn.md": lambda names: None,
+    "docs/separate-passes.md": sessions,
     "docs/sessions.md": sessions,
     "docs/training.md": training,
 }
@@ -470,7 +478,7 @@ def test_layers_are_those_of_the_script(mark, table):
     assert shown == table
 
 
-def test_program_in_cpp_has_the_lines_that_the_readme_says():
+def test_program_in_cpp_has_the_lines_that_the_page_says():
     lines = (ROOT / "examples/cpp/train.cpp").read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.strip()]) <= 30
-    assert "a whole program of 30 lines is in [examples/cpp]" in text_of("README.md")
+    assert "a whole program of 30 lines is in [examples/cpp]" in text_of("docs/first-steps.md")
