@@ -89,6 +89,7 @@ fuzz-checks: build ## check_gradients on random right models, wrong rules and al
 
 generated: setup package ## write what is made of the tables: Python classes, tables in the documents
 	@python scripts/generate.py
+	@python benchmarks/results_page.py
 
 locked: setup ## requirements/locked from the lists of requirements/, with the hashes of all files
 	@scripts/lock_requirements.sh
@@ -98,15 +99,19 @@ docs: setup package ## run the examples of onnxcustom's documents; write docs/se
 	@python examples/seeds/make_notebook.py
 	@python examples/seeds/make_page.py
 
-bench: build ## the benchmark workloads beside other systems at 1 and 2 threads (PEERS=... chooses), their floors and profiles, half precision, inference, optimizers
-	@PEERS=$${PEERS:-all} python benchmarks/peers/run.py --workloads all --threads 1,2
-	@python benchmarks/large_models.py
-	@python benchmarks/floors.py
+# Figures are kept with results=NAME: benchmarks/results/NAME.json, and docs/benchmarks.md.
+stored = $(if $(results),--results benchmarks/results/$(results).json)
+
+bench: build ## the benchmarks beside other systems at 1 and 2 threads (PEERS=... chooses; results=NAME keeps the figures)
+	@PEERS=$${PEERS:-all} python benchmarks/peers/run.py --workloads all --threads 1,2 $(stored)
+	@python benchmarks/floors.py $(stored)
 	@python benchmarks/profiles.py
-	@python benchmarks/mixed_precision.py
-	@python benchmarks/compile_time.py
-	@python benchmarks/inference.py
-	@python benchmarks/optimizers.py
+	@python benchmarks/mixed_precision.py $(stored)
+	@python benchmarks/compile_time.py $(stored)
+	@python benchmarks/inference.py $(stored)
+	@python benchmarks/optimizers.py $(stored)
+	@python benchmarks/iterations.py $(stored)
+	@$(if $(results),python benchmarks/results_page.py)
 
 lengths: build ## ten thousand lengths in one fit: time per token, plans, peak memory; fails if a goal is missed
 	@python benchmarks/sequence_lengths.py --check

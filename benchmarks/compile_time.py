@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a plan takes: from a model's file to its first result, and for a new length.
 
-    .venv/bin/python benchmarks/compile_time.py --docs docs/benchmarks.md
+    .venv/bin/python benchmarks/compile_time.py
 
 A first result is that of a process of its own, the file in memory, from
 `TrainingSession(path, ...)` to the loss of the first step with SGD; in brackets less a later step;
@@ -26,10 +26,12 @@ import known_models  # noqa: E402
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import report  # noqa: E402
+import result_files  # noqa: E402
 
 import onnxgrad as og  # noqa: E402
 
 TOKENS = 16
+THREADS = (1, 2)
 LENGTHS = range(TOKENS, 2 * TOKENS)
 NARROW = 48  # columns of the BERT whose lengths change
 OPTIMIZERS = {
@@ -65,17 +67,17 @@ def first_result(path: str, kind: str, threads: int) -> tuple[float, float]:
     return times[0], min(times[1:])
 
 
-def first_results(path: pathlib.Path, kind: str, threads: int, starts: int) -> str:
+def first_results(path: pathlib.Path, kind: str, threads: int, starts: int) -> tuple[float, float]:
     best = (float("inf"), 0.0)
     for _ in range(starts):
         command = [sys.executable, __file__, "--first", str(path), kind, str(threads)]
         first, later = map(float, subprocess.check_output(command, text=True).split())
         best = min(best, (first, later))
-    return f"{best[0]:.2f} s ({best[0] - best[1]:.2f})"
+    return best
 
 
-def new_length(path: pathlib.Path, optimizer: str, threads: int, rounds: int) -> str:
-    """The shortest time that a plan takes, in milliseconds."""
+def new_length(path: pathlib.Path, optimizer: str, threads: int, rounds: int) -> float:
+    """The shortest time that a plan takes."""
     best = float("inf")
     for _ in range(rounds):
         session = og.TrainingSession(
@@ -89,7 +91,7 @@ def new_length(path: pathlib.Path, optimizer: str, threads: int, rounds: int) ->
                 session.step(feeds)
                 times.append(time.perf_counter() - start)
             best = min(best, times[0] - min(times[1:]))
-    return f"{1e3 * best:.1f} ms"
+    return best
 
 
 def main() -> None:
@@ -97,14 +99,21 @@ def main() -> None:
     parser.add_argument("--first", nargs=3, metavar=("FILE", "KIND", "THREADS"))
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
-    parser.add_argument("--mark", default="", help="there, after the table's name: a machine's")
+    result_files.add_option(parser)
     options = parser.parse_args()
     if options.first:
         path, kind, threads = options.first
         print(*first_result(path, kind, int(threads)))
         return
-    rows = []
+    rows, entries = [], []
+
+    def add(title: str, seconds: list[float], cells: list[str]) -> None:
+        rows.append([title, *cells])
+        entries.extend(
+            result_files.timed("compile time", title, "onnxgrad", threads, value)
+            for threads, value in zip(THREADS, seconds, strict=True)
+        )
+
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "model.onnx"
         for title, kind, model in (
@@ -112,16 +121,16 @@ def main() -> None:
             ("ResNet-50, first result", "resnet50", known_models.resnet50),
         ):
             onnx.save(model(), path)
-            counts = (first_results(path, kind, threads, options.starts) for threads in (1, 2))
-            rows.append([title, *counts])
+            found = [first_results(path, kind, threads, options.starts) for threads in THREADS]
+            cells = [f"{first:.2f} s ({first - later:.2f})" for first, later in found]
+            add(title, [first for first, _ in found], cells)
         onnx.save(known_models.bert(width=NARROW), path)
         for optimizer in OPTIMIZERS:
-            counts = (new_length(path, optimizer, threads, options.rounds) for threads in (1, 2))
-            rows.append([f"plan for a new length, {optimizer}", *counts])
-    text = report.markdown(["", "1 thread", "2 threads"], rows)
-    print(text)
-    if options.docs:
-        report.write_marked(options.docs, "compile time" + options.mark, text)
+            times = [new_length(path, optimizer, threads, options.rounds) for threads in THREADS]
+            cells = [f"{1e3 * seconds:.1f} ms" for seconds in times]
+            add(f"plan for a new length, {optimizer}", times, cells)
+    print(report.markdown(["", "1 thread", "2 threads"], rows))
+    result_files.add(options.results, entries, {"onnxgrad": og.__version__})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast each data format is read in training, and how busy the engine is meanwhile.
 
-    .venv/bin/python benchmarks/data_formats.py [--mebibytes 256] [--docs docs/benchmarks.md]
+    .venv/bin/python benchmarks/data_formats.py [--mebibytes 256]
 
 Writes a file of each format with the same number of float32 values (33 columns), then trains an
 MLP on it for one epoch after a first one that warms the page cache. "MB/s" are bytes of the file
@@ -23,10 +23,6 @@ import onnx.helper
 from onnx import numpy_helper
 
 import onnxgrad as og
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
-
-import report
 
 COLUMNS = 32
 
@@ -142,7 +138,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mebibytes", type=int, default=256, help="of the values as float32")
     parser.add_argument("--threads", type=int, default=1, help="of the engine")
-    parser.add_argument("--docs", help="write the table into this page")
     options = parser.parse_args()
     rows = (options.mebibytes << 20) // (4 * (COLUMNS + 1))
     rng = np.random.default_rng(0)
@@ -167,8 +162,6 @@ def main():
         f"{platform.machine()}; {time.strftime('%Y-%m-%d')}."
     )
     print(f"{table}\n\n{note}")
-    if options.docs:
-        report.write_marked(Path(options.docs), "data formats", f"{table}\n\n{note}")
 
 
 if __name__ == "__main__":

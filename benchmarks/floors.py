@@ -3,7 +3,7 @@
 
     benchmarks/floors.py                                  # w3 to w8, 1 and 2 threads
     benchmarks/floors.py --workloads w7_causal_lm --threads 1
-    benchmarks/floors.py --steps ~/.cache/onnxgrad/peers/results.json --docs docs/benchmarks.md
+    benchmarks/floors.py --steps ~/.cache/onnxgrad/peers/results.json
 
 The calls of a step are read from the workload's ONNX file: each product and convolution forward,
 and the gradient of each operand that needs one, with the shapes of the workload's batch. Every
@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE / "peers"))
 
 import catalogue  # noqa: E402
 import environments  # noqa: E402
-import report  # noqa: E402
+import result_files  # noqa: E402
 import workloads  # noqa: E402
 
 Call = tuple  # ("product", batch, m, n, k, transposes) or ("conv", pass, x, w, stride, pad, group)
@@ -123,7 +123,9 @@ def step_of(results: dict, name: str, threads: int) -> float | None:
     return min(run["s"] for run in answer["runs"]) / workloads.WORKLOADS[name].steps
 
 
-def row(name: str, threads: int, calls: collections.Counter, seconds: dict, steps: dict) -> str:
+def row(
+    name: str, threads: int, calls: collections.Counter, seconds: dict, steps: dict
+) -> tuple[str, list[result_files.Entry]]:
     distinct = list(calls)
     total, wins = 0.0, collections.Counter()
     sums = dict.fromkeys(seconds, 0.0)
@@ -144,7 +146,11 @@ def row(name: str, threads: int, calls: collections.Counter, seconds: dict, step
         "-" if step is None else f"{step * 1e3:.2f} ms",
         "-" if step is None else f"{step / total:.2f}",
     ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    found = {"fastest library": total, **sums}
+    entries = [
+        result_files.timed("floor", name, key, threads, value) for key, value in found.items()
+    ]
+    return "| " + " | ".join(cells) + " |", entries
 
 
 def main() -> None:
@@ -155,27 +161,28 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2", help="list; default 1,2")
     parser.add_argument("--steps", type=pathlib.Path, help="results file of peers/run.py")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
-    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
+    result_files.add_option(parser)
     options = parser.parse_args()
     cache = environments.Cache(options.work)
     names = catalogue.choose_workloads(options.workloads)
     folder = cache.models(names)
     path = options.steps or cache.results
     steps = json.loads(path.read_text()) if path.exists() else {}
-    lines = [
+    entries: list[result_files.Entry] = []
+    print(
         "| workload | threads | calls | GFLOP | floor | GFLOP/s | fastest library, by time | "
-        "PyTorch alone | OpenBLAS alone* | onnxgrad alone | step | step / floor |",
-        "|" + "---|" * 12,
-    ]
+        "PyTorch alone | OpenBLAS alone* | onnxgrad alone | step | step / floor |"
+    )
+    print("|" + "---|" * 12)
     for name in names:
         calls = calls_of(folder, name)
         for threads in map(int, options.threads.split(",")):
             seconds = {key: times(cache, key, list(calls), threads) for key in LIBRARIES}
-            lines.append(row(name, threads, calls, seconds, steps))
-            print(lines[-1], flush=True)
-    text = "\n".join([*lines, "", "\\* convolutions at the fastest library's time"])
-    if options.docs:
-        report.write_marked(options.docs, "floors", text)
+            line, found = row(name, threads, calls, seconds, steps)
+            entries += found
+            print(line, flush=True)
+    print("\n\\* convolutions at the fastest library's time")
+    result_files.add(options.results, entries, {})
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import environments
 import onnx
 import onnxruntime
 import report
+import result_files
 import workloads
 
 import onnxgrad as og
@@ -84,13 +85,13 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=3, help="seconds per comparison")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
-    parser.add_argument("--mark", default="", help="there, after the table's name: a machine's")
+    result_files.add_option(parser)
     options = parser.parse_args()
     names = catalogue.choose_workloads(options.workloads)
     folder = environments.Cache(options.work).models(names)
     head = ["workload", "batch", "threads", "onnxgrad", "onnxruntime", "ratio", "difference"]
     lines: list[list[str]] = []
+    entries: list[result_files.Entry] = []
     failed = False
     for name in names:
         model = inference_model(folder / f"{name}.onnx")
@@ -104,10 +105,14 @@ def main() -> int:
                     f"{theirs * 1e3:.3f} ms", f"{ours / theirs:.2f}", f"{difference:.0e}",
                 ])  # fmt: skip
                 print(*lines[-1], flush=True)
-    text = report.markdown(head, lines)
-    print(text)
-    if options.docs:
-        report.write_marked(options.docs, "inference" + options.mark, text)
+                benchmark = f"inference, {batch} row{'s' if batch > 1 else ''}"
+                entries += [
+                    result_files.timed(benchmark, name, system, threads, seconds)
+                    for system, seconds in (("onnxgrad", ours), ("onnxruntime", theirs))
+                ]
+    print(report.markdown(head, lines))
+    versions = {"onnxgrad": og.__version__, "onnxruntime": onnxruntime.__version__}
+    result_files.add(options.results, entries, versions)
     return int(options.check and failed)
 
 

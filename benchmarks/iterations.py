@@ -13,6 +13,7 @@ are upper bounds. With gradients, forward and backward pass count together.
 from __future__ import annotations
 
 import argparse
+import pathlib
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +23,10 @@ import numpy as np
 import onnx.parser
 
 import onnxgrad as og
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+
+import result_files
 
 LOOP = """<ir_version: 10, opset_import: ["" : 21]>
     repeat (float[8] x, int64 n) => (float[8] y) <bool go = {1}> {
@@ -99,15 +104,19 @@ def shortest(run: Callable[[], Any], calls: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="fail above 1 µs")
+    result_files.add_option(parser)
     arguments = parser.parse_args()
     print("| iteration of | ns |")
     print("|---|---|")
     worst = 0.0
+    entries = []
     for name, make in CASES.items():
         of = make()
         iteration = (shortest(of(1010), 300) - shortest(of(10), 300)) / 1000
         worst = max(worst, iteration)
         print(f"| {name} | {1e9 * iteration:.0f} |")
+        entries.append(result_files.timed("iterations", name, "onnxgrad", 1, iteration))
+    result_files.add(arguments.results, entries, {"onnxgrad": og.__version__})
     return 1 if arguments.check and worst > 1e-6 else 0
 
 

@@ -1,7 +1,7 @@
 """Time of a step and memory of activations with each `precision=`, beside float32.
 
     .venv/bin/python benchmarks/mixed_precision.py                     # w3 to w8, 1 and 2 threads
-    .venv/bin/python benchmarks/mixed_precision.py w3_mlp784 --docs docs/benchmarks.md
+    .venv/bin/python benchmarks/mixed_precision.py w3_mlp784
 
 Workloads are those of benchmarks/peers. The precisions take turns; the shortest step counts.
 """
@@ -17,6 +17,7 @@ import models
 import onnx
 import peer_onnxgrad
 import report
+import result_files
 import workloads
 
 import onnxgrad as og
@@ -50,14 +51,29 @@ def measure(name, threads, seconds):
             session.step(feeds)
             times[precision].append(time.perf_counter() - start)
     best = {precision: min(found) for precision, found in times.items()}
-    activations = [f"{s.memory().activations / 1e6:.3g}" for s in sessions.values()]
-    return [
+    sizes = {name: s.memory().activations / 1e6 for name, s in sessions.items()}
+    row = [
         name,
         str(threads),
         report.duration(best["float32"]),
         *(f"{best[precision] / best['float32']:.2f}" for precision in PRECISIONS[1:]),
-        ", ".join(activations),
+        ", ".join(f"{size:.3g}" for size in sizes.values()),
     ]
+    return row, entries_of(name, threads, best, sizes)
+
+
+def entries_of(name, threads, best, sizes):
+    """Return the step in float32, the others relative to it, and the sizes of activations."""
+    entries = [result_files.timed("precision", name, "float32", threads, best["float32"])]
+    for precision in PRECISIONS[1:]:
+        ratio = round(best[precision] / best["float32"], 2)
+        entries.append(
+            result_files.Entry("precision", name, precision, threads, ratio, "x float32")
+        )
+    for precision, size in sizes.items():
+        size = result_files.rounded(size, 3)
+        entries.append(result_files.Entry("activations", name, precision, threads, size, "MB"))
+    return entries
 
 
 def main():
@@ -65,19 +81,18 @@ def main():
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--docs", type=pathlib.Path, help="put the table into this Markdown file")
-    parser.add_argument("--mark", default="", help="there, after the table's name: a machine's")
+    result_files.add_option(parser)
     options = parser.parse_args()
-    rows = []
+    rows, entries = [], []
     for name in options.names:
         for threads in map(int, options.threads.split(",")):
-            rows.append(measure(name, threads, options.seconds))
+            row, found = measure(name, threads, options.seconds)
+            rows.append(row)
+            entries += found
             print(*rows[-1], flush=True)
     head = ["workload", "threads", *PRECISIONS]
-    text = report.markdown([*head, f"activations, MB: {', '.join(PRECISIONS)}"], rows)
-    print(text)
-    if options.docs:
-        report.write_marked(options.docs, "half precision" + options.mark, text)
+    print(report.markdown([*head, f"activations, MB: {', '.join(PRECISIONS)}"], rows))
+    result_files.add(options.results, entries, {"onnxgrad": og.__version__})
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import pathlib
 import subprocess
 import sys
 import time
@@ -27,6 +28,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+
+import result_files
 
 Shape = tuple[int, ...]
 Run = Callable[[], Any]
@@ -432,6 +437,17 @@ def report(best: dict[str, dict[str, list[dict[str, Any]]]]) -> None:
         print("| " + " | ".join(cells) + " |")
 
 
+def entries_of(
+    best: dict[str, dict[str, list[dict[str, Any]]]], threads: int
+) -> list[result_files.Entry]:
+    return [
+        result_files.timed(f"operators, {kind}", name, system, threads, row["seconds"])
+        for system, cases in best.items()
+        for name, rows in cases.items()
+        for kind, row in zip(("forward", "with gradients"), rows, strict=False)
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--torch", help="Python interpreter that has torch")
@@ -439,6 +455,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--duration", type=float, default=0.1, help="seconds of each run")
     parser.add_argument("--only", default="", help="a part of the name of a case")
+    result_files.add_option(parser)
     parser.add_argument("--worker", choices=["onnxgrad", "torch"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -458,6 +475,7 @@ def main() -> int:
                     for pair in zip(known[name], rows, strict=True)
                 ]
     report(best)
+    result_files.add(arguments.results, entries_of(best, arguments.threads), {})
     return 0
 
 

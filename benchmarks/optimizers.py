@@ -28,6 +28,7 @@ from onnxgrad import optimizers as opt
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
 import environments
+import result_files
 import workloads
 
 WORKLOAD = "w2_mlp"
@@ -105,6 +106,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
+    result_files.add_option(parser)
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
     options = parser.parse_args()
     try:
@@ -121,6 +123,11 @@ def main() -> int:
     print("| optimizer | step, 1T | beside sgd |\n|---|---|---|")
     for name, seconds in best.items():
         print(f"| {name} | {seconds * 1e6:.2f} µs | {seconds / best[BASE] - 1:+.0%} |")
+    entries = [
+        result_files.timed("optimizers", name, "onnxgrad", 1, seconds)
+        for name, seconds in best.items()
+    ]
+    result_files.add(options.results, entries, {"onnxgrad": og.__version__})
     missed = [name for name in AIMED if best.get(name, 0) > GOAL * best[BASE]]
     for name in missed:
         print(f"optimizers.py: {name} is more than 25 % over {BASE}", file=sys.stderr)

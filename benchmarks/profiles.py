@@ -2,7 +2,7 @@
 """Where a training step's time goes: the kernels of each workload of peers/, by what they compute.
 
     .venv/bin/python benchmarks/profiles.py                          # w1 to w8, 1 and 2 threads
-    .venv/bin/python benchmarks/profiles.py --workloads w5_resnet18 --docs docs/benchmarks.md
+    .venv/bin/python benchmarks/profiles.py --workloads w5_resnet18
 
 `TrainingSession.profiling` times every kernel of `Trainer.fit`; of several fits the shortest time
 of each kernel counts, and the shortest whole step without profiling stands beside their sum.
@@ -136,7 +136,6 @@ def main() -> None:
     parser.add_argument("--system", default="onnxgrad", help="or onnxgrad-bf16")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds for each measurement")
     parser.add_argument("--work", type=pathlib.Path, default=environments.DEFAULT_CACHE)
-    parser.add_argument("--docs", type=pathlib.Path, help="put the tables into this Markdown file")
     options = parser.parse_args()
     names = catalogue.choose_workloads(options.workloads)
     folder = environments.Cache(options.work).models(names)
@@ -151,8 +150,6 @@ def main() -> None:
         }
         tables.append(table(name, measured))
         print(tables[-1] + "\n", flush=True)
-    if options.docs:
-        report.write_marked(options.docs, "profiles", "\n\n".join(tables))
 
 
 if __name__ == "__main__":

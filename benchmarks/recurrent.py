@@ -17,11 +17,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import pathlib
 import subprocess
 import sys
 import time
 
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "peers"))
+
+import result_files
 
 STEPS, INPUTS, HIDDEN = 50, 128, 128
 GATES = {"LSTM": 4, "GRU": 3}
@@ -158,6 +163,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--duration", type=float, default=1.0, help="seconds of each run")
+    result_files.add_option(parser)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -179,6 +185,12 @@ def main() -> int:
         print(
             f"| {op} | {batch} | {1e3 * ours['seconds']:.2f} ms | {other} | {ratio} | {speed:.0f} |"
         )
+    entries = [
+        result_files.timed("recurrent", f"{op}, batch {batch}", system, arguments.threads, seconds)
+        for system, rows in best.items()
+        for (op, batch), seconds in zip(CASES, (row["seconds"] for row in rows), strict=True)
+    ]
+    result_files.add(arguments.results, entries, {})
     return 0
 
 

@@ -90,6 +90,7 @@ step ruff-format ruff format -q --check "${python_paths[@]}"
 step mypy mypy python/onnxgrad
 step layers python scripts/check_layers.py
 step file-length python scripts/check_file_length.py
+step results python benchmarks/results_page.py --check
 step optionals python scripts/check_optionals.py
 step clang-tidy clang_tidy
 

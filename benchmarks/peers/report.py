@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import pathlib
 import statistics
 import typing
 
 import catalogue
+import result_files
 import workloads
 
 Results = dict[str, typing.Any]  # results.json
@@ -169,16 +169,50 @@ def workload_table(results: Results, workload: str) -> str:
     return f"{title}\n\n{markdown(head, rows)}"
 
 
-def conditions(results: Results) -> str:
-    """The machine that the figures were measured on, and the meaning of their marks."""
-    others, versions = [], {}
+def answers(results: Results) -> list[Results]:
+    """Every answer with at least one run."""
+    return [
+        answer
+        for name in measured_workloads(results)
+        for peer in systems(results, name)
+        for answer in runs_of(results, name, peer).values()
+    ]
+
+
+def versions(results: Results) -> dict[str, str]:
+    """Version of each system that took part."""
+    found = {}
     for name in measured_workloads(results):
         for peer in systems(results, name):
             for answer in runs_of(results, name, peer).values():
-                others += [run["others"] for run in answer["runs"]]
                 if answer["version"]:
-                    versions[peer] = answer["version"]
-    used = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+                    found[peer] = answer["version"]
+    return dict(sorted(found.items()))
+
+
+def entries(results: Results) -> list[result_files.Entry]:
+    """Shortest steps, set-up with the first step, and peak memory, to be stored."""
+    found = []
+    for name in measured_workloads(results):
+        for peer in systems(results, name):
+            for threads, answer in runs_of(results, name, peer).items():
+                step = best_step(results, name, peer, threads)
+                found.append(result_files.timed("training step", name, peer, threads, step))
+                if peer == catalogue.RULER:
+                    continue
+                set_up = answer["setup"] + answer["first_step"]
+                peak = max(run["rss_mb"] for run in answer["runs"])
+                found += [
+                    result_files.timed("set-up and first step", name, peer, threads, set_up),
+                    result_files.Entry("peak memory", name, peer, threads, round(peak), "MB"),
+                ]
+    return found
+
+
+def conditions(results: Results) -> str:
+    """The machine that the figures were measured on, and the meaning of their marks."""
+    others = [run["others"] for answer in answers(results) for run in answer["runs"]]
+    used = ", ".join(f"{name} {version}" for name, version in versions(results).items())
     return "\n".join([
         f"- machine: {results['machine']}; {results['system']}; Python {results['python']}",
         f"- date: {results['date']}; threads: "
@@ -203,20 +237,11 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
 
 
-BEGIN, END = marks("measured")
-
-
-def write_marked(path: pathlib.Path, name: str, text: str) -> None:
-    """Replaces the text between two marks in a Markdown file."""
+def replaced(page: str, name: str, text: str) -> str:
+    """Return a page with another text between two marks."""
     begin, end = marks(name)
-    page = path.read_text()
     if begin not in page or end not in page.split(begin, 1)[1]:
-        raise ValueError(f"{path}: no '{begin}' followed by '{end}'")
+        raise ValueError(f"no '{begin}' followed by '{end}'")
     before, rest = page.split(begin, 1)
     after = rest.split(end, 1)[1]
-    path.write_text(f"{before}{begin}\n\n{text.rstrip()}\n\n{end}{after}")
-
-
-def write_docs(path: pathlib.Path, results: Results) -> None:
-    """Replaces the text between the two marks in a Markdown file with the tables."""
-    write_marked(path, "measured", full(results))
+    return f"{before}{begin}\n\n{text.rstrip()}\n\n{end}{after}"

@@ -29,18 +29,7 @@ import catalogue
 import environments
 import measure
 import report
-
-
-def machine() -> str:
-    """Processor, family, model and core count, from /proc/cpuinfo where there is one."""
-    found: dict[str, str] = {}
-    path = pathlib.Path("/proc/cpuinfo")
-    if path.exists():
-        pairs = (line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
-        found = {key.strip(): value.strip() for key, value in pairs}
-    name = found.get("model name", platform.processor())
-    family, model = found.get("cpu family", "?"), found.get("model", "?")
-    return f"{name}, family {family} model {model}, {os.cpu_count()} cores"
+import result_files
 
 
 def thread_list(text: str) -> list[int]:
@@ -78,7 +67,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="makes the environments")
     parser.add_argument("--json", type=pathlib.Path, help="results; default WORK/results.json")
     parser.add_argument("--table", type=pathlib.Path, help="print a results file, measure nothing")
-    parser.add_argument("--docs", type=pathlib.Path, help="put the tables into this Markdown file")
+    result_files.add_option(parser)
     options = parser.parse_args(arguments)
     try:
         options.workloads = catalogue.choose_workloads(options.workloads)
@@ -114,7 +103,7 @@ def measure_all(options: argparse.Namespace, path: pathlib.Path) -> report.Resul
         [*options.peers, *extra], extra, options.repeats, options.starts, options.patience,
     )  # fmt: skip
     results: report.Results = {
-        "machine": machine(), "system": f"{platform.system()} {platform.release()}",
+        "machine": result_files.machine(), "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(), "date": time.strftime("%Y-%m-%d %H:%M"),
         "threads": [str(count) for count in options.threads], "workloads": {},
     }  # fmt: skip
@@ -159,8 +148,7 @@ def main(arguments: list[str] | None = None) -> int:
         if "onnxgrad" in options.peers:
             failures = own_failures(results, options.workloads)
     print(report.full(results))
-    if options.docs:
-        report.write_docs(options.docs, results)
+    result_files.add(options.results, report.entries(results), report.versions(results))
     for line in failures:
         print(f"run.py: {line}", file=sys.stderr)
     return 1 if failures else 0

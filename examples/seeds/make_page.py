@@ -31,13 +31,13 @@ SCRIPTS = [
 ]
 # Sections that say how fast, with which packages, and which of near equals was best.
 VOLATILE = {"GridSearchCV", "Profiling", "Profiling: the engine's kernels", "Versions"}
-LONG = 40  # lines
+SHOWN = 8  # lines of each part, at most
 TOP = """# The original documents as examples
 
 The scripts of [examples/seeds](../examples/seeds) do what the documents of onnxcustom show, through
 `onnxgrad.compat`, and check every printed number that does not depend on chance. This page is what
-they print and draw; `make docs` writes it. See [the migration guide](migration.md) for the names
-and for what differs. Times are of one run on a machine that did other things too.
+they draw and how what they print begins; `make docs` writes it. See
+[the migration guide](migration.md) for the names and for what differs.
 """
 
 
@@ -64,14 +64,12 @@ def cleaned(text, folder):
 
 
 def block(lines):
-    """Lines as Markdown, folded if they are many."""
-    text = "\n".join(lines).strip("\n")
-    if not text:
+    """Lines as Markdown, the first ones if they are many."""
+    lines = "\n".join(lines).strip("\n").splitlines()
+    if not lines:
         return []
-    shown = f"```text\n{text}\n```\n"
-    if len(lines) > LONG:
-        shown = f"<details><summary>{len(lines)} lines</summary>\n\n{shown}\n</details>\n"
-    return [shown]
+    text = "\n".join(lines if len(lines) <= SHOWN else [*lines[: SHOWN - 1], "..."])
+    return [f"```text\n{text}\n```\n"]
 
 
 def page_part(name, text):
@@ -101,7 +99,6 @@ def comparable(part):
     sections = re.split(r"(?m)^### ", part)
     kept = [s for s in sections if s.split("\n", 1)[0].strip() not in VOLATILE]
     text = re.sub(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", "#", "### ".join(kept))
-    text = re.sub(r"</?details>|<summary>.*?</summary>", "", text)  # by the number of lines
     return re.sub(r"\s+", "", text)
 
 

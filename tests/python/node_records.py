@@ -224,9 +224,9 @@ Written by `python scripts/node_tests.py` from ONNX's own node tests (onnx {vers
 
 ## Gradients
 
-*rule*: the operator has a rule of its own. *body*: ONNX defines the operator by others, which have
-rules. *lowered*: it is written by others when a model is loaded. *zero*: the gradient is zero
-wherever there is one. Inputs in italics are not marked in ONNX's schemas.
+The operator has a rule of its own, unless there is a remark. *body*: ONNX defines the operator by
+others, which have rules. *lowered*: it is written by others when a model is loaded. *zero*: the
+gradient is zero wherever there is one. Inputs in italics are not marked in ONNX's schemas.
 
 | operator | gradient by | none by |
 | --- | --- | --- |
@@ -275,5 +275,6 @@ def _inputs(pairs: list[Pair], has_gradient: bool) -> str:
     for pair in pairs:
         if (pair.way != "none") == has_gradient:
             name = pair.input if pair.kind == "marked" else f"*{pair.input}*"
-            parts.append(f"{name} ({pair.way})" if has_gradient else f"{name}: {pair.reason}")
+            way = "" if pair.way == "rule" else f" ({pair.way})"
+            parts.append(f"{name}{way}" if has_gradient else f"{name}: {pair.reason}")
     return ", ".join(parts) if has_gradient else "; ".join(parts)

@@ -1,4 +1,4 @@
-"""The tables of benchmarks/profiles.py and benchmarks/large_models.py."""
+"""The tables of benchmarks/profiles.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -82,45 +81,3 @@ def test_a_step_is_measured(load: Callable[[str], ModuleType], tmp_path: Path) -
     command = [sys.executable, "-c", MEASURE, str(BENCHMARKS), str(BENCHMARKS / "peers")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_large_models_beside_the_faster_pytorch(load: Callable[[str], ModuleType]) -> None:
-    """w4 has 50 steps. Its compiled PyTorch and the second thread of "before" were not measured."""
-
-    def answer(milliseconds: float, *, set_up: float = 0.5, peak: float = 700) -> dict[str, Any]:
-        runs = [{"s": 0.050 * milliseconds * slower, "rss_mb": peak} for slower in (1.1, 1)]
-        return {"setup": set_up, "first_step": 0.25, "runs": runs}
-
-    one = {
-        "onnxgrad": answer(8, set_up=0, peak=59.4),
-        "before": answer(11.912),
-        "torch-eager": answer(22),
-        "torch-eager-cl": answer(20),
-    }
-    two = {"onnxgrad": answer(4.444), "torch-eager": answer(10), "torch-eager-cl": answer(12.5)}
-    results = {"threads": ["1", "2"], "workloads": {"w4_cnn": {"1": one, "2": two}}}
-    text = load("large_models").table(results)
-    assert [cell.strip() for cell in text.split("\n")[2].strip("|").split("|")] == [
-        "w4_cnn", "11.9 / -", "8.00 / 4.44", "20.0 / 10.0", "0.40 / 0.44", "0.40 / 0.42", "- / -",
-        "1.80, 2.00", "0.25 / 0.75, 0.75 / 0.75", "59, 700",
-    ]  # fmt: skip
-
-
-def test_products_by_mkl(load: Callable[[str], ModuleType]) -> None:
-    def answer(milliseconds: float) -> dict[str, Any]:
-        return {"setup": 0.1, "first_step": 0.1, "runs": [{"s": 0.1 * milliseconds, "rss_mb": 90}]}
-
-    one = {"onnxgrad": answer(4), "onnxgrad-mkl": answer(3), "torch-eager": answer(6)}
-    results = {
-        "threads": ["1"],
-        "workloads": {"w3_mlp784": {"1": one}, "w4_cnn": {"1": {"onnxgrad": answer(5)}}},
-    }
-    module = load("large_models")
-    rows = module.table_of("onnxgrad-mkl", module.MKL_HEAD, module.mkl_row, results).split("\n")[2:]
-    assert [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row] == [
-        [
-            "w3_mlp784", "4.00 / -", "3.00 / -", "0.75 / -", "6.00 / -", "0.67 / -", "0.50 / -",
-            "0.65 / 0.65",
-        ]
-    ]  # fmt: skip
-    assert module.table_of("onnxgrad-bf16", module.HALF_HEAD, module.half_row, results) == ""

@@ -149,19 +149,56 @@ def test_durations(load: Any) -> None:
     assert shown == ["0.18 µs", "31.2 µs", "15.47 ms", "1066 ms"]
 
 
-def test_docs_are_rewritten_between_the_marks(load: Any, tmp_path: Path) -> None:
-    report, page = load("report"), tmp_path / "page.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+def test_text_between_marks_is_replaced(load: Any) -> None:
+    report = load("report")
+    begin, end = report.marks("table")
+    page = f"before\n{begin}\nold\n{end}\nafter\n"
     for _ in range(2):
-        report.write_docs(page, canned())
-        text = page.read_text()
-        assert text.startswith(f"before\n{report.BEGIN}\n")
-        assert text.endswith(f"{report.END}\nafter\n")
-        assert "old" not in text
-        assert text.count("### w2_mlp") == 1
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="begin: measured"):
-        report.write_docs(page, canned())
+        page = report.replaced(page, "table", "new\n")
+        assert page == f"before\n{begin}\n\nnew\n\n{end}\nafter\n"
+    with pytest.raises(ValueError, match="begin: table"):
+        report.replaced("no marks", "table", "new")
+
+
+def test_stored_entries_of_a_run(load: Any) -> None:
+    report, files = load("report"), load("result_files")
+    entries = {entry.key: (entry.value, entry.unit) for entry in report.entries(canned())}
+    assert entries["training step", "w2_mlp", "onnxgrad", 1] == (6.0, "µs")
+    assert entries["set-up and first step", "w2_mlp", "onnxgrad", 1] == (30.0, "ms")
+    assert entries["peak memory", "w2_mlp", "onnxgrad", 1] == (55, "MB")
+    assert not [key for key in entries if key[2] == "ort-api"]
+    assert report.versions(canned())["jax-scan"] == "0.10.2"
+    shown = [files.timed("", "", "", 1, seconds) for seconds in (2.7e-8, 1.234567e-4, 0.25, 4)]
+    assert [(entry.value, entry.unit) for entry in shown] == [
+        (27.0, "ns"), (123.5, "µs"), (250.0, "ms"), (4.0, "s"),
+    ]  # fmt: skip
+
+
+def test_a_new_run_replaces_what_it_measures_again(load: Any, tmp_path: Path) -> None:
+    files, path = load("result_files"), tmp_path / "a.json"
+
+    def entry(system: str, value: float) -> Any:
+        return files.Entry("training step", "w2_mlp", system, 1, value, "µs")
+
+    files.add(path, [entry("onnxgrad", 3.0), entry("torch-eager, the faster layout", 9.0)], {})
+    files.add(path, [entry("torch-eager", 8.0)], {"torch": "2.15"})
+    files.add(None, [entry("onnxgrad", 1.0)], {})
+    found = files.read(path)
+    assert [(e.system, e.value) for e in found.entries()] == [
+        ("onnxgrad", 3.0), ("torch-eager", 8.0),
+    ]  # fmt: skip
+    assert [run.versions for run in found.runs] == [{}, {"torch": "2.15"}]
+    files.add(path, [entry("onnxgrad", 2.0)], {})
+    assert [e.value for e in files.read(path).entries()] == [8.0, 2.0]
+    assert files.text_of(files.read(path)) == path.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_stored_results() -> None:
+    script = PEERS.parent / "results_page.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_merging_adds_runs_but_replaces_the_projects_own(load: Any) -> None:

@@ -19,17 +19,17 @@ TITLES = {
 }
 HEAD = """# Exported models
 
-Written by `python scripts/write_zoo_page.py` from `tests/data/zoo`; `tests/python/test_zoo.py`
-checks that it is true.
+Written by `python scripts/write_zoo_page.py` from `tests/data/zoo`, checked by
+`tests/python/test_zoo.py`.
 
-- **{models} models** as exporters write them, with what the exporter computes for them.
+- **{models} models** as exporters write them, with what the exporter computes for them. The
+  weights are random, the models small; what counts is which operators an exporter puts where.
 - **{trains} train**: outputs, loss and the gradient of every weight are the exporter's, and the
-  loss falls. PyTorch says what the gradients are; other exporters say what the outputs are.
-- **{runs} run only**, each for the reason given; {waits} wait for what this version cannot do yet.
+  loss falls.
+- **{runs} run only**, for the reasons below; {waits} wait for what this version cannot do yet.
 
-The weights are random, the models small; what counts is which operators an exporter puts where.
-The last column is the number of different operators.
-[How they were made](../tests/data/zoo/README.md)."""
+`tests/data/zoo/index.json` describes each model; [its README](../tests/data/zoo/README.md) says
+how they were made."""
 
 
 def state(row: dict[str, Any]) -> str:
@@ -45,14 +45,15 @@ def page() -> str:
     counts = {what: found.count(what) for what in ("trains", "runs", "waits")}
     lines = [HEAD.format(models=len(ROWS), **counts)]
     for module in dict.fromkeys(row["module"] for row in ROWS.values()):
-        lines += ["", f"## {TITLES[module]}", ""]
-        lines += ["| model | kind | what | operators |", "| --- | --- | --- | --- |"]
-        lines += [_line(row) for row in ROWS.values() if row["module"] == module]
+        rows = [row for row in ROWS.values() if row["module"] == module]
+        lines += ["", f"## {TITLES[module]}", "", "| kind | models |", "| --- | --- |"]
+        for kind in dict.fromkeys(row["kind"] for row in rows):
+            names = [f"`{row['name']}`" for row in rows if row["kind"] == kind]
+            lines.append(f"| {kind} | {', '.join(names)} |")
+    lines += ["", "## Models that run only", ""]
+    lines += [
+        f"- `{row['name']}`: {WAITING.get(row['name']) or row.get('reason', '')}."
+        for row in ROWS.values()
+        if state(row) != "trains"
+    ]
     return "\n".join(lines) + "\n"
-
-
-def _line(row: dict[str, Any]) -> str:
-    notes = {"trains": "", "runs": " *Runs only: {}.*", "waits": " *Waits: {}.*"}
-    reason = WAITING.get(row["name"]) or row.get("reason", "")
-    what = row["what"] + notes[state(row)].format(reason)
-    return f"| `{row['name']}` | {row['kind']} | {what} | {len(row['operators'])} |"

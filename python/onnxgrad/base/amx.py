@@ -31,7 +31,7 @@ def use_amx_for_float32(on: bool = True) -> None:
     Each number is the sum of three of bfloat16, whose products are summed in float32 (XLA calls the
     algorithm ``BF16_BF16_F32_X6``). Rounding errors are about half of those of multiply-adds.
     Numbers below 2**-103 keep fewer bits, those below 2**-118 as many as bfloat16 has.
-    docs/kernels.md has figures.
+    docs/kernels.md explains the method.
 
     Examples
     --------

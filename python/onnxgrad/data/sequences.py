@@ -17,7 +17,7 @@ from onnxgrad.errors import DataError, OptionError
 __all__ = ["Sequences"]
 
 # Lengths. Each is one or two plans, of the 64 that are kept; more lengths save little padding
-# (docs/benchmarks.md).
+# (benchmarks/sequence_lengths.py).
 _MOST_AUTOMATIC = 16
 _MOST_CANDIDATES = 512
 

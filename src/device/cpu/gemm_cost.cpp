@@ -14,7 +14,7 @@
 #include "device/cpu/gemm_split.h"
 
 // The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
-// each implementation of a product; docs/kernels.md has the table. They decide by sizes, type and
+// each implementation of a product (docs/kernels.md names them). They decide by sizes, type and
 // processor alone: the same product has the same bits every time.
 
 namespace onnxgrad::device {
