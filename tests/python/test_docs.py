@@ -5,6 +5,7 @@ what the text takes for granted (a model, rows). A document with blocks must be 
 """
 
 import inspect
+import json
 import linecache
 import re
 import shlex
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import check_layers  # noqa: E402
 
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SHELL_LINE = re.compile(r"^ *(onnxgrad (?:train|gradient|report|versions)\b.*)$")
 
@@ -304,11 +306,50 @@ def test_what_the_readme_prints(prepared, capsys):
     assert float(accuracy) > 0.95
 
 
+SPEED = {  # rows of the README and workloads of benchmarks/peers
+    "784-512-512-10, batch 128, Adam": "w3_mlp784",
+    "ResNet-18, 32 x 32, batch 32": "w5_resnet18",
+    "BERT-base layer, batch 8": "w6_bert_base_layer",
+    "causal language model, batch 4": "w7_causal_lm",
+}
+PEERS = {"onnxgrad": "onnxgrad", "PyTorch": "torch", "ONNX Runtime Training": "ort", "JAX": "jax"}
+
+
+def test_speed_in_the_readme_is_that_of_the_results():
+    """Each system has its fastest variant, with one thread, in the results of the processor."""
+    results = json.loads(text_of("benchmarks/results/amd-zen5.json"))
+    assert "AMD EPYC (Zen 5)" in results["processor"]
+    entries = [one for run in results["runs"] for one in run["entries"]]
+    table = section("README.md", "Speed")
+    assert "AMD EPYC (Zen 5)" in table
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "|" in line]
+    assert head == list(PEERS)
+    assert [name for name, *_ in rows] == list(SPEED)
+    for name, *cells in rows:
+        for cell, peer in zip(cells, PEERS.values(), strict=True):
+            times = [
+                (one["value"], one["unit"])
+                for one in entries
+                if one["benchmark"] == "training step"
+                and (one["workload"], one["threads"]) == (SPEED[name], 1)
+                and re.fullmatch(rf"{peer}(-(eager|cl|api|agent|jit|scan))*", one["system"])
+            ]
+            assert cell == ("{:g} {}".format(*min(times)) if times else "-"), (name, peer)
+
+
+def test_pages_stay_short():
+    words = {"README.md": 450, "docs/architecture.md": 2500, "docs/kernels.md": 1800}
+    for name, most in words.items():
+        assert len(text_of(name).split()) <= most, name
+    assert len(text_of("docs/roadmap.md").splitlines()) <= 15
+    assert len(blocks_of("README.md", "python")[0].splitlines()) <= 12
+
+
 # ------------------------------------------------------------------------------ names and defaults
 
 
 def test_links_lead_somewhere():
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         text = BLOCK.sub("", path.read_text(encoding="utf-8"))
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
@@ -320,7 +361,7 @@ def anchors(path):
 
 
 def test_links_to_headings_lead_somewhere():
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         text = BLOCK.sub("", path.read_text(encoding="utf-8"))
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
             other = path.parent / target if target else path
@@ -424,9 +465,6 @@ def test_imports_of_the_migration_page():
     assert len(lines) >= 5
     for line in lines:
         exec(line, {})
-
-
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
 
 
 def test_files_that_documents_name_are_there():
