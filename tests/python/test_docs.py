@@ -110,7 +110,7 @@ def data_files(names):
 
 
 def two_heads(names):
-    """What "Several targets" takes for granted."""
+    """Write the files that "Several targets" takes for granted."""
     pa = pytest.importorskip("pyarrow")
     text = TWO_HEADS.replace("X) =>", "X4) =>").replace("N, 2] X4", "N, 4] X4")
     text = text.replace("MatMul(X, norm_weight)", "Slice(X4, first, last, axis)").replace(
@@ -459,7 +459,7 @@ def test_exit_statuses_of_the_page():
 
 
 def test_imports_of_the_migration_page():
-    """What stands in the column of new lines can be imported."""
+    """Every entry in the column of new lines can be imported."""
     table = text_of("docs/migration.md").split("| old line | new line |")[1].split("\n\n")[0]
     lines = re.findall(r"`(from onnxgrad\.[^`]+)`", table)
     assert len(lines) >= 5
@@ -468,7 +468,7 @@ def test_imports_of_the_migration_page():
 
 
 def test_files_that_documents_name_are_there():
-    """What the documents call files of the project is there."""
+    """Every file of the project that the documents name exists."""
     folders = "benchmarks|cmake|docs|examples|include|python|requirements|scripts|src|tests"
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
