@@ -144,7 +144,7 @@ def test_range_of_target_opsets(function):
     for opset in (8, 27):
         with pytest.raises(og.ModelError, match=f"opset {opset}, expected 9 to 26"):
             function(mlp_proto([4, 3]), target_opset=opset)
-    for text in (function.__doc__, (ROOT / "README.md").read_text(encoding="utf-8")):
+    for text in (function.__doc__, (ROOT / "docs/first-steps.md").read_text(encoding="utf-8")):
         assert "9 to 26" in text
 
 

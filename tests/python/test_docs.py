@@ -5,11 +5,13 @@ what the text takes for granted (a model, rows). A document with blocks must be 
 """
 
 import inspect
+import json
 import linecache
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +24,11 @@ from onnxgrad import callbacks, data, losses, metrics, optimizers, schedules
 from support import mlp_proto
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import check_layers  # noqa: E402
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 SHELL_LINE = re.compile(r"^ *(onnxgrad (?:train|gradient|report|versions)\b.*)$")
 
@@ -62,7 +69,7 @@ def regression(names):
     names |= {"X": X, "y": y, "og": og, "trainer": og.Trainer("model.onnx", lr=1e-2)}
 
 
-def readme(names):
+def first_steps(names):
     """The files of the shell lines; the Python blocks make theirs themselves."""
     from sklearn.datasets import load_digits
 
@@ -154,7 +161,7 @@ def sessions(names):
     onnx.save(model, "cnn.onnx")
     X, y = rows()[0], rows()[0][:, :2].copy()
     trainer = og.Trainer("model.onnx", loss="squared_error")
-    names |= {"X": X, "y": y, "dY": y, "trainer": trainer, "session": trainer.session}
+    names |= {"X": X, "y": y, "dY": y, "og": og, "trainer": trainer, "session": trainer.session}
 
 
 TWO_HEADS = """
@@ -184,15 +191,23 @@ def one_head():
     return model
 
 
+def precision(names):
+    names["og"] = og
+    onnx.save(one_head(), "model.onnx")
+
+
 DOCUMENTS = {
-    "README.md": readme,
+    "README.md": lambda names: None,
     "docs/checkpoints.md": checkpoints,
     "docs/command-line.md": command_line,
     "docs/data.md": data_files,
     "docs/derivatives.md": lambda names: None,
     "docs/distributed.md": regression,
+    "docs/first-steps.md": first_steps,
+    "docs/precision.md": precision,
     "docs/python.md": regression,
     "docs/scikit-learn.md": lambda names: None,
+    "docs/separate-passes.md": sessions,
     "docs/sessions.md": sessions,
     "docs/training.md": training,
 }
@@ -291,11 +306,50 @@ def test_what_the_readme_prints(prepared, capsys):
     assert float(accuracy) > 0.95
 
 
+SPEED = {  # rows of the README and workloads of benchmarks/peers
+    "784-512-512-10, batch 128, Adam": "w3_mlp784",
+    "ResNet-18, 32 x 32, batch 32": "w5_resnet18",
+    "BERT-base layer, batch 8": "w6_bert_base_layer",
+    "causal language model, batch 4": "w7_causal_lm",
+}
+PEERS = {"onnxgrad": "onnxgrad", "PyTorch": "torch", "ONNX Runtime Training": "ort", "JAX": "jax"}
+
+
+def test_speed_in_the_readme_is_that_of_the_results():
+    """Each system has its fastest variant, with one thread, in the results of the processor."""
+    results = json.loads(text_of("benchmarks/results/amd-zen5.json"))
+    assert "AMD EPYC (Zen 5)" in results["processor"]
+    entries = [one for run in results["runs"] for one in run["entries"]]
+    table = section("README.md", "Speed")
+    assert "AMD EPYC (Zen 5)" in table
+    head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "|" in line]
+    assert head == list(PEERS)
+    assert [name for name, *_ in rows] == list(SPEED)
+    for name, *cells in rows:
+        for cell, peer in zip(cells, PEERS.values(), strict=True):
+            times = [
+                (one["value"], one["unit"])
+                for one in entries
+                if one["benchmark"] == "training step"
+                and (one["workload"], one["threads"]) == (SPEED[name], 1)
+                and re.fullmatch(rf"{peer}(-(eager|cl|api|agent|jit|scan))*", one["system"])
+            ]
+            assert cell == ("{:g} {}".format(*min(times)) if times else "-"), (name, peer)
+
+
+def test_pages_stay_short():
+    words = {"README.md": 450, "docs/architecture.md": 2500, "docs/kernels.md": 1800}
+    for name, most in words.items():
+        assert len(text_of(name).split()) <= most, name
+    assert len(text_of("docs/roadmap.md").splitlines()) <= 15
+    assert len(blocks_of("README.md", "python")[0].splitlines()) <= 12
+
+
 # ------------------------------------------------------------------------------ names and defaults
 
 
 def test_links_lead_somewhere():
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         text = BLOCK.sub("", path.read_text(encoding="utf-8"))
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
@@ -307,7 +361,7 @@ def anchors(path):
 
 
 def test_links_to_headings_lead_somewhere():
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for path in PAGES:
         text = BLOCK.sub("", path.read_text(encoding="utf-8"))
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
             other = path.parent / target if target else path
@@ -415,15 +469,54 @@ def test_imports_of_the_migration_page():
 
 def test_files_that_documents_name_are_there():
     """Every file of the project that the documents name exists."""
-    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    folders = "benchmarks|cmake|docs|examples|include|python|requirements|scripts|src|tests"
+    for path in PAGES:
         text = path.read_text(encoding="utf-8")
-        for name in re.findall(
-            r"`((?:tests|scripts|examples|benchmarks|src|docs)/[\w./-]+)`", text
-        ):
+        for name in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
             assert (ROOT / name).exists(), (path, name)
 
 
-def test_program_in_cpp_has_the_lines_that_the_readme_says():
+EXCERPT = re.compile(r"^ *<!-- excerpt: (\S+) -->\n *```\w*\n(.*?)^ *```$", re.M | re.S)
+EXCERPTS = [
+    pytest.param(file, code, id=f"{path.name}-{number}")
+    for path in PAGES
+    for number, (file, code) in enumerate(EXCERPT.findall(path.read_text(encoding="utf-8")))
+]
+
+
+def test_excerpts_are_found():
+    assert len(EXCERPTS) >= 15
+    marked = sum(page.read_text(encoding="utf-8").count("<!-- excerpt: ") for page in PAGES)
+    assert len(EXCERPTS) == marked
+
+
+@pytest.mark.parametrize(("file", "code"), EXCERPTS)
+def test_excerpts_are_what_the_files_have(file, code):
+    """The lines of an excerpt follow one another in its file, whatever their indentation."""
+    wanted = textwrap.dedent(code).splitlines()
+    lines = text_of(file).splitlines()
+    windows = (lines[i : i + len(wanted)] for i in range(len(lines)))
+    assert any(textwrap.dedent("\n".join(one)).splitlines() == wanted for one in windows), (
+        f"{file} does not have these lines:\n{code}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mark", "table"),
+    [
+        ("layers of src", check_layers.ALLOWED),
+        ("layers of train", check_layers.TRAIN),
+        ("layers of Python", check_layers.SUBPACKAGES),
+    ],
+)
+def test_layers_are_those_of_the_script(mark, table):
+    text = text_of("docs/architecture.md").split(f"<!-- {mark} -->")[1].split("<!-- end -->")[0]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    shown = {row[1].strip(" `"): set(re.findall(r"\w+", row[3])) for row in rows}
+    assert shown == table
+
+
+def test_program_in_cpp_has_the_lines_that_the_page_says():
     lines = (ROOT / "examples/cpp/train.cpp").read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.strip()]) <= 30
-    assert "a whole program of 30 lines is in [examples/cpp]" in text_of("README.md")
+    assert "a whole program of 30 lines is in [examples/cpp]" in text_of("docs/first-steps.md")
