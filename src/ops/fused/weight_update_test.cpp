@@ -16,12 +16,12 @@
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
-// Fast kernels against the plain ones, and these against the function's body;
+// Compares fast kernels with the reference, and the reference with the function's body;
 // device/cpu/update_test.cpp tests the loops themselves.
 
 namespace onnxgrad::ops_test {
 
-// No file and no gradient holds it: what optimizers write is tested with them.
+// No file and no gradient contains it: it is tested with the optimizers that write it.
 std::vector<OpCase> weight_update_cases() { return {}; }
 std::vector<ErrorCase> weight_update_error_cases() { return {}; }
 
@@ -62,7 +62,7 @@ opdef::WeightUpdate update_of(const Variant& variant) {
           .shrinks = variant.shrinks};
 }
 
-// w, m, v?, rate, epsilon?, shrink? behind `gradient`, and the outputs.
+// Appends w, m, v?, rate, epsilon?, shrink? after `gradient`, and the outputs.
 KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
                        std::vector<Tensor> gradient) {
   const opdef::WeightUpdate update = update_of(variant);
@@ -83,7 +83,7 @@ KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
   return call;
 }
 
-// What the standard operators of the function give: its body in the place of the call.
+// Returns the results of the standard operators of the function's body.
 std::vector<Tensor> run_body(const KernelCall& call) {
   auto model = std::make_shared<ir::Model>();
   model->set_opset("", ir::kInternalOpset);
@@ -150,7 +150,8 @@ TEST(WeightUpdate, OnSeveralThreads) {
   }
 }
 
-// Products that fit a block, that are cut into blocks with and without a rest, and with one column.
+// Products that fit into a block, that are split into blocks with and without a remainder, and with
+// one column.
 TEST(GemmWeightUpdate, OfAllProducts) {
   for (const Variant& variant : variants()) {
     for (const auto& [m, n, k] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{100, 50, 15},
