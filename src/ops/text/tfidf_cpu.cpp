@@ -19,7 +19,7 @@ using opdef::DynamicCall;
 [[noreturn]] void refuse(const ir::Node& node, const std::string& what) {
   throw ModelError({.what = what,
                     .where = {.node = node.name, .op_type = node.op_type},
-                    .hint = "Export the vectorizer again: ngram_counts has the place in the pool "
+                    .hint = "Export the vectorizer again: ngram_counts has the index in the pool "
                             "where n-grams of each length start."});
 }
 
@@ -164,7 +164,7 @@ Tensor vectorize(const DynamicCall& call, const std::vector<Word>& pool_words, c
       v.indexes.empty() ? 0 : *std::max_element(v.indexes.begin(), v.indexes.end()) + 1;
   Tensor y = Tensor::zeros(DataType::kFloat32, dims.rank() == 2 ? Dims{rows, width} : Dims{width});
   float* counts = y.mutable_data<float>().data();
-  if (rows == 0) return y;  // for any number of columns
+  if (rows == 0) return y;  // any number of columns
   std::vector<std::int64_t> row(static_cast<std::size_t>(columns));
   for (std::int64_t r = 0; r < rows; ++r, counts += width) {
     for (std::int64_t c = 0; c < columns; ++c) {
@@ -184,7 +184,7 @@ std::vector<Tensor> run_tfidf(const DynamicCall& call) {
                               ", expected [C] or "
                               "[N, C]",
                       .where = {.node = call.node.name, .op_type = call.node.op_type},
-                      .hint = "Give one row of words for each text."});
+                      .hint = "Give one row of words for each string."});
   }
   const bool has_strings = call.node.find_attribute("pool_strings") != nullptr;
   if (has_strings != (x.dtype() == DataType::kString) ||
