@@ -224,10 +224,10 @@ struct GemmData {
   bool transpose_a = false, transpose_b = false;
   std::size_t a = 0, b = 1;  // inputs
   ExprProgram program;
-  std::vector<Operand> operands = {};    // of the expression, over [m, n]
+  std::vector<Operand> operands = {};    // operands of the expression, over [m, n]
   std::vector<std::size_t> inputs = {};  // input index of each operand
   std::size_t first_output = 0;
-  bool sums_columns = false;  // of the only result, as the second output
+  bool sums_columns = false;  // sums of the only result are output 1
 };
 
 template <class T>

@@ -27,7 +27,7 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: some twenty microseconds
+constexpr std::int64_t kParallelElements = 1 << 16;  // minimum per thread
 constexpr std::int32_t kNone = -1;
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -47,7 +47,7 @@ struct ScatterData {
   std::int64_t rows = 0, columns = 0, places = 0;
   int threads = 1;
   UpdatePlaces at;
-  std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< in the scratch
+  std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< offsets in the scratch
   std::string node;
 };
 

@@ -23,12 +23,12 @@
 #include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
-// onnxgrad.WeightUpdate, onnxgrad.fused.GemmWeightUpdate, and both where a condition holds;
-// opdef/fused.h and opdef/guarded_update.h have operands and formulas. The gradient is never stored
-// as a whole. A small product is computed in blocks of rows that stay in the L1 cache until the
-// update has read them, a large one hands over each part of the gradient that is complete
-// (GemmSpec::hands_over); threads share the parts. Halves that are multiplied in float32 are
-// converted first, as a whole where that needs little memory.
+// onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
+// formulas. GemmWeightUpdate never stores the whole gradient. A small GEMM is computed in blocks of
+// rows that stay in the L1 cache until the update has read them, a large one passes each finished
+// block of the gradient to the update as its consumer (GemmSpec::hands_over); threads split the
+// blocks. f16/bf16 operands that are multiplied in float32 are converted first, as a whole if that
+// needs little memory.
 
 namespace onnxgrad::ops::weight_update_cpu {
 namespace {
@@ -39,9 +39,9 @@ using opdef::WeightUpdate;
 
 constexpr std::int64_t kBlockBytes = 8192;              // block of a product between updates
 constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // f16/bf16 block, in the L2 cache
-constexpr std::int64_t kLineBytes = 64;                 // of a cache line
-constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
-// Multiply-adds per thread: about ten microseconds.
+constexpr std::int64_t kLineBytes = 64;                 // bytes of a cache line
+constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // minimum per thread
+// Minimum multiply-adds per thread.
 constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
 
 template <class T>
@@ -59,7 +59,7 @@ struct UpdateData {
   device::PreparedGemm last_gemm;
   std::int64_t rows = 0, columns = 0, block_rows = 0;
   std::int64_t a_step = 0;         ///< bytes of A from block to block
-  std::int64_t product_bytes = 0;  ///< of a block, before the GEMM's own scratch
+  std::int64_t product_bytes = 0;  ///< bytes of a block, before the GEMM's own scratch
   bool hands_over = false;
   int block_threads = 1;            ///< threads that split the blocks
   std::int64_t thread_scratch = 0;  ///< bytes per thread

@@ -181,7 +181,7 @@ TEST(GemmWeightUpdate, OfAllProducts) {
   }
 }
 
-// factor * A * B of halves in double, as float32.
+// Returns the gradient factor * A * B of f16/bf16 operands, in double, as float32.
 Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, const Dims& dims,
                    std::int64_t k, bool transpose_a, bool transpose_b, double factor) {
   const std::int64_t m = dims[0];
@@ -200,7 +200,7 @@ Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, c
   return Tensor::from(sums, dims);
 }
 
-// Products that are handed over, in float32 and by blocks of halves, and that are not.
+// GEMMs with and without a consumer, in float32 and in blocks of f16/bf16.
 TEST(GuardedGemmWeightUpdate, UpdatesOrKeeps) {
   constexpr double kFactor = 0x1p-3;
   const Variant variant{UpdateRule::kAdam, 0.1, true};

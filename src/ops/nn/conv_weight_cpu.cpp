@@ -57,7 +57,7 @@ struct WeightPlan {
   std::size_t block_axis = 0;  ///< axis along which units are split
   std::int64_t block = 0;      ///< windows per block
   std::int64_t blocks = 1;
-  std::int64_t unit_windows = 0;  ///< of the largest unit
+  std::int64_t unit_windows = 0;  ///< windows of the largest unit
   /// Threads split the panels instead of the images: if there are more weights than pixels.
   bool shares_panels = false;
   std::vector<std::int64_t> thread_panels = {0,

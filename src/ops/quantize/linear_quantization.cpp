@@ -32,7 +32,7 @@ using opdef::VjpContext;
 
 // Mapping of the elements of a scale to those of x.
 struct Groups {
-  std::int64_t axis = 0;        // from 0
+  std::int64_t axis = 0;        // not negative
   std::int64_t block_size = 0;  // 0: one scale per element of the axis
   std::size_t rank = 0;
   bool is_single = false;  // one scale for all

@@ -17,7 +17,7 @@ struct Format {
   int bias = 0;
   std::uint32_t max_code = 0;
   std::uint32_t infinity_code = 0;  // 0: no infinity
-  std::uint32_t nan_code = 0;       // with the sign; 0: no NaN
+  std::uint32_t nan_code = 0;       // code with the sign; 0: no NaN
   bool has_negative_zero = true;
 };
 

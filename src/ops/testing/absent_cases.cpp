@@ -19,7 +19,7 @@ namespace {
 using onnx_io::SchemaInfo;
 using onnx_io::SchemaParameter;
 
-constexpr std::size_t kMaxListPosition = 2;  // of the lists of variadic operators, from 0
+constexpr std::size_t kMaxListPosition = 2;  // index in the lists of variadic operators
 
 // Optional inputs that the operator's other inputs or attributes require in every case that has
 // them. The errors of such nodes are tested by their own error cases.

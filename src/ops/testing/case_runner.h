@@ -38,7 +38,7 @@ BuiltCase build_case(const OpCase& op_case, const CaseVariant& variant,
 struct CaseResult {
   std::vector<Tensor> outputs;
   std::vector<Tensor> seeds;      ///< uniform in [-1, 1), fixed by the case's name
-  std::vector<Tensor> gradients;  ///< in the order of BuiltCase::wrt
+  std::vector<Tensor> gradients;  ///< one per BuiltCase::wrt, same order
 };
 
 struct RunOptions {
