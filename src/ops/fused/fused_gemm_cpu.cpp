@@ -49,7 +49,7 @@ opdef::KernelOffer offer_gemm_update(const opdef::KernelRequest& request) {
 
 struct GuardedData {
   opdef::PreparedKernel update;
-  std::size_t bytes = 0;  ///< bytes of W
+  std::size_t bytes = 0;  ///< of W
 };
 constexpr int kIsDone = 4;
 constexpr int kNewW = 5;
