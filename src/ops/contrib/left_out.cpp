@@ -7,7 +7,7 @@ namespace {
 
 Lowered refuse_ordered(const Node& node, GraphBuilder&) {
   refuse_form(node,
-              "its operands lie in the tile orders of cuBLASLt, which no standard operator has",
+              "its operands have the tiled layouts of cuBLASLt, which no standard operator has",
               "Quantize the model with QuantizeLinear and DequantizeLinear instead.");
 }
 

@@ -10,7 +10,7 @@ std::vector<ErrorCase> left_out_error_cases() {
            .inputs = {integers({2, 3}, -5, 5, DataType::kInt8), uniform({}, 0.1, 1),
                       uniform({}, 0.1, 1)},
            .error = "UnsupportedOperatorError",
-           .fragments = {"head", "tile orders", "QuantizeLinear"},
+           .fragments = {"head", "tiled layouts", "QuantizeLinear"},
            .domains = {{"com.microsoft", 1}}}};
 }
 

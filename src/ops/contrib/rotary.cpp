@@ -17,7 +17,7 @@ void check_planes(const Node& node, std::int64_t planes, std::int64_t wanted, st
       {.what = fmt::format("cos_cache has {} columns for {} of the {} columns of a head", planes,
                            wanted, size),
        .where = {.node = node.name, .op_type = node.op_type, .value = "cos_cache"},
-       .hint = "Give caches with half as many columns as are turned."});
+       .hint = "Give caches with half as many columns as are rotated."});
 }
 
 // Shapes: input [B, S, N * D] or [B, N, S, D]; position_ids [B, S], or [1]: the first position of

@@ -21,7 +21,7 @@ using opdef::VjpContext;
 struct Wanted {
   std::vector<Value*> captured;      // values of enclosing graphs that need a gradient
   std::vector<std::size_t> outputs;  // outputs of the If with a cotangent
-  std::vector<Value*> cotangents;    // their cotangents
+  std::vector<Value*> cotangents;    // cotangents of these outputs
 };
 
 // Returns false for a branch with inconsistent shapes, which is an error only if it is taken.

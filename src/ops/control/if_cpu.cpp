@@ -56,7 +56,7 @@ void run_branch(const void* data, std::byte* const* args, const opdef::Launch& l
 KernelOffer offer_if(const KernelRequest& request) {
   if (request.bodies == nullptr) return KernelOffer::decline("no branch can be compiled here");
   if (request.inputs[0].dtype != DataType::kBool || request.inputs[0].dims.num_elements() != 1) {
-    return KernelOffer::decline("the condition is not one truth value");
+    return KernelOffer::decline("the condition is not one boolean");
   }
   IfKernel kernel{.num_inputs = request.inputs.size() - 1};
   std::int64_t workspace = 0;

@@ -381,7 +381,7 @@ class IterationGradient {
     for (const Node* node : graph.nodes) {
       if (opdef::draws_like_another(*node)) {
         throw GradientError(
-            {.what = "what " + node->op_type + " draws at random in an iteration cannot be kept",
+            {.what = "random numbers of " + node->op_type + " in an iteration cannot be kept",
              .where = {.node = node_.name, .op_type = node_.op_type},
              .hint = "Give the values in the body fixed shapes, or move the node out of it."});
       }

@@ -24,7 +24,7 @@ void check_control(const ir::Node& node, const Dims& dims, const char* what) {
   throw ShapeError(
       {.what = fmt::format("the {} has shape {}, expected one element", what, dims.to_string()),
        .where = {.node = node.name, .op_type = "Loop"},
-       .hint = "Reduce it to one number or truth value."});
+       .hint = "Reduce it to one number or boolean."});
 }
 
 opdef::KernelOffer offer_loop(const opdef::KernelRequest& request) {

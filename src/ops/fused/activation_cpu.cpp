@@ -20,7 +20,7 @@ struct Task {
   int threads = 1;
 };
 
-/// Calls run_part(first, last) with the elements of each thread.
+/// Splits the elements among the threads: calls run_part(first, last) for each chunk.
 template <class F>
 void share_elements(const Task& task, const F& run_part) {
   constexpr std::int64_t kLine = 64;
@@ -42,7 +42,7 @@ void run(const void* data, std::byte* const* args, const opdef::Launch& /*launch
   });
 }
 
-constexpr std::int64_t kPart = 512;  // elements that are converted at a time
+constexpr std::int64_t kPart = 512;  // elements converted at a time
 
 struct HalfTask : Task {
   HalfStream x, dy, result, slope;
@@ -79,12 +79,12 @@ opdef::ActivationFunction function_of(const opdef::KernelRequest& request) {
 }
 
 int threads_for(const opdef::KernelRequest& request) {
-  constexpr std::int64_t kParallelElements = 8192;  // per thread: about 5 microseconds
+  constexpr std::int64_t kParallelElements = 8192;  // minimum per thread
   return static_cast<int>(std::clamp<std::int64_t>(
       request.inputs[0].dims.num_elements() / kParallelElements, 1, request.threads));
 }
 
-/// (x) -> (y, slope?) or (x, dy) -> (dx), float32 or one type of 16 bits each.
+/// Offers (x) -> (y, slope?) or (x, dy) -> (dx) for float32, f16 or bf16 operands.
 opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
   HalfTask task;
   task.function = function_of(request);
@@ -114,7 +114,7 @@ opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
                            : has_slope       ? ", slope"
                                              : "",
                            request.inputs[0].dims.to_string()));
-  // Parts are read before they are written; the planner compares the sizes.
+  // Each chunk is read before it is written; the planner compares the sizes.
   offer.kernel.in_place = {{0, 0}};
   if (task.has_gradient) offer.kernel.in_place = {{1, 0}, {0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);

@@ -7,13 +7,13 @@
 
 namespace onnxgrad::ops::activation_rows {
 
-/// y = f(x), slope = f'(x) (unless it is nullptr), element by element. Either may be x.
+/// Computes y = f(x) and slope = f'(x) (unless nullptr), element by element. Either may be x.
 void apply(opdef::ActivationFunction function, const float* x, float* y, float* slope,
            std::int64_t count);
 void apply(opdef::ActivationFunction function, const double* x, double* y, double* slope,
            std::int64_t count);
 
-/// dx = dy f'(x), element by element; dx may be either.
+/// Computes dx = dy f'(x), element by element; dx may be x or dy.
 void multiply_slopes(opdef::ActivationFunction function, const float* x, const float* dy, float* dx,
                      std::int64_t count);
 

@@ -17,7 +17,7 @@ namespace activation {
 
 using opdef::ActivationFunction;
 
-// In long double, from the definitions.
+// Returns value and slope from the definitions, in long double.
 std::pair<long double, long double> exact(ActivationFunction function, long double x) {
   const auto gated = [&](long double w, long double w_slope) {
     const long double s = 1 / (1 + std::exp(-w));
@@ -77,7 +77,7 @@ TEST(Activation, ValuesAndSlopes) {
   device::for_each_instruction_set(check);
 }
 
-// Each rounded once, whichever of them are halves.
+// Each result is rounded once, whichever operands are f16 or bf16.
 TEST(Activation, ValuesAndSlopesOfHalves) {
   for (const auto& [half, unit] :
        {std::pair{DataType::kBfloat16, 0x1p-8}, std::pair{DataType::kFloat16, 0x1p-11}}) {

@@ -13,11 +13,11 @@
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
 
-// One thread's part of AttentionGradient.
+// Worker of one thread for AttentionGradient.
 
 namespace onnxgrad::ops::fused_attention_cpu {
 
-/// (dy, y, stats or shares, q, k, v, masks...) -> (dq, dk, dv, dscore).
+/// args: (dy, y, stats or probabilities, q, k, v, masks...) -> (dq, dk, dv, dscore).
 template <class T>
 class Backward : public Worker<T> {
  public:
@@ -28,12 +28,13 @@ class Backward : public Worker<T> {
         stats_(reinterpret_cast<const T*>(args[2])),
         dscore_(reinterpret_cast<T*>(args[dq_ + 3])) {}
 
-  /// The last block fetches key head `next`, unless that is negative.
+  /// Computes a key head. Its last block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_pairs(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
-    // Keys that the first block does not see get nothing from it.
+    // With a causal mask, the first block may not reach all keys, whose gradients then start at
+    // zero.
     adds_ = blocks * task.groups > 1 || task.causal;
     if (adds_) {
       clear(dq_ + 1, task.dk, key_head);
@@ -85,7 +86,7 @@ class Backward : public Worker<T> {
     }
   }
 
-  /// The block with products of pairs.
+  /// Computes a block with bfloat16 matrix products (VNNI layout).
   void run_pair_block(std::int64_t key_head, std::int64_t head, std::int64_t row,
                       std::int64_t count) const {
     const Task<T>& task = this->task_;
@@ -129,7 +130,7 @@ class Backward : public Worker<T> {
               key_head);
   }
 
-  /// result[key head] (+)= (rows of scores)' (rows of `b`).
+  /// Computes result[key head] (+)= (rows of scores)' (rows of `b`), in bfloat16.
   void sum_pairs(const std::uint16_t* scores, std::int64_t seen, const std::uint16_t* b,
                  const Heads& heads, std::int64_t count, int arg, const Heads& result,
                  std::int64_t key_head) const {
@@ -205,7 +206,7 @@ class Backward : public Worker<T> {
 
   using Ahead = std::array<device::GemmAhead<T>, 2>;
 
-  /// Stored shares of the next key head's first head of queries.
+  /// Returns the prefetch of the stored probabilities of the next key head's first query head.
   device::GemmAhead<T> shares_ahead() const {
     const Task<T>& task = this->task_;
     if (next_ < 0 || !task.stores_shares || task.narrow != nullptr) return {};
@@ -213,7 +214,7 @@ class Backward : public Worker<T> {
     return {stats_ + first, task.queries(), task.keys(), this->lines(task.keys())};
   }
 
-  /// x and dx become the shares of a row and the gradient of its scores times the scale.
+  /// Replaces x by a row's probabilities and dx by the gradient of its scores times the scale.
   void run_row(T* x, T* dx, const T* dy, std::int64_t head, std::int64_t row,
                std::int64_t count) const {
     const Task<T>& task = this->task_;
@@ -229,7 +230,7 @@ class Backward : public Worker<T> {
       this->draw(keep, head, row, count);
       gradient.keep = keep;
     }
-    // A row that has one such share has no other.
+    // A row has either only NaN probabilities or none.
     if (is_undefined) return run_undefined_row(gradient, head, row, count);
     if (task.narrow != nullptr) {
       gradient.along = sum_along(gradient, count);
@@ -241,7 +242,8 @@ class Backward : public Worker<T> {
     attention_rows::gradient(gradient, count);
   }
 
-  /// The shares of a row, or what they are computed from; true if they are NaN.
+  /// Reads the probabilities of a row, or the statistics to recompute them; returns true if they
+  /// are NaN.
   bool read_shares(attention_rows::RowGradient<T>& gradient, std::int64_t head,
                    std::int64_t row) const {
     const Task<T>& task = this->task_;
@@ -255,7 +257,8 @@ class Backward : public Worker<T> {
     return std::isnan(task.stores_shares ? stats[0] : stats[1]);
   }
 
-  /// The same with shares that are rounded, stored or computed again from the scores in x.
+  /// Reads rounded probabilities of a row, stored or recomputed from the scores in x; returns true
+  /// if they are NaN.
   bool read_rounded(attention_rows::RowGradient<T>& gradient, std::int64_t head, std::int64_t row,
                     std::int64_t count) const {
     const Task<T>& task = this->task_;
@@ -275,7 +278,7 @@ class Backward : public Worker<T> {
     return count > 0 && std::isnan(shares[0]);
   }
 
-  /// sum(p dp) of a row.
+  /// Returns sum(p dp) of a row.
   T sum_along(const attention_rows::RowGradient<T>& gradient, std::int64_t count) const {
     if (gradient.keep == nullptr) return attention_rows::dot(gradient.p, gradient.dx, count);
     std::copy_n(gradient.p, count, gradient.x);
@@ -283,8 +286,8 @@ class Backward : public Worker<T> {
     return attention_rows::dot(gradient.x, gradient.dx, count);
   }
 
-  // Shares that are NaN: nothing if the loss does not depend on them, else NaN where no boolean
-  // mask stops it.
+  // Handles NaN probabilities: the gradient is zero if the loss does not depend on them, else NaN
+  // where no boolean mask hides the score.
   void run_undefined_row(const attention_rows::RowGradient<T>& gradient, std::int64_t head,
                          std::int64_t row, std::int64_t count) const {
     const bool is_unused =
@@ -297,7 +300,7 @@ class Backward : public Worker<T> {
     }
   }
 
-  /// result[key head] (+)= (rows of scores)' (rows of `b`).
+  /// Computes result[key head] (+)= (rows of scores)' (rows of `b`).
   void sum_block(const PackedGemm<T>& gemm, const T* b, std::int64_t b_row, std::int64_t count,
                  const T* scores, std::int64_t seen, std::int64_t packed_offset, int arg,
                  const Heads& result, std::int64_t key_head, const Ahead& ahead) const {
@@ -322,7 +325,7 @@ class Backward : public Worker<T> {
   const T* stats_;
   T* dscore_;
   bool adds_ = false;
-  std::int64_t next_ = -1;  // key head that is fetched
+  std::int64_t next_ = -1;  // key head to prefetch
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

@@ -9,11 +9,11 @@
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
 
-// One thread's part of Attention.
+// Worker of one thread for Attention.
 
 namespace onnxgrad::ops::fused_attention_cpu {
 
-/// (q, k, v, masks...) -> (y, stats or shares).
+/// args: (q, k, v, masks...) -> (y, stats or probabilities).
 template <class T>
 class Forward : public Worker<T> {
  public:
@@ -23,8 +23,8 @@ class Forward : public Worker<T> {
         y_(3 + static_cast<int>(task.masks.size())),
         stats_(reinterpret_cast<T*>(args[y_ + 1])) {}
 
-  /// Blocks [first, last) of the heads that share key head `key_head`. The last block fetches key
-  /// head `next`, unless that is negative.
+  /// Computes blocks [first, last) of the query heads that share key head `key_head`. The last
+  /// block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_pairs(key_head) : pack_keys_and_values(key_head);
@@ -53,7 +53,7 @@ class Forward : public Worker<T> {
                                this->pair_scratch(task.pair_v));
   }
 
-  /// scores = q k' of a block, as far as keys are seen.
+  /// Computes scores = q k' of a block, for the first `seen` keys.
   void multiply_keys(std::int64_t head, std::int64_t row, std::int64_t count, std::int64_t seen,
                      T* scores, std::int64_t score_row) const {
     const Task<T>& task = this->task_;
@@ -73,7 +73,7 @@ class Forward : public Worker<T> {
                          .columns = seen});
   }
 
-  /// y = p v of a block.
+  /// Computes y = p v of a block.
   void multiply_values(const T* shares, std::int64_t share_row, std::int64_t count,
                        std::int64_t seen, T* y) const {
     const Task<T>& task = this->task_;
@@ -101,7 +101,7 @@ class Forward : public Worker<T> {
 
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
-    // Shares that are stored as they are, are computed where they are stored.
+    // Probabilities that are stored without rounding are computed in place.
     const bool is_stored = task.stores_shares && task.narrow == nullptr;
     T* scores = is_stored ? stats_ + (head * task.queries() + row) * task.keys()
                           : this->scratch(task.scores);
@@ -139,7 +139,7 @@ class Forward : public Worker<T> {
     }
   }
 
-  /// Rounds a row of shares and stores it, as far as that is wanted.
+  /// Rounds a row of probabilities and stores it, if either is wanted.
   void keep_halves(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
     auto* halves = reinterpret_cast<std::uint16_t*>(this->scratch(task.shares));
@@ -154,7 +154,7 @@ class Forward : public Worker<T> {
     }
   }
 
-  /// The same for row `i` of a block from `row` on, whose product is one of pairs.
+  /// Rounds and stores row `i` of a block from `row` on, for a matrix product in VNNI layout.
   void keep_pairs(const T* x, std::int64_t head, std::int64_t row, std::int64_t i, std::int64_t own,
                   std::int64_t seen) const {
     const Task<T>& task = this->task_;
@@ -168,7 +168,7 @@ class Forward : public Worker<T> {
         reinterpret_cast<std::uint16_t*>(stats_) + (head * task.queries() + row + i) * task.keys());
   }
 
-  /// A block after the dropout, in scratch.
+  /// Applies dropout to a block; returns the copy in scratch.
   T* drop(const T* scores, std::int64_t score_row, std::int64_t head, std::int64_t row,
           std::int64_t count, std::int64_t seen) const {
     const Task<T>& task = this->task_;
@@ -185,7 +185,7 @@ class Forward : public Worker<T> {
 
   int y_;
   T* stats_;
-  std::int64_t next_ = -1;  // key head that is fetched
+  std::int64_t next_ = -1;  // key head to prefetch
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

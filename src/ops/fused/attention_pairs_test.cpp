@@ -14,8 +14,8 @@
 #include "opdef/attention.h"
 #include "ops/testing/kernel_run.h"
 
-// Attention and its gradient of bfloat16 with shares that are rounded to it, which AMX multiplies
-// where there is one, against sums in double.
+// Compares attention and its gradient in bfloat16, with probabilities rounded to bfloat16
+// (multiplied by AMX if available), with sums in double.
 
 namespace onnxgrad::ops_test::attention_pairs {
 namespace {
@@ -24,8 +24,8 @@ using Numbers = std::vector<double>;
 
 struct Case {
   std::int64_t heads, key_heads, queries, keys, size, value_size;
-  bool turns_keys = false;    ///< keys are stored as columns
-  bool turns_values = false;  ///< values are: that is not for AMX
+  bool turns_keys = false;    ///< keys are stored column-major
+  bool turns_values = false;  ///< values are column-major, which AMX declines
   bool causal = false;
   bool has_mask = false;
   bool stores_shares = false;
@@ -33,7 +33,7 @@ struct Case {
 
 double rounded(double x) { return base::to_float(base::to_bfloat16(static_cast<float>(x))); }
 
-/// Heads that follow each other in each row, or, for `by_heads`, rows of each head.
+/// Returns a view with the heads side by side in each row or, with `by_heads`, one after another.
 opdef::StridedView view_of(std::int64_t heads, std::int64_t rows, std::int64_t size,
                            bool by_heads) {
   return {.dims = {heads, rows, size},
@@ -41,7 +41,7 @@ opdef::StridedView view_of(std::int64_t heads, std::int64_t rows, std::int64_t s
                               : std::vector<std::int64_t>{size, heads * size, 1}};
 }
 
-/// A result and the sums of the magnitudes of its terms.
+/// Result and the sums of the magnitudes of its terms.
 struct Sums {
   Numbers value, size;
   explicit Sums(std::int64_t count)
@@ -72,7 +72,7 @@ std::int64_t index(const opdef::StridedView& view, std::int64_t head, std::int64
   return head * view.strides[0] + row * view.strides[1] + column * view.strides[2];
 }
 
-/// The computation in double.
+/// Reference computation in double.
 class Reference {
  public:
   Reference(const Case& n, double scale, const Operand& q, const Operand& k, const Operand& v,
@@ -155,7 +155,8 @@ class Reference {
   Sums y, dq, dk, dv, dscore;
 };
 
-/// A share may be rounded to either side: one unit of bfloat16, and one for what is rounded next.
+/// Tolerates probabilities rounded to either side: one unit of bfloat16, and one for the next
+/// rounding.
 void expect_near(const char* name, const Tensor& given, const Sums& expected) {
   const Numbers all = given.to_doubles();
   ASSERT_EQ(all.size(), expected.value.size()) << name;

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-// Rows of attention scores, with SIMD: what attention does between its products. For float and
-// double; `count` elements each, contiguous.
+// Row operations of attention between its matrix products, with SIMD: on `count` contiguous
+// elements, for float and double.
 
 namespace onnxgrad::ops::attention_rows {
 
@@ -12,24 +12,24 @@ namespace onnxgrad::ops::attention_rows {
 void add_mask(float* x, float scale, const float* mask, std::int64_t step, std::int64_t count);
 void add_mask(double* x, double scale, const double* mask, std::int64_t step, std::int64_t count);
 
-/// Of a row of scores: the largest, and 1 / sum(exp(score - largest)).
+/// Softmax statistics of a row of scores: the maximum, and 1 / sum(exp(score - maximum)).
 template <class T>
 struct RowStats {
   T largest = 0;
   T inverse = 0;
 };
-/// x[j] = exp(scale * x[j] - largest), largest being that of scale * x. A row of minus infinities
+/// x[j] = exp(scale * x[j] - largest), where largest is the maximum of scale * x. A row of -inf
 /// becomes NaN.
 RowStats<float> exponentials(float* x, float scale, std::int64_t count);
 RowStats<double> exponentials(double* x, double scale, std::int64_t count);
 
-/// From the gradient dx of the row's shares p, which are given or exp(scale * x - largest) *
-/// inverse:
+/// Gradient of a row, from the gradient dx of its probabilities p, which are given or exp(scale * x
+/// - largest) * inverse:
 ///   ds = p * (dx * keep - along),  x = p * keep,  dx = ds * factor
-/// keep may be nullptr, which is 1; so may dscore, which receives ds.
+/// keep may be nullptr (ones); dscore, which receives ds, may be nullptr.
 template <class T>
 struct RowGradient {
-  const T* p = nullptr;  ///< nullptr: from x
+  const T* p = nullptr;  ///< nullptr: computed from x
   T* x = nullptr;
   T* dx = nullptr;
   const T* keep = nullptr;

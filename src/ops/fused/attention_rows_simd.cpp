@@ -25,7 +25,7 @@ using Vector = hn::Vec<Tag<T>>;
 template <class T>
 inline constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 
-// Loads and stores whole vectors, then the first lanes of one.
+// Calls f for whole vectors, then for the first lanes of one.
 template <class T>
 struct Whole {
   HWY_INLINE Vector<T> load(const T* from) const { return hn::LoadU(Tag<T>(), from); }

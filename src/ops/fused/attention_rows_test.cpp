@@ -13,15 +13,15 @@
 namespace onnxgrad::ops::attention_rows_test {
 namespace {
 
-// Exponentials of a row, in long double, are right to 1.5 units of the last place; where they
-// would be subnormal, to the smallest normal number.
+// Exponentials of a row are accurate to 1.5 units in the last place, compared with long double;
+// subnormal ones to the smallest normal number.
 template <class T>
 void check_exponentials(std::size_t count, double lowest) {
   std::mt19937 random(static_cast<unsigned>(count));
   std::uniform_real_distribution<double> uniform(lowest, 0);
   std::vector<T> x(count);
   for (T& value : x) value = static_cast<T>(uniform(random));
-  x[count / 2] = 0;  // the largest: no rounding of the difference
+  x[count / 2] = 0;  // maximum 0: no rounding of the difference
   std::vector<T> y = x;
   const auto stats = attention_rows::exponentials(y.data(), T(1), static_cast<std::int64_t>(count));
   EXPECT_EQ(stats.largest, T(0));

@@ -14,22 +14,22 @@
 #include "ops/fused/attention_rows.h"
 #include "ops/random/draws.h"
 
-// What the kernels of attention and of its gradient share: the plan, and how a thread masks, drops
-// and packs.
+// Parts shared by the kernels of attention and its gradient: the plan, and masking, dropout and
+// packing by a thread.
 
 namespace onnxgrad::ops::fused_attention_cpu {
 
 using device::PackedGemm;
 using opdef::StridedView;
 
-/// A view whose leading axes are a list of offsets.
+/// View of an operand whose leading axes are flattened to a list of offsets.
 struct Heads {
   std::vector<std::int64_t> offsets;
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t row = 0;               ///< stride
   std::int64_t column = 0;            ///< stride
-  device::ConvertFn widen = nullptr;  ///< of an operand of 16 bits, to float
+  device::ConvertFn widen = nullptr;  ///< conversion of f16 or bf16 to float
 
   static Heads of(const StridedView& view) {
     Heads heads;
@@ -55,7 +55,7 @@ struct Heads {
   std::int64_t count() const { return std::ssize(offsets); }
 };
 
-/// Rows of a head in the type of the computation.
+/// Rows of a head in the computation's type.
 template <class T>
 struct Rows {
   const T* at = nullptr;
@@ -69,7 +69,7 @@ struct Mask {
   Heads heads = {};
 };
 
-/// Elements of the parts of one thread's scratch, in order.
+/// Layout of one thread's scratch: arrays one after another.
 struct Scratch {
   std::int64_t size = 0;  ///< bytes
 
@@ -89,44 +89,44 @@ struct Task {
   bool causal = false;
   std::int64_t causal_offset = 0;
   bool stores_shares = false;
-  bool rounds_forward = false;         ///< the shares before they are multiplied
-  device::ConvertFn narrow = nullptr;  ///< to the half that shares are rounded to, if they are
+  bool rounds_forward = false;         ///< rounds the probabilities before the product with v
+  device::ConvertFn narrow = nullptr;  ///< rounds probabilities to f16/bf16, or nullptr
   device::ConvertFn widen = nullptr;
-  std::uint64_t dropped = 0;  ///< words below that drop an element
-  T kept = 1;                 ///< factor of the others
+  std::uint64_t dropped = 0;  ///< random words below this drop an element
+  T kept = 1;                 ///< factor of kept elements
   DrawStream draws = {};
   int threads = 1;
 
-  std::int64_t groups = 1;      ///< heads of queries that share keys
-  std::int64_t block_rows = 0;  ///< of queries
+  std::int64_t groups = 1;      ///< query heads per key head
+  std::int64_t block_rows = 0;  ///< rows of queries
   std::int64_t score_row = 0;   ///< elements from one row of scores to the next
 
   PackedGemm<T> times_keys, times_values;  ///< q k', dy v': keys are columns
   PackedGemm<T> sum_keys, sum_values;      ///< p v, ds k: keys are summed
   PackedGemm<T> sum_q, sum_dy;             ///< ds' q, p' dy: the rows of a block are summed
-  // Offsets in bytes into a thread's scratch.
+  // Byte offsets in a thread's scratch.
   std::int64_t packed_k_columns = 0, packed_v_columns = 0, packed_k_rows = 0, packed_v_rows = 0;
   std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0, shares = 0;
-  std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< if they are halves
+  std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< float copies
   std::int64_t scratch_bytes = 0;
 
-  /// Products of operands and shares in bfloat16, as they are rounded; nullptr: in float32.
+  /// Computes products in bfloat16 (VNNI layout), of rounded probabilities; nullptr: in float32.
   const device::AmxTarget* amx = nullptr;
   device::PairProduct pair_keys, pair_values;  ///< q k', and p v or, of the gradient, dy v'
   device::PairProduct pair_sum_keys;           ///< ds k
-  // Offsets into scratch as above.
+  // Byte offsets in a thread's scratch, for bfloat16 products.
   std::int64_t pair_k = 0, pair_v = 0, pair_q = 0, pair_shares = 0, pair_lines = 0;
   std::int64_t pair_k_rows = 0, pair_dscores = 0, pair_columns = 0, pair_rows = 0;
 
   std::int64_t keys() const { return k.rows; }
   std::int64_t queries() const { return q.rows; }
-  /// Keys that rows before `end` see.
+  /// Returns the number of keys that query rows before `end` attend to.
   std::int64_t seen(std::int64_t end) const {
     return causal ? std::clamp<std::int64_t>(end + causal_offset, 0, keys()) : keys();
   }
 };
 
-/// One thread's part of a call.
+/// Base of the workers: one thread's state in a call.
 template <class T>
 class Worker {
  public:
@@ -140,7 +140,7 @@ class Worker {
     return reinterpret_cast<const T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
            row * heads.row;
   }
-  /// Rows [first, first + count): where they are, or widened to `copy` in scratch.
+  /// Returns rows [first, first + count): in place, or converted to `copy` in scratch.
   Rows<T> rows(int arg, const Heads& heads, std::int64_t head, std::int64_t first,
                std::int64_t count, std::int64_t copy) const {
     if (heads.widen == nullptr) {
@@ -156,7 +156,7 @@ class Worker {
     for (std::int64_t i = 0; i < lines; ++i) heads.widen(to + i * length, from + i * step, length);
     return {to, by_rows ? length : 1, by_rows ? 1 : length};
   }
-  /// The same of an operand of 16 bits.
+  /// Returns the address of row `row` of a head of an f16 or bf16 operand.
   const std::uint16_t* halves(int arg, const Heads& heads, std::int64_t head,
                               std::int64_t row = 0) const {
     return reinterpret_cast<const std::uint16_t*>(args_[arg]) +
@@ -173,7 +173,7 @@ class Worker {
            row * heads.row;
   }
 
-  /// Masks row `row` of `head`; returns the scale that is left to apply.
+  /// Masks row `row` of `head`; returns the scale that remains to be applied.
   T mask(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
     T scale = task_.scale;
     for (std::size_t i = 0; i < task_.masks.size(); ++i) {
@@ -198,7 +198,7 @@ class Worker {
     return scale;
   }
 
-  /// Whether a boolean mask hides this score.
+  /// Returns true if a boolean mask hides this score.
   bool is_hidden(std::int64_t head, std::int64_t row, std::int64_t column) const {
     for (std::size_t i = 0; i < task_.masks.size(); ++i) {
       const Mask& mask = task_.masks[i];
@@ -211,7 +211,8 @@ class Worker {
     return false;
   }
 
-  /// What each share of a row is multiplied by: the draws of Dropout for the same elements.
+  /// Fills `keep` with the dropout factor of each probability of a row: the random numbers that
+  /// Dropout generates for these elements.
   void draw(T* keep, std::int64_t head, std::int64_t row, std::int64_t count) const {
     const std::int64_t first = (head * task_.queries() + row) * task_.keys();
     for (std::int64_t block = first / 4; block * 4 < first + count; ++block) {
@@ -224,19 +225,19 @@ class Worker {
     }
   }
 
-  /// A row of shares as a half has them, which are also left in `halves`.
+  /// Rounds a row of probabilities to 16 bits; `halves` receives the rounded values.
   void round(T* x, std::uint16_t* halves, std::int64_t count) const {
     task_.narrow(halves, x, count);
     task_.widen(x, halves, count);
   }
 
   static void pack(const PackedGemm<T>& gemm, const Rows<T>& from, bool by_columns, T* packed) {
-    // op(B) is [size, keys] if the keys are columns; an operand may lie in memory either way.
+    // op(B) is [size, keys] if the keys are columns; the operand may be row-major or column-major.
     const bool is_transposed = from.column != 1;
     gemm.pack(from.at, is_transposed ? from.column : from.row, by_columns != is_transposed, packed);
   }
 
-  /// Keys, or values in the same place, as columns.
+  /// Packs keys, or values in their place, as columns in VNNI layout.
   void pack_pair_columns(const device::PairProduct& product, int arg, const Heads& heads,
                          std::int64_t head, std::int64_t packed) const {
     const std::uint16_t* from = halves(arg, heads, head);
@@ -247,7 +248,7 @@ class Worker {
     }
   }
 
-  /// c = rows of an operand times what is packed.
+  /// Computes c = rows of an operand times the packed matrix, in bfloat16.
   void multiply_pairs(const device::PairProduct& product, int arg, const Heads& heads,
                       std::int64_t head, std::int64_t row, std::int64_t count, std::int64_t seen,
                       std::int64_t packed, float* c, std::int64_t c_row) const {
@@ -269,8 +270,8 @@ class Worker {
     product.run(operands);
   }
 
-  /// What a product fetches meanwhile: rows of `head`, unless that is negative, or they are
-  /// converted first or lie across.
+  /// Returns the prefetch of rows of `head` during a matrix product; nothing if `head` is negative
+  /// or the operand is converted first or column-major.
   device::GemmAhead<T> ahead(int arg, const Heads& heads, std::int64_t head) const {
     if (head < 0 || heads.widen != nullptr || heads.column != 1) return {};
     return {input(arg, heads, head), heads.rows, heads.row, lines(heads.columns)};

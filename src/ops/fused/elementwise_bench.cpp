@@ -17,7 +17,7 @@ namespace {
 using opdef::ExprOp;
 using opdef::ExprProgram;
 
-/// A prepared kernel with its operands.
+/// Prepared kernel with its operands.
 class Kernel {
  public:
   explicit Kernel(const device::ElementwiseSpec& spec) {
@@ -37,7 +37,7 @@ class Kernel {
     scratch_ = base::allocate_aligned(kernel_.scratch_bytes);
     args_.push_back(scratch_.get());
   }
-  /// Output `o` reuses the memory of input `i`.
+  /// Lets output `o` reuse the memory of input `i`.
   void alias(std::size_t i, std::size_t o, std::size_t num_inputs) {
     args_[num_inputs + o] = args_[i];
   }

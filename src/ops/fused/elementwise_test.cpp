@@ -16,7 +16,8 @@
 #include "opdef/expr.h"
 #include "ops/testing/kernel_run.h"
 
-// Random programs over random shapes against the plain kernel, which computes element by element.
+// Compares random programs over random shapes with the reference kernel, which computes element by
+// element.
 
 namespace onnxgrad::ops_test::fused_elementwise_test {
 namespace {
@@ -25,7 +26,7 @@ using opdef::ExprOp;
 using opdef::ExprProgram;
 using opdef::TensorDesc;
 
-// Operations whose results stay moderate, so that programs of many of them can be compared.
+// Operations with moderate results, so that long programs can be compared.
 constexpr ExprOp kBinary[] = {ExprOp::kAdd, ExprOp::kSub,     ExprOp::kMul,       ExprOp::kMin,
                               ExprOp::kMax, ExprOp::kGreater, ExprOp::kLessEqual, ExprOp::kEqual,
                               ExprOp::kAnd, ExprOp::kOr,      ExprOp::kXor};
@@ -74,7 +75,7 @@ ExprProgram random_program(Random& random, std::int32_t inputs, std::size_t resu
     }
   }
   for (std::size_t i = 0; i < results; ++i) {
-    // Mostly late values, so that most of the program is needed.
+    // Operands are mostly recent values, so that most of the program is needed.
     const bool late = random.below(4) != 0;
     program.results.push_back(late ? values.back() : random.pick(values));
     if (values.size() > 3 && random.flip()) values.pop_back();
@@ -110,7 +111,7 @@ Dims random_dims(Random& random) {
   return Dims(random.pick(kShapes));
 }
 
-/// A shape that broadcasts to `dims`: axes become 1, or are dropped from the left.
+/// Returns a shape that broadcasts to `dims`: axes become 1, or are dropped from the left.
 Dims random_operand_dims(Random& random, const Dims& dims) {
   const std::int64_t kind = random.below(4);
   if (kind == 0) return dims;
@@ -133,7 +134,7 @@ Tensor random_operand(Random& random, DataType dtype, const Dims& dims) {
   return random_tensor(dtype, dims, seed, -2, 2);
 }
 
-/// A whole random node.
+/// Returns a random node with all operands.
 KernelCall random_call(unsigned seed, DataType compute) {
   Random random(seed);
   const bool is_float = is_floating(compute);
@@ -228,7 +229,7 @@ TEST(FusedElementwise, EveryInstructionSet) {
   });
 }
 
-// Each operation by itself, on operands in every combination of vector and scalar.
+// Tests each operation separately, on operands in every combination of vector and scalar.
 TEST(FusedElementwise, EveryOperation) {
   for (int number = static_cast<int>(ExprOp::kAdd); number <= static_cast<int>(ExprOp::kFma);
        ++number) {
@@ -236,7 +237,7 @@ TEST(FusedElementwise, EveryOperation) {
     const int arity = opdef::expr_arity(op);
     for (const DataType compute :
          {DataType::kFloat32, DataType::kFloat64, DataType::kInt64, DataType::kUint64}) {
-      // Functions of real numbers: no integer operator has them.
+      // Functions that exist for floating-point types only.
       const bool is_function = (op >= ExprOp::kExp && op <= ExprOp::kRound) ||
                                op == ExprOp::kToFloat16 || op == ExprOp::kToBfloat16;
       if (!is_floating(compute) && is_function) continue;
@@ -245,8 +246,8 @@ TEST(FusedElementwise, EveryOperation) {
         KernelCall call{.op_type = "Elementwise", .domain = ir::kFusedDomain};
         for (int i = 0; i < arity; ++i) {
           const Dims dims = (scalars >> i & 1) != 0 ? Dims{} : Dims{37};
-          // acosh and log are at home above 1, asin and atanh between -1 and 1; all of them give
-          // NaN elsewhere, on both sides.
+          // acosh and log are defined above 1, asin and atanh between -1 and 1; elsewhere they
+          // yield NaN in both kernels.
           call.inputs.push_back(random_tensor(DataType::kFloat64, dims,
                                               static_cast<std::uint64_t>(number * 8 + i), -3, 4)
                                     .cast(compute));
@@ -264,7 +265,7 @@ TEST(FusedElementwise, EveryOperation) {
   }
 }
 
-/// Runs the fast kernel with `aliases` (input, output) in the same memory.
+/// Runs the fast kernel with the (input, output) pairs of `aliases` in the same memory.
 std::vector<Tensor> run_in_place(const device::ElementwiseSpec& spec,
                                  const opdef::PreparedKernel& kernel,
                                  const std::vector<Tensor>& inputs,
@@ -300,7 +301,7 @@ std::vector<Tensor> run_in_place(const device::ElementwiseSpec& spec,
   return outputs;
 }
 
-// Whatever the kernel offers to do in place gives the bits that it gives in separate memory.
+// In-place results have the same bits as results in separate memory.
 TEST(FusedElementwise, InPlaceChangesNothing) {
   std::size_t tried = 0;
   for (unsigned seed = 0; seed < 1500; ++seed) {
@@ -323,7 +324,7 @@ TEST(FusedElementwise, InPlaceChangesNothing) {
     const opdef::KernelOffer offer = device::prepare_elementwise(spec);
     ASSERT_NE(offer.kernel.fn, nullptr) << offer.declined;
     const auto expected = run_in_place(spec, offer.kernel, operands, {});
-    // A set of pairs in which nothing occurs twice.
+    // Pairs without repeated inputs or outputs.
     std::vector<std::pair<int, int>> aliases;
     for (const auto& pair : offer.kernel.in_place) {
       const bool free = std::ranges::none_of(aliases, [&](const auto& other) {
@@ -341,7 +342,7 @@ TEST(FusedElementwise, InPlaceChangesNothing) {
   EXPECT_GT(tried, 500U);
 }
 
-// w' = w - rate * m / (sqrt(v) + eps) with m, v updated: as a plan has it, all in place.
+// w' = w - rate * m / (sqrt(v) + eps) with m, v updated, all in place as in a plan.
 TEST(FusedElementwise, AdamInPlace) {
   ExprProgram p{.num_inputs = 5};  // w, g, m, v, rate
   const auto g = p.input(1);
@@ -382,7 +383,7 @@ TEST(FusedElementwise, AdamInPlace) {
   }
 }
 
-// Halves of the smallest normal number: denormal, or zero where the kernel may flush them.
+// Half of the smallest normal number is denormal, or zero where the kernel may flush it.
 TEST(FusedElementwise, FlushesDenormalsWhereItMay) {
   constexpr std::int64_t kCount = 100000;  // enough for several threads
   ExprProgram program{.num_inputs = 1};

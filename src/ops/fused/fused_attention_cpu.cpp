@@ -20,9 +20,9 @@
 #include "ops/kernel_support.h"
 
 // Attention and its gradient (opdef/attention.h). For each key head, K and V are packed once; then
-// blocks of rows of scores are computed, used and forgotten: they take a part of the L2 cache, not
-// memory. The gradient computes them again from the statistics of each row. (Rabe and Staats, 2021;
-// Dao et al., FlashAttention, 2022, whose D is sum(dy y) of a row, `along` here.)
+// blocks of rows of scores are computed, consumed and discarded: they stay in the L2 cache and are
+// never stored in memory. The gradient recomputes them from the statistics of each row. (Rabe and
+// Staats, 2021; Dao et al., FlashAttention, 2022, whose D is sum(dy y) of a row, `along` here.)
 
 namespace onnxgrad::ops::fused_attention_cpu {
 namespace {
@@ -34,7 +34,8 @@ void run_forward(const void* data, std::byte* const* args, const opdef::Launch& 
   const std::int64_t key_heads = task.k.count();
   const std::int64_t blocks =
       task.groups * ((task.queries() + task.block_rows - 1) / task.block_rows);
-  // Few heads: threads share the blocks of each, and all of them pack its keys and values.
+  // With few heads, threads split the blocks of each head, and all of them pack its keys and
+  // values.
   const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
                                   ? 1
                                   : std::min<std::int64_t>(blocks, task.threads);
@@ -65,8 +66,8 @@ void run_backward(const void* data, std::byte* const* args, const opdef::Launch&
   device::on_threads(task.threads, run_part);
 }
 
-/// Rows of a block so that its scores fill a part of the L2 cache; fewer if a triangle is left out,
-/// which blocks follow in steps.
+/// Chooses the rows per block so that its scores fill part of the L2 cache; fewer with a causal
+/// mask, whose triangle the blocks approximate by steps.
 std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes, bool is_causal) {
   constexpr std::int64_t kFewest = 24;
   const std::int64_t block_bytes = is_causal ? 32 << 10 : 128 << 10;
@@ -130,7 +131,7 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratc
   return made;
 }
 
-/// Room for an operand in float32 if it is stored in 16 bits.
+/// Reserves space for a float32 copy of an f16 or bf16 operand.
 template <class T>
 void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::int64_t rows,
                   Heads& heads, Scratch& scratch, std::int64_t& copy) {
@@ -139,8 +140,8 @@ void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::i
   copy = scratch.add<T>(rows * heads.columns);
 }
 
-/// Where operands are bfloat16 and shares are rounded to it, products are those of AMX. Only keys
-/// may be stored as columns.
+/// Returns true if the matrix products can run in bfloat16 on AMX: operands are bfloat16 and
+/// probabilities are rounded to it. Only keys may be stored column-major.
 template <class T>
 bool can_use_pairs(const opdef::KernelRequest& request, std::initializer_list<std::size_t> operands,
                    const opdef::Attention& op, const Task<T>& task) {
@@ -250,8 +251,8 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
 }
 
-/// The type in which to compute, or kUndefined. Operands from `first_view` on, and the two before
-/// the shares, may be of 16 bits if that is float32; masks, of which `masks` is the first, not.
+/// Returns the type of the computation, or kUndefined. If it is float32, operands from `first_view`
+/// on and the two before the probabilities may be f16 or bf16; masks, from `masks` on, may not.
 DataType computed_type(const opdef::KernelRequest& request, std::size_t first_view,
                        std::size_t masks) {
   const auto type_of = [](DataType stored) {
@@ -266,7 +267,7 @@ DataType computed_type(const opdef::KernelRequest& request, std::size_t first_vi
       return DataType::kUndefined;
     }
   }
-  // The statistics or shares of the forward pass come after y.
+  // The statistics or probabilities of the forward pass come after y.
   for (std::size_t i = 0; i < (first_view == 0 ? 1 : request.outputs.size()); ++i) {
     if (request.outputs[i].is_present() && request.outputs[i].dtype != type) {
       return DataType::kUndefined;

@@ -9,8 +9,8 @@
 #include "device/testing/instruction_sets.h"
 #include "ops/testing/case_runner.h"
 
-// Attention in one kernel against the nodes that it replaces, where its blocks have edges: more
-// rows than one block has, more shares than are stored, dropout. Small cases are in
+// Compares fused attention with the nodes that it replaces, at the edges of its blocks: more rows
+// than one block, more probabilities than are stored, dropout. Small cases are in
 // nn/softmax_test.cpp.
 
 namespace onnxgrad::ops_test {
@@ -20,7 +20,7 @@ struct Sizes {
   std::int64_t heads, queries, keys, size, value_size;
 };
 
-// `between` leads from the scores s to the shares d.
+// Builds a case: `between` leads from the scores s to the probabilities d.
 OpCase attention(const Sizes& n, const std::string& between, std::vector<CaseInput> more) {
   OpCase made{.name = fmt::format("attention_{}_{}_{}", n.queries, n.keys, between.size()),
               .model = "s = MatMul (q, kt)\n" + between + "\ny = MatMul (d, v)",
@@ -33,7 +33,7 @@ OpCase attention(const Sizes& n, const std::string& between, std::vector<CaseInp
   return made;
 }
 
-// Keys up to the query's position, all keys at least from `offset` on.
+// Causal mask: keys up to the query's position plus `offset`.
 CaseInput triangle(std::int64_t queries, std::int64_t keys, std::int64_t offset) {
   std::vector<double> numbers;
   for (std::int64_t i = 0; i < queries; ++i) {
@@ -57,7 +57,7 @@ void check(const OpCase& op_case) {
     const CaseResult fused = run_case(op_case, built);
     expect_same(fused, run_case(op_case, built, {.fuse = false}),
                 dtype == DataType::kFloat32 ? 1e-5 : 1e-13);
-    // The same bits with any number of threads.
+    // Results do not depend on the number of threads, bit by bit.
     std::vector<Tensor> inputs = built.inputs;
     inputs.insert(inputs.end(), fused.seeds.begin(), fused.seeds.end());
     const auto run = [&](int threads) {
@@ -80,7 +80,7 @@ TEST(FusedAttention, AgreesWithItsNodes) {
   using fused_attention::attention;
   using fused_attention::check;
   const auto run = [] {
-    // 300 x 300 shares are more than are stored; 7 x 520 are more keys than one block's.
+    // 300 x 300 probabilities are more than are stored; 7 x 520 has more keys than one block.
     for (const fused_attention::Sizes& n :
          {fused_attention::Sizes{3, 50, 33, 5, 17}, {2, 300, 300, 8, 3}, {1, 7, 520, 4, 4}}) {
       check(attention(n, "d = Softmax (s)", {}));
@@ -110,8 +110,7 @@ TEST(FusedAttention, DropsWhatDropoutDrops) {
   }
 }
 
-// Operands that are stored in 16 bits, keys either way round, against nodes that read them in
-// float32.
+// Compares f16 and bf16 operands, keys in either layout, with nodes that read them in float32.
 TEST(FusedAttention, ReadsHalves) {
   for (const int half : {10, 16}) {  // float16, bfloat16
     for (const bool turns : {false, true}) {
@@ -140,8 +139,8 @@ TEST(FusedAttention, ReadsHalves) {
   }
 }
 
-// Operands of bfloat16 and shares that are rounded to it, which AMX multiplies where there is one,
-// against the nodes that round them. pair_product_test.cpp has the products, also emulated.
+// Compares bfloat16 operands and rounded probabilities (multiplied by AMX if available) with the
+// nodes that round them. pair_product_test.cpp tests the matrix products, also emulated.
 TEST(FusedAttention, MultipliesRoundedShares) {
   for (const bool turns : {false, true}) {
     for (const fused_attention::Sizes& n :
@@ -171,7 +170,7 @@ TEST(FusedAttention, MultipliesRoundedShares) {
         const BuiltCase built = build_case(one, {.dtype = DataType::kFloat32});
         const CaseResult fused = run_case(one, built);
         const CaseResult plain = run_case(one, built, {.fuse = false});
-        // One unit in the last place of a share.
+        // One unit in the last place of a probability.
         fused_attention::expect_same(fused, plain, 1.0 / 256);
       }
     }

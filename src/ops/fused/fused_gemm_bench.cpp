@@ -13,9 +13,8 @@
 #include "opdef/kernel.h"
 #include "ops/builtin.h"
 
-// Whole training steps assembled by hand: kernels in a flat
-// list as in an execution, without planner and loop. What the engine costs beyond this is its
-// own.
+// Whole training steps assembled by hand: kernels in a flat list, without planner and loop, to
+// measure the overhead of the engine.
 
 namespace onnxgrad::ops {
 namespace {
@@ -25,7 +24,7 @@ using opdef::ExprProgram;
 
 // ---- Training steps ----
 
-/// A flat list of kernels over tensors that the list owns.
+/// Flat list of kernels over tensors that the list owns.
 class Step {
  public:
   Step() { register_builtin_cpu_kernels(kernels_); }
@@ -37,7 +36,7 @@ class Step {
     return static_cast<int>(tensors_.size()) - 1;
   }
 
-  /// Fills with numbers of either sign.
+  /// Adds a tensor of random elements of either sign.
   int random(Dims dims) {
     const int id = tensor(std::move(dims));
     for (float& x : tensors_[static_cast<std::size_t>(id)].mutable_data<float>()) {
@@ -151,7 +150,7 @@ ExprProgram descend() {
 
 constexpr std::int64_t kFloat = static_cast<std::int64_t>(DataType::kFloat32);
 
-/// An MLP with ReLU between layers, squared error, plain SGD.
+/// MLP with ReLU between layers, squared error, plain SGD.
 void add_mlp_step(Step& step, std::int64_t batch, const std::vector<std::int64_t>& widths) {
   const std::size_t layers = widths.size() - 1;
   const int rate = step.tensor({}, 1e-6F);
@@ -209,7 +208,7 @@ void BM_Step(benchmark::State& state) {
 }
 BENCHMARK(BM_Step)->ArgName("w")->DenseRange(1, 3);
 
-/// One kernel of a step at a time.
+/// Measures one kernel of a step at a time.
 void BM_StepKernel(benchmark::State& state) {
   Step step;
   add_mlp_step(step, batch_of(state.range(0)), widths_of(state.range(0)));

@@ -9,7 +9,7 @@
 #include "opdef/expr.h"
 #include "ops/testing/kernel_run.h"
 
-// Fast kernels against the plain ones. device/cpu/gemm_test.cpp tests the products themselves.
+// Compares fast kernels with the reference. device/cpu/gemm_test.cpp tests the GEMMs themselves.
 
 namespace onnxgrad::ops_test::fused_gemm_test {
 namespace {
@@ -88,7 +88,8 @@ TEST(FusedGemm, Epilogues) {
   }
 }
 
-// Scaled by a matrix and summed: by the product itself if it is large, else by a pass after it.
+// Element-wise factors and column sums: in the GEMM's epilogue if it is large, else in a pass after
+// it.
 TEST(FusedGemm, ScalesAndSumsOfColumns) {
   ExprProgram scaled{.num_inputs = 2};
   scaled.results = {scaled.emit(ExprOp::kMul, scaled.input(1), scaled.input(0))};
@@ -114,7 +115,7 @@ TEST(FusedGemm, ScalesAndSumsOfColumns) {
                                                  .transpose_b = p.transpose_b,
                                                  .threads = threads});
         EXPECT_EQ(run_offers(call).front().label.ends_with(" scaled, sums"), is_large);
-        call.inputs.back() = random_tensor(dtype, {p.n}, 3);  // a row is no matrix
+        call.inputs.back() = random_tensor(dtype, {p.n}, 3);  // a row is not a matrix of factors
         EXPECT_EQ(compare_offers(call, kTolerance), 1U);
         EXPECT_FALSE(run_offers(call).front().label.ends_with(" scaled, sums"));
       }
@@ -122,7 +123,7 @@ TEST(FusedGemm, ScalesAndSumsOfColumns) {
   }
 }
 
-// As in a session that only runs: packed when the kernel is prepared.
+// A session without training packs constant weights when the kernel is prepared.
 TEST(FusedGemm, ConstantWeights) {
   for (const Product& p : products()) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
@@ -229,7 +230,7 @@ TEST(FusedGemm, GemmOfTheStandard) {
   }
 }
 
-// What a residual, a bias and the gradients of several readers need: no pass of its own.
+// Addends for a residual, a bias and the gradients of several consumers need no pass of their own.
 TEST(FusedGemm, SumsOfSeveralOperands) {
   ExprProgram program{.num_inputs = 5};
   const auto left = program.emit(ExprOp::kAdd, program.input(1), program.input(0));

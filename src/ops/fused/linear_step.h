@@ -5,7 +5,7 @@
 
 namespace onnxgrad::ops {
 
-/// The operands of opdef::LinearStep, whose formulas it has, in numbers.
+/// Operands of opdef::LinearStep, which has the formulas.
 template <class T>
 struct LinearStepCall {
   const T* x = nullptr;       ///< [rows, features]
@@ -17,7 +17,7 @@ struct LinearStepCall {
   std::int64_t features = 0;
   T offset = 0;  ///< bias * b + shift
   T target_factor = -1;
-  T weight_step = 0;  ///< times the rate
+  T weight_step = 0;  ///< multiplied by the learning rate
 
   struct Sums {
     T squares = 0;  ///< sum(z^2)
@@ -25,11 +25,11 @@ struct LinearStepCall {
   };
 };
 
-/// Writes the new weight.
+/// Kernel that writes the new weight and returns the sums over z.
 template <class T>
 using LinearStepFn = typename LinearStepCall<T>::Sums (*)(const LinearStepCall<T>& call);
 
-/// The fastest one of this processor.
+/// Returns the fastest kernel of this processor.
 LinearStepFn<float> linear_step_float(std::int64_t features);
 LinearStepFn<double> linear_step_double(std::int64_t features);
 

@@ -8,8 +8,8 @@
 #include "opdef/kernel.h"
 #include "ops/fused/linear_step.h"
 
-// onnxgrad.fused.LinearStep: all of a linear model's step in one call, since at ten rows of two
-// columns a kernel is mostly its call.
+// onnxgrad.fused.LinearStep: a whole training step of a linear model in one call, since for ten
+// rows of two columns the cost of a kernel is mostly the call.
 
 namespace onnxgrad::ops::linear_step_cpu {
 namespace {

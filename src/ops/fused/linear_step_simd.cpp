@@ -19,7 +19,7 @@ namespace dn = onnxgrad::device::HWY_NAMESPACE;
 template <class T>
 using StepTag = hn::ScalableTag<T>;
 
-// A row of a few features is not worth a vector: all is in registers, and rows overlap.
+// Rows of a few features are not vectorized: everything is in registers, and rows overlap.
 template <class T, int kFeatures>
 HWY_ATTR typename LinearStepCall<T>::Sums few_features(const LinearStepCall<T>& call) {
   T weight[kFeatures];

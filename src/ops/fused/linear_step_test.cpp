@@ -8,7 +8,7 @@
 #include "opdef/fused.h"
 #include "ops/testing/kernel_run.h"
 
-// The kernel against its formulas, evaluated in double.
+// Compares the kernel with its formulas, evaluated in double.
 
 namespace onnxgrad::ops_test::linear_step_test {
 namespace {
@@ -37,7 +37,7 @@ KernelCall call_of(const Case& c, DataType dtype) {
   return call;
 }
 
-// loss, new weights and, if there is one, the new bias.
+// Returns the loss, the new weights and, if there is one, the new bias.
 std::vector<std::vector<double>> expected(const Case& c, const KernelCall& call) {
   const auto x = call.inputs[0].to_doubles();
   std::vector<double> weight = call.inputs[1].to_doubles();

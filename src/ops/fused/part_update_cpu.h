@@ -12,19 +12,19 @@
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 
-// What kernels that update a weight have in common: where its operands are, and the update of a
-// part of the weight when that part of the gradient is complete.
+// Parts shared by kernels that update a weight: the arguments of the update, and the update of a
+// block of the weight as soon as that block of the gradient is complete.
 
 namespace onnxgrad::ops {
 
-/// Positions among the arguments of a kernel; -1: absent.
+/// Argument indices of the operands of an update; -1: absent.
 struct UpdatePlaces {
   int w = -1, m = -1, v = -1, rate = -1, epsilon = -1, shrink = -1;
   int new_w = -1, new_m = -1, new_v = -1;
   int scratch = -1;
 
-  /// Those of `update`, the last inputs of a node, from w = argument `first` on; nullptr: of plain
-  /// descent, (w, rate) -> w'.
+  /// Returns the argument indices for `update`, whose operands are the last inputs of a node, from
+  /// w = argument `first` on; nullptr stands for plain descent, (w, rate) -> w'.
   static UpdatePlaces of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
                          int first) {
     const bool has_m = update != nullptr;
@@ -45,7 +45,7 @@ struct UpdatePlaces {
     return at;
   }
 
-  /// (input, output) pairs that may share memory.
+  /// Returns the (input, output) pairs that may share memory.
   std::vector<std::pair<int, int>> in_place() const {
     std::vector<std::pair<int, int>> pairs{{w, 0}};
     if (m >= 0) pairs.emplace_back(m, 1);
@@ -53,7 +53,7 @@ struct UpdatePlaces {
     return pairs;
   }
 
-  /// Without the gradient and sizes.
+  /// Returns the arrays, without the gradient and sizes.
   template <class T>
   device::UpdateArrays<T> arrays(std::byte* const* args) const {
     const auto in = [&](int place) {
@@ -74,14 +74,14 @@ struct UpdatePlaces {
   }
 };
 
-/// An update by parts of the gradient, for float and double.
+/// Update by blocks of the gradient, for float and double.
 struct PartUpdate {
   opdef::WeightUpdate spec = {};
   UpdatePlaces at = {};
   device::UpdateFn<float> of_floats = nullptr;
   device::UpdateFn<double> of_doubles = nullptr;
 
-  /// See UpdatePlaces::of.
+  /// Reads the update of a node; see UpdatePlaces::of for the arguments.
   static PartUpdate of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
                        int first) {
     PartUpdate result{.at = UpdatePlaces::of(update, request, first)};

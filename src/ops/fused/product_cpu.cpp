@@ -26,13 +26,13 @@ constexpr std::size_t kMostAddends = device::kGemmMoreAddends + 1;
 
 struct ProductData {
   device::PreparedGemm gemm;
-  std::shared_ptr<const Tensor> packed_b;  ///< instead of argument `b`; nullptr: not packed
+  std::shared_ptr<const Tensor> packed_b;  ///< replaces argument `b`; nullptr: not packed
   int a = 0, b = 0, start = -1, factor = -1, scales = -1, c = 0, column_sums = -1, scratch = 0;
   std::vector<int> more;
-  std::int64_t product_offset = -1;  ///< of the product in scratch; -1: it is in the result
+  std::int64_t product_offset = -1;  ///< offset in scratch; -1: computed in the result
   DataType dtype = DataType::kFloat32;
   opdef::PreparedKernel epilogue;
-  /// Arguments of the epilogue, or kScratch: its scratch block, or kProduct: in scratch too.
+  /// Arguments of the epilogue; kScratch: its scratch block; kProduct: the product in scratch.
   std::vector<int> epilogue_args;
   std::int64_t table_offset = 0;
   std::int64_t epilogue_scratch = 0;
@@ -79,15 +79,15 @@ bool is_zero(const ExprProgram& program, std::int32_t i) {
   return instruction.op == ExprOp::kConstant && instruction.constant == 0;
 }
 
-/// The part of an epilogue that the product itself can compute: in1 * relu(in0 + in2 + ...), or a
-/// part of it.
+/// Epilogue that the GEMM itself can apply: in1 * relu(in0 + in2 + ...), or a part of it.
 struct SimpleEpilogue {
   bool relu = false;
-  std::int32_t scales = 0;            // operand; 0: none
+  std::int32_t scales = 0;            // operand of the element-wise factor; 0: none
   std::vector<std::int32_t> addends;  ///< operands
 };
 
-/// Collects the terms of a sum of operands, in0 once among them; false if it is something else.
+/// Collects the terms of a sum of operands, in0 once among them; returns false for other
+/// expressions.
 bool collect_sum(const ExprProgram& program, std::int32_t i, std::vector<std::int32_t>& terms) {
   if (is_zero(program, i)) return true;  // a bias of zeros
   const ExprInstruction& instruction = program.instructions[static_cast<std::size_t>(i)];
@@ -128,7 +128,7 @@ std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
   return simple;
 }
 
-/// How an input is added to the product; kZero: not at all.
+/// Returns how the GEMM can add an input; kZero: it cannot.
 GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm) {
   const bool is_wide = desc.dtype == DataType::kFloat32;
   if (desc.dtype != gemm.dtype && !(is_wide && is_half(gemm.dtype))) return GemmStart::kZero;
@@ -143,8 +143,8 @@ bool has_constant_b(const opdef::KernelRequest& request, const ProductSpec& spec
          request.constants[static_cast<std::size_t>(spec.b)] != nullptr;
 }
 
-/// Whether the product can multiply its elements by those of a matrix and sum its columns. Not if
-/// it would do without a packed B for that.
+/// Returns true if the GEMM can apply element-wise factors and sum its columns without giving up a
+/// packed B.
 bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec,
              const std::vector<GemmStart>& addends) {
   if (is_half(spec.gemm.dtype) || has_constant_b(request, spec)) return false;
@@ -156,12 +156,12 @@ bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec,
   return device::can_scale(gemm);
 }
 
-/// Moves an epilogue into the product if possible.
+/// Moves an epilogue into the GEMM if possible.
 bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
   const std::size_t count = simple->addends.size();
-  // Products of halves and single columns have one addend at most.
+  // f16/bf16 GEMMs and single columns support one addend at most.
   if (count > 1 && (is_half(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
   std::vector<int> inputs;
   std::vector<GemmStart> kinds;
@@ -199,8 +199,8 @@ DataType sum_dtype(const ProductSpec& spec) {
   return is_half(spec.gemm.dtype) ? DataType::kFloat32 : spec.gemm.dtype;
 }
 
-/// The epilogue as an element-wise kernel over the result, in place if that has the type of the
-/// sums, or the reason for none.
+/// Prepares the epilogue as an element-wise kernel over the result, in place if the result has the
+/// type of the sums. Returns "" or the reason why there is none.
 std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductSpec& spec,
                              ProductData& data, std::int64_t& scratch_bytes) {
   const opdef::TensorDesc& result = request.outputs[0];
@@ -232,7 +232,7 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
   data.table_offset = 0;
   data.epilogue_scratch =
       align64(static_cast<std::int64_t>(data.epilogue_args.size() * sizeof(void*)));
-  // The product no longer needs its scratch when the epilogue starts.
+  // The GEMM no longer needs its scratch when the epilogue starts.
   scratch_bytes = std::max(scratch_bytes, data.epilogue_scratch + offer.kernel.scratch_bytes);
   if (is_apart) {
     data.product_offset = align64(scratch_bytes);
@@ -253,7 +253,7 @@ device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const 
   return device::prepare_half_gemm(half);
 }
 
-/// A constant B in the order in which the product reads it; nullptr: it is read where it is.
+/// Packs a constant B in the layout that the GEMM reads; nullptr: it is read in place.
 std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
                                             const ProductSpec& spec) {
   if (!has_constant_b(request, spec) || is_half(spec.gemm.dtype) ||
@@ -334,7 +334,7 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
     offer.kernel.fn = run_product_and_epilogue;
     offer.kernel.label += " + " + data->epilogue.label;
   }
-  // Each element of the addends is read before the result is written over it.
+  // Each element of the addends is read before the result overwrites it.
   const auto may_hold_result = [&](int input, GemmStart kind) {
     if (kind == GemmStart::kMatrix && (absorbed || !spec.epilogue) &&
         request.inputs[static_cast<std::size_t>(input)].dtype == result) {

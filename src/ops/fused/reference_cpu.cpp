@@ -11,8 +11,8 @@
 #include "ops/fused/scalar_expr.h"
 #include "ops/kernel_support.h"
 
-// Plain kernels of the fused operators: one element at a time, in the order of the definition. The
-// fast ones are tested against them; they accept what those decline.
+// Reference kernels of the fused operators: one element at a time, in the order of the definition.
+// The fast kernels are tested against them; they accept nodes that the fast ones decline.
 
 namespace onnxgrad::ops::reference_cpu {
 namespace {
@@ -196,10 +196,10 @@ KernelOffer offer_elementwise(const KernelRequest& request) {
   return offer_program(request, opdef::Elementwise::read(request.node));
 }
 
-// A single number joins the surrounding element-wise work.
+// Returns true for a scalar update, which joins the surrounding element-wise kernel.
 bool is_number(const KernelRequest& request) { return request.outputs[0].dims.rank() == 0; }
 
-// w', m' and v' may share the memory of w, m and v, inputs from number `first` on.
+// w', m' and v' may share the memory of w, m and v, inputs from index `first` on.
 KernelOffer in_place(KernelOffer offer, const opdef::WeightUpdate& update, int first) {
   for (int i = 0; i < static_cast<int>(update.num_outputs()); ++i) {
     offer.kernel.in_place.emplace_back(first + i, i);
@@ -216,17 +216,18 @@ KernelOffer offer_weight_update(const KernelRequest& request) {
                   update, 1);
 }
 
-// ---- Gemm, GemmUpdate and GemmWeightUpdate: a program over the product and other operands ----
+// ---- Gemm, GemmUpdate and GemmWeightUpdate: an expression over the product and other operands
+// ----
 
 struct GemmData {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   std::size_t a = 0, b = 1;  // inputs
   ExprProgram program;
-  std::vector<Operand> operands = {};    // of the program after the product, over [m, n]
-  std::vector<std::size_t> inputs = {};  // theirs
+  std::vector<Operand> operands = {};    // operands of the expression, over [m, n]
+  std::vector<std::size_t> inputs = {};  // input index of each operand
   std::size_t first_output = 0;
-  bool sums_columns = false;  // of the only result, which is the second output
+  bool sums_columns = false;  // sums of the only result are output 1
 };
 
 template <class T>
@@ -271,7 +272,7 @@ void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
   }
 }
 
-// The inputs besides A and B are operands of `program`, after the product.
+// The inputs besides A and B are operands of `program`, which is applied to the product.
 KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool transpose_a,
                           bool transpose_b, ExprProgram program, bool sums_columns = false) {
   if (!can_access(request.inputs)) {

@@ -11,7 +11,7 @@
 #include "opdef/kernel.h"
 #include "ops/testing/kernel_run.h"
 
-// Each expected number is computed by hand in the test.
+// Each expected value is computed by hand in the test.
 
 namespace onnxgrad::ops_test::reference_test {
 namespace {

@@ -12,7 +12,7 @@
 #include "onnxgrad/dtype.h"
 #include "opdef/fused.h"
 
-// Element-wise expressions on single elements: the definition that fast kernels are tested
+// Element-wise expressions evaluated on scalars: the definition that fast kernels are tested
 // against. Integers wrap around; division by zero yields 0 and INT_MIN / -1 yields INT_MIN.
 
 namespace onnxgrad::ops {
@@ -64,7 +64,7 @@ T maximum(T a, T b) {
   return a > b || a != a ? a : b;
 }
 
-/// The result of folding nothing, and one step of a fold.
+/// Initial value of a fold, and one step of it.
 template <class T>
 T fold_start(opdef::Fold fold) {
   if (fold == opdef::Fold::kSum) return T{};
@@ -146,7 +146,7 @@ T apply_arithmetic(ExprOp op, T a, T b, T c) {
   }
 }
 
-/// A number as the float that rounds to its nearest half.
+/// Converts to float with rounding to odd, so that a later rounding to 16 bits is correct.
 inline float to_odd(float a) { return a; }
 inline float to_odd(double a) { return base::to_odd_float(a); }
 
@@ -217,8 +217,8 @@ inline bool is_function(ExprOp op) {
          op == ExprOp::kIsInf || op == ExprOp::kToFloat16 || op == ExprOp::kToBfloat16;
 }
 
-/// Runs `program`: operands[k] is operand number k; registers has space for every instruction and
-/// contains all their values afterwards.
+/// Runs `program`: operands[k] is operand k; registers has space for every instruction and contains
+/// all their values afterwards.
 template <class T>
 void evaluate(const opdef::ExprProgram& program, const T* operands, T* registers) {
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
@@ -229,7 +229,7 @@ void evaluate(const opdef::ExprProgram& program, const T* operands, T* registers
     } else if (in.op == ExprOp::kConstant) {
       registers[i] = static_cast<T>(in.constant);
     } else if (is_function(in.op)) {
-      registers[i] = T{};  // of an integer: no operator asks for it
+      registers[i] = T{};  // integers: no operator asks for it
       if constexpr (std::is_floating_point_v<T>) registers[i] = apply_function(in.op, at(in.a));
     } else {
       registers[i] = apply_arithmetic<T>(in.op, at(in.a), at(in.b), at(in.c));
@@ -279,7 +279,7 @@ bool visit_dtype(DataType dtype, Visitor&& visit) {
   }
 }
 
-/// Element `index` of an array of `dtype`, converted.
+/// Returns element `index` of an array of `dtype`, converted to T.
 template <class T>
 T load(const std::byte* base, DataType dtype, std::int64_t index) {
   T value{};
@@ -296,7 +296,7 @@ T load(const std::byte* base, DataType dtype, std::int64_t index) {
   return value;
 }
 
-/// Stores `value` as element `index` of an array of `dtype`, converted; bool is value != 0.
+/// Stores `value`, converted, as element `index` of an array of `dtype`; bool is value != 0.
 template <class T>
 void store(std::byte* base, DataType dtype, std::int64_t index, T value) {
   if (dtype == DataType::kFloat16 || dtype == DataType::kBfloat16) {

@@ -15,10 +15,10 @@
 #include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"
 
-// onnxgrad.fused.ScatterWeightUpdate and ScatterDescent. The places at which a row of the weight
-// occurs among the indices are a list (ScatterLists); the gradient of a row is summed in their
-// order, as a scatter into a dense gradient would, and is read at once by the update. Threads
-// share the rows of the weight.
+// onnxgrad.fused.ScatterWeightUpdate and ScatterDescent. The positions at which a row of the weight
+// occurs among the indices form a linked list (ScatterLists); the gradient of a row is summed in
+// their order, as a scatter into a dense gradient would, and is passed to the update at once.
+// Threads split the rows of the weight.
 
 namespace onnxgrad::ops::scatter_update_cpu {
 namespace {
@@ -27,12 +27,13 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kParallelElements = 1 << 16;  // per thread: some twenty microseconds
+constexpr std::int64_t kParallelElements = 1 << 16;  // minimum per thread
 constexpr std::int32_t kNone = -1;
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// For each row of the weight the first place with its index, for each place the next one.
+/// Linked lists: for each row of the weight its first position among the indices, for each position
+/// the next.
 struct ScatterLists {
   std::int32_t* first = nullptr;  ///< [rows]
   std::int32_t* next = nullptr;   ///< [places]
@@ -46,12 +47,12 @@ struct ScatterData {
   std::int64_t rows = 0, columns = 0, places = 0;
   int threads = 1;
   UpdatePlaces at;
-  std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< in scratch
+  std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< offsets in the scratch
   std::string node;
 };
 
-/// All indices are checked before anything is written; the Gather of the forward pass has done so.
-/// The lists are in ascending order.
+/// Builds the lists, in ascending order. All indices are checked before anything is written: the
+/// Gather of the forward pass has done so.
 template <class T>
 ScatterLists link(const ScatterData<T>& data, const std::int64_t* indices, std::byte* scratch) {
   const ScatterLists lists{reinterpret_cast<std::int32_t*>(scratch),
@@ -65,7 +66,7 @@ ScatterLists link(const ScatterData<T>& data, const std::int64_t* indices, std::
   return lists;
 }
 
-/// sum = the rows of a list, added up in their order.
+/// Computes sum = the gradient rows of a list, added in their order.
 template <class T>
 void sum_rows(const ScatterLists& lists, std::int32_t place, const T* rows, std::int64_t columns,
               T* sum) {
@@ -83,7 +84,7 @@ struct Step {
   const T* rows = nullptr;
   UpdateArrays<T> arrays;
 
-  /// Rows [begin, end) of the weight; `scratch`: two rows.
+  /// Updates rows [begin, end) of the weight; `scratch` holds two rows.
   void run(std::int64_t begin, std::int64_t end, T* scratch) const {
     if (begin >= end) return;
     T* sum = scratch;
@@ -104,7 +105,7 @@ struct Step {
   }
 
  private:
-  /// `count` rows of the weight with the same gradient.
+  /// Updates `count` rows of the weight with one gradient.
   void update_rows(std::int64_t row, std::int64_t count, const T* gradient) const {
     UpdateArrays<T> part = arrays.from(row * data.columns, data.columns);
     part.gradient = gradient;

@@ -10,7 +10,7 @@
 #include "opdef/scatter_update.h"
 #include "ops/testing/kernel_run.h"
 
-// Against the update of the dense gradient by the kernel for that: every bit.
+// Compares bit by bit with the update of the dense gradient by its kernel.
 
 namespace onnxgrad::ops_test::scatter_update_test {
 namespace {

@@ -22,10 +22,11 @@
 #include "ops/kernel_support.h"
 
 // onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
-// formulas. The latter never stores the gradient as a whole. A small product is computed in blocks
-// of rows that stay in the L1 cache until the update has read them, a large one hands over each
-// part of the gradient that is complete (GemmSpec::hands_over); threads share the parts. Halves
-// that are multiplied in float32 are converted first, as a whole where that needs little memory.
+// formulas. GemmWeightUpdate never stores the whole gradient. A small GEMM is computed in blocks of
+// rows that stay in the L1 cache until the update has read them, a large one passes each finished
+// block of the gradient to the update as its consumer (GemmSpec::hands_over); threads split the
+// blocks. f16/bf16 operands that are multiplied in float32 are converted first, as a whole if that
+// needs little memory.
 
 namespace onnxgrad::ops::weight_update_cpu {
 namespace {
@@ -34,31 +35,31 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;              // of a product between updates
-constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // the same for halves: of an L2 cache
-constexpr std::int64_t kLineBytes = 64;                 // of a cache line
-constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // per thread: about 20 us
-// Multiply-adds per thread: about ten microseconds.
+constexpr std::int64_t kBlockBytes = 8192;              // block of a product between updates
+constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // f16/bf16 block, in the L2 cache
+constexpr std::int64_t kLineBytes = 64;                 // bytes of a cache line
+constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // minimum per thread
+// Minimum multiply-adds per thread.
 constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
 
 template <class T>
 struct UpdateData {
   WeightUpdate spec;
   UpdateFn<T> update = nullptr;
-  int gradient = 0;  ///< argument: A, if there is a product
+  int gradient = 0;  ///< argument index; of A for a product
   int b = -1;
   UpdatePlaces at;
   std::int64_t count = 0;
   int threads = 1;
-  // The product, in blocks of `block_rows` rows; the last one may have fewer.
+  // GEMM in blocks of `block_rows` rows; the last one may have fewer.
   device::PreparedGemm gemm;
   device::PreparedGemm last_gemm;
   std::int64_t rows = 0, columns = 0, block_rows = 0;
   std::int64_t a_step = 0;         ///< bytes of A from block to block
-  std::int64_t product_bytes = 0;  ///< of a block, in the scratch block before the products' own
+  std::int64_t product_bytes = 0;  ///< bytes of a block, before the GEMM's own scratch
   bool hands_over = false;
-  int block_threads = 1;            ///< share the blocks
-  std::int64_t thread_scratch = 0;  ///< bytes of each of them
+  int block_threads = 1;            ///< threads that split the blocks
+  std::int64_t thread_scratch = 0;  ///< bytes per thread
 };
 
 template <class T>
@@ -75,7 +76,7 @@ void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
     data.update(data.spec, arrays);
     return;
   }
-  constexpr std::int64_t kLine = 64;  // elements that a thread's share is a multiple of
+  constexpr std::int64_t kLine = 64;  // threads get multiples of this many elements
   const std::int64_t share = (arrays.count / data.threads + kLine) / kLine * kLine;
   device::share_parts(data.threads, data.threads, [&](std::int64_t part) {
     const std::int64_t begin = std::min(arrays.count, part * share);
@@ -90,7 +91,7 @@ void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*
   update_range(data, arrays_of(data, args));
 }
 
-/// Blocks [first, last) of the product and the update.
+/// Computes blocks [first, last) of the product and updates them.
 template <class T>
 void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::byte* a,
                    const std::byte* b, std::byte* scratch, std::int64_t first, std::int64_t last) {
@@ -125,7 +126,7 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   });
 }
 
-/// What the receiver of a part of the gradient needs.
+/// Context of the consumer of gradient blocks.
 template <class T>
 struct PartUpdate {
   const UpdateData<T>* data = nullptr;
@@ -161,7 +162,7 @@ void run_product_with_updates(const void* raw, std::byte* const* args,
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// A product whose sums have the weight's type.
+/// GEMM whose sums have the weight's type.
 struct Product {
   device::GemmSpec gemm;
   bool rounds_b = false;  ///< B is float32 and rounded to A's type
@@ -178,7 +179,8 @@ device::PreparedGemm prepare_block(const Product& product) {
                                      : device::prepare_gemm(product.gemm);
 }
 
-/// A product that is handed over part by part, if it can be; else it has no function.
+/// Prepares a GEMM that passes finished blocks to a consumer; without function if that is not
+/// possible.
 device::PreparedGemm prepare_parts(const Product& product) {
   if (is_half(product.gemm.dtype)) {
     device::HalfGemmSpec half = half_spec(product);
@@ -190,8 +192,8 @@ device::PreparedGemm prepare_parts(const Product& product) {
   return device::can_hand_over(spec) ? device::prepare_gemm(spec) : device::PreparedGemm();
 }
 
-/// Bytes of a block of the product; 0: the whole of it. A product of halves packs B for each block,
-/// which therefore has many rows.
+/// Returns the bytes of a block of the product; 0: the whole product. An f16/bf16 GEMM packs B for
+/// each block, which therefore has many rows.
 template <class T>
 std::int64_t block_bytes(const device::GemmSpec& gemm) {
   if (is_half(gemm.dtype)) return kHalfBlockBytes;
@@ -200,7 +202,7 @@ std::int64_t block_bytes(const device::GemmSpec& gemm) {
   return in_place ? kBlockBytes : 0;
 }
 
-/// Nearly as many rows, so that each block begins at a cache line of the weight and its slots.
+/// Rounds the rows per block so that each block starts at a cache line of the weight and its slots.
 std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int64_t most_bytes) {
   const std::int64_t unit = kLineBytes / std::gcd(kLineBytes, row_bytes);
   const std::int64_t above = (rows + unit - 1) / unit * unit;
@@ -209,8 +211,8 @@ std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int6
   return below > 0 ? below : rows;
 }
 
-/// How many blocks of at most `most` bytes make up a product, and whether threads share them: as
-/// many for each of them.
+/// Returns the number of blocks of at most `most` bytes of a product; decides whether threads split
+/// them, with equal numbers for each.
 template <class T>
 std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, UpdateData<T>& data) {
   const std::int64_t row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
@@ -288,7 +290,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
 
 opdef::KernelOffer offer_any(const opdef::KernelRequest& request,
                              const std::optional<Product>& product) {
-  // A single number joins the surrounding element-wise work.
+  // A scalar joins the surrounding element-wise kernel.
   if (request.outputs[0].dims.rank() == 0) {
     return opdef::KernelOffer::decline("the weight has rank 0");
   }

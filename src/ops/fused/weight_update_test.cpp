@@ -15,12 +15,12 @@
 #include "ops/testing/kernel_run.h"
 #include "ops/testing/op_case.h"
 
-// Fast kernels against the plain ones, and these against the function's body;
+// Compares fast kernels with the reference, and the reference with the function's body;
 // device/cpu/update_test.cpp tests the loops themselves.
 
 namespace onnxgrad::ops_test {
 
-// No file and no gradient holds it: what optimizers write is tested with them.
+// No file and no gradient contains it: it is tested with the optimizers that write it.
 std::vector<OpCase> weight_update_cases() { return {}; }
 std::vector<ErrorCase> weight_update_error_cases() { return {}; }
 
@@ -61,7 +61,7 @@ opdef::WeightUpdate update_of(const Variant& variant) {
           .shrinks = variant.shrinks};
 }
 
-// w, m, v?, rate, epsilon?, shrink? behind `gradient`, and the outputs.
+// Appends w, m, v?, rate, epsilon?, shrink? after `gradient`, and the outputs.
 KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
                        std::vector<Tensor> gradient) {
   const opdef::WeightUpdate update = update_of(variant);
@@ -82,7 +82,7 @@ KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
   return call;
 }
 
-// What the standard operators of the function give: its body in the place of the call.
+// Returns the results of the standard operators of the function's body.
 std::vector<Tensor> run_body(const KernelCall& call) {
   auto model = std::make_shared<ir::Model>();
   model->set_opset("", ir::kInternalOpset);
@@ -149,7 +149,8 @@ TEST(WeightUpdate, OnSeveralThreads) {
   }
 }
 
-// Products that fit a block, that are cut into blocks with and without a rest, and with one column.
+// Products that fit into a block, that are split into blocks with and without a remainder, and with
+// one column.
 TEST(GemmWeightUpdate, OfAllProducts) {
   for (const Variant& variant : variants()) {
     for (const auto& [m, n, k] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{100, 50, 15},
@@ -179,7 +180,7 @@ TEST(GemmWeightUpdate, OfAllProducts) {
   }
 }
 
-// A * B of halves in double, as float32.
+// Returns the gradient A * B of f16/bf16 operands, in double, as float32.
 Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, const Dims& dims,
                    std::int64_t k, bool transpose_a, bool transpose_b) {
   const std::int64_t m = dims[0];
@@ -198,7 +199,7 @@ Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, c
   return Tensor::from(sums, dims);
 }
 
-// Products that are handed over, in float32 and by blocks of halves, and that are not.
+// GEMMs with and without a consumer, in float32 and in blocks of f16/bf16.
 TEST(GemmWeightUpdate, OfHalves) {
   const Variant variant{UpdateRule::kAdam, 0.1, true};
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {

@@ -213,8 +213,8 @@ class Taps {
   std::int64_t rank_;
   Value* points_ = nullptr;
   Value* batch_ = nullptr;
-  std::vector<Value*> indices_;  // of each axis, int64 [N, P, K]
-  std::vector<Value*> weights_;  // of each axis, [N, P, K]
+  std::vector<Value*> indices_;  // per axis: int64 [N, P, K]
+  std::vector<Value*> weights_;  // per axis: [N, P, K]
   std::vector<Value*> slopes_;   // derivatives of the weights with respect to the grid
 };
 

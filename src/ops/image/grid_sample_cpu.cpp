@@ -227,7 +227,7 @@ class PatchBlock {
   std::array<T, 4 * kMaxBlock> weights_ = {};
   std::array<T, 4 * kMaxBlock> slopes_ = {};
   std::array<T, 4 * kMaxBlock> elements_ = {};
-  std::array<T, 4 * kMaxBlock> shares_ = {};  // or sums
+  std::array<T, 4 * kMaxBlock> shares_ = {};  // weighted dy, or sums
   sample::Patches<T> patches_ = {.first = first_.data(),
                                  .weights = weights_.data(),
                                  .slopes = nullptr,

@@ -37,7 +37,7 @@ OpCase decoded(std::string name, const std::string& attributes, std::vector<doub
 }  // namespace image_decoder
 
 std::vector<OpCase> image_decoder_cases() {
-  set_image_decoder(image_decoder::decode);  // for whoever runs them
+  set_image_decoder(image_decoder::decode);  // decoder for tests that run the cases
   const std::vector<double> rgb = {10, 20, 30, 40, 50, 60};
   return {image_decoder::decoded("default", "", rgb),
           image_decoder::decoded("rgb", "<pixel_format = \"RGB\"> ", rgb),

@@ -48,7 +48,7 @@ struct Pass {
   std::vector<T> lane_weights = {};
   std::vector<std::int32_t> without_entries = {};
   std::vector<std::uint8_t> is_read = {};  // per input
-  std::int64_t slabs = 1;                  // that are adjacent in a row of the pass before
+  std::int64_t slabs = 1;                  // slabs adjacent in a row of the previous pass
   // Integer factors: output o is input o / repeats, or the sum of the inputs from o * sums on.
   std::int64_t repeats = 0;
   std::int64_t sums = 0;

@@ -152,7 +152,7 @@ std::vector<std::size_t> named_axes(const ir::Node& node, std::size_t rank) {
 
 void expect_count(const ir::Node& node, const char* name, std::size_t count, std::size_t expected) {
   if (count == expected) return;
-  refuse(node, fmt::format("{} has {} numbers, expected {}", name, count, expected),
+  refuse(node, fmt::format("{} has {} elements, expected {}", name, count, expected),
          "Give one number per axis, or per element of the attribute 'axes' (roi: two).");
 }
 

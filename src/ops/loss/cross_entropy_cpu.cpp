@@ -371,7 +371,7 @@ KernelOffer offer_typed(const KernelRequest& request, LossTask task, opdef::Kern
 }
 
 int row_threads(const LossTask& task, int most) {
-  constexpr std::int64_t kParallelScores = 8192;  // per thread: about 10 microseconds
+  constexpr std::int64_t kParallelScores = 8192;  // minimum per thread
   return static_cast<int>(
       std::clamp<std::int64_t>(task.rows() * task.classes / kParallelScores, 1, most));
 }

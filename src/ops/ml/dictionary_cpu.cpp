@@ -106,7 +106,7 @@ double number_of(const DynamicCall& call, const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc{} || end != text.data() + text.size()) {
-    fail(call, "'" + text + "' is no number", "Give texts that are numbers.");
+    fail(call, "'" + text + "' is not a number", "Give strings that are numbers.");
   }
   return number;
 }
@@ -157,7 +157,7 @@ std::vector<Tensor> run_cast_map(const DynamicCall& call) {
     const auto [key, place] = order[i];
     if (is_sparse && (key < 0 || key >= count)) {
       fail(call,
-           "key " + std::to_string(key) + " of a map for " + std::to_string(count) + " places",
+           "key " + std::to_string(key) + " of a map for " + std::to_string(count) + " elements",
            "Give keys from 0 to max_map - 1.");
     }
     convert(call, map.values, place, row, is_sparse ? static_cast<std::size_t>(key) : i);

@@ -45,7 +45,7 @@ struct Forest {
   std::vector<Split> splits;
   std::vector<std::int64_t> roots;         ///< root of each tree, a split even for a single leaf
   std::vector<std::int64_t> tree_of_leaf;  ///< tree of each leaf
-  std::vector<LeafEntry> entries;          ///< in the order of the weights
+  std::vector<LeafEntry> entries;          ///< entries in the order of the weights
 
   std::int64_t num_trees() const { return static_cast<std::int64_t>(roots.size()); }
   std::int64_t num_leaves() const { return static_cast<std::int64_t>(tree_of_leaf.size()); }

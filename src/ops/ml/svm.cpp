@@ -65,7 +65,7 @@ std::int64_t count_of(const Node& node, const std::string& name) {
 
 std::int64_t features_of(const Node& node, std::int64_t numbers, std::int64_t rows) {
   if (rows > 0 && numbers > 0 && numbers % rows == 0) return numbers / rows;
-  refuse_attributes(node, fmt::format("{} numbers for {} vectors", numbers, rows));
+  refuse_attributes(node, fmt::format("{} elements for {} vectors", numbers, rows));
 }
 
 bool is_matrix(const Value* x) {

@@ -85,7 +85,7 @@ std::vector<ErrorCase> svm_error_cases() {
   const CaseInput x = uniform({4, 2}, -1, 1);
   return {
       refused("counts", "SVMRegressor <n_supports = 2, support_vectors = [1.0]> (x)", {x},
-              "ModelError", "1 numbers for 2 vectors"),
+              "ModelError", "1 elements for 2 vectors"),
       {.name = "labels",
        .model = "[head] l, y = ai.onnx.ml.SVMClassifier <coefficients = [1.0]> (x)",
        .inputs = {x},

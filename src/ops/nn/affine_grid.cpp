@@ -27,7 +27,7 @@ void check_theta(const Node& node, std::int64_t axes) {
   const bool has_rank = known_rank(theta).value_or(3) == 3;
   const bool fits = has_rank && is(known_dim(theta, 1), axes) && is(known_dim(theta, 2), axes + 1);
   if (fits && (axes == 2 || axes == 3)) return;
-  throw ShapeError({.what = fmt::format("theta {} does not match a size of {} numbers",
+  throw ShapeError({.what = fmt::format("theta {} does not match a size of {} elements",
                                         theta->type.to_string(), axes + 2),
                     .where = {.node = node.name, .op_type = node.op_type, .value = theta->name},
                     .hint =

@@ -31,7 +31,7 @@ struct NormTask {
   std::int64_t channels = 0;  ///< group g has channel g % channels
   double epsilon = 0;
   double momentum = 0;
-  bool uses_batch = true;  ///< else mean and variance are inputs
+  bool uses_batch = true;  ///< false: mean and variance are inputs
   int running = 0;         ///< number of outputs among running mean and variance
   int outputs = 0;         ///< argument of the first output
   int threads = 1;

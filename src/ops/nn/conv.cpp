@@ -163,7 +163,7 @@ std::vector<Value*> conv_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
   }
   if (ctx.needs(1)) {
     std::vector<Value*> inputs{dy, x};
-    if (attrs.kernel.empty()) inputs.push_back(w);  // for its shape
+    if (attrs.kernel.empty()) inputs.push_back(w);  // only its shape is read
     grads[1] =
         g.call("ConvWeightGrad", std::move(inputs), 1, conv_call_attributes(attrs, group))[0];
   }

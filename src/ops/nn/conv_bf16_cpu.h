@@ -21,7 +21,7 @@ namespace onnxgrad::ops::conv_bf16 {
 
 /// Layout of a copy along one axis: positions with the same remainder modulo `step` are adjacent.
 struct CopiedAxis {
-  std::int64_t size = 0;  ///< of the tensor
+  std::int64_t size = 0;  ///< size of the tensor
   std::int64_t step = 1;  ///< source positions from one result to the next
   std::int64_t low = 0;   ///< range of positions that are read, for one remainder
   std::int64_t high = 0;

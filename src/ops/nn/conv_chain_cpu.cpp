@@ -38,7 +38,7 @@ struct Link {
   /// Kernels for full units and for the smaller last one.
   std::array<opdef::PreparedKernel, 2> kernels = {};
   std::int64_t y_elements = 0;  ///< per image
-  std::int64_t y_at = 0;        ///< offset of a unit's result in its scratch, if not the last
+  std::int64_t y_at = 0;        ///< offset of a unit's result in scratch; unused by the last link
 };
 
 struct Plan {

@@ -28,14 +28,14 @@ constexpr std::int64_t kMostPhases = 64;
 struct Phase {
   std::vector<std::int64_t> taps = {};     ///< positions in the kernel
   std::vector<std::int32_t> offsets = {};  ///< [taps], in source pixels
-  std::vector<std::int32_t> places = {};   ///< of the pixel that the first tap reads
-  std::vector<std::int32_t> results = {};  ///< of the result pixel
+  std::vector<std::int32_t> places = {};   ///< pixel that the first tap reads
+  std::vector<std::int32_t> results = {};  ///< result pixel
   std::int64_t axis_count = 0;             ///< positions along the axis of the bands
   std::int64_t inner = 0;                  ///< positions per position on that axis
 };
 
 struct Extent {
-  std::array<std::int64_t, 3> size = {};   ///< of the tensor
+  std::array<std::int64_t, 3> size = {};   ///< size of the tensor
   std::array<std::int64_t, 3> low = {};    ///< first position of the first band
   std::array<std::int64_t, 3> count = {};  ///< positions of a band
   std::int64_t band_step = 0;              ///< positions from one band to the next

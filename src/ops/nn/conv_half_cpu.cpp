@@ -34,7 +34,7 @@ struct Images {
   int arg = -1;
   bool is_result = false;
   std::int64_t elements = 0;            ///< per group and image
-  std::int64_t element_bytes = 0;       ///< as stored
+  std::int64_t element_bytes = 0;       ///< bytes of a stored element
   device::ConvertFn convert = nullptr;  ///< nullptr: float32
   std::int64_t at = 0;                  ///< offset of the copy in a unit's scratch
 };

@@ -188,7 +188,7 @@ void compare_random_tiles(int count, const device::CpuOptions& cpu) {
     compare(call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad"), {0, 1});
     if (testing::Test::HasFailure()) return;
   }
-  EXPECT_GT(compared, count);  // of three times as many: few decline
+  EXPECT_GT(compared, count);  // three times as many are tried, few decline
 }
 
 TEST(ConvKernels, OfBfloat16AsTilesAgree) {

@@ -294,7 +294,7 @@ std::vector<ChannelPanel> split_panels(std::int64_t total, std::int64_t most, st
 double tile_cycles(std::int64_t rows, std::int64_t vectors) {
   const auto multiply_adds = 0.5 * static_cast<double>(rows * vectors);
   const auto loads = 0.5 * static_cast<double>(rows + vectors);
-  constexpr double kLatency = 5;  // of a multiply-add, with some stalls
+  constexpr double kLatency = 5;  // cycles of a multiply-add, with some stalls
   constexpr double kLoop = 0.3;
   return std::max({multiply_adds, loads, kLatency}) + kLoop;
 }

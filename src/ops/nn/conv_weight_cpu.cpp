@@ -8,12 +8,11 @@
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
-// w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap], as matrix
-// products of x's channels (rows, read through a table of windows) with y transposed to [window,
-// channel]. With few channels the taps are rows as well, which requires an im2col matrix of one
-// image, or w is computed as dot products along the rows of y, which need neither. Sums accumulate
-// as [c, tap, m] ([m, c, tap] for dot products), one block per thread, added in the order of the
-// threads.
+// w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap]: GEMMs of x's
+// channels (rows, read through a table of windows) with y transposed to [window, channel]. With few
+// channels the taps are rows as well, which requires an im2col matrix of one image, or w is
+// computed as dot products along the rows of y, which need neither. Sums accumulate as [c, tap, m]
+// ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
 
 namespace onnxgrad::ops {
 
@@ -25,8 +24,7 @@ namespace {
 
 // Bytes of a panel of y that stay in the L1 cache while rows are traversed.
 constexpr std::int64_t kYPanelBytes = std::int64_t{28} * 1024;
-// Cycles per element of the im2col matrix, per element of y transposed, and per dot product at its
-// end.
+// Cycles per element of the im2col matrix, per element of y transposed, and per dot product end.
 constexpr double kCopied = 0.4;
 constexpr double kTransposedY = 0.5;
 constexpr double kDotEnd = 12;
@@ -59,7 +57,7 @@ struct WeightPlan {
   std::size_t block_axis = 0;  ///< axis along which units are split
   std::int64_t block = 0;      ///< windows per block
   std::int64_t blocks = 1;
-  std::int64_t unit_windows = 0;  ///< of the largest unit
+  std::int64_t unit_windows = 0;  ///< windows of the largest unit
   /// Threads split the panels instead of the images: if there are more weights than pixels.
   bool shares_panels = false;
   std::vector<std::int64_t> thread_panels = {0,
@@ -375,8 +373,7 @@ class Unit {
     }
   }
 
-  /// Packs y's channels of a panel as [images, windows, width]; the zeros after the last channel
-  /// remain.
+  /// Packs y's channels of a panel as [images, windows, width]; zeros pad the last channels.
   void fill_columns(const ChannelPanel& panel) {
     const std::int64_t channels = std::min(panel.width, plan_.y_channels - panel.first);
     const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
@@ -388,8 +385,7 @@ class Unit {
                                          channels, windows_);
     }
   }
-  /// Returns the packed columns of a panel; each panel has its own block, since its zeros are
-  /// written once.
+  /// Returns the packed columns of a panel, which has its own block: zeros are written once.
   T* columns(const ChannelPanel& panel) const {
     return columns_ + panel.first * plan_.unit_windows;
   }
@@ -513,8 +509,7 @@ class Unit {
   std::int64_t first_panel_ = 0, last_panel_ = 0;
 };
 
-/// Writes w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, one group after
-/// another.
+/// Writes w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, group by group.
 template <class T>
 void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t first,
                    std::int64_t last, const T* sums, T* spare) {

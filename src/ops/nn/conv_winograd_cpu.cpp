@@ -49,7 +49,7 @@ struct ResultPlan {
 
   // Scratch offsets, in elements: memory shared by all threads, then one region per thread.
   std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
-  std::int64_t tiles_at = 0, sums_at = 0, weights_at = 0, spare_at = 0;  ///< in a thread's region
+  std::int64_t tiles_at = 0, sums_at = 0, weights_at = 0, spare_at = 0;  ///< thread's region
 
   std::int64_t scratch_bytes() const {
     return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));

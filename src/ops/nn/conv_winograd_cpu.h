@@ -143,7 +143,7 @@ void visit_tiles(const Images& images, const Geometry& geometry, std::int64_t ex
 struct Products {
   const device::OffsetTarget<float>* target = nullptr;
   const std::int32_t* offsets = nullptr;  ///< offset in a of each k
-  const float* zeros = nullptr;           ///< as many as a panel's width
+  const float* zeros = nullptr;           ///< at least a panel's width
   const float* a = nullptr;
   std::int64_t a_plane = 0, a_row = 0;
   const float* b = nullptr;
@@ -159,7 +159,7 @@ struct Products {
 /// Returns true if scratch of this size is in proportion to the operands.
 bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape);
 
-/// Number of vectors per panel with the least cycles(vectors).
+/// Number of vectors per panel with the lowest cycles(vectors).
 struct PanelChoice {
   std::int64_t vectors = 1;
   double cycles = 0;

@@ -32,7 +32,7 @@ struct WeightPlan {
   const device::OffsetTarget<float>* target = nullptr;
   int threads = 1;
   std::vector<ChannelPanel> panels;
-  std::vector<std::int32_t> offsets;  ///< of the tiles in x's
+  std::vector<std::int32_t> offsets;  ///< offset of each tile among x's
   bool stores_images = false;
   std::int64_t tile_plane = 0;      ///< stride of x's tiles of a unit, or of all images
   std::int64_t gradient_plane = 0;  ///< stride of y's tiles of a panel

@@ -112,7 +112,7 @@ struct NormTask {
   HalfStream x = {}, y = {};
   int residual = -1, scale = 1, bias = -1, ratio = -1, training_mode = -1;
   int sum = -1, mask = -1, mean = -1, inverse = -1;
-  int scratch = -1;  ///< for groups of x and y, if f16 or bf16
+  int scratch = -1;  ///< buffers for groups of x and y, if f16 or bf16
   bool drops = false;
   DataType ratio_dtype = DataType::kUndefined;
   DrawStream draws = {};
@@ -435,7 +435,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
     }
     for (const std::size_t i : {std::size_t{4}, std::size_t{5}}) {
       if (is_present(request, i) && request.inputs[i].dims.num_elements() != 1) {
-        return KernelOffer::decline("ratio and mode are numbers");
+        return KernelOffer::decline("ratio and mode are not both scalars");
       }
     }
     if (is_present(request, 4)) {

@@ -29,8 +29,8 @@ void normalize_grad(const float* dy, const float* x, float mean, float a, float 
 /// y = (x - mean) * inverse * scale + bias, element by element; bias may be nullptr.
 void scale_row(const float* x, float mean, float inverse, const float* scale, const float* bias,
                float* y, std::int64_t n);
-/// With h = (x - mean) * inverse and dh = dy * scale: dscale += dy * h, dbias += dy (each may be
-/// nullptr); returns sum(dh) and sum(dh * h).
+/// Adds dy * h to dscale and dy to dbias (each may be nullptr), and returns sum(dh) and sum(dh *
+/// h), where h = (x - mean) * inverse and dh = dy * scale.
 GradSums scale_row_sums(const float* dy, const float* x, float mean, float inverse,
                         const float* scale, float* dscale, float* dbias, std::int64_t n);
 /// dx = inverse * (dh - mean_dh - h * mean_dot); dx may be dy or x.

@@ -5,10 +5,10 @@
 #include "ops/quantize/linear_quantization.h"
 #include "ops/rules.h"
 
-// MatMulInteger, ConvInteger (ai.onnx 10), QLinearMatMul (21) and QLinearConv (10) as products of
-// floating-point numbers. Sums of products of 8-bit integers are whole numbers: float32 has those
-// of up to 256 terms exactly, float64 all. Between QuantizeLinear and DequantizeLinear of QLinear
-// products gradients go straight through; int32 results carry none.
+// MatMulInteger, ConvInteger (ai.onnx 10), QLinearMatMul (21) and QLinearConv (10) as
+// floating-point products. Sums of products of 8-bit integers are integers: float32 represents
+// those of up to 256 terms exactly, float64 all. Between QuantizeLinear and DequantizeLinear of
+// QLinear products gradients go straight through; int32 results carry none.
 
 namespace onnxgrad::ops::integer_product_op {
 namespace {
@@ -18,7 +18,8 @@ DataType exact_type(std::optional<std::int64_t> terms) {
   return terms && *terms <= kMostInFloat32 ? DataType::kFloat32 : DataType::kFloat64;
 }
 
-// x - zero_point in this type; a zero point with several elements is of shape `shape` then.
+// Returns x - zero_point in dtype `dtype`; a zero point with several elements is reshaped to
+// `shape`.
 Value* shifted(GraphBuilder& g, Value* x, Value* zero_point, const std::vector<std::int64_t>& shape,
                DataType dtype) {
   Value* wide = g.cast(x, dtype);
@@ -30,7 +31,7 @@ Value* shifted(GraphBuilder& g, Value* x, Value* zero_point, const std::vector<s
 }
 
 std::optional<std::vector<Value*>> lower_matmul_integer(const Node& node, GraphBuilder& g) {
-  // Zero points per row of A and per column of B.
+  // Zero points are per row of A and per column of B.
   const DataType dtype = exact_type(known_dim(node.input(0), -1));
   Value* a = shifted(g, node.input(0), node.input(2), {-1, 1}, dtype);
   Value* b = shifted(g, node.input(1), node.input(3), {1, -1}, dtype);
@@ -47,7 +48,7 @@ std::vector<ir::Attribute> window_of(const Node& node) {
   return attributes;
 }
 
-// One number per output channel: [M, 1, ...].
+// Returns the shape [M, 1, ...] of one element per output channel.
 std::optional<std::vector<std::int64_t>> channel_shape(const Value* weight) {
   const auto rank = known_rank(weight);
   if (!rank || *rank == 0) return std::nullopt;
@@ -71,7 +72,7 @@ std::optional<std::vector<Value*>> lower_conv_integer(const Node& node, GraphBui
   return {{g.cast(g.op("Conv", {x, w}, window_of(node)), DataType::kInt32)}};
 }
 
-// A scale of several elements is one per row of a (axis -2) or column of b (axis -1).
+// A scale with several elements has one per row of a (axis -2) or column of b (axis -1).
 std::optional<std::vector<Value*>> lower_qlinear_matmul(const Node& node, GraphBuilder& g) {
   Value* a = dequantize(g, node.input(0), node.input(1), node.input(2), -2);
   Value* b = dequantize(g, node.input(3), node.input(4), node.input(5), -1);

@@ -15,12 +15,12 @@
 #include "ops/quantize/small_types.h"
 
 // QuantizeLinear and DequantizeLinear (ai.onnx 25). Quantized values carry no gradient, so when a
-// model is loaded a DequantizeLinear of what a QuantizeLinear of the same scale gave becomes a call
-// of the function `FakeQuantize`, whose body is these two: it rounds, and passes gradients straight
+// model is loaded a DequantizeLinear after a QuantizeLinear with equal scale becomes a call of the
+// function `FakeQuantize`, whose body is the two nodes: it rounds, and passes gradients straight
 // through (Bengio, Leonard and Courville, Estimating or Propagating Gradients Through Stochastic
-// Neurons, 2013) where nothing is clipped. The gradient of the scale is that of Esser et al.,
-// Learned Step Size Quantization, 2020. Where the integers are read as numbers otherwise, by a Cast
-// or a DequantizeLinear of another scale, they are `QuantizedNumber`: see quantized_number.h.
+// Neurons, 2013) where nothing is clipped. The gradient of the scale follows Esser et al., Learned
+// Step Size Quantization, 2020. Integers with other floating-point consumers, such as a Cast or a
+// DequantizeLinear with another scale, become `QuantizedNumber`: see quantized_number.h.
 
 namespace onnxgrad::ops {
 namespace {
@@ -30,9 +30,9 @@ using opdef::AttributeSpec;
 using opdef::FunctionBody;
 using opdef::VjpContext;
 
-// How the elements of a scale belong to those of x.
+// Mapping of the elements of a scale to those of x.
 struct Groups {
-  std::int64_t axis = 0;        // from 0
+  std::int64_t axis = 0;        // not negative
   std::int64_t block_size = 0;  // 0: one scale per element of the axis
   std::size_t rank = 0;
   bool is_single = false;  // one scale for all
@@ -51,7 +51,7 @@ Groups groups_of(const Node& node, std::size_t rank, const Value* scale) {
   return groups;
 }
 
-// The scale of each element of x, in a shape that broadcasts to x's.
+// Expands the scale to a shape that broadcasts to x's.
 Value* spread_scale(GraphBuilder& g, Value* scale, Value* x, const Groups& groups) {
   if (groups.is_single) return g.reshape(scale, std::vector<std::int64_t>{1});
   Value* ones = g.expand(g.constant(Tensor::scalar(std::uint8_t{1})), shape_value(g, x));
@@ -59,7 +59,7 @@ Value* spread_scale(GraphBuilder& g, Value* scale, Value* x, const Groups& group
               {{"axis", groups.axis}, {"block_size", groups.block_size}});
 }
 
-// v, of x's shape, summed over the elements that share a scale: of the shape of `scale`.
+// Sums v, of x's shape, over the elements that share a scale: the result has the shape of `scale`.
 Value* sum_groups(GraphBuilder& g, Value* v, Value* scale, const Groups& groups) {
   if (groups.is_single) {
     return g.reshape(g.reduce_sum(v, {}, /*keepdims=*/false), shape_value(g, scale));
@@ -101,9 +101,9 @@ std::vector<Value*> dequantize_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-constexpr double kHalfStep = 0.500001;  // and the rounding of the quotient
+constexpr double kHalfStep = 0.500001;  // half a step plus the rounding of the quotient
 
-// The largest number of a floating-point type of 4 or 8 bits.
+// Returns the largest value of a floating-point type of 4 or 8 bits.
 double largest_of(DataType dtype) {
   std::array<std::byte, 1> code{};
   store_small(dtype, code.data(), 0, 3e38F, /*saturate=*/true);
@@ -112,7 +112,7 @@ double largest_of(DataType dtype) {
 
 // y = quantized x:  dx = dy where x is not clipped, else 0;
 // dscale = sum of dy (y - x) / scale where x is not clipped, else of dy y / scale.
-// What is not clipped moves by half a step at most.
+// Elements that are not clipped move by at most half a step.
 std::vector<Value*> fake_quantize_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* scale = ctx.input(1);
@@ -136,7 +136,7 @@ std::vector<Value*> fake_quantize_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-// y = q as a number, q = x / scale + zero_point rounded and clipped:
+// y = float(q), q = x / scale + zero_point rounded and clipped:
 // dx = dy / scale where x is not clipped, else 0;  dscale = sum of -dy x / scale^2 there.
 std::vector<Value*> quantized_number_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Groups groups = groups_of(ctx.node(), required_rank(ctx, 0), ctx.input(1));
@@ -165,7 +165,7 @@ std::vector<Value*> quantized_number_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-// Of FakeQuantize and of QuantizedNumber.
+// Body of FakeQuantize and of QuantizedNumber.
 ir::Function straight_through_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                    const std::vector<Attribute>& attributes) {
   ir::Node node;
@@ -188,7 +188,7 @@ ir::Function straight_through_body(std::string_view base_name, const std::vector
   std::vector<Attribute> how = {{"axis", axis}, {"block_size", block_size}, {"saturate", saturate}};
   if (!has_zero_point) how.push_back({"output_dtype", dtype});
   operands[0] = f.op("QuantizeLinear", operands, std::move(how));
-  // The type is written out: expanded in a plan, it is not taken for such a pair again.
+  // The type is explicit, so that the pair is not matched again when it is inlined in a plan.
   std::vector<Attribute> back = {{"output_dtype", to}};
   if (is_number) {
     operands = {operands[0], f.constant(Tensor::scalar(1.0F))};
@@ -236,7 +236,7 @@ Value* call_straight_through(GraphBuilder& g, std::string_view function, const N
                  {"saturate", attribute_or(quantize, "saturate", 1)}})[0];
 }
 
-// Operators that move elements, or take the largest, which is the largest before rounding, too.
+// Operators that move elements, or take maxima, which commute with rounding.
 bool commutes(const Node& node) {
   constexpr std::array<std::string_view, 8> kMoving = {
       "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "MaxPool"};
@@ -244,7 +244,8 @@ bool commutes(const Node& node) {
          std::ranges::find(kMoving, node.op_type) != kMoving.end();
 }
 
-// The number that x, quantized, stands for, with a gradient; nullptr if x comes from elsewhere.
+// Returns the value that quantized x represents, with a gradient; nullptr if x comes from
+// elsewhere.
 Value* straight_through(GraphBuilder& g, Value* x, const Value* scale, const Value* zero_point,
                         std::int64_t axis, std::int64_t block_size) {
   const bool is_single = known_rank(scale) == std::size_t{0} ||
@@ -268,7 +269,7 @@ Value* straight_through(GraphBuilder& g, Value* x, const Value* scale, const Val
   return y;
 }
 
-// The same where the scales differ: y = (number - zero_point) scale.
+// Dequantizes with another scale than that of the QuantizeLinear: y = (number - zero_point) scale.
 Value* dequantize_number(GraphBuilder& g, const Node& node) {
   Value* scale = node.input(1);
   const auto rank = known_rank(node.input(0));

@@ -8,8 +8,8 @@
 
 namespace onnxgrad::ops {
 
-/// DequantizeLinear (QuantizeLinear) with a scale of one element, or of one per element along
-/// `axis`, and a zero point or nullptr. x that comes from a QuantizeLinear of the same scale is
+/// Emits DequantizeLinear (QuantizeLinear) with a scale of one element, or of one per element along
+/// `axis`, and a zero point or nullptr. An x that comes from a QuantizeLinear with equal scale is
 /// replaced by the straight-through function of its operand.
 Value* dequantize(GraphBuilder& g, Value* x, Value* scale, Value* zero_point, std::int64_t axis);
 Value* quantize(GraphBuilder& g, Value* x, Value* scale, Value* zero_point, DataType dtype);

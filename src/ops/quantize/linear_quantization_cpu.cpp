@@ -11,9 +11,9 @@
 #include "ops/quantize/quantize_runs.h"
 #include "ops/quantize/small_types.h"
 
-// Kernels of QuantizeLinear and DequantizeLinear. A tensor is runs of elements along which the
-// scale is one number, or moves on with the elements. Scales and zero points become float32 once
-// per call.
+// Kernels of QuantizeLinear and DequantizeLinear. A tensor is split into runs of elements along
+// which the scale is constant, or advances with the elements. Scales and zero points are converted
+// to float32 once per call.
 
 namespace onnxgrad::ops::linear_quantization_cpu {
 namespace {
@@ -22,14 +22,14 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 
 struct Run {
-  std::int64_t first = 0;  // element
+  std::int64_t first = 0;  // index of the first element
   std::int64_t count = 0;
-  std::int64_t scale = 0;  // of the first element
-  bool moves = false;      // the scale moves on with the elements
+  std::int64_t scale = 0;  // index of the first element's scale
+  bool moves = false;      // the scale advances with the elements
 };
 
-// x is [outer, size, inner] around the axis; the scale has one element, [size], or [outer, blocks,
-// inner].
+// View of x as [outer, size, inner] around the axis; the scale has one element, [size], or [outer,
+// blocks, inner].
 struct Layout {
   enum class Kind : std::uint8_t { kSingle, kAxis, kBlocks };
   Kind kind = Kind::kSingle;
@@ -84,7 +84,7 @@ Layout layout_of(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   const Dims& scale = request.inputs[1].dims;
   const std::int64_t block = request.node.int_attribute("block_size");
-  // One scale is that of all elements, whatever the axis: it may not be one of x.
+  // A single scale applies to all elements, whatever the axis, which need not exist in x.
   if (scale.rank() == 0 || (scale.rank() == 1 && scale[0] == 1 && block == 0)) {
     return {.kind = Layout::Kind::kSingle, .outer = 1, .size = x.num_elements(), .inner = 1};
   }
@@ -161,7 +161,7 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
   });
 }
 
-// Any types, in order: elements may share bytes.
+// Quantizes any types, in order: elements may share bytes.
 void run_quantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);

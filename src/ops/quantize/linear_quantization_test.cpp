@@ -96,7 +96,7 @@ std::vector<ErrorCase> linear_quantization_error_cases() {
 
 namespace linear_quantization {
 
-// Halves of a step, their neighbours, and what is far out.
+// Multiples of half a step, their neighbours, and values far out of range.
 std::vector<float> near_halves(float scale) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> x = {0, -0.0F, kInfinity, -kInfinity, 1e30F, -1e30F};

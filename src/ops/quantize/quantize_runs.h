@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <tuple>
 
-// The inner loops of QuantizeLinear and DequantizeLinear, with SIMD: `count` elements that share a
-// scale, or, in the functions named `each`, have one each.
+// Inner loops of QuantizeLinear and DequantizeLinear, with SIMD: `count` elements that share one
+// scale or, in the functions named `each`, have one scale each.
 
 namespace onnxgrad::ops::quantize {
 
-/// For T = int8, uint8, int16, uint16. Quotients are rounded to the nearest whole number, ties to
-/// even. The number of NaN is the lowest one.
+/// Quantization to T = int8, uint8, int16, uint16. Quotients are rounded to the nearest integer,
+/// ties to even; NaN becomes the lowest integer.
 template <class T>
 struct QuantizeTable {
   /// y[i] = clip(round(x[i] / scale) + zero)
@@ -19,7 +19,7 @@ struct QuantizeTable {
                std::int64_t count) = nullptr;
 };
 
-/// For these and int32.
+/// Dequantization from T = int8, uint8, int16, uint16 or int32.
 template <class T>
 struct DequantizeTable {
   /// y[i] = (x[i] - zero) scale
@@ -34,7 +34,7 @@ using RunTables =
                DequantizeTable<std::uint8_t>, DequantizeTable<std::int16_t>,
                DequantizeTable<std::uint16_t>, DequantizeTable<std::int32_t>>;
 
-/// Of the best instruction set of this machine.
+/// Returns the functions of the best instruction set of this machine.
 const RunTables& run_tables();
 
 }  // namespace onnxgrad::ops::quantize

@@ -21,7 +21,7 @@ using Vector = hn::Vec<Floats>;
 using Numbers = hn::Rebind<std::int32_t, Floats>;
 inline constexpr std::int64_t kLanes = hn::MaxLanes(Floats());
 
-// A scale and a zero point for all elements.
+// Scale and zero point for all elements.
 struct Shared {
   float factor;
   float offset;
@@ -29,7 +29,7 @@ struct Shared {
   HWY_INLINE Vector zero(std::int64_t /*i*/) const { return hn::Set(Floats(), offset); }
 };
 
-// One for each element.
+// Scale and zero point for each element.
 struct Own {
   const float* factors;
   const float* offsets;
@@ -37,7 +37,7 @@ struct Own {
   HWY_INLINE Vector zero(std::int64_t i) const { return hn::LoadU(Floats(), offsets + i); }
 };
 
-// The first `count` as a whole vector, in `space`.
+// Copies the first `count` factors to a whole vector, in `space`.
 HWY_INLINE Shared padded(const Shared& factors, std::int64_t /*count*/, float* /*space*/) {
   return factors;
 }
@@ -49,8 +49,8 @@ HWY_INLINE Own padded(const Own& factors, std::int64_t count, float* space) {
   return {space, space + kLanes};
 }
 
-// Calls f(x, factors, i, y) for vectors of elements from the i-th on; the last one may overlap the
-// one before it.
+// Calls f(x, factors, i, y) for vectors of elements from index i on; the last vector may overlap
+// the one before it.
 template <class X, class Y, class Factors, class F>
 HWY_INLINE void visit_vectors(const X* x, const Factors& factors, Y* y, std::int64_t count, F f) {
   if (count < kLanes) {
@@ -66,7 +66,7 @@ HWY_INLINE void visit_vectors(const X* x, const Factors& factors, Y* y, std::int
   if (count % kLanes != 0) f(x, factors, count - kLanes, y);
 }
 
-// At least `low`, which NaN becomes, and at most `high`.
+// Clamps x to [low, high]; NaN becomes `low`.
 HWY_INLINE Vector clamped(Vector x, Vector low, Vector high) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
   return hn::Min(hn::Max(x, low), high);  // maxps returns its second operand if either is NaN
@@ -75,11 +75,11 @@ HWY_INLINE Vector clamped(Vector x, Vector low, Vector high) {
 #endif
 }
 
-// 1.5 * 2^23: the sum with a number below 2^22 is rounded to a whole number, ties to even, whose
-// bits are the lowest ones of the sum.
+// 1.5 * 2^23: adding it rounds a number below 2^22 to an integer, ties to even, whose bits are the
+// lowest bits of the sum.
 constexpr float kWhole = 12582912.0F;
 
-// Numbers of T as sums with kWhole.
+// Converts T to floats offset by kWhole.
 template <class T>
 HWY_INLINE void store_numbers(Vector sums, T* to) {
   const hn::RebindToUnsigned<Floats> bits;
@@ -100,12 +100,12 @@ HWY_INLINE void store_numbers(Vector sums, T* to) {
   }
 }
 
-// x / scale, at least `low` and at most `high`, to the nearest whole number, plus kWhole.
+// Returns x / scale, clamped to [low, high] and rounded to the nearest integer, plus kWhole.
 HWY_INLINE Vector rounded_quotient(Vector x, Vector scale, Vector low, Vector high) {
   return hn::Add(clamped(hn::Div(x, scale), low, high), hn::Set(Floats(), kWhole));
 }
 
-// Bounds of the quotients: those of T before the zero point is added.
+// Bounds of the quotients: the range of T before the zero point is added.
 template <class T>
 HWY_INLINE Vector low_of(Vector zero) {
   return hn::Sub(hn::Set(Floats(), static_cast<float>(std::numeric_limits<T>::min())), zero);
@@ -127,8 +127,8 @@ HWY_INLINE void quantize_by_division(const float* x, const Factors& factors, T* 
                 });
 }
 
-// Numbers of 8 bits with one positive scale are computed without divisions, where products and sums
-// are rounded once: the product with the reciprocal is corrected by what remains (Markstein,
+// 8-bit types with one positive scale are quantized without divisions on targets with fused
+// multiply-add: the product with the reciprocal is corrected by its remainder (Markstein,
 // Computation of elementary functions on the IBM RISC System/6000 processor, 1990).
 #if HWY_TARGET != HWY_SCALAR && (HWY_TARGET <= HWY_AVX2 || HWY_ARCH_ARM_A64)
 #define ONNXGRAD_QUANTIZES_BY_RECIPROCAL 1
@@ -143,7 +143,7 @@ class Reciprocal {
         high_(hn::Mul(high_of<T>(factors.zero(0)), scale_)),
         zero_(hn::Set(bytes, static_cast<std::uint8_t>(static_cast<int>(factors.offset)))) {}
 
-  // Four vectors of x as bytes.
+  // Stores four vectors of x as bytes.
   HWY_INLINE void store(const float* x, T* y) const {
     for (std::int64_t k = 0; k < 4; ++k) __builtin_prefetch(x + (16 + k) * kLanes);
     const auto low = hn::ConcatEven(words, whole(x + kLanes), whole(x));
@@ -156,8 +156,8 @@ class Reciprocal {
   using Words = hn::Repartition<std::uint16_t, Floats>;
   using Bytes = hn::Repartition<std::uint8_t, Floats>;
 
-  // x / scale, rounded, in the lowest byte of each number. What is clipped is clipped before: the
-  // bounds are rounded, their quotients are the numbers that they stand for.
+  // Returns x / scale, rounded, in the lowest byte of each lane. Clamping comes first: the
+  // quotients of the rounded bounds are the integers that they stand for.
   HWY_INLINE hn::Vec<Words> whole(const float* from) const {
     const Vector x = clamped(hn::LoadU(d, from), low_, high_);
     const Vector estimate = hn::Mul(x, reciprocal_);
@@ -181,7 +181,7 @@ template <class T>
 HWY_ATTR void quantize_run(const float* x, float scale, float zero, T* y, std::int64_t count) {
   const Shared factors{scale, zero};
 #ifdef ONNXGRAD_QUANTIZES_BY_RECIPROCAL
-  if (sizeof(T) == 1 && scale > 1e-30F && scale < 1e30F) {  // nor is the reciprocal denormal
+  if (sizeof(T) == 1 && scale > 1e-30F && scale < 1e30F) {  // the reciprocal is not denormal
     const Reciprocal<T> reciprocal(factors);
     constexpr std::int64_t kStep = 4 * kLanes;
     std::int64_t i = 0;

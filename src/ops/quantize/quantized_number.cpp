@@ -27,7 +27,8 @@ bool moves_elements(const Node& node) {
          node.output(1) == nullptr;
 }
 
-// Operators with the same result for real numbers as for integers that do not overflow.
+// Operators that give equal results for floating-point values and for integers that do not
+// overflow.
 bool is_arithmetic(const Node& node) {
   if (!is_one_of(node, {"Add", "Sub", "Mul", "Neg", "Max", "Min"})) return false;
   const DataType dtype = node.outputs[0]->dtype();
@@ -39,8 +40,8 @@ bool is_widening(DataType from, DataType to) {
          (to != DataType::kUint16 && to != DataType::kUint32 && to != DataType::kUint64);
 }
 
-// True for floating-point values that are integers for all inputs: products of converted integers,
-// as in the body of MatMulInteger.
+// Returns true for floating-point values that are integers for all inputs: products of converted
+// integers, as in the body of MatMulInteger.
 bool is_whole(const Value* value, int depth) {
   const Node* node = value->producer;
   if (node == nullptr || depth > 8) return false;
@@ -108,7 +109,8 @@ class Search {
     return g_.op("Pad", std::move(inputs), node.attributes);
   }
 
-  // A copy of the node with real numbers for inputs [first, last); nullptr if none of them has any.
+  // Copies the node with floating-point values for inputs [first, last); nullptr if none of them
+  // has any.
   Value* with_numbers(const Node& node, std::size_t first, std::size_t last, int depth) {
     std::vector<Value*> inputs = node.inputs;
     bool is_any = false;

@@ -3,18 +3,19 @@
 
 #include "ops/rules.h"
 
-// Integers that QuantizeLinear computes carry no gradient. Where they are read as floating-point
-// numbers (Cast, DequantizeLinear, MatMulInteger), numbers of the same values that do carry one
-// take their place, through all operators in between that do the same to numbers as to integers.
+// Gradients of quantized values. Integers that QuantizeLinear computes carry no gradient. Where
+// they are read as floating-point values (Cast, DequantizeLinear, MatMulInteger), floating-point
+// values equal to them, which do carry one, take their place, through all operators in between that
+// act alike on both.
 
 namespace onnxgrad::ops {
 
-/// Floating-point numbers equal to the integers `q`, with a gradient; nullptr if `q` does not come
-/// from a QuantizeLinear through such operators.
+/// Returns floating-point values equal to the integers `q`, with a gradient; nullptr if `q` does
+/// not come from a QuantizeLinear through such operators.
 Value* quantized_number(GraphBuilder& g, Value* q);
 
-/// The same of the output of a QuantizeLinear, float32; nullptr if its ranks are unknown.
-/// Defined with its rule, in linear_quantization.cpp.
+/// Returns such values for the output of a QuantizeLinear, float32; nullptr if its ranks are
+/// unknown. Defined with its rule, in linear_quantization.cpp.
 Value* number_of_quantize(GraphBuilder& g, const Node& quantize);
 
 }  // namespace onnxgrad::ops

@@ -9,15 +9,15 @@
 namespace onnxgrad::ops {
 namespace {
 
-// A floating-point format with a sign. Codes above `max_code` (without the sign) are infinity, if
-// there is one, and NaN.
+// Signed floating-point format. Codes above `max_code` (without the sign) are infinity, if it
+// exists, and NaN.
 struct Format {
   int exponent_bits = 0;
   int mantissa_bits = 0;
   int bias = 0;
   std::uint32_t max_code = 0;
-  std::uint32_t infinity_code = 0;  // 0: there is none
-  std::uint32_t nan_code = 0;       // with the sign; 0: there is none
+  std::uint32_t infinity_code = 0;  // 0: no infinity
+  std::uint32_t nan_code = 0;       // code with the sign; 0: no NaN
   bool has_negative_zero = true;
 };
 
@@ -75,7 +75,7 @@ std::uint32_t encode(const Format& format, float value, bool saturate) {
   const std::uint32_t sign_bit = 1U << (format.exponent_bits + format.mantissa_bits);
   const std::uint32_t sign = std::signbit(value) ? sign_bit : 0;
   if (std::isnan(value)) {
-    if (format.nan_code == 0) return sign_bit;  // -0, as ml_dtypes and the node tests have it
+    if (format.nan_code == 0) return sign_bit;  // -0, as in ml_dtypes and the node tests
     return format.nan_code == 0x80 ? format.nan_code : sign | format.nan_code;
   }
   if (std::isinf(value)) return too_large(format, sign, saturate);
@@ -99,7 +99,7 @@ std::uint32_t encode(const Format& format, float value, bool saturate) {
   return code == 0 && !format.has_negative_zero ? 0 : sign | code;
 }
 
-// Powers of two, 2^(code - 127); 0xFF is NaN.
+// Encodes powers of two, 2^(code - 127); 0xFF is NaN.
 std::uint32_t encode_scale(float value, bool saturate, ScaleRounding rounding) {
   if (std::isnan(value) || value < 0) return 0xFF;
   if (std::isinf(value)) return saturate ? 0xFE : 0xFF;
@@ -131,7 +131,7 @@ std::uint32_t read_packed(const std::byte* data, std::int64_t i, int bits) {
   return (std::to_integer<std::uint32_t>(data[i / per_byte]) >> shift) & ((1U << bits) - 1);
 }
 
-// The first element of a byte clears what the later ones fill.
+// The first element of a byte clears the bits of the later ones.
 void write_packed(std::byte* data, std::int64_t i, int bits, std::uint32_t code) {
   const int per_byte = 8 / bits;
   const int shift = static_cast<int>(i % per_byte) * bits;

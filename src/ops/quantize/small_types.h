@@ -7,31 +7,30 @@
 
 #include "onnxgrad/dtype.h"
 
-// Elements of the types that quantized tensors have, one at a time: integers of 2 to 32 bits,
-// floating-point numbers of 4, 8 and 16 bits. Those below a byte are packed, the first in the
-// lowest bits.
+// Access to single elements of the types of quantized tensors: integers of 2 to 32 bits, floats of
+// 4, 8 and 16 bits. Types below a byte are packed, the first element in the lowest bits.
 
 namespace onnxgrad::ops {
 
-/// How float8_e8m0 rounds, which has powers of two only.
+/// Rounding of float8_e8m0, which has powers of two only.
 enum class ScaleRounding : std::uint8_t { kUp, kDown, kNearest };
 ScaleRounding scale_rounding(std::string_view round_mode);
 
-/// True for the types that load_small() and store_small() know.
+/// Returns true for the types that load_small() and store_small() support.
 bool is_small_type(DataType dtype);
-/// True for the floating-point types of 4 and 8 bits.
+/// Returns true for the floating-point types of 4 and 8 bits.
 bool is_small_float(DataType dtype);
 
-/// Element `i` of the tensor at `data`.
+/// Returns element `i` of the tensor at `data`.
 float load_small(DataType dtype, const std::byte* data, std::int64_t i);
 
-/// Stores `value` rounded to the nearest, ties to even. Integers take the nearest one that they
-/// have. Floating-point types without infinities take the largest magnitude, if `saturate`, else
-/// NaN. Elements that share a byte must be stored in order from the first.
+/// Stores `value` rounded to the nearest, ties to even. Integers saturate. Floating-point types
+/// without infinities overflow to the largest magnitude if `saturate`, else to NaN. Elements that
+/// share a byte must be stored in order from the first.
 void store_small(DataType dtype, std::byte* data, std::int64_t i, float value, bool saturate,
                  ScaleRounding rounding = ScaleRounding::kUp);
 
-/// The smallest and the largest value that an integer type has.
+/// Smallest and largest value of an integer type.
 struct IntegerRange {
   float low = 0;
   float high = 0;

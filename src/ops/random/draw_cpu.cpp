@@ -221,7 +221,7 @@ KernelOffer offer_multinomial(const KernelRequest& request) {
   if (x.rank() != 2) {
     throw ShapeError({.what = "scores of shape " + x.to_string() + ", expected [rows, classes]",
                       .where = {.value = "input"},
-                      .hint = "Give one row of scores for each row of draws."});
+                      .hint = "Give one row of scores for each row of samples."});
   }
   const MultinomialTask task{.draw = make_task(request),
                              .samples = request.node.int_attribute("sample_size"),

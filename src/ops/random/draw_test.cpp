@@ -11,7 +11,7 @@ namespace onnxgrad::ops_test {
 namespace draw {
 
 const char* const kRandom = "its random numbers are our own";
-const char* const kNoGradient = "nothing flows back through a draw";
+const char* const kNoGradient = "no gradient flows back through random numbers";
 
 // Expected random numbers: Philox 4x32-10 with the bits of 3.0f as key and counter (block, step 0,
 // FNV-1a of "y", 4), from a Python program that was checked against the known answers of Random123.

@@ -53,7 +53,7 @@ struct Activation {
 struct CellAttributes {
   Cell cell = Cell::kRnn;
   int directions = 1;
-  bool is_reverse = false;  ///< if there is one direction
+  bool is_reverse = false;  ///< single direction only
   /// Activations by direction, in the order of ONNX: f; f, g; f, g, h.
   std::vector<Activation> activations = {};
   std::int64_t hidden = 0;  ///< 0: not given
@@ -91,7 +91,7 @@ class CellBody {
 
   CellAttributes attributes;
   opdef::FunctionBody f;
-  std::vector<Value*> inputs;  ///< in the order of `names`; nullptr: absent
+  std::vector<Value*> inputs;  ///< same order as `names`; nullptr: absent
 
   Value* in(std::string_view name) const;
   /// Takes index d of `value` along `axis` and drops the axis; nullptr for nullptr.

@@ -96,7 +96,7 @@ struct CellPlan {
   std::int64_t blocks = 1;  ///< blocks of rows per direction
   std::vector<CellFunctions> functions = {};
   bool has_gate_values = false;  ///< fused.LSTM: the operand gates is i, o, u, n, not s
-  std::string node = {};         ///< for error messages
+  std::string node = {};         ///< name for error messages
 
   std::int64_t tasks() const { return shape.directions * blocks; }
   bool has(Operand operand) const { return place[static_cast<std::size_t>(operand)] >= 0; }

@@ -19,7 +19,7 @@ using opdef::Launch;
 template <class T>
 struct ForwardPlan {
   CellPlan cell = {};
-  InputProduct<T> inputs = {};  // or
+  InputProduct<T> inputs = {};  // used unless by_steps
   InputSteps<T> input_steps = {};
   bool by_steps = false;
   HiddenProduct<T> hidden = {};
@@ -130,7 +130,7 @@ struct BackwardPlan {
   HiddenProduct<T> hidden = {};
   WeightSums<T> sums = {};
   WeightProducts<T> products = {};  // dX
-  bool keeps_dgates = false;        // for all steps
+  bool keeps_dgates = false;        // keeps those of all steps
   std::int64_t dgates = 0;          // [D, T N, G H] if kept, else [D, N, G H]
   std::int64_t dh = 0;              // [D, N, H]
   std::int64_t dc = 0;              // [D, N, H], LSTM only
@@ -147,7 +147,7 @@ struct BackwardStep {
   T* dh = nullptr;
   T* dc = nullptr;
   T* dgates = nullptr;
-  T* panels = nullptr;  // from WeightSums
+  T* panels = nullptr;  // panels of WeightSums
 };
 
 template <class T>

@@ -230,10 +230,10 @@ class MapGradient {
   void check_draws(const ir::Graph& graph) const {
     for (const Node* node : graph.nodes) {
       if (opdef::draws_like_another(*node)) {
-        throw GradientError({.what = "what " + node->op_type +
-                                     " draws at random in a SequenceMap cannot be repeated",
+        throw GradientError({.what = "random numbers of " + node->op_type +
+                                     " in a SequenceMap cannot be generated again",
                              .where = {.node = node_.name, .op_type = node_.op_type},
-                             .hint = "Draw the numbers before the node."});
+                             .hint = "Generate the random numbers before the node."});
       }
       for (const ir::Graph* inner : node->subgraphs()) check_draws(*inner);
     }

@@ -5,16 +5,17 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// DFT (ai.onnx 20): along one axis, y = F x with F_kt = exp(-2 pi i k t / n), x cut or filled with
-// zeros to the length n; inverse: y = conj(F) x / n. With respect to real and imaginary parts, the
-// gradient is the conjugate transpose, another transform:  dx = conj(F) dy = n DFT(dy, inverse).
+// DFT (ai.onnx 20): along one axis, y = F x with F_kt = exp(-2 pi i k t / n), x truncated or
+// zero-padded to the length n; inverse: y = conj(F) x / n. With respect to real and imaginary
+// parts, the gradient is the conjugate transpose, another transform:  dx = conj(F) dy = n DFT(dy,
+// inverse).
 
 namespace onnxgrad::ops::dft_op {
 namespace {
 
 using opdef::VjpContext;
 
-// The axis that is transformed, from the front.
+// Returns the transformed axis, counted from the front.
 std::int64_t dft_axis(const Node& node, std::size_t rank) {
   if (node.input(2) == nullptr) return static_cast<std::int64_t>(rank) - 2;
   if (const auto given = constant_int(node.input(2))) return normalize_axis(*given, rank);
@@ -23,7 +24,7 @@ std::int64_t dft_axis(const Node& node, std::size_t rank) {
                        .hint = "Give input axis as a constant."});
 }
 
-// x with zeros behind, or without its end, along `axis`: `length` elements (int64 [1]).
+// Pads x with zeros, or truncates it, along `axis` to `length` elements (int64 [1]).
 Value* resized(GraphBuilder& g, Value* x, std::int64_t axis, Value* length) {
   const auto wanted = constant_int(length);
   const auto given = known_dim(x, axis);
@@ -32,10 +33,10 @@ Value* resized(GraphBuilder& g, Value* x, std::int64_t axis, Value* length) {
   return g.op("Pad", {x, g.concat({g.ints({0}), more}, 0), nullptr, g.ints({axis})});
 }
 
-// One part of a complex tensor [..., 2]: [..., 1].
+// Returns the real (0) or imaginary (1) part of a complex tensor [..., 2]: [..., 1].
 Value* part(GraphBuilder& g, Value* x, std::int64_t i) { return g.slice(x, {i}, {i + 1}, {-1}); }
 
-// A real x has the real part of what flows to a complex one.
+// Returns the real part of a complex gradient if x is real.
 Value* as_input(GraphBuilder& g, Value* gradient, Value* x, std::int64_t axis) {
   Value* fitted = resized(g, gradient, axis, dim_value(g, x, axis));
   const auto parts = known_dim(x, -1);
@@ -58,8 +59,8 @@ Value* dft(GraphBuilder& g, const Transform& t, Value* x, bool inverse, bool one
   return g.op("DFT", {x, t.length_scalar, t.axis_value}, std::move(attributes));
 }
 
-// The inverse of a spectrum of which half is given: y = real(conj(F) X) / n, with X mirrored, so
-// that all but X_0 and (n even) X_n/2 count twice.
+// Gradient of the inverse of a spectrum of which only half is given: y = real(conj(F) X) / n, with
+// X mirrored, so that all bins but X_0 and (n even) X_n/2 count twice.
 Value* half_gradient(GraphBuilder& g, const Transform& t, Value* x, Value* dy) {
   Value* spectrum = dft(g, t, dy, /*inverse=*/false, /*onesided=*/true);
   Value* bins = g.squeeze(dim_value(g, spectrum, t.axis), {0});
@@ -99,7 +100,7 @@ std::vector<Value*> dft_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (inverse && onesided) return {half_gradient(g, t, x, dy)};
   Value* scale = g.cast_like(t.length, dy);
   if (inverse) return {as_input(g, g.div(dft(g, t, dy, false, false), scale), x, t.axis)};
-  // The bins that a onesided transform leaves out get nothing.
+  // The bins that a onesided transform omits have cotangent zero.
   if (onesided) dy = resized(g, dy, t.axis, t.length);
   return {as_input(g, g.mul(dft(g, t, dy, true, false), scale), x, t.axis)};
 }

@@ -11,10 +11,10 @@
 #include "ops/kernel_support.h"
 #include "ops/signal/fft.h"
 
-// DFT: signals [outer, length, inner, 1 or 2] along one axis. Some of them at a time are brought
-// side by side into scratch memory, cut or filled with zeros to the length of the transform. Of
-// real signals two are the parts of one complex signal: Y_a[k] = (Z[k] + conj(Z[n - k])) / 2 and
-// Y_b[k] = (Z[k] - conj(Z[n - k])) / 2i.
+// DFT of signals [outer, length, inner, 1 or 2] along one axis. A batch of them is transposed into
+// scratch memory, truncated or zero-padded to the length of the transform. Two real signals are
+// transformed as one complex signal: Y_a[k] = (Z[k] + conj(Z[n - k])) / 2 and Y_b[k] = (Z[k] -
+// conj(Z[n - k])) / 2i.
 
 namespace onnxgrad::ops::dft_cpu {
 namespace {
@@ -23,7 +23,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 
 constexpr std::int64_t kMaxBatch = 16;
-constexpr std::int64_t kBatchElements = 1 << 14;  // of a batch: four arrays fit a level 2 cache
+constexpr std::int64_t kBatchElements = 1 << 14;  // per batch: four arrays fit into the L2 cache
 constexpr std::int64_t kParallelElements = 1 << 14;
 
 template <class T>
@@ -36,10 +36,10 @@ struct DftTask {
   std::int64_t length_in = 1;
   std::int64_t length_out = 1;
   std::int64_t parts_in = 2;   // 1: real
-  std::int64_t parts_out = 2;  // 1: the real part alone
+  std::int64_t parts_out = 2;  // 1: only the real part
   bool is_inverse = false;
   bool is_paired = false;
-  bool is_half = false;  // the input is the first half of a spectrum whose other half mirrors it
+  bool is_half = false;  // the input is the first half of a Hermitian spectrum
   int num_args = 3;
   int threads = 1;
 
@@ -50,7 +50,7 @@ struct DftTask {
   }
 };
 
-// [n, batch] from signals [first, first + count).
+// Gathers [n, batch] from signals [first, first + count).
 template <class T>
 void load(const DftTask<T>& task, const T* x, std::int64_t first, std::int64_t count,
           fft::Parts<T> to) {
@@ -78,7 +78,7 @@ void load(const DftTask<T>& task, const T* x, std::int64_t first, std::int64_t c
   }
 }
 
-// The spectrum of signal `i` of a batch of real ones, all of it from the pair's.
+// Computes the whole spectrum of signal `i` of a batch of real signals, from that of its pair.
 template <class T>
 void store_of_pair(const DftTask<T>& task, fft::Parts<T> from, std::int64_t i, std::int64_t step,
                    T* to) {
@@ -125,7 +125,7 @@ void transform_batches(const DftTask<T>& task, std::int64_t begin, std::int64_t 
     const std::int64_t first = i * task.batch_signals();
     const std::int64_t count = std::min(task.batch_signals(), task.signals() - first);
     load(task, x, first, count, in);
-    // The inverse is the transform with real and imaginary parts exchanged.
+    // The inverse is the forward transform with real and imaginary parts exchanged.
     if (task.is_inverse) {
       task.transform({in.im, in.re}, {out.im, out.re}, scratch + 4 * size);
     } else {

@@ -61,7 +61,7 @@ std::vector<ErrorCase> dft_error_cases() {
 
 namespace dft {
 
-// By the definition, in float64.
+// Reference: evaluates the definition in float64.
 Tensor by_definition(const Tensor& x, bool inverse) {
   const std::int64_t signals = x.dims()[0];
   const std::int64_t n = x.dims()[1];

@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::int64_t kLargestRadix = 13;
 
-// exp(-2 pi i k / n)
+// Returns exp(-2 pi i k / n).
 std::pair<double, double> unit_root(std::int64_t k, std::int64_t n) {
   const double angle = 2 * std::numbers::pi * static_cast<double>(k % n) / static_cast<double>(n);
   return {std::cos(angle), -std::sin(angle)};
 }
 
-// The radices of n; empty if one would be too large.
+// Returns the radices of n; empty if one would be too large.
 std::vector<std::int64_t> radices(std::int64_t n) {
   std::vector<std::int64_t> found;
   for (const std::int64_t radix : {4, 2, 3, 5, 7, 11, 13}) {
@@ -71,7 +71,7 @@ Transform<T>::Transform(std::int64_t n, std::int64_t batch) : n_(n), batch_(batc
   }
   const auto m = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(2 * n - 1)));
   inner_ = std::make_shared<const Transform>(m, batch);
-  // The filter's transform once, in double.
+  // The filter is transformed once, in double.
   const Transform<double> precise(m, 1);
   const auto size = static_cast<std::size_t>(m);
   std::vector<double> re(size), im(size), out_re(size), out_im(size);
@@ -104,7 +104,7 @@ void Transform<T>::operator()(Parts<T> x, Parts<T> y, T* scratch) const {
   bluestein(x, y, scratch);
 }
 
-// Rounds go back and forth between x and y.
+// Runs the stages alternately between x and y.
 template <class T>
 void Transform<T>::stockham(Parts<T> x, Parts<T> y) const {
   Parts<T> from = x;
@@ -118,7 +118,7 @@ void Transform<T>::stockham(Parts<T> x, Parts<T> y) const {
   std::copy_n(from.im, n_ * batch_, y.im);
 }
 
-// y[k] = c[k] sum over t of (x[t] c[t]) conj(c[k - t]) with c the chirp: a convolution.
+// y[k] = c[k] sum over t of (x[t] c[t]) conj(c[k - t]), where c is the chirp: a convolution.
 template <class T>
 void Transform<T>::bluestein(Parts<T> x, Parts<T> y, T* scratch) const {
   const std::int64_t m = inner_->n_;
@@ -142,7 +142,7 @@ void Transform<T>::bluestein(Parts<T> x, Parts<T> y, T* scratch) const {
   std::fill_n(a.im + n_ * batch_, (m - n_) * batch_, T(0));
   (*inner_)(a, b, nullptr);
   multiply(b, filter_re_, filter_im_, b, m);
-  // Back, with real and imaginary parts exchanged.
+  // Inverse transform, by exchanging real and imaginary parts.
   (*inner_)({b.im, b.re}, {a.im, a.re}, nullptr);
   multiply(a, chirp_re_, chirp_im_, y, n_);
 }

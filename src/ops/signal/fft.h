@@ -6,27 +6,27 @@
 #include <vector>
 
 // Fast Fourier transforms of any length: Stockham's algorithm with the radices 4, 2, 3, 5 and other
-// primes up to 13; lengths with larger prime factors by Bluestein's algorithm (A linear filtering
+// primes up to 13; lengths with larger prime factors use Bluestein's algorithm (A linear filtering
 // approach to the computation of discrete Fourier transform, 1970).
 
 namespace onnxgrad::ops::fft {
 
-/// Complex numbers, real and imaginary parts apart.
+/// Complex array with separate real and imaginary parts.
 template <class T>
 struct Parts {
   T* re = nullptr;
   T* im = nullptr;
 };
 
-/// One round of Stockham's algorithm: m * stride butterflies of `radix` numbers each.
+/// Stage of Stockham's algorithm: m * stride butterflies of `radix` elements each.
 template <class T>
 struct Stage {
   std::int64_t radix = 2;
-  std::int64_t m = 1;              ///< number of different twiddle factors
-  std::int64_t stride = 1;         ///< numbers that lie side by side and have the same factor
+  std::int64_t m = 1;              ///< number of distinct twiddle factors
+  std::int64_t stride = 1;         ///< adjacent elements with one twiddle factor
   std::vector<T> twiddle_re = {};  ///< [radix - 1, m]
   std::vector<T> twiddle_im = {};
-  std::vector<T> root_re = {};  ///< [radix]: the powers of exp(-2 pi i / radix)
+  std::vector<T> root_re = {};  ///< [radix]: powers of exp(-2 pi i / radix)
   std::vector<T> root_im = {};
 };
 
@@ -39,9 +39,9 @@ template <class T>
 class Transform {
  public:
   Transform(std::int64_t n, std::int64_t batch);
-  /// Numbers of T.
+  /// Returns the scratch size, in elements of T.
   std::int64_t scratch() const;
-  /// x: [n, batch], not kept; y: [n, batch], no overlap.
+  /// Transforms x: [n, batch], which is overwritten, to y: [n, batch]; no overlap.
   void operator()(Parts<T> x, Parts<T> y, T* scratch) const;
 
  private:
@@ -51,8 +51,8 @@ class Transform {
   std::int64_t n_;
   std::int64_t batch_;
   std::vector<Stage<T>> stages_;
-  // Bluestein: exp(-pi i t^2 / n), and the transform of its conjugate, wrapped to the length of
-  // `inner_`.
+  // Bluestein's algorithm: the chirp exp(-pi i t^2 / n), and the transform of its conjugate,
+  // wrapped to the length of `inner_`.
   std::shared_ptr<const Transform> inner_;
   std::vector<T> chirp_re_, chirp_im_, filter_re_, filter_im_;
 };

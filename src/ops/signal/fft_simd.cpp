@@ -8,15 +8,14 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-// Plain loops over numbers side by side, which the compiler turns into vectors of each instruction
-// set. Nothing of the standard library is called: its inline functions are shared between
-// instruction sets.
+// Loops over contiguous elements, which the compiler vectorizes for each instruction set. They call
+// no function of the standard library, whose inline functions are shared between instruction sets.
 
 #ifndef ONNXGRAD_OPS_SIGNAL_FFT_STAGE_VIEW_
 #define ONNXGRAD_OPS_SIGNAL_FFT_STAGE_VIEW_
 namespace onnxgrad::ops::fft {
 
-// A Stage as plain pointers.
+// Raw pointers of a Stage.
 template <class T>
 struct StageView {
   std::int64_t radix;
@@ -34,7 +33,7 @@ struct StageView {
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::ops::fft::HWY_NAMESPACE {
 
-// The pointers of one twiddle factor: input k at re + k * in, output j at re + j * out.
+// Pointers of one twiddle factor: input k at re + k * in, output j at re + j * out.
 template <class T>
 struct Butterflies {
   const T* HWY_RESTRICT xr;
@@ -42,7 +41,7 @@ struct Butterflies {
   T* HWY_RESTRICT yr;
   T* HWY_RESTRICT yi;
   std::int64_t in;
-  std::int64_t out;  // also their number
+  std::int64_t out;  // also the number of elements
 };
 
 template <class T>
@@ -83,7 +82,7 @@ HWY_INLINE void radix4(const Butterflies<T>& b, const T* wr, const T* wi) {
   }
 }
 
-// Output j of any radix.
+// Computes output j of any radix.
 template <class T>
 HWY_INLINE void any_radix(const Butterflies<T>& b, std::int64_t radix, const T* roots_re,
                           const T* roots_im, std::int64_t j, T wr, T wi) {

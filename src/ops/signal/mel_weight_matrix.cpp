@@ -3,7 +3,8 @@
 
 namespace onnxgrad::ops::mel_weight_matrix_op {
 
-// Numbers alone; its kernel has the formula. Steps between bins have no gradient.
+// MelWeightMatrix: the inputs are scalars without gradient, since bins are discrete; its kernel has
+// the formula.
 void register_mel_weight_matrix(opdef::OpRegistry& registry) {
   registry.add(
       {.op_type = "MelWeightMatrix",

@@ -7,8 +7,8 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// MelWeightMatrix: triangles over the bins of a spectrum, which stand at equal distances on the mel
-// scale. All is worked out when the plan is made.
+// MelWeightMatrix: triangular filters over the bins of a spectrum, equally spaced on the mel scale.
+// The matrix is computed at plan time.
 
 namespace onnxgrad::ops::mel_weight_matrix_cpu {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 
-// O'Shaughnessy, Speech Communication, 1987.
+// Mel scale: O'Shaughnessy, Speech Communication, 1987.
 double to_mel(double hertz) { return 2595 * std::log10(1 + hertz / 700); }
 double to_hertz(double mel) { return 700 * (std::pow(10, mel / 2595) - 1); }
 
@@ -28,7 +28,7 @@ struct MelSpec {
   double high_hertz = 0;
 };
 
-// The bin of the spectrum at each edge of the triangles.
+// Returns the bin of the spectrum at each edge of the triangles.
 std::vector<std::int64_t> edges(const MelSpec& spec) {
   const double low = to_mel(spec.low_hertz);
   const double step = (to_mel(spec.high_hertz) - low) / static_cast<double>(spec.mel_bins + 2);
@@ -41,7 +41,7 @@ std::vector<std::int64_t> edges(const MelSpec& spec) {
   return bins;
 }
 
-// [dft_length / 2 + 1, mel_bins]
+// Returns the matrix [dft_length / 2 + 1, mel_bins].
 Tensor mel_matrix(const MelSpec& spec) {
   const std::int64_t rows = spec.dft_length / 2 + 1;
   Tensor matrix = Tensor::zeros(DataType::kFloat64, Dims{rows, spec.mel_bins});

@@ -6,7 +6,7 @@
 namespace onnxgrad::ops::stft_op {
 namespace {
 
-// int64 [1] of one number.
+// Reshapes a scalar to int64 [1].
 Value* as_list(GraphBuilder& g, Value* number) {
   if (const auto given = constant_int(number)) return g.ints({*given});
   return g.reshape(g.cast(number, DataType::kInt64), {1});

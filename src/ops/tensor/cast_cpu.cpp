@@ -112,7 +112,7 @@ void run_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
 }
 
 struct TextData {
-  device::ConvertFn convert = nullptr;  // from double, or from int64
+  device::ConvertFn convert = nullptr;  // conversion from double, or from int64
   std::int64_t element_bytes = 0;
   std::int64_t count = 0;
   bool to_integer = false;
@@ -206,7 +206,7 @@ std::vector<Tensor> run_write_texts(const opdef::DynamicCall& call) {
 KernelOffer offer_cast(const KernelRequest& request) {
   const DataType from = request.inputs[0].dtype;
   const DataType to = request.outputs[0].dtype;
-  if (to == DataType::kString) return KernelOffer::decline("texts are in no plan");
+  if (to == DataType::kString) return KernelOffer::decline("strings are in no plan");
   if (from == DataType::kString) return offer_text_cast(request, to);
   const auto is_own = [](DataType dtype) { return is_small_float(dtype) || is_bit_integer(dtype); };
   const auto is_known = [](DataType dtype) { return is_small_type(dtype) || is_plain(dtype); };

@@ -66,7 +66,7 @@ std::vector<Tensor> run_compress(const DynamicCall& call) {
     throw ShapeError({.what = "condition of shape " + condition.dims().to_string() +
                               " for an axis of size " + std::to_string(x.dims()[axis]),
                       .where = {.node = call.node.name, .op_type = "Compress"},
-                      .hint = "Give a condition with at most one truth value per element."});
+                      .hint = "Give a condition with at most one boolean per element."});
   }
   const std::vector<std::int64_t> taken = nonzero_places(condition);
   std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());

@@ -34,7 +34,7 @@ struct CopyPlan {
   std::int64_t source_offset = 0;  // bytes
   std::int64_t target_offset = 0;  // bytes
   bool is_tiled = false;           // the last two axes are a transposition
-  int threads = 1;                 // that split the outermost axis
+  int threads = 1;                 // threads that split the outermost axis
 };
 
 /// Plans a copy on at most `threads` threads, on fewer if there is little to copy.

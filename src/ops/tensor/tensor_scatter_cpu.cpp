@@ -31,7 +31,7 @@ std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts,
   if (start < 0 || start > task.length - task.count) {  // their sum could overflow
     throw DataError({.what = "write index " + std::to_string(start) + " for " +
                              std::to_string(task.count) + " of " + std::to_string(task.length) +
-                             " places, in " + task.node,
+                             " positions, in " + task.node,
                      .hint = "Give a larger cache, or smaller write indices."});
   }
   return start;

@@ -19,22 +19,22 @@ namespace {
 using onnx_io::SchemaInfo;
 using onnx_io::SchemaParameter;
 
-constexpr std::size_t kMaxListPosition = 2;  // of the lists of variadic operators, from 0
+constexpr std::size_t kMaxListPosition = 2;  // index in the lists of variadic operators
 
-// Optional inputs that the operator's other inputs or attributes need in every case that has
+// Optional inputs that the operator's other inputs or attributes require in every case that has
 // them. The errors of such nodes are tested by their own error cases.
 const std::set<std::pair<std::string_view, std::string_view>> kNeeded = {
-    {"Loop", "M"},                           // else nothing ends it; cases of its own leave it out
-    {"Optional", "input"}, {"Pad", "axes"},  // pads of some axes only
-    {"Resize", "roi"},                       // a crop reads it
-    {"Resize", "scales"},                    // one of these two
+    {"Loop", "M"},                              // else it is endless; its own cases omit it
+    {"Optional", "input"}, {"Pad", "axes"},     // pads of some axes only
+    {"Resize", "roi"},                          // a crop reads it
+    {"Resize", "scales"},                       // one of scales and sizes
     {"Resize", "sizes"},   {"Split", "split"},  // else num_outputs is wanted
 };
 
-// An attribute says how many outputs they have, absent ones counted.
+// Operators with an attribute that counts their outputs, absent ones included.
 const std::set<std::string_view> kCountedOutputs = {"BatchNormalization"};
 
-// One statement of a case's body: `outputs = op_type <...> (inputs)`, by positions in the text.
+// Statement of a case's body, `outputs = op_type <...> (inputs)`, as positions in the text.
 struct Call {
   std::string domain;
   std::string op_type;
@@ -54,7 +54,7 @@ std::string trimmed(std::string_view text) {
   return std::string(text);
 }
 
-// Names between commas; "" for absent ones.
+// Returns the names between commas; "" for absent ones.
 std::vector<std::string> names_in(std::string_view text) {
   std::vector<std::string> names;
   if (trimmed(text).empty()) return names;
@@ -99,7 +99,7 @@ std::optional<SchemaInfo> schema_of(const Call& call) {
                               call.domain.empty() ? ir::kInternalOpset : 0);
 }
 
-// The parameter at position `i`; nullptr if there are fewer.
+// Returns the parameter at position `i`; nullptr if there are fewer.
 const SchemaParameter* parameter_at(const std::vector<SchemaParameter>& parameters, std::size_t i) {
   if (i < parameters.size()) return &parameters[i];
   const bool is_list =
@@ -115,7 +115,7 @@ std::string joined(const std::vector<std::string>& names) {
   return text;
 }
 
-// The body with other names of inputs and outputs in one call.
+// Returns the body with other names of inputs and outputs in one call.
 std::string with_names(const OpCase& op_case, const Call& call,
                        const std::vector<std::string>& inputs,
                        const std::vector<std::string>& outputs, std::string_view label = "") {
@@ -136,7 +136,7 @@ bool reads(const std::string& body, const std::string& name) {
   return false;
 }
 
-// The case with another body, without the inputs that nothing reads any more. nullopt if no input
+// Returns the case with another body, without inputs that are no longer read. nullopt if no input
 // is left to differentiate by.
 std::optional<OpCase> with_body(const OpCase& op_case, std::string name, std::string body) {
   const std::vector<std::string> names = input_names(op_case);
@@ -177,7 +177,7 @@ class Collection {
   std::set<std::string> seen_;
 };
 
-// "" in place of input `i`, and of output `i`.
+// Adds cases with "" in place of input `i`, and of output `i`.
 void drop_each(const OpCase& op_case, const Call& call, const SchemaInfo& schema,
                Collection& made) {
   using Kind = SchemaParameter::Kind;
@@ -207,7 +207,7 @@ void drop_each(const OpCase& op_case, const Call& call, const SchemaInfo& schema
   }
 }
 
-// "" for all optional inputs and outputs after those that are listed.
+// Adds cases with "" for all optional inputs and outputs after the listed ones.
 void name_the_rest(const OpCase& op_case, const Call& call, const SchemaInfo& schema,
                    Collection& made) {
   const auto extended = [](std::vector<std::string> names,

@@ -15,7 +15,7 @@
 namespace onnxgrad::ops_test {
 namespace {
 
-// Uniform numbers for the cotangent of output `index`.
+// Returns uniform random elements for the cotangent of output `index`.
 Tensor make_seed(const OpCase& op_case, std::size_t index, const Tensor& output) {
   const OpCase seed_case{.name = op_case.name + "/seed" + std::to_string(index),
                          .model = "y = Neg (x)",
@@ -23,7 +23,7 @@ Tensor make_seed(const OpCase& op_case, std::size_t index, const Tensor& output)
   return make_input(seed_case, 0, output.dtype());
 }
 
-// The inputs to differentiate by, as positions among the fed inputs.
+// Returns the inputs to differentiate by, as indices of the fed inputs.
 std::vector<std::size_t> wanted_inputs(const OpCase& op_case) {
   const std::vector<std::string> names = input_names(op_case);
   std::vector<std::size_t> wanted;
@@ -39,8 +39,8 @@ std::vector<std::size_t> wanted_inputs(const OpCase& op_case) {
   return wanted;
 }
 
-// Appends the vector-Jacobian product; gradients that are not yet outputs of a separate node
-// are copied to one.
+// Appends the vector-Jacobian product; gradients that are not outputs of a separate node are copied
+// to one.
 std::shared_ptr<const ir::Model> differentiate(const ir::Model& forward, BuiltCase& built,
                                                const opdef::OpRegistry& ops) {
   auto model = std::make_shared<ir::Model>(ir::clone(forward));
@@ -134,7 +134,7 @@ std::vector<Difference> check_case_gradient(const OpCase& op_case, const opdef::
     for (std::size_t k = 0; k < built.seeded_outputs.size(); ++k) {
       const std::vector<double> y = outputs[built.seeded_outputs[k]].to_doubles();
       const std::vector<double> seed = result.seeds[k].to_doubles();
-      // Of another size than before the step, as from Unique: a jump.
+      // An output whose size changes with the step, as of Unique, is a jump.
       if (y.size() != seed.size()) return std::numeric_limits<double>::quiet_NaN();
       for (std::size_t i = 0; i < y.size(); ++i) sum += seed[i] * y[i];
     }

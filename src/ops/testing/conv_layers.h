@@ -9,7 +9,7 @@
 #include "onnxgrad/dims.h"
 #include "ops/testing/kernel_run.h"
 
-// Convolutions whose kernels are compared.
+// Convolution layers on which kernels are compared.
 
 namespace onnxgrad::ops_test::conv {
 
@@ -23,11 +23,11 @@ struct Layer {
   std::int64_t group = 1;
 };
 
-/// A call of Conv or of one of its gradients with the layer's attributes.
+/// Returns a call of Conv or of one of its gradients with the layer's attributes.
 KernelCall call_of(const Layer& layer, std::string_view op_type, std::vector<Tensor> inputs,
                    const Dims& result, std::string_view domain);
 
-/// Sizes and attributes at random; about `work` multiply-adds at most.
+/// Returns random sizes and attributes with about `work` multiply-adds at most.
 Layer random_layer(base::PhiloxStream& stream, std::int64_t work);
 
 }  // namespace onnxgrad::ops_test::conv

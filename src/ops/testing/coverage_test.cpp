@@ -19,19 +19,19 @@
 #include "opdef/fused.h"
 #include "ops/testing/case_runner.h"
 
-// Fails for an operator that the sample cases leave something of untested: adding an operator to
-// the registry without its cases does not go unseen.
+// Fails for an operator with a property that the sample cases leave untested: an operator cannot be
+// added to the registry without cases.
 
 namespace onnxgrad::ops_test {
 namespace coverage {
 
-// An operator application in a case, with what is known of its operands.
+// Operator application in a case, with the known properties of its operands.
 struct Use {
   const OpCase* op_case;
   const ir::Node* node;
 };
 
-// Everything that the sample cases do, by operator ("" and "ai.onnx" are one domain).
+// Uses in the sample cases, by operator ("" and "ai.onnx" are one domain).
 struct Uses {
   std::vector<OpCase> cases = all_op_cases();
   std::vector<ErrorCase> errors = all_error_cases();
@@ -40,10 +40,10 @@ struct Uses {
   std::set<std::string> function_calls;  // base names of `onnxgrad` functions in gradients
 
   Uses() {
-    // Derived from the others: what they use says nothing of what was written.
+    // Derived cases are left out, since they do not show what was written by hand.
     std::erase_if(cases, [](const OpCase& one) { return one.name.starts_with("absent."); });
     for (const OpCase& op_case : cases) {
-      // As written: internal graphs have lost the operators that were lowered.
+      // The file's nodes are read, since internal graphs have lost the operators that were lowered.
       const onnx_io::FileModel file = onnx_io::load_text(model_text(op_case, {}));
       models.push_back(std::make_unique<ir::Model>(ir::clone(*file.model)));
       ir::Graph& graph = *models.back()->graph;
@@ -83,14 +83,14 @@ const Uses& all_uses() {
   return uses;
 }
 
-// The operators that files hold: not those of plans, nor the functions that gradients call. Those
-// that ONNX has no schema of (com.microsoft) tests/python/test_contrib_operators.py compares with
-// onnxruntime's.
+// Operators that occur in files: not those of plans, nor functions that gradients call.
+// tests/python/test_contrib_operators.py compares those without an ONNX schema (com.microsoft) with
+// onnxruntime.
 std::vector<const opdef::OpDef*> file_operators() {
   std::vector<const opdef::OpDef*> defs;
   for (const opdef::OpDef* def : builtin_ops().all()) {
     const bool is_ours = def->domain == ir::kFusedDomain || def->domain == ir::kFunctionDomain;
-    // Of texts alone: tests/python/test_ml_operators.py.
+    // String operator: tests/python/test_ml_operators.py.
     if (def->op_type == "CategoryMapper") continue;
     const std::int64_t opset = def->domain.empty() ? ir::kInternalOpset : 0;
     if (!is_ours && onnx_io::schema_info(def->domain, def->op_type, opset)) defs.push_back(def);
@@ -108,7 +108,7 @@ bool holds_word(const std::string& text, std::string_view word) {
   return false;
 }
 
-// The values that a flag or choice attribute takes in some case, as text.
+// Returns the values that a flag or choice attribute takes in some case, as text.
 std::set<std::string> values_used(const opdef::OpDef& def, std::string_view attribute) {
   std::set<std::string> used;
   for (const Use& use : all_uses().of(def)) {
@@ -138,7 +138,7 @@ std::optional<Dims> dims_of(const ir::Value* value) {
   return value == nullptr ? std::nullopt : value->type.static_dims();
 }
 
-// True if `small` is stretched along some axis to meet `large`.
+// Returns true if `small` is broadcast along some axis to match `large`.
 bool is_stretched(const Dims& small, const Dims& large) {
   if (small.rank() < large.rank()) return true;
   for (std::size_t i = 0; i < large.rank(); ++i) {
@@ -209,7 +209,7 @@ TEST(Coverage, EveryOperatorHasValueGradientAndErrorCases) {
   }
 }
 
-// float_inputs_test.cpp moves every one of these.
+// float_inputs_test.cpp perturbs every one of these.
 TEST(Coverage, EveryInputThatMayBeFloatingIsSo) {
   for (const opdef::OpDef* def : coverage::file_operators()) {
     const auto schema = onnx_io::schema_info(def->domain, def->op_type,
@@ -217,7 +217,7 @@ TEST(Coverage, EveryInputThatMayBeFloatingIsSo) {
     ASSERT_TRUE(schema.has_value()) << def->op_type;
     for (std::size_t i = 0; i < schema->inputs.size(); ++i) {
       if (!schema->inputs[i].takes_floats) continue;
-      if (def->op_type == "OneHot" && i == 1) continue;  // a depth is known as a whole number alone
+      if (def->op_type == "OneHot" && i == 1) continue;  // a depth is known only as an integer
       EXPECT_TRUE(std::ranges::any_of(coverage::all_uses().of(*def),
                                       [i](const coverage::Use& use) {
                                         const ir::Value* input = use.node->input(i);
@@ -230,7 +230,8 @@ TEST(Coverage, EveryInputThatMayBeFloatingIsSo) {
 
 TEST(Coverage, EveryFunctionIsCalledByAGradient) {
   for (const opdef::OpDef* def : builtin_ops().all()) {
-    // What optimizers and workers call is in no gradient, and where users stop one is in no case.
+    // No gradient contains the functions that optimizers and workers call, and no case the one by
+    // which users stop gradients.
     if (def->domain != ir::kFunctionDomain || def->op_type == opdef::kWeightUpdate) continue;
     if (std::ranges::find(opdef::kCollectives, def->op_type) != std::end(opdef::kCollectives)) {
       continue;
@@ -245,7 +246,7 @@ TEST(Coverage, EveryAttributeValueIsUsed) {
   for (const opdef::OpDef* def : coverage::file_operators()) {
     for (const opdef::AttributeSpec& spec : def->attributes) {
       const std::set<std::string> used = coverage::values_used(*def, spec.name);
-      // Cases have no texts; tests/python/test_ml_operators.py has.
+      // Cases have no strings; tests/python/test_ml_operators.py has.
       const std::set<std::string_view> of_texts = {"cats_strings", "default_string", "keys_strings",
                                                    "values_strings"};
       if (of_texts.contains(spec.name)) continue;
@@ -253,7 +254,7 @@ TEST(Coverage, EveryAttributeValueIsUsed) {
       if (spec.name == "sparse_value") continue;
       EXPECT_FALSE(used.empty()) << def->op_type << ": no case gives attribute " << spec.name;
       for (const std::string& value : coverage::values_wanted(spec)) {
-        // Nodes with these stay as they are, and the engine says that it cannot run them.
+        // Nodes with these values are kept, and the engine reports that it cannot run them.
         if (spec.name == "post_transform" && (value == "PROBIT" || value == "SOFTMAX_ZERO"))
           continue;
         EXPECT_TRUE(used.contains(value))
@@ -282,7 +283,7 @@ TEST(Coverage, BroadcastingGoesBothWays) {
 }
 
 TEST(Coverage, SizesZeroAndOneRankZeroAndNegativeAxes) {
-  // Their operands are numbers, shapes or truth values, which cannot be of size zero.
+  // Their operands are scalars, shapes or booleans, which cannot be of size zero.
   const std::set<std::string_view> without_empty = {"Range", "If", "ArgMax", "ArgMin"};
   for (const opdef::OpDef* def : coverage::file_operators()) {
     const coverage::Sizes sizes = coverage::sizes_used(*def);
@@ -364,7 +365,7 @@ void check_passage(opdef::Passage passage, const Tensor& from, const Tensor& to,
 
 }  // namespace coverage
 
-// What searches through graphs rely on, of what operators compute. Conversions change numbers.
+// Graph searches rely on these properties of operators. Conversions change values.
 TEST(Coverage, PassagesAreWhatOperatorsDoToTheirElements) {
   using opdef::Passage;
   const auto keeps_numbers = [](const opdef::OpDef* def) {
@@ -399,7 +400,7 @@ TEST(Coverage, PassagesAreWhatOperatorsDoToTheirElements) {
   }
 }
 
-// True if the shapes of the outputs are known, but not without the value of this input.
+// Returns true if the shapes of the outputs are known only with the value of this input.
 bool gives_shape(ir::Node& node, ir::Value& input, const ir::TypeInferer& inferer) {
   std::vector<ir::Type> known;
   for (ir::Value* output : node.outputs) {
@@ -419,7 +420,7 @@ bool gives_shape(ir::Node& node, ir::Value& input, const ir::TypeInferer& infere
   return gives;
 }
 
-// A plan waits for these values; all others it is not compiled for.
+// A plan waits for the values of these inputs; it is not specialised for those of other inputs.
 TEST(Coverage, InputsWhoseValuesGiveShapesAreListed) {
   std::set<std::pair<const opdef::OpDef*, int>> found;
   for (const OpCase& op_case : all_op_cases()) {
@@ -447,7 +448,7 @@ TEST(Coverage, InputsWhoseValuesGiveShapesAreListed) {
   }
   for (const opdef::OpDef* def : builtin_ops().all()) {
     if (builtin_engine().kernels.dynamic(def->domain, def->op_type) != nullptr)
-      continue;  // Range: its cases feed the numbers
+      continue;  // Range: its cases feed the scalars
     for (const int i : def->shape_inputs) {
       EXPECT_TRUE(found.contains({def, i}))
           << def->op_type << ": no case shows that input " << i << " gives a shape";

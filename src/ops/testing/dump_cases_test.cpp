@@ -14,9 +14,9 @@
 
 // Writes every case for tests/python/test_op_cases.py, which runs the models through other
 // implementations: <dir>/manifest.json, <dir>/data.bin and <dir>/<case>.<dtype>.<what>.onnx with
-// `what` model, gradient, symbolic (the gradient with all dimensions symbolic) or older (gradient,
-// or model if there is none, in the older opset that `older` in the manifest says), all as they are
-// written for users.
+// `what` one of model, gradient, symbolic (the gradient with all dimensions symbolic) or older
+// (gradient, or model if there is none, in the older opset that `older` in the manifest names), all
+// as they are written for users.
 
 namespace onnxgrad::ops_test {
 namespace dump {
@@ -66,7 +66,8 @@ class Writer {
     std::ofstream(folder_ / name, std::ios::binary) << onnx_io::to_bytes(written);
   }
 
-  // Each case in another opset, all opsets in turn. Returns 0 if that opset cannot express it.
+  // Saves each case in another opset, all opsets in turn. Returns 0 if that opset cannot express
+  // it.
   std::int64_t save_older(const ir::Model& model, const std::string& stem) {
     const std::int64_t opset = kOldest + num_added_++ % (ir::kInternalOpset - kOldest);
     try {
@@ -97,8 +98,8 @@ class Writer {
   bool is_first_ = true;
 };
 
-// The case in float32 with a weight that can be trained: its first floating input x is fed as
-// x_fed, and x = x_fed + case_weight.
+// Returns the case in float32 with a trainable weight: its first floating input x is fed as x_fed,
+// and x = x_fed + case_weight.
 OpCase with_weight(const OpCase& op_case) {
   OpCase changed = op_case;
   const std::vector<std::string> names = input_names(op_case);
@@ -119,7 +120,7 @@ OpCase with_weight(const OpCase& op_case) {
 
 }  // namespace dump
 
-// Seeds of tests/fuzz: <dir>/<case>.onnx as they would be in a file.
+// Writes seeds for tests/fuzz: <dir>/<case>.onnx as it would be in a file.
 TEST(DumpCases, WritesTheirModels) {
   const char* folder = std::getenv("ONNXGRAD_CASE_MODELS");
   if (folder == nullptr) GTEST_SKIP() << "ONNXGRAD_CASE_MODELS names no folder";

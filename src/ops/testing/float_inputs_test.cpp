@@ -7,9 +7,9 @@
 #include "onnxgrad/error.h"
 #include "ops/testing/case_runner.h"
 
-// Every floating-point input of every case is moved, those too that the case holds constant and
-// those that no rule lists: where finite differences see a derivative, the rule gives it or the
-// gradient is refused. A gradient of zero where there is one is what this is for.
+// Perturbs every floating-point input of every case, including inputs that the case holds constant
+// and inputs that no rule lists: where finite differences find a derivative, the rule must give it
+// or refuse the gradient. This finds rules that return zero for a nonzero gradient.
 
 namespace onnxgrad::ops_test {
 namespace float_inputs {
@@ -24,7 +24,7 @@ bool is_checked_anyway(const OpCase& op_case, std::size_t input) {
          one.dtype == DataType::kUndefined;
 }
 
-// The cases with one more input fed and differentiated, one at a time.
+// Returns the cases with one more input fed and differentiated, one at a time.
 std::vector<OpCase> all() {
   std::vector<OpCase> variants;
   for (const OpCase& op_case : all_op_cases()) {
@@ -45,8 +45,8 @@ std::vector<OpCase> all() {
   return variants;
 }
 
-// The scales of Resize and of quantized tensors are float32 whatever the data are. The node tests
-// of ONNX check those gradients, in float32; here the case builds, or the gradient is refused.
+// The scales of Resize and of quantized tensors are float32 for any type of data. ONNX's node tests
+// check those gradients, in float32; here the case builds, or the gradient is refused.
 bool is_float32_alone(const OpCase& variant) {
   OpCase narrow = variant;
   const std::vector<std::string> names = input_names(variant);
@@ -78,7 +78,7 @@ TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
   for (const OpCase& variant : float_inputs::all()) {
     SCOPED_TRACE(variant.name);
     if (float_inputs::is_float32_alone(variant)) continue;
-    // By its definition not the derivative of what it computes.
+    // By definition, its gradient is not the derivative of its output.
     if (variant.name.starts_with("linear_quantization.straight_through")) continue;
     try {
       for (const Difference& difference :
@@ -90,9 +90,9 @@ TEST(FloatInputs, HaveTheirGradientOrAreRefused) {
       EXPECT_FALSE(error.problem().where.op_type.empty()) << text;
       EXPECT_NE(text.find("'" + variant.wrt[0] + "'"), std::string::npos) << text;
     } catch (const DataError&) {
-      // At the edge of what is allowed, as a probability of 1, it cannot be moved.
+      // At the edge of the allowed range, such as a probability of 1, it cannot be perturbed.
     } catch (const ShapeError& error) {
-      // Some operators take no float64 there; their gradients are tested in Python.
+      // Some operators accept no float64 there; their gradients are tested in Python.
       EXPECT_NE(std::string(error.what()).find("float64"), std::string::npos) << error.what();
     } catch (const ModelError& error) {
       EXPECT_NE(std::string(error.what()).find("float64"), std::string::npos) << error.what();

@@ -11,7 +11,7 @@
 namespace onnxgrad::ops_test {
 namespace {
 
-// Normal numbers of length 1, the same in every run.
+// Returns a fixed direction of length 1 with normal components.
 std::vector<double> unit_direction(std::int64_t size, std::uint64_t seed) {
   std::mt19937_64 engine(seed);
   const auto uniform = [&engine] { return static_cast<double>(engine() >> 11) * 0x1p-53; };
@@ -25,7 +25,7 @@ std::vector<double> unit_direction(std::int64_t size, std::uint64_t seed) {
   return direction;
 }
 
-// "[1, 2]": the indices of element `position` of a tensor of shape `dims`.
+// Returns "[1, 2]", the indices of element `position` of a tensor of shape `dims`.
 std::string element_name(const Dims& dims, std::int64_t position) {
   std::vector<std::int64_t> indices(dims.rank());
   for (std::size_t axis = dims.rank(); axis-- > 0;) {
@@ -56,7 +56,7 @@ class Checker {
         std::vector<double> direction(slopes.size(), 0.0);
         direction[static_cast<std::size_t>(i)] = 1;
         const double number = original.data<double>()[static_cast<std::size_t>(i)];
-        const double size = std::isfinite(number) ? std::abs(number) : 1;  // no step changes these
+        const double size = std::isfinite(number) ? std::abs(number) : 1;  // inf and NaN stay
         compare(input, direction, size, slopes[static_cast<std::size_t>(i)],
                 element_name(original.dims(), i));
       }
@@ -104,8 +104,8 @@ class Checker {
     }
   }
 
-  // From the changes over a step to both sides. A jump changes more than any ordinary slope; at a
-  // kink the slopes differ by more than a second derivative of ordinary size makes them.
+  // Compares the changes over a step to both sides. A jump changes more than any ordinary slope; at
+  // a kink the slopes differ by more than a second derivative of ordinary size explains.
   static bool is_smooth(double to_right, double to_left, double step) {
     const double largest = std::max(std::abs(to_right), std::abs(to_left));
     if (!std::isfinite(to_right - to_left) || largest > 1e-3) return false;

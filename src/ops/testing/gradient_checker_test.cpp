@@ -7,7 +7,7 @@
 
 #include "ops/testing/case_runner.h"
 
-// The checker must find wrong rules, or all that it passes says nothing.
+// The checker must detect wrong rules.
 
 namespace onnxgrad::ops_test {
 namespace checker {
@@ -16,7 +16,7 @@ using ir::GraphBuilder;
 using ir::Value;
 using opdef::VjpContext;
 
-// The built-in operators with another rule for one of them.
+// Returns the built-in operators with another rule for one of them.
 opdef::OpRegistry with_rule(std::string_view op_type, opdef::VjpFn rule) {
   opdef::OpRegistry registry;
   for (const opdef::OpDef* def : builtin_ops().all()) {

@@ -15,7 +15,7 @@ namespace onnxgrad::ops_test {
 namespace kernel_run_detail {
 
 constexpr std::int64_t kGuardBytes = 256;
-constexpr auto kGuard = std::byte{0xFF};  // as floating-point numbers: NaN
+constexpr auto kGuard = std::byte{0xFF};  // NaN as floating-point values
 
 const opdef::KernelRegistry& kernels() {
   static const opdef::KernelRegistry registry = [] {
@@ -26,7 +26,7 @@ const opdef::KernelRegistry& kernels() {
   return registry;
 }
 
-// Memory between two guards.
+// Memory block between two guards.
 class GuardedBlock {
  public:
   explicit GuardedBlock(std::int64_t bytes)

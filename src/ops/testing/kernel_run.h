@@ -9,8 +9,8 @@
 #include "onnxgrad/tensor.h"
 #include "opdef/kernel.h"
 
-// Runs the kernels of one node directly, each offer separately, to compare a fast kernel with
-// the plain one on more shapes than whole models would cover.
+// Runs the kernels of one node directly, each offer separately, to compare fast kernels with the
+// reference on more shapes than whole models would cover.
 
 namespace onnxgrad::ops_test {
 
@@ -20,7 +20,7 @@ struct KernelCall {
   std::vector<Tensor> inputs = {};              ///< undefined: absent
   std::vector<opdef::TensorDesc> outputs = {};  ///< kUndefined: absent
   std::string_view domain = "";
-  std::vector<std::size_t> constants = {};  ///< inputs whose values are known at plan time
+  std::vector<std::size_t> constants = {};  ///< inputs that are constant at plan time
   int threads = 1;
   opdef::StepCells cells = {};
   const device::CpuOptions* cpu = nullptr;  ///< see opdef::KernelRequest::cpu
@@ -32,18 +32,18 @@ struct KernelRun {
   std::vector<Tensor> outputs;  ///< undefined if absent
 };
 
-/// One run for each offer that accepts the call, best first; outputs and scratch are filled with
-/// NaN-like bytes before. A kernel that writes outside an output or its scratch fails the test.
+/// Runs each offer that accepts the call, best first; outputs and scratch are filled with NaN-like
+/// bytes before. A kernel that writes outside an output or its scratch fails the test.
 std::vector<KernelRun> run_offers(const KernelCall& call);
 
-/// The outputs of the plain kernel (rank 0). Fails the test if it declines.
+/// Returns the outputs of the reference kernel (rank 0). Fails the test if it declines.
 std::vector<Tensor> run_plain(const KernelCall& call);
 
-/// Every faster offer must agree with the plain one, to `tolerance` in units of the largest
+/// Checks that every faster offer agrees with the reference, to `tolerance` in units of the largest
 /// magnitude of each output (at least 1). Returns how many faster offers accepted the call.
 std::size_t compare_offers(const KernelCall& call, double tolerance);
 
-/// Uniform numbers in [low, high), the same for the same seed.
+/// Returns uniform random elements in [low, high), determined by the seed.
 Tensor random_tensor(DataType dtype, Dims dims, std::uint64_t seed, double low = -1,
                      double high = 1);
 

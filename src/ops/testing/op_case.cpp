@@ -12,8 +12,8 @@ namespace onnxgrad::ops_test {
 namespace op_case_detail {
 
 struct BodyNames {
-  std::vector<std::string> free;          // read and produced by no node, in order of appearance
-  std::vector<std::string> last_outputs;  // of the last statement
+  std::vector<std::string> free;          // names that no node produces, in order of appearance
+  std::vector<std::string> last_outputs;  // outputs of the last statement
 };
 
 std::vector<std::string> split_names(std::string_view text) {
@@ -60,7 +60,7 @@ DataType input_dtype(const CaseInput& input, DataType floating_type) {
   return input.dtype == DataType::kUndefined ? floating_type : input.dtype;
 }
 
-// The names of ONNX's text syntax.
+// Returns the name of a type in ONNX's text syntax.
 std::string text_dtype(DataType dtype) {
   if (dtype == DataType::kFloat32) return "float";
   if (dtype == DataType::kFloat64) return "double";
@@ -87,7 +87,7 @@ std::string replace_all(std::string text, std::string_view from, std::string_vie
   return text;
 }
 
-// Our own generator, so that every standard library yields the same numbers.
+// Own generator, so that every standard library yields the same random numbers.
 double unit_uniform(std::mt19937_64& engine) {
   return static_cast<double>(engine() >> 11) * 0x1p-53;
 }
@@ -150,7 +150,7 @@ std::string mask_attributes(const std::string& body) {
       }
       continue;
     }
-    // "=>" of a subgraph's signature closes nothing.
+    // The ">" of "=>" in a subgraph's signature closes nothing.
     const bool is_arrow = c == '>' && i > 0 && body[i - 1] == '=';
     if (c == '"') {
       in_string = true;

@@ -37,7 +37,7 @@
 
 namespace onnxgrad::ops_test {
 
-/// The numbers of one input.
+/// Shape, type and values of one input.
 struct CaseInput {
   enum class Source : std::uint8_t { kUniform, kNormal, kIntegers, kValues };
 
@@ -48,48 +48,47 @@ struct CaseInput {
   double low = -1;
   double high = 1;
   std::vector<double> numbers = {};
-  /// Default: the model's names that no node produces, in order of appearance.
+  /// Name of the input; default: the model's names that no node produces, in order of appearance.
   std::string name = {};
-  /// An initializer of the model; otherwise a graph input.
+  /// True for an initializer of the model, false for a graph input.
   bool is_constant = false;
 
   CaseInput as(DataType wanted) const;
   CaseInput named(std::string wanted) const;
-  /// An initializer of the model instead of a graph input.
+  /// Returns the input as an initializer of the model instead of a graph input.
   CaseInput constant() const;
-  /// A graph input; for ints(), which makes initializers.
+  /// Returns the input as a graph input; for ints(), which makes initializers.
   CaseInput fed() const;
 };
 
-/// Uniform in [low, high), of the floating type under test.
+/// Uniform elements in [low, high), of the floating type under test.
 CaseInput uniform(Dims dims, double low, double high);
-/// Normal with this standard deviation, of the floating type under test.
+/// Normal elements with this standard deviation, of the floating type under test.
 CaseInput normal(Dims dims, double deviation = 1);
-/// Integers in [low, high], both included; graph input.
+/// Integer elements in [low, high], both included; graph input.
 CaseInput integers(Dims dims, std::int64_t low, std::int64_t high,
                    DataType dtype = DataType::kInt64);
-/// Exactly these numbers, of the floating type under test unless `dtype` is given.
+/// Exactly these elements, of the floating type under test unless `dtype` is given.
 CaseInput values(std::vector<double> numbers, Dims dims, DataType dtype = DataType::kUndefined);
-/// int64 [n] with these numbers as an initializer: axes, shapes, pads, ...
+/// int64 [n] initializer with these elements: axes, shapes, pads, ...
 CaseInput ints(const std::vector<std::int64_t>& numbers);
-/// int64 [] as an initializer.
+/// int64 scalar as an initializer.
 CaseInput int_scalar(std::int64_t number);
 
-/// One model of one or a few nodes with its inputs.
+/// Model of one or a few nodes with its inputs.
 struct OpCase {
-  /// Unique within the stem, lower case with underscores.
+  /// Name, unique within the stem, lower case with underscores.
   std::string name;
-  /// The body in ONNX's text syntax, statements separated by newlines; header, opset 26 and the
-  /// types of the inputs are added. "$T" stands for the floating type under test ("double",
-  /// "float").
+  /// Body in ONNX's text syntax, statements separated by newlines; header, opset 26 and the types
+  /// of the inputs are added. "$T" stands for the floating type under test ("double", "float").
   std::string model;
   std::vector<CaseInput> inputs;
-  /// Default: all outputs of the last statement.
+  /// Output names; default: all outputs of the last statement.
   std::vector<std::string> outputs = {};
   /// Inputs to differentiate by; default: all graph inputs of the floating type under test.
   std::vector<std::string> wrt = {};
-  /// Why no gradient is checked; empty: it is. Cases without a floating output or input give that
-  /// as the reason.
+  /// Reason why no gradient is checked; empty: it is. Cases without a floating output or input give
+  /// that as the reason.
   std::string no_gradient = {};
   /// Relative tolerance of the gradient in float64 (absolute below 1); if not 1e-6, explain why.
   double tolerance = 1e-6;
@@ -97,12 +96,13 @@ struct OpCase {
   /// Relative tolerance of float32 against float64, values and gradients, in units of the largest
   /// magnitude of the tensor (at least 1).
   double tolerance_float32 = 2e-5;
-  /// By hand, one list per output; empty: other implementations give the expected values.
+  /// Expected values computed by hand, one list per output; empty: other implementations give them.
   std::vector<std::vector<double>> expected = {};
-  /// Why the case does not run with all dimensions of its graph inputs symbolic; empty: it does.
+  /// Reason why the case does not run with all dimensions of its graph inputs symbolic; empty: it
+  /// does.
   std::string static_only = {};
-  /// Why neither onnxruntime nor the ONNX reference evaluator computes it; `expected` is then
-  /// given.
+  /// Reason why neither onnxruntime nor the ONNX reference evaluator computes the case; `expected`
+  /// is then given.
   std::string no_oracle = {};
   /// Further opset imports, e.g. {"ai.onnx.ml", 5}.
   std::vector<std::pair<std::string, std::int64_t>> domains = {};
@@ -110,43 +110,43 @@ struct OpCase {
   std::string functions = {};
 };
 
-/// A model that must be refused, when it is loaded, differentiated, planned or run.
+/// Model that must be refused, when it is loaded, differentiated, planned or run.
 struct ErrorCase {
   std::string name;
   std::string model;  ///< name nodes: "[node] y = MatMul (a, b)"
   std::vector<CaseInput> inputs;
   std::string error;                   ///< kind: "ShapeError", "ModelError", "DataError", ...
-  std::vector<std::string> fragments;  ///< each must be in the message: node and input names
+  std::vector<std::string> fragments;  ///< parts of the message: node and input names
   std::vector<std::pair<std::string, std::int64_t>> domains = {};
 };
 
-/// The floating type under test and how the dimensions of the graph inputs are declared.
+/// Floating type under test and declaration of the dimensions of the graph inputs.
 struct CaseVariant {
   DataType dtype = DataType::kFloat64;
   bool symbolic = false;  ///< each dimension of each graph input has a different symbol
 };
 
-/// Names of the inputs (given or found in the model) and of the outputs, in order.
+/// Returns the names of the inputs (given or found in the model) and of the outputs, in order.
 std::vector<std::string> input_names(const OpCase& op_case);
 std::vector<std::string> output_names(const OpCase& op_case);
 
-/// The whole model in ONNX's text syntax. Initializers have the case's numbers.
+/// Returns the whole model in ONNX's text syntax. Initializers have the case's values.
 std::string model_text(const OpCase& op_case, const CaseVariant& variant);
 
-/// The numbers of input `index`, the same for float32 and float64 (all are float32 numbers); fixed
-/// by the case's name. Elements of types other than the one under test are converted.
+/// Returns the values of input `index`, equal for float32 and float64 (all are float32 values) and
+/// determined by the case's name. Elements of types other than the one under test are converted.
 Tensor make_input(const OpCase& op_case, std::size_t index, DataType floating_type);
 
-/// An ErrorCase as an OpCase without expectations.
+/// Converts an ErrorCase to an OpCase without expectations.
 OpCase as_op_case(const ErrorCase& error_case);
 
-/// The body with blanks in place of attributes <...>, node names [...] and strings: of the
-/// same length, with only the names, commas and brackets of the statements.
+/// Returns the body with blanks in place of attributes <...>, node names [...] and strings: it
+/// keeps its length, and only the names, commas and brackets of the statements remain.
 std::string mask_attributes(const std::string& body);
 
-/// All cases of all operators with the stem before the name ("softmax.last_axis").
-/// Those with absent inputs and outputs are derived from the others: see absent_cases.h. The bodies
-/// are generated by the build from the onnxgrad_add_op() lines.
+/// Returns all cases of all operators, with the stem before the name ("softmax.last_axis"). Cases
+/// with absent inputs and outputs are derived from the others: see absent_cases.h. The bodies are
+/// generated by the build from the onnxgrad_add_op() lines.
 std::vector<OpCase> all_op_cases();
 std::vector<ErrorCase> all_error_cases();
 

@@ -7,13 +7,13 @@
 #include "onnxgrad/error.h"
 #include "ops/testing/case_runner.h"
 
-// The properties that every sample case is tested for; see op_case.h.
+// Properties that every sample case is tested for; see op_case.h.
 
 namespace onnxgrad::ops_test {
 namespace properties {
 
 constexpr double kSameArithmetic = 1e-12;  // float64, another order of operations
-constexpr double kSameFloat32 = 1e-6;      // the same in float32
+constexpr double kSameFloat32 = 1e-6;      // float32, another order of operations
 
 template <class Case>
 std::string test_name(const ::testing::TestParamInfo<Case>& info) {
@@ -37,7 +37,7 @@ CaseResult run(const OpCase& op_case, const CaseVariant& variant, bool fuse = tr
 void expect_same(const CaseResult& given, const CaseResult& expected, double tolerance) {
   ASSERT_EQ(given.outputs.size(), expected.outputs.size());
   ASSERT_EQ(given.gradients.size(), expected.gradients.size());
-  // Operators of ai.onnx.ml compute in float32 whatever they are fed with, their gradients too.
+  // Operators of ai.onnx.ml and their gradients compute in float32 for any input type.
   if (std::ranges::any_of(given.outputs,
                           [](const Tensor& t) { return t.dtype() == DataType::kFloat32; })) {
     tolerance = std::max(tolerance, kSameFloat32);

@@ -2,15 +2,15 @@
 
 #include "ops/testing/case_runner.h"
 
-// Rules of nodes with subgraphs may change the primal: what the gradient of a body reads becomes
-// further outputs of the node.
+// Rules of nodes with subgraphs may change the primal: values that the gradient of a body reads
+// become additional outputs of the node.
 
 namespace onnxgrad::ops_test {
 namespace scan_rule {
 
 using ir::Node;
 
-// A recurrent layer, h' = tanh(x W + h U), that also gives h' h at each step.
+// Recurrent layer, h' = tanh(x W + h U), that also outputs h' h at each step.
 const OpCase kRecurrence{
     .name = "recurrence",
     .model = R"(
@@ -36,7 +36,8 @@ TEST(ScanRule, SavesWhatTheGradientOfTheBodyReads) {
   const runtime::Engine& engine = builtin_engine();
   const BuiltCase built = build_case(kRecurrence, {.dtype = DataType::kFloat64});
 
-  // The products and the state before each step; not the sum, nor what follows from it.
+  // The products and the state before each step are saved, but not the sum, nor values computed
+  // from it.
   EXPECT_EQ(find_scan(*built.forward).outputs.size(), 2U);
   EXPECT_EQ(find_scan(*built.gradient).outputs.size(), 5U) << ir::to_text(*built.gradient);
   EXPECT_EQ(ir::find_fault(*built.gradient->graph), "");

@@ -3,7 +3,7 @@
 
 namespace onnxgrad::ops::regex_full_match_op {
 
-// y: does the whole text match the pattern?
+// RegexFullMatch: y is true if the whole string matches the pattern.
 void register_regex_full_match(opdef::OpRegistry& registry) {
   registry.add({.op_type = "RegexFullMatch",
                 .since_version = 20,

@@ -18,7 +18,7 @@ std::vector<OpCase> regex_full_match_cases() {
   add("alternatives", "(cat|dog)s?|", R"("cat", "dogs", "", "catdog", "cats ")");
   add("flags", "(?i)straSSe.*", R"("STRASSE 7", "strasse", "stra")");
   add("unicode", ".\\\\p{L}[\xc3\xa0-\xc3\xbf]", R"("\xe2\x82\xac\xc3\xa4\xc3\xa4", "abc")");
-  add("nested", "(a*)*b", '"' + std::string(20'000, 'a') + '"');  // in linear time
+  add("nested", "(a*)*b", '"' + std::string(20'000, 'a') + '"');  // takes linear time
   for (const std::string size : {"0", "1"}) {
     cases.push_back({.name = "size_" + size,
                      .model = "x = Constant <value = string[" + size + "] {" +

@@ -3,7 +3,7 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// StringConcat, StringSplit and StringNormalizer: nothing to differentiate.
+// StringConcat, StringSplit and StringNormalizer, which have no gradient.
 
 namespace onnxgrad::ops::strings_op {
 

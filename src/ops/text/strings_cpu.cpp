@@ -20,7 +20,7 @@ namespace {
 
 using opdef::DynamicCall;
 
-// Calls f(i, j) with the elements of a and b for each element of their broadcast shape, in order.
+// Calls f(i, j) with the indices into a and b for each element of their broadcast shape, in order.
 template <class F>
 void visit_broadcast(const Dims& a, const Dims& b, const Dims& full, F&& f) {
   const std::size_t rank = full.rank();
@@ -64,7 +64,8 @@ std::vector<Tensor> run_concat(const DynamicCall& call) {
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// At whitespace, any amount of it: none at the ends, but behind the last split.
+// Splits at runs of whitespace: no part is empty at the ends; the rest after the last split is kept
+// as it is.
 std::vector<std::string> split_at_space(std::string_view text, std::int64_t most) {
   std::vector<std::string> parts;
   std::size_t at = 0;
@@ -96,7 +97,7 @@ std::vector<std::string> split_at(std::string_view text, std::string_view delimi
   return parts;
 }
 
-// One axis more than x has: the parts of each text, with empty ones behind them.
+// StringSplit: adds an axis with the parts of each string, padded with empty strings.
 std::vector<Tensor> run_split(const DynamicCall& call) {
   const Tensor& x = call.inputs.at(0);
   const std::string delimiter = call.node.string_attribute("delimiter", "");
@@ -122,7 +123,7 @@ std::vector<Tensor> run_split(const DynamicCall& call) {
   return {Tensor::from_strings(std::move(texts), Dims(dims)), Tensor::from(counts, x.dims())};
 }
 
-// Changes the case of characters as a locale does; where there is none, of ASCII letters.
+// Changes the case of characters as a locale does; if it is not installed, of ASCII letters only.
 class CaseChange {
  public:
   explicit CaseChange(const std::string& name) {
@@ -152,7 +153,8 @@ class CaseChange {
   std::unique_ptr<std::remove_pointer_t<locale_t>, Free> locale_;
 };
 
-// x [C] or [1, C] without its stop words; what is left in another case. Of nothing, one empty text.
+// StringNormalizer: removes stop words from x [C] or [1, C] and changes the case of the others; one
+// empty string if none is left.
 std::vector<Tensor> run_normalizer(const DynamicCall& call) {
   const ir::Node& node = call.node;
   const Tensor& x = call.inputs.at(0);
@@ -186,7 +188,7 @@ std::vector<Tensor> run_normalizer(const DynamicCall& call) {
   return {Tensor::from_strings(std::move(kept), rank == 1 ? Dims{count} : Dims{1, count})};
 }
 
-// Equal of texts; of numbers it is an element-wise expression.
+// Equal for strings; for other types it is an element-wise expression.
 struct EqualData {
   Dims a;
   Dims b;

@@ -12,7 +12,7 @@ std::string texts(const std::string& name, const std::string& list) {
 
 }  // namespace strings
 
-// Texts are compared by Equal, whose output the other runtimes give too.
+// Strings are compared by Equal, whose output other runtimes support too.
 std::vector<OpCase> strings_cases() {
   using strings::texts;
   std::vector<OpCase> cases;
@@ -107,7 +107,7 @@ TEST(Utf8, CharactersGoThereAndBack) {
 
 TEST(Utf8, OtherBytesAreReplaced) {
   EXPECT_EQ(ops::decode_utf8("\xff"), U"\ufffd");
-  EXPECT_EQ(ops::decode_utf8("\xe0\x80\x80").size(), 3U);  // too long a form
+  EXPECT_EQ(ops::decode_utf8("\xe0\x80\x80").size(), 3U);  // overlong encoding
 }
 
 }  // namespace onnxgrad::ops_test

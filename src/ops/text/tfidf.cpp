@@ -7,7 +7,7 @@ namespace onnxgrad::ops::tfidf_op {
 
 using opdef::AttributeType;
 
-// TfIdfVectorizer: how often each n-gram of a pool occurs in a row of texts or numbers.
+// TfIdfVectorizer: counts the n-grams of a pool in each row of strings or integers.
 void register_tfidf(opdef::OpRegistry& registry) {
   const auto number = [](std::string_view name, std::int64_t min) {
     return opdef::AttributeSpec{.name = name,

@@ -8,8 +8,8 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// The pool is a tree: an n-gram is a way of n words from its root. Words have numbers; those that
-// are not in the pool end every way.
+// The pool is a trie: an n-gram is a path of n words from its root. Words have integer ids; words
+// that are not in the pool end every path.
 
 namespace onnxgrad::ops::tfidf_cpu {
 namespace {
@@ -19,7 +19,7 @@ using opdef::DynamicCall;
 [[noreturn]] void refuse(const ir::Node& node, const std::string& what) {
   throw ModelError({.what = what,
                     .where = {.node = node.name, .op_type = node.op_type},
-                    .hint = "Export the vectorizer again: ngram_counts has the place in the pool "
+                    .hint = "Export the vectorizer again: ngram_counts has the index in the pool "
                             "where n-grams of each length start."});
 }
 
@@ -29,12 +29,12 @@ class Pool {
   void build(const ir::Node& node, const std::vector<Word>& words,
              std::unordered_map<Word, std::int64_t>& numbers);
 
-  /// The place behind `place` by a word, or -1.
+  /// Returns the node reached from `place` by a word, or -1.
   std::int64_t follow(std::int64_t place, std::int64_t word) const {
     const auto found = ways_.find({place, word});
     return found == ways_.end() ? -1 : found->second;
   }
-  /// The n-gram that ends at `place`, or -1.
+  /// Returns the n-gram that ends at `place`, or -1.
   std::int64_t gram(std::int64_t place) const { return grams_[static_cast<std::size_t>(place)]; }
 
  private:
@@ -96,7 +96,7 @@ struct Vectorizer {
   std::vector<std::int64_t> indexes;
   std::vector<float> weights;  // empty: all are 1
 
-  // Adds the n-grams of `words` to `counts`: words that are skip + 1 apart.
+  // Adds the n-grams of `words` to `counts`; their words are skip + 1 apart.
   void count(const Pool& pool, const std::vector<std::int64_t>& words, float* counts) const {
     const auto size = static_cast<std::int64_t>(words.size());
     for (std::int64_t distance = 1; distance <= std::min(max_skip + 1, size); ++distance) {
@@ -107,7 +107,7 @@ struct Vectorizer {
           if (at >= size) break;
           place = pool.follow(place, words[static_cast<std::size_t>(at)]);
           if (place < 0) break;
-          // Single words are the same at all distances.
+          // Unigrams are counted for one distance only.
           if (n < min_length || (n == 1 && distance > 1)) continue;
           const std::int64_t gram = pool.gram(place);
           if (gram >= 0) counts[indexes[static_cast<std::size_t>(gram)]] += 1;
@@ -116,7 +116,7 @@ struct Vectorizer {
     }
   }
 
-  // Counts become 0 or 1, their weights, or are multiplied by these.
+  // Replaces counts by 0 or 1, by weights, or by counts times weights.
   void weigh(float* counts) const {
     if (mode == "TF") return;
     for (std::size_t gram = 0; gram < indexes.size(); ++gram) {
@@ -164,7 +164,7 @@ Tensor vectorize(const DynamicCall& call, const std::vector<Word>& pool_words, c
       v.indexes.empty() ? 0 : *std::max_element(v.indexes.begin(), v.indexes.end()) + 1;
   Tensor y = Tensor::zeros(DataType::kFloat32, dims.rank() == 2 ? Dims{rows, width} : Dims{width});
   float* counts = y.mutable_data<float>().data();
-  if (rows == 0) return y;  // of any number of columns
+  if (rows == 0) return y;  // any number of columns
   std::vector<std::int64_t> row(static_cast<std::size_t>(columns));
   for (std::int64_t r = 0; r < rows; ++r, counts += width) {
     for (std::int64_t c = 0; c < columns; ++c) {
@@ -184,7 +184,7 @@ std::vector<Tensor> run_tfidf(const DynamicCall& call) {
                               ", expected [C] or "
                               "[N, C]",
                       .where = {.node = call.node.name, .op_type = call.node.op_type},
-                      .hint = "Give one row of words for each text."});
+                      .hint = "Give one row of words for each string."});
   }
   const bool has_strings = call.node.find_attribute("pool_strings") != nullptr;
   if (has_strings != (x.dtype() == DataType::kString) ||

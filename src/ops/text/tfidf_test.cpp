@@ -3,7 +3,7 @@
 namespace onnxgrad::ops_test {
 namespace tfidf {
 
-// Single words 2, 3, 5, 4 and pairs 5 6, 7 8, 6 7.
+// Pool of the unigrams 2, 3, 5, 4 and the bigrams 5 6, 7 8, 6 7.
 std::string model(const std::string& mode, int least, int most, int skip, bool has_weights) {
   return "y = TfIdfVectorizer <mode = \"" + mode +
          "\", min_gram_length = " + std::to_string(least) +

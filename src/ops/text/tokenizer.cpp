@@ -1,7 +1,7 @@
 #include "ops/contrib/contrib.h"
 
-// Tokenizer (com.microsoft 1, onnxruntime's ContribOperators.md): texts [C] or [N, C] to their
-// tokens, one axis more; nothing to differentiate. Its types: onnx/contrib_schemas.cpp.
+// Tokenizer (com.microsoft 1, onnxruntime's ContribOperators.md): maps strings [C] or [N, C] to
+// their tokens, with one more axis; it has no gradient. Its types: onnx/contrib_schemas.cpp.
 
 namespace onnxgrad::ops::tokenizer_op {
 

@@ -13,10 +13,10 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
 
-// com.microsoft.Tokenizer. With separators, the first of these regular expressions splits the text,
-// the next one each part, and so on; one empty separator splits it into its characters. Otherwise
-// the tokens are the longest matches of `tokenexp`, from left to right. Those with fewer than
-// `mincharnum` characters are dropped.
+// com.microsoft.Tokenizer. With separators, the first of these regular expressions splits the
+// string, the next one each part, and so on; one empty separator splits it into its characters.
+// Otherwise the tokens are the longest matches of `tokenexp`, from left to right. Tokens with fewer
+// than `mincharnum` characters are dropped.
 
 namespace onnxgrad::ops::tokenizer_cpu {
 namespace {
@@ -42,7 +42,7 @@ std::unique_ptr<re2::RE2> compile(const DynamicCall& call, const std::string& pa
                     .hint = "Write the pattern in the syntax of RE2."});
 }
 
-// The byte after the character of UTF-8 that begins at `at`.
+// Returns the byte after the UTF-8 character that starts at `at`.
 std::size_t next_character(std::string_view text, std::size_t at) {
   const auto continues = [&](std::size_t i) {
     return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U;
@@ -56,15 +56,15 @@ std::int64_t count_characters(std::string_view text) {
       text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
 }
 
-/// One match in a text: bytes [begin, end), and where the search goes on.
+/// Match in a string: bytes [begin, end), and the position where the search continues.
 struct Match {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t next = 0;
 };
 
-// Calls f(match) for each match, from left to right. After one with fewer than `least` characters
-// (at least 1) the search goes on at the second character from where it begins.
+// Calls f(match) for each match, from left to right. After a match with fewer than `least`
+// characters (at least 1) the search continues at the second character of the match.
 template <class F>
 void visit_matches(const re2::RE2& regex, std::string_view text, std::int64_t least, F&& f) {
   re2::StringPiece found;
@@ -79,7 +79,7 @@ void visit_matches(const re2::RE2& regex, std::string_view text, std::int64_t le
   }
 }
 
-// What lies between the matches.
+// Appends the substrings between the matches.
 void split(const re2::RE2& separator, std::string_view text, Tokens& parts) {
   std::size_t start = 0;
   const auto add = [&](std::size_t end) {
@@ -144,8 +144,8 @@ Splitter splitter_of(const DynamicCall& call, std::int64_t least) {
   };
 }
 
-// y [..., D]: the tokens of each text, then `pad_value`. D is the largest number of tokens, and 2
-// more with `mark`; 0 if no text has any.
+// y [..., D]: the tokens of each string, then `pad_value`. D is the largest number of tokens, plus
+// 2 with `mark`; 0 if no string has any.
 std::vector<Tensor> run_tokenizer(const DynamicCall& call) {
   const Tensor& x = call.inputs.at(0);
   const bool has_marks = call.node.int_attribute("mark") != 0;

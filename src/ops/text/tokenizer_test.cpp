@@ -5,7 +5,8 @@
 namespace onnxgrad::ops_test {
 namespace tokenizer {
 
-// The places of known tokens, which all runtimes give, instead of texts.
+// Returns a case that outputs the positions of known tokens, which all runtimes support, instead of
+// strings.
 OpCase call(std::string name, const std::string& texts, const std::string& attributes,
             const std::string& wanted) {
   return {.name = std::move(name),

@@ -7,7 +7,7 @@ namespace {
 
 constexpr char32_t kReplacement = 0xFFFD;
 
-// Bytes behind the first one, by its high bits; -1: none starts so.
+// Returns the number of bytes after the first one, by its high bits; -1: invalid first byte.
 int following_bytes(unsigned char first) {
   if (first < 0x80) return 0;
   if (first >= 0xC2 && first < 0xE0) return 1;
@@ -20,7 +20,7 @@ int following_bytes(unsigned char first) {
 
 std::u32string decode_utf8(std::string_view text) {
   constexpr unsigned kFirstMask[] = {0x7F, 0x1F, 0x0F, 0x07};
-  constexpr char32_t kLeast[] = {0, 0x80, 0x800, 0x10000};  // what needs so many bytes
+  constexpr char32_t kLeast[] = {0, 0x80, 0x800, 0x10000};  // smallest character of each length
   std::u32string result;
   result.reserve(text.size());
   for (std::size_t i = 0; i < text.size();) {

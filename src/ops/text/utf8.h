@@ -6,9 +6,9 @@
 
 namespace onnxgrad::ops {
 
-/// The characters of a text in UTF-8; a byte that is not part of one is U+FFFD.
+/// Decodes UTF-8; each byte that is not part of a character becomes U+FFFD.
 std::u32string decode_utf8(std::string_view text);
-/// The opposite.
+/// Encodes characters as UTF-8.
 std::string encode_utf8(std::u32string_view text);
 
 }  // namespace onnxgrad::ops

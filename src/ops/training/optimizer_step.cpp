@@ -8,11 +8,11 @@
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
-// Adagrad, Adam and Momentum (ai.onnx.preview.training 1): steps of optimizers as operators. R is
-// the learning rate and T the number of updates done, both of rank 0; then n tensors in each role:
-// those to optimize (X), their gradients (G), then their slots. When a model is loaded, each
-// becomes element-wise operators, so that they are differentiated and exported like any others. The
-// formulas are those of ONNX's Operators.md (domain ai.onnx.preview.training).
+// Adagrad, Adam and Momentum (ai.onnx.preview.training 1): optimizer steps as operators. R is the
+// learning rate and T the number of updates done, both scalars; then n tensors in each role: the
+// weights (X), their gradients (G), then their slots. When a model is loaded, each node becomes
+// element-wise operators, which are differentiated and exported like any others. The formulas are
+// those of ONNX's Operators.md (domain ai.onnx.preview.training).
 
 namespace onnxgrad::ops::optimizer_step_op {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 constexpr std::string_view kDomain = "ai.onnx.preview.training";
 constexpr std::size_t kFirstTensor = 2;  // after R and T
 
-// The tensors of one of the n steps, by role.
+// Tensors of one of the n steps, by role.
 template <std::size_t kRoles>
 using Tensors = std::array<Value*, kRoles>;
 
@@ -32,7 +32,7 @@ using Tensors = std::array<Value*, kRoles>;
                             "same order and with the same shapes."});
 }
 
-// The n groups of tensors of one step each; the node's inputs are grouped by role.
+// Returns the n groups of tensors of one step each; the node's inputs are grouped by role.
 template <std::size_t kRoles>
 std::vector<Tensors<kRoles>> group_tensors(const Node& node) {
   const std::size_t tensors = node.inputs.size() - kFirstTensor;
@@ -64,25 +64,25 @@ std::vector<Tensors<kRoles>> group_tensors(const Node& node) {
   return groups;
 }
 
-// R or T without the axes of size 1 that some exporters give them.
+// Reshapes R or T to a scalar, without the axes of size 1 that some exporters add.
 Value* as_scalar(GraphBuilder& g, Value* x) {
   return x->type.has_rank() && x->type.rank() == 0 ? x : g.reshape(x, std::vector<std::int64_t>{});
 }
 
-// norm_coefficient * x + gradient: with the gradient of a penalty.
+// Returns norm_coefficient * x + gradient, the gradient with an L2 penalty.
 Value* regularized(GraphBuilder& g, const Node& node, Value* x, Value* gradient) {
   const auto norm = static_cast<double>(node.float_attribute("norm_coefficient"));
   return norm == 0 ? gradient : g.add(g.scale(x, norm), gradient);
 }
 
-// sqrt(h) for h >= 0, whose gradient at 0 is 0 and not infinite.
+// Returns sqrt(h) for h >= 0, with gradient 0 instead of infinity at 0.
 Value* safe_sqrt(GraphBuilder& g, Value* h) {
   Value* zero = g.scalar_like(h, 0);
   Value* is_positive = g.greater(h, zero);
   return g.where(is_positive, g.sqrt(g.where(is_positive, h, g.scalar_like(h, 1))), zero);
 }
 
-// The results of all steps, grouped by role as the node's outputs are.
+// Returns the results of all steps, grouped by role as the node's outputs are.
 template <std::size_t kResults>
 std::vector<Value*> outputs_of(const Node& node, const std::vector<Tensors<kResults>>& results) {
   std::vector<Value*> outputs;
@@ -115,12 +115,12 @@ std::optional<std::vector<Value*>> lower_adagrad(const Node& node, GraphBuilder&
   return outputs_of<2>(node, results);
 }
 
-// R sqrt(1 - beta^T) / (1 - alpha^T) in float64, and R itself for T = 0.
+// Returns R sqrt(1 - beta^T) / (1 - alpha^T) in float64, and R itself for T = 0.
 Value* corrected_rate(GraphBuilder& g, const Node& node) {
   Value* rate = g.cast(as_scalar(g, node.input(0)), DataType::kFloat64);
   Value* steps = as_scalar(g, node.input(1));
   Value* is_later = g.greater(steps, g.int_scalar(0));
-  // With T = 1 in its place, neither branch of Where divides by zero.
+  // T = 0 is replaced by 1, so that neither branch of Where divides by zero.
   Value* t = g.cast(g.where(is_later, steps, g.int_scalar(1)), DataType::kFloat64);
   const auto rest = [&](const char* base) {  // 1 - base^T
     const auto number = static_cast<double>(node.float_attribute(base));
