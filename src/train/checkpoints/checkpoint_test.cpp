@@ -88,7 +88,7 @@ TEST(Checkpoint, GoesOnBitForBit) {
         Optimizer(Sgd{.learning_rate = 0.01, .momentum = 0.9, .nesterov = true})}) {
     Session first = session_of(network(), optimizer);
     for (int i = 0; i < 5; ++i) first.step(batch());
-    first.set_learning_rate(0.02);
+    first.runner().set_learning_rate(0.02);
     save(first, folder.path("file"));
     for (int i = 0; i < 5; ++i) first.step(batch());
     Session second = session_of(network(3, "Relu", 9.0F), optimizer);  // with other first weights

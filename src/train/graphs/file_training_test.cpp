@@ -57,7 +57,7 @@ TEST(FileTraining, IsTheTrainingThatWasWritten) {
                  written.optimizer, kOneThread);
   Session ours(written.file, std::make_shared<const FileTraining>(written.file, 0), kOneThread);
   EXPECT_EQ(ours.loss().target.name, "label");
-  EXPECT_NEAR(ours.learning_rate(), 0.1, 1e-7);
+  EXPECT_NEAR(ours.runner().learning_rate(), 0.1, 1e-7);
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(ours.step(batch()).loss, direct.step(batch()).loss);
   }

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "autodiff/gradient.h"
+#include "runtime/executor.h"
 #include "train/testing/draft.h"
 
 namespace onnxgrad::train::losses_test {

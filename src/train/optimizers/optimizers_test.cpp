@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "onnxgrad/option_error.h"
+#include "runtime/executor.h"
 #include "train/testing/draft.h"
 
 namespace onnxgrad::train::optimizers_test {

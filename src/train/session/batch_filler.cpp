@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "train/data/targets.h"
-"train/losses/losses.h"
+#include "train/losses/losses.h"
 #include "train/session/filled_batches.h"
 
 namespace onnxgrad::train {

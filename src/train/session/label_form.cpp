@@ -25,8 +25,8 @@ LossFunction with_soft_targets(LossFunction function) {
 }
 
 // The loss and its others, besides what was made of them.
-template <class Function>
-void for_each_loss(Loss& loss, const LossInfo& info, Function visit) {
+template <class AnyLoss, class Function>
+void for_each_loss(AnyLoss& loss, const LossInfo& info, Function visit) {
   visit(loss, info, std::size_t{0});
   for (std::size_t i = 0; i < loss.others.size(); ++i) {
     visit(loss.others[i], info.others[i], i + 1);
@@ -160,31 +160,28 @@ void set_label_forms(Session& session, const LabelForms& forms) {
 
 void settle_by_labels(Session& session, const FirstRows& rows) {
   if (session.is_fitting()) return;
+  const Loss& whole = session.asked_loss();
   LabelForms scores = label_forms(session);
-  for_each_loss(
-      session.asked_loss(), session.loss(),
-      [&](const Loss& asked, const LossInfo& info, std::size_t i) {
-        const Tensor* const labels = rows.labels(info);
-        if (labels == nullptr || !labels->is_defined() || !may_be_scores(session, asked, info))
-          return;
-        scores[i].columns_are_scores = target_asks_for_classes(info, *labels);
-        const auto axis = one_hot_axis(info, *labels);
-        if (!axis) return;
-        scores[i] = {.class_axis = axis, .columns_are_scores = true, .one_hot = true};
-      });
+  for_each_loss(whole, session.loss(), [&](const Loss& asked, const LossInfo& info, std::size_t i) {
+    const Tensor* const labels = rows.labels(info);
+    if (labels == nullptr || !labels->is_defined()) return;
+    if (!may_be_scores(session, asked, info)) return;
+    scores[i].columns_are_scores = target_asks_for_classes(info, *labels);
+    const auto axis = one_hot_axis(info, *labels);
+    if (!axis) return;
+    scores[i] = {.class_axis = axis, .columns_are_scores = true, .one_hot = true};
+  });
   take_columns_as_scores(session, scores);
   LabelForms forms = label_forms(session);
-  for_each_loss(session.asked_loss(), session.loss(),
-                [&](const Loss&, const LossInfo& info, std::size_t i) {
-                  const Tensor* const labels = rows.labels(info);
-                  if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0)
-                    return;
-                  if (info.is_class_axis_open)
-                    forms[i].class_axis = find_class_axis(session, info, labels->dims(), rows);
-                  if (can_take_fractions(info) && has_fractions(*labels))
-                    forms[i].soft_targets = true;
-                  if (are_values(info, *labels)) forms[i].targets_are_values = true;
-                });
+  for_each_loss(whole, session.loss(), [&](const Loss&, const LossInfo& info, std::size_t i) {
+    const Tensor* const labels = rows.labels(info);
+    if (labels == nullptr || !labels->is_defined() || labels->num_elements() == 0) return;
+    if (info.is_class_axis_open) {
+      forms[i].class_axis = find_class_axis(session, info, labels->dims(), rows);
+    }
+    if (can_take_fractions(info) && has_fractions(*labels)) forms[i].soft_targets = true;
+    if (are_values(info, *labels)) forms[i].targets_are_values = true;
+  });
   set_label_forms(session, forms);
 }
 
@@ -224,7 +221,7 @@ NamedTensors fit_feeds(Session& session, const NamedTensors& feeds) {
     for (const Tensor* tensor : order_feeds(feeds, ports, names)) tensors.push_back(*tensor);
     return tensors;
   };
-  settle_by_labels(session, {.labels = labels, .inputs = inputs});
+  settle_by_labels(session, FirstRows{.labels = labels, .inputs = inputs});
   NamedTensors fitted = feeds;
   for (NamedTensor& feed : fitted) {
     const LossInfo* loss = find_target(session.loss(), feed.name);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "onnxgrad/data.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/tensor.h"
 #include "runtime/execution.h"
@@ -20,7 +21,6 @@
 
 namespace onnxgrad::train {
 
-struct Dataset;
 class Session;
 
 struct LabelForm {

@@ -98,7 +98,7 @@ Session::Session(Source source, const Loss& loss, const Optimizer& optimizer,
       loss_(loss),
       optimizer_(optimizer),
       options_(options),
-      executor_options_(executor_options(options.engine)),
+      executor_options_(train::executor_options(options.engine)),
       workers_(options.workers.communicator),
       checks_(options.engine.warn) {
   if (workers_.has_others()) {

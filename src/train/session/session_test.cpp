@@ -182,7 +182,7 @@ TEST(Session, GoesOnWhenItsStepIsCompiledAnew) {
   Session untouched(source_of(train_test::linear_model()), {}, Adam{.learning_rate = 0.1},
                     one_thread());
   for (Session* one : {&session, &untouched}) {
-    one->set_learning_rate(0.05);
+    one->runner().set_learning_rate(0.05);
     for (int i = 0; i < 3; ++i) one->step(linear_batch());
   }
   session.use_sample_weights("w");

@@ -85,7 +85,7 @@ __attribute__((visibility("default"))) void* aligned_alloc(std::size_t alignment
 }
 
 __attribute__((visibility("default"))) int posix_memalign(void** memory, std::size_t alignment,
-                                                          std::size_t bytes) {
+                                                          std::size_t bytes) noexcept {
   *memory = count_allocation() ? __libc_memalign(alignment, bytes) : nullptr;
   return *memory == nullptr ? ENOMEM : 0;
 }
