@@ -152,7 +152,8 @@ class CaseChange {
   std::unique_ptr<std::remove_pointer_t<locale_t>, Free> locale_;
 };
 
-// x [C] or [1, C] without its stop words; what is left in another case. Of nothing, one empty text.
+// x [C] or [1, C] without its stop words; what is left in another case. If all texts are stop
+// words, one empty text; of no texts, none.
 std::vector<Tensor> run_normalizer(const DynamicCall& call) {
   const ir::Node& node = call.node;
   const Tensor& x = call.inputs.at(0);
@@ -181,7 +182,7 @@ std::vector<Tensor> run_normalizer(const DynamicCall& call) {
     if (stopwords.contains(key(text))) continue;
     kept.push_back(action == "NONE" ? text : change.apply(text, action == "UPPER"));
   }
-  if (kept.empty()) kept.emplace_back();
+  if (kept.empty() && !x.strings().empty()) kept.emplace_back();
   const auto count = static_cast<std::int64_t>(kept.size());
   return {Tensor::from_strings(std::move(kept), rank == 1 ? Dims{count} : Dims{1, count})};
 }
