@@ -41,6 +41,8 @@ class Evaluator {
     add(data, batch_size);
     return result();
   }
+  /// Whether results have an accuracy.
+  bool counts_correct_rows() const { return evaluation_->counts_correct_rows(); }
   /// From now on each worker adds its own rows only, all of which it evaluates.
   void take_own_rows() { has_own_rows_ = true; }
   /// A whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError (no
@@ -92,6 +94,8 @@ class Validation {
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
   /// The validation results; omitted if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
+  /// Whether results have an accuracy.
+  bool counts_correct_rows() const { return evaluator_.counts_correct_rows(); }
 
  private:
   const FitOptions& options_;

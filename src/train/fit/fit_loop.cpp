@@ -82,6 +82,7 @@ void FitLoop::prepare() {
   if (step_.workers() != nullptr) check_workers();
   if (has_stopped()) return;
   feed_->open_validation(validation_);
+  best_.check_monitor(validation_.has_value(), validation_ && validation_->counts_correct_rows());
   if (const RowBlock* block = feed_->known_block()) binder_.prepare(*block, options_.drop_last);
   if (goes_back(options_.on_non_finite)) {
     const bool counts_steps = !feed_->gives_single_batches();
