@@ -227,9 +227,7 @@ std::string disprove(const std::shared_ptr<const ir::Model>& fixed,
     }
   } catch (const Error& error) {
     refused = error.problem().what;
-  } catch (const std::bad_alloc&) {
-    refused = "they do not fit in memory";
-  } catch (const std::length_error&) {
+  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error of a vector
     refused = "they do not fit in memory";
   }
   return "it cannot be run on random rows (" + refused + ")";
