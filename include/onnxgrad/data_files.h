@@ -34,7 +34,8 @@ struct FileLayout {
   bool target_is_text = false;            ///< CSV: labels are strings
   std::string sample_weight = {};         ///< name of the column or array; empty: none
   std::vector<std::string> ignored = {};  ///< columns (or arrays) to leave out
-  /// Target columns; replaces `target` and `target_is_text` with several losses (Loss::others).
+  /// Target columns; replaces `target` and `target_is_text` with several losses (Loss::others), or
+  /// for the numeric columns [N, K] of one target, all with the output "".
   std::vector<TargetColumn> targets = {};
 };
 

@@ -120,7 +120,8 @@ void bind_options(nb::module_& module) {
                                       .monitor = monitor,
                                       .maximize = maximize};
           },
-          "patience"_a, "min_delta"_a, "restore_best"_a, "monitor"_a, "maximize"_a);
+          "patience"_a, "min_delta"_a, "restore_best"_a, "monitor"_a, "maximize"_a)
+      .def_ro("monitor", &EarlyStopping::monitor);
   nb::class_<CheckpointOptions>(module, "CheckpointOptions")
       .def(
           "__init__",
@@ -169,7 +170,12 @@ void bind_trainer(nb::module_& module) {
   module.def("window_starts", &window_starts, "rows"_a, "batch_size"_a, "seed"_a, "epoch"_a);
   nb::class_<Trainer>(module, "Trainer")
       .def(nb::init<std::shared_ptr<TrainingSession>>(), "session"_a)
-      .def("choose_loss", &Trainer::choose_loss, "target"_a, Unlocked())
+      .def("choose_loss", nb::overload_cast<const Tensor&>(&Trainer::choose_loss), "target"_a,
+           Unlocked())
+      .def("choose_loss_by_rows", nb::overload_cast<const Dataset&>(&Trainer::choose_loss),
+           "data"_a, Unlocked())
+      .def("choose_loss_by_chunk", nb::overload_cast<DataSource&>(&Trainer::choose_loss),
+           "source"_a, nb::keep_alive<0, 2>(), Unlocked())
       .def("fit", &fit, "data"_a.none(), "source"_a.none(), "options"_a, "validation"_a.none(),
            "validation_source"_a.none(), "on_epoch_end"_a.none(), "on_step_end"_a.none(),
            "on_checkpoint"_a.none(), "signals"_a)

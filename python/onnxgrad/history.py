@@ -37,6 +37,9 @@ class History(dict[str, list[float]]):
     ----------
     best_epoch : int or None
         The epoch with the lowest validation (or training) loss, or the best monitored value.
+    monitor : str
+        The key of the number that the best epoch was chosen by; empty for the validation (or
+        training) loss.
     kept_epoch : int or None
         The epoch that the weights are from: `best_epoch` after ``early_stopping=`` or
         ``keep_best=True``, else the last one. None if the fit ended within an epoch, by an error,
@@ -52,6 +55,7 @@ class History(dict[str, list[float]]):
     def __init__(self, *columns: Any) -> None:
         super().__init__(*columns)
         self.best_epoch: int | None = None
+        self.monitor = ""
         self.kept_epoch: int | None = None
 
     @property
@@ -68,9 +72,9 @@ class History(dict[str, list[float]]):
         epochs = self.get("epoch", ())
         if self.kept_epoch is None or not epochs or self.kept_epoch == epochs[-1]:
             return ""
-        loss = "val_loss" if "val_loss" in self else "train_loss"
-        value = self.kept.get(loss, math.nan)
-        number = "" if math.isnan(value) else f" ({loss} {value:.6g})"
+        name = self.monitor or ("val_loss" if "val_loss" in self else "train_loss")
+        value = self.kept.get(name, math.nan)
+        number = "" if math.isnan(value) else f" ({name} {value:.6g})"
         return f"kept the weights of epoch {self.kept_epoch}{number}"
 
     def __repr__(self) -> str:

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,12 +22,12 @@ namespace {
 
 struct Column {
   std::string_view title;
-  std::size_t width = 0;  // maximum number of characters in a cell
   bool is_number = false;
 };
 
-// Names that users pass to options are never truncated.
-constexpr std::size_t kWhole = std::numeric_limits<std::size_t>::max();
+// Cells are never truncated. Those with more characters than this do not widen their column, but
+// move what follows in their own line.
+constexpr std::size_t kWidest = 60;
 
 using Row = std::vector<std::string>;
 
@@ -39,33 +38,22 @@ std::size_t count_characters(std::string_view text) {
   return static_cast<std::size_t>(std::ranges::count_if(text, begins_character));
 }
 
-// `text`, or as many of its characters as fit before "...".
-std::string fitted(std::string_view text, std::size_t width) {
-  if (count_characters(text) <= width) return std::string(text);
-  std::size_t characters = 0;
-  std::size_t size = 0;
-  while (size < text.size()) {
-    if (begins_character(text[size]) && characters++ == width - 3) break;
-    ++size;
-  }
-  return std::string(text.substr(0, size)) + "...";
-}
-
 std::string table_text(std::span<const Column> columns, const std::vector<Row>& rows) {
   std::vector<Row> cells(rows.size() + 1);
   std::vector<std::size_t> widths(columns.size(), 0);
   for (std::size_t r = 0; r < cells.size(); ++r) {
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const std::string text = base::printable(r == 0 ? columns[c].title : rows[r - 1][c]);
-      cells[r].push_back(fitted(text, std::max(columns[c].width, columns[c].title.size())));
-      widths[c] = std::max(widths[c], count_characters(cells[r][c]));
+      cells[r].push_back(base::printable(r == 0 ? columns[c].title : rows[r - 1][c]));
+      const std::size_t width = count_characters(cells[r][c]);
+      if (width <= kWidest) widths[c] = std::max(widths[c], width);
     }
   }
   std::string text;
   for (const Row& row : cells) {
     std::string line;
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      const std::string blanks(widths[c] - count_characters(row[c]), ' ');
+      const std::size_t width = count_characters(row[c]);
+      const std::string blanks(widths[c] - std::min(width, widths[c]), ' ');
       line += c == 0 ? "" : "  ";
       line += columns[c].is_number ? blanks + row[c] : row[c] + blanks;
     }
@@ -99,8 +87,7 @@ std::string count_text(double number) {
 }
 
 std::string operators_text(const Report& report) {
-  constexpr std::array<Column, 4> kColumns{
-      {{"operator", 44}, {"count", 8, true}, {"runs", 4}, {"gradient", 8}}};
+  constexpr std::array<Column, 4> kColumns{{{"operator"}, {"count", true}, {"runs"}, {"gradient"}}};
   std::vector<Row> rows;
   for (const OperatorUse& use : report.operators) {
     rows.push_back({use.domain.empty() ? use.op_type : use.domain + "." + use.op_type,
@@ -122,13 +109,13 @@ std::string weight_text(const WeightInfo& weight) {
 }
 
 std::string weights_text(const Report& report) {
-  constexpr std::array<Column, 7> kColumns{{{"weight", kWhole},
-                                            {"read by", 20},
-                                            {"dtype", 8},
-                                            {"shape", 12},
-                                            {"parameters", 10, true},
-                                            {"FLOPs", 8, true},
-                                            {"trained", 7}}};
+  constexpr std::array<Column, 7> kColumns{{{"weight"},
+                                            {"read by"},
+                                            {"dtype"},
+                                            {"shape"},
+                                            {"parameters", true},
+                                            {"FLOPs", true},
+                                            {"trained"}}};
   std::vector<Row> rows;
   std::int64_t num_bytes = 0;
   double flops = 0;

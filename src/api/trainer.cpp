@@ -107,6 +107,22 @@ const LossInfo& Trainer::choose_loss(const Tensor& target) {
   return impl_->session->loss();
 }
 
+const LossInfo& Trainer::choose_loss(const Dataset& data) {
+  const api::CallGuard guard(impl_->fitting);
+  const api::CallGuard session_guard(impl_->busy());
+  impl_->compiled().settle_by_labels(data);
+  return impl_->session->loss();
+}
+
+std::unique_ptr<DataSource> Trainer::choose_loss(DataSource& source) {
+  const api::CallGuard guard(impl_->fitting);
+  const api::CallGuard session_guard(impl_->busy());
+  if (!impl_->compiled().is_open()) return nullptr;
+  auto peeked = std::make_unique<PeekedSource>(source);
+  if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
+  return peeked;
+}
+
 std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
                                         std::uint64_t seed, std::uint32_t epoch) {
   if (rows < 1 || batch_size < 1) {

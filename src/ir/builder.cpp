@@ -265,6 +265,11 @@ Value* GraphBuilder::sum_to(Value* x, Value* like) {
   Value* sums = op(
       "ReduceSum", {x, axes},
       {attribute("keepdims", std::int64_t{1}), attribute("noop_with_empty_axes", std::int64_t{1})});
+  if (x->type.has_rank() && like->type.has_rank() && like->type.rank() <= x->type.rank()) {
+    SymbolicShape shape(x->type.rank() - like->type.rank(), Dim(1));
+    shape.insert(shape.end(), like->type.shape->begin(), like->type.shape->end());
+    sums->type.shape = std::move(shape);
+  }
   return reshape(sums, like_shape);
 }
 

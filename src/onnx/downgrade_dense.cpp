@@ -91,17 +91,34 @@ Value* to_last(GraphBuilder& g, Value* x, std::size_t axis, std::size_t rank) {
   return g.transpose(x, perm);
 }
 
-// The axis of a node over `data` whose other dimensions are those of the indices.
-std::size_t matched_axis(const Node& node) {
+// The axis of GatherElements and ScatterElements that the indices are positions of.
+std::size_t indexed_axis(const Node& node) {
   const std::size_t rank = known_rank(node);
-  const auto axis = static_cast<std::size_t>(normalize_axis(node.int_attribute("axis", 0), rank));
   if (known_rank(node, 1) != rank) refuse_downgrade(node, "indices of another rank");
-  for (std::size_t i = 0; i < rank; ++i) {
+  return static_cast<std::size_t>(normalize_axis(node.int_attribute("axis", 0), rank));
+}
+
+// The other axes along which the indices may have fewer elements than the data, of which they then
+// name the first ones.
+std::vector<std::size_t> shorter_axes(const Node& node, std::size_t axis) {
+  std::vector<std::size_t> axes;
+  for (std::size_t i = 0; i < known_rank(node); ++i) {
     const ir::Dim& data = (*node.inputs[0]->type.shape)[i];
-    if (i == axis || data.surely_equals((*node.inputs[1]->type.shape)[i])) continue;
-    refuse_downgrade(node, "indices that may leave out elements along axis " + std::to_string(i));
+    if (i != axis && !data.surely_equals((*node.inputs[1]->type.shape)[i])) axes.push_back(i);
   }
-  return axis;
+  return axes;
+}
+
+// x with zeros after it, as many elements along `axis` as `like` has.
+Value* filled_up(GraphBuilder& g, Value* x, std::size_t axis, Value* like) {
+  std::vector<Value*> shape;
+  for (std::size_t i = 0; i < x->type.rank(); ++i) {
+    Value* own = length_of(g, x, i);
+    shape.push_back(i == axis ? g.sub(length_of(g, like, axis), own) : own);
+  }
+  Value* zeros = g.op("ConstantOfShape", {shape.size() == 1 ? shape[0] : g.concat(shape, 0)},
+                      {attribute("value", Tensor::zeros(x->dtype(), {1}))});
+  return g.concat({x, zeros}, static_cast<std::int64_t>(axis));
 }
 
 // The number of elements along these axes, int64 [1].
@@ -219,7 +236,7 @@ Value* numbers_to(GraphBuilder& g, Value* count) {
 Replacement scatter_elements_15(Node& node, GraphBuilder& g) {
   if (node.string_attribute("reduction", "none") == "none") return std::nullopt;
   expect_sum(node);
-  const std::size_t axis = matched_axis(node);
+  const std::size_t axis = indexed_axis(node);
   const std::size_t rank = known_rank(node);
   check_size(node, *node.inputs[1], known_length(*node.inputs[0], axis));
   Value* data = node.inputs[0];
@@ -232,7 +249,9 @@ Replacement scatter_elements_15(Node& node, GraphBuilder& g) {
   }
   Value* sums = g.reduce_sum(g.mul(g.unsqueeze(updates, {last}), matrix),
                              {static_cast<std::int64_t>(axis)}, /*keepdims=*/false);
-  return {{add_unless_zero(g, data, last_to(g, sums, axis, rank))}};
+  sums = last_to(g, sums, axis, rank);
+  for (const std::size_t i : shorter_axes(node, axis)) sums = filled_up(g, sums, i, data);
+  return {{add_unless_zero(g, data, sums)}};
 }
 
 Replacement scatter_nd_15(Node& node, GraphBuilder& g) {
@@ -264,10 +283,14 @@ Replacement scatter_nd_10(Node& node, GraphBuilder& g) {
 
 // y[.., k, ..] = data[.., indices[.., k, ..], ..]
 Replacement gather_elements_10(Node& node, GraphBuilder& g) {
-  const std::size_t axis = matched_axis(node);
+  const std::size_t axis = indexed_axis(node);
   const std::size_t rank = known_rank(node);
   Value* data = node.inputs[0];
   check_size(node, *node.inputs[1], known_length(*data, axis));
+  for (const std::size_t i : shorter_axes(node, axis)) {
+    Value* count = length_of(g, node.inputs[1], i);
+    data = g.gather(data, numbers_to(g, count), static_cast<std::int64_t>(i));
+  }
   Value* is_hit = hits(g, node.inputs[1], length_of(g, data, axis), nullptr);
   Value* choices = g.unsqueeze(to_last(g, data, axis, rank), {static_cast<std::int64_t>(axis)});
   // No product: what is not picked may be infinite.

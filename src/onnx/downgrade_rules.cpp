@@ -72,7 +72,7 @@ Value* chosen_axes(const Node& node) {
   return is_found ? places->inputs.at(0) : nullptr;
 }
 
-// ReduceSum over axes that are known at run time: an If for each axis.
+// ReduceSum over axes that are known at run time: an If for each axis whose size may change.
 Replacement reduce_chosen_axes(Node& node, GraphBuilder& g, Value* is_chosen) {
   const std::size_t rank = known_rank(node);
   if (node.int_attribute("keepdims", 1) == 0) refuse_downgrade(node, "axes that are not constant");
@@ -80,6 +80,15 @@ Replacement reduce_chosen_axes(Node& node, GraphBuilder& g, Value* is_chosen) {
   for (std::size_t i = 0; i < rank; ++i) {
     const auto axis = static_cast<std::int64_t>(i);
     const std::string name = node.op_type + "_" + std::to_string(i);
+    const ir::Dim& before = (*node.inputs[0]->type.shape)[i];
+    const ir::Type& result = node.outputs[0]->type;
+    const ir::Dim after = result.has_rank() ? (*result.shape)[i] : ir::Dim();
+    const bool is_kept = after.is_static() && after.value() != 1;
+    if (is_kept || before.surely_equals(after)) continue;  // or a sum of one element
+    if (before.is_static() && after.is_static()) {
+      y = g.op(node.op_type, {y, g.ints({axis})});
+      continue;
+    }
     Value* const x = y;
     const ir::GraphPtr sum = g.subgraph(name + "_sum", [&](GraphBuilder& inner) {
       return std::vector<Value*>{inner.op(node.op_type, {x, inner.ints({axis})})};

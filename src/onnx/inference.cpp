@@ -185,20 +185,40 @@ void complete_reshape(const ir::Node& node, ir::Type& type, std::int64_t opset) 
   if (names.size() == 1 && given == taken) *found = ir::Dim::named(names.front());
 }
 
-// The rank of a result whose axes are computed or fed: their number is enough.
+// The rank of a result whose axes are computed or fed: their number is enough, or nothing where the
+// axes are kept.
 void complete_rank(const ir::Node& node, ir::Type& type) {
-  const bool reduces = node.op_type.starts_with("Reduce") && node.int_attribute("keepdims", 1) == 0;
+  const bool reduces = node.op_type.starts_with("Reduce");
+  const bool keeps = reduces && node.int_attribute("keepdims", 1) != 0;
   const bool removes = reduces || node.op_type == "Squeeze";
   if (type.shape || !type.is_tensor() || !(removes || node.op_type == "Unsqueeze")) return;
   const ir::Value* data = node.input(0);
   const ir::Value* axes = node.input(1);
   if (data == nullptr || axes == nullptr || !data->type.shape) return;
+  if (keeps) {
+    type.shape.emplace(data->type.rank());
+    return;
+  }
   const std::optional<Dims> dims = axes->type.static_dims();
   if (!dims || dims->num_elements() == 0) return;
   const auto count = static_cast<std::size_t>(dims->num_elements());
   if (removes && count > data->type.rank()) return;
   if (!removes && count > Dims::kMaxRank) return;
   type.shape.emplace(removes ? data->type.rank() - count : data->type.rank() + count);
+}
+
+// The size of a OneHot's axis, where ONNX's function does not read a depth of that type.
+void complete_depth(const ir::Node& node, ir::Type& type) {
+  if (node.op_type != "OneHot" || !type.shape || type.shape->empty()) return;
+  const ir::Value* input = node.input(1);
+  const Tensor* depth = input == nullptr ? nullptr : constant_of(input);
+  if (depth == nullptr || depth->num_elements() != 1 || depth->dtype() == DataType::kString) return;
+  const auto rank = type.shape->size();
+  const auto axis = static_cast<std::size_t>(normalize_axis(node.int_attribute("axis", -1), rank));
+  const double size = depth->to_doubles().front();
+  ir::Dim& dim = (*type.shape)[axis];
+  if (dim.is_static() || dim.is_symbolic() || !(size >= 0 && size < 0x1p62)) return;
+  dim = static_cast<std::int64_t>(size);
 }
 
 // ONNX's schemas of ai.onnx.ml omit the shapes of operators that preserve them.
@@ -363,6 +383,7 @@ std::vector<ir::Type> Inferer::infer_types(ir::Node& node, std::int64_t opset, i
   if (is_standard && !types.empty()) {
     if (node.op_type == "Reshape") complete_reshape(node, types[0], opset);
     complete_rank(node, types[0]);
+    complete_depth(node, types[0]);
   }
   check_shapes(node, types);
   return types;

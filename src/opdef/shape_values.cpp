@@ -68,8 +68,7 @@ class ShapeValues {
   // Among outside values: integers and constants; the types in a function's body are unknown.
   static bool is_integer(const Value& value) {
     const DataType dtype = value.dtype();
-    return value.is_constant() || dtype == DataType::kInt64 || dtype == DataType::kInt32 ||
-           dtype == DataType::kUndefined;
+    return value.is_constant() || onnxgrad::is_integer(dtype) || dtype == DataType::kUndefined;
   }
 
   // A list that a plan can be compiled for by value, such as the scales of Resize.

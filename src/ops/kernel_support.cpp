@@ -1,6 +1,9 @@
 #include "ops/kernel_support.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "ir/pattern.h"
 
 namespace onnxgrad::ops {
 
@@ -33,11 +36,34 @@ void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& o
   offer.kernel.checks.push_back({.input = static_cast<int>(input), .bounds = sizes});
 }
 
-void throw_index_error(std::int64_t index, std::int64_t size, const std::string& node) {
-  throw DataError({.what = fmt::format("index {} is out of range", index),
-                   .where = {.node = node},
-                   .detail = fmt::format("Expected an index in [{}, {}).", -size, size),
-                   .hint = "Fix the indices, or the table that they index."});
+IndexSource index_source(const opdef::KernelRequest& request, std::size_t input) {
+  const ir::Value* value = request.node.input(input);
+  IndexSource source;
+  source.node = request.node.describe();
+  source.dims = request.inputs[input].dims;
+  while (value->producer != nullptr &&
+         ir::is_op(*value->producer, {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"})) {
+    value = value->producer->input(0);
+  }
+  source.value = value->name;
+  const auto dims = value->type.static_dims();
+  if (dims && dims->num_elements() == source.dims.num_elements()) source.dims = *dims;
+  return source;
+}
+
+void throw_index_error(std::int64_t index, std::int64_t size, const IndexSource& source,
+                       std::int64_t position) {
+  std::vector<std::int64_t> place(source.dims.rank());
+  for (std::size_t axis = place.size(); axis-- > 0;) {
+    place[axis] = position % source.dims[axis];
+    position /= source.dims[axis];
+  }
+  const std::string at = place.empty() ? "" : fmt::format(" at [{}]", fmt::join(place, ", "));
+  throw DataError(
+      {.what = fmt::format("index {} of '{}'{} is out of range", index, source.value, at),
+       .where = {.node = source.node},
+       .detail = fmt::format("Expected an index in [{}, {}).", -size, size),
+       .hint = "Fix the indices, or the table that they index."});
 }
 
 }  // namespace onnxgrad::ops

@@ -37,14 +37,24 @@ opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
 std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
                                                       std::size_t input);
 
-/// Maps `index` in [-size, size) to [0, size).
-/// Throws: DataError naming `node`, the index and the size.
-inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const std::string& node);
+/// Where indices come from, for messages.
+struct IndexSource {
+  std::string node;   ///< that reads them
+  std::string value;  ///< what they are before operators that only reshape or cast them
+  Dims dims;          ///< of that value
+};
 
-[[noreturn]] void throw_index_error(std::int64_t index, std::int64_t size, const std::string& node);
+/// The source of the indices in `input`.
+IndexSource index_source(const opdef::KernelRequest& request, std::size_t input);
 
-inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const std::string& node) {
-  if (index < -size || index >= size) throw_index_error(index, size, node);
+[[noreturn]] void throw_index_error(std::int64_t index, std::int64_t size,
+                                    const IndexSource& source, std::int64_t position);
+
+/// Maps `index` in [-size, size), number `position` of its source, to [0, size).
+/// Throws: DataError naming the node, the value and the position there, the index and the size.
+inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const IndexSource& source,
+                                  std::int64_t position) {
+  if (index < -size || index >= size) throw_index_error(index, size, source, position);
   return index < 0 ? index + size : index;
 }
 

@@ -390,8 +390,7 @@ class Compiler {
 }  // namespace
 
 bool gives_shape(const opdef::TensorDesc& desc) {
-  const bool is_listed =
-      desc.dtype == DataType::kInt64 || desc.dtype == DataType::kInt32 || is_floating(desc.dtype);
+  const bool is_listed = is_integer(desc.dtype) || is_floating(desc.dtype);
   return is_listed && desc.dims.rank() <= 1 && desc.dims.num_elements() <= kMaxShapeElements;
 }
 

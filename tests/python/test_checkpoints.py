@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 import tomllib
+import warnings
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import numpy_helper
 
@@ -255,6 +257,56 @@ def test_resumed_with_optimizers_and_schedules(tmp_path, rows, options):
     assert same_state(whole.session, resumed.session)
     assert without_times(whole.history) == without_times(resumed.history)
     assert whole.session.lr == resumed.session.lr
+
+
+def test_resumed_with_another_learning_rate(tmp_path):
+    """Gradient descent on mean (x w - y)^2: two steps with one rate, then two with another."""
+    x, y = np.float32([[1.0], [2.0], [-1.5]]), np.float32([[0.5], [3.0], [1.0]])
+    options = {"batch_size": 3, "verbose": 0}
+
+    def trainer_with(lr, schedule=None):
+        model = onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["" : 21]> m (float[N, 1] x) => (float[N, 1] y) '
+            "<float[1, 1] w = {0.25}> { y = MatMul(x, w) }"
+        )
+        return og.Trainer(model, "squared_error", og.optimizers.SGD(lr), schedule=schedule)
+
+    def expected(rates):
+        w = 0.25
+        for rate in rates:
+            w -= rate * float(np.mean(2 * x * (x * w - y)))
+        return w
+
+    keeper = og.callbacks.Checkpoint(tmp_path / "run")
+    trainer_with(0.1).fit(x, y, epochs=2, callbacks=[keeper], **options)
+    resumed = trainer_with(0.04)
+    with pytest.warns(og.data.DataWarning, match=r"is 0.04 from .* the first run had 0.1"):
+        resumed.fit(x, y, epochs=4, callbacks=[keeper], resume=True, **options)
+    assert resumed.session.lr == 0.04
+    found = initializers(resumed.trained_model())["w"].item()
+    assert found == pytest.approx(expected([0.1, 0.1, 0.04, 0.04]), rel=1e-5)
+
+    halved = og.callbacks.Checkpoint(tmp_path / "halved")
+
+    def halve(trainer, logs):
+        trainer.session.lr = 0.05
+
+    first = trainer_with(0.1).fit(x, y, epochs=2, callbacks=[halved, halve], **options)
+    for one in (trainer_with(0.1), first):  # what a callback has set is kept
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            one.fit(x, y, epochs=3, resume=tmp_path / "halved", **options)
+        found = initializers(one.trained_model())["w"].item()
+        assert found == pytest.approx(expected([0.1, 0.05, 0.05]), rel=1e-5)
+
+    steps = og.callbacks.Checkpoint(tmp_path / "steps")
+    schedule = "step:every=1,factor=0.5"
+    trainer_with(0.1, schedule).fit(x, y, epochs=2, callbacks=[steps], **options)
+    resumed = trainer_with(0.05, schedule)
+    with pytest.warns(og.data.DataWarning, match="learning rate is 0.05"):
+        resumed.fit(x, y, epochs=3, resume=tmp_path / "steps", **options)
+    found = initializers(resumed.trained_model())["w"].item()
+    assert found == pytest.approx(expected([0.1, 0.05, 0.0125]), rel=1e-5)
 
 
 def test_resumed_history_has_its_metrics(tmp_path, rows):

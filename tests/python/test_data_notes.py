@@ -4,10 +4,12 @@ import logging
 import warnings
 
 import numpy as np
+import onnx
 import onnx.parser
 import pytest
 
 import onnxgrad as og
+from command_line import run
 from support import mlp_proto
 
 OPTIONS = {"epochs": 1, "verbose": 1}
@@ -113,3 +115,55 @@ def test_the_logger_gets_notes_with_verbose_0(caplog):
         caplog.record_tuples
     )
     assert any("float64 to float32" in one.message for one in caplog.records)
+
+
+THREE = """
+<ir_version: 10, opset_import: ["" : 21]>
+m (float[N, 2] x) => (float[N, 3] z) <float[2, 3] w = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6}>
+{ z = MatMul(x, w) }
+"""
+
+
+@pytest.mark.parametrize("kind", ["arrays", "batches", "generator", "npz"])
+def test_the_loss_line_is_that_of_the_training(tmp_path, capsys, kind):
+    """Integers are classes: the first loss is the mean of -log softmax(z)[y]."""
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    y = np.arange(40) % 3
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    data = {
+        "arrays": (x, y),
+        "batches": ([(x, y)],),
+        "generator": (((x, y) for _ in range(1)),),
+        "npz": (str(tmp_path / "d.npz"), "y"),
+    }
+    trainer = og.Trainer(onnx.parser.parse_model(THREE), lr=0.1)
+    trainer.fit(*data[kind], epochs=1, batch_size=40, run_dir=tmp_path / "run")
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.startswith("loss: softmax cross-entropy on 'z'")
+    assert (tmp_path / "run" / "train.log").read_text().startswith("loss: softmax cross-entropy")
+    z = x @ np.float32([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
+    expected = np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(40), y])
+    assert trainer.history["train_loss"][0] == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_empty_text_label_is_no_class(tmp_path):
+    x = np.ones((6, 2), np.float32)
+    labels = np.array(["a", "", "b", "c", " ", "a"])
+    model = onnx.parser.parse_model(THREE)
+    trainer = og.Trainer(model, "softmax_cross_entropy")
+    with pytest.raises(og.DataError, match="the label is empty in row 1, row 4"):
+        trainer.fit(x, labels, epochs=1, verbose=0)
+    trainer.fit(x[[0, 2, 3]], labels[[0, 2, 3]], epochs=1, verbose=0)
+    with pytest.raises(og.DataError, match="the label is empty in row 1, row 4"):
+        trainer.evaluate(x, labels)
+    path = tmp_path / "d.csv"
+    path.write_text("a,b,kind\n" + "".join(f"1,2,{label}\n" for label in labels))
+    onnx.save(model, tmp_path / "m.onnx")
+    for command in ("train", "evaluate"):
+        _, err = run(
+            *(command, tmp_path / "m.onnx", "--data", path, "--target", "kind", "--no-stream"),
+            *("--loss", "softmax_cross_entropy"),
+            *(["-o", tmp_path / "o.onnx"] if command == "train" else []),
+            status=4,
+        )
+        assert "the label is empty in line 3, line 6" in err

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx.parser
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import onnxgrad as og
 from command_line import run
 from onnxgrad.data.arrays import from_native
+from support import initializers
 
 SIZES = (40, 3, 100, 1, 57)
 ROWS = sum(SIZES)
@@ -235,3 +237,46 @@ def test_what_a_function_of_ranges_gets_wrong(linear_model, rows):
 
     with pytest.raises(ValueError, match="no rows 0 to 201"):
         trained(linear_model, (og.data.Rows(fails, ROWS),))
+
+
+TWO = """
+<ir_version: 10, opset_import: ["" : 21]>
+m (float[N, 1] x) => (float[N, 2] y) <float[1, 2] w = {0.5, -0.5}> { y = MatMul(x, w) }
+"""
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz", "parquet"])
+def test_several_target_columns_of_several_files(tmp_path, kind):
+    """A step of gradient descent on the mean of squared errors of two columns."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(12, 1)).astype(np.float32), rng.normal(size=(12, 2)).astype(np.float32)
+    for i, part in enumerate((slice(0, 5), slice(5, 12))):
+        columns = {"x": x[part, 0], "p": y[part, 0], "q": y[part, 1]}
+        path = tmp_path / f"part-{i}.{kind}"
+        if kind == "csv":
+            lines = ["q,x,p", *(f"{q},{a},{p}" for a, p, q in zip(*columns.values(), strict=True))]
+            path.write_text("\n".join(lines) + "\n")
+        elif kind == "npz":
+            np.savez(path, x=x[part], p=columns["p"], q=columns["q"][:, None])
+        else:
+            pq.write_table(pa.table(columns), path)
+    pattern = str(tmp_path / f"part-*.{kind}")
+    w = np.array([[0.5, -0.5]])
+    expected = w - 0.1 * 2 / 24 * x.T.astype(float) @ (x @ w - y)
+    (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(TWO).SerializeToString())
+    trainer = og.Trainer(str(tmp_path / "m.onnx"), "mse", og.optimizers.SGD(0.1))
+    trainer.fit(pattern, ["p", "q"], epochs=1, batch_size=12, verbose=0)
+    np.testing.assert_allclose(initializers(trainer.trained_model())["w"], expected, rtol=1e-5)
+    run(
+        *("train", tmp_path / "m.onnx", "--data", pattern, "--target", "p", "--target", "q"),
+        *("--loss", "mse", "--optimizer", "sgd", "--lr", 0.1, "--epochs", 1, "--batch-size", 12),
+        *("-o", tmp_path / "o.onnx", "--run-dir", tmp_path / "run"),
+    )
+    np.testing.assert_allclose(initializers(str(tmp_path / "o.onnx"))["w"], expected, rtol=1e-5)
+    _, err = run(
+        *("train", tmp_path / "m.onnx", "--data", pattern, "--target", "p,r"),
+        "-o",
+        tmp_path / "o.onnx",
+        status=4,
+    )
+    assert "there is no column 'r'" in err

@@ -173,3 +173,51 @@ def test_affine_grid(dims, from_shape):
     seed = rng.normal(size=wanted[0].shape).astype(np.float32)
     gradient = layer.backward([seed, None]).inputs["theta"]
     assert np.sum(gradient * feeds["theta"]) == pytest.approx(np.sum(seed * wanted[0]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind", ["int8", "uint8", "int16", "uint16", "uint32", "uint64", "float16", "double"]
+)
+def test_one_hot_with_a_depth_of_any_type_that_is_fed(kind):
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 10, opset_import: ["" : 21]>
+      m (int64[N] x, {kind}[1] depth) => (float[N, D] y) <float[2] v = {{0, 1}}>
+      {{ y = OneHot (x, depth, v) }}
+    """)
+    dtype = np.dtype("float64" if kind == "double" else kind)
+    session = og.InferenceSession(model)
+    for depth in (3, 5):
+        (y,) = session.run(None, {"x": np.array([0, 2, -1]), "depth": np.array([depth], dtype)})
+        np.testing.assert_array_equal(y, np.eye(depth)[[0, 2, depth - 1]])
+
+
+@pytest.mark.parametrize("reduction", ["ReduceSum", "ReduceMean", "ReduceMax"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gradient_through_tiles_of_a_reduction_whose_axes_are_fed(reduction, axis):
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 10, opset_import: ["" : 21]>
+      m (float[N, 3] x, int64[1] axes) => (float[R, C] y) <float[3, 2] w = {{1, 2, 3, 4, 5, 6}}>
+      {{
+        p = MatMul (x, w)
+        s = {reduction} <keepdims = 1> (p, axes)
+        r = Constant <value_ints = [2, 3]> ()
+        y = Tile (s, r)
+      }}
+    """)
+    rng = np.random.default_rng(axis)
+    x, w = rng.normal(size=(4, 3)), np.arange(1.0, 7.0).reshape(3, 2)
+    p = x @ w
+    function = {"ReduceSum": np.sum, "ReduceMean": np.mean, "ReduceMax": np.max}[reduction]
+    y = np.tile(function(p, axis, keepdims=True), (2, 3))
+    dy = rng.normal(size=y.shape)
+    ds = dy.reshape(2, y.shape[0] // 2, 3, y.shape[1] // 3).sum((0, 2))
+    slopes = {"ReduceSum": np.ones_like(p), "ReduceMean": np.full_like(p, 1 / p.shape[axis])}
+    slope = slopes.get(reduction, (p == p.max(axis, keepdims=True)).astype(float))
+    feeds = {"x": x, "axes": np.array([axis]), "w": w, "y_grad": dy}
+    session = og.InferenceSession(og.gradient(model, wrt="w"))
+    given = {
+        one.name: feeds[one.name] if one.name == "axes" else feeds[one.name].astype(np.float32)
+        for one in session.get_inputs()
+    }
+    (found,) = session.run(["w_grad"], given)
+    np.testing.assert_allclose(found, x.T @ (slope * ds), rtol=1e-4, atol=1e-5)

@@ -574,10 +574,12 @@ def test_missing_external_data_says_where_it_is_looked_for(tmp_path):
         ("ignored='a b'", "--ignored 'a b'"),
         ("data_lr=1 x.loss=2 runs/batch_size.csv", "data_lr=1 x.loss=2 runs/batch_size.csv"),
         ("momentum=0.9", "momentum=0.9"),
+        ("open_batch=False. Omit open_batch=True.", "--open-batch off. Omit --open-batch on."),
     ],
 )
 def test_spelling_of_options(text, shown):
     names = ("validation", "trainable", "loss", "allow_nan", "batch_size", "ignored", "lr")
     options = {name: Spelling("--" + name.replace("_", "-")) for name in names}
     options["shuffle"] = Spelling("--shuffle", "--no-shuffle")
+    options["open_batch"] = Spelling("--open-batch", takes_value=True)
     assert spell_options(text, options) == shown

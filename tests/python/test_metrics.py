@@ -222,8 +222,28 @@ def test_early_stopping_monitors(monitor, mode, stops, linear_model, linear_data
 
 
 def test_unknown_monitor(linear_model, linear_data):
-    stopping = og.callbacks.EarlyStopping(monitor="val_mea")
-    with pytest.raises(og.DataError, match="no 'val_mea' to monitor"):
-        og.Trainer(linear_model).fit(
-            *linear_data, validation=0.2, early_stopping=stopping, verbose=0
-        )
+    for monitor, options in (
+        ("val_mea", {"validation": 0.2, "metrics": "mae"}),
+        ("val_loss", {}),
+        ("val_accuracy", {"validation": 0.2}),
+    ):
+        trainer = og.Trainer(linear_model)
+        stopping = og.callbacks.EarlyStopping(monitor=monitor)
+        with pytest.raises(og.DataError, match=f"no '{monitor}' to monitor"):
+            trainer.fit(*linear_data, early_stopping=stopping, verbose=0, **options)
+        assert trainer.session.steps == 0
+
+
+def test_kept_line_names_the_monitored_metric(linear_model, linear_data):
+    values = iter([1.0, 5.0, 3.0])
+    stopping = og.callbacks.EarlyStopping(monitor="val_up", patience=9)
+    trainer = og.Trainer(linear_model, "squared_error", "sgd", lr=0.01)
+    trainer.fit(
+        *linear_data,
+        validation=0.2,
+        metrics={"up": lambda y_true, y_pred: next(values)},
+        early_stopping=stopping,
+        epochs=3,
+        verbose=0,
+    )
+    assert trainer.history.kept_line == "kept the weights of epoch 2 (val_up 5)"

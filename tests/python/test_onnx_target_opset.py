@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
@@ -375,3 +377,66 @@ def test_training_files_in_an_onnxruntime_of_2024(
                 np.testing.assert_allclose(
                     moved, rate * value, rtol=0, atol=rate * bound + rounding
                 )
+
+
+@pytest.mark.parametrize("batch", ["named", "unknown"])
+@pytest.mark.parametrize("opset", [9, 10])
+def test_gradient_of_the_automatic_loss_without_gather_elements(opset, batch):
+    """Loss and gradient of a softmax are mean -log p[y] and x^T (p - onehot) / N."""
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 4, opset_import: ["" : {opset}]>
+      m (float[N, 3] x) => (float[N, 4] p)
+      <float[3, 4] w = {{0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.1, 0.2, 0.3}}>
+      {{ z = MatMul (x, w)  p = Softmax <axis = 1> (z) }}
+    """)
+    if batch == "unknown":
+        model.graph.input[0].type.tensor_type.shape.dim[0].Clear()
+        model.graph.output[0].type.tensor_type.shape.dim[0].Clear()
+    with_loss = og.add_loss(model, "auto")
+    gradient = og.gradient(with_loss, outputs=["loss"], fill_grad=True, target_opset=opset)
+    assert [one.version for one in gradient.opset_import if one.domain == ""] == [opset]
+    gradient = og.gradient(
+        with_loss, outputs=["loss"], fill_grad=True, target_opset=opset, inline=True
+    )
+    assert {"GatherElements", "ScatterElements"}.isdisjoint(n.op_type for n in gradient.graph.node)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(5, 3)).astype(np.float32), np.array([0, 3, 1, 1, 2])
+    w = np.float32([[0.1, 0.2, 0.3, 0.4], [0.5, 0.6, 0.7, 0.8], [0.9, 0.1, 0.2, 0.3]])
+    p = np.exp(x @ w) / np.exp(x @ w).sum(1, keepdims=True)
+    feeds = {"x": x, "label": y, "w": w}
+    session = ort.InferenceSession(gradient.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = {one.name for one in session.get_inputs()}
+    (found,) = session.run(["w_grad"], {key: v for key, v in feeds.items() if key in names})
+    np.testing.assert_allclose(found, x.T @ (p - np.eye(4)[y]) / 5, rtol=1e-4, atol=1e-6)
+    session = ort.InferenceSession(
+        with_loss.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (loss,) = session.run(["loss"], {"x": x, "label": y})
+    assert loss.item() == pytest.approx(-np.log(p[np.arange(5), y]).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_fewer_indices_than_data_in_an_old_opset(axis):
+    """GatherElements of the first rows or columns, and the sums of its gradient."""
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 8, opset_import: ["" : 13]>
+      m (float[A, B] x, int64[C, D] i) => (float[C, D] y)
+      {{ y = GatherElements <axis = {axis}> (x, i) }}
+    """)
+    gradient = og.gradient(model, wrt="x", target_opset=9)
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4, 5)).astype(np.float32)
+    i = rng.integers(0, 4, (2, 3))
+    dy = rng.normal(size=(2, 3)).astype(np.float32)
+    expected = np.zeros((4, 5))
+    for row, column in np.ndindex(2, 3):
+        place = (i[row, column], column) if axis == 0 else (row, i[row, column])
+        expected[place] += dy[row, column]
+    session = ort.InferenceSession(gradient.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = {one.name for one in session.get_inputs()}
+    feeds = {"x": x, "i": i, "y_grad": dy}
+    (found,) = session.run(["x_grad"], {key: v for key, v in feeds.items() if key in names})
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    old = og.InferenceSession(model)
+    (y,) = old.run(["y"], {"x": x, "i": i})
+    np.testing.assert_array_equal(y, np.take_along_axis(x[:2] if axis else x[:, :3], i, axis))

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -84,3 +85,79 @@ def test_exported_pipelines(name, kept):
     assert any(weight.trainable for weight in weights)
     if kept:
         assert [w.reason for w in weights if w.name == kept] == [REASON]
+
+
+TEXTS = ["red apple pie", "green apple", "blue sky red", "sky green tea", "tea pie", "blue tea"] * 3
+LABELS = np.array([0, 1, 0, 1, 0, 1] * 3)
+SCALED = np.random.default_rng(1).normal(size=(18, 4)).astype(np.float32) + 3
+
+
+def text_pipeline(estimator, **options):
+    feature_extraction = pytest.importorskip("sklearn.feature_extraction.text")
+    pipelines = pytest.importorskip("sklearn.pipeline")
+    steps = [feature_extraction.TfidfVectorizer(**options), estimator]
+    return pipelines.make_pipeline(*steps).fit(TEXTS, LABELS)
+
+
+@pytest.mark.parametrize("norm", ["l2", None])
+@pytest.mark.parametrize("name", ["LogisticRegression", "Ridge", "MLPClassifier"])
+def test_idf_is_not_trained(name, norm):
+    """The weights of documents are those that scikit-learn computed, whatever reads them."""
+    skl2onnx = pytest.importorskip("skl2onnx")
+    types = pytest.importorskip("skl2onnx.common.data_types")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    network = pytest.importorskip("sklearn.neural_network")
+    estimators = {
+        "LogisticRegression": linear_model.LogisticRegression(),
+        "Ridge": linear_model.Ridge(),
+        "MLPClassifier": network.MLPClassifier((3,), max_iter=5),
+    }
+    fitted = text_pipeline(estimators[name], norm=norm)
+    model = skl2onnx.to_onnx(fitted, initial_types=[("text", types.StringTensorType([None, 1]))])
+    idf = next(one for one in og.report(model).weights if one.name == "idfcst")
+    assert not idf.trainable
+    trainer = og.Trainer(model, lr=0.1)
+    assert all(weight.name != "idfcst" for weight in trainer.session.trained_weights)
+    trainer.fit({"text": np.array(TEXTS, object)[:, None]}, LABELS, epochs=2, verbose=0)
+    tensors = {one.name: one for one in trainer.trained_model().graph.initializer}
+    found = numpy_helper.to_array(tensors["idfcst"])
+    np.testing.assert_allclose(found, fitted[0].idf_, rtol=1e-6)
+    with pytest.raises(og.ModelError, match="matches no parameter"):
+        og.TrainingSession(model, trainable="idf*")
+    assert trained(model, trainable="idfcst") == {"idfcst"} if name == "Ridge" else True
+
+
+def test_idf_of_another_exporter_is_not_trained():
+    model = onnx.parser.parse_model("""
+      <ir_version: 10, opset_import: ["" : 21]>
+      words (string[N, C] t) => (float[N, 1] y)
+      <float[3] idf = {1.3, 1.7, 2.1}, float[3, 1] w = {0.1, 0.2, 0.3}>
+      {
+        n = TfIdfVectorizer <mode = "TF", min_gram_length = 1, max_gram_length = 1,
+          max_skip_count = 0, ngram_counts = [0], ngram_indexes = [0, 1, 2],
+          pool_strings = ["a", "b", "c"]> (t)
+        f = Mul (n, idf)
+        y = MatMul (f, w)
+      }
+    """)
+    assert trained(model) == {"w"}
+    assert trained(model, trainable=["idf", "w"]) == {"idf", "w"}
+
+
+SCALERS = ("StandardScaler", "MinMaxScaler", "MaxAbsScaler", "RobustScaler", "PowerTransformer")
+
+
+@pytest.mark.parametrize("scaler", SCALERS)
+@pytest.mark.parametrize("estimator", ["LogisticRegression", "Ridge"])
+def test_scalers_before_an_estimator_are_not_trained(scaler, estimator):
+    skl2onnx = pytest.importorskip("skl2onnx")
+    preprocessing = pytest.importorskip("sklearn.preprocessing")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    pipelines = pytest.importorskip("sklearn.pipeline")
+    fitted = pipelines.make_pipeline(
+        getattr(preprocessing, scaler)(), getattr(linear_model, estimator)()
+    ).fit(SCALED, LABELS)
+    model = skl2onnx.to_onnx(fitted, SCALED[:1])
+    session = og.TrainingSession(model)
+    sizes = sorted(weight.num_parameters for weight in session.trained_weights)
+    assert sum(sizes) in (5, 10)  # weights of four columns and an intercept, of one class or two

@@ -1,6 +1,7 @@
 """Rows of texts are moved as objects: a fit on words is the fit on their counts."""
 
 import numpy as np
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -180,3 +181,52 @@ def test_sequences_of_several_types():
     data = og.data.Sequences([[1, 2], [0.5]], [0, 1], bucket_by_length=False)
     padded = data._columns[""].batch(np.array([0, 1]), 2, 0)
     np.testing.assert_array_equal(padded, [[1, 2], [0.5, 0]])
+
+
+def test_no_rows_of_text_give_no_rows():
+    """Normalised and split into words, as scikit-learn's vectorizers are exported."""
+    rest = [
+        helper.make_node("Reshape", ["t", "flat"], ["f"]),
+        helper.make_node("StringNormalizer", ["f"], ["n"], case_change_action="LOWER"),
+        helper.make_node(
+            "Tokenizer",
+            ["n"],
+            ["k0"],
+            domain="com.microsoft",
+            mark=0,
+            mincharnum=1,
+            pad_value="#",
+            separators=[" "],
+        ),
+    ]
+    model = text_model(1)
+    model.graph.node[0].input[0] = "k0"
+    nodes = [*rest, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "flat"))
+    session = og.InferenceSession(model)
+    assert session.run(["y"], {"t": np.array([["alpha beta"], ["Gamma"]], object)})[0].shape == (
+        2,
+        2,
+    )
+    assert session.run(["y"], {"t": np.empty((0, 1), object)})[0].shape == (0, 2)
+
+
+def test_a_constant_list_of_texts_is_an_output():
+    model = onnx.parser.parse_model("""
+      <ir_version: 8, opset_import: ["" : 17]>
+      m (float[N, 2] x) => (float[N, 2] y, string[C] names, string one)
+      <float[2, 2] w = {1, 2, 3, 4}>
+      {
+        y = MatMul (x, w)
+        names = Constant <value_strings = ["cat", "dog", "eel"]> ()
+        one = Constant <value_string = "v1"> ()
+      }
+    """)
+    x = np.ones((1, 2), np.float32)
+    session = og.InferenceSession(model)
+    y, names, one = session.run(None, {"x": x})
+    np.testing.assert_array_equal(y, [[4, 6]])
+    assert names.tolist() == ["cat", "dog", "eel"]
+    assert one.tolist() == "v1"

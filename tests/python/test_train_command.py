@@ -10,6 +10,7 @@ import unittest.mock
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import onnxgrad as og
@@ -171,6 +172,33 @@ def test_class_weights_of_a_file_that_is_streamed(folder, weights):
         np.testing.assert_allclose(found[key], value, rtol=1e-4, atol=1e-6)
 
 
+TRUTHS = """
+<ir_version: 10, opset_import: ["" : 21]>
+m (float[N, 1] x) => (float[N, 1] p)
+<float[1, 1] w = {0.25}, float[1] b = {0.1}>
+{ z = Gemm(x, w, b)  p = Sigmoid(z) }
+"""
+
+
+@pytest.mark.parametrize("way", ["--stream", "--no-stream"])
+def test_class_weights_of_truth_values(tmp_path, way):
+    """One step of gradient descent on the weighted mean of the binary cross-entropy."""
+    onnx.save(onnx.parser.parse_model(TRUTHS), tmp_path / "m.onnx")
+    x, y = np.array([1.0, -2.0, 0.5]), np.array([1, 0, 0])
+    lines = ["x,y", *(f"{a},{str(bool(b)).lower()}" for a, b in zip(x, y, strict=True))]
+    (tmp_path / "d.csv").write_text("\n".join(lines) + "\n")
+    train(
+        *(tmp_path / "m.onnx", "--data", tmp_path / "d.csv", "--target", "y", way, "--epochs", 1),
+        *("--class-weight", "true=3,false=0.5", "--optimizer", "sgd", "--lr", 0.5),
+        *("-o", tmp_path / "o.onnx", "--run-dir", tmp_path / "run"),
+    )
+    weights = np.where(y == 1, 3.0, 0.5)
+    slope = weights * (1 / (1 + np.exp(-(0.25 * x + 0.1))) - y) / weights.sum()
+    found = initializers(str(tmp_path / "o.onnx"))
+    assert found["w"].item() == pytest.approx(0.25 - 0.5 * float(slope @ x), rel=1e-5)
+    assert found["b"].item() == pytest.approx(0.1 - 0.5 * float(slope.sum()), rel=1e-5)
+
+
 def test_tensorboard(folder):
     pytest.importorskip("tensorboardX")
     train(*DATA[:-2], *FEW, "--tensorboard")
@@ -213,6 +241,34 @@ def test_learning_rate_by_a_trial(folder):
     expected = og.Trainer("model.onnx").lr_find(*rows()[:2]).suggestion
     assert rate == pytest.approx(expected, rel=1e-2)
     assert float(tomllib.loads((folder / "run" / "config.toml").read_text())["lr"]) == expected
+
+
+def test_options_of_a_resumed_run(folder):
+    train(*DATA[:-2], "--epochs", 2, "--run-dir", "run", "--lr", 0.01, "--batch-size", 16)
+    _, err = train("--resume", "run", "--epochs", 3, "--lr", 0.5)
+    assert "warning: the learning rate is 0.5 from the checkpoint on" in err
+    lines = (folder / "run" / "metrics.csv").read_text().splitlines()
+    rate = lines[0].split(",").index("lr")
+    assert [float(line.split(",")[rate]) for line in lines[1:]] == [0.01, 0.01, 0.5]
+    _, err = train("--resume", "run", "--epochs", 4, "-q")
+    assert "learning rate" not in err
+    for more, message in (
+        (["--batch-size", 8], "--batch-size is 16 in the checkpoint, 8 now"),
+        (["--schedule", "cosine"], "schedule is none in the checkpoint, "),
+    ):
+        _, err = train("--resume", "run", "--epochs", 5, *more, status=6)
+        assert message in err
+    for more in (["--init", "he_normal"], ["--lr", "auto"]):
+        _, err = train("--resume", "run", "--epochs", 5, *more, status=2)
+        assert f"{' '.join(more)} has no effect on a run that is resumed" in err
+
+
+def test_a_rate_by_a_trial_is_that_of_the_resumed_run(folder):
+    options = ("--epochs", 3, "--run-dir", "run", "--resume", "auto", "--lr", "auto")
+    for _ in range(2):
+        _, err = train(*DATA[:-2], *options)
+    assert "from the checkpoint on" not in err
+    assert "trial" not in err
 
 
 def test_run_folder_is_the_output_if_there_is_no_other(folder):

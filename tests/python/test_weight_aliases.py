@@ -111,6 +111,11 @@ def test_patterns_take_aliases_everywhere(kind, tmp_path):
 
     assert [o.name for o in og.gradient(path, wrt=matrix).graph.output] == [f"{stored}_grad"]
     assert len(og.gradient(path, wrt="*linear1.weight").graph.output) == 2
+    checked = og.check_gradients(path, wrt=[matrix], samples=3)
+    assert [one.name for one in checked.inputs] == [stored]
+    assert checked.ok
+    with pytest.raises(og.ModelError, match="no floating-point input or weight 'linear9'"):
+        og.check_gradients(path, wrt="linear9")
     new = og.set_weights(path, {matrix: np.zeros((8, 6), np.float32)})
     assert not og.state_dict(new)[matrix].any()
     drawn = og.state_dict(og.initialize(path, weights=matrix))

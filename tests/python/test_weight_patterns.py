@@ -54,4 +54,8 @@ class TestPatternsSelectParameters:
     def test_nothing_but_statistics(self):
         with pytest.raises(og.ModelError, match=r"'mea\*' matches no parameter[^$]*statistics"):
             self.session().unfreeze("mea*")
-        assert self.names(self.session(trainable="t*")) == {"two"}  # there is no parameter
+        for pattern in ("t*", "p_*", "two*"):
+            with pytest.raises(og.ModelError, match="matches no parameter"):
+                self.session(trainable=pattern)
+            with pytest.raises(og.ModelError, match="matches no parameter"):
+                self.session().unfreeze(pattern)

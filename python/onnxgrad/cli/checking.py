@@ -60,7 +60,8 @@ def check(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Input or weight to check; may be given several times.  [default: all]",
+            help="Input or weight (or alias of one) to check; may be given several times.  "
+            "[default: all]",
         ),
     ] = None,
     outputs: Annotated[
@@ -148,8 +149,9 @@ def _labelled(
             hint="Name one .csv, .tsv, .jsonl, .parquet or .npz file.",
         )
     core = trainer.session._core
-    trainer._labels.learn(core, y)
-    y = trainer._labels.native(core, y, feeds=X if isinstance(X, Feeds) else None)
+    feeds = X if isinstance(X, Feeds) else None
+    trainer._labels.learn(core, y, feeds=feeds)
+    y = trainer._labels.native(core, y, feeds=feeds)
     y = _class_numbers(y, trainer.session.classes)
     names = [value.name for value in trainer.session.get_inputs()]
     rows = dict(X) if isinstance(X, Mapping) else dict.fromkeys(names, X)

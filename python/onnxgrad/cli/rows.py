@@ -140,18 +140,14 @@ def _parquet_bytes(path: str) -> int:
 
 
 def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
+    target: str | list[str] = options.target
     if "," in options.target and not path.endswith(".npy"):
         names = column_names(files_of(path)[0] if is_pattern(path) else path, options.delimiter)
         if options.target not in names:
-            raise OptionError(
-                what=f"--target: {options.target.count(',') + 1} columns of a file that is read in "
-                "chunks",
-                value="--target",
-                hint="Give --no-stream, or one file that fits into memory.",
-            )
+            target = [name.strip() for name in options.target.split(",")]
     if path.endswith(".npy") and path != options.data:
         raise _no_validation_file()
-    source: Source = open_file(path, options.target, options.sample_weight)
+    source: Source = open_file(path, target, options.sample_weight)
     for one in source.sources if isinstance(source, Shards) else [source]:
         if options.ignored:
             one.ignored = list(options.ignored)  # type: ignore[attr-defined]

@@ -1,10 +1,11 @@
 """Messages with options spelled as on the command line.
 
-A message writes an option as in Python, with an equals sign: ``validation=0.1``, or
-``trainable=`` without a value; a name with an underscore may appear alone (``drop_last``). The
-command line replaces each option of the running command by its own spelling: ``--validation 0.1``,
-``--trainable``, ``--drop-last``. A function that is a command is spelled as that, ``add_loss()`` as
-``onnxgrad add-loss``. Quoted text comes from the user and is not changed.
+A message writes an option as in Python, with an equals sign: ``validation=0.1``, or ``trainable=``
+without a value; a name with an underscore may appear alone (``drop_last``). The command line
+replaces each option of the running command by its own spelling: ``--validation 0.1``,
+``--trainable``, ``--drop-last``, ``--open-batch off`` for ``open_batch=False``. A function that is
+a command is spelled as that, ``add_loss()`` as ``onnxgrad add-loss``. Quoted text comes from the
+user and is not changed.
 """
 
 from __future__ import annotations
@@ -32,10 +33,13 @@ class Spelling(NamedTuple):
         Spelling with a value, or if it is switched on.
     off : str
         Spelling if it is switched off; empty if it can only be left out.
+    takes_value : bool
+        Whether it is switched by the values ``on`` and ``off``.
     """
 
     flag: str
     off: str = ""
+    takes_value: bool = False
 
 
 # Functions of Python as commands, or as options of several commands.
@@ -65,7 +69,8 @@ def spellings(parameters: Iterable[Any]) -> dict[str, Spelling]:
         if parameter.param_type_name == "option" and parameter.name:
             flags = [flag for flag in parameter.opts if flag.startswith("--")] or parameter.opts
             off = list(parameter.secondary_opts)
-            found[parameter.name] = Spelling(flags[0], off[0] if off else "")
+            takes_value = not getattr(parameter, "is_flag", True)
+            found[parameter.name] = Spelling(flags[0], off[0] if off else "", takes_value)
     return found
 
 
@@ -88,6 +93,8 @@ def spell_options(text: str, options: Mapping[str, Spelling]) -> str:
         value = match["value"] or ""
         end = value[len(value.rstrip(".:")) :]
         value = value.removesuffix(end)
+        if value in ("True", "False") and option.takes_value:
+            return f"{option.flag} {'on' if value == 'True' else 'off'}{end}"
         if value in ("True", "False"):
             off = option.off or f"no {option.flag}"
             return (option.flag if value == "True" else off) + end

@@ -21,6 +21,7 @@ from onnxgrad.cli.console import OutputClosedError, out
 from onnxgrad.cli.derivatives import load_all
 from onnxgrad.cli.dry_run import dry_run
 from onnxgrad.cli.exit_status import EXIT_REQUEUE
+from onnxgrad.cli.option_files import joined, merged, stored, stored_option
 from onnxgrad.cli.outputs import (
     HistoryFile,
     check_outputs,
@@ -30,7 +31,7 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
-from onnxgrad.cli.train_options import FIT_OPTIONS, joined, merged, stored
+from onnxgrad.cli.train_options import FIT_OPTIONS
 from onnxgrad.data.columns import name_list
 from onnxgrad.data.tables import column_names
 from onnxgrad.distributed import DataParallel, Workers, connect
@@ -107,7 +108,8 @@ def _say(options: SimpleNamespace, text: str) -> None:
 def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> SimpleNamespace:
     """Return the options, completed from a configuration file or the run to resume."""
     options = joined(given)
-    if options["resume"] == "auto":
+    repeats_start = options["resume"] == "auto"  # with the options of the first one
+    if repeats_start:
         _choose_run(options, workers)
     chosen = [name for name in ("run_dir", "resume", "config") if options[name] is not None]
     if "resume" in chosen and len(chosen) > 1:
@@ -128,7 +130,11 @@ def _resolved(context: Any, given: Mapping[str, Any], workers: Workers) -> Simpl
                 value="--resume",
                 hint="Give the --run-dir of an earlier training.",
             )
+        if not repeats_start:
+            _refuse_of_first_run(context, options)
         options = merged(context, options, config, left_out=left_out)
+        if options["lr"] == "auto":
+            options["lr"] = stored_option(config, "lr")
     for name, shown in (("model", "MODEL"), ("data", "--data")):
         if options[name] is None:
             raise errors.OptionError(what=f"{shown} is missing", value=shown, hint="See --help.")
@@ -199,6 +205,22 @@ def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
                 value=shown,
                 hint=f"Add {how}, or leave {shown} out.",
             )
+
+
+def _refuse_of_first_run(context: Any, options: Mapping[str, Any]) -> None:
+    """Refuse options on the command line that only the first start of a run can have."""
+    has_effect = {"init": options["init"] is None, "lr": options["lr"] != "auto"}
+    for name, is_fine in has_effect.items():
+        source = context.get_parameter_source(name)
+        if is_fine or source is None or source.name != "COMMANDLINE":
+            continue
+        shown = f"--{name} {options[name]}"
+        raise errors.OptionError(
+            what=f"{shown} has no effect on a run that is resumed: the checkpoint has the "
+            + ("weights" if name == "init" else "rate that the trial found"),
+            value=f"--{name}",
+            hint=f"Leave --{name} out" + (", or give a number." if name == "lr" else "."),
+        )
 
 
 def _log_to_stderr(level: str | None) -> None:
@@ -354,10 +376,8 @@ def _optimizer(options: SimpleNamespace) -> Optimizer | None:
         ) from None
 
 
-def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> str | None:
+def _suggested_rate(trainer: Trainer, data: TrainData, options: SimpleNamespace) -> str:
     """Set the learning rate that a short trial suggests, and return it as a string."""
-    if options.resume is not None:  # the checkpoint has it
-        return None
     rate = trainer.lr_find(*data.rows, batch_size=options.batch_size).suggestion
     if rate is None:
         raise errors.OptionError(

@@ -34,8 +34,9 @@ class CsvFile(ColumnFile):
     Parameters
     ----------
     path : path
-    target : str or dict of str to str, default="y"
-        Name of the column to predict; with several losses a dictionary by output.
+    target : str, list of str or dict of str to str, default="y"
+        Name of the column to predict, or those of several columns [N, K]; with several losses a
+        dictionary by output.
     sample_weight : str, default=None
         Name of the column with a weight for each row.
     ignored : list of str, default=()
@@ -83,8 +84,9 @@ class NpzFile(ColumnFile):
     Parameters
     ----------
     path : path
-    target : str or dict of str to str, default="y"
-        Name of the array to predict; with several losses a dictionary by output.
+    target : str, list of str or dict of str to str, default="y"
+        Name of the array to predict, or those of several arrays [N, K]; with several losses a
+        dictionary by output.
     sample_weight : str, default=None
         Name of the array with a weight for each row.
     ignored : list of str, default=()
@@ -161,7 +163,7 @@ class NpyFiles(Source):
 
 def open_file(
     path: PathLike,
-    target: PathLike | Mapping[str, PathLike] | None = None,
+    target: PathLike | Sequence[str] | Mapping[str, PathLike] | None = None,
     sample_weight: PathLike | None = None,
 ) -> Source:
     """Return the source for a file, by its suffix, as `Trainer.fit` does for paths.
@@ -171,9 +173,9 @@ def open_file(
     path : path
         A ``.csv``, ``.tsv``, ``.npz``, ``.npy`` or ``.parquet`` file, or a pattern of several:
         ``"train-*.csv"``. For ``.npy``, `target` and `sample_weight` are patterns of as many files.
-    target : str, path or dict of str to these, default=None
-        Name of the column or array to predict, None means ``"y"``; for ``.npy``, the file. With
-        several losses a dictionary by output.
+    target : str, path, list of str or dict of str to these, default=None
+        Name of the column or array to predict, None means ``"y"``; for ``.npy``, the file. A list
+        names the columns of one target; with several losses a dictionary by output.
     sample_weight : str or path, default=None
         Name of the column or array with the weights; for ``.npy``, the file.
     """
@@ -189,16 +191,13 @@ def open_file(
                 hint="Give fit('X.npy', 'y.npy').",
             )
         return NpyFiles(path, target, sample_weight)
+    name: Target = "y"
     if isinstance(target, (list, tuple)):
-        raise DataError(
-            what=f"{text}: {len(target)} target columns of a file that is read in chunks",
-            file=text,
-            value="y",
-            hint="Read it whole, as a table (pandas.read_csv), or with --no-stream.",
-        )
-    name: Target = "y" if target is None else str(target)
-    if isinstance(target, Mapping):
+        name = [str(column) for column in target]
+    elif isinstance(target, Mapping):
         name = {str(output): str(column) for output, column in target.items()}
+    elif target is not None:
+        name = str(target)
     weight = None if sample_weight is None else str(sample_weight)
     if suffix == ".tsv":
         return CsvFile(path, name, sample_weight=weight, delimiter="\t")
@@ -210,7 +209,7 @@ def open_file(
 
 def _open_all(
     pattern: str,
-    target: PathLike | Mapping[str, PathLike] | None,
+    target: PathLike | Sequence[str] | Mapping[str, PathLike] | None,
     sample_weight: PathLike | None,
 ) -> list[Source]:
     files = files_of(pattern)

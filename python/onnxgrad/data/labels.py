@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnxgrad.base.checks import nearest_or, real_number
 from onnxgrad.base.option_texts import pairs_of
 from onnxgrad.data.arrays import NativeArray, as_numpy, to_native
 from onnxgrad.data.columns import Feeds, name_list
+from onnxgrad.data.tables import TRUTHS
 from onnxgrad.errors import DataError, OptionError
 
 __all__ = [
@@ -29,7 +30,8 @@ ClassWeight: TypeAlias = "Mapping[Any, float] | Literal['balanced']"
 def class_weight_from_text(text: str, is_text: bool) -> ClassWeight:
     """Parse ``"balanced"``, or ``LABEL=WEIGHT,...`` into a dictionary from labels to weights.
 
-    `is_text` is whether labels are strings; otherwise they are integers.
+    `is_text` is whether labels are strings; otherwise they are integers, and truth values are 0
+    and 1.
     """
     if text == "balanced":
         return "balanced"
@@ -40,7 +42,7 @@ def class_weight_from_text(text: str, is_text: bool) -> ClassWeight:
         except ValueError:
             number = weight
         try:
-            key: Any = label if is_text else int(float(label))
+            key: Any = label if is_text else int(TRUTHS[label] if label in TRUTHS else float(label))
         except ValueError:
             raise OptionError(
                 what=f"class_weight: the label '{label}' is not a number, unlike those in the data",
@@ -166,11 +168,23 @@ class Labels:
     def __init__(self) -> None:
         self.classes: dict[str, list[str]] = {}  # by the output of the loss
 
-    def learn(self, session: _core.TrainingSession, y: Any, *, every: bool = False) -> None:
+    def learn(
+        self,
+        session: _core.TrainingSession,
+        y: Any,
+        *,
+        every: bool = False,
+        feeds: Feeds | None = None,
+    ) -> None:
         """Set the classes from rows to train on, unless they are set already.
 
         With `every`, rows that do not have each class of the model raise a DataError: they do not
-        tell the numbers that training gave to the classes.
+        tell the numbers that training gave to the classes. `feeds` has the names of the rows.
+
+        Raises
+        ------
+        DataError
+            An empty label, or more different ones than the model has classes.
         """
         targets = y if isinstance(y, Mapping) else {"": y}
         for output, labels in targets.items():
@@ -178,6 +192,7 @@ class Labels:
             found = to_native(labels, str(output) or "y")
             if loss is None or not _needs_numbers(loss, found) or loss.output in self.classes:
                 continue
+            _check_filled(found[0], output, feeds)
             classes = sorted(set(found[0]))
             if loss.num_classes and len(classes) > loss.num_classes:
                 raise DataError(
@@ -206,6 +221,7 @@ class Labels:
         if loss is None or not _needs_numbers(loss, labels):
             return labels
         texts, shape = labels
+        _check_filled(texts, output, feeds)
         classes = self.classes.get(loss.output)
         if classes is None:
             raise DataError(
@@ -224,6 +240,21 @@ class Labels:
                 hint="Remove or relabel such rows, or train on rows with this label too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
+
+
+def _check_filled(texts: Sequence[str], output: str, feeds: Feeds | None) -> None:
+    """Refuse labels without a character: cells that nobody filled, not a class of their own."""
+    empty = [row for row, text in enumerate(texts) if not text.strip()]
+    if not empty:
+        return
+    most = 5
+    rows = ", ".join(_row_name(feeds, row) for row in empty[:most])
+    more = f" and {len(empty) - most} more" if len(empty) > most else ""
+    raise DataError(
+        what=f"the label{_of(output)} is empty in {rows}{more}",
+        value=output or "y",
+        hint="Fill or remove such rows; if it is a class, give it a name such as 'none'.",
+    )
 
 
 def _row_name(feeds: Feeds | None, row: int) -> str:

@@ -32,8 +32,9 @@ class ParquetFile(ColumnFile):
     Parameters
     ----------
     path : path
-    target : str or dict of str to str, default="y"
-        Name of the column to predict; with several losses a dictionary by output.
+    target : str, list of str or dict of str to str, default="y"
+        Name of the column to predict, or those of several columns [N, K]; with several losses a
+        dictionary by output.
     sample_weight : str, default=None
         Name of the column with a weight for each row.
     ignored : list of str, default=()
@@ -85,8 +86,12 @@ class ParquetReader:
     def _plan(self, names: list[str]) -> None:
         source = self._source
         target = source.target
-        self._targets = {**target} if isinstance(target, Mapping) else {"": target}
-        taken = [*self._targets.values(), *source.ignored]
+        by_output = target if isinstance(target, Mapping) else {"": target}
+        self._targets = {
+            output: [name] if isinstance(name, str) else list(name)
+            for output, name in by_output.items()
+        }
+        taken = [*(name for names in self._targets.values() for name in names), *source.ignored]
         if source.sample_weight is not None:
             taken.append(source.sample_weight)
         known = {*names}
@@ -105,10 +110,11 @@ class ParquetReader:
             self._path,
             None,
             plan.names(),
-            [(output, [name]) for output, name in self._targets.items()],
+            list(self._targets.items()),
             source.sample_weight or "",
         )
-        read = [*self._named.values(), *self._stacked, *self._targets.values()]
+        read = [*self._named.values(), *self._stacked]
+        read += [name for names in self._targets.values() for name in names]
         read += [source.sample_weight] if source.sample_weight else []
         self._columns = list(dict.fromkeys(read))
 
@@ -180,8 +186,8 @@ class ParquetReader:
             inputs[self._stacked_input] = to_native(stacked, self._stacked_input)
         source = self._source
         targets = {
-            output: to_native(self._array(name, columns[name], first), output or "y")
-            for output, name in self._targets.items()
+            output: to_native(self._target(names, columns, first), output or "y")
+            for output, names in self._targets.items()
         }
         weight = None
         if source.sample_weight is not None:
@@ -190,6 +196,12 @@ class ParquetReader:
             )
         target = targets.pop("", None)
         return _core.Dataset(inputs, target, targets, weight, first, self._origin)
+
+    def _target(self, names: list[str], columns: Mapping[str, Any], first: int) -> Array:
+        """Return a column, or several side by side."""
+        if len(names) == 1:
+            return self._array(names[0], columns[names[0]], first)
+        return np.column_stack([self._numbers(name, columns[name], first) for name in names])
 
     def _numbers(self, name: str, column: Any, first: int) -> Array:
         array = self._array(name, column, first)

@@ -25,8 +25,8 @@ __all__ = [
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
-Target: TypeAlias = "str | Mapping[str, str]"
-"""The name of the target's column, or a dictionary of names by output."""
+Target: TypeAlias = "str | Sequence[str] | Mapping[str, str]"
+"""The name of the target's column, those of several columns of it, or a dictionary by output."""
 
 CHUNK_BYTES = 1 << 20
 
@@ -82,7 +82,9 @@ class ColumnFile(Source):
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.path = path_text("path", path)
-        self.target = {**target} if isinstance(target, Mapping) else target
+        self.target: Target = target
+        if not isinstance(target, str):
+            self.target = {**target} if isinstance(target, Mapping) else list(target)
         self.sample_weight = sample_weight
         self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)
@@ -123,11 +125,16 @@ def layout(
             detail=f"Given: {', '.join(several)}." if several else "",
             hint="Give a column for each output with a loss: {'output': 'column'}.",
         )
+    columns = [
+        _core.TargetColumn(output, name, is_text(output)) for output, name in several.items()
+    ]
+    if not isinstance(target, (str, Mapping)):  # of one target
+        columns = [_core.TargetColumn("", name, False) for name in target]
     return _core.FileLayout(
         session.inputs,
-        "" if isinstance(target, Mapping) else target,
+        target if isinstance(target, str) else "",
         is_text(first.output),
         sample_weight or "",
         list(ignored),
-        [_core.TargetColumn(output, name, is_text(output)) for output, name in several.items()],
+        columns,
     )

@@ -27,10 +27,10 @@ from onnxgrad.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-__all__ = ["Table", "column_names", "read_npy", "read_table", "with_truths"]
+__all__ = ["TRUTHS", "Table", "column_names", "read_npy", "read_table", "with_truths"]
 
-# Truth values as pandas and spreadsheets write them.
-_TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
+# Booleans as pandas and spreadsheets write them.
+TRUTHS = {"True": 1.0, "true": 1.0, "TRUE": 1.0, "False": 0.0, "false": 0.0, "FALSE": 0.0}
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ def with_truths(column: Array, dtype: type[np.generic] = np.float32) -> Array:
     """Return a column of truth values, among them 0 and 1, as numbers; any other one unchanged."""
     is_text = column.dtype.kind in "UO" and all(isinstance(cell, str) for cell in column.flat)
     cells = {*column.ravel().tolist()} if is_text else set()
-    if not cells & _TRUTHS.keys() or not cells <= {*_TRUTHS, "0", "1"}:
+    if not cells & TRUTHS.keys() or not cells <= {*TRUTHS, "0", "1"}:
         return column
-    values = {**_TRUTHS, "0": 0.0, "1": 1.0}
+    values = {**TRUTHS, "0": 0.0, "1": 1.0}
     return np.array([values[cell] for cell in column.ravel()], dtype).reshape(column.shape)
 
 

@@ -27,6 +27,8 @@ from onnxgrad.gradient_checks.slopes import DOUBLE, ELEMENTS, SINGLE, Precision,
 if TYPE_CHECKING:
     import onnx
 
+    from onnxgrad import _core
+
 __all__ = ["CheckedInput", "GradientCheck", "check_gradients", "check_with_source"]
 
 _OPEN = 3  # size of dimensions that the model leaves open
@@ -148,8 +150,9 @@ def check_gradients(
         The inputs; those that are missing have their default, or are drawn: uniform in [-1, 1]
         ([0.1, 1] if outputs are NaN with these), integers 0 or 1.
     wrt : str or list of str, default=None
-        Inputs and weights to check; None is all of floating type that the outputs depend on, but
-        those that no gradient flows to, as the scales of Resize.
+        Inputs and weights to check, weights also by their aliases (`WeightInfo.aliases`); None is
+        all of floating type that the outputs depend on, but those that no gradient flows to, as the
+        scales of Resize.
     outputs : str or list of str, default=None
         Outputs to differentiate; None is all of floating type. The output of a ZipMap stands for
         the scores in it.
@@ -209,8 +212,9 @@ def check_with_source(
     source: str,
 ) -> GradientCheck:
     """Implement `check_gradients`; `source` is the option for inputs that messages name."""
-    whole = to_proto(to_core_model(model))
-    names = patterns("wrt", wrt) or None
+    core = to_core_model(model)
+    whole = to_proto(core)
+    names = _names_in_file(core, patterns("wrt", wrt), _floats(whole)) or None
     wanted = patterns("outputs", outputs) or None
     _check_outputs(whole, wanted)
     _check_feeds(whole, feeds or {})
@@ -390,6 +394,14 @@ def _floats(model: onnx.ModelProto) -> dict[str, None]:
         if is_float(value.type.tensor_type.elem_type) and value.name not in weights
     ]
     return dict.fromkeys([*inputs, *weights])
+
+
+def _names_in_file(model: _core.Model, names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Return the names with those of weights in the file for aliases (`WeightInfo.aliases`)."""
+    if all(name in known for name in names):
+        return list(names)
+    own = {alias: one.name for one in model.weights for alias in one.aliases if one.name in known}
+    return [name if name in known else own.get(name, name) for name in names]
 
 
 def _settle_defaults(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> None:

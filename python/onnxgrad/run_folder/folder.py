@@ -88,6 +88,7 @@ class RunFolder(Callback):
         self.checkpoint = Checkpoint(folder, every, keep, min_seconds=_MIN_SECONDS)
         self.problem = ""
         self._options = dict(options or {})
+        self._is_described = False  # of a run that is resumed
         self._log: LineFile | None = None
         self._metrics: EpochTable | None = None
         self._table: Progress | None = None
@@ -105,7 +106,8 @@ class RunFolder(Callback):
     def on_train_begin(self, trainer: RunningTrainer) -> None:
         """Create the folder and the files that do not change."""
         try:
-            write_description(self.path, self._options)
+            if not self._resumes:
+                write_description(self.path, self._options)
             self._log = LineFile(self.path / "train.log", append=self._resumes, own=True)
         except OSError as error:
             raise CheckpointError(
@@ -119,8 +121,20 @@ class RunFolder(Callback):
         self._table = Progress(bar=False, stream=cast("TextIO", self._log))
         self._table.on_train_begin(trainer)
 
+    def _describe_resumed(self) -> None:
+        """Store the options once the checkpoint has been accepted with them."""
+        if self._resumes and not self._is_described:
+            self._is_described = True
+            with self._warned():
+                write_description(self.path, self._options)
+
+    def on_checkpoint(self, trainer: RunningTrainer, path: str) -> None:  # noqa: ARG002 (interface)
+        """Store the options that the checkpoint was written with."""
+        self._describe_resumed()
+
     def on_epoch_end(self, trainer: RunningTrainer, logs: Logs) -> None:
         """Write the line of the epoch, and the model if it is the best so far."""
+        self._describe_resumed()
         if self._table is not None:
             with self._warned():
                 self._table.on_epoch_end(trainer, logs)
@@ -133,7 +147,8 @@ class RunFolder(Callback):
             self._write_best()
 
     def on_exception(self, trainer: RunningTrainer, error: BaseException) -> None:  # noqa: ARG002
-        """Log what ended the training."""
+        """Log what ended the training; options that were refused are not stored."""
+        self._is_described = True
         if self._log is not None:
             with self._warned():
                 print(f"{type(error).__name__}: {error}", file=self._log)

@@ -25,6 +25,7 @@ class FitHooks(TrainedModel):
     checkpoint_problem: str
     skipped_steps: int
     _num_notes = 0  # notes of the loop that have been issued as warnings
+    _monitor = ""  # EarlyStopping.monitor of the current fit
 
     def _run(
         self,
@@ -36,6 +37,8 @@ class FitHooks(TrainedModel):
         self.history = History()
         self.stop_reason = ""
         self._num_notes = 0
+        stopping = options.early_stopping
+        self._monitor = "" if stopping is None else stopping.monitor
         if verbose != 0:
             lines = (self.session.loss_line, self.session.weights_line, self.session.batch_line)
             print_stderr(*filter(None, lines), f"seed: {self.seed}")
@@ -81,6 +84,7 @@ class FitHooks(TrainedModel):
         self.history = History.from_logs(log_of(epoch) for epoch in found.epochs)
         self.history.best_epoch = found.best_epoch
         self.history.kept_epoch = found.kept_epoch
+        self.history.monitor = self._monitor
         self.stop_reason = self.stop_reason or found.stop_reason
         self.skipped_steps = found.skipped_steps
         self.checkpoint_problem = found.checkpoint_problem

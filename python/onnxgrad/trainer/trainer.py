@@ -19,6 +19,7 @@ from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Source
 from onnxgrad.data.arrays import ArrayLike, from_native, to_native
+from onnxgrad.data.columns import Feeds
 from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
 from onnxgrad.data.notes import report_notes
 from onnxgrad.data.rows import (
@@ -263,8 +264,8 @@ class Trainer(FitHooks):
             `onnxgrad.data.open_file`, with the name of the target column as `y`.
         y : array [N] or [N, K], default=None
             Labels as the model lists them (numbers or strings), or values; with several losses a
-            dictionary by the output of each loss. For tables and batches of tables, the name of a
-            column, or a dictionary of names.
+            dictionary by the output of each loss. For tables, files and batches of tables, the name
+            of a column, a list of those of one target, or a dictionary of names.
         sample_weight : array [N], default=None
             A nonnegative weight for each row or, if rows have several class labels, for each label,
             in the shape of the labels.
@@ -293,7 +294,8 @@ class Trainer(FitHooks):
             plan.
         resume : bool or path, default=False
             Checkpoint of an earlier `fit` with the same data and options (`epochs`, the total
-            number, may differ) to resume from, bit for bit as if it had not been stopped: a file, a
+            number, and the learning rate may differ; see docs/checkpoints.md) to resume from, bit
+            for bit as if it had not been stopped: a file, a
             folder (also of a run), whose newest valid checkpoint is used, or True for the folder of
             the `callbacks.Checkpoint` or of `run_dir`, if it has one.
         **options : FitOptions
@@ -360,8 +362,10 @@ class Trainer(FitHooks):
             [one for one in several if is_first or not one.first_worker_only]
         )
         native.early_stopping = self._callbacks.early_stopping()
+        rows: NativeRows | None = None
         if source is not None:
             check_alone(source, y=y, sample_weight=sample_weight)
+            rows = self._settled(source.native(self.session))
             if class_weight is not None:
                 native.class_weights = native_class_weights(class_weight)
                 self.session._use_sample_weight(per_position=self._has_positions())
@@ -376,7 +380,8 @@ class Trainer(FitHooks):
                     self._core.choose_loss(native_y)
                     if self.session._core.loss.one_hot_targets:
                         y = from_native(self.session._core.encode_target(native_y, ""))
-                self._labels.learn(self.session._core, y)
+                feeds = X if isinstance(X, Feeds) else None
+                self._labels.learn(self.session._core, y, feeds=feeds)
             if not self._is_trial:
                 report_notes(self.session._core, X, y, validation, verbose)
             if class_weight is not None and self._has_positions():
@@ -387,7 +392,8 @@ class Trainer(FitHooks):
         if sample_weight is not None or has_weight(validation) or has_weight(source):
             self.session._use_sample_weight(per_position=self._weighs_positions(sample_weight))
         self._callbacks.set_checkpoints(native, resume)
-        rows = self._rows(source, X, y, sample_weight)
+        if rows is None:
+            rows = self._settled(self._rows(None, X, y, sample_weight))
         held_out = validation_rows(self.session, self._labels, validation, source, native)
         self.validation_names = (
             [] if validation is None else validation_names(self.session._core, native)
@@ -491,6 +497,13 @@ class Trainer(FitHooks):
 
     def _weighs_positions(self, sample_weight: Any) -> bool:
         return self._has_positions() and len(np.shape(sample_weight)) > 1
+
+    def _settled(self, rows: NativeRows) -> NativeRows:
+        """Return the rows; their labels have decided what the loss left open."""
+        if isinstance(rows, _core.DataSource):
+            return self._core.choose_loss_by_chunk(rows) or rows
+        self._core.choose_loss_by_rows(rows)
+        return rows
 
     def _rows(self, source: Source | None, X: Any, y: Any, sample_weight: Any) -> NativeRows:
         if source is not None:

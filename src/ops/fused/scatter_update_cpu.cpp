@@ -48,7 +48,7 @@ struct ScatterData {
   int threads = 1;
   UpdatePlaces at;
   std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< offsets in the scratch
-  std::string node;
+  IndexSource source;
 };
 
 /// Builds the lists, in ascending order. All indices are checked before anything is written: the
@@ -59,7 +59,7 @@ ScatterLists link(const ScatterData<T>& data, const std::int64_t* indices, std::
                            reinterpret_cast<std::int32_t*>(scratch + data.next_offset)};
   std::fill_n(lists.first, data.rows, kNone);
   for (std::int64_t place = data.places - 1; place >= 0; --place) {
-    const std::int64_t row = checked_index(indices[place], data.rows, data.node);
+    const std::int64_t row = checked_index(indices[place], data.rows, data.source, place);
     lists.next[place] = lists.first[row];
     lists.first[row] = static_cast<std::int32_t>(place);
   }
@@ -146,7 +146,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   data->rows = dims[0];
   data->columns = dims.product(1, dims.rank());
   data->places = request.inputs[0].dims.num_elements();
-  data->node = request.node.describe();
+  data->source = index_source(request, 0);
   const std::int64_t touched = is_descent ? data->places * data->columns : dims.num_elements();
   data->threads =
       static_cast<int>(std::clamp<std::int64_t>(touched / kParallelElements, 1, request.threads));

@@ -20,7 +20,7 @@ struct GatherData {
   std::int64_t length = 0;
   std::int64_t num_indices = 0;
   std::int64_t block_bytes = 0;
-  std::string node;
+  IndexSource source;
 };
 
 template <class Index>
@@ -33,7 +33,7 @@ void run_gather(const void* data, std::byte* const* args, const opdef::Launch&) 
     const std::byte* x = args[0] + o * gather.length * gather.block_bytes;
     for (std::int64_t i = 0; i < gather.num_indices; ++i) {
       const std::int64_t index =
-          checked_index(static_cast<std::int64_t>(indices[i]), gather.length, gather.node);
+          checked_index(static_cast<std::int64_t>(indices[i]), gather.length, gather.source, i);
       std::memcpy(y, x + index * gather.block_bytes, bytes);
       y += gather.block_bytes;
     }
@@ -50,7 +50,7 @@ KernelOffer offer_gather(const KernelRequest& request) {
                   .length = dims[axis],
                   .num_indices = request.inputs[1].dims.num_elements(),
                   .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
-                  .node = request.node.describe()};
+                  .source = index_source(request, 1)};
   const bool is_wide = request.inputs[1].dtype == DataType::kInt64;
   KernelOffer offer = prepared(is_wide ? run_gather<std::int64_t> : run_gather<std::int32_t>,
                                std::move(data), "plain gather");
@@ -64,14 +64,15 @@ struct GatherElementsData {
   std::vector<std::int64_t> source_strides;  // elements; 0 along the axis
   std::int64_t axis_stride = 0;
   std::int64_t length = 0;
-  std::string node;
+  IndexSource source;
 };
 
 template <class T, class Index>
 void run_gather_elements(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& gather = *static_cast<const GatherElementsData*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
-  const auto* indices = reinterpret_cast<const Index*>(args[1]);
+  const auto* const begin = reinterpret_cast<const Index*>(args[1]);
+  const Index* indices = begin;
   auto* y = reinterpret_cast<T*>(args[2]);
   if (std::ranges::find(gather.sizes, 0) != gather.sizes.end()) return;
   const std::size_t outer = gather.sizes.size() - 1;
@@ -80,8 +81,9 @@ void run_gather_elements(const void* data, std::byte* const* args, const opdef::
   std::fill_n(position.begin(), outer, 0);
   while (true) {
     for (std::int64_t i = 0; i < gather.sizes[outer]; ++i) {
-      const std::int64_t index =
-          checked_index(static_cast<std::int64_t>(*indices++), gather.length, gather.node);
+      const std::int64_t index = checked_index(static_cast<std::int64_t>(*indices), gather.length,
+                                               gather.source, indices - begin);
+      ++indices;
       *y++ = x[index * gather.axis_stride + i * step];
     }
     std::size_t axis = outer;
@@ -132,7 +134,7 @@ KernelOffer offer_gather_elements(const KernelRequest& request) {
                           .source_strides = dense_strides(dims.values()),
                           .axis_stride = 0,
                           .length = dims[axis],
-                          .node = request.node.describe()};
+                          .source = index_source(request, 1)};
   data.axis_stride = std::exchange(data.source_strides[axis], 0);
   KernelOffer offer = prepared(fn, std::move(data), "plain gather");
   note_index_check(request, offer, 1, {dims[axis]});
@@ -147,19 +149,22 @@ struct GatherNdData {
   std::vector<std::int64_t> strides_bytes;  // strides of the indexed axes
   std::int64_t batch_bytes = 0;
   std::int64_t block_bytes = 0;
-  std::string node;
+  IndexSource source;
 };
 
 void run_gather_nd(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& gather = *static_cast<const GatherNdData*>(data);
-  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
+  const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);
+  const std::int64_t* indices = begin;
   std::byte* y = args[2];
   for (std::int64_t b = 0; b < gather.batches; ++b) {
     const std::byte* x = args[0] + b * gather.batch_bytes;
     for (std::int64_t t = 0; t < gather.tuples; ++t) {
       std::int64_t offset = 0;
       for (std::size_t k = 0; k < gather.sizes.size(); ++k) {
-        offset += checked_index(*indices++, gather.sizes[k], gather.node) * gather.strides_bytes[k];
+        offset += checked_index(*indices, gather.sizes[k], gather.source, indices - begin) *
+                  gather.strides_bytes[k];
+        ++indices;
       }
       std::memcpy(y, x + offset, static_cast<std::size_t>(gather.block_bytes));
       y += gather.block_bytes;
@@ -190,7 +195,7 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
                     .strides_bytes = {},
                     .batch_bytes = dims.product(batch_rank, dims.rank()) * bytes,
                     .block_bytes = dims.product(batch_rank + depth, dims.rank()) * bytes,
-                    .node = request.node.describe()};
+                    .source = index_source(request, 1)};
   for (std::size_t k = batch_rank; k < batch_rank + depth; ++k) {
     data.sizes.push_back(dims[k]);
     data.strides_bytes.push_back(dims.product(k + 1, dims.rank()) * bytes);

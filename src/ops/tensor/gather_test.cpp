@@ -94,6 +94,14 @@ std::vector<ErrorCase> gather_error_cases() {
                          .error = "DataError",
                          .fragments = {"picked", "out of range"}});
       };
+      if (!is_constant) {
+        const std::string number = std::to_string(static_cast<std::int64_t>(index));
+        cases.push_back({.name = "place" + std::to_string(cases.size()),
+                         .model = "[picked] y = Gather (x, indices)",
+                         .inputs = {x({4, 3}), at({0, 1, 2, index}, {2, 2})},
+                         .error = "DataError",
+                         .fragments = {"index " + number + " of 'indices' at [1, 1]", "[-4, 4)"}});
+      }
       add("Gather", x({4, 3}), at({0, index}, {2}));
       add("GatherElements", x({4}), at({0, index}, {2}));
       add("GatherND", x({4, 3}), at({0, index}, {2, 1}));

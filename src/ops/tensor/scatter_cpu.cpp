@@ -65,12 +65,13 @@ struct ScatterElementsData {
   std::int64_t length = 0;
   std::int64_t data_bytes = 0;
   bool has_wide_indices = true;
-  std::string node;
+  IndexSource source;
 };
 
 template <class T, class Operation, class Index>
 void scatter_elements(const ScatterElementsData& scatter, std::byte* const* args) {
-  const auto* indices = reinterpret_cast<const Index*>(args[1]);
+  const auto* const begin = reinterpret_cast<const Index*>(args[1]);
+  const Index* indices = begin;
   const auto* updates = reinterpret_cast<const T*>(args[2]);
   auto* y = reinterpret_cast<T*>(args[3]);
   if (std::ranges::find(scatter.sizes, 0) != scatter.sizes.end()) return;
@@ -80,8 +81,9 @@ void scatter_elements(const ScatterElementsData& scatter, std::byte* const* args
   std::fill_n(position.begin(), outer, 0);
   while (true) {
     for (std::int64_t i = 0; i < scatter.sizes[outer]; ++i) {
-      const std::int64_t index =
-          checked_index(static_cast<std::int64_t>(*indices++), scatter.length, scatter.node);
+      const std::int64_t index = checked_index(static_cast<std::int64_t>(*indices), scatter.length,
+                                               scatter.source, indices - begin);
+      ++indices;
       T& target = y[index * scatter.axis_stride + i * step];
       target = Operation::apply(target, *updates++);
     }
@@ -114,20 +116,23 @@ struct ScatterNdData {
   std::vector<std::int64_t> strides;  // strides of the indexed axes, elements
   std::int64_t block = 0;             // elements
   std::int64_t data_bytes = 0;
-  std::string node;
+  IndexSource source;
 };
 
 template <class T, class Operation>
 void run_scatter_nd(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& scatter = *static_cast<const ScatterNdData*>(data);
   copy_data(args[0], args[3], scatter.data_bytes);
-  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
+  const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);
+  const std::int64_t* indices = begin;
   const auto* updates = reinterpret_cast<const T*>(args[2]);
   auto* y = reinterpret_cast<T*>(args[3]);
   for (std::int64_t t = 0; t < scatter.tuples; ++t) {
     std::int64_t offset = 0;
     for (std::size_t k = 0; k < scatter.sizes.size(); ++k) {
-      offset += checked_index(*indices++, scatter.sizes[k], scatter.node) * scatter.strides[k];
+      offset += checked_index(*indices, scatter.sizes[k], scatter.source, indices - begin) *
+                scatter.strides[k];
+      ++indices;
     }
     T* target = y + offset;
     for (std::int64_t i = 0; i < scatter.block; ++i) {
@@ -207,7 +212,7 @@ KernelOffer offer_scatter_elements(const KernelRequest& request) {
                            .length = dims[axis],
                            .data_bytes = dims.size_bytes(dtype),
                            .has_wide_indices = request.inputs[1].dtype == DataType::kInt64,
-                           .node = request.node.describe()};
+                           .source = index_source(request, 1)};
   data.axis_stride = std::exchange(data.target_strides[axis], 0);
   return prepared_in_place(request, fn, std::move(data), {dims[axis]});
 }
@@ -232,7 +237,7 @@ KernelOffer offer_scatter_nd(const KernelRequest& request) {
                      .strides = {},
                      .block = dims.product(depth, dims.rank()),
                      .data_bytes = dims.size_bytes(dtype),
-                     .node = request.node.describe()};
+                     .source = index_source(request, 1)};
   for (std::size_t k = 0; k < depth; ++k) {
     data.sizes.push_back(dims[k]);
     data.strides.push_back(dims.product(k + 1, dims.rank()));

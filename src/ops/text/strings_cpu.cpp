@@ -154,7 +154,7 @@ class CaseChange {
 };
 
 // StringNormalizer: removes stop words from x [C] or [1, C] and changes the case of the others; one
-// empty string if none is left.
+// empty string if none is left, no string of no strings.
 std::vector<Tensor> run_normalizer(const DynamicCall& call) {
   const ir::Node& node = call.node;
   const Tensor& x = call.inputs.at(0);
@@ -183,7 +183,7 @@ std::vector<Tensor> run_normalizer(const DynamicCall& call) {
     if (stopwords.contains(key(text))) continue;
     kept.push_back(action == "NONE" ? text : change.apply(text, action == "UPPER"));
   }
-  if (kept.empty()) kept.emplace_back();
+  if (kept.empty() && !x.strings().empty()) kept.emplace_back();
   const auto count = static_cast<std::int64_t>(kept.size());
   return {Tensor::from_strings(std::move(kept), rank == 1 ? Dims{count} : Dims{1, count})};
 }

@@ -69,6 +69,30 @@ class ColumnIndex {
   std::unordered_map<std::string_view, std::int64_t> places_;
 };
 
+// Several columns of one target, [N] or [N, 1] each, side by side.
+void join_targets(Dataset& data) {
+  if (data.targets.size() < 2 || !data.targets[1].name.empty()) return;
+  const std::int64_t rows = rows_in(data);
+  const auto columns = std::ssize(data.targets);
+  Tensor joined = Tensor::empty(DataType::kFloat64, Dims{rows, columns});
+  const auto numbers = joined.mutable_data<double>();
+  for (std::int64_t c = 0; c < columns; ++c) {
+    const Tensor& column = data.targets[static_cast<std::size_t>(c)].tensor;
+    if (column.num_elements() != rows || column.dtype() == DataType::kString) {
+      throw DataError(
+          {.what = fmt::format("target column {} of {} has shape {} and type {}", c + 1, columns,
+                               column.dims().to_string(), dtype_name(column.dtype())),
+           .hint = "Give one array of all columns, or columns of one number a row."});
+    }
+    const std::vector<double> given = column.to_doubles();
+    for (std::int64_t row = 0; row < rows; ++row) {
+      numbers[static_cast<std::size_t>(row * columns + c)] = given[static_cast<std::size_t>(row)];
+    }
+  }
+  data.target = std::move(joined);
+  data.targets.clear();
+}
+
 }  // namespace
 
 void ChunkedSource::set_size(std::int64_t rows, std::int64_t chunks, bool any_order) {
@@ -135,6 +159,7 @@ std::optional<Dataset> ChunkedSource::next() {
     }
     ++position_;
     Dataset data = read_chunk(chunk);
+    join_targets(data);
     return last - first == rows ? std::move(data) : cut_rows(data, first, last - first);
   }
   return std::nullopt;
@@ -174,6 +199,10 @@ std::int64_t rows_in(const Dataset& chunk) {
 std::vector<TargetColumn> target_columns(const FileLayout& layout) {
   if (!layout.targets.empty()) return layout.targets;
   return {{.output = {}, .column = layout.target, .is_text = layout.target_is_text}};
+}
+
+bool are_of_one_target(const FileLayout& layout) {
+  return layout.targets.size() > 1 && layout.targets[1].output.empty();
 }
 
 void place_targets(Dataset& data, const FileLayout& layout) {

@@ -67,6 +67,8 @@ struct ColumnPlan {
 };
 /// FileLayout::targets; if there is only one target, that one, with an empty output.
 std::vector<TargetColumn> target_columns(const FileLayout& layout);
+/// Whether the columns of target_columns() are those of one target.
+bool are_of_one_target(const FileLayout& layout);
 /// Target i of target_columns() in `data`, as set up by place_targets().
 Tensor& target_at(Dataset& data, std::size_t i);
 void place_targets(Dataset& data, const FileLayout& layout);

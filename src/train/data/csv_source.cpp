@@ -419,7 +419,10 @@ void CsvSource::make_origin() {
                                      : std::span(&place, 1))});
   }
   const auto targets = target_columns(layout_);
-  for (std::size_t i = 0; i < targets.size(); ++i) {
+  if (are_of_one_target(layout_)) {
+    origin->targets.push_back({.array = "", .names = names_of(plan_.targets)});
+  }
+  for (std::size_t i = origin->targets.size(); i < targets.size(); ++i) {
     origin->targets.push_back(
         {.array = targets[i].output, .names = names_of(std::span(&plan_.targets[i], 1))});
   }

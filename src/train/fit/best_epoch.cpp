@@ -1,5 +1,6 @@
 #include "train/fit/best_epoch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -11,12 +12,33 @@ namespace {
 
 constexpr std::string_view kPurpose = "best";  // name of the copy in a checkpoint
 
+[[noreturn]] void refuse_monitor(const std::string& monitor,
+                                 const std::vector<std::string>& known) {
+  throw DataError(
+      {.what = "there is no '" + monitor + "' to monitor",
+       .detail = "There are " + base::quote_list(known) + ".",
+       .hint = base::nearest_or(monitor, known,
+                                "Monitor one of these, or add the metric, or validation rows.")});
+}
+
 }  // namespace
 
 BestEpoch::BestEpoch(const FitOptions& options, StepRunner& step, History& history)
     : options_(options), history_(history) {
   const bool restores_best = options.early_stopping && options.early_stopping->restore_best;
   if (restores_best || options.keep_best) snapshot_.emplace(step);
+}
+
+void BestEpoch::check_monitor(bool has_validation, bool counts_correct_rows) const {
+  if (!options_.early_stopping || options_.early_stopping->monitor.empty()) return;
+  std::vector<std::string> known{"train_loss"};
+  if (has_validation) {
+    known.emplace_back("val_loss");
+    if (counts_correct_rows) known.emplace_back("val_accuracy");
+    for (const Metric& metric : options_.metrics) known.push_back("val_" + metric.name);
+  }
+  const std::string& monitor = options_.early_stopping->monitor;
+  if (std::ranges::find(known, monitor) == known.end()) refuse_monitor(monitor, known);
 }
 
 void BestEpoch::add(EpochLog& log) {
@@ -76,18 +98,14 @@ double monitored(const FitOptions& options, const EpochLog& log) {
   if (monitor == "train_loss") return sign * log.train_loss;
   if (monitor == "val_loss" && log.val_loss) return sign * *log.val_loss;
   if (monitor == "val_accuracy" && log.val_accuracy) return sign * *log.val_accuracy;
+  for (const auto& [name, value] : log.val_metrics) {
+    if (name == monitor) return sign * value;
+  }
   std::vector<std::string> known{"train_loss"};
   if (log.val_loss) known.emplace_back("val_loss");
   if (log.val_accuracy) known.emplace_back("val_accuracy");
-  for (const auto& [name, value] : log.val_metrics) {
-    if (name == monitor) return sign * value;
-    known.push_back(name);
-  }
-  throw DataError(
-      {.what = "there is no '" + monitor + "' to monitor",
-       .detail = "There are " + base::quote_list(known) + ".",
-       .hint = base::nearest_or(monitor, known,
-                                "Monitor one of these, or add the metric, or validation rows.")});
+  for (const auto& [name, value] : log.val_metrics) known.push_back(name);
+  refuse_monitor(monitor, known);
 }
 
 }  // namespace onnxgrad::train

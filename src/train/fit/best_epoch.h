@@ -15,6 +15,10 @@ class BestEpoch {
   /// The arguments outlive this.
   BestEpoch(const FitOptions& options, StepRunner& step, History& history);
 
+  /// Checks the monitor before the first step; `counts_correct_rows`: a validation has an accuracy.
+  /// Throws: DataError (no epoch will have EarlyStopping::monitor; names those that it will have).
+  void check_monitor(bool has_validation, bool counts_correct_rows) const;
+
   /// Adds an epoch with the monitored number; sets EpochLog::is_best.
   void add(EpochLog& log);
   /// True if there was no improvement for as long as the options allow.
@@ -41,7 +45,7 @@ class BestEpoch {
 };
 
 /// The number that determines the best epoch; smaller is better. Throws: DataError (the log has
-/// no such number; names the available ones).
+/// no such number).
 double monitored(const FitOptions& options, const EpochLog& log);
 
 }  // namespace onnxgrad::train

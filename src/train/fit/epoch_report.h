@@ -26,7 +26,11 @@ class EpochReport {
   explicit EpochReport(const Parts& fit);
 
   /// The validation requested by the options, if any.
-  void open_validation(BatchFeed& feed) { feed.open_validation(validation_); }
+  /// Throws: DataError (no epoch will have what the options monitor).
+  void open_validation(BatchFeed& feed) {
+    feed.open_validation(validation_);
+    best_.check_monitor(validation_.has_value(), validation_ && validation_->counts_correct_rows());
+  }
   /// Around the steps of an epoch: their time, and what of it this worker waits for others.
   void begin_steps();
   void end_steps();

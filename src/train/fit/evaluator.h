@@ -42,6 +42,8 @@ class Evaluator {
     add(data, batch_size);
     return result();
   }
+  /// True if results have an accuracy.
+  bool counts_correct_rows() const { return evaluation_->counts_correct_rows(); }
   /// Makes each worker add its own rows only, all of which it evaluates.
   void take_own_rows() { has_own_rows_ = true; }
   /// Evaluates a whole pass of `reader`; nullopt if `stop` became true meanwhile. Throws: DataError
@@ -92,6 +94,8 @@ class Validation {
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
   /// Validates and writes the results into `log`; omitted if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
+  /// Whether results have an accuracy.
+  bool counts_correct_rows() const { return evaluator_.counts_correct_rows(); }
 
  private:
   const FitOptions& options_;

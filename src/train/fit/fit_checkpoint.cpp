@@ -247,11 +247,13 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   place.clock.seconds_before = checkpoint.get_double("fit/seconds");
   place.clock.wait_before = checkpoint.get_double("fit/data_wait_s");
   fit_.best.take_weights(checkpoint, history.best_epoch.has_value());
-  fit_.rates.set_first_rate(checkpoint.get_double("fit/first_rate"));
+  const std::optional<double> new_rate = changed_rate(checkpoint);
+  fit_.rates.set_first_rate(new_rate.value_or(checkpoint.get_double("fit/first_rate")));
   fit_.rates.prepare(fit_.feed, block != nullptr, stop);
   if (fit_.options.schedule) fit_.rates.resume(checkpoint.get_doubles("fit/schedule_state"));
   fit_.best.take_numbers(checkpoint);
   fit_.session.restore(checkpoint);
+  if (new_rate) take_rate(checkpoint, *new_rate);
   if (!has_part_) fit_.session.step().state().keep_own_part();
   History& own = fit_.history;
   own.epochs.insert(own.epochs.end(), history.epochs.begin(), history.epochs.end());
@@ -263,6 +265,25 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   fit_.progress = std::move(place);
   saved_at_ = here();
   return true;
+}
+
+// The learning rate given now, if it is neither that of the first run nor, without a schedule, the
+// one that a callback had set there.
+std::optional<double> FitCheckpoints::changed_rate(const Checkpoint& checkpoint) const {
+  const double given = fit_.rates.first_rate();
+  if (given == checkpoint.get_double("fit/first_rate")) return std::nullopt;
+  const bool is_latest = given == checkpoint.get_double("session/learning_rate");
+  if (is_latest && !fit_.options.schedule) return std::nullopt;
+  return given;
+}
+
+// Continues with another rate, from which a schedule then starts.
+void FitCheckpoints::take_rate(const Checkpoint& checkpoint, double rate) {
+  fit_.session.step().set_learning_rate(rate);
+  fit_.history.notes.push_back(
+      fmt::format("the learning rate is {:g} from the checkpoint on, as given now; the first run "
+                  "had {:g}",
+                  rate, checkpoint.get_double("fit/first_rate")));
 }
 
 std::array<std::int64_t, 3> FitCheckpoints::here() const {

@@ -65,6 +65,8 @@ class FitCheckpoints {
   void check_fit(const Checkpoint& checkpoint) const;
   bool seek_rows(const Checkpoint& checkpoint, const FitProgress& place, const RowBlock*& block,
                  StopFlag& stop);
+  std::optional<double> changed_rate(const Checkpoint& checkpoint) const;
+  void take_rate(const Checkpoint& checkpoint, double rate);
   std::array<std::int64_t, 3> here() const;
   Checkpoint make(bool of_worker = false) const;
   std::vector<std::pair<std::string, std::string>> fixed_options() const;

@@ -38,7 +38,8 @@ void find_label_lookup(RunnableOutput& output) {
   output.value = lookup->input(1);
 }
 
-// Texts that an operator computes, not a lookup; those of subgraphs the engine has not.
+// Texts that an operator computes, not a lookup, or constants; those of subgraphs the engine has
+// not.
 bool computes_texts(const Value* value) {
   static const ir::NodeTest kPasses = builtin_engine().ops.passing(opdef::Passage::kReshaped);
   static const ir::NodeTest kPassesTexts = [](const Node& node) {  // not a Cast of numbers
@@ -46,7 +47,8 @@ bool computes_texts(const Value* value) {
   };
   const Value* source = ir::look_through(value, kPassesTexts);
   const Node* node = source == nullptr ? nullptr : source->producer;
-  return node != nullptr && node->subgraphs().empty() &&
+  if (node == nullptr) return source != nullptr && source->is_initializer();
+  return node->subgraphs().empty() &&
          (builtin_engine().kernels.dynamic(node->domain, node->op_type) != nullptr ||
           builtin_engine().kernels.dynamic(ir::kFusedDomain, node->op_type) != nullptr);
 }

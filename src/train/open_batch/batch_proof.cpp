@@ -244,9 +244,7 @@ std::string disprove(const std::shared_ptr<const ir::Model>& fixed,
     refused = error.problem().what;
   } catch (const base::TimeOver&) {
     refused = "a Loop does not end";
-  } catch (const std::bad_alloc&) {
-    refused = "they do not fit in memory";
-  } catch (const std::length_error&) {  // of a vector that large
+  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error of a vector
     refused = "they do not fit in memory";
   }
   return "it cannot be run on random rows (" + refused + ")";

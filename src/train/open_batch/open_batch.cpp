@@ -89,7 +89,7 @@ bool advance(std::vector<std::size_t>& choices, const std::vector<std::size_t>& 
 
 BatchForm keep_batch(const std::shared_ptr<const ir::Model>& working) {
   BatchForm form = declared_batch(working);
-  if (form.rows > 0) form.obstacle = "open_batch=False";
+  if (form.rows > 0) form.obstacle = "open_batch is off";
   return form;
 }
 

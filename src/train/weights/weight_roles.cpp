@@ -254,7 +254,7 @@ const Node* RoleFinder::layer_before(const Value* value) const {
 }
 
 // True for an operand of a scaler: subtracted from an input or dividing it, then multiplied or
-// added.
+// added; or a factor of counts of words (idf).
 bool RoleFinder::scales_inputs(const Use& use, const Value* value) const {
   const Node& node = *use.node;
   if (node.inputs.size() != 2) return false;
@@ -278,6 +278,7 @@ RoleFinder::Distance RoleFinder::distance_to_inputs(const Value* value) const {
       return is_shifted ? Distance::kShifted : Distance::kInput;
     }
     const Node& node = *value->producer;
+    if (is_op(&node, "TfIdfVectorizer")) return is_scaled ? Distance::kFar : Distance::kShifted;
     const bool is_left = !is_constant(node.input(0));
     const bool has_constant = node.inputs.size() == 2 && is_left == is_constant(node.input(1));
     if (moves(node, 0)) {

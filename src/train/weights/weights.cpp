@@ -87,26 +87,49 @@ bool is_passed_between_steps(std::string_view name) {
   return name == "variable" || name == "transformed_column";
 }
 
-// The nodes before the last such values: transformers of a pipeline, not its estimator.
+// Whether skl2onnx writes such numbers for an estimator: an attribute of an operator of ai.onnx.ml,
+// or the layers of a network.
+bool is_of_estimator(const ir::Value* value) {
+  if (value == nullptr || !value->is_initializer()) return false;
+  return kind_of(*value) == Kind::kAttribute || value->name.starts_with("coefficient") ||
+         value->name.starts_with("intercept");
+}
+
+bool has_coefficients(const ir::Node& node) {
+  return std::ranges::any_of(node.inputs, [](const ir::Value* value) {
+    if (!is_of_estimator(value)) return false;
+    const bool is_attribute = kind_of(*value) == Kind::kAttribute;
+    return (is_attribute ? value->origin->attribute : value->name).starts_with("coefficient");
+  });
+}
+
+// The nodes before the last such values, and before the coefficients of an estimator: transformers
+// of a pipeline. Estimators among them, as in a stack, are none.
 std::unordered_set<const ir::Node*> find_transformers(const ir::Model& model) {
   std::unordered_set<const ir::Node*> found;
   if (model.producer_name != "skl2onnx") return found;
   const ir::Graph& graph = *model.graph;
   std::vector<const ir::Node*> open;
+  const auto open_inputs = [&open](const ir::Node& node) {
+    for (const ir::Value* input : node.inputs) {
+      if (input != nullptr && input->producer != nullptr) open.push_back(input->producer);
+    }
+  };
   for (const ir::Node* node : graph.nodes) {
     for (const ir::Value* output : node->outputs) {
       const bool is_passed = output != nullptr && is_passed_between_steps(output->name) &&
                              std::ranges::find(graph.outputs, output) == graph.outputs.end();
       if (is_passed) open.push_back(node);
     }
+    if (has_coefficients(*node)) open_inputs(*node);
   }
+  std::unordered_set<const ir::Node*> seen;
   while (!open.empty()) {
     const ir::Node* node = open.back();
     open.pop_back();
-    if (node == nullptr || !found.insert(node).second) continue;
-    for (const ir::Value* input : node->inputs) {
-      if (input != nullptr) open.push_back(input->producer);
-    }
+    if (!seen.insert(node).second) continue;
+    if (std::ranges::none_of(node->inputs, is_of_estimator)) found.insert(node);
+    open_inputs(*node);
   }
   return found;
 }
@@ -151,7 +174,6 @@ class WeightFinder {
     const auto scale = std::ranges::find(readings, kQuantizationScale, &Reading::reason);
     if (scale != readings.end()) {
       weight.reason = scale->reason;
-      weight.has_gradient = true;
       weight.reader = scale->node;
       weight.input = scale->input;
       return;
@@ -162,8 +184,6 @@ class WeightFinder {
         reason = "of a transformer before the estimator";
       }
       const bool is_parameter = reason.empty();
-      weight.has_gradient =
-          weight.has_gradient || (reading.role != Role::kNone && reading.role != Role::kStatistic);
       if (!is_parameter && !is_first) continue;
       is_first = false;
       weight.reason = std::move(reason);
@@ -309,11 +329,6 @@ std::vector<bool> match_weights(std::span<const std::string> patterns,
       continue;
     }
     if (select([&](std::size_t i) { return is_parameter(weights[i]); })) continue;
-    if (select([&](std::size_t i) {
-          return weights[i].has_gradient && !is_of_definition(weights[i]);
-        })) {
-      continue;
-    }
     const auto first = static_cast<std::size_t>(std::ranges::find(matched, true) - matched.begin());
     throw ModelError({.what = fmt::format("'{}' matches no parameter", pattern),
                       .where = {.value = names[first].name},
