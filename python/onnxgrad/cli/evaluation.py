@@ -17,6 +17,7 @@ from onnxgrad.base.models import to_core_model
 from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.model_inputs import read_inputs
 from onnxgrad.cli.rows import open_rows
+from onnxgrad.data.labels import native_targets
 from onnxgrad.errors import DataError, ModelError, OptionError
 from onnxgrad.files import write_file
 from onnxgrad.sessions import InferenceSession, TrainingSession
@@ -54,7 +55,7 @@ def evaluate(
         delimiter=delimiter,
     )
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
-        trainer._labels.learn(trainer.session._core, rows[1], every=True)
+        trainer._labels.learn(trainer.session._core, native_targets(rows[1]), every=True)
     names = [name.strip() for text in metrics or () for name in text.split(",")]
     found = trainer.evaluate(*rows, metrics=names, allow_nan=allow_nan)
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}

@@ -19,6 +19,7 @@ __all__ = [
     "Labels",
     "class_weight_from_text",
     "native_class_weights",
+    "native_targets",
     "with_class_weights",
 ]
 
@@ -157,6 +158,12 @@ def _as_key(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
+def native_targets(y: Any) -> dict[str, NativeArray]:
+    """Convert targets for the extension, by the output of their loss; a single one has ``""``."""
+    targets = y if isinstance(y, Mapping) else {"": y}
+    return {str(name): to_native(value, str(name) or "y") for name, value in targets.items()}
+
+
 class Labels:
     """Class numbers of string labels, for models that do not list their classes.
 
@@ -166,42 +173,50 @@ class Labels:
     def __init__(self) -> None:
         self.classes: dict[str, list[str]] = {}  # by the output of the loss
 
-    def learn(self, session: _core.TrainingSession, y: Any, *, every: bool = False) -> None:
-        """Set the classes from rows to train on, unless they are set already.
+    def learn(
+        self,
+        session: _core.TrainingSession,
+        targets: Mapping[str, NativeArray],
+        *,
+        every: bool = False,
+    ) -> None:
+        """Set the classes from `native_targets` of rows to train on, unless they are set already.
 
         With `every`, rows that do not have each class of the model raise a DataError: they do not
         tell the numbers that training gave to the classes.
         """
-        targets = y if isinstance(y, Mapping) else {"": y}
         for output, labels in targets.items():
             loss = _loss_on(session, output)
-            found = to_native(labels, str(output) or "y")
-            if loss is None or not _needs_numbers(loss, found) or loss.output in self.classes:
+            if loss is None or not _needs_numbers(loss, labels) or loss.output in self.classes:
                 continue
-            classes = sorted(set(found[0]))
-            if loss.num_classes and len(classes) > loss.num_classes:
-                raise DataError(
-                    what=f"there are {len(classes)} different labels{_of(output)}, but the model "
-                    f"has {loss.num_classes} classes",
-                    value=output or "y",
-                    detail=f"Labels: {name_list(classes)}.",
-                    hint="Remove or relabel rows, or train a model with as many classes as labels.",
+            classes = sorted(set(labels[0]))
+            known, count = loss.num_classes, len(classes)
+            if known and count > known:
+                raise _class_count_error(
+                    output,
+                    classes,
+                    f"there are {count} different labels{_of(output)}, but the model has {known} "
+                    "classes",
+                    "Remove or relabel rows, or train a model with as many classes as labels.",
                 )
-            if every and loss.num_classes and len(classes) < loss.num_classes:
-                raise DataError(
-                    what=f"the rows have {len(classes)} of the model's {loss.num_classes} classes"
-                    f"{_of(output)}, and the model does not list their names",
-                    value=output or "y",
-                    detail=f"Labels: {name_list(classes)}.",
-                    hint="Give class numbers, or rows of every class.",
+            if every and known and count < known:
+                raise _class_count_error(
+                    output,
+                    classes,
+                    f"the rows have {count} of the model's {known} classes{_of(output)}, and the "
+                    "model does not list their names",
+                    "Give class numbers, or rows of every class.",
                 )
             self.classes[loss.output] = classes
 
     def native(
-        self, session: _core.TrainingSession, y: Any, output: str = "", feeds: Feeds | None = None
+        self,
+        session: _core.TrainingSession,
+        labels: NativeArray,
+        output: str = "",
+        feeds: Feeds | None = None,
     ) -> NativeArray:
-        """Convert the labels of one loss for the extension; `feeds` has the names of their rows."""
-        labels = to_native(y, output or "y")
+        """Return the labels of one loss with numbers for strings; `feeds` names their rows."""
         loss = _loss_on(session, output)
         if loss is None or not _needs_numbers(loss, labels):
             return labels
@@ -224,6 +239,12 @@ class Labels:
                 hint="Remove or relabel such rows, or train on rows with this label too.",
             )
         return np.array([numbers[label] for label in texts], np.int64).reshape(shape)
+
+
+def _class_count_error(output: str, classes: list[str], what: str, hint: str) -> DataError:
+    return DataError(
+        what=what, value=output or "y", detail=f"Labels: {name_list(classes)}.", hint=hint
+    )
 
 
 def _row_name(feeds: Feeds | None, row: int) -> str:
