@@ -92,6 +92,8 @@ def session_module() -> str:
         "from typing import TYPE_CHECKING, TypedDict",
         "",
         "if TYPE_CHECKING:",
+        "    import os",
+        "",
         *indented(_imports([option.annotation for option in _OPTIONS.values()]), 4),
         "",
         "__all__ = [",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxgrad import _core
@@ -31,7 +30,6 @@ def add_loss(
     loss_name: str = "loss",
     keep_outputs: bool = True,
     target_opset: int | None = None,
-    path: str | os.PathLike[str] | None = None,
     **options: Unpack[LossOptions],
 ) -> onnx.ModelProto:
     """Return a model with a loss as its first output.
@@ -48,8 +46,6 @@ def add_loss(
     target_opset : int, default=None
         Operator set of the result, 9 to 26; None means that of `model`, which may be too old to
         express the loss.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
     **options : LossOptions
 
     Returns
@@ -76,9 +72,8 @@ def add_loss(
         loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
     )
     opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-    return deliver(
-        _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset), path
-    )
+    native = _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
+    return deliver(native, given["path"])
 
 
 @checked_names
@@ -90,8 +85,6 @@ def training_step(
     *,
     gradients: bool = False,
     target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
     **options: Unpack[StepOptions],
 ) -> onnx.ModelProto:
     """Return a training step as one model: loss, gradient and update.
@@ -108,10 +101,6 @@ def training_step(
         Whether to add the outputs ``<weight>_grad``.
     target_opset : int, default=26
         Operator set of the result, 9 to 26, as for `gradient`.
-    inline : bool, default=False
-        Whether to inline model-local functions.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
     **options : StepOptions
 
     Returns
@@ -135,12 +124,13 @@ def training_step(
     >>> [output.name for output in step.graph.output][:2]
     ['loss', 'next/coef']
     """
-    training, passes = _native_options(loss, optimizer, with_defaults(StepOptions, options))
+    given = with_defaults(StepOptions, options)
+    training, passes = _native_options(loss, optimizer, given)
     opset = positive_int("target_opset", target_opset)
     native = _core.training_step(
-        to_core_model(model), *training, bool(gradients), *passes, opset, bool(inline)
+        to_core_model(model), *training, bool(gradients), *passes, opset, bool(given["inline"])
     )
-    return deliver(native, path)
+    return deliver(native, given["path"])
 
 
 @checked_names
@@ -151,8 +141,6 @@ def add_training_info(
     optimizer: OptimizerLike = "adam",
     *,
     target_opset: int | None = None,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
     **options: Unpack[StepOptions],
 ) -> onnx.ModelProto:
     """Return a model that describes its own training, as ONNX defines it (TrainingInfoProto).
@@ -171,10 +159,6 @@ def add_training_info(
     target_opset : int, default=None
         Operator set of the whole file, 9 to 26; None is that of `model`, or 26 if the training
         cannot be expressed in it.
-    inline : bool, default=False
-        True leaves no model-local functions.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
     **options : StepOptions
 
     Returns
@@ -201,10 +185,13 @@ def add_training_info(
     >>> og.Trainer(model).session.loss_line
     "loss: 'loss' of the training that the file describes"
     """
-    training, passes = _native_options(loss, optimizer, with_defaults(StepOptions, options))
+    given = with_defaults(StepOptions, options)
+    training, passes = _native_options(loss, optimizer, given)
     opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-    native = _core.add_training_info(to_core_model(model), *training, *passes, opset, bool(inline))
-    return deliver(native, path)
+    native = _core.add_training_info(
+        to_core_model(model), *training, *passes, opset, bool(given["inline"])
+    )
+    return deliver(native, given["path"])
 
 
 def _native_options(

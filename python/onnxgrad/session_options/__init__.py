@@ -1,10 +1,11 @@
-"""The options that sessions, trainers, passes and written steps share, from one table.
+"""The options of sessions, which trainers, passes and functions that write models take too.
 
 The typed dictionaries are for functions that pass options on:
 ``def fine_tune(model, **options: Unpack[SessionOptions])``.
 """
 
 from onnxgrad.session_options.described import (
+    DerivativeOptions,
     LossOptions,
     PassOptions,
     SessionOptions,
@@ -12,4 +13,11 @@ from onnxgrad.session_options.described import (
     TrainerOptions,
 )
 
-__all__ = ["LossOptions", "PassOptions", "SessionOptions", "StepOptions", "TrainerOptions"]
+__all__ = [
+    "DerivativeOptions",
+    "LossOptions",
+    "PassOptions",
+    "SessionOptions",
+    "StepOptions",
+    "TrainerOptions",
+]

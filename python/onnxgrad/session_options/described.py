@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
+    import os
+
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import PenaltyLike
     from onnxgrad.optimizers import ParameterGroup
@@ -13,12 +15,39 @@ if TYPE_CHECKING:
     from onnxgrad.schedules import ScheduleLike
 
 __all__ = [
+    "DerivativeOptions",
     "LossOptions",
     "PassOptions",
     "SessionOptions",
     "StepOptions",
     "TrainerOptions",
 ]
+
+
+class DerivativeOptions(TypedDict, total=False):
+    """Options of gradient and vjp and jvp and hvp and hessian.
+
+    Parameters
+    ----------
+    stop_gradient : str or list of str, default=None
+        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
+        through.
+    keep_outputs : bool, default=False
+        Whether to keep the differentiated outputs, after the derivatives.
+    target_opset : int, default=26
+        Operator set of the result, 9 to 26. Operators that it lacks are expressed by others as far
+        as it has them.
+    inline : bool, default=False
+        Whether to inline model-local functions, for runtimes that do not support them.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    """
+
+    stop_gradient: str | Iterable[str] | None
+    keep_outputs: bool
+    target_opset: int
+    inline: bool
+    path: str | os.PathLike[str] | None
 
 
 class LossOptions(TypedDict, total=False):
@@ -34,11 +63,14 @@ class LossOptions(TypedDict, total=False):
     penalty : Penalty, list of Penalty or dict, default=None
         Penalty on weights to add to the loss, see `onnxgrad.losses.Penalty`; a dictionary is
         ``{"coef": {"l2": 0.01}}``.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
     """
 
     target: str
     sample_weight: str | None
     penalty: PenaltyLike | None
+    path: str | os.PathLike[str] | None
 
 
 class PassOptions(TypedDict, total=False):
@@ -230,6 +262,10 @@ class StepOptions(TypedDict, total=False):
         for those that count epochs.
     epochs : int, default=1
         Number of epochs that these updates make up.
+    inline : bool, default=False
+        Whether to inline model-local functions, for runtimes that do not support them.
+    path : str or path, default=None
+        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
     """
 
     target: str
@@ -248,6 +284,8 @@ class StepOptions(TypedDict, total=False):
     schedule: ScheduleLike | None
     updates: int | None
     epochs: int
+    inline: bool
+    path: str | os.PathLike[str] | None
 
 
 class TrainerOptions(TypedDict, total=False):

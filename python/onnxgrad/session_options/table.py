@@ -1,4 +1,4 @@
-"""The options of a training that a session, a trainer or a written step can take.
+"""The options of sessions, which trainers, passes and functions that write models take too.
 
 A row is all that there is to say about one: the signatures and docstrings of what takes it, the
 command line and its help, and the tables of the documents are made of it. scripts/generate.py reads
@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 __all__ = ["SESSION_OPTIONS", "TAKERS", "CommandOption", "SessionOption", "defaults_of"]
 
-Taker: TypeAlias = Literal["session", "trainer", "pass", "step", "loss"]
+Taker: TypeAlias = Literal["session", "trainer", "pass", "step", "loss", "derivative"]
 
 # A kind of function with the same options -> name of its typed dictionary, and the functions.
 TAKERS: dict[Taker, tuple[str, tuple[str, ...]]] = {
@@ -20,6 +20,7 @@ TAKERS: dict[Taker, tuple[str, tuple[str, ...]]] = {
     "pass": ("PassOptions", ("ForwardBackward",)),
     "step": ("StepOptions", ("training_step", "add_training_info")),
     "loss": ("LossOptions", ("add_loss",)),
+    "derivative": ("DerivativeOptions", ("gradient", "vjp", "jvp", "hvp", "hessian")),
 }
 
 _ALL: tuple[Taker, ...] = ("session", "trainer", "pass", "step")
@@ -218,7 +219,7 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         _PATTERNS,
         None,
         _NAMES,
-        _ALL,
+        (*_ALL, "derivative"),
         "Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient "
         "flows through.",
         CommandOption(
@@ -382,5 +383,38 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         "int",
         ("step",),
         "Number of epochs that these updates make up.",
+    ),
+    SessionOption(
+        "keep_outputs",
+        "bool",
+        False,
+        "bool",
+        ("derivative",),
+        "Whether to keep the differentiated outputs, after the derivatives.",
+    ),
+    SessionOption(
+        "target_opset",
+        "int",
+        26,
+        "int",
+        ("derivative",),
+        "Operator set of the result, 9 to 26. Operators that it lacks are expressed by others as "
+        "far as it has them.",
+    ),
+    SessionOption(
+        "inline",
+        "bool",
+        False,
+        "bool",
+        ("step", "derivative"),
+        "Whether to inline model-local functions, for runtimes that do not support them.",
+    ),
+    SessionOption(
+        "path",
+        "str | os.PathLike[str] | None",
+        None,
+        "str or path",
+        ("step", "loss", "derivative"),
+        "Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.",
     ),
 )
