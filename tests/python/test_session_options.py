@@ -135,7 +135,7 @@ class TestCommandLine:
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)
-        shown = {"penalty": ["coef:l2=0.01"], "trainable": ["coef"], "stop_gradient": ["Y"]}
+        shown = {"penalty": ["coef:l1=0.0,l2=0.01"], "trainable": ["coef"], "stop_gradient": ["Y"]}
         shown |= {"training_mode": "off", "open_batch": "off"}
         wanted = {name: value for name, value in (given | shown).items() if value is not None}
         assert {name: recorded[name] for name in wanted} == wanted
