@@ -125,10 +125,11 @@ def training_step(
     ['loss', 'next/coef']
     """
     given = with_defaults(StepOptions, options)
-    training, passes = _native_options(loss, optimizer, given)
-    opset = positive_int("target_opset", target_opset)
     native = _core.training_step(
-        to_core_model(model), *training, bool(gradients), *passes, opset, bool(given["inline"])
+        to_core_model(model),
+        gradients=bool(gradients),
+        target_opset=positive_int("target_opset", target_opset),
+        **_native_options(loss, optimizer, given),
     )
     return deliver(native, given["path"])
 
@@ -186,40 +187,38 @@ def add_training_info(
     "loss: 'loss' of the training that the file describes"
     """
     given = with_defaults(StepOptions, options)
-    training, passes = _native_options(loss, optimizer, given)
-    opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
     native = _core.add_training_info(
-        to_core_model(model), *training, *passes, opset, bool(given["inline"])
+        to_core_model(model),
+        target_opset=0 if target_opset is None else positive_int("target_opset", target_opset),
+        **_native_options(loss, optimizer, given),
     )
     return deliver(native, given["path"])
 
 
-def _native_options(
-    loss: LossLike, optimizer: OptimizerLike, given: StepOptions
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Convert options for the extension: those of loss and update, those of passes and rates."""
+def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions) -> dict[str, Any]:
+    """Convert loss, optimizer and options for the extension."""
     described = as_optimizer(optimizer)
     schedule, updates = given["schedule"], given["updates"]
-    training = (
-        to_core_loss(loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]),
-        described._native(),
-        patterns("trainable", given["trainable"]),
-        patterns("frozen", given["frozen"]),
-        bool(given["untie"]),
-        update_options(
+    return {
+        "loss": to_core_loss(
+            loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
+        ),
+        "optimizer": described._native(),
+        "trainable": patterns("trainable", given["trainable"]),
+        "frozen": patterns("frozen", given["frozen"]),
+        "untie": bool(given["untie"]),
+        "update": update_options(
             described.lr,
             given["groups"],
             given["clip_value"],
             given["clip_norm"],
             given["accumulate"],
         ),
-    )
-    passes = (
-        patterns("stop_gradient", given["stop_gradient"]),
-        training_mode_of(given["training_mode"]),
-        as_precision(given["precision"])._native(),
-        None if schedule is None else as_schedule(schedule)._native(),
-        0 if updates is None else positive_int("updates", updates),
-        positive_int("epochs", given["epochs"]),
-    )
-    return training, passes
+        "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
+        "training_mode": training_mode_of(given["training_mode"]),
+        "precision": as_precision(given["precision"])._native(),
+        "schedule": None if schedule is None else as_schedule(schedule)._native(),
+        "updates": 0 if updates is None else positive_int("updates", updates),
+        "epochs": positive_int("epochs", given["epochs"]),
+        "inline_functions": bool(given["inline"]),
+    }
