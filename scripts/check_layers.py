@@ -73,8 +73,9 @@ SUBPACKAGES: dict[str, set[str]] = {
     "distributed": {"base"},
     "metrics": {"data"},
     "families": {"base"},  # losses, optimizers, schedules
-    "sessions": {"data", "distributed", "families", "profiles"},
-    "graphs": {"data", "families"},
+    "session_options": {"distributed", "families"},
+    "sessions": {"data", "profiles", "session_options"},
+    "graphs": {"data", "session_options"},
     "gradient_checks": {"graphs", "sessions"},
     "callbacks": {"history", "metrics", "sessions"},
     "run_folder": {"callbacks"},

@@ -42,11 +42,14 @@ class Described(Description):
         return getattr(_core, f"make_{self._family}")(self._type, options)
 
 
-@functools.cache
 def row_of(family: str, type_: str) -> _core.DescriptionInfo:
     """Return the row of a struct in the table of its family."""
-    table: list[_core.DescriptionInfo] = getattr(_core, f"{family}_table")()
-    return next(row for row in table if row.type == type_)
+    return _table_of(family)[type_]
+
+
+@functools.cache
+def _table_of(family: str) -> dict[str, _core.DescriptionInfo]:
+    return {row.type: row for row in getattr(_core, f"{family}_table")()}
 
 
 def checked_value(field: _core.FieldInfo, value: Any) -> Any:

@@ -17,6 +17,7 @@ from onnxgrad.cli.derivatives import Model, Operators, load_all
 from onnxgrad.cli.model_inputs import in_type_of, read_inputs
 from onnxgrad.cli.rows import open_rows
 from onnxgrad.data.columns import Feeds
+from onnxgrad.data.labels import native_targets
 from onnxgrad.errors import DataError, GradientError, OptionError
 from onnxgrad.gradient_checks.check import check_with_source
 from onnxgrad.graphs import add_loss
@@ -150,8 +151,9 @@ def _labelled(
         )
     core = trainer.session._core
     feeds = X if isinstance(X, Feeds) else None
-    trainer._labels.learn(core, y, feeds=feeds)
-    y = trainer._labels.native(core, y, feeds=feeds)
+    targets = native_targets(y)
+    trainer._labels.learn(core, targets, feeds=feeds)
+    y = trainer._labels.native(core, targets[""], feeds=feeds)
     y = _class_numbers(y, trainer.session.classes)
     names = [value.name for value in trainer.session.get_inputs()]
     rows = dict(X) if isinstance(X, Mapping) else dict.fromkeys(names, X)

@@ -18,6 +18,7 @@ from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.model_inputs import read_inputs
 from onnxgrad.cli.rows import open_rows
 from onnxgrad.data.columns import Feeds
+from onnxgrad.data.labels import native_targets
 from onnxgrad.errors import DataError, ModelError, OptionError
 from onnxgrad.files import write_file
 from onnxgrad.sessions import InferenceSession, TrainingSession
@@ -56,7 +57,8 @@ def evaluate(
     )
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
         feeds = rows[0] if isinstance(rows[0], Feeds) else None
-        trainer._labels.learn(trainer.session._core, rows[1], every=True, feeds=feeds)
+        targets = native_targets(rows[1])
+        trainer._labels.learn(trainer.session._core, targets, every=True, feeds=feeds)
     names = [name.strip() for text in metrics or () for name in text.split(",")]
     found = trainer.evaluate(*rows, metrics=names, allow_nan=allow_nan)
     numbers = {"loss": found.loss, "accuracy": found.accuracy, "rows": found.rows, **found.metrics}

@@ -9,6 +9,7 @@ import typer
 
 from onnxgrad import _core
 from onnxgrad.base.described import shown_value
+from onnxgrad.session_options.table import SessionOption
 
 __all__ = ["TrainOption"]
 
@@ -88,6 +89,27 @@ class TrainOption(NamedTuple):
             help_,
             "DURATION" if field.is_duration else "|".join(field.choices) or None,
             tuple(flags) if field.aliases else (),
+        )
+
+    @classmethod
+    def of_session(cls, option: SessionOption) -> TrainOption:
+        """Return the option for a row of the session options that is on the command line."""
+        command = option.command
+        assert command is not None
+        help_ = command.help or option.first_sentence
+        if command.type is list:
+            help_ = help_.removesuffix(".") + "; may be given several times."
+        if command.none_is:
+            help_ += f"  [default: {command.none_is}]"
+        flags = ["--" + name.replace("_", "-") for name in (option.name, command.alias) if name]
+        return cls(
+            option.name,
+            command.type,
+            command.default,
+            command.topic,
+            help_,
+            command.metavar,
+            tuple(flags) if command.alias else (),
         )
 
     def parameter(self) -> inspect.Parameter:

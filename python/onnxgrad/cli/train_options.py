@@ -11,8 +11,9 @@ from onnxgrad import losses, metrics, optimizers, schedules
 from onnxgrad.base.described import row_of
 from onnxgrad.cli.train_option import TrainOption
 from onnxgrad.graphs.weights import SCHEMES
+from onnxgrad.session_options import table as session_options
 
-__all__ = ["FIT_OPTIONS", "OPTIONS", "TrainOption", "with_parameters"]
+__all__ = ["FIT_OPTIONS", "OPTIONS", "SESSION_OPTIONS", "TrainOption", "with_parameters"]
 
 
 def _names(names: Sequence[str]) -> str:
@@ -30,8 +31,17 @@ FIT_OPTIONS = {
 }
 
 
+SESSION_OPTIONS = {
+    option.name: TrainOption.of_session(option)
+    for option in session_options.SESSION_OPTIONS
+    if option.command is not None
+}
+
+
 def _rows(topic: str) -> list[TrainOption]:
-    return [option for option in FIT_OPTIONS.values() if option.topic == topic]
+    """Return the options of sessions, then of fits, with that heading."""
+    several = [*SESSION_OPTIONS.values(), *FIT_OPTIONS.values()]
+    return [option for option in several if option.topic == topic]
 
 
 OPTIONS: tuple[TrainOption, ...] = (
@@ -115,34 +125,8 @@ OPTIONS: tuple[TrainOption, ...] = (
         "'balanced', or weights by label: LABEL=WEIGHT,...",
         "WEIGHTS",
     ),
-    TrainOption(
-        "penalty",
-        list,
-        None,
-        _MODEL,
-        "l1 sum |w| + l2 sum w^2: l1=X,l2=Y for all weight matrices, or PATTERN:l1=X,l2=Y; may be "
-        "given several times.",
-        "PENALTY",
-    ),
+    *_rows(_MODEL),
     TrainOption("init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"),
-    TrainOption(
-        "trainable",
-        list,
-        None,
-        _MODEL,
-        "Weights to train, by name or glob pattern; may be given several times.",
-        "PATTERN",
-    ),
-    TrainOption(
-        "frozen",
-        list,
-        None,
-        _MODEL,
-        "Weights to keep as they are; may be given several times.",
-        "PATTERN",
-        ("--frozen", "--freeze"),
-    ),
-    TrainOption("untie", bool, True, _MODEL, "Train equal weights of several layers separately."),
     TrainOption(
         "operators",
         list,
@@ -152,40 +136,6 @@ OPTIONS: tuple[TrainOption, ...] = (
         "may be given several times.",
         "FILE",
         needs_trust="runs",
-    ),
-    TrainOption(
-        "stop_gradient",
-        list,
-        None,
-        _MODEL,
-        "Value or node that no gradient flows through; may be given several times.",
-        "NAME",
-    ),
-    TrainOption(
-        "training_mode",
-        str,
-        "auto",
-        _MODEL,
-        "Whether Dropout and BatchNormalization are in training mode: auto, on or off.",
-        "MODE",
-    ),
-    TrainOption(
-        "open_batch",
-        str,
-        "auto",
-        _MODEL,
-        "Whether a batch size that MODEL fixes is opened: auto (for the training only), on (also "
-        "in the trained model) or off.",
-        "MODE",
-    ),
-    TrainOption(
-        "precision",
-        str,
-        "float32",
-        _MODEL,
-        "What is multiplied and stored in 16 bits: float32 (nothing), bf16 or fp16, or "
-        "fp16:loss_scale=X,growth_interval=N.",
-        "NAME",
     ),
     TrainOption(
         "float32_nodes",
@@ -222,15 +172,7 @@ OPTIONS: tuple[TrainOption, ...] = (
     TrainOption(
         "weight_decay", float, None, _OPTIMIZER, "Weight decay.  [default: the optimizer's]"
     ),
-    TrainOption(
-        "clip_norm", float, None, _OPTIMIZER, "Scale all gradients down to at most this total norm."
-    ),
-    TrainOption(
-        "clip_value", float, None, _OPTIMIZER, "Clip each element of a gradient to [-X, X]."
-    ),
-    TrainOption(
-        "accumulate", int, 1, _OPTIMIZER, "Number of batches whose gradients make up an update."
-    ),
+    *_rows(_OPTIMIZER),
     *_rows(_END),
     TrainOption(
         "early_stopping",
@@ -403,22 +345,7 @@ OPTIONS: tuple[TrainOption, ...] = (
         is_stored=False,
     ),
     TrainOption("seed", int, 0, _PROCESS, "Seed of shuffling, the split, Dropout and --init."),
-    TrainOption(
-        "threads",
-        int,
-        None,
-        _PROCESS,
-        "Number of threads.  [default: all cores, or OMP_NUM_THREADS]",
-    ),
-    TrainOption("device", str, "cpu", _PROCESS, "Device to train on: cpu or auto."),
-    TrainOption(
-        "memory_limit",
-        str,
-        None,
-        _PROCESS,
-        "What the training may use, as in 2GB: values of a step are computed again to fit.",
-        "SIZE",
-    ),
+    *_rows(_PROCESS),
     TrainOption(
         "log_level",
         str,

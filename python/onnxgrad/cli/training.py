@@ -31,7 +31,7 @@ from onnxgrad.cli.outputs import (
 )
 from onnxgrad.cli.rows import TrainData, open_train_data
 from onnxgrad.cli.spelling import continuation
-from onnxgrad.cli.train_options import FIT_OPTIONS
+from onnxgrad.cli.train_options import FIT_OPTIONS, SESSION_OPTIONS
 from onnxgrad.data.columns import name_list
 from onnxgrad.data.tables import column_names
 from onnxgrad.distributed import DataParallel, Workers, connect
@@ -295,31 +295,13 @@ def _trainer(options: SimpleNamespace) -> Trainer:
         start = core_initialize(
             start, options.init, options.seed, weights=options.trainable, untie=options.untie
         )
-    modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
-    if options.training_mode not in modes:
-        raise unknown_name("training_mode", options.training_mode, list(modes))
-    if options.open_batch not in modes:
-        raise unknown_name("open_batch", options.open_batch, list(modes))
     return Trainer(
         start,
         losses.from_text(options.loss, options.class_axis),
         _optimizer(options),
-        penalty=[penalties.from_text(text) for text in options.penalty or ()] or None,
         schedule=None if options.schedule is None else schedules.from_text(options.schedule),
         seed=options.seed,
-        threads=options.threads,
-        trainable=options.trainable,
-        frozen=options.frozen,
-        untie=options.untie,
-        clip_value=options.clip_value,
-        clip_norm=options.clip_norm,
-        accumulate=options.accumulate,
-        stop_gradient=options.stop_gradient,
-        training_mode=modes[options.training_mode],
-        open_batch=modes[options.open_batch],
-        precision=_precision(options),
-        device=options.device,
-        memory_limit=options.memory_limit,
+        **_session_options(options),
         dist=DataParallel(
             options.workers,
             bfloat16=options.bfloat16_gradients,
@@ -330,9 +312,19 @@ def _trainer(options: SimpleNamespace) -> Trainer:
     )
 
 
-def _precision(options: SimpleNamespace) -> precision.Precision:
+def _session_options(options: SimpleNamespace) -> dict[str, Any]:
+    """Return the options of the session as Python takes them."""
+    given = {name: getattr(options, name) for name in SESSION_OPTIONS}
+    modes: dict[str, str | bool] = {"auto": "auto", "on": True, "off": False}
+    for name in ("training_mode", "open_batch"):
+        if given[name] not in modes:
+            raise unknown_name(name, given[name], list(modes))
+        given[name] = modes[given[name]]
+    given["penalty"] = [penalties.from_text(text) for text in options.penalty or ()] or None
     described = precision.from_text(options.precision)
-    return dataclasses.replace(described, float32_nodes=options.float32_nodes or ())
+    nodes = options.float32_nodes or ()
+    given["precision"] = dataclasses.replace(described, float32_nodes=nodes)
+    return given
 
 
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:

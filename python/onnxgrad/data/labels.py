@@ -20,6 +20,7 @@ __all__ = [
     "Labels",
     "class_weight_from_text",
     "native_class_weights",
+    "native_targets",
     "with_class_weights",
 ]
 
@@ -159,6 +160,12 @@ def _as_key(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
+def native_targets(y: Any) -> dict[str, NativeArray]:
+    """Convert targets for the extension, by the output of their loss; a single one has ``""``."""
+    targets = y if isinstance(y, Mapping) else {"": y}
+    return {str(name): to_native(value, str(name) or "y") for name, value in targets.items()}
+
+
 class Labels:
     """Class numbers of string labels, for models that do not list their classes.
 
@@ -171,12 +178,12 @@ class Labels:
     def learn(
         self,
         session: _core.TrainingSession,
-        y: Any,
+        targets: Mapping[str, NativeArray],
         *,
         every: bool = False,
         feeds: Feeds | None = None,
     ) -> None:
-        """Set the classes from rows to train on, unless they are set already.
+        """Set the classes from `native_targets` of rows to train on, unless they are set already.
 
         With `every`, rows that do not have each class of the model raise a DataError: they do not
         tell the numbers that training gave to the classes. `feeds` has the names of the rows.
@@ -186,37 +193,39 @@ class Labels:
         DataError
             An empty label, or more different ones than the model has classes.
         """
-        targets = y if isinstance(y, Mapping) else {"": y}
         for output, labels in targets.items():
             loss = _loss_on(session, output)
-            found = to_native(labels, str(output) or "y")
-            if loss is None or not _needs_numbers(loss, found) or loss.output in self.classes:
+            if loss is None or not _needs_numbers(loss, labels) or loss.output in self.classes:
                 continue
-            _check_filled(found[0], output, feeds)
-            classes = sorted(set(found[0]))
-            if loss.num_classes and len(classes) > loss.num_classes:
-                raise DataError(
-                    what=f"there are {len(classes)} different labels{_of(output)}, but the model "
-                    f"has {loss.num_classes} classes",
-                    value=output or "y",
-                    detail=f"Labels: {name_list(classes)}.",
-                    hint="Remove or relabel rows, or train a model with as many classes as labels.",
+            _check_filled(labels[0], output, feeds)
+            classes = sorted(set(labels[0]))
+            known, count = loss.num_classes, len(classes)
+            if known and count > known:
+                raise _class_count_error(
+                    output,
+                    classes,
+                    f"there are {count} different labels{_of(output)}, but the model has {known} "
+                    "classes",
+                    "Remove or relabel rows, or train a model with as many classes as labels.",
                 )
-            if every and loss.num_classes and len(classes) < loss.num_classes:
-                raise DataError(
-                    what=f"the rows have {len(classes)} of the model's {loss.num_classes} classes"
-                    f"{_of(output)}, and the model does not list their names",
-                    value=output or "y",
-                    detail=f"Labels: {name_list(classes)}.",
-                    hint="Give class numbers, or rows of every class.",
+            if every and known and count < known:
+                raise _class_count_error(
+                    output,
+                    classes,
+                    f"the rows have {count} of the model's {known} classes{_of(output)}, and the "
+                    "model does not list their names",
+                    "Give class numbers, or rows of every class.",
                 )
             self.classes[loss.output] = classes
 
     def native(
-        self, session: _core.TrainingSession, y: Any, output: str = "", feeds: Feeds | None = None
+        self,
+        session: _core.TrainingSession,
+        labels: NativeArray,
+        output: str = "",
+        feeds: Feeds | None = None,
     ) -> NativeArray:
-        """Convert the labels of one loss for the extension; `feeds` has the names of their rows."""
-        labels = to_native(y, output or "y")
+        """Return the labels of one loss with numbers for strings; `feeds` names their rows."""
         loss = _loss_on(session, output)
         if loss is None or not _needs_numbers(loss, labels):
             return labels
@@ -254,6 +263,12 @@ def _check_filled(texts: Sequence[str], output: str, feeds: Feeds | None) -> Non
         what=f"the label{_of(output)} is empty in {rows}{more}",
         value=output or "y",
         hint="Fill or remove such rows; if it is a class, give it a name such as 'none'.",
+    )
+
+
+def _class_count_error(output: str, classes: list[str], what: str, hint: str) -> DataError:
+    return DataError(
+        what=what, value=output or "y", detail=f"Labels: {name_list(classes)}.", hint=hint
     )
 
 

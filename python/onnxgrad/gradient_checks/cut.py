@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from onnxgrad.graphs.dependencies import names_above
 
 if TYPE_CHECKING:
     import onnx
     from google.protobuf.message import Message  # type: ignore[import-untyped]
 
-__all__ = ["cut", "floating_outputs", "is_float", "names_above", "names_read", "show_scores"]
+__all__ = ["cut", "floating_outputs", "is_float", "show_scores"]
 
 # Numbers of types in ONNX: float, float16, double, bfloat16.
 _FLOATS = {1, 10, 11, 16}
@@ -70,31 +72,6 @@ def cut(
     _replace(graph.initializer, [one for one in model.graph.initializer if one.name in needed])
     _replace(graph.value_info, [one for one in model.graph.value_info if one.name in values])
     return found
-
-
-def names_above(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> set[str]:
-    """Return `names` and all values that these depend on; nodes may come in any order."""
-    makers = {name: node for node in nodes for name in node.output if name}
-    needed: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in needed:
-            continue
-        needed.add(name)
-        if name in makers:
-            waiting += names_read(makers[name])
-    return needed
-
-
-def names_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the values that a node reads, also those that its subgraphs read (and their own)."""
-    yield from (name for name in node.input if name)
-    for attribute in node.attribute:
-        for graph in [attribute.g, *attribute.graphs]:
-            yield from (value.name for value in graph.output)
-            for inner in graph.node:
-                yield from names_read(inner)
 
 
 def _replace(field: Any, items: Iterable[Message]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from onnxgrad.gradient_checks.cut import names_above, names_read
+from onnxgrad.graphs.dependencies import names_above, names_read, subgraphs
 
 if TYPE_CHECKING:
     import onnx
@@ -79,10 +79,9 @@ def _kept(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], given: set
     for node in _nodes_of(nodes):
         if node.op_type in ("Cast", "Constant"):
             constant.update(node.output)
-        for attribute in node.attribute:
-            for graph in [attribute.g, *attribute.graphs]:
-                constant.update(tensor.name for tensor in graph.initializer)
-                others.update(value.name for value in graph.output)
+        for graph in subgraphs(node):
+            constant.update(tensor.name for tensor in graph.initializer)
+            others.update(value.name for value in graph.output)
         for name, formal in zip_longest(node.input, schema_of(node, opsets).inputs):
             if name:
                 is_single = formal is not None and formal.types == {_SINGLE}
@@ -92,17 +91,18 @@ def _kept(nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], given: set
 
 def names_in_single(model: onnx.ModelProto) -> set[str]:
     """Return the values of the graph that operators depend on which compute in float32 alone."""
-    return _names_above(model, _computes_in_single)
+    return _values_before(model, _computes_in_single)
 
 
 def names_rounded(model: onnx.ModelProto) -> set[str]:
     """Return the values of the graph whose gradients pass over rounding, by convention."""
-    return _names_above(model, lambda node, _opsets: node.op_type in STRAIGHT_THROUGH)
+    return _values_before(model, lambda node, _opsets: node.op_type in STRAIGHT_THROUGH)
 
 
-def _names_above(
+def _values_before(
     model: onnx.ModelProto, wanted: Callable[[onnx.NodeProto, Mapping[str, int]], bool]
 ) -> set[str]:
+    """Return the values of the graph that nodes depend on of which `wanted` is true."""
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     functions = {
         (function.domain, function.name)
@@ -146,9 +146,8 @@ def all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 def _nodes_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     for node in nodes:
         yield node
-        for attribute in node.attribute:
-            for graph in [attribute.g, *attribute.graphs]:
-                yield from _nodes_of(graph.node)
+        for graph in subgraphs(node):
+            yield from _nodes_of(graph.node)
 
 
 class _NoSchema(NamedTuple):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names, patterns, positive_int
+from onnxgrad.base.checks import checked_names, patterns
 from onnxgrad.base.models import ModelLike, deliver, to_core_model
-from onnxgrad.graphs.gradients import zero_warning
+from onnxgrad.graphs.gradients import native_options, zero_warning
+from onnxgrad.session_options import DerivativeOptions
+from onnxgrad.session_options.taking import takes_session_options
 
 if TYPE_CHECKING:
     import onnx
@@ -26,16 +27,12 @@ DERIVATIVES = {
 
 
 @checked_names
+@takes_session_options(DerivativeOptions)
 def vjp(
     model: ModelLike,
     wrt: str | Iterable[str] | None = None,
     outputs: str | Iterable[str] | None = None,
-    *,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[DerivativeOptions],
 ) -> onnx.ModelProto:
     """Return vector-Jacobian products of a model as a model of standard ONNX operators.
 
@@ -51,17 +48,7 @@ def vjp(
     outputs : str or list of str, default=None
         Outputs y to differentiate; None means ``"loss"`` if there is one, else all floating
         outputs.
-    keep_outputs : bool, default=False
-        Whether to keep the differentiated outputs, after the products.
-    stop_gradient : str or list of str, default=None
-        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
-        through.
-    target_opset : int, default=26
-        Operator set of the result, 9 to 26.
-    inline : bool, default=False
-        Whether to inline model-local functions, for runtimes that do not support them.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    **options : DerivativeOptions
 
     Returns
     -------
@@ -91,22 +78,16 @@ def vjp(
     >>> [value.name for value in product.graph.output]
     ['X_grad']
     """
-    return _derivative(
-        "vjp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
-    )
+    return _derivative("vjp", model, wrt, outputs, options)
 
 
 @checked_names
+@takes_session_options(DerivativeOptions)
 def jvp(
     model: ModelLike,
     wrt: str | Iterable[str] | None = None,
     outputs: str | Iterable[str] | None = None,
-    *,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[DerivativeOptions],
 ) -> onnx.ModelProto:
     """Return Jacobian-vector products of a model as a model of standard ONNX operators.
 
@@ -117,8 +98,9 @@ def jvp(
 
     Parameters
     ----------
-    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
+    model, wrt, outputs
         As for `vjp`.
+    **options : DerivativeOptions
 
     Returns
     -------
@@ -149,22 +131,16 @@ def jvp(
     >>> product.run(None, {"X": X, "X_tangent": np.ones_like(X)})[0].shape
     (1, 1)
     """
-    return _derivative(
-        "jvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
-    )
+    return _derivative("jvp", model, wrt, outputs, options)
 
 
 @checked_names
+@takes_session_options(DerivativeOptions)
 def hvp(
     model: ModelLike,
     wrt: str | Iterable[str] | None = None,
     outputs: str | Iterable[str] | None = None,
-    *,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[DerivativeOptions],
 ) -> onnx.ModelProto:
     """Return products of the Hessian with vectors as a model of standard ONNX operators.
 
@@ -173,11 +149,12 @@ def hvp(
 
     Parameters
     ----------
-    model, wrt, keep_outputs, stop_gradient, target_opset, inline, path
+    model, wrt
         As for `vjp`.
     outputs : str or list of str, default=None
         Outputs with one element each; y is their sum. None means ``"loss"`` if there is one, else
         all floating outputs.
+    **options : DerivativeOptions
 
     Returns
     -------
@@ -201,29 +178,24 @@ def hvp(
     >>> [value.name for value in og.hvp(with_loss, "coef").graph.output]
     ['coef_hvp']
     """
-    return _derivative(
-        "hvp", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
-    )
+    return _derivative("hvp", model, wrt, outputs, options)
 
 
 @checked_names
+@takes_session_options(DerivativeOptions)
 def hessian(
     model: ModelLike,
     wrt: str | Iterable[str] | None = None,
     outputs: str | Iterable[str] | None = None,
-    *,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[DerivativeOptions],
 ) -> onnx.ModelProto:
     """Return the Hessian of a scalar as a model of standard ONNX operators.
 
     Parameters
     ----------
-    model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
+    model, wrt, outputs
         As for `hvp`.
+    **options : DerivativeOptions
 
     Returns
     -------
@@ -251,9 +223,7 @@ def hessian(
     >>> [value.name for value in og.hessian(with_loss, ["coef", "intercept"]).graph.output][:2]
     ['coef_coef_hessian', 'coef_intercept_hessian']
     """
-    return _derivative(
-        "hessian", model, wrt, outputs, keep_outputs, stop_gradient, target_opset, inline, path
-    )
+    return _derivative("hessian", model, wrt, outputs, options)
 
 
 def _derivative(
@@ -261,25 +231,12 @@ def _derivative(
     model: ModelLike,
     wrt: str | Iterable[str] | None,
     outputs: str | Iterable[str] | None,
-    keep_outputs: bool,
-    stop_gradient: str | Iterable[str] | None,
-    target_opset: int,
-    inline: bool,
-    path: str | os.PathLike[str] | None,
+    options: DerivativeOptions,
 ) -> onnx.ModelProto:
-    result, warning = core_derivative(
-        kind,
-        to_core_model(model),
-        wrt,
-        outputs,
-        keep_outputs=keep_outputs,
-        stop_gradient=stop_gradient,
-        target_opset=target_opset,
-        inline=inline,
-    )
+    result, warning = core_derivative(kind, to_core_model(model), wrt, outputs, **options)
     if warning:
         warnings.warn(warning, stacklevel=4)
-    return deliver(result, path)
+    return deliver(result, options.get("path"))
 
 
 def core_derivative(
@@ -287,13 +244,9 @@ def core_derivative(
     model: _core.Model,
     wrt: str | Iterable[str] | None = None,
     outputs: str | Iterable[str] | None = None,
-    *,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
+    **options: Unpack[DerivativeOptions],
 ) -> tuple[_core.Model, str]:
-    """Implement the function called `kind` for models of the extension.
+    """Implement the function called `kind` for models of the extension; `path` has no effect.
 
     Returns the derivative and a warning about derivatives that are always zero, or ``""``. There is
     no warning about second derivatives, which are often zero.
@@ -304,10 +257,7 @@ def core_derivative(
         model,
         requested,
         of,
-        bool(keep_outputs),
-        patterns("stop_gradient", stop_gradient),
-        positive_int("target_opset", target_opset),
-        bool(inline),
+        *native_options(options),
     )
     if kind in ("hvp", "hessian"):
         return result, ""

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.models import ModelLike, deliver, to_core_model
 from onnxgrad.data.columns import name_list
+from onnxgrad.session_options import DerivativeOptions
+from onnxgrad.session_options.taking import takes_session_options, with_defaults
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["core_gradient", "gradient", "zero_warning"]
+__all__ = ["core_gradient", "gradient", "native_options", "zero_warning"]
 
 
 @checked_names
+@takes_session_options(DerivativeOptions)
 def gradient(
     model: ModelLike,
     wrt: str | Iterable[str] | None = None,
     outputs: str | Iterable[str] | None = None,
     *,
     fill_grad: bool = False,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[DerivativeOptions],
 ) -> onnx.ModelProto:
     """Return the gradient of a model as a model of standard ONNX operators.
 
@@ -44,18 +42,7 @@ def gradient(
     fill_grad : bool, default=False
         False: the gradient of each output is a new input ``<output>_grad`` of its shape. True: it
         is ones, so that the result is the gradient of the sum of all elements of the outputs.
-    keep_outputs : bool, default=False
-        Whether the differentiated outputs stay, after the gradients.
-    stop_gradient : str or list of str, default=None
-        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
-        through.
-    target_opset : int, default=26
-        Operator set of the result, 9 to 26. Operators that it lacks are expressed by others as far
-        as it has them.
-    inline : bool, default=False
-        Whether to inline model-local functions, for runtimes that do not support them.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    **options : DerivativeOptions
 
     Returns
     -------
@@ -92,14 +79,11 @@ def gradient(
         wrt,
         outputs,
         fill_grad=fill_grad,
-        keep_outputs=keep_outputs,
-        stop_gradient=stop_gradient,
-        target_opset=target_opset,
-        inline=inline,
+        **options,
     )
     if warning:
         warnings.warn(warning, stacklevel=3)
-    return deliver(result, path)
+    return deliver(result, options.get("path"))
 
 
 def core_gradient(
@@ -108,12 +92,9 @@ def core_gradient(
     outputs: str | Iterable[str] | None = None,
     *,
     fill_grad: bool = False,
-    keep_outputs: bool = False,
-    stop_gradient: str | Iterable[str] | None = None,
-    target_opset: int = 26,
-    inline: bool = False,
+    **options: Unpack[DerivativeOptions],
 ) -> tuple[_core.Model, str]:
-    """Implement `gradient` for models of the extension.
+    """Implement `gradient` for models of the extension; `path` has no effect.
 
     Returns the gradient and a warning about gradients that are always zero, or ``""``.
     """
@@ -123,12 +104,20 @@ def core_gradient(
         requested,
         patterns("outputs", outputs),
         bool(fill_grad),
-        bool(keep_outputs),
-        patterns("stop_gradient", stop_gradient),
-        positive_int("target_opset", target_opset),
-        bool(inline),
+        *native_options(options),
     )
     return result, _zero_gradient_warning(zeros, requested, result)
+
+
+def native_options(options: DerivativeOptions) -> tuple[bool, list[str], int, bool]:
+    """Convert options for the extension, but for the path."""
+    given = with_defaults(DerivativeOptions, options)
+    return (
+        bool(given["keep_outputs"]),
+        patterns("stop_gradient", given["stop_gradient"]),
+        positive_int("target_opset", given["target_opset"]),
+        bool(given["inline"]),
+    )
 
 
 def _zero_gradient_warning(

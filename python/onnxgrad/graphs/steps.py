@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Unpack
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.engine_options import training_mode_of
 from onnxgrad.base.models import ModelLike, deliver, to_core_model
-from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
-from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer, update_options
-from onnxgrad.precision import PrecisionLike, as_precision
-from onnxgrad.schedules import ScheduleLike, as_schedule
+from onnxgrad.losses import LossLike, to_core_loss
+from onnxgrad.optimizers import OptimizerLike, as_optimizer, update_options
+from onnxgrad.precision import as_precision
+from onnxgrad.schedules import as_schedule
+from onnxgrad.session_options import LossOptions, StepOptions
+from onnxgrad.session_options.taking import takes_session_options, with_defaults
 
 if TYPE_CHECKING:
     import onnx
@@ -22,17 +22,15 @@ __all__ = ["add_loss", "add_training_info", "training_step"]
 
 
 @checked_names
+@takes_session_options(LossOptions)
 def add_loss(
     model: ModelLike,
     loss: LossLike = "auto",
     *,
-    target: str = "label",
-    sample_weight: str | None = None,
-    penalty: PenaltyLike | None = None,
     loss_name: str = "loss",
     keep_outputs: bool = True,
     target_opset: int | None = None,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[LossOptions],
 ) -> onnx.ModelProto:
     """Return a model with a loss as its first output.
 
@@ -41,14 +39,6 @@ def add_loss(
     model : path, bytes or onnx.ModelProto
     loss : str or Loss, default="auto"
         See `onnxgrad.losses`.
-    target : str, default="label"
-        Preferred name of the new input for targets: class numbers int64 [N] for a classifier, else
-        values of the type and shape of the scores. With several losses, one input
-        ``<target>_<output>`` each.
-    sample_weight : str, default=None
-        Name of a new input [N] with a weight for each row; None adds no such input.
-    penalty : Penalty, list of Penalty or dict, default=None
-        See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     loss_name : str, default="loss"
         Preferred name of the new output, of shape [] (or [N] with ``reduction="none"``).
     keep_outputs : bool, default=True
@@ -56,8 +46,7 @@ def add_loss(
     target_opset : int, default=None
         Operator set of the result, 9 to 26; None means that of `model`, which may be too old to
         express the loss.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    **options : LossOptions
 
     Returns
     -------
@@ -78,39 +67,25 @@ def add_loss(
     >>> [value.name for value in with_loss.graph.input], with_loss.graph.output[0].name
     (['X', 'label'], 'loss')
     """
-    described = to_core_loss(loss, target, sample_weight or "", penalty=penalty)
-    opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-    return deliver(
-        _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset), path
+    given = with_defaults(LossOptions, options)
+    described = to_core_loss(
+        loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
     )
+    opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
+    native = _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
+    return deliver(native, given["path"])
 
 
 @checked_names
+@takes_session_options(StepOptions)
 def training_step(
     model: ModelLike,
     loss: LossLike = "auto",
     optimizer: OptimizerLike = "sgd",
     *,
-    target: str = "label",
-    sample_weight: str | None = None,
-    penalty: PenaltyLike | None = None,
-    trainable: str | Iterable[str] | None = None,
-    frozen: str | Iterable[str] | None = None,
-    untie: bool = True,
-    groups: ParameterGroup | Iterable[ParameterGroup] = (),
-    clip_value: float | None = None,
-    clip_norm: float | None = None,
-    accumulate: int = 1,
-    stop_gradient: str | Iterable[str] | None = None,
-    training_mode: bool | str = "auto",
-    precision: PrecisionLike = "float32",
-    schedule: ScheduleLike | None = None,
-    updates: int | None = None,
-    epochs: int = 1,
     gradients: bool = False,
     target_opset: int = 26,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[StepOptions],
 ) -> onnx.ModelProto:
     """Return a training step as one model: loss, gradient and update.
 
@@ -122,35 +97,11 @@ def training_step(
     loss : str or Loss, default="auto"
     optimizer : str or Optimizer, default="sgd"
         Any but L-BFGS, which is a loop around loss and gradient.
-    target : str, default="label"
-        Preferred name of the input for targets.
-    sample_weight : str, default=None
-        Name of an input [N] with a weight for each row; None adds no such input.
-    penalty : Penalty, list of Penalty or dict, default=None
-        See `onnxgrad.losses.Penalty`.
-    trainable, frozen : str or list of str, default=None
-        Names or glob patterns of weights.
-    untie : bool, default=True
-        Whether to train weights separately that are one in the file by accident; see
-        `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, precision
-        As for `TrainingSession`.
-    schedule : str or Schedule, default=None
-        See `onnxgrad.schedules`: the rate of each update is computed from ``learning_rate`` and the
-        number of updates, which is then part of the state.
-    updates : int, default=None
-        Number of updates of the whole training, for schedules whose length is relative to it and
-        for those that count epochs.
-    epochs : int, default=1
-        Number of epochs that these updates make up.
     gradients : bool, default=False
         Whether to add the outputs ``<weight>_grad``.
     target_opset : int, default=26
         Operator set of the result, 9 to 26, as for `gradient`.
-    inline : bool, default=False
-        Whether to inline model-local functions.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    **options : StepOptions
 
     Returns
     -------
@@ -173,61 +124,32 @@ def training_step(
     >>> [output.name for output in step.graph.output][:2]
     ['loss', 'next/coef']
     """
-    described = as_optimizer(optimizer)
-    return deliver(
-        _core.training_step(
-            to_core_model(model),
-            to_core_loss(loss, target, sample_weight or "", penalty=penalty),
-            described._native(),
-            patterns("trainable", trainable),
-            patterns("frozen", frozen),
-            bool(untie),
-            update_options(described.lr, groups, clip_value, clip_norm, accumulate),
-            bool(gradients),
-            patterns("stop_gradient", stop_gradient),
-            training_mode_of(training_mode),
-            as_precision(precision)._native(),
-            None if schedule is None else as_schedule(schedule)._native(),
-            0 if updates is None else positive_int("updates", updates),
-            positive_int("epochs", epochs),
-            positive_int("target_opset", target_opset),
-            bool(inline),
-        ),
-        path,
+    given = with_defaults(StepOptions, options)
+    native = _core.training_step(
+        to_core_model(model),
+        gradients=bool(gradients),
+        target_opset=positive_int("target_opset", target_opset),
+        **_native_options(loss, optimizer, given),
     )
+    return deliver(native, given["path"])
 
 
 @checked_names
+@takes_session_options(StepOptions)
 def add_training_info(
     model: ModelLike,
     loss: LossLike = "auto",
     optimizer: OptimizerLike = "adam",
     *,
-    target: str = "label",
-    sample_weight: str | None = None,
-    penalty: PenaltyLike | None = None,
-    trainable: str | Iterable[str] | None = None,
-    frozen: str | Iterable[str] | None = None,
-    untie: bool = True,
-    groups: ParameterGroup | Iterable[ParameterGroup] = (),
-    clip_value: float | None = None,
-    clip_norm: float | None = None,
-    accumulate: int = 1,
-    stop_gradient: str | Iterable[str] | None = None,
-    training_mode: bool | str = "auto",
-    precision: PrecisionLike = "float32",
-    schedule: ScheduleLike | None = None,
-    updates: int | None = None,
-    epochs: int = 1,
     target_opset: int | None = None,
-    inline: bool = False,
-    path: str | os.PathLike[str] | None = None,
+    **options: Unpack[StepOptions],
 ) -> onnx.ModelProto:
     """Return a model that describes its own training, as ONNX defines it (TrainingInfoProto).
 
     `Trainer`, `TrainingSession` and ``onnxgrad train`` train such a model without a loss or an
     optimizer; so can any runtime that executes ``training_info``. See also
-    `Trainer.with_training_info`, which writes a training as it is now.
+    `Trainer.with_training_info`, which writes a training as it is now. A schedule cannot have a
+    `schedules.Plateau`, which follows the losses of epochs.
 
     Parameters
     ----------
@@ -235,18 +157,10 @@ def add_training_info(
     loss : str or Loss, default="auto"
     optimizer : str or Optimizer, default="adam"
         Any but L-BFGS, which is a loop around loss and gradient.
-    target, sample_weight, penalty, trainable, frozen, untie, groups, clip_value, clip_norm
-        As for `training_step`.
-    accumulate, stop_gradient, training_mode, precision, schedule, updates, epochs
-        As for `training_step`; but no schedule with `schedules.Plateau`, which follows the losses
-        of epochs.
     target_opset : int, default=None
         Operator set of the whole file, 9 to 26; None is that of `model`, or 26 if the training
         cannot be expressed in it.
-    inline : bool, default=False
-        True leaves no model-local functions.
-    path : str or path, default=None
-        Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    **options : StepOptions
 
     Returns
     -------
@@ -272,22 +186,39 @@ def add_training_info(
     >>> og.Trainer(model).session.loss_line
     "loss: 'loss' of the training that the file describes"
     """
-    described = as_optimizer(optimizer)
+    given = with_defaults(StepOptions, options)
     native = _core.add_training_info(
         to_core_model(model),
-        to_core_loss(loss, target, sample_weight or "", penalty=penalty),
-        described._native(),
-        patterns("trainable", trainable),
-        patterns("frozen", frozen),
-        bool(untie),
-        update_options(described.lr, groups, clip_value, clip_norm, accumulate),
-        patterns("stop_gradient", stop_gradient),
-        training_mode_of(training_mode),
-        as_precision(precision)._native(),
-        None if schedule is None else as_schedule(schedule)._native(),
-        0 if updates is None else positive_int("updates", updates),
-        positive_int("epochs", epochs),
-        0 if target_opset is None else positive_int("target_opset", target_opset),
-        bool(inline),
+        target_opset=0 if target_opset is None else positive_int("target_opset", target_opset),
+        **_native_options(loss, optimizer, given),
     )
-    return deliver(native, path)
+    return deliver(native, given["path"])
+
+
+def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions) -> dict[str, Any]:
+    """Convert loss, optimizer and options for the extension."""
+    described = as_optimizer(optimizer)
+    schedule, updates = given["schedule"], given["updates"]
+    return {
+        "loss": to_core_loss(
+            loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
+        ),
+        "optimizer": described._native(),
+        "trainable": patterns("trainable", given["trainable"]),
+        "frozen": patterns("frozen", given["frozen"]),
+        "untie": bool(given["untie"]),
+        "update": update_options(
+            described.lr,
+            given["groups"],
+            given["clip_value"],
+            given["clip_norm"],
+            given["accumulate"],
+        ),
+        "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
+        "training_mode": training_mode_of(given["training_mode"]),
+        "precision": as_precision(given["precision"])._native(),
+        "schedule": None if schedule is None else as_schedule(schedule)._native(),
+        "updates": 0 if updates is None else positive_int("updates", updates),
+        "epochs": positive_int("epochs", given["epochs"]),
+        "inline_functions": bool(given["inline"]),
+    }

@@ -12,19 +12,9 @@ from onnxgrad.base.described import row_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
 from onnxgrad.losses import penalties
+from onnxgrad.session_options.table import SESSION_OPTIONS
 
 __all__ = ["run_options"]
-
-_SESSION_OPTIONS = (
-    "clip_norm",
-    "clip_value",
-    "accumulate",
-    "threads",
-    "device",
-    "trainable",
-    "frozen",
-    "stop_gradient",
-)
 
 
 def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,7 +27,8 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options: dict[str, Any] = {"model": session._model.path or None, "seed": trainer.seed}
     fields = row_of("fit_option", "FitOptions").fields
     options |= {field.option: fit[field.option] for field in fields if field.topic} | _data(fit)
-    options |= {name: arguments[name] or None for name in _SESSION_OPTIONS}
+    # Those that are not strings, numbers or lists of strings become text below.
+    options |= {one.name: arguments[one.name] for one in SESSION_OPTIONS if one.command is not None}
     if session.optimizer is not None:  # else the model's file describes the training
         options["optimizer"] = optimizers.to_text(session.optimizer, without="lr")
         options["lr"] = session.lr
@@ -53,7 +44,6 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     described = precision.as_precision(arguments["precision"])
     options["precision"] = precision.to_text(described)
     options["float32_nodes"] = list(described.float32_nodes) or None
-    options["untie"] = arguments["untie"]
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from onnxgrad import _core
 from onnxgrad.base.checks import (
@@ -18,12 +18,15 @@ from onnxgrad.base.checks import (
 )
 from onnxgrad.base.engine_options import engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.errors import DataError, OptionError
-from onnxgrad.precision import PrecisionLike, as_precision
+from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory
+from onnxgrad.session_options import PassOptions
+from onnxgrad.session_options.taking import takes_session_options, with_defaults
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,6 +67,7 @@ class Gradients(NamedTuple):
     inputs: dict[str, np.ndarray[Any, Any]]
 
 
+@documents_options(PassOptions)
 class ForwardBackward:
     """Separate forward and backward passes of a model, for any gradient of its outputs.
 
@@ -74,36 +78,14 @@ class ForwardBackward:
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
-    weights, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to differentiate, and of those to treat as constants.
-        The default is to differentiate all parameters; see `onnxgrad.report`.
-    untie : bool, default=True
-        Whether to separate weights that are one in the file by accident, also in the trained model;
-        see `TrainingSession`.
+    weights : str or list of str, default=None
+        Names or glob patterns of the weights to differentiate. None means all parameters; see
+        `onnxgrad.report`.
     inputs : str or list of str, default=None
         Names of inputs to differentiate; None means all of floating type.
     input_gradients : bool, default=True
         Whether to compute gradients of inputs too.
-    stop_gradient : str or list of str, default=None
-        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
-        through.
-    training_mode : "auto", True or False, default="auto"
-        Whether, in training passes, Dropout drops elements and BatchNormalization uses the
-        statistics of the batch (and updates the running ones), even if the model was exported for
-        inference. ``"auto"``: Dropout, and each BatchNormalization whose scale or bias is trained.
-    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What training passes multiply in 16 bits, and save between them, see `onnxgrad.Precision`.
-        With ``"fp16"`` scale the gradients of the outputs yourself.
-    device : {"cpu"}, default="cpu"
-    threads : int, default=None
-        Number of threads; None means the cores that this process may use, but at most
-        ``OMP_NUM_THREADS``.
-    seed : int, default=0
-        Seed of Dropout and other random operators.
-    memory_limit : int or str, default=None
-        Bytes that the object may use, or text as in ``"2GB"``. Where passes would need more,
-        forward passes do not save what cheap operators can compute again, and each pass computes
-        values of its own again; `memory` returns what that costs. See `TrainingSession`.
+    **options : PassOptions
 
     Raises
     ------
@@ -131,36 +113,26 @@ class ForwardBackward:
     """
 
     @checked_names
+    @takes_session_options(PassOptions)
     def __init__(
         self,
         model: ModelLike,
         *,
         weights: str | Iterable[str] | None = None,
-        frozen: str | Iterable[str] | None = None,
-        untie: bool = True,
         inputs: str | Iterable[str] | None = None,
         input_gradients: bool = True,
-        stop_gradient: str | Iterable[str] | None = None,
-        training_mode: bool | str = "auto",
-        precision: PrecisionLike = "float32",
-        device: str = "cpu",
-        threads: int | None = None,
-        seed: int = 0,
-        memory_limit: int | str | None = None,
+        **options: Unpack[PassOptions],
     ) -> None:
+        given = with_defaults(PassOptions, options)
         self._options: dict[str, Any] = {
+            **given,
             "weights": patterns("weights", weights),
-            "frozen": patterns("frozen", frozen),
-            "untie": bool(untie),
+            "frozen": patterns("frozen", given["frozen"]),
+            "untie": bool(given["untie"]),
             "inputs": patterns("inputs", inputs),
             "input_gradients": bool(input_gradients),
-            "stop_gradient": patterns("stop_gradient", stop_gradient),
-            "training_mode": training_mode,
-            "precision": as_precision(precision),
-            "device": device,
-            "threads": threads,
-            "seed": seed,
-            "memory_limit": memory_limit,
+            "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
+            "precision": as_precision(given["precision"]),
         }
         self._build(to_core_model(model))
 

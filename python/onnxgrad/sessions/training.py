@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from onnxgrad import _core
 from onnxgrad.base.checks import (
@@ -18,23 +18,20 @@ from onnxgrad.base.checks import (
 from onnxgrad.base.checks import patterns as pattern_list
 from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.notes import warn
-from onnxgrad.distributed.data_parallel import DataParallelLike, as_data_parallel
+from onnxgrad.distributed.data_parallel import as_data_parallel
 from onnxgrad.errors import OptionError
-from onnxgrad.losses import LossLike, PenaltyLike, to_core_loss
+from onnxgrad.losses import LossLike, to_core_loss
 from onnxgrad.losses.described import Auto
-from onnxgrad.optimizers import (
-    Optimizer,
-    OptimizerLike,
-    ParameterGroup,
-    as_optimizer,
-    update_options,
-)
-from onnxgrad.precision import PrecisionLike, as_precision
+from onnxgrad.optimizers import Optimizer, OptimizerLike, as_optimizer, update_options
+from onnxgrad.precision import as_precision
 from onnxgrad.profiles import Memory, Profile, profiling
+from onnxgrad.session_options import SessionOptions
+from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.sessions.inference import NotPickled, as_declared
 
 if TYPE_CHECKING:
@@ -48,6 +45,7 @@ __all__ = ["TrainingSession", "describes_training"]
 StepLoss: TypeAlias = "float | np.ndarray[Any, Any]"
 
 
+@documents_options(SessionOptions)
 class TrainingSession(NotPickled):
     """Trains a model step by step: loss, gradient and update are compiled into one step.
 
@@ -60,70 +58,7 @@ class TrainingSession(NotPickled):
         See `onnxgrad.optimizers`. None is ``"sgd"``; with ``loss="auto"``, a model that describes
         its training itself (``training_info``) is trained as it says, and the options that describe
         a training cannot be given.
-    target : str, default="label"
-        Preferred name of the input for targets; see `target_name`. With several losses, one input
-        ``<target>_<output>`` each; see `target_names`.
-    sample_weight : str, default=None
-        Name of an input [N] with a weight for each row; None adds no such input.
-    penalty : Penalty, list of Penalty or dict, default=None
-        Penalty on weights to add to the loss; see `onnxgrad.losses.Penalty`. A dictionary is
-        ``{"coef": {"l2": 0.01}}``.
-    trainable, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to train, and of those to keep as they are. The
-        default is to train all parameters; `onnxgrad.report` gives the reason for each exception.
-    untie : bool, default=True
-        Whether to train weights separately that several layers read and that are one in the file
-        only because they have the same values in every new network (all zeros, all ones). They are
-        then separate in the trained model too: ``b``, ``b_1``, ``b_2``.
-    outputs : list of str, default=()
-        What `step` returns besides the loss: outputs of the model, ``"<weight>_grad"``, or
-        ``"gradient_norm"``.
-    groups : list of ParameterGroup, default=()
-        Weights with their own learning rate, weight decay or optimizer; see `onnxgrad.optimizers`.
-    clip_value : float, default=None
-        Clip each element of each gradient to [-clip_value, clip_value].
-    clip_norm : float, default=None
-        Scale all gradients down if their total Euclidean norm is larger.
-    accumulate : int, default=1
-        Update at every n-th step, with the gradient over the rows of n batches.
-    stop_gradient : str or list of str, default=None
-        Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
-        through.
-    training_mode : "auto", True or False, default="auto"
-        Whether, in training steps, Dropout drops elements and BatchNormalization uses the
-        statistics of the batch, even if the model was exported for inference. ``"auto"``: Dropout,
-        and each BatchNormalization whose scale or bias is trained. Evaluation, prediction and the
-        trained model use inference mode, with the running statistics of the training.
-    open_batch : "auto", True or False, default="auto"
-        What to do with a model whose file fixes the number of rows of a batch, as exports do by
-        default. ``"auto"``: inputs take any number of rows where that is possible (see
-        `onnxgrad.open_batch`), and the trained model has the shapes of the file. True: the trained
-        model has an open batch too; an error if it cannot be opened. False: nothing is opened.
-        Where nothing is opened, `evaluate`, `predict` and `Trainer` run the model on as many rows
-        as the file says, and fill up what is left with rows of weight 0; `step` takes whole
-        batches. `batch_line` says what was done.
-    precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The
-        weights stay float32.
-    skip_non_finite : bool, default=False
-        Whether a step whose loss or new weights are NaN or infinite changes nothing.
-    evaluation_only : bool, default=False
-        Whether there is no gradient and no update: `evaluate` and `predict` only, for models
-        without weights to train too.
-    device : {"cpu", "auto"}, default="cpu"
-    threads : int, default=None
-        Number of threads; None means the cores that this process may use, but at most
-        ``OMP_NUM_THREADS``.
-    seed : int, default=0
-        Seed of Dropout and other random operators.
-    memory_limit : int or str, default=None
-        Bytes that the session may use, or text as in ``"2GB"`` or ``"500 MiB"``: weights, optimizer
-        state, values of a step, and the model's file. Where a step would need more, it computes
-        values again instead of keeping them for the gradient; results have the same bits.
-        `memory` returns what that costs. An error lists the least limit that works.
-    dist : "auto", Workers, distributed.DataParallel or None, default=None
-        The other workers of a data-parallel training; the feeds of `step` are then the rows of this
-        worker. ``"auto"``: those that the launcher of this process started.
+    **options : SessionOptions
 
     Raises
     ------
@@ -148,79 +83,60 @@ class TrainingSession(NotPickled):
     """
 
     @checked_names
+    @takes_session_options(SessionOptions)
     def __init__(
         self,
         model: ModelLike,
         loss: LossLike = "auto",
         optimizer: OptimizerLike | None = None,
-        *,
-        target: str = "label",
-        sample_weight: str | None = None,
-        penalty: PenaltyLike | None = None,
-        trainable: str | Iterable[str] | None = None,
-        frozen: str | Iterable[str] | None = None,
-        untie: bool = True,
-        outputs: Sequence[str] = (),
-        groups: ParameterGroup | Iterable[ParameterGroup] = (),
-        clip_value: float | None = None,
-        clip_norm: float | None = None,
-        accumulate: int = 1,
-        stop_gradient: str | Iterable[str] | None = None,
-        training_mode: bool | str = "auto",
-        open_batch: bool | str = "auto",
-        precision: PrecisionLike = "float32",
-        skip_non_finite: bool = False,
-        evaluation_only: bool = False,
-        device: str = "cpu",
-        threads: int | None = None,
-        seed: int = 0,
-        memory_limit: int | str | None = None,
-        dist: DataParallelLike | None = None,
+        **options: Unpack[SessionOptions],
     ) -> None:
-        arguments = dict(locals())
-        del arguments["self"], arguments["model"], arguments["dist"]
+        given = with_defaults(SessionOptions, options)
+        dist, threads = given["dist"], given["threads"]
         self._data_parallel = as_data_parallel(dist)
         if threads is None and self._data_parallel is not None:
             threads = self._data_parallel.workers.threads
         self._model = to_core_model(model)
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
-            _refuse_with_file(target=target != "label", sample_weight=sample_weight is not None)
-            _refuse_with_file(penalty=penalty is not None)
+            _refuse_with_file(changed(SessionOptions, given))
         self._optimizer = (
             None if self._is_of_file else as_optimizer("sgd" if optimizer is None else optimizer)
         )
-        self._outputs = list(outputs)
-        self._sample_weight = sample_weight or ""
+        self._outputs = list(given["outputs"])
+        self._sample_weight = given["sample_weight"] or ""
         self._weighs_positions = False
-        trainable = pattern_list("trainable", trainable)
-        frozen = pattern_list("frozen", frozen)
-        groups = listed(groups)
-        stops = pattern_list("stop_gradient", stop_gradient)
-        lists = {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
-        self._arguments = arguments | lists | {"groups": groups, "stop_gradient": stops}
+        trainable = pattern_list("trainable", given["trainable"])
+        frozen = pattern_list("frozen", given["frozen"])
+        groups = listed(given["groups"])
+        stops = pattern_list("stop_gradient", given["stop_gradient"])
+        # Iterators are read once.
+        given |= {"trainable": trainable, "frozen": frozen, "outputs": self._outputs}
+        given |= {"groups": groups, "stop_gradient": stops}
+        self._arguments: dict[str, Any] = {"loss": loss, "optimizer": optimizer, **given}
+        del self._arguments["dist"]
         self._core = _core.TrainingSession(
             self._model,
-            to_core_loss(loss, target, self._sample_weight, penalty=penalty),
+            to_core_loss(loss, given["target"], self._sample_weight, penalty=given["penalty"]),
             None if self._optimizer is None else self._optimizer._native(),
             trainable,
             frozen,
-            bool(untie),
+            bool(given["untie"]),
             self._outputs,
             update_options(
                 0.0 if self._optimizer is None else self._optimizer.lr,
                 groups,
-                clip_value,
-                clip_norm,
-                accumulate,
+                given["clip_value"],
+                given["clip_norm"],
+                given["accumulate"],
             ),
             stops,
-            training_mode_of(training_mode),
-            batch_opening_of(open_batch),
-            as_precision(precision)._native(),
-            bool(skip_non_finite),
-            bool(evaluation_only),
-            engine_options(device, threads, seed, memory_limit),
+            training_mode_of(given["training_mode"]),
+            batch_opening_of(given["open_batch"]),
+            as_precision(given["precision"])._native(),
+            bool(given["skip_non_finite"]),
+            bool(given["evaluation_only"]),
+            engine_options(given["device"], threads, given["seed"], given["memory_limit"]),
             None if self._data_parallel is None else self._data_parallel._native(),
         )
         if not self._is_of_file:
@@ -589,9 +505,9 @@ def describes_training(model: _core.Model, loss: LossLike, optimizer: OptimizerL
     return is_auto and optimizer is None and _core.has_training_info(model)
 
 
-def _refuse_with_file(**given: bool) -> None:
-    for option, is_given in given.items():
-        if is_given:
+def _refuse_with_file(given: Iterable[str]) -> None:
+    for option in ("target", "sample_weight", "penalty"):
+        if option in given:
             raise OptionError(
                 what=f"{option}= has no effect on the training that the model's file describes",
                 value=option,

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self
 
 import numpy as np
 import onnx
 import threadpoolctl
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import onnxgrad
-from onnxgrad.base.checks import checked_names
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
 from onnxgrad.files import save_model
-from onnxgrad.losses import LossLike, PenaltyLike
+from onnxgrad.losses import LossLike
 from onnxgrad.metrics import MetricLike
-from onnxgrad.optimizers import LBFGS, OptimizerLike, ParameterGroup
-from onnxgrad.precision import PrecisionLike
-from onnxgrad.schedules import ScheduleLike
+from onnxgrad.optimizers import LBFGS
+from onnxgrad.sklearn import described
+from onnxgrad.sklearn.described import SESSION_PARAMETERS, EstimatorParameters
 from onnxgrad.sklearn.training import Training
 
-__all__ = ["ModelOrFactory", "OnnxEstimator"]
-
-ModelOrFactory: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto | Callable[..., Any]"
-"""A model, or a function of (number of features, number of outputs) that returns one."""
+__all__ = ["OnnxEstimator"]
 
 _SEEDS = np.iinfo(np.int32).max
 _INPUT_DTYPES = {
@@ -38,188 +36,42 @@ _INPUT_DTYPES = {
     "tensor(double)": np.float64,
     "tensor(int64)": np.int64,
 }
-
-
-# The parameters and attributes of both estimators; a subclass fills in what differs.
-_PARAMETERS = """
-    Parameters
-    ----------
-    model : path, bytes, onnx.ModelProto or function, default=None
-        Any ONNX model with one numeric input, whose weights training starts from; or a function of
-        (number of features, number of {outputs}) that returns one. None builds a multi-layer
-        perceptron with `hidden_layer_sizes`, see `multi_layer_perceptron`.
-    hidden_layer_sizes : int or sequence of int, default=(100,)
-        Only without `model`.
-    activation : str, default="relu"
-        ``"relu"``, ``"leaky_relu"``, ``"tanh"``, ``"logistic"`` or ``"identity"``. Only without
-        `model`.
-    loss : str or Loss, default="auto"
-        See `onnxgrad.losses`; {loss}
-    penalty : Penalty, list of Penalty or dict, default=None
-        See `onnxgrad.losses.Penalty`.
-    optimizer : str or Optimizer, default="adam"
-        See `onnxgrad.optimizers`.
-    lr : float, default=None
-        Learning rate; None means the optimizer's own.
-    schedule : str or Schedule, default=None
-        How the learning rate changes in each `fit`, see `onnxgrad.schedules`.
-    groups : list of ParameterGroup, default=()
-        Weights with their own learning rate, weight decay or optimizer, see `onnxgrad.optimizers`.
-    clip_value, clip_norm : float, default=None
-        Bounds for the elements of the gradient and for its norm.
-    accumulate : int, default=1
-        Number of batches whose gradients make up an update.
-    batch_size : int or "auto", default="auto"
-        ``"auto"`` means 200, or all rows if there are fewer or with L-BFGS.
-    max_iter : int, default=200
-        Maximum number of epochs of a `fit`.
-    tol : float, default=1e-4
-        Stop if the loss has not improved by `tol` for `n_iter_no_change` epochs; None always trains
-        for `max_iter` epochs.
-    n_iter_no_change : int, default=10
-    early_stopping : bool, default=False
-        Whether to monitor the loss on rows held out for validation, and restore the weights of the
-        best epoch.
-    validation_fraction : float, default=0.1
-        Fraction of the rows held out for validation with `early_stopping`.
-{more}    shuffle : bool, default=True
-        A new order of the rows in each epoch.
-    warm_start : bool, default=False
-        Whether another `fit` continues from the weights and the optimizer state of the last one.
-    initializer : str, default=None
-        How to draw new weights, see `onnxgrad.initialize`. None means ``"auto"`` for a network
-        built here; a given model keeps its weights.
-    trainable, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to train, and of those to keep as they are.
-    untie : bool, default=True
-        Whether to train weights separately that are one in the file by accident, see
-        `TrainingSession`.
-    stop_gradient : str or list of str, default=None
-        Values of the model, or nodes (all their outputs), that no gradient flows through, see
-        `TrainingSession`.
-    training_mode : "auto", True or False, default="auto"
-        Whether Dropout and BatchNormalization of a given model are in training mode, see
-        `TrainingSession`.
-    open_batch : "auto", True or False, default="auto"
-        What to do with a given model whose file fixes the number of rows of a batch, see
-        `TrainingSession`.
-    precision : str or onnxgrad.Precision, default="float32"
-        What training steps multiply and store in 16 bits.
-    dtype : {{"float32", "float64"}}, default=None
-        Dtype of a network built here; None means float32 if `X` is, else float64.
-    callbacks : list of Callback or function, default=()
-        See `onnxgrad.callbacks`.
-    random_state : int, RandomState or None, default=None
-        Seed of weights, shuffling, the validation split and random operators.
-    threads : int, default=None
-        Number of threads; None means OpenMP's limit: all cores, or less in joblib's workers and
-        with threadpoolctl.
-    verbose : {{0, 1, 2, "auto"}}, default=0
-        As for `onnxgrad.Trainer.fit`.
-
-    Attributes
-    ----------
-    n_features_in_ : int
-    feature_names_in_ : array of str
-        Only if `X` had column names.
-    loss_curve_ : list of float
-        Training loss of each epoch since the weights were initialized (for calls with very many
-        epochs, of those in `history_`).
-    loss_ : float
-        The last training loss.
-    n_iter_ : int
-        Number of epochs since the weights were initialized.
-    history_ : History
-        History of the last `fit`, see `onnxgrad.Trainer`.
-    validation_losses_ : list of float or None
-        Validation losses of the epochs of the last `fit`, with `early_stopping`.
+_ATTRIBUTES = """\
+Attributes
+----------
+n_features_in_ : int
+feature_names_in_ : array of str
+    Only if `X` had column names.
+loss_curve_ : list of float
+    Training loss of each epoch since the weights were initialized (for calls with very many
+    epochs, of those in `history_`).
+loss_ : float
+    The last training loss.
+n_iter_ : int
+    Number of epochs since the weights were initialized.
+history_ : History
+    History of the last `fit`, see `onnxgrad.Trainer`.
+validation_losses_ : list of float or None
+    Validation losses of the epochs of the last `fit`, with `early_stopping`.
 """
 
 
-class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base class of `OnnxRegressor` and `OnnxClassifier`, which share their parameters' docs.
+class OnnxEstimator(EstimatorParameters):
+    """Base class of `OnnxRegressor` and `OnnxClassifier`, which share their attributes' docs.
 
-    A subclass passes the parts that differ as keyword arguments; ``{parameters}`` in its docstring
-    is replaced by the parameters and attributes.
+    ``{parameters}`` in the docstring of a subclass is replaced by parameters and attributes.
     """
 
-    def __init_subclass__(cls, **doc_parts: str) -> None:
+    def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if cls.__doc__ and doc_parts:
-            parameters = _PARAMETERS.format(**doc_parts).strip()
-            cls.__doc__ = cls.__doc__.replace("{parameters}", parameters)
+        own = next(base for base in cls.__mro__ if base.__module__ == described.__name__)
+        parameters = inspect.cleandoc(own.__doc__ or "").partition("\n\n")[2]
+        text = f"{parameters}\n\n{_ATTRIBUTES}".rstrip()
 
-    @checked_names
-    def __init__(
-        self,
-        model: ModelOrFactory | None = None,
-        *,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        activation: str = "relu",
-        loss: LossLike = "auto",
-        penalty: PenaltyLike | None = None,
-        optimizer: OptimizerLike = "adam",
-        lr: float | None = None,
-        schedule: ScheduleLike | None = None,
-        groups: ParameterGroup | Iterable[ParameterGroup] = (),
-        clip_value: float | None = None,
-        clip_norm: float | None = None,
-        accumulate: int = 1,
-        batch_size: int | Literal["auto"] = "auto",
-        max_iter: int = 200,
-        tol: float | None = 1e-4,
-        n_iter_no_change: int = 10,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        shuffle: bool = True,
-        warm_start: bool = False,
-        initializer: str | None = None,
-        trainable: str | Iterable[str] | None = None,
-        frozen: str | Iterable[str] | None = None,
-        untie: bool = True,
-        stop_gradient: str | Iterable[str] | None = None,
-        training_mode: bool | Literal["auto"] = "auto",
-        open_batch: bool | Literal["auto"] = "auto",
-        precision: PrecisionLike = "float32",
-        dtype: Literal["float32", "float64"] | None = None,
-        callbacks: Iterable[CallbackLike] = (),
-        random_state: int | np.random.RandomState | None = None,
-        threads: int | None = None,
-        verbose: int | Literal["auto"] = 0,
-    ) -> None:
-        self.model = model
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.loss = loss
-        self.penalty = penalty
-        self.optimizer = optimizer
-        self.lr = lr
-        self.schedule = schedule
-        self.groups = groups
-        self.clip_value = clip_value
-        self.clip_norm = clip_norm
-        self.accumulate = accumulate
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_iter_no_change = n_iter_no_change
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.shuffle = shuffle
-        self.warm_start = warm_start
-        self.initializer = initializer
-        self.trainable = trainable
-        self.frozen = frozen
-        self.untie = untie
-        self.stop_gradient = stop_gradient
-        self.training_mode = training_mode
-        self.open_batch = open_batch
-        self.precision = precision
-        self.dtype = dtype
-        self.callbacks = callbacks
-        self.random_state = random_state
-        self.threads = threads
-        self.verbose = verbose
+        def indented(found: re.Match[str]) -> str:
+            return textwrap.indent(text, found[1])
+
+        cls.__doc__ = re.sub(r"^( *)\{parameters\}$", indented, cls.__doc__ or "", flags=re.M)
 
     def to_onnx(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
         """Return the trained model; also write it to a file if a path is given.
@@ -304,25 +156,13 @@ class OnnxEstimator(BaseEstimator):  # type: ignore[misc]
                 model = model(X.shape[1], num_outputs)
             if self.initializer is not None:
                 model = onnxgrad.initialize(model, self.initializer, seed, untie=self.untie)
-        options = {
+        options = {name: getattr(self, name) for name in SESSION_PARAMETERS} | {
             "loss": self._placed_loss(),
-            "penalty": self.penalty,
             "optimizer": self.optimizer,
             "lr": self.lr,
             "schedule": self.schedule,
-            "groups": self.groups,
-            "clip_value": self.clip_value,
-            "clip_norm": self.clip_norm,
-            "accumulate": self.accumulate,
             "seed": seed,
             "threads": _thread_limit() if self.threads is None else self.threads,
-            "trainable": self.trainable,
-            "frozen": self.frozen,
-            "untie": self.untie,
-            "stop_gradient": self.stop_gradient,
-            "training_mode": self.training_mode,
-            "open_batch": self.open_batch,
-            "precision": self.precision,
         }
         self._training = self._settle(Training(_bytes_of(model), options))
         inputs = self._training.inputs()

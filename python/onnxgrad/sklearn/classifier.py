@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import onnx
@@ -14,14 +14,10 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from onnxgrad import losses
-from onnxgrad.base.checks import checked_names
-from onnxgrad.callbacks import CallbackLike
 from onnxgrad.errors import ModelError
-from onnxgrad.losses import LossLike, PenaltyLike
-from onnxgrad.optimizers import OptimizerLike, ParameterGroup
-from onnxgrad.precision import PrecisionLike
-from onnxgrad.schedules import ScheduleLike
-from onnxgrad.sklearn.base import ModelOrFactory, OnnxEstimator
+from onnxgrad.losses import LossLike
+from onnxgrad.sklearn.base import OnnxEstimator
+from onnxgrad.sklearn.described import ClassifierParameters
 from onnxgrad.sklearn.networks import Head, multi_layer_perceptron
 from onnxgrad.sklearn.training import Training
 
@@ -65,21 +61,10 @@ def _has_probabilities(estimator: Any) -> bool:
     return not _has_margins(estimator)
 
 
-_LOSS = """``"auto"`` chooses it by the head of a
-        given model, else softmax cross-entropy, or binary cross-entropy for two classes or several
-        labels per row. Regression losses get 0 and 1 for each class."""
-_CLASS_WEIGHT = """    class_weight : dict, "balanced" or None, default=None
-        Weight of each class, by which sample weights are multiplied; ``"balanced"`` gives all
-        classes the same total weight.
-"""
-
-
 class OnnxClassifier(
     ClassifierMixin,  # type: ignore[misc]
+    ClassifierParameters,
     OnnxEstimator,
-    outputs="classes",
-    loss=_LOSS,
-    more=_CLASS_WEIGHT,
 ):
     """Classification with an ONNX model, given or built with the given layer sizes.
 
@@ -103,82 +88,6 @@ class OnnxClassifier(
     >>> [value.name for value in classifier.to_onnx().graph.output]
     ['label', 'probabilities']
     """
-
-    @checked_names
-    def __init__(
-        self,
-        model: ModelOrFactory | None = None,
-        *,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        activation: str = "relu",
-        loss: LossLike = "auto",
-        penalty: PenaltyLike | None = None,
-        optimizer: OptimizerLike = "adam",
-        lr: float | None = None,
-        schedule: ScheduleLike | None = None,
-        groups: ParameterGroup | Iterable[ParameterGroup] = (),
-        clip_value: float | None = None,
-        clip_norm: float | None = None,
-        accumulate: int = 1,
-        batch_size: int | Literal["auto"] = "auto",
-        max_iter: int = 200,
-        tol: float | None = 1e-4,
-        n_iter_no_change: int = 10,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        shuffle: bool = True,
-        warm_start: bool = False,
-        initializer: str | None = None,
-        trainable: str | Iterable[str] | None = None,
-        frozen: str | Iterable[str] | None = None,
-        untie: bool = True,
-        stop_gradient: str | Iterable[str] | None = None,
-        training_mode: bool | Literal["auto"] = "auto",
-        open_batch: bool | Literal["auto"] = "auto",
-        precision: PrecisionLike = "float32",
-        dtype: Literal["float32", "float64"] | None = None,
-        callbacks: Iterable[CallbackLike] = (),
-        random_state: int | np.random.RandomState | None = None,
-        threads: int | None = None,
-        verbose: int | Literal["auto"] = 0,
-    ) -> None:
-        super().__init__(
-            model,
-            hidden_layer_sizes=hidden_layer_sizes,
-            activation=activation,
-            loss=loss,
-            penalty=penalty,
-            optimizer=optimizer,
-            lr=lr,
-            schedule=schedule,
-            groups=groups,
-            clip_value=clip_value,
-            clip_norm=clip_norm,
-            accumulate=accumulate,
-            batch_size=batch_size,
-            max_iter=max_iter,
-            tol=tol,
-            n_iter_no_change=n_iter_no_change,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            shuffle=shuffle,
-            warm_start=warm_start,
-            initializer=initializer,
-            trainable=trainable,
-            frozen=frozen,
-            untie=untie,
-            stop_gradient=stop_gradient,
-            training_mode=training_mode,
-            open_batch=open_batch,
-            precision=precision,
-            dtype=dtype,
-            callbacks=callbacks,
-            random_state=random_state,
-            threads=threads,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train on X [N, ...] and labels y [N], or [N, ...] for a model with scores per position.

@@ -22,16 +22,9 @@ from onnxgrad.sklearn.training import Training
 __all__ = ["OnnxRegressor"]
 
 
-_LOSS = """``"auto"`` means squared error. A network built here for
-        ``"poisson"`` ends in an exponential."""
-
-
 class OnnxRegressor(
     RegressorMixin,  # type: ignore[misc]
     OnnxEstimator,
-    outputs="targets",
-    loss=_LOSS,
-    more="",
 ):
     """Regression with an ONNX model, given or built with the given layer sizes.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from onnxgrad import _core
 from onnxgrad.base.described import checked_value, native_options, row_of, shown_value
+from onnxgrad.base.typed_options import takes_options
 from onnxgrad.errors import OptionError
 from onnxgrad.trainer.described import FitOptions
 
@@ -21,19 +21,8 @@ _ROW = row_of("fit_option", "FitOptions")
 
 def takes_fit_options(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Expand ``**options`` in the signature and docstring of a function to the fit options."""
-    signature = inspect.signature(function)
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    defaults = complete({}) | {alias: None for field in _ROW.fields for alias in field.aliases}
-    own += [
-        inspect.Parameter(name, own[-1].kind, default=defaults[name], annotation=annotation)
-        for name, annotation in FitOptions.__annotations__.items()
-    ]
-    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    parameters = (FitOptions.__doc__ or "").partition("----------\n")[2].rstrip()
-    function.__doc__ = (function.__doc__ or "").replace(
-        "    **options : FitOptions", parameters.replace("\n", "\n    ")
-    )
-    return function
+    aliases = {alias: None for field in _ROW.fields for alias in field.aliases}
+    return takes_options(FitOptions, complete({}) | aliases)(function)
 
 
 def complete(options: Mapping[str, Any]) -> dict[str, Any]:

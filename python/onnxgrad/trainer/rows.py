@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnxgrad import _core
 from onnxgrad.base.checks import real_number
-from onnxgrad.data.arrays import to_native
+from onnxgrad.data.arrays import NativeArray, to_native
 from onnxgrad.data.arrow import is_table
 from onnxgrad.data.columns import Feeds
 from onnxgrad.data.files import source_like
-from onnxgrad.data.labels import Labels
+from onnxgrad.data.labels import Labels, native_targets
 from onnxgrad.data.maps import with_rows
 from onnxgrad.data.rows import NativeRows, named_inputs, unpack_table
 from onnxgrad.data.sources import Source
@@ -19,7 +19,7 @@ from onnxgrad.data.sparse import has_sparse, sparse_source
 from onnxgrad.errors import OptionError
 from onnxgrad.sessions import TrainingSession
 
-__all__ = ["dataset", "table_as_rows", "validation_rows"]
+__all__ = ["Rows", "convert", "dataset", "table_as_rows", "unpack", "validation_rows"]
 
 
 def table_as_rows(validation: Any, y: Any, sample_weight: Any) -> Any:
@@ -33,24 +33,52 @@ def table_as_rows(validation: Any, y: Any, sample_weight: Any) -> Any:
     return (validation, y) if weight is None else (validation, y, weight)
 
 
+class Rows(NamedTuple):
+    """Rows in memory: a table's columns as arrays by input, anything else as it was given.
+
+    Attributes
+    ----------
+    X : dict of str to array, or array
+    y : numpy.ndarray, dict of these by output, or None
+    sample_weight : numpy.ndarray or None
+    """
+
+    X: Any
+    y: Any
+    sample_weight: Any
+
+
+def unpack(session: TrainingSession, X: Any, y: Any, sample_weight: Any) -> Rows:
+    """Return arrays or tables as rows for the inputs of `session`."""
+    core = session._core
+    X, y, sample_weight = unpack_table(core, X, y, sample_weight)
+    return Rows(with_rows(core.inputs, X), y, sample_weight)
+
+
+def convert(
+    session: TrainingSession, labels: Labels, rows: Rows, targets: Mapping[str, NativeArray]
+) -> NativeRows:
+    """Return rows for the loop of the extension, with their `native_targets`."""
+    core, X = session._core, rows.X
+    feeds = X if isinstance(X, Feeds) else None
+    weight = None
+    if rows.sample_weight is not None:
+        weight = to_native(rows.sample_weight, "sample_weight")
+    numbers = {name: labels.native(core, one, name, feeds) for name, one in targets.items()}
+    target = numbers.pop("", None)
+    if has_sparse(X):
+        return sparse_source(core, X, target, numbers, weight)
+    origin = None if feeds is None else feeds.origin
+    return _core.Dataset(dict(named_inputs(core, X)), target, numbers, weight, 0, origin)
+
+
 def dataset(
     session: TrainingSession, labels: Labels, X: Any, y: Any, sample_weight: Any
 ) -> NativeRows:
     """Return arrays or tables as rows for the inputs and targets of `session`."""
-    core = session._core
-    X, y, sample_weight = unpack_table(core, X, y, sample_weight)
-    X = with_rows(core.inputs, X)
-    feeds = X if isinstance(X, Feeds) else None
-    weight = None if sample_weight is None else to_native(sample_weight, "sample_weight")
-    target, targets = None, {}
-    if isinstance(y, Mapping):
-        targets = {name: labels.native(core, value, name, feeds) for name, value in y.items()}
-    elif y is not None or session.target_name:
-        target = labels.native(core, y, feeds=feeds)
-    if has_sparse(X):
-        return sparse_source(core, X, target, targets, weight)
-    origin = None if feeds is None else feeds.origin
-    return _core.Dataset(dict(named_inputs(core, X)), target, targets, weight, 0, origin)
+    rows = unpack(session, X, y, sample_weight)
+    has_targets = rows.y is not None or session.target_name
+    return convert(session, labels, rows, native_targets(rows.y) if has_targets else {})
 
 
 def validation_rows(

@@ -13,38 +13,45 @@ from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, positive_int, real_number
 from onnxgrad.base.messages import Verbosity
 from onnxgrad.base.models import ModelLike, to_core_model
+from onnxgrad.base.typed_options import documents_options
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.callbacks.log import messages
 from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Source
-from onnxgrad.data.arrays import ArrayLike, from_native, to_native
+from onnxgrad.data.arrays import ArrayLike, from_native
 from onnxgrad.data.columns import Feeds
-from onnxgrad.data.labels import ClassWeight, Labels, native_class_weights, with_class_weights
+from onnxgrad.data.labels import (
+    ClassWeight,
+    Labels,
+    native_class_weights,
+    native_targets,
+    with_class_weights,
+)
 from onnxgrad.data.notes import report_notes
 from onnxgrad.data.rows import (
     NativeRows,
     as_source,
     check_alone,
     has_weight,
-    unpack_table,
     validation_names,
 )
 from onnxgrad.distributed.data_parallel import DataParallelLike
 from onnxgrad.errors import DataError, OptionError
 from onnxgrad.history import History
-from onnxgrad.losses import LossLike, PenaltyLike
+from onnxgrad.losses import LossLike
 from onnxgrad.metrics import MetricLike, native_metrics
-from onnxgrad.optimizers import OptimizerLike, ParameterGroup, as_optimizer
-from onnxgrad.precision import PrecisionLike
+from onnxgrad.optimizers import OptimizerLike, as_optimizer
 from onnxgrad.schedules import ScheduleLike, as_schedule
+from onnxgrad.session_options import TrainerOptions
+from onnxgrad.session_options.taking import changed, takes_session_options, with_defaults
 from onnxgrad.sessions import Evaluation, TrainingSession
 from onnxgrad.sessions.training import describes_training
 from onnxgrad.trainer.described import FitOptions
 from onnxgrad.trainer.guards import one_at_a_time
 from onnxgrad.trainer.hooks import FitHooks
 from onnxgrad.trainer.options import complete, native_fit_options, takes_fit_options
-from onnxgrad.trainer.rows import dataset, table_as_rows, validation_rows
+from onnxgrad.trainer.rows import convert, dataset, table_as_rows, unpack, validation_rows
 
 if TYPE_CHECKING:
     from onnxgrad.run_folder import RunFolder
@@ -56,6 +63,7 @@ DataLike: TypeAlias = Any
 """An array, a dictionary of arrays, an iterable of batches, or a `data.Source`."""
 
 
+@documents_options(TrainerOptions)
 class Trainer(FitHooks):
     """Trains a model on arrays: epochs, shuffling, batches, validation, history.
 
@@ -69,8 +77,6 @@ class Trainer(FitHooks):
     optimizer : str or Optimizer, default=None
         See `onnxgrad.optimizers`. None is ``"adam"``; with ``loss="auto"``, a model that describes
         its training itself (``training_info``) is trained as it says.
-    penalty : Penalty, list of Penalty or dict, default=None
-        See `onnxgrad.losses.Penalty`; a dictionary is ``{"coef": {"l2": 0.01}}``.
     lr : float, default=None
         Learning rate; None means the optimizer's own.
     schedule : str or Schedule, default=None
@@ -78,24 +84,12 @@ class Trainer(FitHooks):
         `onnxgrad.schedules`. None keeps it constant.
     seed : int, default=0
         Seed of shuffling, the validation split, and random operators.
-    threads : int, default=None
-        Number of threads; None means the cores that this process may use, but at most
-        ``OMP_NUM_THREADS``.
-    trainable, frozen : str or list of str, default=None
-        Names or glob patterns of the weights to train, and of those to keep as they are.
-    untie : bool, default=True
-        Whether to train weights separately that are one in the file by accident; see
-        `TrainingSession`.
-    groups, clip_value, clip_norm, accumulate, stop_gradient, training_mode, open_batch, precision
-        See `TrainingSession`.
-    device : {"cpu", "auto"}, default="cpu"
-    memory_limit : int or str, default=None
-        Bytes that the session may use, or text as in ``"2GB"``; see `TrainingSession`.
     dist : "auto", Workers, distributed.DataParallel or None, default="auto"
         The workers of a data-parallel training, which all make the same calls. ``"auto"``: those
         that the launcher of this process started (mpirun, srun, torchrun), if it did. `batch_size`
         is then that of all workers together, and results are those of one worker; see
         docs/distributed.md. None: this process is alone.
+    **options : TrainerOptions
 
     Attributes
     ----------
@@ -133,61 +127,32 @@ class Trainer(FitHooks):
     _fitting_thread = 0  # identifier of the thread that runs `fit`
 
     @checked_names
+    @takes_session_options(TrainerOptions)
     def __init__(
         self,
         model: ModelLike | TrainingSession,
         loss: LossLike = "auto",
         optimizer: OptimizerLike | None = None,
         *,
-        penalty: PenaltyLike | None = None,
         lr: float | None = None,
         schedule: ScheduleLike | None = None,
         seed: int = 0,
-        threads: int | None = None,
-        trainable: str | Iterable[str] | None = None,
-        frozen: str | Iterable[str] | None = None,
-        untie: bool = True,
-        groups: ParameterGroup | Iterable[ParameterGroup] = (),
-        clip_value: float | None = None,
-        clip_norm: float | None = None,
-        accumulate: int = 1,
-        stop_gradient: str | Iterable[str] | None = None,
-        training_mode: bool | str = "auto",
-        open_batch: bool | str = "auto",
-        precision: PrecisionLike = "float32",
-        device: str = "cpu",
-        memory_limit: int | str | None = None,
         dist: DataParallelLike | None = "auto",
+        **options: Unpack[TrainerOptions],
     ) -> None:
         self.seed = positive_int("seed", seed, 0)
         self.schedule = None if schedule is None else as_schedule(schedule)
         if isinstance(model, TrainingSession):
             given = {
                 "loss": loss != "auto",
-                "penalty": penalty is not None,
                 "optimizer": optimizer not in (None, "adam"),
-                "threads": threads is not None,
-                "trainable": trainable is not None,
-                "frozen": frozen is not None,
-                "untie": untie is not True,
-                "groups": groups != (),
-                "clip_value": clip_value is not None,
-                "clip_norm": clip_norm is not None,
-                "accumulate": accumulate != 1,
-                "stop_gradient": stop_gradient is not None,
-                "training_mode": training_mode != "auto",
-                "open_batch": open_batch != "auto",
-                "precision": precision != "float32",
-                "memory_limit": memory_limit is not None,
+                **dict.fromkeys(
+                    changed(TrainerOptions, with_defaults(TrainerOptions, options)), True
+                ),
+                "device": False,  # that of the session, whichever is named
                 "dist": dist is not None and dist != "auto",
             }
-            for option, is_given in given.items():
-                if is_given:
-                    raise OptionError(
-                        what=f"{option} cannot be given together with a session",
-                        value=option,
-                        hint="Give it to the TrainingSession.",
-                    )
+            _refuse_with_session(given)
             self.session = model
             if lr is not None:
                 self.session.lr = lr
@@ -199,23 +164,9 @@ class Trainer(FitHooks):
                 model,
                 loss,
                 None if is_of_file else as_optimizer(optimizer, lr),
-                penalty=penalty,
-                trainable=trainable,
-                frozen=frozen,
-                untie=untie,
-                groups=groups,
-                clip_value=clip_value,
-                clip_norm=clip_norm,
-                accumulate=accumulate,
-                stop_gradient=stop_gradient,
-                training_mode=training_mode,
-                open_batch=open_batch,
-                precision=precision,
-                device=device,
-                threads=threads,
                 seed=seed,
-                memory_limit=memory_limit,
                 dist=dist,
+                **options,
             )
             if is_of_file and lr is not None:
                 self.session.lr = lr
@@ -329,77 +280,111 @@ class Trainer(FitHooks):
         """
         chosen = complete(options)
         given = {**locals(), **chosen}
-        parallel = self.session._data_parallel
-        is_first = parallel is None or parallel.is_first
+        is_first = self.session._data_parallel is None or self.session._data_parallel.is_first
         verbose = verbose if is_first else 0
-        if self._is_trial:
-            chosen["non_finite"] = "ignore"
-        native = native_fit_options(chosen)
-        native.discard = self._is_trial
-        native.seed = self.seed
-        if self.schedule is not None and not self._is_trial:
-            native.schedule = self.schedule._native()
-        self.epochs = chosen["epochs"]
-        source, y, sample_weight = as_source(X, y, sample_weight)
-        has_batches = isinstance(source, Source) and source.has_own_batches
-        if chosen["batch_size"] is None and has_batches:
-            native.batch_size = _core.FitOptions.as_they_come
+        native = self._native_options(chosen)
         native.metrics = native_metrics(metrics, has_rows=validation is not None)
-        added: list[CallbackLike] = [] if self._is_trial else [*messages()]
-        num_trained = sum(weight.num_parameters for weight in self.session.trained_weights)
-        added += progress_for(verbose, num_trained)
-        if run_dir is not None:
-            from onnxgrad.run_folder.folder import as_run_folder
-
-            folder = as_run_folder(self, run_dir, given)
-            if parallel is not None:
-                self.run_dir = Path(parallel.workers.broadcast(str(folder.path)))
-                folder.move_to(self.run_dir)
-            added += [folder, folder.checkpoint]
-        added += stopping_of(early_stopping)
-        several = CallbackList([*added, *CallbackList(callbacks).callbacks]).callbacks
-        self._callbacks = CallbackList(
-            [one for one in several if is_first or not one.first_worker_only]
-        )
+        source, y, sample_weight = as_source(X, y, sample_weight)
+        if chosen["batch_size"] is None and source is not None and source.has_own_batches:
+            native.batch_size = _core.FitOptions.as_they_come
+        self._collect_callbacks(given, verbose)
         native.early_stopping = self._callbacks.early_stopping()
-        rows: NativeRows | None = None
+        self._callbacks.set_checkpoints(native, resume)
         if source is not None:
             check_alone(source, y=y, sample_weight=sample_weight)
-            rows = self._settled(source.native(self.session))
-            if class_weight is not None:
-                native.class_weights = native_class_weights(class_weight)
-                self.session._use_sample_weight(per_position=self._has_positions())
-        elif y is None and self.session.target_name:
-            raise DataError(what="y is missing", value="y", hint="Give the targets: fit(X, y).")
+            rows = self._converted_source(source, validation, class_weight, native)
         else:
             validation = table_as_rows(validation, y, sample_weight)
-            X, y, sample_weight = unpack_table(self.session._core, X, y, sample_weight)
-            if y is not None:
-                if not isinstance(y, Mapping):  # settles an automatic loss
-                    native_y = to_native(y, "y")
-                    self._core.choose_loss(native_y)
-                    if self.session._core.loss.one_hot_targets:
-                        y = from_native(self.session._core.encode_target(native_y, ""))
-                feeds = X if isinstance(X, Feeds) else None
-                self._labels.learn(self.session._core, y, feeds=feeds)
-            if not self._is_trial:
-                report_notes(self.session._core, X, y, validation, verbose)
-            if class_weight is not None and self._has_positions():
-                native.class_weights = native_class_weights(class_weight)
-                self.session._use_sample_weight(per_position=True)
-            elif class_weight is not None:
-                sample_weight = with_class_weights(class_weight, y, sample_weight)
-        if sample_weight is not None or has_weight(validation) or has_weight(source):
-            self.session._use_sample_weight(per_position=self._weighs_positions(sample_weight))
-        self._callbacks.set_checkpoints(native, resume)
-        if rows is None:
-            rows = self._settled(self._rows(None, X, y, sample_weight))
+            rows = self._converted_arrays(
+                X, y, sample_weight, validation, class_weight, native, verbose
+            )
         held_out = validation_rows(self.session, self._labels, validation, source, native)
         self.validation_names = (
             [] if validation is None else validation_names(self.session._core, native)
         )
         self._run(rows, native, held_out, verbose)
         return self
+
+    def _native_options(self, chosen: dict[str, Any]) -> _core.FitOptions:
+        """Return the fit options and those of the trainer; a trial ignores losses like NaN."""
+        if self._is_trial:
+            chosen["non_finite"] = "ignore"
+        native = native_fit_options(chosen)
+        self.epochs = chosen["epochs"]
+        native.discard = self._is_trial
+        native.seed = self.seed
+        if self.schedule is not None and not self._is_trial:
+            native.schedule = self.schedule._native()
+        return native
+
+    def _collect_callbacks(self, fit: Mapping[str, Any], verbose: Verbosity) -> None:
+        """Set the callbacks of a fit with these arguments: own ones, then those of the user."""
+        parallel = self.session._data_parallel
+        added: list[CallbackLike] = [] if self._is_trial else [*messages()]
+        num_trained = sum(weight.num_parameters for weight in self.session.trained_weights)
+        added += progress_for(verbose, num_trained)
+        if fit["run_dir"] is not None:
+            from onnxgrad.run_folder.folder import as_run_folder
+
+            folder = as_run_folder(self, fit["run_dir"], fit)
+            if parallel is not None:
+                self.run_dir = Path(parallel.workers.broadcast(str(folder.path)))
+                folder.move_to(self.run_dir)
+            added += [folder, folder.checkpoint]
+        added += stopping_of(fit["early_stopping"])
+        several = CallbackList([*added, *CallbackList(fit["callbacks"]).callbacks]).callbacks
+        is_first = parallel is None or parallel.is_first
+        self._callbacks = CallbackList(
+            [one for one in several if is_first or not one.first_worker_only]
+        )
+
+    def _converted_source(
+        self, source: Source, validation: Any, class_weight: Any, options: _core.FitOptions
+    ) -> NativeRows:
+        """Return the reader of a source; the loss gets the weights that its rows have."""
+        rows = self._settled(source.native(self.session))
+        if class_weight is not None:
+            options.class_weights = native_class_weights(class_weight)
+            self.session._use_sample_weight(per_position=self._has_positions())
+        if has_weight(validation) or has_weight(source):
+            self.session._use_sample_weight()
+        return rows
+
+    def _converted_arrays(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Any,
+        class_weight: Any,
+        options: _core.FitOptions,
+        verbose: Verbosity,
+    ) -> NativeRows:
+        """Return arrays or a table as rows; they settle an automatic loss, labels and weights."""
+        core = self.session._core
+        if y is None and self.session.target_name:
+            raise DataError(what="y is missing", value="y", hint="Give the targets: fit(X, y).")
+        rows = unpack(self.session, X, y, sample_weight)
+        targets = {} if rows.y is None else native_targets(rows.y)
+        if rows.y is not None and not isinstance(rows.y, Mapping):
+            self._core.choose_loss(targets[""])
+            if core.loss.one_hot_targets:
+                targets[""] = core.encode_target(targets[""], "")
+                rows = rows._replace(y=from_native(targets[""]))
+        feeds = rows.X if isinstance(rows.X, Feeds) else None
+        self._labels.learn(core, targets, feeds=feeds)
+        if not self._is_trial:
+            report_notes(core, rows.X, rows.y, validation, verbose)
+        if class_weight is not None and self._has_positions():
+            options.class_weights = native_class_weights(class_weight)
+            self.session._use_sample_weight(per_position=True)
+        elif class_weight is not None:
+            weights = with_class_weights(class_weight, rows.y, rows.sample_weight)
+            rows = rows._replace(sample_weight=weights)
+        if rows.sample_weight is not None or has_weight(validation):
+            per_position = self._weighs_positions(rows.sample_weight)
+            self.session._use_sample_weight(per_position=per_position)
+        return self._settled(convert(self.session, self._labels, rows, targets))
 
     def lr_find(
         self,
@@ -509,3 +494,13 @@ class Trainer(FitHooks):
         if source is not None:
             return source.native(self.session)
         return dataset(self.session, self._labels, X, y, sample_weight)
+
+
+def _refuse_with_session(given: Mapping[str, bool]) -> None:
+    for option, is_given in given.items():
+        if is_given:
+            raise OptionError(
+                what=f"{option} cannot be given together with a session",
+                value=option,
+                hint="Give it to the TrainingSession.",
+            )

@@ -1,55 +1,36 @@
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
-namespace fused_product {
-
-OpCase call(std::string name, const std::string& call, std::vector<CaseInput> inputs) {
-  return {.name = std::move(name),
-          .model = "y = com.microsoft." + call,
-          .inputs = std::move(inputs),
-          .domains = {{"com.microsoft", 1}}};
-}
-
-}  // namespace fused_product
 
 std::vector<OpCase> fused_product_cases() {
-  using fused_product::call;
   const CaseInput image = uniform({2, 2, 4, 4}, -1, 1);
   const CaseInput kernel = uniform({3, 2, 3, 3}, -1, 1).constant();
   const CaseInput a = uniform({3, 4}, -1, 1);
   const CaseInput b = uniform({4, 2}, -1, 1);
   return {
-      call("product", "FusedMatMul <alpha = 0.5> (a, b)", {a, b}),
-      call("product_turned", "FusedMatMul <transA = 1, transB = 1> (a, b)",
-           {uniform({2, 4, 3}, -1, 1), uniform({2, 5, 4}, -1, 1)}),
-      call("product_batch", "FusedMatMul <transBatchA = 1> (a, b)",
-           {uniform({3, 2, 4}, -1, 1), uniform({2, 4, 5}, -1, 1)}),
-      call("product_nothing", "TransposeMatMul (a, b)", {uniform({0, 4}, -1, 1), b}),
-      call("gemm", "FusedGemm <activation = \"Tanh\", beta = 0.5> (a, b, c)",
-           {a, b, uniform({2}, -1, 1)}),
-      call("gemm_gelu", "GemmFastGelu (a, b, c)", {a, b, uniform({2}, -1, 1)}),
-      call("conv", "FusedConv <activation = \"Sigmoid\", pads = [1, 1, 1, 1]> (x, w)",
-           {image, kernel}),
-      call("conv_sum", "FusedConv <activation = \"Tanh\"> (x, w, b, z)",
-           {image, kernel, uniform({3}, -1, 1), uniform({2, 3, 2, 2}, -1, 1)}),
-      call("conv_last", "NhwcConv <strides = [2, 1]> (x, w, b)",
-           {uniform({2, 5, 4, 2}, -1, 1), kernel, uniform({3}, -1, 1)}),
+      contrib_call("product", "FusedMatMul <alpha = 0.5> (a, b)", {a, b}),
+      contrib_call("product_turned", "FusedMatMul <transA = 1, transB = 1> (a, b)",
+                   {uniform({2, 4, 3}, -1, 1), uniform({2, 5, 4}, -1, 1)}),
+      contrib_call("product_batch", "FusedMatMul <transBatchA = 1> (a, b)",
+                   {uniform({3, 2, 4}, -1, 1), uniform({2, 4, 5}, -1, 1)}),
+      contrib_call("product_nothing", "TransposeMatMul (a, b)", {uniform({0, 4}, -1, 1), b}),
+      contrib_call("gemm", "FusedGemm <activation = \"Tanh\", beta = 0.5> (a, b, c)",
+                   {a, b, uniform({2}, -1, 1)}),
+      contrib_call("gemm_gelu", "GemmFastGelu (a, b, c)", {a, b, uniform({2}, -1, 1)}),
+      contrib_call("conv", "FusedConv <activation = \"Sigmoid\", pads = [1, 1, 1, 1]> (x, w)",
+                   {image, kernel}),
+      contrib_call("conv_sum", "FusedConv <activation = \"Tanh\"> (x, w, b, z)",
+                   {image, kernel, uniform({3}, -1, 1), uniform({2, 3, 2, 2}, -1, 1)}),
+      contrib_call("conv_last", "NhwcConv <strides = [2, 1]> (x, w, b)",
+                   {uniform({2, 5, 4, 2}, -1, 1), kernel, uniform({3}, -1, 1)}),
   };
 }
 
 std::vector<ErrorCase> fused_product_error_cases() {
-  const auto refused = [](std::string name, const std::string& call, std::vector<CaseInput> inputs,
-                          std::string error, std::string fragment) {
-    return ErrorCase{.name = std::move(name),
-                     .model = "[head] y = com.microsoft." + call,
-                     .inputs = std::move(inputs),
-                     .error = std::move(error),
-                     .fragments = {"head", std::move(fragment)},
-                     .domains = {{"com.microsoft", 1}}};
-  };
   return {
-      refused("activation", "FusedGemm <activation = \"Sine\"> (a, b)",
-              {uniform({2, 3}, -1, 1), uniform({3, 2}, -1, 1)}, "UnsupportedOperatorError", "Sine"),
+      contrib_refused("activation", "FusedGemm <activation = \"Sine\"> (a, b)",
+                      {uniform({2, 3}, -1, 1), uniform({3, 2}, -1, 1)}, "UnsupportedOperatorError",
+                      "Sine"),
   };
 }
 

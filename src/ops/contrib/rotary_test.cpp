@@ -3,13 +3,6 @@
 namespace onnxgrad::ops_test {
 namespace rotary {
 
-OpCase call(std::string name, const std::string& call, std::vector<CaseInput> inputs) {
-  return {.name = std::move(name),
-          .model = "y = com.microsoft." + call,
-          .inputs = std::move(inputs),
-          .domains = {{"com.microsoft", 1}}};
-}
-
 OpCase of_static(OpCase one) {
   one.static_only = "the widths of heads are numbers of the model";
   return one;
@@ -18,7 +11,6 @@ OpCase of_static(OpCase one) {
 }  // namespace rotary
 
 std::vector<OpCase> rotary_cases() {
-  using rotary::call;
   using rotary::of_static;
   const CaseInput x = uniform({2, 3, 8}, -1, 1);
   const CaseInput ids = integers({2, 3}, 0, 5);
@@ -28,48 +20,29 @@ std::vector<OpCase> rotary_cases() {
   const CaseInput total = values({3}, {1}, DataType::kInt32);
   const CaseInput key = uniform({2, 3, 4}, -1, 1);
   return {
-      of_static(call("halves", "RotaryEmbedding (x, i, c, s)", {x, ids, cos, sin})),
-      of_static(
-          call("pairs", "RotaryEmbedding <interleaved = 1> (x, i, c, s)", {x, ids, cos, sin})),
-      of_static(call("first", "RotaryEmbedding (x, i, c, s)",
-                     {x, values({2}, {1}, DataType::kInt64), cos, sin})),
-      of_static(call("groups",
-                     "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> "
-                     "(q, k, v, \"\", \"\", l, t)",
-                     {x, key, key, last, total})),
-      of_static(call("turned",
-                     "GroupQueryAttention <num_heads = 2, kv_num_heads = 1, do_rotary = 1, "
-                     "softcap = 2.0, local_window_size = 2> "
-                     "(q, k, v, \"\", \"\", l, t, c, s)",
-                     {x, key, key, last, total, cos, sin})),
+      of_static(contrib_call("halves", "RotaryEmbedding (x, i, c, s)", {x, ids, cos, sin})),
+      of_static(contrib_call("pairs", "RotaryEmbedding <interleaved = 1> (x, i, c, s)",
+                             {x, ids, cos, sin})),
+      of_static(contrib_call("first", "RotaryEmbedding (x, i, c, s)",
+                             {x, values({2}, {1}, DataType::kInt64), cos, sin})),
+      of_static(contrib_call("groups",
+                             "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> "
+                             "(q, k, v, \"\", \"\", l, t)",
+                             {x, key, key, last, total})),
+      of_static(contrib_call("turned",
+                             "GroupQueryAttention <num_heads = 2, kv_num_heads = 1, do_rotary = 1, "
+                             "softcap = 2.0, local_window_size = 2> "
+                             "(q, k, v, \"\", \"\", l, t, c, s)",
+                             {x, key, key, last, total, cos, sin})),
   };
 }
 
 std::vector<ErrorCase> rotary_error_cases() {
-  const auto refused = [](std::string name, const std::string& call, std::vector<CaseInput> inputs,
-                          std::string error, std::string fragment) {
-    return ErrorCase{.name = std::move(name),
-                     .model = "[head] y = com.microsoft." + call,
-                     .inputs = std::move(inputs),
-                     .error = std::move(error),
-                     .fragments = {"head", std::move(fragment)},
-                     .domains = {{"com.microsoft", 1}}};
-  };
   return {
-      refused("rank", "RotaryEmbedding (x, i, c, s)",
-              {uniform({2, 4}, -1, 1), ints({0}), uniform({4, 2}, -1, 1), uniform({4, 2}, -1, 1)},
-              "UnsupportedOperatorError", "'x'"),
-      refused("no_past_value",
-              "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, k, k, past, \"\", l, t)",
-              {uniform({2, 3, 8}, -1, 1), uniform({2, 3, 4}, -1, 1), uniform({2, 1, 2, 4}, -1, 1),
-               values({2, 2}, {2}, DataType::kInt32), values({3}, {1}, DataType::kInt32)},
-              "ModelError", "past_key is given without past_value"),
-      refused("no_value",
-              "GroupQueryAttention <num_heads = 2, kv_num_heads = 1> "
-              "(q, k, \"\", \"\", \"\", l, t)",
-              {uniform({2, 3, 8}, -1, 1), uniform({2, 3, 4}, -1, 1),
-               values({2, 2}, {2}, DataType::kInt32), values({3}, {1}, DataType::kInt32)},
-              "ModelError", "key is given without value"),
+      contrib_refused(
+          "rank", "RotaryEmbedding (x, i, c, s)",
+          {uniform({2, 4}, -1, 1), ints({0}), uniform({4, 2}, -1, 1), uniform({4, 2}, -1, 1)},
+          "UnsupportedOperatorError", "'x'"),
   };
 }
 

@@ -5,21 +5,7 @@ namespace encoder {
 
 OpCase ml(std::string name, const std::string& call, std::vector<CaseInput> inputs,
           std::string no_gradient = "a lookup is constant almost everywhere") {
-  return {.name = std::move(name),
-          .model = "y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .no_gradient = std::move(no_gradient),
-          .domains = {{"ai.onnx.ml", 5}}};
-}
-
-ErrorCase refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
-                  std::string error, std::string fragment) {
-  return {.name = std::move(name),
-          .model = "[head] y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .error = std::move(error),
-          .fragments = {"head", std::move(fragment)},
-          .domains = {{"ai.onnx.ml", 5}}};
+  return ml_call(std::move(name), call, std::move(inputs), std::move(no_gradient));
 }
 
 }  // namespace encoder
@@ -50,14 +36,14 @@ std::vector<OpCase> encoder_cases() {
 }
 
 std::vector<ErrorCase> encoder_error_cases() {
-  using encoder::refused;
   const CaseInput x = integers({3}, 5, 5);
   return {
-      refused("lengths", "LabelEncoder <keys_int64s = [1], values_int64s = [1, 2]> (x)", {x},
-              "ShapeError", "keys 1"),
-      refused("mapper", "CategoryMapper <cats_int64s = [1]> (x)", {x}, "ModelError", "0 strings"),
-      refused("unknown", "OneHotEncoder <cats_int64s = [1, 2], zeros = 0> (x)", {x}, "DataError",
-              "not one of its 2 categories"),
+      ml_refused("lengths", "LabelEncoder <keys_int64s = [1], values_int64s = [1, 2]> (x)", {x},
+                 "ShapeError", "keys 1"),
+      ml_refused("mapper", "CategoryMapper <cats_int64s = [1]> (x)", {x}, "ModelError",
+                 "0 strings"),
+      ml_refused("unknown", "OneHotEncoder <cats_int64s = [1, 2], zeros = 0> (x)", {x}, "DataError",
+                 "not one of its 2 categories"),
   };
 }
 

@@ -5,21 +5,7 @@ namespace impute {
 
 OpCase ml(std::string name, const std::string& call, std::vector<CaseInput> inputs,
           std::string no_gradient = "a lookup is constant almost everywhere") {
-  return {.name = std::move(name),
-          .model = "y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .no_gradient = std::move(no_gradient),
-          .domains = {{"ai.onnx.ml", 5}}};
-}
-
-ErrorCase refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
-                  std::string error, std::string fragment) {
-  return {.name = std::move(name),
-          .model = "[head] y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .error = std::move(error),
-          .fragments = {"head", std::move(fragment)},
-          .domains = {{"ai.onnx.ml", 5}}};
+  return ml_call(std::move(name), call, std::move(inputs), std::move(no_gradient));
 }
 
 }  // namespace impute
@@ -50,14 +36,13 @@ std::vector<OpCase> impute_cases() {
 }
 
 std::vector<ErrorCase> impute_error_cases() {
-  using impute::refused;
   const CaseInput x = uniform({4, 3}, -2, 2);
   return {
-      refused("count", "Imputer <imputed_value_floats = [1.0, 2.0]> (x)", {x}, "ModelError",
-              "imputed_value_floats"),
-      refused("threshold", "Binarizer <threshold = 1> (x)", {x}, "ModelError", "threshold"),
-      refused("dimensions", "FeatureVectorizer <inputdimensions = [2]> (x)", {x}, "ShapeError",
-              "3 columns"),
+      ml_refused("count", "Imputer <imputed_value_floats = [1.0, 2.0]> (x)", {x}, "ModelError",
+                 "imputed_value_floats"),
+      ml_refused("threshold", "Binarizer <threshold = 1> (x)", {x}, "ModelError", "threshold"),
+      ml_refused("dimensions", "FeatureVectorizer <inputdimensions = [2]> (x)", {x}, "ShapeError",
+                 "3 columns"),
   };
 }
 

@@ -72,35 +72,29 @@ std::vector<OpCase> linear_cases() {
 std::vector<ErrorCase> linear_error_cases() {
   const auto refused = [](std::string name, std::string model, std::string error,
                           std::vector<std::string> fragments) {
-    fragments.emplace_back("head");
-    return ErrorCase{.name = std::move(name),
-                     .model = std::move(model),
-                     .inputs = {linear::samples()},
-                     .error = std::move(error),
-                     .fragments = std::move(fragments),
-                     .domains = {{"ai.onnx.ml", 3}}};
+    return as_error_case(linear::ml(std::move(name), std::move(model), {linear::samples()}),
+                         std::move(error), std::move(fragments));
   };
   return {
-      refused("features",
-              "[head] y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0]> (x)",
+      refused("features", "y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0]> (x)",
               "ShapeError", {"3"}),
       refused("coefficients",
-              "[head] y = ai.onnx.ml.LinearRegressor <coefficients = [1.0], targets = 2> (x)",
+              "y = ai.onnx.ml.LinearRegressor <coefficients = [1.0], targets = 2> (x)",
               "ModelError", {"coefficients"}),
       refused("intercepts",
-              "[head] y = ai.onnx.ml.LinearRegressor "
+              "y = ai.onnx.ml.LinearRegressor "
               "<coefficients = [1.0, 2.0], intercepts = [1.0, 2.0]> (x)",
               "ModelError", {"intercepts"}),
       refused("classes",
-              "[head] l, z = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0, 4.0], "
+              "l, z = ai.onnx.ml.LinearClassifier <coefficients = [1.0, 2.0, 3.0, 4.0], "
               "intercepts = [1.0, 2.0], classlabels_ints = [0, 1, 2]> (x)",
               "ModelError", {"classes"}),
       refused("transform",
-              "[head] y = ai.onnx.ml.LinearRegressor "
+              "y = ai.onnx.ml.LinearRegressor "
               "<coefficients = [1.0, 2.0], post_transform = \"TANH\"> (x)",
               "ModelError", {"post_transform"}),
       refused("targets",
-              "[head] y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0], targets = 0> (x)",
+              "y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0], targets = 0> (x)",
               "ModelError", {"targets"}),
   };
 }

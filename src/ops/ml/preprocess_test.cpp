@@ -62,27 +62,20 @@ std::vector<OpCase> preprocess_cases() {
 }
 
 std::vector<ErrorCase> preprocess_error_cases() {
-  const auto refused = [](std::string name, std::string model, std::vector<std::string> fragments) {
-    fragments.emplace_back("head");
-    return ErrorCase{.name = std::move(name),
-                     .model = std::move(model),
-                     .inputs = {uniform({4, 3}, -1, 1).as(DataType::kFloat32)},
-                     .error = "ModelError",
-                     .fragments = std::move(fragments),
-                     .domains = {{"ai.onnx.ml", 3}}};
+  const CaseInput x = uniform({4, 3}, -1, 1).as(DataType::kFloat32);
+  const auto refused = [&](std::string name, std::string model,
+                           std::vector<std::string> fragments) {
+    return as_error_case(preprocess::ml(std::move(name), std::move(model), {x}), "ModelError",
+                         std::move(fragments));
   };
   return {
-      refused("scaler_count", "[head] y = ai.onnx.ml.Scaler <offset = [1.0, 2.0]> (x)", {"offset"}),
+      refused("scaler_count", "y = ai.onnx.ml.Scaler <offset = [1.0, 2.0]> (x)", {"offset"}),
       refused("scaler_counts_differ",
-              "[head] y = ai.onnx.ml.Scaler <offset = [1.0], scale = [1.0, 2.0, 3.0]> (x)",
-              {"offset"}),
-      {.name = "extractor_index",
-       .model = "[head] z = ai.onnx.ml.ArrayFeatureExtractor (x, i)",
-       .inputs = {uniform({4, 3}, -1, 1).as(DataType::kFloat32), ints({3})},
-       .error = "DataError",
-       .fragments = {"head", "3"},
-       .domains = {{"ai.onnx.ml", 3}}},
-      refused("norm", "[head] y = ai.onnx.ml.Normalizer <norm = \"L3\"> (x)", {"norm", "L2"}),
+              "y = ai.onnx.ml.Scaler <offset = [1.0], scale = [1.0, 2.0, 3.0]> (x)", {"offset"}),
+      as_error_case(preprocess::ml("extractor_index", "z = ai.onnx.ml.ArrayFeatureExtractor (x, i)",
+                                   {x, ints({3})}),
+                    "DataError", {"3"}),
+      refused("norm", "y = ai.onnx.ml.Normalizer <norm = \"L3\"> (x)", {"norm", "L2"}),
   };
 }
 

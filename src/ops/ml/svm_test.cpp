@@ -5,23 +5,10 @@ namespace svm {
 
 OpCase ml(std::string name, const std::string& call, std::vector<CaseInput> inputs,
           std::string no_gradient = "") {
-  return {.name = std::move(name),
-          .model = "y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .no_gradient = std::move(no_gradient),
-          .tolerance = 0.05,
-          .tolerance_reason = "differences of float32 results carry their rounding",
-          .domains = {{"ai.onnx.ml", 5}}};
-}
-
-ErrorCase refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
-                  std::string error, std::string fragment) {
-  return {.name = std::move(name),
-          .model = "[head] y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .error = std::move(error),
-          .fragments = {"head", std::move(fragment)},
-          .domains = {{"ai.onnx.ml", 5}}};
+  OpCase one = ml_call(std::move(name), call, std::move(inputs), std::move(no_gradient));
+  one.tolerance = 0.05;
+  one.tolerance_reason = "differences of float32 results carry their rounding";
+  return one;
 }
 
 }  // namespace svm
@@ -81,11 +68,10 @@ std::vector<OpCase> svm_cases() {
 }
 
 std::vector<ErrorCase> svm_error_cases() {
-  using svm::refused;
   const CaseInput x = uniform({4, 2}, -1, 1);
   return {
-      refused("counts", "SVMRegressor <n_supports = 2, support_vectors = [1.0]> (x)", {x},
-              "ModelError", "1 elements for 2 vectors"),
+      ml_refused("counts", "SVMRegressor <n_supports = 2, support_vectors = [1.0]> (x)", {x},
+                 "ModelError", "1 elements for 2 vectors"),
       {.name = "labels",
        .model = "[head] l, y = ai.onnx.ml.SVMClassifier <coefficients = [1.0]> (x)",
        .inputs = {x},

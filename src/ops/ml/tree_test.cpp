@@ -5,21 +5,7 @@ namespace tree {
 
 OpCase ml(std::string name, const std::string& call, std::vector<CaseInput> inputs,
           std::string no_gradient = "which leaf a row falls into is constant almost everywhere") {
-  return {.name = std::move(name),
-          .model = "y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .no_gradient = std::move(no_gradient),
-          .domains = {{"ai.onnx.ml", 5}}};
-}
-
-ErrorCase refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
-                  std::string error, std::string fragment) {
-  return {.name = std::move(name),
-          .model = "[head] y = ai.onnx.ml." + call,
-          .inputs = std::move(inputs),
-          .error = std::move(error),
-          .fragments = {"head", std::move(fragment)},
-          .domains = {{"ai.onnx.ml", 5}}};
+  return ml_call(std::move(name), call, std::move(inputs), std::move(no_gradient));
 }
 
 }  // namespace tree
@@ -49,14 +35,14 @@ std::vector<OpCase> tree_cases() {
 }
 
 std::vector<ErrorCase> tree_error_cases() {
-  using tree::refused;
-  return {refused("lengths",
-                  "TreeEnsemble <tree_roots = [0], nodes_featureids = [0], nodes_modes = uint8[1] "
-                  "{0}, nodes_splits = float[1] {0}, nodes_truenodeids = [0, 1], nodes_trueleafs = "
-                  "[1], nodes_falsenodeids = [1], nodes_falseleafs = [1], leaf_targetids = [0, 0], "
-                  "leaf_weights = float[2] {1, 2}> (x)",
-                  {uniform({4, 2}, -1, 1).as(DataType::kFloat32)}, "ModelError",
-                  "nodes_truenodeids has 2 elements")};
+  return {
+      ml_refused("lengths",
+                 "TreeEnsemble <tree_roots = [0], nodes_featureids = [0], nodes_modes = uint8[1] "
+                 "{0}, nodes_splits = float[1] {0}, nodes_truenodeids = [0, 1], nodes_trueleafs = "
+                 "[1], nodes_falsenodeids = [1], nodes_falseleafs = [1], leaf_targetids = [0, 0], "
+                 "leaf_weights = float[2] {1, 2}> (x)",
+                 {uniform({4, 2}, -1, 1).as(DataType::kFloat32)}, "ModelError",
+                 "nodes_truenodeids has 2 elements")};
 }
 
 }  // namespace onnxgrad::ops_test

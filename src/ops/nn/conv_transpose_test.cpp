@@ -72,14 +72,9 @@ std::vector<OpCase> conv_transpose_cases() {
 std::vector<ErrorCase> conv_transpose_error_cases() {
   const auto refused = [](std::string name, std::string attributes, Dims x, Dims w,
                           std::string error, std::vector<std::string> fragments) {
-    const OpCase one =
-        conv_transpose::transposed("", std::move(attributes), std::move(x), std::move(w));
-    fragments.emplace_back("head");
-    return ErrorCase{.name = std::move(name),
-                     .model = "[head] " + one.model,
-                     .inputs = one.inputs,
-                     .error = std::move(error),
-                     .fragments = std::move(fragments)};
+    OpCase one = conv_transpose::transposed(std::move(name), std::move(attributes), std::move(x),
+                                            std::move(w));
+    return as_error_case(std::move(one), std::move(error), std::move(fragments));
   };
   return {
       refused("channels", "", {1, 3, 4, 4}, {2, 2, 3, 3}, "ShapeError", {}),

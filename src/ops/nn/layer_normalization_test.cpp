@@ -43,13 +43,8 @@ std::vector<OpCase> layer_normalization_cases() {
 std::vector<ErrorCase> layer_normalization_error_cases() {
   const auto refused = [](std::string name, const std::string& attributes, Dims scale,
                           std::string error, std::vector<std::string> fragments) {
-    const OpCase one = layer_normalization::layer("", attributes, {3, 4}, std::move(scale));
-    fragments.emplace_back("head");
-    return ErrorCase{.name = std::move(name),
-                     .model = "[head] " + one.model,
-                     .inputs = one.inputs,
-                     .error = std::move(error),
-                     .fragments = std::move(fragments)};
+    OpCase one = layer_normalization::layer(std::move(name), attributes, {3, 4}, std::move(scale));
+    return as_error_case(std::move(one), std::move(error), std::move(fragments));
   };
   return {
       refused("scale", "", {3}, "ShapeError", {}),

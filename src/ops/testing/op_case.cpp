@@ -305,4 +305,42 @@ OpCase as_op_case(const ErrorCase& error_case) {
           .domains = error_case.domains};
 }
 
+ErrorCase as_error_case(OpCase op_case, std::string error, std::vector<std::string> fragments) {
+  fragments.emplace_back("head");
+  return {.name = std::move(op_case.name),
+          .model = "[head] " + op_case.model,
+          .inputs = std::move(op_case.inputs),
+          .error = std::move(error),
+          .fragments = std::move(fragments),
+          .domains = std::move(op_case.domains)};
+}
+
+OpCase contrib_call(std::string name, const std::string& call, std::vector<CaseInput> inputs) {
+  return {.name = std::move(name),
+          .model = "y = com.microsoft." + call,
+          .inputs = std::move(inputs),
+          .domains = {{"com.microsoft", 1}}};
+}
+
+ErrorCase contrib_refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+                          std::string error, std::string fragment) {
+  return as_error_case(contrib_call(std::move(name), call, std::move(inputs)), std::move(error),
+                       {std::move(fragment)});
+}
+
+OpCase ml_call(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+               std::string no_gradient) {
+  return {.name = std::move(name),
+          .model = "y = ai.onnx.ml." + call,
+          .inputs = std::move(inputs),
+          .no_gradient = std::move(no_gradient),
+          .domains = {{"ai.onnx.ml", 5}}};
+}
+
+ErrorCase ml_refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+                     std::string error, std::string fragment) {
+  return as_error_case(ml_call(std::move(name), call, std::move(inputs)), std::move(error),
+                       {std::move(fragment)});
+}
+
 }  // namespace onnxgrad::ops_test

@@ -139,6 +139,18 @@ Tensor make_input(const OpCase& op_case, std::size_t index, DataType floating_ty
 
 /// Converts an ErrorCase to an OpCase without expectations.
 OpCase as_op_case(const ErrorCase& error_case);
+/// A case that is refused, with a message that names its first node, "head", and has `fragments`.
+ErrorCase as_error_case(OpCase op_case, std::string error, std::vector<std::string> fragments);
+
+/// "y = com.microsoft.<call>"; a call is "QuickGelu <alpha = 0.5> (x)".
+OpCase contrib_call(std::string name, const std::string& call, std::vector<CaseInput> inputs);
+ErrorCase contrib_refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+                          std::string error, std::string fragment);
+/// "y = ai.onnx.ml.<call>"
+OpCase ml_call(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+               std::string no_gradient = "");
+ErrorCase ml_refused(std::string name, const std::string& call, std::vector<CaseInput> inputs,
+                     std::string error, std::string fragment);
 
 /// Returns the body with blanks in place of attributes <...>, node names [...] and strings: it
 /// keeps its length, and only the names, commas and brackets of the statements remain.

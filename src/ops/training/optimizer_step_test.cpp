@@ -90,13 +90,8 @@ std::vector<ErrorCase> optimizer_step_error_cases() {
   using optimizer_step::call;
   const auto refused = [](std::string name, const std::string& model, std::vector<CaseInput> inputs,
                           std::vector<std::string> fragments) {
-    fragments.emplace_back("head");
-    return ErrorCase{.name = std::move(name),
-                     .model = "[head] " + model,
-                     .inputs = std::move(inputs),
-                     .error = "ModelError",
-                     .fragments = std::move(fragments),
-                     .domains = {{"ai.onnx.preview.training", 1}}};
+    return as_error_case(optimizer_step::step(std::move(name), model, std::move(inputs)),
+                         "ModelError", std::move(fragments));
   };
   const CaseInput x = uniform({2}, -1, 1);
   return {

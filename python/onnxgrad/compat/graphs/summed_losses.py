@@ -19,6 +19,7 @@ from onnx.helper import make_node, make_tensor_value_info
 from onnxgrad.base.checks import nearest_or
 from onnxgrad.compat.graphs.tools import all_names
 from onnxgrad.errors import OptionError
+from onnxgrad.graphs.dependencies import subgraphs
 
 __all__ = ["add_summed_loss", "penalty_nodes", "unreduced_loss"]
 
@@ -224,9 +225,8 @@ def _rename(graph: onnx.GraphProto, name: str, other: str) -> None:
     for node in graph.node:
         for names in (node.input, node.output):
             names[:] = [other if one == name else one for one in names]
-        for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
-                _rename(body, name, other)
+        for body in subgraphs(node):
+            _rename(body, name, other)
 
 
 def _dims_of(onx: onnx.ModelProto, output: onnx.ValueInfoProto) -> list[Any] | None:

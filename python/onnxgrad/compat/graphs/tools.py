@@ -6,7 +6,7 @@ Training does not use these functions; they are for inspecting and changing mode
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,14 @@ import onnx
 import onnx.helper
 import onnx.numpy_helper
 
+from onnxgrad.graphs.dependencies import names_above, names_read, subgraphs
+
 __all__ = [
     "all_names",
-    "ancestors",
     "choose_cut_points",
     "cut_points",
     "name_constants",
+    "names_above",
     "rename",
     "replace_operator",
     "select",
@@ -64,7 +66,7 @@ def select(
     for node in reversed(graph.node):
         if needed & (set(node.output) - set(given)):
             kept.append(node)
-            needed |= _inputs_of(node)
+            needed.update(names_read(node))
     kept.reverse()
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -223,24 +225,6 @@ def weights_as_inputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.Mode
     return result
 
 
-def ancestors(model: onnx.ModelProto, outputs: Sequence[str]) -> set[str]:
-    """Return the names of the outputs and of all values that they are computed from."""
-    made_by = {name: node for node in model.graph.node for name in node.output}
-    seen: set[str] = set()
-    waiting = list(outputs)
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        if name in made_by:
-            waiting += list(made_by[name].input)
-            for attribute in made_by[name].attribute:
-                for inner in [attribute.g, *attribute.graphs]:
-                    waiting += [each for node in inner.node for each in node.input]
-    return seen
-
-
 def name_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a traced model with its constants as initializers, named like those of mlprodict.
 
@@ -328,22 +312,6 @@ def _names(names: str | Sequence[str] | None, default: list[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _inputs_of(node: onnx.NodeProto) -> set[str]:
-    names = {name for name in node.input if name}
-    for graph in _subgraphs(node):
-        for inner in graph.node:
-            names |= _inputs_of(inner)
-        names |= {value.name for value in graph.output}
-    return names
-
-
 def _short_names(graph: onnx.GraphProto) -> dict[str, str]:
     kept = {value.name for value in [*graph.input, *graph.output]}
     table: dict[str, str] = {}
@@ -359,7 +327,7 @@ def _rename(graph: onnx.GraphProto, table: dict[str, str], recursive: bool, is_s
         for field in (node.input, node.output):
             for i, name in enumerate(field):
                 field[i] = table.get(name, name)
-        for body in _subgraphs(node):
+        for body in subgraphs(node):
             # A body reads values of the outer graph by name, so these are always replaced.
             inner = dict(table)
             if recursive and is_short:
@@ -381,9 +349,8 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
     names = {value.name for value in [*graph.input, *graph.output, *graph.initializer]}
     for node in graph.node:
         names |= {*node.input, *node.output}
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                names |= all_names(attribute.g)
+        for body in subgraphs(node):
+            names |= all_names(body)
     return names
 
 
@@ -401,9 +368,8 @@ def _rewrite(
     nodes = []
     for node in graph.node:
         if recursive:
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    _rewrite(attribute.g, op_type, sub, recursive, taken)
+            for body in subgraphs(node):
+                _rewrite(body, op_type, sub, recursive, taken)
         if node.op_type != op_type:
             nodes.append(node)
             continue

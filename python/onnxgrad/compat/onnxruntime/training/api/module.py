@@ -11,7 +11,7 @@ import onnx
 import onnx.utils
 
 import onnxgrad as og
-from onnxgrad.compat.graphs import tools
+from onnxgrad.compat.graphs.tools import names_above
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.training_session import load_proto
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
@@ -191,7 +191,7 @@ class Module:
         """Write the model with its current parameters, without loss and target."""
         model = og.set_weights(self._model, self._state._values)
         del model.metadata_props[:]
-        needed = tools.ancestors(model, graph_output_names)
+        needed = names_above(model.graph.node, graph_output_names)
         inputs = [value.name for value in model.graph.input if value.name in needed]
         part = onnx.utils.Extractor(model).extract_model(inputs, list(graph_output_names))
         part.ir_version = model.ir_version
