@@ -28,7 +28,7 @@ namespace {
 constexpr std::size_t kLine = 128;  // processors fetch lines of 64 bytes in pairs
 constexpr std::int64_t kMostThreads = 1 << 16;
 
-/// Threads of all crews, callers included, and the processors for them.
+/// Threads of all pools, callers included, and the processors for them.
 std::atomic<int> members{0};
 std::atomic<int> processors{1};
 /// Counts the forks that this process descends from: a child has none of its parent's threads.
@@ -109,13 +109,13 @@ thread_local int most_threads = 1;
 
 }  // namespace
 
-class Crew {
+class ThreadPool {
  public:
-  Crew() : caller_(*members_.emplace_back(std::make_unique<Member>())) {
+  ThreadPool() : caller_(*members_.emplace_back(std::make_unique<Member>())) {
     ++members;
     processors = base::num_processors();
   }
-  ~Crew() {
+  ~ThreadPool() {
     if (forks_ != forks) {  // its threads are the parent's
       for (auto& member : members_) [[maybe_unused]]
         const Member* kept = member.release();
@@ -128,8 +128,8 @@ class Crew {
     }
     members -= static_cast<int>(size());
   }
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   bool is_from_before_fork() const { return forks_ != forks; }
 
@@ -157,7 +157,7 @@ class Crew {
     most_threads = std::max(most_threads, static_cast<int>(threads));
     work_ = {.part = part, .context = context};
     give_out(threads);
-    run_part(work_, {.thread = 0, .threads = threads, .crew = this});
+    run_part(work_, {.thread = 0, .threads = threads, .pool = this});
     const std::uint64_t number = number_;
     for (std::int64_t i = 1; i < threads; ++i) {
       const std::atomic<std::uint64_t>& done = member(i).done;
@@ -218,7 +218,7 @@ class Crew {
       number = ticket.number;
       const Work work = work_;
       if (work.part == nullptr) return;
-      run_part(work, {.thread = i, .threads = ticket.threads, .crew = this});
+      run_part(work, {.thread = i, .threads = ticket.threads, .pool = this});
       own.done.store(number);
       caller_.waiter.wake();
     }
@@ -238,38 +238,38 @@ class Crew {
 
 namespace {
 
-struct OwnCrew {
-  std::unique_ptr<Crew> crew;
+struct OwnPool {
+  std::unique_ptr<ThreadPool> pool;
 
-  Crew& get() {
-    if (crew && crew->is_from_before_fork()) crew.reset();
-    if (!crew) {
+  ThreadPool& get() {
+    if (pool && pool->is_from_before_fork()) pool.reset();
+    if (!pool) {
       static const int watches_forks = pthread_atfork(nullptr, nullptr, [] {
         ++forks;
         members = 0;
       });
       static_cast<void>(watches_forks);
-      crew = std::make_unique<Crew>();
+      pool = std::make_unique<ThreadPool>();
     }
-    return *crew;
+    return *pool;
   }
 };
 
-thread_local OwnCrew own_crew;
+thread_local OwnPool own_pool;
 
 }  // namespace
 
 void Share::wait() const {
-  if (threads > 1) crew->wait(*this);
+  if (threads > 1) pool->wait(*this);
 }
 
-void run_on_crew(std::int64_t threads, PartFn part, const void* context) {
+void run_on_pool(std::int64_t threads, PartFn part, const void* context) {
   if (is_in_part) return part(context, Share{});
-  own_crew.get().run(threads, part, context);
+  own_pool.get().run(threads, part, context);
 }
 
 void start_threads(std::int64_t threads) {
-  if (threads > 1 && !is_in_part) own_crew.get().grow(threads);
+  if (threads > 1 && !is_in_part) own_pool.get().grow(threads);
 }
 
 int take_threads_used() { return std::exchange(most_threads, 1); }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-// The threads that compute a kernel together. Each thread of a program that runs kernels has a crew
+// The threads that compute a kernel together. Each thread of a program that runs kernels has a pool
 // of its own, which grows to the largest count asked for and then stays: a kernel that takes fewer
 // threads leaves the others alone, so kernels of different counts may follow each other. (OpenMP's
 // runtime of GCC ends the threads that a region does not need, and makes them anew for the next
@@ -14,13 +14,13 @@
 
 namespace onnxgrad::device {
 
-class Crew;
+class ThreadPool;
 
 /// One of the threads that compute a kernel together, and its part of what they share.
 struct Share {
   std::int64_t thread = 0;
   std::int64_t threads = 1;
-  Crew* crew = nullptr;
+  ThreadPool* pool = nullptr;
 
   std::int64_t first(std::int64_t total) const { return total * thread / threads; }
   std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
@@ -34,7 +34,7 @@ using PartFn = void (*)(const void* context, const Share& share);
 void start_threads(std::int64_t threads);
 
 /// See on_threads().
-void run_on_crew(std::int64_t threads, PartFn part, const void* context);
+void run_on_pool(std::int64_t threads, PartFn part, const void* context);
 
 /// Calls part(share) on `threads` threads, thread 0 being this one, and returns when all are done.
 /// What each of them writes, the others see after wait(), and the caller after the call. Within a
@@ -46,7 +46,7 @@ void on_threads(std::int64_t threads, const F& part) {
     part(Share{});
     return;
   }
-  run_on_crew(
+  run_on_pool(
       threads,
       [](const void* context, const Share& share) { (*static_cast<const F*>(context))(share); },
       &part);
