@@ -54,7 +54,7 @@ std::optional<DataType> dtype_from_name(std::string_view name);
 bool is_floating(DataType dtype);
 
 /// True for float16 and bfloat16, which only store elements; all computation is in float32.
-bool is_half(DataType dtype);
+bool is_f16(DataType dtype);
 
 /// True for signed and unsigned integers of 8 to 64 bits.
 bool is_integer(DataType dtype);

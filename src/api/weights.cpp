@@ -80,7 +80,7 @@ Model with_weights(const Model& model, const NamedTensors& weights) {
     };
     if (is_like(old)) continue;
     const ir::Value& trained = *find_weight(*model.impl().training_copy(), weight.name);
-    const bool is_master = is_half(old.dtype()) && weight.tensor.dtype() == DataType::kFloat32;
+    const bool is_master = is_f16(old.dtype()) && weight.tensor.dtype() == DataType::kFloat32;
     if (is_master && weight.tensor.dims() == old.dims()) {
       weight.tensor = weight.tensor.cast(old.dtype());
       continue;

@@ -89,7 +89,7 @@ TEST_F(GradientTest, BroadcastIsUndoneForSymbolicShapes) {
 }
 
 // Gradients of 16-bit values are float32 on the way and take the type of the value at the end.
-TEST_F(GradientTest, HalvesAreDifferentiatedInFloat32) {
+TEST_F(GradientTest, F16AreDifferentiatedInFloat32) {
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     Value* x = model_.graph->add_input("x", ir::Type::tensor(half, ir::SymbolicShape{4, 3}));
     Value* w = model_.graph->add_input("w", ir::Type::tensor(half, ir::SymbolicShape{3, 2}));

@@ -8,18 +8,18 @@ namespace onnxgrad::autodiff {
 using ir::Value;
 
 Value* as_gradient(ir::GraphBuilder& g, Value* gradient) {
-  return ir::holds_half(gradient) ? g.cast(gradient, DataType::kFloat32) : gradient;
+  return ir::holds_f16(gradient) ? g.cast(gradient, DataType::kFloat32) : gradient;
 }
 
 Value* as_stored(ir::GraphBuilder& g, Value* gradient, const Value& value) {
-  return ir::holds_half(&value) ? g.cast(gradient, value.dtype()) : gradient;
+  return ir::holds_f16(&value) ? g.cast(gradient, value.dtype()) : gradient;
 }
 
 void Widening::widen(ir::Node& copy) {
   if (!copy.subgraphs().empty()) return;
   for (auto* list : {&copy.inputs, &copy.outputs}) {
     for (Value*& value : *list) {
-      if (ir::holds_half(value)) value = wide(value);
+      if (ir::holds_f16(value)) value = wide(value);
     }
   }
 }
@@ -37,10 +37,10 @@ Value* Widening::wide(Value* half) {
 
 void Widening::drop_unread(const std::vector<Value*>& results) {
   if (wide_.empty()) return;
-  std::unordered_map<const Value*, Value*> half_of;
+  std::unordered_map<const Value*, Value*> f16_of;
   std::unordered_set<const ir::Node*> casts;
   for (const auto& [half, wide] : wide_) {
-    half_of.emplace(wide, half);
+    f16_of.emplace(wide, half);
     if (wide->producer != nullptr) casts.insert(wide->producer);
   }
   std::unordered_set<const Value*> read(results.begin(), results.end());
@@ -48,8 +48,8 @@ void Widening::drop_unread(const std::vector<Value*>& results) {
     const opdef::OpDef* def = registry_.find(*node);
     const bool is_shape = def != nullptr && def->fold_types != nullptr;
     for (Value*& input : node->inputs) {
-      const auto found = half_of.find(input);
-      if (is_shape && found != half_of.end()) input = found->second;
+      const auto found = f16_of.find(input);
+      if (is_shape && found != f16_of.end()) input = found->second;
       read.insert(input);
     }
     if (node->subgraphs().empty()) continue;

@@ -67,7 +67,7 @@ std::optional<DataType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-bool is_half(DataType dtype) { return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16; }
+bool is_f16(DataType dtype) { return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16; }
 
 bool is_floating(DataType dtype) {
   return dtype == DataType::kFloat16 || dtype == DataType::kBfloat16 ||

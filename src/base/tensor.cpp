@@ -90,7 +90,7 @@ Tensor narrowed(const Tensor& tensor, DataType dtype) {
 
 template <class To>
 std::vector<To> converted(const Tensor& tensor) {
-  if (is_half(tensor.dtype())) return converted<To>(widened(tensor));
+  if (is_f16(tensor.dtype())) return converted<To>(widened(tensor));
   std::vector<To> result(static_cast<std::size_t>(tensor.num_elements()));
   visit_arithmetic(tensor.dtype(), [&](auto example) {
     using T = decltype(example);
@@ -216,8 +216,8 @@ std::vector<std::int64_t> Tensor::to_int64s() const {
 
 Tensor Tensor::cast(DataType dtype) const {
   if (dtype == dtype_) return *this;
-  if (is_half(dtype_)) return widened(*this).cast(dtype);
-  if (is_half(dtype)) return narrowed(cast(DataType::kFloat64), dtype);
+  if (is_f16(dtype_)) return widened(*this).cast(dtype);
+  if (is_f16(dtype)) return narrowed(cast(DataType::kFloat64), dtype);
   Tensor result = empty(dtype, dims_);
   visit_arithmetic(dtype_, [&](auto from) {
     using From = decltype(from);

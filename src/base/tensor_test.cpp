@@ -82,7 +82,7 @@ TEST(MemoryBudget, IsAskedBeforeAndGivenBack) {
   EXPECT_THROW(Tensor::empty(DataType::kFloat32, Dims{std::int64_t{1} << 50}), DeviceError);
 }
 
-TEST(Tensor, HalfPrecisionIsRead) {
+TEST(Tensor, F16PrecisionIsRead) {
   std::uint16_t halves[] = {0x3C00, 0xC100, 0x0001};  // 1, -2.5, 2^-24
   const Tensor half = Tensor::view(DataType::kFloat16, {3}, halves, nullptr);
   EXPECT_EQ(half.to_doubles(), (std::vector<double>{1, -2.5, 0x1p-24}));

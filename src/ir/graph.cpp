@@ -35,8 +35,8 @@ Model& Model::operator=(const Model& other) = default;
 Model& Model::operator=(Model&& other) noexcept = default;
 Model::~Model() = default;
 
-bool holds_half(const Value* value) {
-  return value != nullptr && value->type.is_tensor() && is_half(value->dtype());
+bool holds_f16(const Value* value) {
+  return value != nullptr && value->type.is_tensor() && is_f16(value->dtype());
 }
 
 std::string NameAuthority::unique(std::string_view hint) {

@@ -54,7 +54,7 @@ struct Value {
 };
 
 /// Whether it is a tensor of float16 or bfloat16; false for an absent value.
-bool holds_half(const Value* value);
+bool holds_f16(const Value* value);
 
 /// An operator application. Created only by Graph. Absent optional inputs and outputs are nullptr.
 class Node {

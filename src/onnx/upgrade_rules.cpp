@@ -466,7 +466,7 @@ std::optional<std::vector<Value*>> in_float32(const Node& node, GraphBuilder& g,
     const Parameter* parameter = schema->input(i);
     if (inputs[i] == nullptr || parameter == nullptr || parameter->constraint < 0) continue;
     const DataType dtype = inputs[i]->dtype();
-    if (!is_half(dtype) || !parameter->takes(DataType::kFloat32)) continue;
+    if (!is_f16(dtype) || !parameter->takes(DataType::kFloat32)) continue;
     if (if_refused && parameter->takes(dtype)) continue;
     stored[static_cast<std::size_t>(parameter->constraint)] = dtype;
     inputs[i] = g.cast(inputs[i], DataType::kFloat32);

@@ -87,7 +87,7 @@ bool can_have_gradient(const Type& type) {
 
 Value* zero_gradient(GraphBuilder& g, Value* value) {
   if (is_sequence(value->type)) return zero_sequence(g, value);
-  if (!value->type.is_tensor() || !is_half(value->dtype())) return g.zeros_like(value);
+  if (!value->type.is_tensor() || !is_f16(value->dtype())) return g.zeros_like(value);
   Value* zero = g.constant(Tensor::zeros(DataType::kFloat32, Dims{}), "zero");
   const auto dims = value->type.static_dims();
   if (!dims) return g.expand(zero, g.shape_of(value));

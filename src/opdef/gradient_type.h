@@ -10,7 +10,7 @@ namespace onnxgrad::opdef {
 
 /// The type of gradients of values of this type: float32 for float16 and bfloat16.
 inline DataType gradient_dtype(DataType dtype) {
-  return is_half(dtype) ? DataType::kFloat32 : dtype;
+  return is_f16(dtype) ? DataType::kFloat32 : dtype;
 }
 
 ir::Type gradient_type(ir::Type type);

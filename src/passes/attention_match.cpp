@@ -218,7 +218,7 @@ class Finder {
   /// Takes the Casts that round p, if there are any; returns what the forward pass reads.
   Value* find_rounding(Value* p) {
     Node* narrow = reader(p, "Cast", 0);
-    if (narrow == nullptr || !ir::holds_half(narrow->outputs[0])) return p;
+    if (narrow == nullptr || !ir::holds_f16(narrow->outputs[0])) return p;
     Node* wide = reader(narrow->outputs[0], "Cast", 0);
     if (wide == nullptr || wide->outputs[0]->dtype() != p->dtype()) return p;
     take(narrow);
@@ -441,7 +441,7 @@ const Value* before_rounding(const Value* value) {
   const Node* wide = value->producer;
   if (!is_op(wide, "Cast") || wide->input(0) == nullptr) return value;
   const Node* narrow = wide->inputs[0]->producer;
-  const bool rounds = ir::holds_half(wide->inputs[0]) && is_op(narrow, "Cast") &&
+  const bool rounds = ir::holds_f16(wide->inputs[0]) && is_op(narrow, "Cast") &&
                       narrow->inputs[0]->dtype() == value->dtype();
   return rounds ? narrow->inputs[0] : value;
 }

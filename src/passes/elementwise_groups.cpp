@@ -47,7 +47,7 @@ class Grouper {
     for (ir::Node* node : graph_.nodes) {
       const opdef::OpDef* def = registry_.find(*node);
       if (def != nullptr && def->expression != nullptr) {
-        if (merge_ && (can_wait(*node) || is_read_of_half(*node) || is_guarded(*node))) {
+        if (merge_ && (can_wait(*node) || is_read_of_f16(*node) || is_guarded(*node))) {
           waiting_.insert(node);
         } else {
           place_elementwise(node);
@@ -74,10 +74,10 @@ class Grouper {
   // True for a Cast of a 16-bit value to float32 for one element-wise node over the same space: the
   // value is read where that node is computed, and its producer, a product with an epilogue, say,
   // ends with it.
-  bool is_read_of_half(const ir::Node& node) const {
+  bool is_read_of_f16(const ir::Node& node) const {
     const ir::Value* output = node.outputs[0];
     const ir::Node* reader = uses_.only_reader(output);
-    return node.op_type == "Cast" && node.domain.empty() && ir::holds_half(node.inputs[0]) &&
+    return node.op_type == "Cast" && node.domain.empty() && ir::holds_f16(node.inputs[0]) &&
            output->dtype() == DataType::kFloat32 && is_elementwise(reader) &&
            same_shape(*reader->outputs[0], *output);
   }
@@ -86,7 +86,7 @@ class Grouper {
   // producer.
   bool is_far_copy(const ir::Node& node) const {
     constexpr std::size_t kFar = 24;  // nodes
-    if (node.op_type != "Cast" || !ir::holds_half(node.input(0)) ||
+    if (node.op_type != "Cast" || !ir::holds_f16(node.input(0)) ||
         node.outputs[0]->dtype() != DataType::kFloat32) {
       return false;
     }
@@ -109,7 +109,7 @@ class Grouper {
       source = input;
     }
     // Stored anyway: in 16 bits, or for a node that is not element-wise.
-    if (source != nullptr && source->producer != nullptr && is_read_of_half(*source->producer) &&
+    if (source != nullptr && source->producer != nullptr && is_read_of_f16(*source->producer) &&
         same_shape(*source, *output)) {
       return true;
     }
@@ -411,7 +411,7 @@ DataType compute_type(const ir::Node& node) {
     for (const ir::Value* value : *list) {
       if (value == nullptr) continue;
       const DataType dtype = value->dtype();
-      has_float32 = has_float32 || dtype == DataType::kFloat32 || is_half(dtype);
+      has_float32 = has_float32 || dtype == DataType::kFloat32 || is_f16(dtype);
       has_float64 = has_float64 || dtype == DataType::kFloat64;
       has_uint64 = has_uint64 || dtype == DataType::kUint64;
       has_other = has_other || (dtype != DataType::kUint64 && dtype != DataType::kBool);

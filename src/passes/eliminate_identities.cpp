@@ -33,7 +33,7 @@ bool is_cast(const ir::Node* node) {
 
 // The 16-bit value that a node rounds once more: Cast(Cast(half to float32) to half).
 ir::Value* rounded_before(const ir::Node& node, const Replaced& replaced) {
-  if (!is_cast(&node) || !ir::holds_half(node.outputs[0])) return nullptr;
+  if (!is_cast(&node) || !ir::holds_f16(node.outputs[0])) return nullptr;
   const ir::Value* wide = resolve(node.inputs[0], replaced);
   if (!is_cast(wide->producer) || wide->dtype() != DataType::kFloat32) return nullptr;
   ir::Value* half = resolve(wide->producer->inputs[0], replaced);

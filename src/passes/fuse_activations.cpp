@@ -274,9 +274,9 @@ void find_gradient(const ir::Uses& uses, const Functions& functions, const Sampl
   }
 }
 
-bool is_stored_as_half(const Value& u) {
+bool is_stored_as_f16(const Value& u) {
   return u.producer != nullptr && ir::is_op(*u.producer, {"Cast"}) &&
-         u.dtype() == DataType::kFloat32 && ir::holds_half(u.producer->inputs[0]);
+         u.dtype() == DataType::kFloat32 && ir::holds_f16(u.producer->inputs[0]);
 }
 
 // True if the forward pass reads the value too. False for the 16-bit copy that is stored for the
@@ -311,7 +311,7 @@ std::optional<ActivationMatch> match_activation(const Node& anchor, const ir::Us
       ActivationMatch match{.function = static_cast<ActivationFunction>(i), .u = u};
       match.y = functions.find_value(shapes[i].value, u->dtype());
       // The function may be absent if a 16-bit value is read by the gradient alone.
-      if (match.y == nullptr && !is_stored_as_half(*u)) continue;
+      if (match.y == nullptr && !is_stored_as_f16(*u)) continue;
       find_gradient(uses, functions, shapes[i].slope, match);
       if (match.y != nullptr || match.du != nullptr) return match;
     }
@@ -376,8 +376,8 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
     if (old_du == nullptr) continue;
     // The slope of a 16-bit u is stored in 16 bits too, instead of u, or else computed again from
     // u.
-    const bool is_half = is_stored_as_half(*match.u);
-    if (is_half && (node == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses))) {
+    const bool is_f16 = is_stored_as_f16(*match.u);
+    if (is_f16 && (node == nullptr || !is_read_forward(*match.u->producer->inputs[0], uses))) {
       Node* gradient = take(graph, opdef::kActivationGradient, {match.u, match.dy}, match.du,
                             ir::kFusedDomain, old_du->name);
       gradient->set_attribute("function", function);
@@ -385,7 +385,7 @@ bool fuse_activations(ir::Graph& graph, const PassContext& /*context*/) {
       continue;
     }
     Value* slope = graph.add_output(node, 1, match.u->type, "slope");
-    if (is_half) slope = rounded(graph, slope, *match.u->producer);
+    if (is_f16) slope = rounded(graph, slope, *match.u->producer);
     replaced[old_du] = take(graph, "Mul", {match.dy, slope}, match.du, "", old_du->name);
   }
   for (Node*& node : graph.nodes) {

@@ -72,7 +72,7 @@ class ProgramBuilder {
     for (ir::Value* input : node.inputs) operands.push_back(input == nullptr ? -1 : read(input));
     std::int32_t result = registry_.find(node)->expression(node, operands, program_);
     const DataType dtype = node.outputs[0]->dtype();
-    if (is_read && is_half(dtype) && !is_rounded(result, dtype, kMaxDepth)) {
+    if (is_read && is_f16(dtype) && !is_rounded(result, dtype, kMaxDepth)) {
       result = program_.emit(rounding(dtype), result);
     }
     known_[node.outputs[0]] = result;
@@ -216,7 +216,7 @@ class Emitter {
 
   // True for a 16-bit value that a member of the group reads.
   static bool is_read_inside(const ir::Node& node, const ElementwiseGroup& group) {
-    return is_half(node.outputs[0]->dtype()) && count_inside(node.outputs[0], group) > 0;
+    return is_f16(node.outputs[0]->dtype()) && count_inside(node.outputs[0], group) > 0;
   }
 
   bool is_read_outside(const ir::Value* value, const ElementwiseGroup& group) const {

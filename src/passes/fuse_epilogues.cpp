@@ -77,7 +77,7 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   ir::Value* product = node.inputs[at];
   ir::Value* result = node.outputs[0];
   // A product of 16-bit operands may be float32 here, and its result have 16 bits.
-  const bool is_narrowed = is_half(result->dtype()) && product->dtype() == DataType::kFloat32;
+  const bool is_narrowed = is_f16(result->dtype()) && product->dtype() == DataType::kFloat32;
   const bool same_type = (result->dtype() == product->dtype() || is_narrowed) &&
                          elementwise.compute == product->dtype();
   const Dims space = result->type.fixed_dims();
@@ -95,7 +95,7 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
     if (i != at) inputs.push_back(node.inputs[i]);
   }
   const ir::Node* const producer = product->producer;
-  if (is_narrowed && (!ir::holds_half(producer->inputs[0]) || !context.has_kernel)) return false;
+  if (is_narrowed && (!ir::holds_f16(producer->inputs[0]) || !context.has_kernel)) return false;
   std::string op_type = std::exchange(node.op_type, opdef::kGemm);
   auto attributes = std::exchange(node.attributes, gemm.attributes());
   node.inputs.swap(inputs);

@@ -90,7 +90,7 @@ struct ClipMask {
 
 // True for a Cast of a 16-bit value to float32.
 bool is_widened(const Value* value) {
-  return is_op(value->producer, "Cast") && ir::holds_half(value->producer->inputs[0]);
+  return is_op(value->producer, "Cast") && ir::holds_f16(value->producer->inputs[0]);
 }
 
 // The float32 value that is rounded to 16 bits and widened again, or the value itself.

@@ -15,7 +15,7 @@
 #include "passes/rewriter.h"
 
 // A value that is stored in 16 bits is read through a Cast to float32 (train/precision/precision.h,
-// and what widen_half makes of models in these types). Three passes undo that where kernels read
+// and what widen_f16 makes of models in these types). Three passes undo that where kernels read
 // and write 16 bits themselves: products of such values, attention, convolutions, normalizations of
 // images, and element-wise groups, of which each gets a Cast of its own that it takes in. What
 // other kernels read in float32 lives as long as they need it.
@@ -34,7 +34,7 @@ bool is_cast_node(const Node* node) {
 Value* half_behind(const Value* value) {
   const Node* node = value == nullptr ? nullptr : value->producer;
   if (!is_cast_node(node) || value->dtype() != DataType::kFloat32) return nullptr;
-  return ir::holds_half(node->inputs[0]) ? node->inputs[0] : nullptr;
+  return ir::holds_f16(node->inputs[0]) ? node->inputs[0] : nullptr;
 }
 
 bool is_onnx_operator(const Node& node, std::string_view op_type) {
@@ -52,7 +52,7 @@ std::size_t first_operand(const Node& node) {
   return opdef::is_fused(&node, opdef::kGemmUpdate) ? 1 : 0;
 }
 
-bool reads_halves(const ir::Graph& graph) {
+bool reads_f16(const ir::Graph& graph) {
   return any_node(graph, [](const Node& node) {
     return is_cast_node(&node) && half_behind(node.outputs[0]) != nullptr;
   });
@@ -126,7 +126,7 @@ bool is_of_images(const Node& node) {
 }
 
 // The 16-bit value to read instead of an input, or nullptr.
-Value* half_to_read(const Node& node, const Value* input, bool takes_weights = false) {
+Value* f16_to_read(const Node& node, const Value* input, bool takes_weights = false) {
   Value* const half = half_behind(input);
   const bool is_weight = half != nullptr && is_of_images(node) && weight_behind(half) != nullptr;
   return is_weight && !takes_weights ? nullptr : half;
@@ -142,7 +142,7 @@ bool reads_weight(const Node& node) {
 bool narrow_inputs(Node& node, const PassContext& context) {
   bool changed = false;
   for (Value*& input : node.inputs) {
-    Value* const half = half_to_read(node, input);
+    Value* const half = f16_to_read(node, input);
     if (half == nullptr) continue;
     Value* const wide = std::exchange(input, half);
     if (context.has_kernel(node)) {
@@ -155,9 +155,9 @@ bool narrow_inputs(Node& node, const PassContext& context) {
 }
 
 // The 16-bit value that a result is rounded to, if nothing else reads it, or nullptr.
-Value* half_of_result(const Value* wide, const ir::Uses& uses) {
+Value* f16_of_result(const Value* wide, const ir::Uses& uses) {
   const Node* reader = wide == nullptr ? nullptr : uses.only_reader(wide);
-  return is_cast_node(reader) && ir::holds_half(reader->outputs[0]) ? reader->outputs[0] : nullptr;
+  return is_cast_node(reader) && ir::holds_f16(reader->outputs[0]) ? reader->outputs[0] : nullptr;
 }
 
 // Writes results as the 16-bit values that they are rounded to, if nothing else reads them. The
@@ -170,7 +170,7 @@ void narrow_results(Node& node, const ir::Uses& uses, const PassContext& context
   }
   for (std::size_t i = 0; i < (is_stream(node) ? node.outputs.size() : 1); ++i) {
     Value* const wide = node.outputs[i];
-    Value* const half = half_of_result(wide, uses);
+    Value* const half = f16_of_result(wide, uses);
     if (half == nullptr) continue;
     if (!is_stream(node) && half->dtype() != node.inputs[0]->dtype()) continue;
     node.outputs[i] = half;
@@ -188,18 +188,18 @@ bool narrow_all(Node& node, const ir::Uses& uses, const PassContext& context, bo
                 std::vector<const Node*>& gone) {
   const std::vector<Value*> inputs = node.inputs;
   const std::vector<Value*> outputs = node.outputs;
-  bool has_halves = false;
+  bool has_f16 = false;
   for (Value*& input : node.inputs) {
-    Value* const half = half_to_read(node, input, takes_weights);
+    Value* const half = f16_to_read(node, input, takes_weights);
     if (half == nullptr) continue;
     input = half;
-    has_halves = true;
+    has_f16 = true;
   }
   for (Value*& output : node.outputs) {
-    Value* const half = half_of_result(output, uses);
+    Value* const half = f16_of_result(output, uses);
     if (half != nullptr) output = half;
   }
-  if (!has_halves || !context.has_kernel(node)) {
+  if (!has_f16 || !context.has_kernel(node)) {
     node.inputs = inputs;
     node.outputs = outputs;
     return false;
@@ -217,7 +217,7 @@ void round_weights_again(ir::Graph& graph) {
   Rewriter out(graph);
   for (Node* node : out.before()) {
     for (Value*& input : node->inputs) {
-      if (input == nullptr || !is_of_images(*node) || !ir::holds_half(input)) continue;
+      if (input == nullptr || !is_of_images(*node) || !ir::holds_f16(input)) continue;
       Value* const weight = weight_behind(input);
       if (weight == nullptr) continue;
       input = out.emit("", "Cast", {weight}, input->type, input->producer->attributes, node->name);
@@ -230,7 +230,7 @@ void round_weights_again(ir::Graph& graph) {
 }  // namespace
 
 bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
-  if (!reads_halves(graph)) return false;
+  if (!reads_f16(graph)) return false;
   bool changed = false;
   Rewriter out(graph);
   for (Node* node : out.before()) {
@@ -256,7 +256,7 @@ bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
 }
 
 bool narrow_products(ir::Graph& graph, const PassContext& context) {
-  if (!context.has_kernel || !reads_halves(graph)) return false;
+  if (!context.has_kernel || !reads_f16(graph)) return false;
   const ir::Uses uses(graph);
   std::vector<const Node*> gone;
   bool changed = false;
@@ -327,7 +327,7 @@ class CastSpreader {
   // Whether an element-wise function of 16-bit values has been read long before: it is then
   // computed again instead of kept in float32.
   bool is_far_function(Value* value) {
-    if (value == nullptr || uses_.count(value) < 2 || !is_function_of_halves(*value, 0)) {
+    if (value == nullptr || uses_.count(value) < 2 || !is_function_of_f16(*value, 0)) {
       return false;
     }
     const auto [entry, is_first] = latest_.try_emplace(value, Latest{value, position_});
@@ -336,7 +336,7 @@ class CastSpreader {
     return is_far;
   }
 
-  bool is_function_of_halves(const Value& value, int depth) const {
+  bool is_function_of_f16(const Value& value, int depth) const {
     constexpr int kDeepest = 8;
     constexpr std::int64_t kFewest = 4096;
     const Node* node = value.producer;
@@ -346,13 +346,13 @@ class CastSpreader {
     }
     const opdef::OpDef* def = context_.ops.find(*node);
     if (def == nullptr || def->expression == nullptr || node->outputs.size() != 1) return false;
-    bool has_half = false;
+    bool has_f16 = false;
     for (const Value* input : node->inputs) {
       if (input == nullptr || input->is_constant()) continue;
-      if (half_behind(input) == nullptr && !is_function_of_halves(*input, depth + 1)) return false;
-      has_half = true;
+      if (half_behind(input) == nullptr && !is_function_of_f16(*input, depth + 1)) return false;
+      has_f16 = true;
     }
-    return has_half && !is_cast_node(node);
+    return has_f16 && !is_cast_node(node);
   }
 
   // Computes the value again if the last copy is far above; nodes that follow read the new copy.
@@ -410,7 +410,7 @@ class CastSpreader {
 }  // namespace
 
 bool spread_casts(ir::Graph& graph, const PassContext& context) {
-  return reads_halves(graph) && CastSpreader(graph, context).run();
+  return reads_f16(graph) && CastSpreader(graph, context).run();
 }
 
 }  // namespace onnxgrad::passes

@@ -31,9 +31,9 @@ class MixedPrecisionPassesTest : public testing::Test {
     context.has_kernel = [](const Node& /*node*/) { return true; };
     return context;
   }
-  Value* half_of(Value* x) { return g_.cast(x, DataType::kBfloat16); }
+  Value* f16_of(Value* x) { return g_.cast(x, DataType::kBfloat16); }
   Value* wide(Value* half) { return g_.cast(half, DataType::kFloat32); }
-  Value* rounded(Value* x) { return wide(half_of(x)); }
+  Value* rounded(Value* x) { return wide(f16_of(x)); }
 
   std::vector<std::string> op_types() {
     std::vector<std::string> types;
@@ -55,10 +55,10 @@ class MixedPrecisionPassesTest : public testing::Test {
   ir::GraphBuilder& g_ = bench_.builder();
 };
 
-TEST_F(MixedPrecisionPassesTest, ProductsReadAndWriteHalves) {
+TEST_F(MixedPrecisionPassesTest, ProductsReadAndWriteF16) {
   Value* x = input("x", {4, 8}, DataType::kBfloat16);
   Value* w = input("w", {8, 2}, DataType::kBfloat16);
-  graph().outputs = {half_of(g_.matmul(wide(x), wide(w)))};
+  graph().outputs = {f16_of(g_.matmul(wide(x), wide(w)))};
   run(narrow_products);
   EXPECT_EQ(op_types(), std::vector<std::string>{"MatMul"});
   EXPECT_EQ(graph().nodes[0]->inputs, (std::vector<Value*>{x, w}));
@@ -81,7 +81,7 @@ TEST_F(MixedPrecisionPassesTest, AResultThatIsReadInFloat32StaysFloat32) {
   Value* x = input("x", {4, 8}, DataType::kBfloat16);
   Value* w = input("w", {8, 2}, DataType::kBfloat16);
   Value* y = g_.matmul(wide(x), wide(w));
-  graph().outputs = {half_of(y), y};
+  graph().outputs = {f16_of(y), y};
   run(narrow_products);
   EXPECT_EQ(y->dtype(), DataType::kFloat32);
   EXPECT_EQ(op_types(), (std::vector<std::string>{"MatMul", "Cast"}));
@@ -95,11 +95,11 @@ TEST_F(MixedPrecisionPassesTest, ProductsOfOtherOperandsAreLeftAlone) {
   EXPECT_FALSE(narrow_products(graph(), context()));
 }
 
-TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteHalvesBesideFloat32Weights) {
+TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteF16BesideFloat32Weights) {
   Value* x = input("x", {2, 3, 4, 4}, DataType::kBfloat16);
   Value* w = input("w", {5, 3, 1, 1});
   Value* y = g_.op("Conv", {wide(x), rounded(w)});
-  graph().outputs = {half_of(y)};
+  graph().outputs = {f16_of(y)};
   PassContext wide_weights = context();
   wide_weights.has_kernel = [](const Node& node) {
     return node.inputs[1]->dtype() == DataType::kFloat32;
@@ -113,13 +113,13 @@ TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteHalvesBesideFloat32Weig
   EXPECT_EQ(conv->outputs[0]->dtype(), DataType::kBfloat16);
 }
 
-TEST_F(MixedPrecisionPassesTest, ConvolutionsOfHalvesEachRoundTheirWeight) {
+TEST_F(MixedPrecisionPassesTest, ConvolutionsOfF16EachRoundTheirWeight) {
   Value* x = input("x", {2, 5, 4, 4}, DataType::kBfloat16);
   Value* w = input("w", {5, 5, 1, 1});
   Value* half = rounded(w);
-  Value* first = half_of(g_.op("Conv", {wide(x), half}));
+  Value* first = f16_of(g_.op("Conv", {wide(x), half}));
   Value* second = g_.op("Conv", {wide(first), half});
-  graph().outputs = {half_of(second)};
+  graph().outputs = {f16_of(second)};
   run(narrow_products);
   EXPECT_EQ(op_types(), (std::vector<std::string>{"Cast", "Conv", "Cast", "Conv"}));
   for (const Node* node : graph().nodes) {
@@ -129,7 +129,7 @@ TEST_F(MixedPrecisionPassesTest, ConvolutionsOfHalvesEachRoundTheirWeight) {
   }
 }
 
-TEST_F(MixedPrecisionPassesTest, AttentionReadsHalvesAndWritesFloat32) {
+TEST_F(MixedPrecisionPassesTest, AttentionReadsF16AndWritesFloat32) {
   Value* x = input("x", {2, 4, 8}, DataType::kBfloat16);
   Value* q = wide(x);
   Node* attention = graph().make_node(opdef::kAttention, {q, q, q}, {}, "",
@@ -137,13 +137,13 @@ TEST_F(MixedPrecisionPassesTest, AttentionReadsHalvesAndWritesFloat32) {
   Value* y =
       graph().add_output(attention, 0, ir::Type::tensor(DataType::kFloat32, Dims{2, 4, 8}), "y");
   graph().nodes.push_back(attention);
-  graph().outputs = {half_of(y)};
+  graph().outputs = {f16_of(y)};
   run(narrow_products);
   EXPECT_EQ(attention->inputs, (std::vector<Value*>{x, x, x}));
   EXPECT_EQ(attention->outputs[0], y);
 }
 
-TEST_F(MixedPrecisionPassesTest, NormalizationsOfImagesReadAndWriteHalvesAtOnce) {
+TEST_F(MixedPrecisionPassesTest, NormalizationsOfImagesReadAndWriteF16AtOnce) {
   Value* x = input("x", {2, 3, 4, 4}, DataType::kBfloat16);
   Value* s = input("s", {3});
   Node* norm = graph().make_node(opdef::kFusedNormalization, {wide(x), s, s, s, s}, {}, "",
@@ -151,7 +151,7 @@ TEST_F(MixedPrecisionPassesTest, NormalizationsOfImagesReadAndWriteHalvesAtOnce)
   Value* y =
       graph().add_output(norm, 0, ir::Type::tensor(DataType::kFloat32, Dims{2, 3, 4, 4}), "y");
   graph().nodes.push_back(norm);
-  graph().outputs = {half_of(y)};
+  graph().outputs = {f16_of(y)};
   fold_constants(graph(), bench_.context());
   PassContext all_or_nothing = context();
   all_or_nothing.has_kernel = [](const Node& node) {
@@ -175,14 +175,14 @@ TEST_F(MixedPrecisionPassesTest, CastsComeBeforeTransposesOfOperands) {
 
 TEST_F(MixedPrecisionPassesTest, ANumberOf16BitsIsNotRoundedAgain) {
   Value* x = input("x", {4, 8}, DataType::kBfloat16);
-  graph().outputs = {g_.transpose(half_of(g_.identity(wide(x))), {1, 0}),
+  graph().outputs = {g_.transpose(f16_of(g_.identity(wide(x))), {1, 0}),
                      g_.cast(wide(x), DataType::kFloat16)};
   run(eliminate_identities);
   EXPECT_EQ(graph().outputs[0]->producer->inputs[0], x);
   EXPECT_EQ(graph().outputs[1]->producer->op_type, "Cast");  // the other 16-bit type
 }
 
-TEST_F(MixedPrecisionPassesTest, FarReadersComputeElementwiseFunctionsOfHalvesAgain) {
+TEST_F(MixedPrecisionPassesTest, FarReadersComputeElementwiseFunctionsOfF16Again) {
   Value* x = input("x", {64, 128}, DataType::kBfloat16);
   Value* e = g_.exp(wide(x));
   Value* near = g_.matmul(e, input("a", {128, 128}));
@@ -224,7 +224,7 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAHalfIsStoredAsOne) {
   Value* u = wide(input("u", {64, 128}, DataType::kBfloat16));
   Value* dy = wide(input("dy", {64, 128}, DataType::kBfloat16));
   const Silu f = silu(g_, u);
-  graph().outputs = {half_of(f.y), half_of(g_.mul(dy, f.slope))};
+  graph().outputs = {f16_of(f.y), f16_of(g_.mul(dy, f.slope))};
   run(fuse_activations);
   EXPECT_TRUE(narrow_products(graph(), context()));
   const Node* forward = find(opdef::kActivation);
@@ -239,7 +239,7 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAHalfIsStoredAsOne) {
 TEST_F(MixedPrecisionPassesTest, TheSlopeOfAStoredCopyIsComputedAgain) {
   Value* u = input("u", {64, 128});
   Value* dy = input("dy", {64, 128});
-  const Silu again = silu(g_, wide(half_of(u)));
+  const Silu again = silu(g_, wide(f16_of(u)));
   graph().outputs = {silu(g_, u).y, again.y, g_.mul(dy, again.slope)};
   run(fuse_activations);
   EXPECT_TRUE(narrow_products(graph(), context()));

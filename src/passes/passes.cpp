@@ -12,7 +12,7 @@ bool merge_elementwise(ir::Graph& graph, const PassContext& context) {
 }
 
 constexpr Pass kSimplify[] = {
-    {"widen_half", widen_half},
+    {"widen_f16", widen_f16},
     {"fold_constants", fold_constants},
     {"eliminate_identities", eliminate_identities},
     {"merge_common_subexpressions", merge_common_subexpressions},
@@ -20,7 +20,7 @@ constexpr Pass kSimplify[] = {
 };
 
 constexpr Pass kFuse[] = {
-    {"widen_half", widen_half},
+    {"widen_f16", widen_f16},
     {"fold_constants", fold_constants},
     {"eliminate_identities", eliminate_identities},
     {"merge_common_subexpressions", merge_common_subexpressions},

@@ -59,7 +59,7 @@ bool fold_constants(ir::Graph& graph, const PassContext& context);
 
 /// Nodes that only float32 kernels can run are put between Casts from and to float16 and bfloat16.
 /// Does nothing where there are no such types.
-bool widen_half(ir::Graph& graph, const PassContext& context);
+bool widen_f16(ir::Graph& graph, const PassContext& context);
 
 /// Drops nodes that return their input.
 bool eliminate_identities(ir::Graph& graph, const PassContext& context);

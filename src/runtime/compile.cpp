@@ -10,7 +10,7 @@
 #include "ir/inline.h"
 #include "opdef/shape_values.h"
 #include "passes/passes.h"
-#include "passes/widen_half.h"
+#include "passes/widen_f16.h"
 #include "runtime/bodies.h"
 #include "runtime/evaluator.h"
 #include "runtime/exchanges.h"
@@ -186,7 +186,7 @@ class Compiler {
         std::ranges::all_of(node.inputs, is_static) && std::ranges::all_of(node.outputs, is_static);
     if (!all_static) return false;
     if (!has_kernel(node)) {
-      if (!passes::touches_half(node)) return false;
+      if (!passes::touches_f16(node)) return false;
       const passes::WidenedNode in_float32(node);
       if (!has_kernel(node)) return false;
     }

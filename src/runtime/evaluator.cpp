@@ -2,7 +2,7 @@
 
 #include "base/check.h"
 #include "passes/passes.h"
-#include "passes/widen_half.h"
+#include "passes/widen_f16.h"
 #include "runtime/kernel_selection.h"
 
 namespace onnxgrad::runtime {
@@ -64,7 +64,7 @@ std::optional<std::vector<Tensor>> run_kernel(const Engine& engine, const ir::No
 
 // Computes in float32 a node of 16-bit types whose kernels take float32 only.
 std::optional<std::vector<Tensor>> run_in_float32(const Engine& engine, ir::Node& node) {
-  if (!passes::touches_half(node)) return std::nullopt;
+  if (!passes::touches_f16(node)) return std::nullopt;
   const std::vector<ir::Value*> outputs = node.outputs;
   const passes::WidenedNode in_float32(node);
   auto results = run_kernel(engine, node);

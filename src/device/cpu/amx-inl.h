@@ -3,9 +3,9 @@
 
 #include <cstddef>
 
-#include "device/cpu/half_gemm_end-inl.h"
+#include "device/cpu/f16_gemm_end-inl.h"
 
-// What products by AMX share (half_gemm_amx.cpp, gemm_split_amx.cpp): blocks of 2 x 2 tiles of 16 x
+// What products by AMX share (f16_gemm_amx.cpp, gemm_split_amx.cpp): blocks of 2 x 2 tiles of 16 x
 // 16 sums, tiles 0 to 3, or of those that they have.
 
 #if ONNXGRAD_HAS_PAIRS && defined(__linux__)

@@ -1,8 +1,8 @@
 #ifndef ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
 #define ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
 
+#include "device/cpu/f16_gemm_pairs.h"
 #include "device/cpu/gemm_split.h"
-#include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/tap_products.h"
 #include "device/cpu_options.h"
 

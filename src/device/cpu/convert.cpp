@@ -13,12 +13,12 @@ using base::Bfloat16;
 using base::Float16;
 
 template <class T>
-constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+constexpr bool kIsF16 = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
 /// A number of type From as one of an arithmetic type.
 template <class From>
 auto widen(From value) {
-  if constexpr (kIsHalf<From>) {
+  if constexpr (kIsF16<From>) {
     return to_float(value);
   } else {
     return value;
@@ -26,7 +26,7 @@ auto widen(From value) {
 }
 
 template <class To, class From>
-To round_to_half(From value) {
+To round_to_f16(From value) {
   float single = 0;
   if constexpr (std::is_same_v<From, double>) {
     single = base::to_odd_float(value);
@@ -57,8 +57,8 @@ To convert_one(From given) {
   using Wide = decltype(value);
   if constexpr (std::is_same_v<To, bool>) {
     return value != 0;
-  } else if constexpr (kIsHalf<To>) {
-    return round_to_half<To>(value);
+  } else if constexpr (kIsF16<To>) {
+    return round_to_f16<To>(value);
   } else if constexpr (std::is_floating_point_v<std::remove_cv_t<Wide>> && std::is_integral_v<To>) {
     return to_integer<To>(value);
   } else {

@@ -76,21 +76,21 @@ void double_to_float(void* to, const void* from, std::int64_t n) {
 }
 
 template <class Format>
-void half_to_float(void* to, const void* from, std::int64_t n) {
+void f16_to_float(void* to, const void* from, std::int64_t n) {
   const hn::ScalableTag<float> d;
   convert_vectors(static_cast<float*>(to), static_cast<const std::uint16_t*>(from), n,
                   [&](auto v) { return Format::load(d, v); });
 }
 
 template <class Format>
-void float_to_half(void* to, const void* from, std::int64_t n) {
+void float_to_f16(void* to, const void* from, std::int64_t n) {
   const hn::ScalableTag<float> d;
   convert_vectors(static_cast<std::uint16_t*>(to), static_cast<const float*>(from), n,
                   [&](auto v) { return Format::store(d, v); });
 }
 
 template <class Format>
-void half_to_double(void* to, const void* from, std::int64_t n) {
+void f16_to_double(void* to, const void* from, std::int64_t n) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
   convert_vectors(static_cast<double*>(to), static_cast<const std::uint16_t*>(from), n,
@@ -98,7 +98,7 @@ void half_to_double(void* to, const void* from, std::int64_t n) {
 }
 
 template <class Format>
-void double_to_half(void* to, const void* from, std::int64_t n) {
+void double_to_f16(void* to, const void* from, std::int64_t n) {
   const hn::ScalableTag<double> d;
   const hn::Rebind<float, decltype(d)> df;
   convert_vectors(static_cast<std::uint16_t*>(to), static_cast<const double*>(from), n,
@@ -143,7 +143,7 @@ void round_rows(float* to, std::ptrdiff_t to_row, const void* from, std::ptrdiff
                 std::int64_t rows, std::int64_t columns) {
   const hn::ScalableTag<float> d;
   convert_rows<float>(to, to_row, from, from_row, rows, columns,
-                      [&](auto v) { return round_to_half<Format>(d, v); });
+                      [&](auto v) { return round_to_f16<Format>(d, v); });
 }
 
 template <class Format>
@@ -169,22 +169,22 @@ void add_widened(double* to, const float* from, std::int64_t n) {
 }
 
 template <class Format>
-ConvertFn find_from_half(DataType to) {
-  if (to == DataType::kFloat32) return half_to_float<Format>;
-  return to == DataType::kFloat64 ? half_to_double<Format> : nullptr;
+ConvertFn find_from_f16(DataType to) {
+  if (to == DataType::kFloat32) return f16_to_float<Format>;
+  return to == DataType::kFloat64 ? f16_to_double<Format> : nullptr;
 }
 
 template <class Format>
-ConvertFn find_to_half(DataType from) {
-  if (from == DataType::kFloat32) return float_to_half<Format>;
-  return from == DataType::kFloat64 ? double_to_half<Format> : nullptr;
+ConvertFn find_to_f16(DataType from) {
+  if (from == DataType::kFloat32) return float_to_f16<Format>;
+  return from == DataType::kFloat64 ? double_to_f16<Format> : nullptr;
 }
 
 ConvertFn find(DataType from, DataType to) {
-  if (from == DataType::kFloat16) return find_from_half<Float16Format>(to);
-  if (from == DataType::kBfloat16) return find_from_half<Bfloat16Format>(to);
-  if (to == DataType::kFloat16) return find_to_half<Float16Format>(from);
-  if (to == DataType::kBfloat16) return find_to_half<Bfloat16Format>(from);
+  if (from == DataType::kFloat16) return find_from_f16<Float16Format>(to);
+  if (from == DataType::kBfloat16) return find_from_f16<Bfloat16Format>(to);
+  if (to == DataType::kFloat16) return find_to_f16<Float16Format>(from);
+  if (to == DataType::kBfloat16) return find_to_f16<Bfloat16Format>(from);
   if (from == DataType::kBool && to == DataType::kFloat32) return mask_to_float;
   if (from == DataType::kFloat32 && to == DataType::kBool) return float_to_mask;
   if (from == DataType::kFloat32 && to == DataType::kFloat64) return float_to_double;

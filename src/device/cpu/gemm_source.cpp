@@ -6,7 +6,7 @@
 
 namespace onnxgrad::device {
 
-GemmSource source_of_halves(DataType half, bool rounds) {
+GemmSource source_of_f16(DataType half, bool rounds) {
   return {.convert = find_widening(half, rounds),
           .size = rounds ? 4 : 2,
           .parts = half == DataType::kBfloat16 ? 1 : 2};

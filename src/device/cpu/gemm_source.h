@@ -26,7 +26,7 @@ struct GemmSource {
 };
 
 /// `rounds`: of float32.
-GemmSource source_of_halves(DataType half, bool rounds = false);
+GemmSource source_of_f16(DataType half, bool rounds = false);
 
 /// [rows, columns] of a matrix, from number `first` on, with `row` numbers from row to row.
 struct SourceBlock {

@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "device/cpu/amx_target.h"
+#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/half_gemm_pairs.h"
-#include "device/cpu/half_gemm_plan.h"
 
 namespace onnxgrad::device {
 namespace {
 
-using half_gemm::kPanelColumns;
+using f16_gemm::kPanelColumns;
 
 /// Calls f(first column, columns, width in memory) for each panel.
 template <class F>

@@ -78,10 +78,10 @@ struct CosOp {
 };
 
 template <class Format>
-struct ToHalfOp {
+struct ToF16Op {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V x) const {
-    return round_to_half<Format>(d, x);
+    return round_to_f16<Format>(d, x);
   }
 };
 
@@ -148,8 +148,8 @@ void fill_functions_of(TileTable& table) {
   add_unary<T, ErfOp>(table, tile_op(ExprOp::kErf));
   add_unary<T, SinOp>(table, tile_op(ExprOp::kSin));
   add_unary<T, CosOp>(table, tile_op(ExprOp::kCos));
-  add_unary<T, ToHalfOp<Float16Format>>(table, tile_op(ExprOp::kToFloat16));
-  add_unary<T, ToHalfOp<Bfloat16Format>>(table, tile_op(ExprOp::kToBfloat16));
+  add_unary<T, ToF16Op<Float16Format>>(table, tile_op(ExprOp::kToFloat16));
+  add_unary<T, ToF16Op<Bfloat16Format>>(table, tile_op(ExprOp::kToBfloat16));
   add_unary<T, TanOp>(table, tile_op(ExprOp::kTan));
   add_unary<T, AsinOp>(table, tile_op(ExprOp::kAsin));
   add_unary<T, AcosOp>(table, tile_op(ExprOp::kAcos));

@@ -17,11 +17,11 @@ float number(const std::byte* from) {
   return is_subnormal ? 0 : base::to_float(value);
 }
 
-void finish_one(const HalfEnd& end, float value, std::int64_t row, std::int64_t column) {
+void finish_one(const F16End& end, float value, std::int64_t row, std::int64_t column) {
   const std::ptrdiff_t start = row * end.start_row + column;
   const std::ptrdiff_t to = row * end.c_row + column;
   value *= end.scale;
-  if (end.half_start != nullptr) value += base::to_float(base::Bfloat16{end.half_start[start]});
+  if (end.f16_start != nullptr) value += base::to_float(base::Bfloat16{end.f16_start[start]});
   if (end.start != nullptr) value += end.start[start];
   if (end.relu && value < 0) value = 0;
   if (end.half != nullptr) {

@@ -7,8 +7,8 @@
 #include "ir/builder.h"
 #include "opdef/activation.h"
 #include "opdef/kernel.h"
+#include "ops/f16_stream_cpu.h"
 #include "ops/fused/activation_rows.h"
-#include "ops/half_stream_cpu.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::activation_cpu {
@@ -44,13 +44,13 @@ void run(const void* data, std::byte* const* args, const opdef::Launch& /*launch
 
 constexpr std::int64_t kPart = 512;  // elements converted at a time
 
-struct HalfTask : Task {
-  HalfStream x, dy, result, slope;
+struct F16Task : Task {
+  F16Stream x, dy, result, slope;
   bool has_gradient = false;
 };
 
-void run_halves(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const HalfTask*>(data);
+void run_f16(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  const auto& task = *static_cast<const F16Task*>(data);
   share_elements(task, [&](std::int64_t first, std::int64_t last) {
     alignas(64) float x[kPart];
     alignas(64) float y[kPart];
@@ -85,8 +85,8 @@ int threads_for(const opdef::KernelRequest& request) {
 }
 
 /// Offers (x) -> (y, slope?) or (x, dy) -> (dx) for float32, f16 or bf16 operands.
-opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
-  HalfTask task;
+opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
+  F16Task task;
   task.function = function_of(request);
   task.count = request.inputs[0].dims.num_elements();
   task.threads = threads_for(request);
@@ -95,7 +95,7 @@ opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
   for (const auto* list : {&request.inputs, &request.outputs}) {
     for (const opdef::TensorDesc& desc : *list) {
       if (!desc.is_present() || desc.dtype == DataType::kFloat32) continue;
-      if (!is_half(desc.dtype) || (half != DataType::kUndefined && half != desc.dtype)) {
+      if (!is_f16(desc.dtype) || (half != DataType::kUndefined && half != desc.dtype)) {
         return decline_dtype(request, desc.dtype);
       }
       half = desc.dtype;
@@ -103,12 +103,12 @@ opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
   }
   const auto result = static_cast<int>(request.inputs.size());
   const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
-  if (has_slope) task.slope = HalfStream::result(result + 1, request.outputs[1].dtype);
-  task.x = HalfStream::operand(0, request.inputs[0].dtype);
-  if (task.has_gradient) task.dy = HalfStream::operand(1, request.inputs[1].dtype);
-  task.result = HalfStream::result(result, request.outputs[0].dtype);
+  if (has_slope) task.slope = F16Stream::result(result + 1, request.outputs[1].dtype);
+  task.x = F16Stream::operand(0, request.inputs[0].dtype);
+  if (task.has_gradient) task.dy = F16Stream::operand(1, request.inputs[1].dtype);
+  task.result = F16Stream::result(result, request.outputs[0].dtype);
   opdef::KernelOffer offer =
-      prepared(run_halves, task,
+      prepared(run_f16, task,
                fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
                            task.has_gradient ? " gradient"
                            : has_slope       ? ", slope"
@@ -124,9 +124,9 @@ opdef::KernelOffer offer_halves(const opdef::KernelRequest& request) {
 opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
   const opdef::TensorDesc& x = request.inputs[0];
   const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
-  if (is_half(x.dtype) || is_half(request.outputs[0].dtype) ||
-      (has_slope && is_half(request.outputs[1].dtype))) {
-    return offer_halves(request);
+  if (is_f16(x.dtype) || is_f16(request.outputs[0].dtype) ||
+      (has_slope && is_f16(request.outputs[1].dtype))) {
+    return offer_f16(request);
   }
   if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {
     return decline_dtype(request, x.dtype);
@@ -147,7 +147,7 @@ opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
 
 void register_activation_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFusedDomain, opdef::kActivation, 0, offer_activation);
-  registry.add(ir::kFusedDomain, opdef::kActivationGradient, 0, offer_halves);
+  registry.add(ir::kFusedDomain, opdef::kActivationGradient, 0, offer_f16);
 }
 
 }  // namespace onnxgrad::ops::activation_cpu

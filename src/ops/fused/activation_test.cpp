@@ -78,7 +78,7 @@ TEST(Activation, ValuesAndSlopes) {
 }
 
 // Each result is rounded once, whichever operands are f16 or bf16.
-TEST(Activation, ValuesAndSlopesOfHalves) {
+TEST(Activation, ValuesAndSlopesOfF16) {
   for (const auto& [half, unit] :
        {std::pair{DataType::kBfloat16, 0x1p-8}, std::pair{DataType::kFloat16, 0x1p-11}}) {
     const Tensor x = random_tensor(DataType::kFloat32, {3011}, 5, -6, 6).cast(half);

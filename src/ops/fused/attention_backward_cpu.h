@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/f16_gemm_pairs.h"
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
 
@@ -92,8 +92,8 @@ class Backward : public Worker<T> {
     const Task<T>& task = this->task_;
     float* scores = this->scratch(task.scores);
     float* dscores = this->scratch(task.dscores);
-    std::uint16_t* shares = this->half_scratch(task.pair_shares);
-    std::uint16_t* gradients = this->half_scratch(task.pair_dscores);
+    std::uint16_t* shares = this->f16_scratch(task.pair_shares);
+    std::uint16_t* gradients = this->f16_scratch(task.pair_dscores);
     const std::int64_t seen = task.seen(row + count);
     const std::int64_t length = device::PairProduct::padded(task.keys());
     if (!task.stores_shares) {
@@ -136,7 +136,7 @@ class Backward : public Worker<T> {
                  std::int64_t key_head) const {
     if (!result.is_present() || seen == 0) return;
     const Task<T>& task = this->task_;
-    std::uint16_t* columns = this->half_scratch(task.pair_columns);
+    std::uint16_t* columns = this->f16_scratch(task.pair_columns);
     device::pad_columns(scores, device::PairProduct::padded(task.keys()), seen, count, columns,
                         this->pair_scratch(task.pair_lines));
     const device::PairProduct product{.steps = count, .columns = heads.columns, .amx = task.amx};

@@ -79,7 +79,7 @@ class Forward : public Worker<T> {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
       if (task.amx != nullptr) {
-        return task.pair_values.run({.a = this->half_scratch(task.pair_shares),
+        return task.pair_values.run({.a = this->f16_scratch(task.pair_shares),
                                      .a_row = device::PairProduct::padded(task.keys()),
                                      .packed = this->pair_scratch(task.pair_v),
                                      .c = y,
@@ -120,7 +120,7 @@ class Forward : public Worker<T> {
       if (task.amx != nullptr) {
         keep_pairs(x, head, row, i, own, seen);
       } else if (task.narrow != nullptr) {
-        keep_halves(x, head, row + i, own);
+        keep_f16(x, head, row + i, own);
       }
       if (!task.stores_shares && stats_ != nullptr) {
         T* to = stats_ + 2 * (head * task.queries() + row + i);
@@ -140,7 +140,7 @@ class Forward : public Worker<T> {
   }
 
   /// Rounds a row of probabilities and stores it, if either is wanted.
-  void keep_halves(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
+  void keep_f16(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
     auto* halves = reinterpret_cast<std::uint16_t*>(this->scratch(task.shares));
     if (task.stores_shares) {
@@ -159,7 +159,7 @@ class Forward : public Worker<T> {
                   std::int64_t seen) const {
     const Task<T>& task = this->task_;
     std::uint16_t* to =
-        this->half_scratch(task.pair_shares) + i * device::PairProduct::padded(task.keys());
+        this->f16_scratch(task.pair_shares) + i * device::PairProduct::padded(task.keys());
     task.narrow(to, x, own);
     std::fill(to + own, to + device::PairProduct::padded(seen), std::uint16_t{0});
     if (!task.stores_shares) return;

@@ -162,7 +162,7 @@ class Worker {
     return reinterpret_cast<const std::uint16_t*>(args_[arg]) +
            heads.offsets[static_cast<std::size_t>(head)] + row * heads.row;
   }
-  std::uint16_t* half_scratch(std::int64_t offset) const {
+  std::uint16_t* f16_scratch(std::int64_t offset) const {
     return reinterpret_cast<std::uint16_t*>(scratch_ + offset);
   }
   std::uint32_t* pair_scratch(std::int64_t offset) const {
@@ -255,8 +255,8 @@ class Worker {
     const std::uint16_t* a = halves(arg, heads, head, row);
     std::int64_t a_row = heads.row;
     if (const auto length = device::PairProduct::padded(heads.columns); length != heads.columns) {
-      device::pad_rows(a, a_row, count, heads.columns, length, half_scratch(task_.pair_q));
-      a = half_scratch(task_.pair_q);
+      device::pad_rows(a, a_row, count, heads.columns, length, f16_scratch(task_.pair_q));
+      a = f16_scratch(task_.pair_q);
       a_row = length;
     }
     device::PairProduct::Operands operands{.a = a,

@@ -135,7 +135,7 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratc
 template <class T>
 void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::int64_t rows,
                   Heads& heads, Scratch& scratch, std::int64_t& copy) {
-  if (input >= request.inputs.size() || !is_half(request.inputs[input].dtype)) return;
+  if (input >= request.inputs.size() || !is_f16(request.inputs[input].dtype)) return;
   heads.widen = device::find_conversion(request.inputs[input].dtype, DataType::kFloat32);
   copy = scratch.add<T>(rows * heads.columns);
 }
@@ -255,9 +255,7 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
 /// on and the two before the probabilities may be f16 or bf16; masks, from `masks` on, may not.
 DataType computed_type(const opdef::KernelRequest& request, std::size_t first_view,
                        std::size_t masks) {
-  const auto type_of = [](DataType stored) {
-    return is_half(stored) ? DataType::kFloat32 : stored;
-  };
+  const auto type_of = [](DataType stored) { return is_f16(stored) ? DataType::kFloat32 : stored; };
   const DataType type = type_of(request.inputs[0].dtype);
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     const opdef::TensorDesc& input = request.inputs[i];

@@ -111,7 +111,7 @@ TEST(FusedAttention, DropsWhatDropoutDrops) {
 }
 
 // Compares f16 and bf16 operands, keys in either layout, with nodes that read them in float32.
-TEST(FusedAttention, ReadsHalves) {
+TEST(FusedAttention, ReadsF16) {
   for (const int half : {10, 16}) {  // float16, bfloat16
     for (const bool turns : {false, true}) {
       for (const fused_attention::Sizes& n :
@@ -119,9 +119,8 @@ TEST(FusedAttention, ReadsHalves) {
         OpCase one = fused_attention::attention(n, "d = Softmax (s)", {});
         std::string stored;
         for (const char* name : {"q", "kt", "v"}) {
-          stored +=
-              fmt::format("{0}_half = Cast <to = {1}> ({0})\n{0}_wide = Cast <to = 1> ({0}_half)\n",
-                          name, half);
+          stored += fmt::format(
+              "{0}_f16 = Cast <to = {1}> ({0})\n{0}_wide = Cast <to = 1> ({0}_f16)\n", name, half);
         }
         if (turns) {
           one.inputs[1] = uniform({1, n.heads, n.keys, n.size}, -1, 1).named("kt");
@@ -146,7 +145,7 @@ TEST(FusedAttention, MultipliesRoundedShares) {
     for (const fused_attention::Sizes& n :
          {fused_attention::Sizes{3, 50, 33, 17, 17}, {2, 300, 300, 32, 70}, {2, 128, 64, 64, 64}}) {
       const std::string round =
-          "{0}_half = Cast <to = 16> ({0})\n{0}_wide = Cast <to = 1> ({0}_half)\n";
+          "{0}_f16 = Cast <to = 16> ({0})\n{0}_wide = Cast <to = 1> ({0}_f16)\n";
       for (const bool is_causal : {false, true}) {
         OpCase one = fused_attention::attention(n, "", {});
         std::string model;

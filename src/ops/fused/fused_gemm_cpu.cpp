@@ -35,7 +35,7 @@ opdef::KernelOffer offer_gemm_update(const opdef::KernelRequest& request) {
   spec.gemm.start = device::GemmStart::kMatrix;
   spec.gemm.alpha = op.scale;
   if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
-    const DataType wanted = is_half(gemm->dtype) ? DataType::kFloat32 : gemm->dtype;
+    const DataType wanted = is_f16(gemm->dtype) ? DataType::kFloat32 : gemm->dtype;
     if (request.inputs[3].dtype != wanted || request.inputs[3].dims.num_elements() != 1) {
       return decline_shapes(request);
     }

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "device/cpu/elementwise.h"
-#include "device/cpu/half_gemm.h"
+#include "device/cpu/f16_gemm.h"
 #include "opdef/packed_constants.h"
 #include "ops/kernel_support.h"
 
@@ -131,7 +131,7 @@ std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
 /// Returns how the GEMM can add an input; kZero: it cannot.
 GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm) {
   const bool is_wide = desc.dtype == DataType::kFloat32;
-  if (desc.dtype != gemm.dtype && !(is_wide && is_half(gemm.dtype))) return GemmStart::kZero;
+  if (desc.dtype != gemm.dtype && !(is_wide && is_f16(gemm.dtype))) return GemmStart::kZero;
   const std::int64_t last = desc.dims.rank() == 0 ? 1 : desc.dims[desc.dims.rank() - 1];
   const std::int64_t size = desc.dims.num_elements();
   if (size == gemm.m * gemm.n && last == gemm.n) return GemmStart::kMatrix;
@@ -147,7 +147,7 @@ bool has_constant_b(const opdef::KernelRequest& request, const ProductSpec& spec
 /// packed B.
 bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec,
              const std::vector<GemmStart>& addends) {
-  if (is_half(spec.gemm.dtype) || has_constant_b(request, spec)) return false;
+  if (is_f16(spec.gemm.dtype) || has_constant_b(request, spec)) return false;
   device::GemmSpec gemm = spec.gemm;
   if (!addends.empty()) {
     gemm.start = addends[0];
@@ -162,7 +162,7 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
   if (!simple || spec.start >= 0) return false;
   const std::size_t count = simple->addends.size();
   // f16/bf16 GEMMs and single columns support one addend at most.
-  if (count > 1 && (is_half(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
+  if (count > 1 && (is_f16(spec.gemm.dtype) || spec.gemm.n == 1)) return false;
   std::vector<int> inputs;
   std::vector<GemmStart> kinds;
   for (const std::int32_t addend : simple->addends) {
@@ -196,7 +196,7 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 DataType sum_dtype(const ProductSpec& spec) {
-  return is_half(spec.gemm.dtype) ? DataType::kFloat32 : spec.gemm.dtype;
+  return is_f16(spec.gemm.dtype) ? DataType::kFloat32 : spec.gemm.dtype;
 }
 
 /// Prepares the epilogue as an element-wise kernel over the result, in place if the result has the
@@ -243,21 +243,20 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
 }
 
 device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const ProductSpec& spec) {
-  if (!is_half(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
-  device::HalfGemmSpec half = device::half_gemm_spec(spec.gemm);
-  half.rounds_b = !is_half(request.inputs[static_cast<std::size_t>(spec.b)].dtype);
+  if (!is_f16(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
+  device::F16GemmSpec half = device::f16_gemm_spec(spec.gemm);
+  half.rounds_b = !is_f16(request.inputs[static_cast<std::size_t>(spec.b)].dtype);
   if (!spec.epilogue) half.c_dtype = request.outputs[0].dtype;
   if (spec.start >= 0) {
     half.start_dtype = request.inputs[static_cast<std::size_t>(spec.start)].dtype;
   }
-  return device::prepare_half_gemm(half);
+  return device::prepare_f16_gemm(half);
 }
 
 /// Packs a constant B in the layout that the GEMM reads; nullptr: it is read in place.
 std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
                                             const ProductSpec& spec) {
-  if (!has_constant_b(request, spec) || is_half(spec.gemm.dtype) ||
-      !device::can_pack_b(spec.gemm)) {
+  if (!has_constant_b(request, spec) || is_f16(spec.gemm.dtype) || !device::can_pack_b(spec.gemm)) {
     return nullptr;
   }
   const Tensor* b = request.constants[static_cast<std::size_t>(spec.b)];
@@ -294,10 +293,10 @@ std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& reques
 opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec) {
   const DataType result = request.outputs[0].dtype;
   const DataType b = request.inputs[static_cast<std::size_t>(spec.b)].dtype;
-  const bool is_of_halves =
-      is_half(spec.gemm.dtype) && (b == spec.gemm.dtype || b == DataType::kFloat32) &&
+  const bool is_of_f16 =
+      is_f16(spec.gemm.dtype) && (b == spec.gemm.dtype || b == DataType::kFloat32) &&
       (result == DataType::kFloat32 || (result == spec.gemm.dtype && spec.factor < 0));
-  if (!is_of_halves && spec.gemm.dtype != DataType::kFloat32 &&
+  if (!is_of_f16 && spec.gemm.dtype != DataType::kFloat32 &&
       spec.gemm.dtype != DataType::kFloat64) {
     return opdef::KernelOffer::decline(
         fmt::format("no fast product of {}", dtype_name(spec.gemm.dtype)));

@@ -7,11 +7,11 @@
 #include <string>
 #include <utility>
 
+#include "device/cpu/f16_gemm.h"
 #include "device/cpu/flush_denormals.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/half_gemm.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
@@ -35,9 +35,9 @@ using device::UpdateArrays;
 using device::UpdateFn;
 using opdef::WeightUpdate;
 
-constexpr std::int64_t kBlockBytes = 8192;              // block of a product between updates
-constexpr std::int64_t kHalfBlockBytes = 384LL * 1024;  // f16/bf16 block, in the L2 cache
-constexpr std::int64_t kLineBytes = 64;                 // bytes of a cache line
+constexpr std::int64_t kBlockBytes = 8192;             // block of a product between updates
+constexpr std::int64_t kF16BlockBytes = 384LL * 1024;  // f16/bf16 block, in the L2 cache
+constexpr std::int64_t kLineBytes = 64;                // bytes of a cache line
 constexpr std::int64_t kParallelElements = std::int64_t{1} << 16;  // minimum per thread
 // Minimum multiply-adds per thread.
 constexpr std::int64_t kSharedWork = std::int64_t{1} << 19;
@@ -168,24 +168,24 @@ struct Product {
   bool rounds_b = false;  ///< B is float32 and rounded to A's type
 };
 
-device::HalfGemmSpec half_spec(const Product& product) {
-  device::HalfGemmSpec spec = device::half_gemm_spec(product.gemm);
+device::F16GemmSpec f16_spec(const Product& product) {
+  device::F16GemmSpec spec = device::f16_gemm_spec(product.gemm);
   spec.rounds_b = product.rounds_b;
   return spec;
 }
 
 device::PreparedGemm prepare_block(const Product& product) {
-  return is_half(product.gemm.dtype) ? device::prepare_half_gemm(half_spec(product))
-                                     : device::prepare_gemm(product.gemm);
+  return is_f16(product.gemm.dtype) ? device::prepare_f16_gemm(f16_spec(product))
+                                    : device::prepare_gemm(product.gemm);
 }
 
 /// Prepares a GEMM that passes finished blocks to a consumer; without function if that is not
 /// possible.
 device::PreparedGemm prepare_parts(const Product& product) {
-  if (is_half(product.gemm.dtype)) {
-    device::HalfGemmSpec half = half_spec(product);
+  if (is_f16(product.gemm.dtype)) {
+    device::F16GemmSpec half = f16_spec(product);
     half.hands_over = true;
-    return device::can_hand_over(half) ? device::prepare_half_gemm(half) : device::PreparedGemm();
+    return device::can_hand_over(half) ? device::prepare_f16_gemm(half) : device::PreparedGemm();
   }
   device::GemmSpec spec = product.gemm;
   spec.hands_over = true;
@@ -196,7 +196,7 @@ device::PreparedGemm prepare_parts(const Product& product) {
 /// each block, which therefore has many rows.
 template <class T>
 std::int64_t block_bytes(const device::GemmSpec& gemm) {
-  if (is_half(gemm.dtype)) return kHalfBlockBytes;
+  if (is_f16(gemm.dtype)) return kF16BlockBytes;
   const bool in_place =
       device::choose_gemm(gemm, device::gemm_target<T>()) == device::GemmChoice::kTiles;
   return in_place ? kBlockBytes : 0;
@@ -219,7 +219,7 @@ std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, Update
   const std::int64_t blocks = std::min(gemm.m, (gemm.m * row_bytes + most - 1) / most);
   const std::int64_t work = gemm.m * gemm.n * gemm.k;
   const std::int64_t threads = std::min({std::int64_t{gemm.threads}, gemm.m, work / kSharedWork});
-  if (is_half(gemm.dtype) || threads <= 1) return blocks;
+  if (is_f16(gemm.dtype) || threads <= 1) return blocks;
   data.block_threads = static_cast<int>(threads);
   data.threads = 1;
   return std::min(gemm.m, (blocks + threads - 1) / threads * threads);
@@ -311,10 +311,10 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
     return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   const DataType dtype = request.outputs[0].dtype;
-  const bool is_of_halves = is_half(gemm->dtype) && dtype == DataType::kFloat32;
-  const bool rounds_b = is_of_halves && request.inputs[1].dtype == DataType::kFloat32;
+  const bool is_of_f16 = is_f16(gemm->dtype) && dtype == DataType::kFloat32;
+  const bool rounds_b = is_of_f16 && request.inputs[1].dtype == DataType::kFloat32;
   if ((request.inputs[1].dtype != gemm->dtype && !rounds_b) ||
-      (gemm->dtype != dtype && !is_of_halves)) {
+      (gemm->dtype != dtype && !is_of_f16)) {
     return decline_dtype(request, gemm->dtype);
   }
   return offer_any(request, Product{.gemm = *gemm, .rounds_b = rounds_b});

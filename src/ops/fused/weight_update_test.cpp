@@ -200,7 +200,7 @@ Tensor gradient_of(const std::vector<double>& a, const std::vector<double>& b, c
 }
 
 // GEMMs with and without a consumer, in float32 and in blocks of f16/bf16.
-TEST(GemmWeightUpdate, OfHalves) {
+TEST(GemmWeightUpdate, OfF16) {
   const Variant variant{UpdateRule::kAdam, 0.1, true};
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     for (const auto& [m, n, k] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{20, 30, 7},
@@ -216,15 +216,14 @@ TEST(GemmWeightUpdate, OfHalves) {
             random_tensor(DataType::kFloat32, transpose_a ? Dims{k, m} : Dims{m, k}, 5).cast(half);
         const Tensor b =
             random_tensor(DataType::kFloat32, transpose_b ? Dims{n, k} : Dims{k, n}, 6);
-        const Tensor half_b = b.cast(half);
+        const Tensor f16_b = b.cast(half);
         const Dims dims{m, n};
         const Tensor gradient = gradient_of(a.cast(DataType::kFloat64).to_doubles(),
-                                            half_b.cast(DataType::kFloat64).to_doubles(), dims, k,
+                                            f16_b.cast(DataType::kFloat64).to_doubles(), dims, k,
                                             transpose_a, transpose_b);
         const std::vector<Tensor> updated =
             run_plain(update_call(variant, DataType::kFloat32, dims, {gradient}));
-        KernelCall call =
-            update_call(variant, DataType::kFloat32, dims, {a, rounds_b ? b : half_b});
+        KernelCall call = update_call(variant, DataType::kFloat32, dims, {a, rounds_b ? b : f16_b});
         call.attributes.push_back({.name = "transA", .value = std::int64_t{transpose_a}});
         call.attributes.push_back({.name = "transB", .value = std::int64_t{transpose_b}});
         call.threads = 1 + kind % 3;

@@ -411,7 +411,7 @@ KernelOffer offer_loss_rows(const KernelRequest& request) {
 }
 
 // Offers a kernel for f16 or bf16 scores, with a float32 row per thread as additional scratch.
-KernelOffer offer_halves(const KernelRequest& request, LossTask task, opdef::KernelFn fn) {
+KernelOffer offer_f16(const KernelRequest& request, LossTask task, opdef::KernelFn fn) {
   task.threads = row_threads(task, request.threads);
   task.lines = (RowScratch<double>::bytes(task.rows()) + 63) / 64 * 64;
   const std::int64_t bytes =
@@ -425,9 +425,9 @@ KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   LossTask task = make_task(request, 0);
   task.log_sums = task.result + 1;
   const DataType dtype = request.inputs[0].dtype;
-  if (is_half(dtype) && task.inner == 1) {
+  if (is_f16(dtype) && task.inner == 1) {
     task.widen = device::find_conversion(dtype, DataType::kFloat32);
-    return with_label_check(offer_halves(request, std::move(task), run_loss_halves));
+    return with_label_check(offer_f16(request, std::move(task), run_loss_halves));
   }
   return with_label_check(offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>));
 }
@@ -461,10 +461,10 @@ KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   task.log_sums = 4;
   const DataType from = request.inputs[1].dtype;
   const DataType to = request.outputs[0].dtype;
-  if ((is_half(from) || is_half(to)) && task.inner == 1) {
-    if (is_half(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
-    if (is_half(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
-    KernelOffer offer = offer_halves(request, std::move(task), run_grad_halves);
+  if ((is_f16(from) || is_f16(to)) && task.inner == 1) {
+    if (is_f16(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
+    if (is_f16(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
+    KernelOffer offer = offer_f16(request, std::move(task), run_grad_halves);
     offer.kernel.in_place = {{1, 0}};
     return offer;
   }

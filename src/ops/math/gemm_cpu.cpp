@@ -25,7 +25,7 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
                                   node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
   // f16/bf16 Gemm is fused by passes/narrow_products.cpp, so that the result is rounded once.
-  if (is_half(gemm->dtype)) return decline_dtype(request, gemm->dtype);
+  if (is_f16(gemm->dtype)) return decline_dtype(request, gemm->dtype);
   ProductSpec spec{.gemm = *gemm};
   spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
   if (has_addend(request)) {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "device/cpu/f16_gemm.h"
 #include "device/cpu/gemm.h"
-#include "device/cpu/half_gemm.h"
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "ops/fused/product_cpu.h"
@@ -112,11 +112,11 @@ void run_batch_parallel(const void* data, std::byte* const* args, const opdef::L
 }
 
 // Returns true for batched f16/bf16 operands; single matrices are fused by fuse_gemm.
-bool multiplies_halves(const opdef::KernelRequest& request) {
+bool multiplies_f16(const opdef::KernelRequest& request) {
   const opdef::TensorDesc& a = request.inputs[0];
   const opdef::TensorDesc& b = request.inputs[1];
   const DataType result = request.outputs[0].dtype;
-  return is_half(a.dtype) && b.dtype == a.dtype &&
+  return is_f16(a.dtype) && b.dtype == a.dtype &&
          (result == a.dtype || result == DataType::kFloat32) &&
          !(a.dims.rank() >= 2 && b.dims.rank() == 2);
 }
@@ -124,14 +124,14 @@ bool multiplies_halves(const opdef::KernelRequest& request) {
 device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batch& batch,
                                  int threads) {
   const DataType dtype = request.inputs[0].dtype;
-  if (is_half(dtype)) {
-    return device::prepare_half_gemm({.dtype = dtype,
-                                      .c_dtype = request.outputs[0].dtype,
-                                      .m = batch.m,
-                                      .n = batch.n,
-                                      .k = batch.k,
-                                      .threads = threads,
-                                      .cpu = device::cpu_options(request)});
+  if (is_f16(dtype)) {
+    return device::prepare_f16_gemm({.dtype = dtype,
+                                     .c_dtype = request.outputs[0].dtype,
+                                     .m = batch.m,
+                                     .n = batch.n,
+                                     .k = batch.k,
+                                     .threads = threads,
+                                     .cpu = device::cpu_options(request)});
   }
   return device::prepare_gemm({.dtype = dtype,
                                .m = batch.m,
@@ -143,7 +143,7 @@ device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batc
 
 opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64 && !multiplies_halves(request)) {
+  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64 && !multiplies_f16(request)) {
     return opdef::KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
   }
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);

@@ -6,8 +6,8 @@
 
 #include "device/cpu/amx_target.h"
 #include "device/cpu/convert.h"
+#include "device/cpu/f16_gemm_pairs.h"
 #include "device/cpu/gemm_tile.h"
-#include "device/cpu/half_gemm_pairs.h"
 #include "device/cpu/tap_products.h"
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_bf16_cpu.h"
@@ -57,7 +57,7 @@ struct Plan {
   std::vector<Phase> phases;
   Copies copies;
   bool is_dense = false;  ///< sums of an image are its result, position by position
-  bool result_is_half = false, residual_is_half = false;
+  bool result_is_f16 = false, residual_is_f16 = false;
   std::int64_t images = 1;  ///< per unit
   std::int64_t parts = 1;   ///< ranges of channels, each in separate units
   std::int64_t weight_row = 0;
@@ -256,7 +256,7 @@ class Worker {
     std::byte* result = args_[plan_.is_forward ? task.y : task.x];
     if (task.bias >= 0 || task.finishes()) {
       const float* residual = nullptr;
-      if (task.residual >= 0 && plan_.residual_is_half) {
+      if (task.residual >= 0 && plan_.residual_is_f16) {
         auto* line = reinterpret_cast<float*>(line_);
         plan_.widen(line, reinterpret_cast<const std::uint16_t*>(args_[task.residual]) + at, size);
         residual = line;
@@ -269,7 +269,7 @@ class Worker {
           values, residual, {.segments = 1, .stride = size, .length = size},
           {.shift = bias, .low = task.low, .high = task.high}, values);
     }
-    if (plan_.result_is_half) {
+    if (plan_.result_is_f16) {
       plan_.narrow(reinterpret_cast<std::uint16_t*>(result) + at, values, size);
     } else {
       std::copy_n(values, size, reinterpret_cast<float*>(result) + at);
@@ -373,11 +373,11 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   plan->result_channels = plan->is_forward ? shape.out_channels : shape.in_channels;
   if (plan->source_channels < kFewestChannels) return KernelOffer::decline("few channels");
   plan->padded_channels = round_up(plan->source_channels, kTapNumbers);
-  const auto is_half = [&](int arg) {
+  const auto is_f16 = [&](int arg) {
     return arg >= 0 && operand(request, arg).dtype == DataType::kBfloat16;
   };
-  plan->result_is_half = is_half(plan->is_forward ? task.y : task.x);
-  plan->residual_is_half = is_half(task.residual);
+  plan->result_is_f16 = is_f16(plan->is_forward ? task.y : task.x);
+  plan->residual_is_f16 = is_f16(task.residual);
   std::array<std::vector<AxisPhase>, 3> phases;
   set_phases(shape, *plan, phases);
   const std::int64_t of_image = plan->copies.lines() * plan->copies.plane();

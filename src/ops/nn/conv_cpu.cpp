@@ -368,7 +368,7 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
       registry.add(domain, op_type, offer.priority, offer.of_request);
     }
     registry.add(domain, op_type, 15, offer_narrow<offer_conv_bf16>);
-    registry.add(domain, op_type, 10, offer_narrow<offer_conv_half>);
+    registry.add(domain, op_type, 10, offer_narrow<offer_conv_f16>);
   }
 }
 

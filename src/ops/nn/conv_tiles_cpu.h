@@ -152,7 +152,7 @@ opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const C
 /// Offers the best of the kernels above and Winograd's, for float32.
 opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task);
 /// Offers kernels for f16/bf16 images, which are converted to float32 a few at a time.
-opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const ConvTask& task);
+opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const ConvTask& task);
 /// Offers kernels that multiply two bfloat16 operands directly; needs AMX.
 opdef::KernelOffer offer_conv_bf16(const opdef::KernelRequest& request, const ConvTask& task);
 

@@ -188,7 +188,7 @@ TEST(ConvDescent, IsTheStepWithTheStoredGradient) {
   }
 }
 
-TEST(ConvDescent, HasNoKernelForHalvesAndDepthwiseConvolutions) {
+TEST(ConvDescent, HasNoKernelForF16AndDepthwiseConvolutions) {
   const auto offers = [](const Dims& x, const Dims& w, std::int64_t group, DataType images) {
     const Layer layer{"", x, w, {x[0], w[0], x[2], x[3]}, 1, 1, group};
     KernelCall call{.op_type = opdef::kConvDescent,

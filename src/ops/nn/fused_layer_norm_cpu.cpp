@@ -9,7 +9,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/kernel.h"
-#include "ops/half_stream_cpu.h"
+#include "ops/f16_stream_cpu.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
@@ -109,7 +109,7 @@ void share_rows(const Rows& rows, const F& f) {
 /// Argument indices of the operands; -1: absent.
 struct NormTask {
   Rows rows;
-  HalfStream x = {}, y = {};
+  F16Stream x = {}, y = {};
   int residual = -1, scale = 1, bias = -1, ratio = -1, training_mode = -1;
   int sum = -1, mask = -1, mean = -1, inverse = -1;
   int scratch = -1;  ///< buffers for groups of x and y, if f16 or bf16
@@ -218,11 +218,11 @@ void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
 
 struct GradTask {
   Rows rows;
-  HalfStream dy = {}, x = {}, ds = {};
+  F16Stream dy = {}, x = {}, ds = {};
   int more = -1, mask = -1, factor = -1;
   int dscale = 0, dbias = 0, dx = -1, sums = -1, scratch = 0;
 
-  bool has_halves() const { return dy.is_half() || x.is_half() || ds.is_half(); }
+  bool has_f16() const { return dy.is_f16() || x.is_f16() || ds.is_f16(); }
 };
 
 /// Buffers of a thread: partial sums over rows, a row to work in, and groups of rows for f16 or
@@ -241,7 +241,7 @@ constexpr std::int64_t kScratchRows = 4;
 // Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
 std::int64_t thread_elements(const GradTask& task) {
   constexpr std::int64_t kLine = 16;
-  const std::int64_t groups = task.has_halves() ? 3 * group_elements(task.rows) : 0;
+  const std::int64_t groups = task.has_f16() ? 3 * group_elements(task.rows) : 0;
   return groups + (kScratchRows * task.rows.size + kLine - 1) / kLine * kLine;
 }
 
@@ -362,21 +362,21 @@ bool has_output(const KernelRequest& request, std::size_t output) {
 }
 
 /// Returns "" if all present inputs and outputs are float32, except for the named ones and for the
-/// first `half_inputs` inputs and the first output, which may be f16 or bf16.
-std::string wrong_type(const KernelRequest& request, std::size_t half_inputs,
+/// first `f16_inputs` inputs and the first output, which may be f16 or bf16.
+std::string wrong_type(const KernelRequest& request, std::size_t f16_inputs,
                        std::optional<std::size_t> other_output = {}) {
   constexpr std::size_t kFirstOtherInput = 4;
-  const auto is_float32 = [](const TensorDesc& desc, bool may_be_half) {
-    return desc.dtype == DataType::kFloat32 || (may_be_half && is_half(desc.dtype));
+  const auto is_float32 = [](const TensorDesc& desc, bool may_be_f16) {
+    return desc.dtype == DataType::kFloat32 || (may_be_f16 && is_f16(desc.dtype));
   };
   for (std::size_t i = 0; i < std::min(request.inputs.size(), kFirstOtherInput); ++i) {
-    if (is_present(request, i) && !is_float32(request.inputs[i], i < half_inputs)) {
+    if (is_present(request, i) && !is_float32(request.inputs[i], i < f16_inputs)) {
       return "float32 only";
     }
   }
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
     if (has_output(request, i) && i != other_output &&
-        !is_float32(request.outputs[i], i == 0 && half_inputs > 0)) {
+        !is_float32(request.outputs[i], i == 0 && f16_inputs > 0)) {
       return "float32 only";
     }
   }
@@ -388,8 +388,8 @@ KernelOffer offer_norm(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   const auto first = static_cast<int>(request.inputs.size());
   NormTask task{.rows = rows_of(request, x),
-                .x = HalfStream::operand(0, request.inputs[0].dtype),
-                .y = HalfStream::result(first, request.outputs[0].dtype)};
+                .x = F16Stream::operand(0, request.inputs[0].dtype),
+                .y = F16Stream::result(first, request.outputs[0].dtype)};
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     if (is_present(request, i) && !is_row(request.inputs[i].dims, x, task.rows.size)) {
       return KernelOffer::decline("scale or bias is not as long as a row");
@@ -398,7 +398,7 @@ KernelOffer offer_norm(const KernelRequest& request) {
   if (is_present(request, 2)) task.bias = 2;
   if (has_output(request, 1)) task.mean = first + 1;
   if (has_output(request, 2)) task.inverse = first + 2;
-  if (!task.x.is_half() && !task.y.is_half()) {
+  if (!task.x.is_f16() && !task.y.is_f16()) {
     return prepared(run_norm, std::move(task), "simd rows");
   }
   task.scratch = first + static_cast<int>(request.outputs.size());
@@ -413,8 +413,8 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   const auto first = static_cast<int>(request.inputs.size());
   NormTask task{.rows = rows_of(request, x),
-                .x = HalfStream::operand(0, DataType::kFloat32),
-                .y = HalfStream::result(first, DataType::kFloat32),
+                .x = F16Stream::operand(0, DataType::kFloat32),
+                .y = F16Stream::result(first, DataType::kFloat32),
                 .residual = 1,
                 .scale = 2,
                 .sum = first + 1,
@@ -457,10 +457,10 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
 
 KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::string label) {
   const auto first = static_cast<int>(request.inputs.size());
-  task.dy = HalfStream::operand(0, request.inputs[0].dtype);
-  task.x = HalfStream::operand(1, request.inputs[1].dtype);
-  task.ds = HalfStream::result(first, request.outputs[0].dtype);
-  if (task.has_halves()) label += " by halves";
+  task.dy = F16Stream::operand(0, request.inputs[0].dtype);
+  task.x = F16Stream::operand(1, request.inputs[1].dtype);
+  task.ds = F16Stream::result(first, request.outputs[0].dtype);
+  if (task.has_f16()) label += " by halves";
   task.dscale = first + 1;
   task.dbias = first + 2;
   task.scratch = first + static_cast<int>(request.outputs.size());

@@ -146,7 +146,7 @@ TEST(LayerNormRows, AgreeWithThePlainKernels) {
 }
 
 // Compares with float64 reference kernels on equal operands: results are rounded once.
-TEST(LayerNormRows, OfHalves) {
+TEST(LayerNormRows, OfF16) {
   for (const auto& [half, unit] :
        {std::pair{DataType::kBfloat16, 0x1p-8}, std::pair{DataType::kFloat16, 0x1p-11}}) {
     for (const Dims& dims : {Dims{3, 5}, Dims{0, 4}, Dims{37, 33}, Dims{700, 128}, Dims{3, 9000}}) {
@@ -162,7 +162,7 @@ TEST(LayerNormRows, OfHalves) {
           ASSERT_EQ(got.size(), want.size());
           const double size = i == 0 ? 1 : std::sqrt(static_cast<double>(dims[0])) + 1;
           for (std::size_t k = 0; k < want.size(); ++k) {
-            const double rounding = is_half(given[i].dtype()) ? unit * std::fabs(want[k]) : 0;
+            const double rounding = is_f16(given[i].dtype()) ? unit * std::fabs(want[k]) : 0;
             ASSERT_NEAR(got[k], want[k], 1e-4 * size + rounding) << i << ", " << k;
           }
         }

@@ -193,7 +193,7 @@ HWY_INLINE V rounded(V v) {
   if constexpr (std::is_same_v<E, float>) {
     return v;
   } else {
-    return dn::round_to_half<Format<E>>(D(), v);
+    return dn::round_to_f16<Format<E>>(D(), v);
   }
 }
 

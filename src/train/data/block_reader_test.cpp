@@ -203,7 +203,7 @@ TEST(SourceCount, CountsWhatABlockReaderGives) {
   struct Case {
     std::int64_t batch_size;
     bool drop_last;
-    bool is_half;  // every second row is kept
+    bool is_f16;  // every second row is kept
     SourceCount expected;
   };
   const std::vector<Case> cases{
@@ -227,7 +227,7 @@ TEST(SourceCount, CountsWhatABlockReaderGives) {
     std::int64_t seen = 0;
     const auto found = count_source(
         source, test.batch_size, test.drop_last,
-        test.is_half ? BlockReader::Keep(even_rows) : BlockReader::Keep(),
+        test.is_f16 ? BlockReader::Keep(even_rows) : BlockReader::Keep(),
         [&](const Dataset& chunk) { seen += chunk.target.dims()[0]; }, stop);
     ASSERT_TRUE(found.has_value());
     EXPECT_EQ(found->rows, test.expected.rows);

@@ -76,7 +76,7 @@ Value* find_data_input(const ir::Graph& graph, const std::string& name) {
 
 // Losses and their sums are float32 where the model is float16 or bfloat16.
 Value* in_float32(GraphBuilder& g, Value* value) {
-  return is_half(value->dtype()) ? g.cast(value, DataType::kFloat32) : value;
+  return is_f16(value->dtype()) ? g.cast(value, DataType::kFloat32) : value;
 }
 
 // The model's own loss, with target and weights among its own inputs.

@@ -34,8 +34,7 @@ class Lowering {
            const PrecisionScope& scope)
       : g_(g),
         scope_(scope),
-        half_type_(precision.type == Precision::kFloat16 ? DataType::kFloat16
-                                                         : DataType::kBfloat16),
+        f16_type_(precision.type == Precision::kFloat16 ? DataType::kFloat16 : DataType::kBfloat16),
         suffix_(precision.type == Precision::kFloat16 ? "_fp16" : "_bf16"),
         uses_(g.graph()),
         kinds_(g.graph(), registry, scope, precision.float32_nodes, uses_) {}
@@ -265,12 +264,12 @@ class Lowering {
       for (std::size_t i = 0; i < kinds_.num_operands(node); ++i) {
         if (kinds_.is_attention(&node) && is_in_attention(node.inputs[i])) continue;
         if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
-          half_of(node.inputs[i], frame);
+          f16_of(node.inputs[i], frame);
         }
       }
     }
-    const bool moves_half = what == NodeKind::kMovement && !kinds_.is_attention(&node);
-    if (moves_half && move_half(node, frame)) return;
+    const bool moves_f16 = what == NodeKind::kMovement && !kinds_.is_attention(&node);
+    if (moves_f16 && move_f16(node, frame)) return;
     if (what != NodeKind::kShape) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const bool is_inside = kinds_.is_attention(&node) && is_in_attention(node.inputs[i]);
@@ -338,16 +337,16 @@ class Lowering {
   }
 
   // Makes the node move 16-bit values; its results are as before in float32. False: it cannot.
-  bool move_half(Node& node, Frame& frame) {
+  bool move_f16(Node& node, Frame& frame) {
     const std::size_t count = node.op_type == "Concat" ? node.inputs.size() : 1;
     std::vector<Value*> halves;
     for (std::size_t i = 0; i < count; ++i) {
       Value* value = node.inputs[i];
       if (!is_wide(value)) return false;
-      if (const auto found = half_.find(value); found != half_.end() && stored_.contains(value)) {
+      if (const auto found = f16_.find(value); found != f16_.end() && stored_.contains(value)) {
         halves.push_back(found->second);
       } else if (reaches_products_only(node)) {
-        halves.push_back(half_of(value, frame));
+        halves.push_back(f16_of(value, frame));
       } else {
         return false;
       }
@@ -358,10 +357,10 @@ class Lowering {
       Value* wide = node.outputs[i];
       if (wide == nullptr) continue;
       ir::Type type = wide->type;
-      type.dtype = half_type_;
+      type.dtype = f16_type_;
       Value* half = frame.graph->add_output(&node, i, type, wide->name + suffix_);
       stored_.insert(wide);
-      half_[wide] = half;
+      f16_[wide] = half;
       wide->producer = nullptr;
       Node* cast = make_cast(half, wide, frame);
       frame.nodes.push_back(cast);
@@ -391,10 +390,10 @@ class Lowering {
 
   Value* add_half(Value* value, Frame& frame) {
     ir::Type type = value->type;
-    type.dtype = half_type_;
+    type.dtype = f16_type_;
     Value* half = frame.graph->add_value(frame.graph->names().unique(value->name + suffix_), type);
     frame.nodes.push_back(make_cast(value, half, frame));
-    half_[value] = half;
+    f16_[value] = half;
     return half;
   }
 
@@ -416,8 +415,8 @@ class Lowering {
   }
 
   // The value in 16 bits, for products: of a value that others read in float32, too.
-  Value* half_of(Value* value, Frame& frame) {
-    if (const auto found = half_.find(value); found != half_.end()) return found->second;
+  Value* f16_of(Value* value, Frame& frame) {
+    if (const auto found = f16_.find(value); found != f16_.end()) return found->second;
     Frame& home = frame_of(*value, frame);
     Value* half = add_half(value, home);
     for (Map& map : operand_) map[value] = add_rounded(*value, half, home);
@@ -442,7 +441,7 @@ class Lowering {
 
   GraphBuilder& g_;
   const PrecisionScope& scope_;
-  DataType half_type_;
+  DataType f16_type_;
   std::string suffix_;
   ir::Uses uses_;
   NodeKinds kinds_;
@@ -450,7 +449,7 @@ class Lowering {
   std::unordered_set<const Value*> stored_;  // all readers get the number of 16 bits
   std::unordered_set<const Value*> exact_;   // values of the new graph: 16-bit numbers in float32
   std::unordered_map<const Value*, int> distance_;  // in nodes, from what is stored
-  Map half_;                                        // by float32 value
+  Map f16_;                                         // by float32 value
   Map rounded_[2];  // in float32 again, for forward and backward readers
   Map operand_[2];  // rounded values for products only
   Map twin_;        // copies for the backward pass, by forward value

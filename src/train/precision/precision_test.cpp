@@ -74,14 +74,14 @@ class PrecisionTest : public testing::Test {
   ir::GraphBuilder& g_ = draft_.g;
 };
 
-class HalfTest : public PrecisionTest, public testing::WithParamInterface<Precision> {
+class F16Test : public PrecisionTest, public testing::WithParamInterface<Precision> {
  protected:
   static DataType half() {
     return GetParam() == Precision::kFloat16 ? DataType::kFloat16 : DataType::kBfloat16;
   }
 };
 
-TEST_P(HalfTest, AllProductsReadNumbersOf16Bits) {
+TEST_P(F16Test, AllProductsReadNumbersOf16Bits) {
   Value* w = input("w", {64, 48});
   Value* v = input("v", {48, 32});
   Value* h = g_.op("Tanh", {g_.matmul(input("x", {16, 64}), w)});
@@ -97,7 +97,7 @@ TEST_P(HalfTest, AllProductsReadNumbersOf16Bits) {
   }
 }
 
-TEST_P(HalfTest, NothingIsRoundedWithinAGroupOfElementwiseNodes) {
+TEST_P(F16Test, NothingIsRoundedWithinAGroupOfElementwiseNodes) {
   Value* w = input("w", {64, 48});
   Value* v = input("v", {48, 32});
   Value* product = g_.matmul(input("x", {16, 64}), w);
@@ -107,7 +107,7 @@ TEST_P(HalfTest, NothingIsRoundedWithinAGroupOfElementwiseNodes) {
   EXPECT_EQ(sin->producer->inputs[0]->producer->inputs[0], product);
 }
 
-TEST_P(HalfTest, TheLossAndItsGradientAreFloat32) {
+TEST_P(F16Test, TheLossAndItsGradientAreFloat32) {
   Value* w = input("w", {64, 48});
   Value* y = g_.matmul(input("x", {16, 64}), w);
   lower(y, {w}, {.type = GetParam()});
@@ -116,7 +116,7 @@ TEST_P(HalfTest, TheLossAndItsGradientAreFloat32) {
   EXPECT_EQ(squares.front()->inputs[0], y) << "scores that no product follows";
 }
 
-TEST_P(HalfTest, ExcludedNodesAndTheirGradientsReadFloat32) {
+TEST_P(F16Test, ExcludedNodesAndTheirGradientsReadFloat32) {
   Value* w = input("w", {64, 48});
   Value* v = input("v", {48, 32});
   Value* x = input("x", {16, 64});
@@ -132,7 +132,7 @@ TEST_P(HalfTest, ExcludedNodesAndTheirGradientsReadFloat32) {
   EXPECT_EQ(of_floats, 3U);  // it and its two gradients
 }
 
-TEST_P(HalfTest, WhatOnlyMovesElementsMovesHalves) {
+TEST_P(F16Test, WhatOnlyMovesElementsMovesF16) {
   Value* w = input("w", {64, 64});
   Value* h = g_.matmul(g_.op("Tanh", {g_.matmul(input("x", {64, 64}), w)}), w);
   Value* moved = g_.transpose(h, {1, 0});
@@ -141,7 +141,7 @@ TEST_P(HalfTest, WhatOnlyMovesElementsMovesHalves) {
   EXPECT_EQ(transpose->inputs[0]->dtype(), half());
 }
 
-INSTANTIATE_TEST_SUITE_P(Precision, HalfTest,
+INSTANTIATE_TEST_SUITE_P(Precision, F16Test,
                          testing::Values(Precision::kBfloat16, Precision::kFloat16),
                          [](const auto& one) {
                            return one.param == Precision::kFloat16 ? "fp16" : "bf16";
@@ -171,7 +171,7 @@ class ClippedNormalizationTest : public PrecisionTest {
     clipped_ = g_.op("Clip", {norm_, bound(0), bound(6)});
     return g_.op("Conv", {clipped_, v_});
   }
-  bool has_half(const Value* value) {
+  bool has_f16(const Value* value) {
     const ir::Uses uses(graph());
     return std::ranges::any_of(uses.of(value), [](const ir::Use& use) {
       return use.node != nullptr && is_cast(use.node->outputs[0], DataType::kBfloat16);
@@ -184,9 +184,9 @@ class ClippedNormalizationTest : public PrecisionTest {
 TEST_F(ClippedNormalizationTest, WhatTheClipReadsIsNotStored) {
   Value* y = write();
   lower(y, {w_, v_}, {.type = Precision::kBfloat16});
-  EXPECT_TRUE(has_half(sums_));
-  EXPECT_FALSE(has_half(norm_));
-  EXPECT_TRUE(has_half(clipped_));
+  EXPECT_TRUE(has_f16(sums_));
+  EXPECT_FALSE(has_f16(norm_));
+  EXPECT_TRUE(has_f16(clipped_));
 }
 
 TEST_F(PrecisionTest, OptionsOutOfRangeAreRefused) {

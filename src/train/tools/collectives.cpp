@@ -109,8 +109,8 @@ void sync_normalization(GraphBuilder& g, const Node& node, Value* weight,
   axes.erase(axes.begin() + 1);
   const auto epsilon = static_cast<double>(node.float_attribute("epsilon", 1e-5F));
   const auto momentum = static_cast<double>(node.float_attribute("momentum", 0.9F));
-  // Halves are added up in float32.
-  Value* wide = is_half(x->dtype()) ? g.cast(x, DataType::kFloat32) : x;
+  // F16 are added up in float32.
+  Value* wide = is_f16(x->dtype()) ? g.cast(x, DataType::kFloat32) : x;
   Value* share = g.cast_like(weight, wide);
   Value* channels = g.gather(g.shape_of(x), g.int_scalar(1), 0);
   Value* count = g.mul(g.cast_like(g.div(g.size_of(x), channels), wide), share);

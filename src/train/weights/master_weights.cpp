@@ -17,11 +17,11 @@ void store_in_float32(Value* weight) {
 
 void widen_weight(ir::Graph& graph, Value* weight) {
   const DataType stored = weight->dtype();
-  if (!is_half(stored)) return;
-  Value* half = graph.add_value(graph.names().unique(weight->name + "_half"), weight->type);
+  if (!is_f16(stored)) return;
+  Value* half = graph.add_value(graph.names().unique(weight->name + "_f16"), weight->type);
   ir::replace_uses(graph, {{weight, half}});
   store_in_float32(weight);
-  ir::Node* cast = graph.make_node("Cast", {weight}, {half}, weight->name + "_half",
+  ir::Node* cast = graph.make_node("Cast", {weight}, {half}, weight->name + "_f16",
                                    {{"to", static_cast<std::int64_t>(stored)}});
   graph.nodes.insert(graph.nodes.begin(), cast);
 }
@@ -30,7 +30,7 @@ void widen_statistics(ir::GraphBuilder& g, std::vector<ir::StateBinding>& statis
   const ir::Uses uses(g.graph());
   std::vector<ir::Node*> keepers;
   for (ir::StateBinding& statistic : statistics) {
-    if (!is_half(statistic.input->dtype())) continue;
+    if (!is_f16(statistic.input->dtype())) continue;
     ir::Node* keeper = statistic.output->producer;
     if (keeper != nullptr && keeper == uses.only_reader(statistic.input)) {
       store_in_float32(statistic.input);

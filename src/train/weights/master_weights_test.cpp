@@ -12,7 +12,7 @@ namespace onnxgrad::train::master_weights_test {
 using train_test::Draft;
 
 // y = x W + b in 16 bits.
-Draft half_model(DataType half) {
+Draft f16_model(DataType half) {
   Draft draft;
   ir::Value* x = draft.input("x", half, {ir::Dim::named("N"), 2});
   ir::Value* w = draft.weight("W", Tensor::from<float>({1, 1}, Dims{2, 1}).cast(half));
@@ -22,7 +22,7 @@ Draft half_model(DataType half) {
 }
 
 TEST(MasterWeights, ACastIsPutAfterTheWeight) {
-  Draft draft = half_model(DataType::kFloat16);
+  Draft draft = f16_model(DataType::kFloat16);
   ir::Graph& graph = *draft.model->graph;
   ir::Value* w = graph.find("W");
   widen_weight(graph, w);
@@ -44,7 +44,7 @@ TEST(MasterWeights, AStepIsTheOneInFloat32) {
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     const Tensor x = Tensor::from<float>({1, 0, 0, 1, 1, 1, 2, -1}, Dims{4, 2});
     const Tensor label = Tensor::from<float>({2.5F, -0.5F, 1.5F, 5.5F}, Dims{4, 1});
-    Draft draft = half_model(half);
+    Draft draft = f16_model(half);
     Session session({.file = {}, .working = draft.model}, {.function = SquaredError{}},
                     Sgd{.learning_rate = 0.125}, {.engine = {.threads = 1}});
     const NamedTensors feeds{{.name = "x", .tensor = x.cast(half)},

@@ -1,10 +1,10 @@
 // float16 and bfloat16 in vectors: bits of 16 to float and back, to nearest, ties to even; included
 // once per instruction set. Subnormal halves are exact even where subnormal floats are flushed.
-#if defined(ONNXGRAD_DEVICE_CPU_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONNXGRAD_DEVICE_CPU_HALF_INL_H_
-#undef ONNXGRAD_DEVICE_CPU_HALF_INL_H_
+#if defined(ONNXGRAD_DEVICE_CPU_F16_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNXGRAD_DEVICE_CPU_F16_INL_H_
+#undef ONNXGRAD_DEVICE_CPU_F16_INL_H_
 #else
-#define ONNXGRAD_DEVICE_CPU_HALF_INL_H_
+#define ONNXGRAD_DEVICE_CPU_F16_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -153,7 +153,7 @@ HWY_INLINE auto to_odd_floats(D d, hn::Vec<D> v) {
 
 /// The nearest half, as a number of the lanes' type.
 template <class Format, class D>
-HWY_INLINE hn::Vec<D> round_to_half(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<D> round_to_f16(D d, hn::Vec<D> v) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {
     return Format::round(d, v);
   } else {

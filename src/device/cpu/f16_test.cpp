@@ -10,7 +10,7 @@
 #include "device/cpu/convert.h"
 #include "device/testing/instruction_sets.h"
 
-namespace onnxgrad::device::half_test {
+namespace onnxgrad::device::f16_test {
 namespace {
 
 using base::Bfloat16;
@@ -144,7 +144,7 @@ void compare_vectors(DataType half, DataType wide) {
   }
 }
 
-TEST(Convert, VectorsOfHalvesAreTheSameOnEveryInstructionSet) {
+TEST(Convert, VectorsOfF16AreTheSameOnEveryInstructionSet) {
   for_each_instruction_set([] {
     for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
       compare_vectors<float>(half, DataType::kFloat32);
@@ -154,7 +154,7 @@ TEST(Convert, VectorsOfHalvesAreTheSameOnEveryInstructionSet) {
 }
 
 // Nothing is read or written behind the last element.
-TEST(Convert, HalvesOfAnyNumber) {
+TEST(Convert, F16OfAnyNumber) {
   for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
     for (std::int64_t n = 0; n < 40; ++n) {
       std::vector<float> numbers(static_cast<std::size_t>(n) + 1, 1.5F);
@@ -195,4 +195,4 @@ TEST(Convert, FloatsToIntegersGoThroughInt64) {
 }
 
 }  // namespace
-}  // namespace onnxgrad::device::half_test
+}  // namespace onnxgrad::device::f16_test

@@ -8,9 +8,9 @@
 
 #include "base/check.h"
 #include "device/cpu/convert.h"
+#include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_source.h"
-#include "device/cpu/half_gemm_plan.h"
 
 // Products of halves in float32, where no instructions multiply them: blocked products
 // (gemm_blocked.cpp), or those in parts (gemm_split.cpp), whose operands are converted as blocks of
@@ -28,9 +28,9 @@ struct Ending {
   std::int64_t m = 0, n = 0;
   bool hands_over = false;  ///< parts of C; else all of it is in scratch
   bool narrows = false;
-  bool adds_half_row = false;     ///< its float32 is the product's `start`
-  bool adds_half_matrix = false;  ///< added here
-  bool relu = false;              ///< after that
+  bool adds_f16_row = false;     ///< its float32 is the product's `start`
+  bool adds_f16_matrix = false;  ///< added here
+  bool relu = false;             ///< after that
   ConvertFn widen = nullptr, narrow = nullptr;
   std::int64_t row_offset = 0;   ///< in scratch, of the row in float32
   std::int64_t sums_offset = 0;  ///< of all of C
@@ -44,7 +44,7 @@ struct EndingRun {
 
   void end_row(const float* sums, std::int64_t at, std::int64_t columns) const {
     alignas(64) float line[kPartColumns];
-    if (ending.adds_half_matrix) {
+    if (ending.adds_f16_matrix) {
       ending.widen(line, start + at, columns);
       for (std::int64_t j = 0; j < columns; ++j) {
         const float sum = line[j] + sums[j];
@@ -74,9 +74,9 @@ void end_part(const void* context, const GemmBlock& block) {
 void run_with_ending(const void* data, const GemmOperands& operands) {
   const auto& ending = *static_cast<const Ending*>(data);
   EndingRun run{.ending = ending, .c = operands.c};
-  if (ending.adds_half_matrix) run.start = static_cast<const std::uint16_t*>(operands.start);
+  if (ending.adds_f16_matrix) run.start = static_cast<const std::uint16_t*>(operands.start);
   GemmOperands inner = operands;
-  if (ending.adds_half_row) {
+  if (ending.adds_f16_row) {
     auto* row = reinterpret_cast<float*>(operands.scratch + ending.row_offset);
     ending.widen(row, operands.start, ending.n);
     inner.start = row;
@@ -94,7 +94,7 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
 }
 
 /// The product alone, for can_hand_over() too.
-GemmSpec in_float32(const HalfGemmSpec& spec) {
+GemmSpec in_float32(const F16GemmSpec& spec) {
   GemmSpec gemm{.m = spec.m,
                 .n = spec.n,
                 .k = spec.k,
@@ -106,27 +106,27 @@ GemmSpec in_float32(const HalfGemmSpec& spec) {
                 .cpu = spec.cpu};
   if (spec.k == 0) return gemm;
   gemm.a_row_length = spec.a_row_length;
-  gemm.a_source = source_of_halves(spec.dtype);
-  gemm.b_source = source_of_halves(spec.dtype, spec.rounds_b);
+  gemm.a_source = source_of_f16(spec.dtype);
+  gemm.b_source = source_of_f16(spec.dtype, spec.rounds_b);
   return gemm;
 }
 
 }  // namespace
 
-bool half_gemm::can_hand_over_widened(const HalfGemmSpec& spec) {
+bool f16_gemm::can_hand_over_widened(const F16GemmSpec& spec) {
   return can_hand_over(in_float32(spec));
 }
 
-bool half_gemm::is_widened_in_parts(const HalfGemmSpec& spec) {
+bool f16_gemm::is_widened_in_parts(const F16GemmSpec& spec) {
   return choose_gemm(in_float32(spec), gemm_target<float>()) == GemmChoice::kSplit;
 }
 
-PreparedGemm half_gemm::prepare_widened(const HalfGemmSpec& spec) {
+PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {
   GemmSpec gemm = in_float32(spec);
-  const bool adds_half = spec.start != GemmStart::kZero && is_half(spec.start_dtype);
-  const bool adds_half_matrix = adds_half && spec.start == GemmStart::kMatrix;
-  const bool ends = is_half(spec.c_dtype) || adds_half;
-  if (!adds_half_matrix) {
+  const bool adds_f16 = spec.start != GemmStart::kZero && is_f16(spec.start_dtype);
+  const bool adds_f16_matrix = adds_f16 && spec.start == GemmStart::kMatrix;
+  const bool ends = is_f16(spec.c_dtype) || adds_f16;
+  if (!adds_f16_matrix) {
     gemm.start = spec.start;
     gemm.relu = spec.relu;
   }
@@ -137,9 +137,9 @@ PreparedGemm half_gemm::prepare_widened(const HalfGemmSpec& spec) {
   auto ending = std::make_shared<Ending>();
   ending->m = spec.m, ending->n = spec.n;
   ending->hands_over = gemm.hands_over;
-  ending->narrows = is_half(spec.c_dtype);
-  ending->adds_half_row = adds_half && !adds_half_matrix;
-  ending->adds_half_matrix = adds_half_matrix;
+  ending->narrows = is_f16(spec.c_dtype);
+  ending->adds_f16_row = adds_f16 && !adds_f16_matrix;
+  ending->adds_f16_matrix = adds_f16_matrix;
   ending->relu = spec.relu;
   ending->widen = find_conversion(spec.dtype, DataType::kFloat32);
   ending->narrow = find_conversion(DataType::kFloat32, spec.dtype);
@@ -152,7 +152,7 @@ PreparedGemm half_gemm::prepare_widened(const HalfGemmSpec& spec) {
     all.scratch_bytes += round_up(count * static_cast<std::int64_t>(sizeof(float)), 64);
     return offset;
   };
-  if (ending->adds_half_row) ending->row_offset = reserve(spec.n);
+  if (ending->adds_f16_row) ending->row_offset = reserve(spec.n);
   if (!ending->hands_over) ending->sums_offset = reserve(spec.m * spec.n);
   ending->gemm = std::move(prepared);
   all.data = std::move(ending);

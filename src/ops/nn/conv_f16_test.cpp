@@ -19,8 +19,8 @@ namespace {
 
 /// Compares the kernel for images of type `half`, some of which may stay float32, with the
 /// reference in float64. Returns false if there is no kernel with such a label.
-bool compare_halves(KernelCall call, std::vector<std::size_t> images, DataType half,
-                    std::string_view label) {
+bool compare_f16(KernelCall call, std::vector<std::size_t> images, DataType half,
+                 std::string_view label) {
   for (const std::size_t i : images) {
     if (i < call.inputs.size()) call.inputs[i] = call.inputs[i].cast(half);
   }
@@ -65,7 +65,7 @@ Calls calls_of(const Layer& layer) {
   return {x, w, dy, b, std::move(finished)};
 }
 
-TEST(ConvKernels, OfHalvesAgree) {
+TEST(ConvKernels, OfF16Agree) {
   // Every way to compute the sums; units of several images, units of channels, units shared by all
   // threads; smaller last units.
   const std::vector<Layer> layers = {
@@ -86,7 +86,7 @@ TEST(ConvKernels, OfHalvesAgree) {
       const DataType half = threads == 2 ? DataType::kFloat16 : DataType::kBfloat16;
       const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
         call.threads = threads;
-        EXPECT_TRUE(compare_halves(std::move(call), std::move(images), half, "halves"));
+        EXPECT_TRUE(compare_f16(std::move(call), std::move(images), half, "halves"));
       };
       compare(call_of(layer, "Conv", {x, w}, layer.y, ""), {0, 2});
       compare(call_of(layer, "Conv", {x, w}, layer.y, ""), {0});
@@ -133,8 +133,8 @@ void compare_tiles(const device::CpuOptions& cpu) {
       const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
         call.threads = threads;
         call.cpu = &cpu;
-        EXPECT_TRUE(compare_halves(std::move(call), std::move(images), DataType::kBfloat16,
-                                   "bfloat16 tiles"));
+        EXPECT_TRUE(
+            compare_f16(std::move(call), std::move(images), DataType::kBfloat16, "bfloat16 tiles"));
       };
       if (layer.w[1] >= 16) {
         compare(call_of(layer, "Conv", {x, w}, layer.y, ""), {0, 1, 2});
@@ -178,8 +178,7 @@ void compare_random_tiles(int count, const device::CpuOptions& cpu) {
     const auto compare = [&](KernelCall call, std::vector<std::size_t> images) {
       call.threads = 1 + i % 4;
       call.cpu = &cpu;
-      if (compare_halves(std::move(call), std::move(images), DataType::kBfloat16,
-                         "bfloat16 tiles")) {
+      if (compare_f16(std::move(call), std::move(images), DataType::kBfloat16, "bfloat16 tiles")) {
         ++compared;
       }
     };

@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "device/cpu/amx_target.h"
+#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/half_gemm_pairs.h"
-#include "device/cpu/half_gemm_plan.h"
 #include "device/cpu/pair_product.h"
 #include "device/cpu/threads.h"
 
@@ -18,9 +18,9 @@
 namespace onnxgrad::device {
 namespace {
 
-using half_gemm::HalfPlan;
-using half_gemm::kLanes;
-using half_gemm::kPanelColumns;
+using f16_gemm::F16Plan;
+using f16_gemm::kLanes;
+using f16_gemm::kPanelColumns;
 
 /// Columns in panels of at most `most` vectors, none much smaller than the others.
 struct Panels {
@@ -31,9 +31,9 @@ struct Panels {
 };
 
 /// What one thread computes.
-class HalfBlocks {
+class F16Blocks {
  public:
-  HalfBlocks(const HalfPlan& plan, const GemmOperands& operands, const Share& share, bool shares_b)
+  F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Share& share, bool shares_b)
       : plan_(plan),
         spec_(plan.spec),
         share_(share),
@@ -94,7 +94,7 @@ class HalfBlocks {
     return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
   }
 
-  const std::uint16_t* halves_of_b() const { return static_cast<const std::uint16_t*>(b_); }
+  const std::uint16_t* f16_of_b() const { return static_cast<const std::uint16_t*>(b_); }
 
   void pair_panel(std::int64_t column, std::int64_t count, std::int64_t width,
                   std::uint32_t* to) const {
@@ -105,11 +105,11 @@ class HalfBlocks {
       if (spec_.rounds_b) {
         pack_pairs(static_cast<const float*>(b_) + at, spec_.n, steps_, count, to, width);
       } else {
-        pack_pairs(halves_of_b() + at, spec_.n, steps_, count, to, width);
+        pack_pairs(f16_of_b() + at, spec_.n, steps_, count, to, width);
       }
       return;
     }
-    const std::uint16_t* from = halves_of_b() + column * spec_.k + k_;
+    const std::uint16_t* from = f16_of_b() + column * spec_.k + k_;
     auto* out = reinterpret_cast<float*>(to);  // bits are moved only
     if (spec_.k % 2 == 0 && !spec_.rounds_b) {
       plan_.target->transpose(reinterpret_cast<const float*>(from), spec_.k / 2, out, width, count,
@@ -163,7 +163,7 @@ class HalfBlocks {
   }
 
   bool has_strips() const {
-    return plan_.packs_a && spec_.transpose_a && plan_.choice == HalfGemmChoice::kPairs;
+    return plan_.packs_a && spec_.transpose_a && plan_.choice == F16GemmChoice::kPairs;
   }
 
   PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
@@ -206,12 +206,12 @@ class HalfBlocks {
 
   // ---- results ----
 
-  HalfEnd end_at(std::int64_t row, std::int64_t column) const {
+  F16End end_at(std::int64_t row, std::int64_t column) const {
     const bool is_first = k_ == 0;
     const bool is_last = k_ + steps_ >= spec_.k;
-    HalfEnd end{.scale = scale_};
-    const bool writes_half = is_half(spec_.c_dtype);
-    if (writes_half) {
+    F16End end{.scale = scale_};
+    const bool writes_f16 = is_f16(spec_.c_dtype);
+    if (writes_f16) {
       end.half = reinterpret_cast<std::uint16_t*>(c_) + row * spec_.n + column;
       end.c_row = spec_.n;
     } else {
@@ -224,8 +224,8 @@ class HalfBlocks {
     } else if (spec_.start != GemmStart::kZero) {
       const bool is_row = spec_.start == GemmStart::kRow;
       const std::int64_t at = (is_row ? 0 : row * spec_.n) + column;
-      if (is_half(spec_.start_dtype)) {
-        end.half_start = reinterpret_cast<const std::uint16_t*>(start_) + at;
+      if (is_f16(spec_.start_dtype)) {
+        end.f16_start = reinterpret_cast<const std::uint16_t*>(start_) + at;
       } else {
         end.start = reinterpret_cast<const float*>(start_) + at;
       }
@@ -253,7 +253,7 @@ class HalfBlocks {
   /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
   void hand_over(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
                  std::int64_t columns) const {
-    const HalfEnd end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
+    const F16End end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
     for (std::int64_t i = 0; i < rows; i += plan_.handed_over_rows) {
       const std::int64_t count = std::min(plan_.handed_over_rows, rows - i);
       fetch_touched(row + i, count, j_ + column, columns);
@@ -280,7 +280,7 @@ class HalfBlocks {
   }
 
   void run_pair_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
-                      std::int64_t columns, const HalfEnd& end) const {
+                      std::int64_t columns, const F16End& end) const {
     const PairPanel panel{.a = a.at,
                           .a_row = a.row,
                           .a_step = a.step,
@@ -290,15 +290,15 @@ class HalfBlocks {
                           .vectors = vectors,
                           .columns = columns,
                           .end = end};
-    if (plan_.choice == HalfGemmChoice::kPairs) {
+    if (plan_.choice == F16GemmChoice::kPairs) {
       run_pairs(panel);
     } else {
       spec_.cpu.amx->run_panel(panel);
     }
   }
 
-  const HalfPlan& plan_;
-  const HalfGemmSpec& spec_;
+  const F16Plan& plan_;
+  const F16GemmSpec& spec_;
   Share share_;
   bool shares_b_;
   const std::uint16_t* a_;
@@ -319,11 +319,11 @@ class HalfBlocks {
 
 }  // namespace
 
-void half_gemm::run(const void* data, const GemmOperands& operands) {
-  const auto& plan = *static_cast<const HalfPlan*>(data);
-  const HalfGemmSpec& spec = plan.spec;
+void f16_gemm::run(const void* data, const GemmOperands& operands) {
+  const auto& plan = *static_cast<const F16Plan*>(data);
+  const F16GemmSpec& spec = plan.spec;
   if (spec.threads == 1) {
-    HalfBlocks(plan, operands, Share{}, false).run(0, spec.m, 0, spec.n);
+    F16Blocks(plan, operands, Share{}, false).run(0, spec.m, 0, spec.n);
     return;
   }
   on_threads(spec.threads, [&](const Share& share) {
@@ -332,12 +332,12 @@ void half_gemm::run(const void* data, const GemmOperands& operands) {
       const std::int64_t units = ceil_div(spec.m, unit);
       const std::int64_t first = std::min(share.first(units) * unit, spec.m);
       const std::int64_t last = std::min(share.last(units) * unit, spec.m);
-      HalfBlocks(plan, operands, share, true).run(first, last - first, 0, spec.n);
+      F16Blocks(plan, operands, share, true).run(first, last - first, 0, spec.n);
     } else {
       const std::int64_t units = ceil_div(spec.n, kLanes);
       const std::int64_t first = std::min(share.first(units) * kLanes, spec.n);
       const std::int64_t last = std::min(share.last(units) * kLanes, spec.n);
-      HalfBlocks(plan, operands, share, false).run(0, spec.m, first, last - first);
+      F16Blocks(plan, operands, share, false).run(0, spec.m, first, last - first);
     }
   });
 }

@@ -1,28 +1,28 @@
-#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_H_
-#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_H_
+#ifndef ONNXGRAD_DEVICE_CPU_F16_GEMM_H_
+#define ONNXGRAD_DEVICE_CPU_F16_GEMM_H_
 
 #include <cstdint>
 
 #include "device/cpu/gemm.h"
 #include "onnxgrad/dtype.h"
 
-// Products of matrices of bfloat16 or float16 with sums in float32; half_gemm_plan.cpp chooses:
+// Products of matrices of bfloat16 or float16 with sums in float32; f16_gemm_plan.cpp chooses:
 //
 //   pairs    bfloat16, AVX512-BF16: two numbers of k next to each other in 32 bits
 //   tiles    bfloat16, AMX: the same layout, 16 x 16 results at a time
-//   widened  any processor and type: products of float32 (half_gemm_widened.cpp)
+//   widened  any processor and type: products of float32 (f16_gemm_widened.cpp)
 //
-// half_gemm.cpp has the blocks of the first two, half_gemm_pairs.h what they share.
+// f16_gemm.cpp has the blocks of the first two, f16_gemm_pairs.h what they share.
 
 namespace onnxgrad::device {
 
-enum class HalfGemmChoice : std::uint8_t { kBest, kPairs, kAmx, kWidened };
+enum class F16GemmChoice : std::uint8_t { kBest, kPairs, kAmx, kWidened };
 
 /// C = max(floor, alpha * op(A) * op(B) + start), shapes as in GemmSpec. A has `dtype`, B too, or
 /// is float32 and rounded to it as it is packed. C and what is added are float32 or `dtype`, C
 /// rounded once at the end. Roundings are to nearest, ties to even. Subnormal bfloat16 numbers may
 /// be treated as zero.
-struct HalfGemmSpec {
+struct F16GemmSpec {
   DataType dtype = DataType::kBfloat16;  ///< or float16
   bool rounds_b = false;                 ///< B is float32, rounded
   DataType c_dtype = DataType::kFloat32;
@@ -41,24 +41,24 @@ struct HalfGemmSpec {
   /// C, float32, is not stored: each part goes to GemmOperands::finished while it is in the cache.
   /// Nothing is added. Only where can_hand_over().
   bool hands_over = false;
-  HalfGemmChoice choice = HalfGemmChoice::kBest;  ///< for tests and benchmarks
+  F16GemmChoice choice = F16GemmChoice::kBest;  ///< for tests and benchmarks
   CpuOptions cpu = {};
 };
 
 /// The same product with float32 results: sizes, transposes, start, factor, threads and options of
 /// `gemm`.
-HalfGemmSpec half_gemm_spec(const GemmSpec& gemm);
+F16GemmSpec f16_gemm_spec(const GemmSpec& gemm);
 
 /// Sums run over k in an order that depends only on sizes and implementation. Thread-safe.
 /// GemmOperands::c overlaps nothing but, if both have one type, `start`.
-PreparedGemm prepare_half_gemm(const HalfGemmSpec& given);
+PreparedGemm prepare_f16_gemm(const F16GemmSpec& given);
 
 /// Whether a block of sums can be completed at once, and that is worth while.
-bool can_hand_over(const HalfGemmSpec& spec);
+bool can_hand_over(const F16GemmSpec& spec);
 
 /// Whether the processor supports an implementation.
-bool has_half_gemm(HalfGemmChoice choice, const CpuOptions& cpu = {});
+bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu = {});
 
 }  // namespace onnxgrad::device
 
-#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_H_
+#endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_H_

@@ -15,7 +15,7 @@
 // is in the L2 cache. Memory traffic is thus 16-bit only, and every kernel can be used. Start
 // reading at run_unit.
 
-namespace onnxgrad::ops::conv_half {
+namespace onnxgrad::ops::conv_f16 {
 namespace {
 
 using opdef::KernelOffer;
@@ -310,12 +310,12 @@ bool is_image_type(DataType type) {
 }
 
 }  // namespace
-}  // namespace onnxgrad::ops::conv_half
+}  // namespace onnxgrad::ops::conv_f16
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const ConvTask& task) {
-  using namespace conv_half;  // NOLINT(google-build-using-namespace): this file's own
+opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const ConvTask& task) {
+  using namespace conv_f16;  // NOLINT(google-build-using-namespace): this file's own
   using opdef::KernelOffer;
   if (!is_float32(request, task.w) || !is_float32(request, task.bias)) {
     return KernelOffer::decline("weights of 16 bits");
@@ -326,7 +326,7 @@ opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const Co
       return KernelOffer::decline("images that are neither float32 nor of 16 bits");
     }
   }
-  auto plan = std::make_shared<conv_half::Plan>();
+  auto plan = std::make_shared<conv_f16::Plan>();
   const ConvShape& shape = task.shape;
   plan->task = task;
   plan->threads = request.threads;
@@ -343,7 +343,7 @@ opdef::KernelOffer offer_conv_half(const opdef::KernelRequest& request, const Co
   }
   place_scratch(*plan, kernel_bytes);
   opdef::PreparedKernel kernel;
-  kernel.fn = conv_half::run;
+  kernel.fn = conv_f16::run;
   kernel.label = "halves, " + plan->kernels[0][0].label;
   kernel.flops = shape.flops();
   kernel.scratch_bytes = plan->thread_elements * (plan->is_shared ? 1 : plan->threads) *

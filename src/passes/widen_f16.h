@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_PASSES_WIDEN_HALF_H_
-#define ONNXGRAD_PASSES_WIDEN_HALF_H_
+#ifndef ONNXGRAD_PASSES_WIDEN_F16_H_
+#define ONNXGRAD_PASSES_WIDEN_F16_H_
 
 #include <cstdint>
 #include <limits>
@@ -10,7 +10,7 @@
 namespace onnxgrad::passes {
 
 /// True for a node with an operand or a result of float16 or bfloat16.
-bool touches_half(const ir::Node& node);
+bool touches_f16(const ir::Node& node);
 
 /// While it exists, `node` has float32 in place of float16 and bfloat16: operands, results,
 /// attributes that name types. Constants have their values, up to `max_constant` elements.
@@ -32,4 +32,4 @@ class WidenedNode {
 
 }  // namespace onnxgrad::passes
 
-#endif  // ONNXGRAD_PASSES_WIDEN_HALF_H_
+#endif  // ONNXGRAD_PASSES_WIDEN_F16_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_BASE_HALF_H_
-#define ONNXGRAD_BASE_HALF_H_
+#ifndef ONNXGRAD_BASE_F16_H_
+#define ONNXGRAD_BASE_F16_H_
 
 #include <bit>
 #include <cmath>
@@ -77,4 +77,4 @@ inline float to_odd_float(double value) {
 
 }  // namespace onnxgrad::base
 
-#endif  // ONNXGRAD_BASE_HALF_H_
+#endif  // ONNXGRAD_BASE_F16_H_

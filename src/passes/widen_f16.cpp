@@ -7,7 +7,7 @@
 
 #include "ir/uses.h"
 #include "passes/passes.h"
-#include "passes/widen_half.h"
+#include "passes/widen_f16.h"
 
 // float16 and bfloat16 are storage types: a node that no kernel runs on them gets its operands
 // through Casts to float32, computes in float32, and Casts round its results. Element-wise nodes,
@@ -30,7 +30,7 @@ void widen_attributes(ir::Node& node) {
   for (ir::Attribute& attribute : node.attributes) {
     if (std::ranges::find(kNames, attribute.name) == kNames.end()) continue;
     auto* dtype = std::get_if<std::int64_t>(&attribute.value);
-    if (dtype == nullptr || !is_half(static_cast<DataType>(*dtype))) continue;
+    if (dtype == nullptr || !is_f16(static_cast<DataType>(*dtype))) continue;
     *dtype = static_cast<std::int64_t>(DataType::kFloat32);
   }
 }
@@ -45,7 +45,7 @@ class Widener {
     for (ir::Node* node : std::exchange(graph_.nodes, {})) {
       const opdef::OpDef* def = context_.ops.find(*node);
       const bool is_own = def == nullptr || def->expression != nullptr || def->is_view();
-      if (!touches_half(*node) || is_own || context_.has_kernel(*node) || !widen(*node)) {
+      if (!touches_f16(*node) || is_own || context_.has_kernel(*node) || !widen(*node)) {
         graph_.nodes.push_back(node);
       } else {
         changed = true;
@@ -64,12 +64,12 @@ class Widener {
     }
     std::vector<ir::Node*> after;
     for (ir::Value*& input : node.inputs) {
-      if (ir::holds_half(input)) input = widened(input);
+      if (ir::holds_f16(input)) input = widened(input);
     }
     graph_.nodes.push_back(&node);
     for (std::size_t i = 0; i < node.outputs.size(); ++i) {
       ir::Value* half = node.outputs[i];
-      if (!ir::holds_half(half)) continue;
+      if (!ir::holds_f16(half)) continue;
       ir::Value* wide = graph_.add_output(&node, i, in_float32(half->type), half->name + "_wide");
       after.push_back(make_cast(wide, half));
     }
@@ -112,7 +112,7 @@ class Widener {
     const opdef::OpDef* def = context_.ops.find(*node);
     const bool is_movement = def != nullptr && def->expression == nullptr &&
                              (def->is_view() || def->passage == opdef::Passage::kPermuted);
-    return is_movement && ir::holds_half(node->inputs[0]) ? node : nullptr;
+    return is_movement && ir::holds_f16(node->inputs[0]) ? node : nullptr;
   }
 
   ir::Value* add_wide(const ir::Value* half) {
@@ -134,9 +134,9 @@ class Widener {
 
 }  // namespace
 
-bool touches_half(const ir::Node& node) {
-  return std::ranges::any_of(node.inputs, ir::holds_half) ||
-         std::ranges::any_of(node.outputs, ir::holds_half);
+bool touches_f16(const ir::Node& node) {
+  return std::ranges::any_of(node.inputs, ir::holds_f16) ||
+         std::ranges::any_of(node.outputs, ir::holds_f16);
 }
 
 WidenedNode::WidenedNode(ir::Node& node, std::int64_t max_constant)
@@ -144,7 +144,7 @@ WidenedNode::WidenedNode(ir::Node& node, std::int64_t max_constant)
   values_.reserve(inputs_.size() + outputs_.size());
   for (auto* list : {&node.inputs, &node.outputs}) {
     for (ir::Value*& value : *list) {
-      if (!ir::holds_half(value)) continue;
+      if (!ir::holds_f16(value)) continue;
       ir::Value& wide = values_.emplace_back();
       wide.name = value->name;
       wide.type = in_float32(value->type);
@@ -164,9 +164,9 @@ WidenedNode::~WidenedNode() {
   node_.attributes = std::move(attributes_);
 }
 
-bool widen_half(ir::Graph& graph, const PassContext& context) {
+bool widen_f16(ir::Graph& graph, const PassContext& context) {
   if (!context.has_kernel ||
-      std::ranges::none_of(graph.nodes, [](const ir::Node* n) { return touches_half(*n); })) {
+      std::ranges::none_of(graph.nodes, [](const ir::Node* n) { return touches_f16(*n); })) {
     return false;
   }
   return Widener(graph, context).run();

@@ -1,4 +1,4 @@
-#include "passes/widen_half.h"
+#include "passes/widen_f16.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using ir::Value;
 
-class WidenHalfTest : public testing::Test {
+class WidenF16Test : public testing::Test {
  protected:
   Value* input(const char* name, Dims dims, DataType dtype = DataType::kFloat16) {
     return graph().add_input(name, ir::Type::tensor(dtype, dims));
@@ -24,7 +24,7 @@ class WidenHalfTest : public testing::Test {
   PassContext context() {
     PassContext context = bench_.context();
     context.has_kernel = [](const ir::Node& node) {
-      return node.op_type == "Transpose" || !touches_half(node);
+      return node.op_type == "Transpose" || !touches_f16(node);
     };
     return context;
   }
@@ -35,7 +35,7 @@ class WidenHalfTest : public testing::Test {
   }
   bool widen() {
     fold_constants(graph(), bench_.context());
-    const bool changed = widen_half(graph(), context());
+    const bool changed = widen_f16(graph(), context());
     EXPECT_EQ(ir::find_fault(graph()), "");
     fold_constants(graph(), bench_.context());  // the types are consistent
     return changed;
@@ -45,7 +45,7 @@ class WidenHalfTest : public testing::Test {
   ir::GraphBuilder& g_ = bench_.builder();
 };
 
-TEST_F(WidenHalfTest, PutsCastsAroundWhatNoKernelRuns) {
+TEST_F(WidenF16Test, PutsCastsAroundWhatNoKernelRuns) {
   Value* product = g_.matmul(input("x", {2, 3}), input("w", {3, 4}));
   graph().outputs = {product};
   EXPECT_TRUE(widen());
@@ -56,7 +56,7 @@ TEST_F(WidenHalfTest, PutsCastsAroundWhatNoKernelRuns) {
   EXPECT_FALSE(widen());
 }
 
-TEST_F(WidenHalfTest, LeavesOtherTypesAndElementwiseNodesAlone) {
+TEST_F(WidenF16Test, LeavesOtherTypesAndElementwiseNodesAlone) {
   Value* x = input("x", {2, 3}, DataType::kFloat32);
   Value* h = input("h", {2, 3}, DataType::kBfloat16);
   graph().outputs = {g_.matmul(x, input("w", {3, 4}, DataType::kFloat32)), g_.add(h, h),
@@ -65,13 +65,13 @@ TEST_F(WidenHalfTest, LeavesOtherTypesAndElementwiseNodesAlone) {
   EXPECT_EQ(op_types(), (std::vector<std::string>{"MatMul", "Add", "Transpose", "Reshape"}));
 }
 
-TEST_F(WidenHalfTest, DoesNothingWithoutHalves) {
+TEST_F(WidenF16Test, DoesNothingWithoutF16) {
   graph().outputs = {g_.exp(input("x", {2}, DataType::kFloat32))};
-  EXPECT_FALSE(widen_half(graph(), context()));
+  EXPECT_FALSE(widen_f16(graph(), context()));
 }
 
 // A product reads a transposed operand in place if nothing is between them.
-TEST_F(WidenHalfTest, CastsBeforeATransposeThatOnlyTheNodeReads) {
+TEST_F(WidenF16Test, CastsBeforeATransposeThatOnlyTheNodeReads) {
   Value* w = input("w", {4, 3});
   graph().outputs = {g_.matmul(input("x", {2, 3}), g_.transpose(w, {1, 0}))};
   EXPECT_TRUE(widen());
@@ -80,7 +80,7 @@ TEST_F(WidenHalfTest, CastsBeforeATransposeThatOnlyTheNodeReads) {
   EXPECT_EQ(op_types(), (std::vector<std::string>{"Cast", "Cast", "Gemm", "Cast"}));
 }
 
-TEST_F(WidenHalfTest, ConvertsEachValueOnceAndConstantsAtOnce) {
+TEST_F(WidenF16Test, ConvertsEachValueOnceAndConstantsAtOnce) {
   Value* x = input("x", {3, 3});
   Value* w =
       graph().add_initializer("w", Tensor::scalar_of(DataType::kFloat16, 0.1).reshaped({1, 1}));
@@ -94,7 +94,7 @@ TEST_F(WidenHalfTest, ConvertsEachValueOnceAndConstantsAtOnce) {
             Tensor::scalar_of(DataType::kFloat16, 0.1).to_doubles()[0]);
 }
 
-TEST_F(WidenHalfTest, ChangesAttributesThatNameTheType) {
+TEST_F(WidenF16Test, ChangesAttributesThatNameTheType) {
   graph().outputs = {g_.op("RandomUniform", {},
                            {{"shape", std::vector<std::int64_t>{2}},
                             {"dtype", static_cast<std::int64_t>(DataType::kFloat16)}})};
@@ -103,17 +103,17 @@ TEST_F(WidenHalfTest, ChangesAttributesThatNameTheType) {
   EXPECT_EQ(graph().nodes[0]->outputs[0]->dtype(), DataType::kFloat32);
 }
 
-TEST_F(WidenHalfTest, KeepsWhatNoKernelRunsInFloat32Either) {
+TEST_F(WidenF16Test, KeepsWhatNoKernelRunsInFloat32Either) {
   PassContext none = context();
   none.has_kernel = [](const ir::Node&) { return false; };
   graph().outputs = {g_.matmul(input("x", {2, 2}), input("w", {2, 2}))};
   fold_constants(graph(), bench_.context());
-  EXPECT_FALSE(widen_half(graph(), none));
+  EXPECT_FALSE(widen_f16(graph(), none));
   EXPECT_EQ(graph().nodes[0]->inputs[0]->name, "x");
 }
 
 // Values stored in 16 bits are rounded wherever they are read.
-TEST_F(WidenHalfTest, ElementwiseGroupsRoundWhatTheyKeepToThemselves) {
+TEST_F(WidenF16Test, ElementwiseGroupsRoundWhatTheyKeepToThemselves) {
   Value* x = input("x", {8});
   graph().outputs = {g_.exp(g_.op("Relu", {g_.add(x, x)}))};
   fold_constants(graph(), bench_.context());

@@ -1,24 +1,24 @@
-#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_PLAN_H_
-#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_PLAN_H_
+#ifndef ONNXGRAD_DEVICE_CPU_F16_GEMM_PLAN_H_
+#define ONNXGRAD_DEVICE_CPU_F16_GEMM_PLAN_H_
 
 #include <cstdint>
 
 #include "device/cpu/convert.h"
+#include "device/cpu/f16_gemm.h"
+#include "device/cpu/f16_gemm_pairs.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/gemm_tile.h"
-#include "device/cpu/half_gemm.h"
-#include "device/cpu/half_gemm_pairs.h"
 
-// What prepare_half_gemm computes (half_gemm_plan.cpp) for the blocks of half_gemm.cpp.
+// What prepare_f16_gemm computes (f16_gemm_plan.cpp) for the blocks of f16_gemm.cpp.
 
-namespace onnxgrad::device::half_gemm {
+namespace onnxgrad::device::f16_gemm {
 
 inline constexpr std::int64_t kLanes = kPairLanes;
 inline constexpr std::int64_t kPanelColumns = kPairMaxVectors * kLanes;
 
-struct HalfPlan {
-  HalfGemmSpec spec;
-  HalfGemmChoice choice = HalfGemmChoice::kPairs;
+struct F16Plan {
+  F16GemmSpec spec;
+  F16GemmChoice choice = F16GemmChoice::kPairs;
   const GemmTarget<float>* target = nullptr;
   bool packs_a = false;
   bool is_amx = false;
@@ -33,15 +33,15 @@ struct HalfPlan {
   ConvertFn narrow = nullptr;
 };
 
-/// The same for HalfGemmChoice::kWidened (half_gemm_widened.cpp).
-PreparedGemm prepare_widened(const HalfGemmSpec& spec);
-bool can_hand_over_widened(const HalfGemmSpec& spec);
+/// The same for F16GemmChoice::kWidened (f16_gemm_widened.cpp).
+PreparedGemm prepare_widened(const F16GemmSpec& spec);
+bool can_hand_over_widened(const F16GemmSpec& spec);
 /// Whether these are products of parts (gemm_split.h).
-bool is_widened_in_parts(const HalfGemmSpec& spec);
+bool is_widened_in_parts(const F16GemmSpec& spec);
 
-/// Of a HalfPlan.
+/// Of a F16Plan.
 void run(const void* data, const GemmOperands& operands);
 
-}  // namespace onnxgrad::device::half_gemm
+}  // namespace onnxgrad::device::f16_gemm
 
-#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_PLAN_H_
+#endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_PLAN_H_

@@ -1,11 +1,11 @@
-#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_END_INL_H_
-#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_END_INL_H_
+#ifndef ONNXGRAD_DEVICE_CPU_F16_GEMM_END_INL_H_
+#define ONNXGRAD_DEVICE_CPU_F16_GEMM_END_INL_H_
 
 #include <cstdint>
 
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/f16_gemm_pairs.h"
 
-// How sums in vectors of AVX-512 end: for half_gemm_pairs.cpp and products by AMX. Functions have
+// How sums in vectors of AVX-512 end: for f16_gemm_pairs.cpp and products by AMX. Functions have
 // a target attribute: Highway's targets do not have these instructions yet.
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -16,20 +16,20 @@
 
 namespace onnxgrad::device::pairs {
 
-ONNXGRAD_PAIRS_TARGET inline __m512 load_start(const HalfEnd& end, std::ptrdiff_t at,
+ONNXGRAD_PAIRS_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t at,
                                                __mmask16 mask) {
-  if (end.half_start != nullptr) {
-    const __m256i bits = _mm256_maskz_loadu_epi16(mask, end.half_start + at);
+  if (end.f16_start != nullptr) {
+    const __m256i bits = _mm256_maskz_loadu_epi16(mask, end.f16_start + at);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   return _mm512_maskz_loadu_ps(mask, end.start + at);
 }
 
 /// Stores one vector of row i of the strip, columns from `column` on.
-ONNXGRAD_PAIRS_TARGET inline void finish(const HalfEnd& end, __m512 sum, std::int64_t row,
+ONNXGRAD_PAIRS_TARGET inline void finish(const F16End& end, __m512 sum, std::int64_t row,
                                          std::int64_t column, __mmask16 mask) {
   if (end.scale != 1) sum = _mm512_mul_ps(sum, _mm512_set1_ps(end.scale));
-  if (end.start != nullptr || end.half_start != nullptr) {
+  if (end.start != nullptr || end.f16_start != nullptr) {
     sum = _mm512_add_ps(sum, load_start(end, row * end.start_row + column, mask));
   }
   if (end.relu) sum = _mm512_max_ps(_mm512_setzero_ps(), sum);  // NaN stays: second operand
@@ -54,4 +54,4 @@ inline __mmask16 last_mask(std::int64_t columns) {
 #define ONNXGRAD_HAS_PAIRS 0
 #endif
 
-#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_END_INL_H_
+#endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_END_INL_H_

@@ -1,4 +1,4 @@
-#include "device/cpu/half_gemm.h"
+#include "device/cpu/f16_gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 // all dimensions, odd sizes, what is added and how the result is stored. AMX is emulated, on the
 // packed operands that the instructions would read.
 
-namespace onnxgrad::device::half_gemm_test {
+namespace onnxgrad::device::f16_gemm_test {
 namespace {
 
 using Bits = std::vector<std::uint16_t>;
@@ -34,7 +34,7 @@ std::uint16_t stored(DataType dtype, double value) {
                                      : base::to_bfloat16(rounded).bits;
 }
 
-Bits random_halves(DataType dtype, std::int64_t count, std::mt19937& random) {
+Bits random_f16(DataType dtype, std::int64_t count, std::mt19937& random) {
   std::normal_distribution<double> normal;
   Bits bits(static_cast<std::size_t>(count));
   for (auto& one : bits) one = stored(dtype, normal(random));
@@ -63,7 +63,7 @@ void copy_part(const void* context, const GemmBlock& block) {
   }
 }
 
-void check(HalfGemmSpec spec, std::mt19937& random) {
+void check(F16GemmSpec spec, std::mt19937& random) {
   const std::string what = ::testing::PrintToString(spec.m) + "x" +
                            ::testing::PrintToString(spec.n) + "x" +
                            ::testing::PrintToString(spec.k);
@@ -71,32 +71,32 @@ void check(HalfGemmSpec spec, std::mt19937& random) {
                " start " + std::to_string(static_cast<int>(spec.start)) + " choice " +
                std::to_string(static_cast<int>(spec.choice)) + " threads " +
                std::to_string(spec.threads));
-  const Bits a = random_halves(spec.dtype, spec.m * spec.k, random);
-  const Bits b = random_halves(spec.dtype, spec.n * spec.k, random);
+  const Bits a = random_f16(spec.dtype, spec.m * spec.k, random);
+  const Bits b = random_f16(spec.dtype, spec.n * spec.k, random);
   std::vector<float> wide_b;
   for (const double one : numbers(spec.dtype, b)) wide_b.push_back(static_cast<float>(one));
   // Beside a half, in its rounding.
   for (float& one : wide_b) one *= 1.0F + (spec.dtype == DataType::kFloat16 ? 0x1p-13F : 0x1p-10F);
   const std::int64_t size = spec.m * spec.n;
-  const Bits start_half = random_halves(spec.dtype, size, random);
+  const Bits start_f16 = random_f16(spec.dtype, size, random);
   std::vector<float> start(at(size));
   for (std::int64_t i = 0; i < size; ++i) {
-    start[at(i)] = static_cast<float>(number(spec.dtype, start_half[at(i)]));
+    start[at(i)] = static_cast<float>(number(spec.dtype, start_f16[at(i)]));
   }
   constexpr std::size_t kGuard = 40;
-  const bool is_narrow = is_half(spec.c_dtype);
+  const bool is_narrow = is_f16(spec.c_dtype);
   std::vector<float> c(at(size) + kGuard, 77.0F);
-  Bits c_half(at(size) + kGuard, 77);
-  const PreparedGemm gemm = prepare_half_gemm(spec);
+  Bits c_f16(at(size) + kGuard, 77);
+  const PreparedGemm gemm = prepare_f16_gemm(spec);
   const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
   std::memset(scratch.get(), 0xFF, at(gemm.scratch_bytes));  // NaN
   scratch.get()[gemm.scratch_bytes] = std::byte{91};
-  const bool adds_half = is_half(spec.start_dtype);
+  const bool adds_f16 = is_f16(spec.start_dtype);
   const Parts parts{.c = c.data(), .row = spec.n};
   gemm({.a = a.data(),
         .b = spec.rounds_b ? static_cast<const void*>(wide_b.data()) : b.data(),
-        .start = adds_half ? static_cast<const void*>(start_half.data()) : start.data(),
-        .c = is_narrow ? static_cast<void*>(c_half.data()) : c.data(),
+        .start = adds_f16 ? static_cast<const void*>(start_f16.data()) : start.data(),
+        .c = is_narrow ? static_cast<void*>(c_f16.data()) : c.data(),
         .scratch = scratch.get(),
         .factor = 0.5,
         .finished = spec.hands_over ? copy_part : nullptr,
@@ -105,7 +105,7 @@ void check(HalfGemmSpec spec, std::mt19937& random) {
   EXPECT_EQ(scratch.get()[gemm.scratch_bytes], std::byte{91}) << "writes past the scratch";
   for (std::size_t g = 0; g < kGuard; ++g) {
     ASSERT_EQ(c[at(size) + g], 77.0F);
-    ASSERT_EQ(c_half[at(size) + g], 77);
+    ASSERT_EQ(c_f16[at(size) + g], 77);
   }
   const std::vector<double> x = numbers(spec.dtype, a);
   const std::vector<double> y = numbers(spec.dtype, b);
@@ -123,7 +123,7 @@ void check(HalfGemmSpec spec, std::mt19937& random) {
       if (spec.start == GemmStart::kRow) want += static_cast<double>(start[at(j)]);
       if (spec.start == GemmStart::kMatrix) want += static_cast<double>(start[at(i * spec.n + j)]);
       if (spec.relu) want = std::max(want, 0.0);
-      const double got = is_narrow ? number(spec.dtype, c_half[at(i * spec.n + j)])
+      const double got = is_narrow ? number(spec.dtype, c_f16[at(i * spec.n + j)])
                                    : static_cast<double>(c[at(i * spec.n + j)]);
       const double last_bit = spec.dtype == DataType::kFloat16 ? 0x1p-11 : 0x1p-8;
       const double tolerance =
@@ -139,21 +139,21 @@ struct Size {
 
 /// An implementation, and what it may use of the processor.
 struct Implementation {
-  HalfGemmChoice choice = HalfGemmChoice::kBest;
+  F16GemmChoice choice = F16GemmChoice::kBest;
   CpuOptions cpu = {};
 };
 
 std::vector<Implementation> implementations(DataType dtype) {
-  std::vector<Implementation> all{{HalfGemmChoice::kWidened}, {HalfGemmChoice::kBest}};
+  std::vector<Implementation> all{{F16GemmChoice::kWidened}, {F16GemmChoice::kBest}};
   if (dtype == DataType::kFloat16) return all;
-  for (const auto one : {HalfGemmChoice::kPairs, HalfGemmChoice::kAmx}) {
-    if (has_half_gemm(one)) all.push_back({one});
+  for (const auto one : {F16GemmChoice::kPairs, F16GemmChoice::kAmx}) {
+    if (has_f16_gemm(one)) all.push_back({one});
   }
-  all.push_back({HalfGemmChoice::kAmx, with_emulated_amx()});
+  all.push_back({F16GemmChoice::kAmx, with_emulated_amx()});
   return all;
 }
 
-TEST(HalfGemm, AllSizesAndLayouts) {
+TEST(F16Gemm, AllSizesAndLayouts) {
   std::mt19937 random(5);
   constexpr Size kSizes[] = {{1, 1, 1},    {7, 5, 3},     {6, 64, 32},   {13, 65, 31},
                              {33, 17, 64}, {50, 130, 96}, {200, 40, 33}, {3, 270, 5}};
@@ -177,7 +177,7 @@ TEST(HalfGemm, AllSizesAndLayouts) {
   }
 }
 
-TEST(HalfGemm, WhatIsAddedAndStored) {
+TEST(F16Gemm, WhatIsAddedAndStored) {
   std::mt19937 random(6);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
     for (const Implementation& one : implementations(dtype)) {
@@ -201,7 +201,7 @@ TEST(HalfGemm, WhatIsAddedAndStored) {
   }
 }
 
-TEST(HalfGemm, WidenedOnEveryInstructionSet) {
+TEST(F16Gemm, WidenedOnEveryInstructionSet) {
   for_each_instruction_set([] {
     std::mt19937 random(10);
     for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
@@ -217,7 +217,7 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
                  .transpose_a = (layout & 1) != 0,
                  .transpose_b = (layout & 2) != 0,
                  .start = GemmStart::kRow,
-                 .choice = HalfGemmChoice::kWidened},
+                 .choice = F16GemmChoice::kWidened},
                 random);
         }
       }
@@ -236,7 +236,7 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
                  .start = (kinds & 4) != 0 ? GemmStart::kMatrix : GemmStart::kRow,
                  .relu = (kinds & 2) != 0,
                  .threads = 1 + kinds % 3,
-                 .choice = HalfGemmChoice::kWidened},
+                 .choice = F16GemmChoice::kWidened},
                 random);
         }
       }
@@ -250,7 +250,7 @@ TEST(HalfGemm, WidenedOnEveryInstructionSet) {
                  .transpose_b = hands_over,
                  .threads = 2,
                  .hands_over = hands_over,
-                 .choice = HalfGemmChoice::kWidened},
+                 .choice = F16GemmChoice::kWidened},
                 random);
         }
       }
@@ -264,46 +264,46 @@ void check_widened_in_parts(const CpuOptions& cpu) {
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
     for (const Size& size : {Size{70, 130, 150}, Size{150, 65, 300}, Size{66, 70, 1100}}) {
       for (int kinds = 0; kinds < 16; ++kinds) {
-        const HalfGemmSpec spec{.dtype = dtype,
-                                .rounds_b = (kinds & 8) != 0,
-                                .c_dtype = (kinds & 4) != 0 ? dtype : DataType::kFloat32,
-                                .start_dtype = (kinds & 1) != 0 ? dtype : DataType::kFloat32,
-                                .m = size.m,
-                                .n = size.n,
-                                .k = size.k,
-                                .transpose_a = (kinds & 1) != 0,
-                                .transpose_b = (kinds & 2) != 0,
-                                .start = static_cast<GemmStart>(random() % 3),
-                                .relu = random() % 2 == 0,
-                                .threads = kinds % 3 + 1,
-                                .choice = HalfGemmChoice::kWidened,
-                                .cpu = cpu};
-        ASSERT_NE(prepare_half_gemm(spec).label.find("split"), std::string::npos);
+        const F16GemmSpec spec{.dtype = dtype,
+                               .rounds_b = (kinds & 8) != 0,
+                               .c_dtype = (kinds & 4) != 0 ? dtype : DataType::kFloat32,
+                               .start_dtype = (kinds & 1) != 0 ? dtype : DataType::kFloat32,
+                               .m = size.m,
+                               .n = size.n,
+                               .k = size.k,
+                               .transpose_a = (kinds & 1) != 0,
+                               .transpose_b = (kinds & 2) != 0,
+                               .start = static_cast<GemmStart>(random() % 3),
+                               .relu = random() % 2 == 0,
+                               .threads = kinds % 3 + 1,
+                               .choice = F16GemmChoice::kWidened,
+                               .cpu = cpu};
+        ASSERT_NE(prepare_f16_gemm(spec).label.find("split"), std::string::npos);
         check(spec, random);
       }
     }
   }
 }
 
-TEST(HalfGemm, WidenedInParts) {
+TEST(F16Gemm, WidenedInParts) {
   if (amx_target() != nullptr) check_widened_in_parts({});
   check_widened_in_parts(with_emulated_amx());
 }
 
-TEST(HalfGemm, InfinityInParts) {
+TEST(F16Gemm, InfinityInParts) {
   constexpr std::int64_t kSize = 128;
   constexpr std::uint16_t kOne = 0x3C00;
   constexpr std::uint16_t kInfinity = 0x7C00;
-  const HalfGemmSpec spec{.dtype = DataType::kFloat16,
-                          .m = kSize,
-                          .n = kSize,
-                          .k = kSize,
-                          .choice = HalfGemmChoice::kWidened,
-                          .cpu = with_emulated_amx()};
+  const F16GemmSpec spec{.dtype = DataType::kFloat16,
+                         .m = kSize,
+                         .n = kSize,
+                         .k = kSize,
+                         .choice = F16GemmChoice::kWidened,
+                         .cpu = with_emulated_amx()};
   Bits a(at(kSize * kSize), kOne);
   const Bits b(at(kSize * kSize), kOne);
   a[at(5 * kSize + 7)] = kInfinity;
-  const PreparedGemm gemm = prepare_half_gemm(spec);
+  const PreparedGemm gemm = prepare_f16_gemm(spec);
   const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
   std::vector<float> c(at(kSize * kSize));
   gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
@@ -313,7 +313,7 @@ TEST(HalfGemm, InfinityInParts) {
   }
 }
 
-TEST(HalfGemm, SeveralBlocksAndThreads) {
+TEST(F16Gemm, SeveralBlocksAndThreads) {
   std::mt19937 random(7);
   constexpr Size kSizes[] = {{60, 270, 1600}, {210, 33, 801}, {20, 600, 50}};
   for (const Implementation& one : implementations(DataType::kBfloat16)) {
@@ -334,14 +334,14 @@ TEST(HalfGemm, SeveralBlocksAndThreads) {
   }
 }
 
-TEST(HalfGemm, NothingToAdd) {
+TEST(F16Gemm, NothingToAdd) {
   std::mt19937 random(8);
   check({.m = 3, .n = 4, .k = 0, .start = GemmStart::kRow}, random);
   check({.c_dtype = DataType::kBfloat16, .m = 3, .n = 4, .k = 0}, random);
   check({.m = 0, .n = 4, .k = 2}, random);
 }
 
-TEST(HalfGemm, RoundsB) {
+TEST(F16Gemm, RoundsB) {
   std::mt19937 random(9);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
     for (const Implementation& one : implementations(dtype)) {
@@ -362,24 +362,24 @@ TEST(HalfGemm, RoundsB) {
   }
 }
 
-TEST(HalfGemm, HandsOverPartsOfC) {
+TEST(F16Gemm, HandsOverPartsOfC) {
   std::mt19937 random(11);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
     for (const Implementation& one : implementations(dtype)) {
       for (const Size& size :
            {Size{50, 70, 33}, Size{200, 300, 520}, Size{97, 130, 1000}, Size{40, 300, 700}}) {
         for (int layout = 0; layout < 4; ++layout) {
-          HalfGemmSpec spec{.dtype = dtype,
-                            .rounds_b = layout == 2,
-                            .m = size.m,
-                            .n = size.n,
-                            .k = size.k,
-                            .transpose_a = (layout & 1) != 0,
-                            .transpose_b = (layout & 2) != 0,
-                            .threads = layout,
-                            .hands_over = true,
-                            .choice = one.choice,
-                            .cpu = one.cpu};
+          F16GemmSpec spec{.dtype = dtype,
+                           .rounds_b = layout == 2,
+                           .m = size.m,
+                           .n = size.n,
+                           .k = size.k,
+                           .transpose_a = (layout & 1) != 0,
+                           .transpose_b = (layout & 2) != 0,
+                           .threads = layout,
+                           .hands_over = true,
+                           .choice = one.choice,
+                           .cpu = one.cpu};
           spec.threads = std::max(spec.threads, 1);
           if (can_hand_over(spec)) check(spec, random);
         }
@@ -389,26 +389,26 @@ TEST(HalfGemm, HandsOverPartsOfC) {
 }
 
 // Of AMX, in one part.
-TEST(HalfGemm, HandsOverShortSumsInRows) {
+TEST(F16Gemm, HandsOverShortSumsInRows) {
   std::mt19937 random(13);
   for (int layout = 0; layout < 8; ++layout) {
-    const HalfGemmSpec spec{.rounds_b = (layout & 4) != 0,
-                            .m = 100,
-                            .n = 1100,
-                            .k = 130,
-                            .transpose_a = (layout & 1) != 0,
-                            .transpose_b = (layout & 2) != 0,
-                            .threads = layout % 3 + 1,
-                            .hands_over = true,
-                            .cpu = with_emulated_amx()};
+    const F16GemmSpec spec{.rounds_b = (layout & 4) != 0,
+                           .m = 100,
+                           .n = 1100,
+                           .k = 130,
+                           .transpose_a = (layout & 1) != 0,
+                           .transpose_b = (layout & 2) != 0,
+                           .threads = layout % 3 + 1,
+                           .hands_over = true,
+                           .cpu = with_emulated_amx()};
     ASSERT_TRUE(can_hand_over(spec));
-    ASSERT_NE(prepare_half_gemm(spec).label.find("split"), std::string::npos);
+    ASSERT_NE(prepare_f16_gemm(spec).label.find("split"), std::string::npos);
     check(spec, random);
   }
 }
 
 // Numbers beside A in memory do not enter a sum, not even as 0 times infinity.
-TEST(HalfGemm, ReadsNoNeighbours) {
+TEST(F16Gemm, ReadsNoNeighbours) {
   constexpr std::int64_t kRows = 9;
   constexpr std::int64_t kLength = 5;
   constexpr std::int64_t kStride = 7;
@@ -421,12 +421,12 @@ TEST(HalfGemm, ReadsNoNeighbours) {
         a[at(i * kStride + k)] = stored(DataType::kBfloat16, 2);
     }
     std::vector<float> c(at(kRows * 3));
-    const PreparedGemm gemm = prepare_half_gemm({.m = kRows,
-                                                 .n = 3,
-                                                 .k = kLength,
-                                                 .a_row_length = kStride,
-                                                 .choice = one.choice,
-                                                 .cpu = one.cpu});
+    const PreparedGemm gemm = prepare_f16_gemm({.m = kRows,
+                                                .n = 3,
+                                                .k = kLength,
+                                                .a_row_length = kStride,
+                                                .choice = one.choice,
+                                                .cpu = one.cpu});
     const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
     gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
     for (const float sum : c) EXPECT_EQ(sum, 10.0F);
@@ -434,4 +434,4 @@ TEST(HalfGemm, ReadsNoNeighbours) {
 }
 
 }  // namespace
-}  // namespace onnxgrad::device::half_gemm_test
+}  // namespace onnxgrad::device::f16_gemm_test

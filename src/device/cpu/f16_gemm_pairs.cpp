@@ -1,4 +1,4 @@
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/f16_gemm_pairs.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/half.h"
-#include "device/cpu/half_gemm_end-inl.h"
+#include "device/cpu/f16_gemm_end-inl.h"
 
 // AVX512-BF16 (vdpbf16ps).
 

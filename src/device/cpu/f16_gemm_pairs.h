@@ -1,24 +1,24 @@
-#ifndef ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_
-#define ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_
+#ifndef ONNXGRAD_DEVICE_CPU_F16_GEMM_PAIRS_H_
+#define ONNXGRAD_DEVICE_CPU_F16_GEMM_PAIRS_H_
 
 #include <cstddef>
 #include <cstdint>
 
 #include "device/cpu/gemm_tile.h"
 
-// What half_gemm.cpp asks of an implementation: products of a strip of A's rows with a panel of B
+// What f16_gemm.cpp asks of an implementation: products of a strip of A's rows with a panel of B
 // in pairs, and packing. A pair is two numbers of bfloat16 that are adjacent in k, in 32 bits.
 
 namespace onnxgrad::device {
 
 /// How the sums of a block end; strides are in elements.
-struct HalfEnd {
+struct F16End {
   float* c = nullptr;             ///< float32, or
   std::uint16_t* half = nullptr;  ///< bfloat16: instead of `c`, which is then not written
   std::ptrdiff_t c_row = 0;
-  const float* start = nullptr;               ///< added; nullptr: nothing
-  const std::uint16_t* half_start = nullptr;  ///< bfloat16, added instead of `start`
-  std::ptrdiff_t start_row = 0;               ///< 0: one row for all
+  const float* start = nullptr;              ///< added; nullptr: nothing
+  const std::uint16_t* f16_start = nullptr;  ///< bfloat16, added instead of `start`
+  std::ptrdiff_t start_row = 0;              ///< 0: one row for all
   float scale = 1;
   bool relu = false;
 };
@@ -33,7 +33,7 @@ struct PairPanel {
   std::int64_t pairs = 0;
   int vectors = 1;           ///< of 16 columns
   std::int64_t columns = 0;  ///< of C: above 16 (vectors - 1)
-  HalfEnd end;
+  F16End end;
 };
 
 inline constexpr std::ptrdiff_t kPairLanes = 16;
@@ -57,4 +57,4 @@ void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, 
 
 }  // namespace onnxgrad::device
 
-#endif  // ONNXGRAD_DEVICE_CPU_HALF_GEMM_PAIRS_H_
+#endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_PAIRS_H_

@@ -1,7 +1,7 @@
 #include "device/cpu/amx-inl.h"
 #include "device/cpu/amx_target.h"
-#include "device/cpu/half_gemm_end-inl.h"
-#include "device/cpu/half_gemm_pairs.h"
+#include "device/cpu/f16_gemm_end-inl.h"
+#include "device/cpu/f16_gemm_pairs.h"
 #include "device/cpu/tap_products.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
@@ -106,9 +106,9 @@ enum class Start : std::uint8_t { kNone, kFloat, kHalf };
 /// Ends sums that are `2 * kTile` apart and stores bfloat16: two vectors of each row, of which
 /// `mask` has the columns.
 template <Start kStart>
-ONNXGRAD_AMX_TARGET void finish_halves(const HalfEnd& given, const float* sums, std::int64_t row,
-                                       std::int64_t rows, std::int64_t column, __mmask32 mask) {
-  const HalfEnd end = given;  // a copy: no store changes it
+ONNXGRAD_AMX_TARGET void finish_f16(const F16End& given, const float* sums, std::int64_t row,
+                                    std::int64_t rows, std::int64_t column, __mmask32 mask) {
+  const F16End end = given;  // a copy: no store changes it
   const auto low_mask = static_cast<__mmask16>(mask);
   const auto high_mask = static_cast<__mmask16>(mask >> 16);
   const __m512 scale = _mm512_set1_ps(end.scale);
@@ -126,7 +126,7 @@ ONNXGRAD_AMX_TARGET void finish_halves(const HalfEnd& given, const float* sums, 
       high =
           _mm512_fmadd_ps(high, scale, _mm512_maskz_loadu_ps(high_mask, end.start + start + kTile));
     } else {
-      const __m512i bits = _mm512_maskz_loadu_epi16(mask, end.half_start + start);
+      const __m512i bits = _mm512_maskz_loadu_epi16(mask, end.f16_start + start);
       const auto widened = [](__m256i halves) ONNXGRAD_AMX_TARGET {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
       };
@@ -143,14 +143,14 @@ ONNXGRAD_AMX_TARGET void finish_halves(const HalfEnd& given, const float* sums, 
 }
 
 /// Ends sums that are `2 * kTile` apart.
-ONNXGRAD_AMX_TARGET void finish_block(const HalfEnd& end, const float* sums, std::int64_t row,
+ONNXGRAD_AMX_TARGET void finish_block(const F16End& end, const float* sums, std::int64_t row,
                                       std::int64_t rows, std::int64_t column,
                                       std::int64_t columns) {
   if (end.half != nullptr) {
     const auto mask = static_cast<__mmask32>((std::uint64_t{1} << columns) - 1);
-    const auto finish = end.half_start != nullptr ? finish_halves<Start::kHalf>
-                        : end.start != nullptr    ? finish_halves<Start::kFloat>
-                                                  : finish_halves<Start::kNone>;
+    const auto finish = end.f16_start != nullptr ? finish_f16<Start::kHalf>
+                        : end.start != nullptr   ? finish_f16<Start::kFloat>
+                                                 : finish_f16<Start::kNone>;
     return finish(end, sums, row, rows, column, mask);
   }
   const __mmask16 last = pairs::last_mask(columns);
@@ -208,10 +208,10 @@ bool ask_for_amx() {
 
 ONNXGRAD_AMX_TARGET void run_panel(const PairPanel& panel) {
   alignas(64) float sums[2 * kTile * 2 * kTile];
-  const HalfEnd& end = panel.end;
+  const F16End& end = panel.end;
   // Sums of whole vectors that are only added to something begin with it and are stored as tiles.
   const bool is_plain =
-      end.half == nullptr && end.half_start == nullptr && end.scale == 1 && !end.relu;
+      end.half == nullptr && end.f16_start == nullptr && end.scale == 1 && !end.relu;
   Block block{.a_row = panel.a_row, .b_row = panel.vectors * kLine, .pairs = panel.pairs};
   std::int64_t configured = 0;
   for (std::int64_t row = 0; row < panel.rows; row += 2 * kTile) {

@@ -1,4 +1,4 @@
-#include "device/cpu/half_gemm_plan.h"
+#include "device/cpu/f16_gemm_plan.h"
 
 #include <fmt/format.h>
 
@@ -14,9 +14,9 @@
 namespace onnxgrad::device {
 namespace {
 
-using half_gemm::HalfPlan;
-using half_gemm::kLanes;
-using half_gemm::kPanelColumns;
+using f16_gemm::F16Plan;
+using f16_gemm::kLanes;
+using f16_gemm::kPanelColumns;
 
 constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;
@@ -31,42 +31,42 @@ std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
 
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
 
-HalfGemmChoice choose(const HalfGemmSpec& spec) {
-  if (spec.choice != HalfGemmChoice::kBest) return spec.choice;
+F16GemmChoice choose(const F16GemmSpec& spec) {
+  if (spec.choice != F16GemmChoice::kBest) return spec.choice;
   const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
   constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
-  if (is_bfloat16 && has_half_gemm(HalfGemmChoice::kAmx, spec.cpu) && spec.m >= kAmxRows &&
+  if (is_bfloat16 && has_f16_gemm(F16GemmChoice::kAmx, spec.cpu) && spec.m >= kAmxRows &&
       spec.n >= kLanes && spec.k >= 2 * kAmxPairs) {
-    return HalfGemmChoice::kAmx;
+    return F16GemmChoice::kAmx;
   }
-  return is_bfloat16 && cpu_has_pairs() ? HalfGemmChoice::kPairs : HalfGemmChoice::kWidened;
+  return is_bfloat16 && cpu_has_pairs() ? F16GemmChoice::kPairs : F16GemmChoice::kWidened;
 }
 
 /// Short sums that are handed over: in whole rows of C, which tiles of pairs are not.
-bool hands_over_rows(const HalfGemmSpec& spec) {
-  return spec.hands_over && spec.choice == HalfGemmChoice::kBest && spec.k < kLeastHandedOver &&
-         half_gemm::is_widened_in_parts(spec);
+bool hands_over_rows(const F16GemmSpec& spec) {
+  return spec.hands_over && spec.choice == F16GemmChoice::kBest && spec.k < kLeastHandedOver &&
+         f16_gemm::is_widened_in_parts(spec);
 }
 
-bool is_widened(const HalfGemmSpec& spec) {
-  return choose(spec) == HalfGemmChoice::kWidened || hands_over_rows(spec);
+bool is_widened(const F16GemmSpec& spec) {
+  return choose(spec) == F16GemmChoice::kWidened || hands_over_rows(spec);
 }
 
 }  // namespace
 
-bool has_half_gemm(HalfGemmChoice choice, const CpuOptions& cpu) {
-  if (choice == HalfGemmChoice::kPairs) return cpu_has_pairs();
-  if (choice == HalfGemmChoice::kAmx) return cpu.amx != nullptr;
+bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
+  if (choice == F16GemmChoice::kPairs) return cpu_has_pairs();
+  if (choice == F16GemmChoice::kAmx) return cpu.amx != nullptr;
   return true;
 }
 
-bool can_hand_over(const HalfGemmSpec& spec) {
-  if (is_widened(spec)) return half_gemm::can_hand_over_widened(spec);
+bool can_hand_over(const F16GemmSpec& spec) {
+  if (is_widened(spec)) return f16_gemm::can_hand_over_widened(spec);
   // Pairs are multiplied faster than a matrix like C is read by panels, unless sums are long.
   return spec.k >= kLeastHandedOver && spec.k <= kMostHandedOver;
 }
 
-HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
+F16GemmSpec f16_gemm_spec(const GemmSpec& gemm) {
   return {.dtype = gemm.dtype,
           .m = gemm.m,
           .n = gemm.n,
@@ -81,26 +81,26 @@ HalfGemmSpec half_gemm_spec(const GemmSpec& gemm) {
           .cpu = gemm.cpu};
 }
 
-PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
-  ONNXGRAD_ASSERT(is_half(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
+PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
+  ONNXGRAD_ASSERT(is_f16(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
   ONNXGRAD_ASSERT(!given.hands_over || (can_hand_over(given) && given.start == GemmStart::kZero &&
-                                        !given.relu && !is_half(given.c_dtype)));
-  auto plan = std::make_shared<HalfPlan>();
+                                        !given.relu && !is_f16(given.c_dtype)));
+  auto plan = std::make_shared<F16Plan>();
   plan->spec = given;
-  HalfGemmSpec& spec = plan->spec;
+  F16GemmSpec& spec = plan->spec;
   const double flops =
       2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
   if (flops < kSharedFlops) spec.threads = 1;
-  if (is_widened(spec)) return half_gemm::prepare_widened(spec);
+  if (is_widened(spec)) return f16_gemm::prepare_widened(spec);
   plan->choice = choose(spec);
   plan->target = &gemm_target<float>();
   plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
-  plan->is_amx = plan->choice == HalfGemmChoice::kAmx;
+  plan->is_amx = plan->choice == F16GemmChoice::kAmx;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
   constexpr std::int64_t kBytes = 2;
   plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
-  const bool is_whole = is_half(spec.c_dtype) || spec.hands_over;
+  const bool is_whole = is_f16(spec.c_dtype) || spec.hands_over;
   const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
   plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
   const auto fitting = [&](std::int64_t most, std::int64_t unit) {
@@ -126,7 +126,7 @@ PreparedGemm prepare_half_gemm(const HalfGemmSpec& given) {
   prepared.label =
       fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype),
                   plan->is_amx ? "tiles AMX" : "pairs AVX512-BF16", spec.m, spec.n, spec.k);
-  prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : half_gemm::run;
+  prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : f16_gemm::run;
   prepared.scratch_bytes = plan->b_bytes + plan->own_bytes * spec.threads;
   prepared.data = std::move(plan);
   return prepared;
