@@ -10,7 +10,7 @@
 
 #if ONNXGRAD_HAS_PAIRS && defined(__linux__)
 #define ONNXGRAD_HAS_AMX 1
-#define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES ",amx-tile,amx-bf16")))
+#define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_VNNI_FEATURES ",amx-tile,amx-bf16")))
 #define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline
 
 namespace onnxgrad::device {

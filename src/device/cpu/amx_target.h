@@ -1,7 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
 #define ONNXGRAD_DEVICE_CPU_AMX_TARGET_H_
 
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_split.h"
 #include "device/cpu/tap_products.h"
 #include "device/cpu_options.h"
@@ -11,7 +11,7 @@ namespace onnxgrad::device {
 /// Products by AMX, or by functions with its arithmetic.
 struct AmxTarget {
   /// Rows of a: not packed, with a multiple of 32 elements.
-  void (*run_panel)(const PairPanel& panel) = nullptr;
+  void (*run_panel)(const VnniPanel& panel) = nullptr;
   TapProductsFn tap_products = nullptr;
   SplitTarget split;
 };

@@ -4,11 +4,11 @@
 #include <cstring>
 
 #include "device/cpu/amx_target.h"
-#include "device/cpu/f16_gemm_pairs.h"
 #include "device/cpu/f16_gemm_plan.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_plan.h"
-#include "device/cpu/pair_product.h"
 #include "device/cpu/threads.h"
+#include "device/cpu/vnni_gemm.h"
 
 // Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
 // of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
@@ -63,8 +63,8 @@ class F16Blocks {
       block_columns_ = std::min(plan_.block_n, column + columns - j);
       for (k_ = 0; k_ == 0 || k_ < spec_.k; k_ += plan_.block_k) {
         steps_ = std::min(plan_.block_k, spec_.k - k_);
-        pairs_ = ceil_div(steps_, 2);
-        if (plan_.is_amx) pairs_ = round_up(pairs_, kAmxPairs);
+        vnni_ = ceil_div(steps_, 2);
+        if (plan_.is_amx) vnni_ = round_up(vnni_, kAmxVnni);
         pack_panels();
         for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
           run_rows(i, std::min(plan_.block_m, row + rows - i));
@@ -78,34 +78,34 @@ class F16Blocks {
   // ---- B ----
 
   void pack_panels() {
-    const Panels panels(block_columns_, kPairMaxVectors);
+    const Panels panels(block_columns_, kVnniMaxVectors);
     const std::int64_t first = shares_b_ ? share_.first(panels.count) : 0;
     const std::int64_t last = shares_b_ ? share_.last(panels.count) : panels.count;
     for (std::int64_t p = first; p < last; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const std::int64_t width = (panels.first(p + 1) - panels.first(p)) * kLanes;
       const std::int64_t count = std::min(width, block_columns_ - at);
-      pair_panel(j_ + at, count, width, pair_panel_at(at));
+      vnni_panel(j_ + at, count, width, vnni_panel_at(at));
     }
     if (shares_b_) share_.wait();
   }
 
-  std::uint32_t* pair_panel_at(std::int64_t column) const {
-    return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
+  std::uint32_t* vnni_panel_at(std::int64_t column) const {
+    return reinterpret_cast<std::uint32_t*>(packed_b_) + column * vnni_;
   }
 
   const std::uint16_t* f16_of_b() const { return static_cast<const std::uint16_t*>(b_); }
 
-  void pair_panel(std::int64_t column, std::int64_t count, std::int64_t width,
+  void vnni_panel(std::int64_t column, std::int64_t count, std::int64_t width,
                   std::uint32_t* to) const {
     const std::int64_t pairs = ceil_div(steps_, 2);
-    std::fill(to + pairs * width, to + pairs_ * width, 0U);
+    std::fill(to + pairs * width, to + vnni_ * width, 0U);
     if (!spec_.transpose_b) {
       const std::int64_t at = k_ * spec_.n + column;
       if (spec_.rounds_b) {
-        pack_pairs(static_cast<const float*>(b_) + at, spec_.n, steps_, count, to, width);
+        pack_vnni(static_cast<const float*>(b_) + at, spec_.n, steps_, count, to, width);
       } else {
-        pack_pairs(f16_of_b() + at, spec_.n, steps_, count, to, width);
+        pack_vnni(f16_of_b() + at, spec_.n, steps_, count, to, width);
       }
       return;
     }
@@ -153,7 +153,7 @@ class F16Blocks {
 
   /// Packed rows stay for the next block of columns if they are all that a block of k has.
   const PackedA& take_a(std::int64_t row, std::int64_t rows, int vectors) {
-    const int height = has_strips() ? kPairRows[vectors - 1] : 0;
+    const int height = has_strips() ? kVnniRows[vectors - 1] : 0;
     if (taken_row_ == row && taken_k_ == k_ && taken_height_ == height) return taken_;
     taken_ = make_a(row, rows, vectors);
     taken_row_ = row;
@@ -163,18 +163,18 @@ class F16Blocks {
   }
 
   bool has_strips() const {
-    return plan_.packs_a && spec_.transpose_a && plan_.choice == F16GemmChoice::kPairs;
+    return plan_.packs_a && spec_.transpose_a && plan_.choice == F16GemmChoice::kVnni;
   }
 
   PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
     const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
     const std::uint16_t* from = a_ + first;
-    const std::ptrdiff_t padded_row = pairs_ * 4;
+    const std::ptrdiff_t padded_row = vnni_ * 4;
     if (!plan_.packs_a) {
       return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
     }
     if (!spec_.transpose_a) {
-      pad_rows(from, plan_.a_row, rows, steps_, 2 * pairs_,
+      pad_rows(from, plan_.a_row, rows, steps_, 2 * vnni_,
                reinterpret_cast<std::uint16_t*>(packed_a_));
       return {packed_a_, padded_row, 4};
     }
@@ -185,12 +185,12 @@ class F16Blocks {
   }
 
   PackedA strips_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
-    const std::int64_t height = kPairRows[vectors - 1];
+    const std::int64_t height = kVnniRows[vectors - 1];
     auto* line = reinterpret_cast<std::uint32_t*>(line_);
     auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
-    for (std::int64_t p = 0; p < pairs_; ++p) {
-      pack_pairs(from + 2 * p * plan_.a_row, plan_.a_row, std::min<std::int64_t>(2, steps_ - 2 * p),
-                 rows, line, 0);
+    for (std::int64_t p = 0; p < vnni_; ++p) {
+      pack_vnni(from + 2 * p * plan_.a_row, plan_.a_row, std::min<std::int64_t>(2, steps_ - 2 * p),
+                rows, line, 0);
       std::uint32_t* at = to + p * height;
       for (std::int64_t i = 0; i < rows; i += height) {
         if (height == 6) {
@@ -198,7 +198,7 @@ class F16Blocks {
         } else {
           std::memcpy(at, line + i, 8 * sizeof(std::uint32_t));
         }
-        at += height * pairs_;
+        at += height * vnni_;
       }
     }
     return {packed_a_, 4, height * 4};
@@ -236,7 +236,7 @@ class F16Blocks {
   }
 
   void run_rows(std::int64_t row, std::int64_t rows) {
-    const Panels panels(block_columns_, kPairMaxVectors);
+    const Panels panels(block_columns_, kVnniMaxVectors);
     for (std::int64_t p = 0; p < panels.count; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
@@ -245,7 +245,7 @@ class F16Blocks {
       if (spec_.hands_over) {
         hand_over(a, row, rows, at, vectors, columns);
       } else {
-        run_pair_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
+        run_vnni_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
       }
     }
   }
@@ -257,14 +257,14 @@ class F16Blocks {
     for (std::int64_t i = 0; i < rows; i += plan_.handed_over_rows) {
       const std::int64_t count = std::min(plan_.handed_over_rows, rows - i);
       fetch_touched(row + i, count, j_ + column, columns);
-      run_pair_panel(a, count, column, vectors, columns, end);
+      run_vnni_panel(a, count, column, vectors, columns, end);
       operands_.finished(operands_.context, {.c = sums_,
                                              .c_row = kPanelColumns,
                                              .row = row + i,
                                              .rows = count,
                                              .column = j_ + column,
                                              .columns = columns});
-      a.at += has_strips() ? count * 4 * pairs_ : count * a.row;
+      a.at += has_strips() ? count * 4 * vnni_ : count * a.row;
     }
   }
 
@@ -279,19 +279,19 @@ class F16Blocks {
     }
   }
 
-  void run_pair_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
+  void run_vnni_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
                       std::int64_t columns, const F16End& end) const {
-    const PairPanel panel{.a = a.at,
+    const VnniPanel panel{.a = a.at,
                           .a_row = a.row,
                           .a_step = a.step,
-                          .b = pair_panel_at(column),
+                          .b = vnni_panel_at(column),
                           .rows = rows,
-                          .pairs = pairs_,
+                          .pairs = vnni_,
                           .vectors = vectors,
                           .columns = columns,
                           .end = end};
-    if (plan_.choice == F16GemmChoice::kPairs) {
-      run_pairs(panel);
+    if (plan_.choice == F16GemmChoice::kVnni) {
+      run_vnni(panel);
     } else {
       spec_.cpu.amx->run_panel(panel);
     }
@@ -314,7 +314,7 @@ class F16Blocks {
   PackedA taken_ = {};  ///< of the row, block of k and height of strips that follow
   std::int64_t taken_row_ = -1, taken_k_ = -1;
   int taken_height_ = 0;
-  std::int64_t j_ = 0, k_ = 0, steps_ = 0, pairs_ = 0, block_columns_ = 0;
+  std::int64_t j_ = 0, k_ = 0, steps_ = 0, vnni_ = 0, block_columns_ = 0;
 };
 
 }  // namespace

@@ -12,11 +12,11 @@
 //   tiles    bfloat16, AMX: the same layout, 16 x 16 results at a time
 //   widened  any processor and type: products of float32 (f16_gemm_widened.cpp)
 //
-// f16_gemm.cpp has the blocks of the first two, f16_gemm_pairs.h what they share.
+// f16_gemm.cpp has the blocks of the first two, f16_gemm_vnni.h what they share.
 
 namespace onnxgrad::device {
 
-enum class F16GemmChoice : std::uint8_t { kBest, kPairs, kAmx, kWidened };
+enum class F16GemmChoice : std::uint8_t { kBest, kVnni, kAmx, kWidened };
 
 /// C = max(floor, alpha * op(A) * op(B) + start), shapes as in GemmSpec. A has `dtype`, B too, or
 /// is float32 and rounded to it as it is packed. C and what is added are float32 or `dtype`, C

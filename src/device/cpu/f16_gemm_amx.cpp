@@ -1,7 +1,7 @@
 #include "device/cpu/amx-inl.h"
 #include "device/cpu/amx_target.h"
 #include "device/cpu/f16_gemm_end-inl.h"
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/tap_products.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
@@ -71,8 +71,8 @@ ONNXGRAD_AMX_INLINE void begin_sums(const float* start, std::ptrdiff_t row) {
 
 /// 16 pairs of A's rows and of B's lines.
 template <bool kHasLower, bool kIsWide>
-ONNXGRAD_AMX_INLINE void add_pairs(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b,
-                                   std::ptrdiff_t b_row) {
+ONNXGRAD_AMX_INLINE void add_vnni(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b,
+                                  std::ptrdiff_t b_row) {
   _tile_loadd(6, b, b_row);
   _tile_loadd(4, a, a_row);
   _tile_dpbf16ps(0, 4, 6);
@@ -92,10 +92,10 @@ ONNXGRAD_AMX_TARGET void multiply(const Block& block) {
   begin_sums<kHasLower, kIsWide>(block.start, block.start_row);
   const std::byte* a = block.a;
   const std::byte* b = block.b;
-  for (std::int64_t p = 0; p < block.pairs; p += kAmxPairs) {
-    add_pairs<kHasLower, kIsWide>(a, block.a_row, b, block.b_row);
+  for (std::int64_t p = 0; p < block.pairs; p += kAmxVnni) {
+    add_vnni<kHasLower, kIsWide>(a, block.a_row, b, block.b_row);
     a += kLine;
-    b += kAmxPairs * block.b_row;
+    b += kAmxVnni * block.b_row;
   }
   store_sums<kHasLower, kIsWide>(block.sums, block.sums_row);
 }
@@ -168,8 +168,8 @@ ONNXGRAD_AMX_TARGET void multiply_taps(const TapProducts& products, const std::b
   const std::ptrdiff_t row = products.sums_row * 4;
   begin_sums<kHasLower, kIsWide>(products.adds ? sums : nullptr, row);
   for (std::int64_t s = 0; s < products.steps; ++s) {
-    add_pairs<kHasLower, kIsWide>(products.a + products.a_offsets[s], products.a_row,
-                                  right + products.b_offsets[s], products.b_row);
+    add_vnni<kHasLower, kIsWide>(products.a + products.a_offsets[s], products.a_row,
+                                 right + products.b_offsets[s], products.b_row);
   }
   store_sums<kHasLower, kIsWide>(sums, row);
 }
@@ -206,7 +206,7 @@ bool ask_for_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-ONNXGRAD_AMX_TARGET void run_panel(const PairPanel& panel) {
+ONNXGRAD_AMX_TARGET void run_panel(const VnniPanel& panel) {
   alignas(64) float sums[2 * kTile * 2 * kTile];
   const F16End& end = panel.end;
   // Sums of whole vectors that are only added to something begin with it and are stored as tiles.
@@ -243,7 +243,7 @@ ONNXGRAD_AMX_TARGET void run_panel(const PairPanel& panel) {
 }  // namespace
 
 const AmxTarget* amx_target() {
-  static const bool has_amx = cpu_has_pairs() && ask_for_amx();
+  static const bool has_amx = cpu_has_bf16_dot() && ask_for_amx();
   static const AmxTarget target{run_panel, run_tap_products, amx::split_target()};
   return has_amx ? &target : nullptr;
 }

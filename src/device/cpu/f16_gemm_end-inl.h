@@ -3,21 +3,21 @@
 
 #include <cstdint>
 
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 
-// How sums in vectors of AVX-512 end: for f16_gemm_pairs.cpp and products by AMX. Functions have
+// How sums in vectors of AVX-512 end: for f16_gemm_vnni.cpp and products by AMX. Functions have
 // a target attribute: Highway's targets do not have these instructions yet.
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 #define ONNXGRAD_HAS_PAIRS 1
-#define ONNXGRAD_PAIRS_FEATURES "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"
-#define ONNXGRAD_PAIRS_TARGET __attribute__((target(ONNXGRAD_PAIRS_FEATURES)))
+#define ONNXGRAD_VNNI_FEATURES "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"
+#define ONNXGRAD_VNNI_TARGET __attribute__((target(ONNXGRAD_VNNI_FEATURES)))
 
 namespace onnxgrad::device::pairs {
 
-ONNXGRAD_PAIRS_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t at,
-                                               __mmask16 mask) {
+ONNXGRAD_VNNI_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t at,
+                                              __mmask16 mask) {
   if (end.f16_start != nullptr) {
     const __m256i bits = _mm256_maskz_loadu_epi16(mask, end.f16_start + at);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
@@ -26,8 +26,8 @@ ONNXGRAD_PAIRS_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t
 }
 
 /// Stores one vector of row i of the strip, columns from `column` on.
-ONNXGRAD_PAIRS_TARGET inline void finish(const F16End& end, __m512 sum, std::int64_t row,
-                                         std::int64_t column, __mmask16 mask) {
+ONNXGRAD_VNNI_TARGET inline void finish(const F16End& end, __m512 sum, std::int64_t row,
+                                        std::int64_t column, __mmask16 mask) {
   if (end.scale != 1) sum = _mm512_mul_ps(sum, _mm512_set1_ps(end.scale));
   if (end.start != nullptr || end.f16_start != nullptr) {
     sum = _mm512_add_ps(sum, load_start(end, row * end.start_row + column, mask));
@@ -44,7 +44,7 @@ ONNXGRAD_PAIRS_TARGET inline void finish(const F16End& end, __m512 sum, std::int
 
 /// Of the last vector of `columns` columns.
 inline __mmask16 last_mask(std::int64_t columns) {
-  const auto left = static_cast<unsigned>((columns - 1) % kPairLanes + 1);
+  const auto left = static_cast<unsigned>((columns - 1) % kVnniLanes + 1);
   return static_cast<__mmask16>((1U << left) - 1);
 }
 

@@ -36,10 +36,10 @@ F16GemmChoice choose(const F16GemmSpec& spec) {
   const bool is_bfloat16 = spec.dtype == DataType::kBfloat16;
   constexpr std::int64_t kAmxRows = 16;  // fewer leave most of a tile empty
   if (is_bfloat16 && has_f16_gemm(F16GemmChoice::kAmx, spec.cpu) && spec.m >= kAmxRows &&
-      spec.n >= kLanes && spec.k >= 2 * kAmxPairs) {
+      spec.n >= kLanes && spec.k >= 2 * kAmxVnni) {
     return F16GemmChoice::kAmx;
   }
-  return is_bfloat16 && cpu_has_pairs() ? F16GemmChoice::kPairs : F16GemmChoice::kWidened;
+  return is_bfloat16 && cpu_has_bf16_dot() ? F16GemmChoice::kVnni : F16GemmChoice::kWidened;
 }
 
 /// Short sums that are handed over: in whole rows of C, which tiles of pairs are not.
@@ -55,7 +55,7 @@ bool is_widened(const F16GemmSpec& spec) {
 }  // namespace
 
 bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
-  if (choice == F16GemmChoice::kPairs) return cpu_has_pairs();
+  if (choice == F16GemmChoice::kVnni) return cpu_has_bf16_dot();
   if (choice == F16GemmChoice::kAmx) return cpu.amx != nullptr;
   return true;
 }
@@ -97,7 +97,7 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
   plan->is_amx = plan->choice == F16GemmChoice::kAmx;
-  const std::int64_t unit_k = plan->is_amx ? 2 * kAmxPairs : 2;
+  const std::int64_t unit_k = plan->is_amx ? 2 * kAmxVnni : 2;
   constexpr std::int64_t kBytes = 2;
   plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
   const bool is_whole = is_f16(spec.c_dtype) || spec.hands_over;
@@ -106,14 +106,14 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   const auto fitting = [&](std::int64_t most, std::int64_t unit) {
     return std::clamp(kBlockBytes / (plan->block_k * kBytes) / unit * unit, unit, most);
   };
-  plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kPairMaxVectors * kLanes)), kLanes);
+  plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kVnniMaxVectors * kLanes)), kLanes);
   plan->handed_over_rows = plan->is_amx ? 64 : 48;
   plan->block_m = std::min(spec.m, fitting(kBlockM, plan->handed_over_rows));
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
   plan->split_m = spec.m >= spec.n || spec.n < kPanelColumns * spec.threads;
   // The last strip of rows is packed in full, and lines are read in full vectors.
   const std::int64_t row_room = round_up(plan->block_m, plan->handed_over_rows) + kLanes;
-  const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxPairs);
+  const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxVnni);
   plan->b_bytes = align64(plan->block_n * k_room * kBytes);
   plan->a_bytes = plan->packs_a ? align64(row_room * k_room * kBytes) : 0;
   const std::int64_t sums = spec.hands_over ? plan->handed_over_rows * kPanelColumns : 0;

@@ -5,7 +5,7 @@
 
 #include "device/cpu/convert.h"
 #include "device/cpu/f16_gemm.h"
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/gemm_tile.h"
 
@@ -13,12 +13,12 @@
 
 namespace onnxgrad::device::f16_gemm {
 
-inline constexpr std::int64_t kLanes = kPairLanes;
-inline constexpr std::int64_t kPanelColumns = kPairMaxVectors * kLanes;
+inline constexpr std::int64_t kLanes = kVnniLanes;
+inline constexpr std::int64_t kPanelColumns = kVnniMaxVectors * kLanes;
 
 struct F16Plan {
   F16GemmSpec spec;
-  F16GemmChoice choice = F16GemmChoice::kPairs;
+  F16GemmChoice choice = F16GemmChoice::kVnni;
   const GemmTarget<float>* target = nullptr;
   bool packs_a = false;
   bool is_amx = false;

@@ -146,7 +146,7 @@ struct Implementation {
 std::vector<Implementation> implementations(DataType dtype) {
   std::vector<Implementation> all{{F16GemmChoice::kWidened}, {F16GemmChoice::kBest}};
   if (dtype == DataType::kFloat16) return all;
-  for (const auto one : {F16GemmChoice::kPairs, F16GemmChoice::kAmx}) {
+  for (const auto one : {F16GemmChoice::kVnni, F16GemmChoice::kAmx}) {
     if (has_f16_gemm(one)) all.push_back({one});
   }
   all.push_back({F16GemmChoice::kAmx, with_emulated_amx()});

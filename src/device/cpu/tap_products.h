@@ -11,7 +11,7 @@
 namespace onnxgrad::device {
 
 inline constexpr std::int64_t kTapNumbers = 32;  ///< of the sum, in a step
-inline constexpr std::int64_t kTapPairs = 16;
+inline constexpr std::int64_t kTapVnni = 16;
 inline constexpr std::int64_t kTapRows = 32;     ///< of a block of results
 inline constexpr std::int64_t kTapColumns = 16;  ///< the number of columns is a multiple of it
 

@@ -31,9 +31,9 @@ void finish_one(const F16End& end, float value, std::int64_t row, std::int64_t c
   }
 }
 
-void run_panel(const PairPanel& panel) {
+void run_panel(const VnniPanel& panel) {
   const auto* b = reinterpret_cast<const std::byte*>(panel.b);
-  const std::ptrdiff_t b_row = panel.vectors * kPairLanes * 4;
+  const std::ptrdiff_t b_row = panel.vectors * kVnniLanes * 4;
   for (std::int64_t i = 0; i < panel.rows; ++i) {
     for (std::int64_t j = 0; j < panel.columns; ++j) {
       float sum = 0;
@@ -56,7 +56,7 @@ void run_tap_products(const TapProducts& products) {
       for (std::int64_t s = 0; s < products.steps; ++s) {
         const std::byte* a = products.a + products.a_offsets[s] + i * products.a_row;
         const std::byte* b = products.b + products.b_offsets[s] + 4 * j;
-        for (std::int64_t p = 0; p < kTapPairs; ++p, a += 4, b += products.b_row) {
+        for (std::int64_t p = 0; p < kTapVnni; ++p, a += 4, b += products.b_row) {
           sum += number(a) * number(b);
           sum += number(a + 2) * number(b + 2);
         }

@@ -9,7 +9,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
 
@@ -31,7 +31,7 @@ class Backward : public Worker<T> {
   /// Computes a key head. Its last block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t next) {
     const Task<T>& task = this->task_;
-    task.amx != nullptr ? pack_pairs(key_head) : pack_keys_and_values(key_head);
+    task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     // With a causal mask, the first block may not reach all keys, whose gradients then start at
     // zero.
@@ -49,20 +49,20 @@ class Backward : public Worker<T> {
   }
 
  private:
-  void pack_pairs(std::int64_t key_head) const {
+  void pack_vnni(std::int64_t key_head) const {
     const Task<T>& task = this->task_;
     if (!task.stores_shares) {
-      this->pack_pair_columns(task.pair_keys, 4, task.k, key_head, task.pair_k);
+      this->pack_vnni_columns(task.vnni_keys, 4, task.k, key_head, task.vnni_k);
     }
-    this->pack_pair_columns(task.pair_values, 5, task.v, key_head, task.pair_v);
+    this->pack_vnni_columns(task.vnni_values, 5, task.v, key_head, task.vnni_v);
     if (!task.dq.is_present()) return;
     const std::uint16_t* k = this->halves(4, task.k, key_head);
-    std::uint32_t* packed = this->pair_scratch(task.pair_k_rows);
+    std::uint32_t* packed = this->vnni_scratch(task.vnni_k_rows);
     if (task.k.column == 1) {
-      task.pair_sum_keys.pack_rows(k, task.k.row, packed);
+      task.vnni_sum_keys.pack_rows(k, task.k.row, packed);
     } else {
-      task.pair_sum_keys.pack_columns(k, task.k.column, packed,
-                                      this->pair_scratch(task.pair_lines));
+      task.vnni_sum_keys.pack_columns(k, task.k.column, packed,
+                                      this->vnni_scratch(task.vnni_lines));
     }
   }
 
@@ -87,21 +87,21 @@ class Backward : public Worker<T> {
   }
 
   /// Computes a block with bfloat16 matrix products (VNNI layout).
-  void run_pair_block(std::int64_t key_head, std::int64_t head, std::int64_t row,
+  void run_vnni_block(std::int64_t key_head, std::int64_t head, std::int64_t row,
                       std::int64_t count) const {
     const Task<T>& task = this->task_;
     float* scores = this->scratch(task.scores);
     float* dscores = this->scratch(task.dscores);
-    std::uint16_t* shares = this->f16_scratch(task.pair_shares);
-    std::uint16_t* gradients = this->f16_scratch(task.pair_dscores);
+    std::uint16_t* shares = this->f16_scratch(task.vnni_shares);
+    std::uint16_t* gradients = this->f16_scratch(task.vnni_dscores);
     const std::int64_t seen = task.seen(row + count);
-    const std::int64_t length = device::PairProduct::padded(task.keys());
+    const std::int64_t length = device::VnniGemm::padded(task.keys());
     if (!task.stores_shares) {
-      this->multiply_pairs(task.pair_keys, 3, task.q, head, row, count, seen, task.pair_k, scores,
-                           task.score_row);
+      this->multiply_vnni(task.vnni_keys, 3, task.q, head, row, count, seen, task.vnni_k, scores,
+                          task.score_row);
     }
-    this->multiply_pairs(task.pair_values, 0, task.dy, head, row, count, seen, task.pair_v, dscores,
-                         task.score_row);
+    this->multiply_vnni(task.vnni_values, 0, task.dy, head, row, count, seen, task.vnni_v, dscores,
+                        task.score_row);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t own = task.seen(row + i + 1);
       float* x = scores + i * task.score_row;
@@ -109,41 +109,41 @@ class Backward : public Worker<T> {
       run_row(x, dx, nullptr, head, row + i, own);
       const auto keep = [&](std::uint16_t* to, const float* from) {
         task.narrow(to, from, own);
-        std::fill(to + own, to + device::PairProduct::padded(seen), std::uint16_t{0});
+        std::fill(to + own, to + device::VnniGemm::padded(seen), std::uint16_t{0});
       };
       keep(shares + i * length, x);
       keep(gradients + i * length, dx);
     }
     if (task.dq.is_present()) {
-      task.pair_sum_keys.run({.a = gradients,
+      task.vnni_sum_keys.run({.a = gradients,
                               .a_row = length,
-                              .packed = this->pair_scratch(task.pair_k_rows),
+                              .packed = this->vnni_scratch(task.vnni_k_rows),
                               .c = this->output(dq_, task.dq, head, row),
                               .c_row = task.dq.row,
                               .rows = count,
                               .columns = task.k.columns,
                               .steps = seen});
     }
-    sum_pairs(gradients, seen, this->halves(3, task.q, head, row), task.q, count, dq_ + 1, task.dk,
-              key_head);
-    sum_pairs(shares, seen, this->halves(0, task.dy, head, row), task.dy, count, dq_ + 2, task.dv,
-              key_head);
+    sum_vnni(gradients, seen, this->halves(3, task.q, head, row), task.q, count, dq_ + 1, task.dk,
+             key_head);
+    sum_vnni(shares, seen, this->halves(0, task.dy, head, row), task.dy, count, dq_ + 2, task.dv,
+             key_head);
   }
 
   /// Computes result[key head] (+)= (rows of scores)' (rows of `b`), in bfloat16.
-  void sum_pairs(const std::uint16_t* scores, std::int64_t seen, const std::uint16_t* b,
-                 const Heads& heads, std::int64_t count, int arg, const Heads& result,
-                 std::int64_t key_head) const {
+  void sum_vnni(const std::uint16_t* scores, std::int64_t seen, const std::uint16_t* b,
+                const Heads& heads, std::int64_t count, int arg, const Heads& result,
+                std::int64_t key_head) const {
     if (!result.is_present() || seen == 0) return;
     const Task<T>& task = this->task_;
-    std::uint16_t* columns = this->f16_scratch(task.pair_columns);
-    device::pad_columns(scores, device::PairProduct::padded(task.keys()), seen, count, columns,
-                        this->pair_scratch(task.pair_lines));
-    const device::PairProduct product{.steps = count, .columns = heads.columns, .amx = task.amx};
-    std::uint32_t* packed = this->pair_scratch(task.pair_rows);
+    std::uint16_t* columns = this->f16_scratch(task.vnni_columns);
+    device::pad_columns(scores, device::VnniGemm::padded(task.keys()), seen, count, columns,
+                        this->vnni_scratch(task.vnni_lines));
+    const device::VnniGemm product{.steps = count, .columns = heads.columns, .amx = task.amx};
+    std::uint32_t* packed = this->vnni_scratch(task.vnni_rows);
     product.pack_rows(b, heads.row, packed);
     product.run({.a = columns,
-                 .a_row = device::PairProduct::padded(count),
+                 .a_row = device::VnniGemm::padded(count),
                  .packed = packed,
                  .c = this->output(arg, result, key_head),
                  .c_row = result.row,
@@ -156,7 +156,7 @@ class Backward : public Worker<T> {
   void run_block(std::int64_t key_head, std::int64_t head, std::int64_t row, std::int64_t count) {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
-      if (task.amx != nullptr) return run_pair_block(key_head, head, row, count);
+      if (task.amx != nullptr) return run_vnni_block(key_head, head, row, count);
     }
     T* scores = this->scratch(task.scores);
     T* dscores = this->scratch(task.dscores);

@@ -27,7 +27,7 @@ class Forward : public Worker<T> {
   /// block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
     const Task<T>& task = this->task_;
-    task.amx != nullptr ? pack_pairs(key_head) : pack_keys_and_values(key_head);
+    task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
     const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
@@ -46,11 +46,11 @@ class Forward : public Worker<T> {
     this->pack(task.sum_values, v, false, this->scratch(task.packed_v_rows));
   }
 
-  void pack_pairs(std::int64_t key_head) const {
+  void pack_vnni(std::int64_t key_head) const {
     const Task<T>& task = this->task_;
-    this->pack_pair_columns(task.pair_keys, 1, task.k, key_head, task.pair_k);
-    task.pair_values.pack_rows(this->halves(2, task.v, key_head), task.v.row,
-                               this->pair_scratch(task.pair_v));
+    this->pack_vnni_columns(task.vnni_keys, 1, task.k, key_head, task.vnni_k);
+    task.vnni_values.pack_rows(this->halves(2, task.v, key_head), task.v.row,
+                               this->vnni_scratch(task.vnni_v));
   }
 
   /// Computes scores = q k' of a block, for the first `seen` keys.
@@ -59,8 +59,8 @@ class Forward : public Worker<T> {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
       if (task.amx != nullptr) {
-        return this->multiply_pairs(task.pair_keys, 0, task.q, head, row, count, seen, task.pair_k,
-                                    scores, score_row);
+        return this->multiply_vnni(task.vnni_keys, 0, task.q, head, row, count, seen, task.vnni_k,
+                                   scores, score_row);
       }
     }
     const Rows<T> q = this->rows(0, task.q, head, row, count, task.wide_q);
@@ -79,9 +79,9 @@ class Forward : public Worker<T> {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
       if (task.amx != nullptr) {
-        return task.pair_values.run({.a = this->f16_scratch(task.pair_shares),
-                                     .a_row = device::PairProduct::padded(task.keys()),
-                                     .packed = this->pair_scratch(task.pair_v),
+        return task.vnni_values.run({.a = this->f16_scratch(task.vnni_shares),
+                                     .a_row = device::VnniGemm::padded(task.keys()),
+                                     .packed = this->vnni_scratch(task.vnni_v),
                                      .c = y,
                                      .c_row = task.y.row,
                                      .rows = count,
@@ -118,7 +118,7 @@ class Forward : public Worker<T> {
       inverse[i] = stats.inverse;
       if (divides) attention_rows::scale(x, stats.inverse, own);
       if (task.amx != nullptr) {
-        keep_pairs(x, head, row, i, own, seen);
+        keep_vnni(x, head, row, i, own, seen);
       } else if (task.narrow != nullptr) {
         keep_f16(x, head, row + i, own);
       }
@@ -155,13 +155,13 @@ class Forward : public Worker<T> {
   }
 
   /// Rounds and stores row `i` of a block from `row` on, for a matrix product in VNNI layout.
-  void keep_pairs(const T* x, std::int64_t head, std::int64_t row, std::int64_t i, std::int64_t own,
-                  std::int64_t seen) const {
+  void keep_vnni(const T* x, std::int64_t head, std::int64_t row, std::int64_t i, std::int64_t own,
+                 std::int64_t seen) const {
     const Task<T>& task = this->task_;
     std::uint16_t* to =
-        this->f16_scratch(task.pair_shares) + i * device::PairProduct::padded(task.keys());
+        this->f16_scratch(task.vnni_shares) + i * device::VnniGemm::padded(task.keys());
     task.narrow(to, x, own);
-    std::fill(to + own, to + device::PairProduct::padded(seen), std::uint16_t{0});
+    std::fill(to + own, to + device::VnniGemm::padded(seen), std::uint16_t{0});
     if (!task.stores_shares) return;
     std::copy_n(
         to, own,

@@ -8,7 +8,7 @@
 
 #include "device/cpu/convert.h"
 #include "device/cpu/packed_gemm.h"
-#include "device/cpu/pair_product.h"
+#include "device/cpu/vnni_gemm.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
 #include "ops/fused/attention_rows.h"
@@ -112,11 +112,11 @@ struct Task {
 
   /// Computes products in bfloat16 (VNNI layout), of rounded probabilities; nullptr: in float32.
   const device::AmxTarget* amx = nullptr;
-  device::PairProduct pair_keys, pair_values;  ///< q k', and p v or, of the gradient, dy v'
-  device::PairProduct pair_sum_keys;           ///< ds k
+  device::VnniGemm vnni_keys, vnni_values;  ///< q k', and p v or, of the gradient, dy v'
+  device::VnniGemm vnni_sum_keys;           ///< ds k
   // Byte offsets in a thread's scratch, for bfloat16 products.
-  std::int64_t pair_k = 0, pair_v = 0, pair_q = 0, pair_shares = 0, pair_lines = 0;
-  std::int64_t pair_k_rows = 0, pair_dscores = 0, pair_columns = 0, pair_rows = 0;
+  std::int64_t vnni_k = 0, vnni_v = 0, vnni_q = 0, vnni_shares = 0, vnni_lines = 0;
+  std::int64_t vnni_k_rows = 0, vnni_dscores = 0, vnni_columns = 0, vnni_rows = 0;
 
   std::int64_t keys() const { return k.rows; }
   std::int64_t queries() const { return q.rows; }
@@ -165,7 +165,7 @@ class Worker {
   std::uint16_t* f16_scratch(std::int64_t offset) const {
     return reinterpret_cast<std::uint16_t*>(scratch_ + offset);
   }
-  std::uint32_t* pair_scratch(std::int64_t offset) const {
+  std::uint32_t* vnni_scratch(std::int64_t offset) const {
     return reinterpret_cast<std::uint32_t*>(scratch_ + offset);
   }
   T* output(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
@@ -238,34 +238,34 @@ class Worker {
   }
 
   /// Packs keys, or values in their place, as columns in VNNI layout.
-  void pack_pair_columns(const device::PairProduct& product, int arg, const Heads& heads,
+  void pack_vnni_columns(const device::VnniGemm& product, int arg, const Heads& heads,
                          std::int64_t head, std::int64_t packed) const {
     const std::uint16_t* from = halves(arg, heads, head);
     if (heads.column == 1) {
-      product.pack_columns(from, heads.row, pair_scratch(packed), pair_scratch(task_.pair_lines));
+      product.pack_columns(from, heads.row, vnni_scratch(packed), vnni_scratch(task_.vnni_lines));
     } else {
-      product.pack_rows(from, heads.column, pair_scratch(packed));
+      product.pack_rows(from, heads.column, vnni_scratch(packed));
     }
   }
 
   /// Computes c = rows of an operand times the packed matrix, in bfloat16.
-  void multiply_pairs(const device::PairProduct& product, int arg, const Heads& heads,
-                      std::int64_t head, std::int64_t row, std::int64_t count, std::int64_t seen,
-                      std::int64_t packed, float* c, std::int64_t c_row) const {
+  void multiply_vnni(const device::VnniGemm& product, int arg, const Heads& heads,
+                     std::int64_t head, std::int64_t row, std::int64_t count, std::int64_t seen,
+                     std::int64_t packed, float* c, std::int64_t c_row) const {
     const std::uint16_t* a = halves(arg, heads, head, row);
     std::int64_t a_row = heads.row;
-    if (const auto length = device::PairProduct::padded(heads.columns); length != heads.columns) {
-      device::pad_rows(a, a_row, count, heads.columns, length, f16_scratch(task_.pair_q));
-      a = f16_scratch(task_.pair_q);
+    if (const auto length = device::VnniGemm::padded(heads.columns); length != heads.columns) {
+      device::pad_rows(a, a_row, count, heads.columns, length, f16_scratch(task_.vnni_q));
+      a = f16_scratch(task_.vnni_q);
       a_row = length;
     }
-    device::PairProduct::Operands operands{.a = a,
-                                           .a_row = a_row,
-                                           .packed = pair_scratch(packed),
-                                           .c_row = c_row,
-                                           .rows = count,
-                                           .columns = seen,
-                                           .steps = heads.columns};
+    device::VnniGemm::Operands operands{.a = a,
+                                        .a_row = a_row,
+                                        .packed = vnni_scratch(packed),
+                                        .c_row = c_row,
+                                        .rows = count,
+                                        .columns = seen,
+                                        .steps = heads.columns};
     operands.c = c;
     product.run(operands);
   }

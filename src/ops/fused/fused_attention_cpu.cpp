@@ -143,8 +143,8 @@ void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::i
 /// Returns true if the matrix products can run in bfloat16 on AMX: operands are bfloat16 and
 /// probabilities are rounded to it. Only keys may be stored column-major.
 template <class T>
-bool can_use_pairs(const opdef::KernelRequest& request, std::initializer_list<std::size_t> operands,
-                   const opdef::Attention& op, const Task<T>& task) {
+bool can_use_vnni(const opdef::KernelRequest& request, std::initializer_list<std::size_t> operands,
+                  const opdef::Attention& op, const Task<T>& task) {
   constexpr std::int64_t kFewest = 32;
   const bool is_bfloat16 = std::all_of(operands.begin(), operands.end(), [&](std::size_t i) {
     return request.inputs[i].dtype == DataType::kBfloat16;
@@ -157,35 +157,34 @@ bool can_use_pairs(const opdef::KernelRequest& request, std::initializer_list<st
 }
 
 template <class T>
-void plan_pairs(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
-  using device::PairProduct;
+void plan_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
+  using device::VnniGemm;
   const std::int64_t size = std::max(task.q.columns, task.v.columns);
   const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
-  const std::int64_t shares = task.block_rows * PairProduct::padded(task.keys());
+  const std::int64_t shares = task.block_rows * VnniGemm::padded(task.keys());
   task.amx = device::cpu_options(request).amx;
-  task.pair_keys = {.steps = task.q.columns, .columns = task.keys(), .amx = task.amx};
-  task.pair_values.amx = task.amx;
-  task.pair_k = scratch.add<std::uint32_t>(task.pair_keys.packed_size());
-  task.pair_v = scratch.add<std::uint32_t>(task.pair_values.packed_size());
-  task.pair_lines = scratch.add<std::uint32_t>(16 * PairProduct::padded(longest));
-  task.pair_q = scratch.add<std::uint16_t>(task.block_rows * PairProduct::padded(size));
-  task.pair_shares = scratch.add<std::uint16_t>(shares);
+  task.vnni_keys = {.steps = task.q.columns, .columns = task.keys(), .amx = task.amx};
+  task.vnni_values.amx = task.amx;
+  task.vnni_k = scratch.add<std::uint32_t>(task.vnni_keys.packed_size());
+  task.vnni_v = scratch.add<std::uint32_t>(task.vnni_values.packed_size());
+  task.vnni_lines = scratch.add<std::uint32_t>(16 * VnniGemm::padded(longest));
+  task.vnni_q = scratch.add<std::uint16_t>(task.block_rows * VnniGemm::padded(size));
+  task.vnni_shares = scratch.add<std::uint16_t>(shares);
 }
 
 template <class T>
-void plan_gradient_pairs(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
-  using device::PairProduct;
-  task.pair_values = {.steps = task.v.columns, .columns = task.keys()};
-  plan_pairs(request, scratch, task);
-  task.pair_sum_keys = {.steps = task.keys(), .columns = task.k.columns, .amx = task.amx};
-  task.pair_k_rows = scratch.add<std::uint32_t>(task.pair_sum_keys.packed_size());
-  const std::int64_t rows = PairProduct::padded(task.block_rows);
-  task.pair_dscores =
-      scratch.add<std::uint16_t>(task.block_rows * PairProduct::padded(task.keys()));
-  task.pair_columns = scratch.add<std::uint16_t>(task.keys() * rows);
-  const PairProduct widest{.steps = task.block_rows,
-                           .columns = std::max(task.q.columns, task.v.columns)};
-  task.pair_rows = scratch.add<std::uint32_t>(widest.packed_size());
+void plan_gradient_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
+  using device::VnniGemm;
+  task.vnni_values = {.steps = task.v.columns, .columns = task.keys()};
+  plan_vnni(request, scratch, task);
+  task.vnni_sum_keys = {.steps = task.keys(), .columns = task.k.columns, .amx = task.amx};
+  task.vnni_k_rows = scratch.add<std::uint32_t>(task.vnni_sum_keys.packed_size());
+  const std::int64_t rows = VnniGemm::padded(task.block_rows);
+  task.vnni_dscores = scratch.add<std::uint16_t>(task.block_rows * VnniGemm::padded(task.keys()));
+  task.vnni_columns = scratch.add<std::uint16_t>(task.keys() * rows);
+  const VnniGemm widest{.steps = task.block_rows,
+                        .columns = std::max(task.q.columns, task.v.columns)};
+  task.vnni_rows = scratch.add<std::uint32_t>(widest.packed_size());
 }
 
 template <class T>
@@ -205,9 +204,9 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 2, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
-  if (can_use_pairs(request, {0, 1, 2}, op, task)) {
-    task.pair_values = {.steps = task.keys(), .columns = task.v.columns};
-    plan_pairs(request, scratch, task);
+  if (can_use_vnni(request, {0, 1, 2}, op, task)) {
+    task.vnni_values = {.steps = task.keys(), .columns = task.v.columns};
+    plan_vnni(request, scratch, task);
   }
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
@@ -243,8 +242,8 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 5, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
   task.shares = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
-  if (can_use_pairs(request, {0, 3, 4, 5}, op.forward, task))
-    plan_gradient_pairs(request, scratch, task);
+  if (can_use_vnni(request, {0, 3, 4, 5}, op.forward, task))
+    plan_gradient_vnni(request, scratch, task);
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(),
                     (task.stores_shares ? 2 : 3) * task.q.columns + 2 * task.v.columns);

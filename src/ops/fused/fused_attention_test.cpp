@@ -139,7 +139,7 @@ TEST(FusedAttention, ReadsF16) {
 }
 
 // Compares bfloat16 operands and rounded probabilities (multiplied by AMX if available) with the
-// nodes that round them. pair_product_test.cpp tests the matrix products, also emulated.
+// nodes that round them. vnni_gemm_test.cpp tests the matrix products, also emulated.
 TEST(FusedAttention, MultipliesRoundedShares) {
   for (const bool turns : {false, true}) {
     for (const fused_attention::Sizes& n :

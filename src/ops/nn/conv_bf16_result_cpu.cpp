@@ -6,7 +6,7 @@
 
 #include "device/cpu/amx_target.h"
 #include "device/cpu/convert.h"
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_products.h"
 #include "device/cpu/threads.h"
@@ -23,8 +23,8 @@ namespace {
 
 using device::kTapColumns;
 using device::kTapNumbers;
-using device::kTapPairs;
 using device::kTapRows;
+using device::kTapVnni;
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
@@ -100,17 +100,17 @@ class Worker {
     const std::int64_t row = plan_.kernel_size * padded;
     auto* rows = reinterpret_cast<std::uint16_t*>(line_);
     auto* pairs = reinterpret_cast<std::uint32_t*>(rows + kTapNumbers * row);
-    spare_ = reinterpret_cast<std::byte*>(pairs + kTapPairs * padded);
+    spare_ = reinterpret_cast<std::byte*>(pairs + kTapVnni * padded);
     for (std::int64_t block = first; block < last; ++block) {
       const std::int64_t m = block * kTapNumbers;
       const std::int64_t steps = std::min(kTapNumbers, plan_.source_channels - m);
       for (std::int64_t i = 0; i < steps; ++i) pack_taps(m + i, channels, padded, rows + i * row);
       for (std::int64_t tap = 0; tap < plan_.kernel_size; ++tap) {
-        device::pack_pairs(rows + tap * padded, row, steps, channels, pairs, padded);
-        std::fill(pairs + (steps + 1) / 2 * padded, pairs + kTapPairs * padded, 0U);
+        device::pack_vnni(rows + tap * padded, row, steps, channels, pairs, padded);
+        std::fill(pairs + (steps + 1) / 2 * padded, pairs + kTapVnni * padded, 0U);
         auto* to = reinterpret_cast<float*>(weights_) + (tap * plan_.padded_channels + m) / 2;
         device::gemm_target<float>().transpose(reinterpret_cast<const float*>(pairs), padded, to,
-                                               plan_.weight_row / 2, kTapPairs, channels);
+                                               plan_.weight_row / 2, kTapVnni, channels);
       }
     }
   }
@@ -178,10 +178,10 @@ class Worker {
         plan_.copies.for_rows(
             i, [&](std::int64_t at, std::int64_t first, std::int64_t count, std::int64_t step) {
               if (step == 1) {
-                device::pack_pairs(from + first, size, channels, count, to + at, 0);
+                device::pack_vnni(from + first, size, channels, count, to + at, 0);
                 return;
               }
-              device::pack_pairs(from + first, size, channels, (count - 1) * step + 1, line, 0);
+              device::pack_vnni(from + first, size, channels, (count - 1) * step + 1, line, 0);
               for (std::int64_t k = 0; k < count; ++k) to[at + k] = line[k * step];
             });
       }
@@ -349,7 +349,7 @@ void place_scratch(Plan& plan) {
   const std::int64_t padded = round_up(plan.result_channels, kTapColumns);
   std::int64_t packing = 2 * plan.kernel_size * std::max(plan.padded_channels, padded) * 4;
   if (!plan.is_forward) {
-    packing += kTapNumbers * plan.kernel_size * padded * 2 + kTapPairs * padded * 4;
+    packing += kTapNumbers * plan.kernel_size * padded * 2 + kTapVnni * padded * 4;
   }
   const std::int64_t line = 4 * (std::max(plan.result_size(), plan.source_size) + kSlack);
   plan.thread_bytes = plan.line_at + line_bytes(std::max(packing, line), 1);

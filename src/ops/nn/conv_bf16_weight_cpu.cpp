@@ -21,8 +21,8 @@ namespace {
 
 using device::kTapColumns;
 using device::kTapNumbers;
-using device::kTapPairs;
 using device::kTapRows;
+using device::kTapVnni;
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
@@ -238,7 +238,7 @@ void set_taps(const ConvShape& shape, Plan& plan) {
   }
   for (std::int64_t s = 0; s < plan.length / kTapNumbers; ++s) {
     plan.a_offsets.push_back(static_cast<std::int32_t>(2 * s * kTapNumbers));
-    plan.b_offsets.push_back(static_cast<std::int32_t>(4 * s * kTapPairs * plan.padded_columns));
+    plan.b_offsets.push_back(static_cast<std::int32_t>(4 * s * kTapVnni * plan.padded_columns));
   }
 }
 

@@ -1,4 +1,4 @@
-#include "device/cpu/f16_gemm_pairs.h"
+#include "device/cpu/f16_gemm_vnni.h"
 
 #include <algorithm>
 #include <array>
@@ -24,10 +24,10 @@ template <class T>
 void pack_plainly(const T* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                   std::uint32_t* to, std::ptrdiff_t to_row) {
   for (std::int64_t k = 0; k < steps; k += 2) {
-    for (std::int64_t j = 0; j < (count + kPairLanes - 1) / kPairLanes * kPairLanes; ++j) {
-      const bool is_pair = j < count && k + 1 < steps;
+    for (std::int64_t j = 0; j < (count + kVnniLanes - 1) / kVnniLanes * kVnniLanes; ++j) {
+      const bool is_vnni = j < count && k + 1 < steps;
       const std::uint32_t low = j < count ? bits_of(from[k * from_row + j]) : 0;
-      const std::uint32_t high = is_pair ? bits_of(from[(k + 1) * from_row + j]) : 0;
+      const std::uint32_t high = is_vnni ? bits_of(from[(k + 1) * from_row + j]) : 0;
       to[k / 2 * to_row + j] = low | high << 16;
     }
   }
@@ -54,7 +54,7 @@ bool saves_avx512() {
 }
 
 template <int kRows, int kVectors>
-ONNXGRAD_PAIRS_TARGET void strip(const PairPanel& panel, std::int64_t row, const std::byte* a) {
+ONNXGRAD_VNNI_TARGET void strip(const VnniPanel& panel, std::int64_t row, const std::byte* a) {
   constexpr std::ptrdiff_t kAhead = 8;
   const std::ptrdiff_t a_row = panel.a_row;
   const std::ptrdiff_t a_step = panel.a_step;
@@ -69,11 +69,11 @@ ONNXGRAD_PAIRS_TARGET void strip(const PairPanel& panel, std::int64_t row, const
     __m512bh line[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const __m512i bits = _mm512_loadu_si512(b + v * kPairLanes);
+      const __m512i bits = _mm512_loadu_si512(b + v * kVnniLanes);
       line[v] = reinterpret_cast<const __m512bh&>(bits);
-      __builtin_prefetch(b + (kAhead * kVectors + v) * kPairLanes);
+      __builtin_prefetch(b + (kAhead * kVectors + v) * kVnniLanes);
     }
-    b += kVectors * kPairLanes;
+    b += kVectors * kVnniLanes;
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       std::int32_t pair = 0;
@@ -90,28 +90,28 @@ ONNXGRAD_PAIRS_TARGET void strip(const PairPanel& panel, std::int64_t row, const
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      pairs::finish(panel.end, sum[i][v], row + i, v * kPairLanes,
+      pairs::finish(panel.end, sum[i][v], row + i, v * kVnniLanes,
                     v + 1 < kVectors ? static_cast<__mmask16>(0xFFFF) : last);
     }
   }
 }
 
-using StripFn = void (*)(const PairPanel& panel, std::int64_t row, const std::byte* a);
+using StripFn = void (*)(const VnniPanel& panel, std::int64_t row, const std::byte* a);
 
 template <int kVectors, int... kRow>
 constexpr std::array<StripFn, 8> strips(std::integer_sequence<int, kRow...> /*rows*/) {
   return {strip<kRow + 1, kVectors>...};
 }
 
-constexpr std::array<std::array<StripFn, 8>, kPairMaxVectors> kStrips = {
-    strips<1>(std::make_integer_sequence<int, kPairRows[0]>()),
-    strips<2>(std::make_integer_sequence<int, kPairRows[1]>()),
-    strips<3>(std::make_integer_sequence<int, kPairRows[2]>()),
-    strips<4>(std::make_integer_sequence<int, kPairRows[3]>())};
+constexpr std::array<std::array<StripFn, 8>, kVnniMaxVectors> kStrips = {
+    strips<1>(std::make_integer_sequence<int, kVnniRows[0]>()),
+    strips<2>(std::make_integer_sequence<int, kVnniRows[1]>()),
+    strips<3>(std::make_integer_sequence<int, kVnniRows[2]>()),
+    strips<4>(std::make_integer_sequence<int, kVnniRows[3]>())};
 
 }  // namespace
 
-bool cpu_has_pairs() {
+bool cpu_has_bf16_dot() {
   static const bool has = [] {
     unsigned eax = 0;
     unsigned ebx = 0;
@@ -126,9 +126,9 @@ bool cpu_has_pairs() {
   return has;
 }
 
-void run_pairs(const PairPanel& panel) {
+void run_vnni(const VnniPanel& panel) {
   const auto v = static_cast<std::size_t>(panel.vectors - 1);
-  const std::int64_t height = kPairRows[v];
+  const std::int64_t height = kVnniRows[v];
   const bool is_packed = panel.a_row == 4 && panel.a_step != 4;
   const std::byte* a = panel.a;
   for (std::int64_t row = 0; row < panel.rows; row += height) {
@@ -140,46 +140,46 @@ void run_pairs(const PairPanel& panel) {
 
 namespace {
 
-ONNXGRAD_PAIRS_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t from_row,
-                                        std::int64_t steps, std::int64_t count, std::uint32_t* to,
-                                        std::ptrdiff_t to_row) {
+ONNXGRAD_VNNI_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t from_row,
+                                       std::int64_t steps, std::int64_t count, std::uint32_t* to,
+                                       std::ptrdiff_t to_row) {
   constexpr std::ptrdiff_t kAhead = 8;
-  constexpr std::ptrdiff_t kBoth = 2 * kPairLanes;
+  constexpr std::ptrdiff_t kBoth = 2 * kVnniLanes;
   const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
-  const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(kPairLanes));
+  const __m512i upper = _mm512_add_epi16(lower, _mm512_set1_epi16(kVnniLanes));
   for (std::int64_t k = 0; k < steps; k += 2) {
     const std::uint16_t* first = from + k * from_row;
     const std::uint16_t* second = first + from_row;
-    const __mmask32 is_pair = k + 1 < steps ? 0xFFFFFFFF : 0;
+    const __mmask32 is_vnni = k + 1 < steps ? 0xFFFFFFFF : 0;
     for (std::int64_t j = 0; j < count; j += kBoth) {
       const auto left = std::min<std::int64_t>(count - j, kBoth);
       const auto mask = static_cast<__mmask32>((std::uint64_t{1} << left) - 1);
       __builtin_prefetch(first + kAhead * from_row + j);
       __builtin_prefetch(second + kAhead * from_row + j);
       const __m512i low = _mm512_maskz_loadu_epi16(mask, first + j);
-      const __m512i high = _mm512_maskz_loadu_epi16(mask & is_pair, second + j);
+      const __m512i high = _mm512_maskz_loadu_epi16(mask & is_vnni, second + j);
       _mm512_storeu_si512(to + j, _mm512_permutex2var_epi16(low, lower, high));
-      if (j + kPairLanes < count) {
-        _mm512_storeu_si512(to + j + kPairLanes, _mm512_permutex2var_epi16(low, upper, high));
+      if (j + kVnniLanes < count) {
+        _mm512_storeu_si512(to + j + kVnniLanes, _mm512_permutex2var_epi16(low, upper, high));
       }
     }
     to += to_row;
   }
 }
 
-ONNXGRAD_PAIRS_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_row,
-                                        std::int64_t steps, std::int64_t count, std::uint32_t* to,
-                                        std::ptrdiff_t to_row) {
+ONNXGRAD_VNNI_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_row,
+                                       std::int64_t steps, std::int64_t count, std::uint32_t* to,
+                                       std::ptrdiff_t to_row) {
   constexpr std::ptrdiff_t kAhead = 6;
-  const auto rounded = [](const float* at, __mmask16 mask) ONNXGRAD_PAIRS_TARGET {
+  const auto rounded = [](const float* at, __mmask16 mask) ONNXGRAD_VNNI_TARGET {
     const auto bits = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, at));
     return _mm512_cvtepu16_epi32(reinterpret_cast<const __m256i&>(bits));
   };
   for (std::int64_t k = 0; k < steps; k += 2) {
     const float* first = from + k * from_row;
-    for (std::int64_t j = 0; j < count; j += kPairLanes) {
-      const auto left = static_cast<unsigned>(std::min<std::int64_t>(count - j, kPairLanes));
+    for (std::int64_t j = 0; j < count; j += kVnniLanes) {
+      const auto left = static_cast<unsigned>(std::min<std::int64_t>(count - j, kVnniLanes));
       const auto mask = static_cast<__mmask16>((1U << left) - 1);
       __builtin_prefetch(first + kAhead * from_row + j);
       __m512i bits = rounded(first + j, mask);
@@ -197,8 +197,8 @@ ONNXGRAD_PAIRS_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_r
 
 #else
 
-bool cpu_has_pairs() { return false; }
-void run_pairs(const PairPanel& /*panel*/) {}
+bool cpu_has_bf16_dot() { return false; }
+void run_vnni(const VnniPanel& /*panel*/) {}
 
 namespace {
 
@@ -212,17 +212,17 @@ void pack_vectors(const T* from, std::ptrdiff_t from_row, std::int64_t steps, st
 
 #endif
 
-void pack_pairs(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
-                std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row) {
-  if (cpu_has_pairs()) {
+void pack_vnni(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
+               std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row) {
+  if (cpu_has_bf16_dot()) {
     pack_vectors(from, from_row, steps, count, to, to_row);
   } else {
     pack_plainly(from, from_row, steps, count, to, to_row);
   }
 }
-void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
-                std::uint32_t* to, std::ptrdiff_t to_row) {
-  if (cpu_has_pairs()) {
+void pack_vnni(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
+               std::uint32_t* to, std::ptrdiff_t to_row) {
+  if (cpu_has_bf16_dot()) {
     pack_vectors(from, from_row, steps, count, to, to_row);
   } else {
     pack_plainly(from, from_row, steps, count, to, to_row);

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_DEVICE_CPU_PAIR_PRODUCT_H_
-#define ONNXGRAD_DEVICE_CPU_PAIR_PRODUCT_H_
+#ifndef ONNXGRAD_DEVICE_CPU_VNNI_GEMM_H_
+#define ONNXGRAD_DEVICE_CPU_VNNI_GEMM_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace onnxgrad::device {
 struct AmxTarget;  // amx_target.h
 
 /// C = A B with sums in float32: A is [rows, steps], B [steps, columns], packed once.
-struct PairProduct {
+struct VnniGemm {
   std::int64_t steps = 0;
   std::int64_t columns = 0;
   const AmxTarget* amx = nullptr;
@@ -54,4 +54,4 @@ void pad_columns(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t row
 
 }  // namespace onnxgrad::device
 
-#endif  // ONNXGRAD_DEVICE_CPU_PAIR_PRODUCT_H_
+#endif  // ONNXGRAD_DEVICE_CPU_VNNI_GEMM_H_

@@ -1,10 +1,10 @@
-#include "device/cpu/pair_product.h"
+#include "device/cpu/vnni_gemm.h"
 
 #include <algorithm>
 
 #include "device/cpu/amx_target.h"
-#include "device/cpu/f16_gemm_pairs.h"
 #include "device/cpu/f16_gemm_plan.h"
+#include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_plan.h"
 
 namespace onnxgrad::device {
@@ -17,39 +17,38 @@ template <class F>
 void for_each_panel(std::int64_t columns, const F& f) {
   for (std::int64_t j = 0; j < columns; j += kPanelColumns) {
     const std::int64_t count = std::min(kPanelColumns, columns - j);
-    f(j, count, round_up(count, kPairLanes));
+    f(j, count, round_up(count, kVnniLanes));
   }
 }
 
 }  // namespace
 
-std::int64_t PairProduct::padded(std::int64_t steps) { return round_up(steps, 2 * kAmxPairs); }
+std::int64_t VnniGemm::padded(std::int64_t steps) { return round_up(steps, 2 * kAmxVnni); }
 
-std::int64_t PairProduct::packed_size() const {
-  return round_up(columns, kPairLanes) * padded(steps) / 2;
+std::int64_t VnniGemm::packed_size() const {
+  return round_up(columns, kVnniLanes) * padded(steps) / 2;
 }
 
-std::int64_t PairProduct::line_size() const { return kPairLanes * padded(steps) / 2; }
+std::int64_t VnniGemm::line_size() const { return kVnniLanes * padded(steps) / 2; }
 
-void PairProduct::pack_rows(const std::uint16_t* b, std::ptrdiff_t row,
-                            std::uint32_t* packed) const {
+void VnniGemm::pack_rows(const std::uint16_t* b, std::ptrdiff_t row, std::uint32_t* packed) const {
   const std::int64_t pairs = padded(steps) / 2;
   for_each_panel(columns, [&](std::int64_t j, std::int64_t count, std::int64_t width) {
     std::uint32_t* to = packed + j * pairs;
-    pack_pairs(b + j, row, steps, count, to, width);
+    pack_vnni(b + j, row, steps, count, to, width);
     std::fill(to + (steps + 1) / 2 * width, to + pairs * width, 0U);
   });
 }
 
-void PairProduct::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uint32_t* packed,
-                               std::uint32_t* lines) const {
+void VnniGemm::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uint32_t* packed,
+                            std::uint32_t* lines) const {
   const GemmTarget<float>& target = gemm_target<float>();
   const std::int64_t pairs = padded(steps) / 2;
   const bool is_direct = row % 2 == 0 && steps == 2 * pairs;
   for_each_panel(columns, [&](std::int64_t first, std::int64_t count, std::int64_t width) {
     std::uint32_t* to = packed + first * pairs;
-    for (std::int64_t j = 0; j < count; j += kPairLanes) {
-      const std::int64_t rows = std::min<std::int64_t>(kPairLanes, count - j);
+    for (std::int64_t j = 0; j < count; j += kVnniLanes) {
+      const std::int64_t rows = std::min<std::int64_t>(kVnniLanes, count - j);
       const std::uint16_t* from = b + (first + j) * row;
       std::ptrdiff_t from_row = row / 2;
       if (!is_direct) {
@@ -69,17 +68,17 @@ void PairProduct::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::
   });
 }
 
-void PairProduct::run(const Operands& operands) const {
+void VnniGemm::run(const Operands& operands) const {
   const std::int64_t pairs = padded(steps) / 2;
   for_each_panel(columns, [&](std::int64_t j, std::int64_t /*count*/, std::int64_t width) {
     if (j >= operands.columns) return;
-    PairPanel panel{.a = reinterpret_cast<const std::byte*>(operands.a),
+    VnniPanel panel{.a = reinterpret_cast<const std::byte*>(operands.a),
                     .a_row = operands.a_row * 2,
                     .a_step = 4,
                     .b = operands.packed + j * pairs,
                     .rows = operands.rows,
                     .pairs = padded(operands.steps) / 2,
-                    .vectors = static_cast<int>(width / kPairLanes),
+                    .vectors = static_cast<int>(width / kVnniLanes),
                     .columns = std::min(width, operands.columns - j),
                     .end = {.c = operands.c + j, .c_row = operands.c_row}};
     if (operands.adds) {
@@ -101,15 +100,15 @@ void pad_rows(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows, 
 void pad_columns(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows,
                  std::int64_t steps, std::uint16_t* to, std::uint32_t* lines) {
   const GemmTarget<float>& target = gemm_target<float>();
-  const std::int64_t length = round_up(rows, kPairLanes);
-  const std::int64_t pairs = PairProduct::padded(steps) / 2;
-  for (std::int64_t p = 0; p < pairs; p += kPairLanes) {
-    const std::int64_t taken = std::min(steps - 2 * p, 2 * kPairLanes);
-    pack_pairs(from + 2 * p * row, row, taken, rows, lines, length);
-    std::fill(lines + (taken + 1) / 2 * length, lines + kPairLanes * length, 0U);
+  const std::int64_t length = round_up(rows, kVnniLanes);
+  const std::int64_t pairs = VnniGemm::padded(steps) / 2;
+  for (std::int64_t p = 0; p < pairs; p += kVnniLanes) {
+    const std::int64_t taken = std::min(steps - 2 * p, 2 * kVnniLanes);
+    pack_vnni(from + 2 * p * row, row, taken, rows, lines, length);
+    std::fill(lines + (taken + 1) / 2 * length, lines + kVnniLanes * length, 0U);
     // Bits are moved only.
     target.transpose(reinterpret_cast<const float*>(lines), length,
-                     reinterpret_cast<float*>(to) + p, pairs, kPairLanes, rows);
+                     reinterpret_cast<float*>(to) + p, pairs, kVnniLanes, rows);
   }
 }
 

@@ -1,4 +1,4 @@
-#include "device/cpu/pair_product.h"
+#include "device/cpu/vnni_gemm.h"
 
 #include <gtest/gtest.h>
 
@@ -37,12 +37,12 @@ void check(const Case& n, bool by_columns, const AmxTarget& amx) {
   SCOPED_TRACE(testing::Message() << n.rows << "x" << n.steps << "x" << n.columns << " columns "
                                   << by_columns);
   std::mt19937 random(1);
-  const PairProduct product{.steps = n.steps, .columns = n.columns, .amx = &amx};
+  const VnniGemm product{.steps = n.steps, .columns = n.columns, .amx = &amx};
   const std::int64_t lines = by_columns ? n.columns : n.steps;
   const std::int64_t b_row = (by_columns ? n.steps : n.columns) + n.gap;
   const Bits b = random_bits(lines * b_row, random);
   const Bits dense = random_bits(n.rows * n.used_steps, random);
-  const std::int64_t a_row = PairProduct::padded(n.used_steps);
+  const std::int64_t a_row = VnniGemm::padded(n.used_steps);
   const std::uint16_t nan = 0x7FC0;
   Bits a(at(n.rows * a_row), nan);
   pad_rows(dense.data(), n.used_steps, n.rows, n.used_steps, a_row, a.data());
@@ -79,12 +79,12 @@ void check(const Case& n, bool by_columns, const AmxTarget& amx) {
   }
 }
 
-TEST(PairProduct, PadsColumns) {
+TEST(VnniGemm, PadsColumns) {
   std::mt19937 random(1);
   for (const std::int64_t rows : {1, 16, 50}) {
     for (const std::int64_t steps : {1, 32, 75}) {
       const std::int64_t row = rows + 3;
-      const std::int64_t length = PairProduct::padded(steps);
+      const std::int64_t length = VnniGemm::padded(steps);
       const Bits from = random_bits(steps * row, random);
       Bits to(at(rows * length), 7);
       std::vector<std::uint32_t> lines(at(16 * (rows + 15)));
@@ -113,14 +113,14 @@ void check_all(const AmxTarget& amx) {
   }
 }
 
-TEST(PairProduct, AgreesWithDoubles) {
+TEST(VnniGemm, AgreesWithDoubles) {
   if (amx_target() == nullptr) {
     GTEST_SKIP() << "this processor has no AMX; the next test emulates it";
   }
   check_all(*amx_target());
 }
 
-TEST(PairProduct, AgreesWithDoublesOnEmulatedAmx) { check_all(emulated_amx()); }
+TEST(VnniGemm, AgreesWithDoublesOnEmulatedAmx) { check_all(emulated_amx()); }
 
 }  // namespace
 }  // namespace onnxgrad::device

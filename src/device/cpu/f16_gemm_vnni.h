@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_DEVICE_CPU_F16_GEMM_PAIRS_H_
-#define ONNXGRAD_DEVICE_CPU_F16_GEMM_PAIRS_H_
+#ifndef ONNXGRAD_DEVICE_CPU_F16_GEMM_VNNI_H_
+#define ONNXGRAD_DEVICE_CPU_F16_GEMM_VNNI_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct F16End {
 };
 
 /// One panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
-struct PairPanel {
+struct VnniPanel {
   const std::byte* a = nullptr;
   std::ptrdiff_t a_row = 0;          ///< bytes from row to row
   std::ptrdiff_t a_step = 0;         ///< bytes from pair to pair
@@ -36,25 +36,25 @@ struct PairPanel {
   F16End end;
 };
 
-inline constexpr std::ptrdiff_t kPairLanes = 16;
-inline constexpr int kPairMaxVectors = 4;
+inline constexpr std::ptrdiff_t kVnniLanes = 16;
+inline constexpr int kVnniMaxVectors = 4;
 /// Rows of a strip, by vectors - 1: A is packed in strips of as many rows.
-inline constexpr int kPairRows[kPairMaxVectors] = {8, 8, 8, 6};
+inline constexpr int kVnniRows[kVnniMaxVectors] = {8, 8, 8, 6};
 /// AMX reads 16 pairs at a time: packed operands are padded with zeros to a multiple of them.
-inline constexpr std::int64_t kAmxPairs = 16;
+inline constexpr std::int64_t kAmxVnni = 16;
 
-bool cpu_has_pairs();
-/// Computes rows of a that are not packed (a_step: 4), or packed strips of kPairRows.
-void run_pairs(const PairPanel& panel);
+bool cpu_has_bf16_dot();
+/// Computes rows of a that are not packed (a_step: 4), or packed strips of kVnniRows.
+void run_vnni(const VnniPanel& panel);
 /// to[p, j] = (from[2p, j], from[2p + 1, j]) for `count` columns; zeros beyond `steps` and `count`
 /// up to a multiple of 16. from_row: elements.
-void pack_pairs(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
-                std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row);
+void pack_vnni(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
+               std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row);
 
 /// The same from float32, rounded.
-void pack_pairs(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
-                std::uint32_t* to, std::ptrdiff_t to_row);
+void pack_vnni(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
+               std::uint32_t* to, std::ptrdiff_t to_row);
 
 }  // namespace onnxgrad::device
 
-#endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_PAIRS_H_
+#endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_VNNI_H_

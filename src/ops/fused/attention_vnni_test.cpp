@@ -17,7 +17,7 @@
 // Compares attention and its gradient in bfloat16, with probabilities rounded to bfloat16
 // (multiplied by AMX if available), with sums in double.
 
-namespace onnxgrad::ops_test::attention_pairs {
+namespace onnxgrad::ops_test::attention_vnni {
 namespace {
 
 using Numbers = std::vector<double>;
@@ -252,9 +252,9 @@ void check_all(const device::CpuOptions& cpu) {
   }
 }
 
-TEST(AttentionPairs, AgreeWithDoubles) { check_all({}); }
+TEST(AttentionVnni, AgreeWithDoubles) { check_all({}); }
 
-TEST(AttentionPairs, AgreeWithDoublesOnEmulatedAmx) { check_all(device::with_emulated_amx()); }
+TEST(AttentionVnni, AgreeWithDoublesOnEmulatedAmx) { check_all(device::with_emulated_amx()); }
 
 }  // namespace
-}  // namespace onnxgrad::ops_test::attention_pairs
+}  // namespace onnxgrad::ops_test::attention_vnni
