@@ -40,17 +40,18 @@ StridedView StridedView::from_ints(const std::vector<std::int64_t>& ints) {
 }
 
 Attention Attention::read(const ir::Node& node) {
-  Attention op{.q = view_of(node, "q"),
-               .k = view_of(node, "k"),
-               .v = view_of(node, "v"),
-               .y = view_of(node, "y"),
-               .scale = read_number(node, "scale"),
-               .causal = node.int_attribute("causal", 0) != 0,
-               .causal_offset = node.int_attribute("causal_offset", 0),
-               .dropout = read_number(node, "dropout"),
-               .stores_shares = node.int_attribute("stores_shares", 0) != 0,
-               .shares_type = static_cast<DataType>(node.int_attribute("shares_type", 0)),
-               .rounds_gradient = node.int_attribute("rounds_gradient", 0) != 0};
+  Attention op{
+      .q = view_of(node, "q"),
+      .k = view_of(node, "k"),
+      .v = view_of(node, "v"),
+      .y = view_of(node, "y"),
+      .scale = read_number(node, "scale"),
+      .causal = node.int_attribute("causal", 0) != 0,
+      .causal_offset = node.int_attribute("causal_offset", 0),
+      .dropout = read_number(node, "dropout"),
+      .stores_probabilities = node.int_attribute("stores_probabilities", 0) != 0,
+      .probabilities_type = static_cast<DataType>(node.int_attribute("probabilities_type", 0)),
+      .rounds_gradient = node.int_attribute("rounds_gradient", 0) != 0};
   const std::vector<std::int64_t> kinds = node.ints_attribute("mask_kinds");
   const std::vector<float> fills = node.floats_attribute("mask_fills");
   for (std::size_t i = 0; i < kinds.size(); ++i) {
@@ -66,9 +67,11 @@ std::vector<ir::Attribute> Attention::attributes() const {
       {.name = "q", .value = q.to_ints()},       {.name = "k", .value = k.to_ints()},
       {.name = "v", .value = v.to_ints()},       {.name = "y", .value = y.to_ints()},
       {.name = "scale", .value = number(scale)}, {.name = "dropout", .value = number(dropout)}};
-  if (stores_shares) list.push_back({.name = "stores_shares", .value = std::int64_t{1}});
-  if (shares_type != DataType::kUndefined) {
-    list.push_back({.name = "shares_type", .value = static_cast<std::int64_t>(shares_type)});
+  if (stores_probabilities)
+    list.push_back({.name = "stores_probabilities", .value = std::int64_t{1}});
+  if (probabilities_type != DataType::kUndefined) {
+    list.push_back(
+        {.name = "probabilities_type", .value = static_cast<std::int64_t>(probabilities_type)});
   }
   if (rounds_gradient) list.push_back({.name = "rounds_gradient", .value = std::int64_t{1}});
   if (causal) {

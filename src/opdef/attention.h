@@ -43,12 +43,12 @@ struct AttentionMask {
 
 /// (q, k, v, masks...) -> (y, stats or probabilities):
 ///   score = scale q k', masked;  y = dropout(softmax(score)) v
-/// probabilities: softmax(score), [N * S, T], if `stores_shares`. Otherwise
+/// probabilities: softmax(score), [N * S, T], if `stores_probabilities`. Otherwise
 /// stats: [N * S, 2], the largest score of each row, and 1 / sum(exp(score - largest)). With
-/// `shares_type` the probabilities are rounded to that type before they are multiplied, and stored
-/// in it; with `rounds_gradient` only those that the gradient uses. Leading axes of a view are
-/// flattened in order: their product is N or K. The last axis of q, v and y has stride 1; of k, one
-/// of the last two axes has. The dropout draws from the node's random stream.
+/// `probabilities_type` the probabilities are rounded to that type before they are multiplied, and
+/// stored in it; with `rounds_gradient` only those that the gradient uses. Leading axes of a view
+/// are flattened in order: their product is N or K. The last axis of q, v and y has stride 1; of k,
+/// one of the last two axes has. The dropout draws from the node's random stream.
 struct Attention {
   StridedView q = {};  ///< [N..., S, D]
   StridedView k = {};  ///< [K..., T, D]
@@ -59,8 +59,9 @@ struct Attention {
   std::int64_t causal_offset = 0;  ///< row i sees keys up to i + causal_offset
   std::vector<AttentionMask> masks = {};
   double dropout = 0;  ///< fraction that is dropped
-  bool stores_shares = false;
-  DataType shares_type = DataType::kUndefined;  ///< float16, bfloat16, or that of the operands
+  bool stores_probabilities = false;
+  DataType probabilities_type =
+      DataType::kUndefined;  ///< float16, bfloat16, or that of the operands
   bool rounds_gradient = false;
 
   static Attention read(const ir::Node& node);

@@ -123,12 +123,12 @@ class Finder {
       take(dropout);
       used_ = dropout->outputs[0];
     }
-    Value* shares = used_;
-    while (Node* reshape = forward_reshape(shares)) {
+    Value* probabilities = used_;
+    while (Node* reshape = forward_reshape(probabilities)) {
       take(reshape);
-      shares = reshape->outputs[0];
+      probabilities = reshape->outputs[0];
     }
-    match_.product = reader(shares, "MatMul", 0);
+    match_.product = reader(probabilities, "MatMul", 0);
     if (!is_batched_product(match_.product)) return false;
     take(match_.product);
     return true;
@@ -149,13 +149,13 @@ class Finder {
       return false;
     }
     Value* dp = equal->inputs[0];
-    Value* shares = used->outputs[0];
-    Node* along = product_of(shares, dp);
+    Value* probabilities = used->outputs[0];
+    Node* along = product_of(probabilities, dp);
     Node* sum = along == nullptr ? nullptr : reader(along->outputs[0], "ReduceSum", 0);
     if (sum == nullptr || !sums_last_axis(*sum)) return false;
     Node* centred = reader(sum->outputs[0], "Sub", 1);
     if (centred == nullptr || centred->inputs[0] != dp) return false;
-    Node* ds = product_of(shares, centred->outputs[0]);
+    Node* ds = product_of(probabilities, centred->outputs[0]);
     if (ds == nullptr) return false;
     for (Node* node : {is_nan, both, equal, used, along, sum, centred, ds}) take(node);
     return find_product_gradient(dp) && find_score_gradient(ds->outputs[0]);
@@ -224,7 +224,7 @@ class Finder {
     take(narrow);
     take(wide);
     rounded_ = wide->outputs[0];
-    match_.shares_type = narrow->outputs[0]->dtype();
+    match_.probabilities_type = narrow->outputs[0]->dtype();
     const bool is_read = reader(p, "Dropout", 0) != nullptr || reader(p, "MatMul", 0) != nullptr ||
                          forward_reshape(p) != nullptr;
     match_.rounds_gradient = is_read;

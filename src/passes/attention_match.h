@@ -39,9 +39,9 @@ struct AttentionMatch {
   ir::Node* scores = nullptr;  // MatMul(q, kt)
   std::vector<ScoreStep> steps = {};
   ir::Node* softmax = nullptr;
-  DataType shares_type = DataType::kUndefined;  // 16-bit type that p is rounded to
-  bool rounds_gradient = false;                 // only the gradient reads rounded p
-  ir::Node* dropout = nullptr;                  // absent without one, or where it drops nothing
+  DataType probabilities_type = DataType::kUndefined;  // 16-bit type that p is rounded to
+  bool rounds_gradient = false;                        // only the gradient reads rounded p
+  ir::Node* dropout = nullptr;  // absent without one, or where it drops nothing
   double dropped = 0;
   ir::Node* product = nullptr;  // MatMul(p, v)
 

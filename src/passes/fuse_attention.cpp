@@ -30,7 +30,7 @@ using opdef::StridedView;
 constexpr double kNever = -1e30;
 
 // Up to this many probabilities per head are stored for the gradient; more are computed again.
-constexpr std::int64_t kStoredShares = std::int64_t{1} << 16;
+constexpr std::int64_t kStoredProbabilities = std::int64_t{1} << 16;
 
 struct ReadOperand {
   Value* value = nullptr;
@@ -84,8 +84,9 @@ class Fusion {
       if (step.kind == ScoreStep::Kind::kScale) forward_.scale *= step.factor;
     }
     forward_.dropout = match_.dropped;
-    forward_.stores_shares = match_.has_gradient && sizes_.queries * sizes_.keys <= kStoredShares;
-    forward_.shares_type = match_.shares_type;
+    forward_.stores_probabilities =
+        match_.has_gradient && sizes_.queries * sizes_.keys <= kStoredProbabilities;
+    forward_.probabilities_type = match_.probabilities_type;
     forward_.rounds_gradient = match_.rounds_gradient;
     if (is_rounded() && match_.softmax->outputs[0]->dtype() != DataType::kFloat32) return false;
     return !match_.has_gradient || plan_gradient();
@@ -109,9 +110,9 @@ class Fusion {
       node->outputs[1] = nullptr;
     } else {
       stats_ = node->outputs[1];
-      const std::int64_t columns = forward_.stores_shares ? sizes_.keys : 2;
-      const bool is_narrow = forward_.stores_shares && is_rounded();
-      stats_->type = ir::Type::tensor(is_narrow ? forward_.shares_type : y_.value->dtype(),
+      const std::int64_t columns = forward_.stores_probabilities ? sizes_.keys : 2;
+      const bool is_narrow = forward_.stores_probabilities && is_rounded();
+      stats_->type = ir::Type::tensor(is_narrow ? forward_.probabilities_type : y_.value->dtype(),
                                       ir::SymbolicShape{sizes_.heads * sizes_.queries, columns});
     }
     return node;
@@ -162,7 +163,7 @@ class Fusion {
     return operand;
   }
 
-  bool is_rounded() const { return forward_.shares_type != DataType::kUndefined; }
+  bool is_rounded() const { return forward_.probabilities_type != DataType::kUndefined; }
 
   std::vector<std::int64_t> q_dims() const { return {sizes_.heads, sizes_.queries, sizes_.size}; }
   std::vector<std::int64_t> k_dims() const { return {sizes_.key_heads, sizes_.keys, sizes_.size}; }

@@ -256,7 +256,7 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAFloat32IsStored) {
   EXPECT_EQ(op_types(), (std::vector<std::string>{std::string(opdef::kActivation), "Mul"}));
 }
 
-TEST_F(MixedPrecisionPassesTest, AttentionRoundsItsSharesAsTheGraphDoes) {
+TEST_F(MixedPrecisionPassesTest, AttentionRoundsItsProbabilitiesAsTheGraphDoes) {
   Value* q = input("q", {2, 8, 16});
   Value* kt = input("kt", {2, 16, 8});
   Value* v = input("v", {2, 8, 16});
@@ -265,7 +265,7 @@ TEST_F(MixedPrecisionPassesTest, AttentionRoundsItsSharesAsTheGraphDoes) {
   run(fuse_attention);
   ASSERT_EQ(op_types(), std::vector<std::string>{std::string(opdef::kAttention)});
   const auto op = opdef::Attention::read(*graph().nodes[0]);
-  EXPECT_EQ(op.shares_type, DataType::kBfloat16);
+  EXPECT_EQ(op.probabilities_type, DataType::kBfloat16);
   EXPECT_FALSE(op.rounds_gradient);
 }
 

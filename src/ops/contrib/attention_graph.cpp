@@ -46,8 +46,8 @@ namespace {
 Value* softmax_with_sink(GraphBuilder& g, Value* scores, Value* sink) {
   Value* column_shape = g.concat({g.dims_of(scores, 0, 3), g.ints({1})}, 0);
   Value* all = g.concat({scores, g.expand(sink, column_shape)}, -1);
-  Value* shares = g.op("Softmax", {all}, {{"axis", std::int64_t{-1}}});
-  return g.slice(shares, {0}, {-1}, {-1});
+  Value* probabilities = g.op("Softmax", {all}, {{"axis", std::int64_t{-1}}});
+  return g.slice(probabilities, {0}, {-1}, {-1});
 }
 
 }  // namespace
@@ -70,15 +70,15 @@ Value* attend(GraphBuilder& g, Attention& a) {
   }
   for (Value* bias : a.biases) scores = g.add(scores, bias);
   a.scores = scores;
-  Value* shares = nullptr;
+  Value* probabilities = nullptr;
   if (a.sink != nullptr) {
-    shares = softmax_with_sink(g, scores, g.unsqueeze(a.sink, {1, 2}));
+    probabilities = softmax_with_sink(g, scores, g.unsqueeze(a.sink, {1, 2}));
   } else if (a.has_zero_sink) {
-    shares = softmax_with_sink(g, scores, g.scalar_like(scores, 0));
+    probabilities = softmax_with_sink(g, scores, g.scalar_like(scores, 0));
   } else {
-    shares = g.op("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
+    probabilities = g.op("Softmax", {scores}, {{"axis", std::int64_t{-1}}});
   }
-  Value* y = g.matmul(grouped(shares, {0, a.key_heads, rows, 0}), a.v);
+  Value* y = g.matmul(grouped(probabilities, {0, a.key_heads, rows, 0}), a.v);
   return grouped(y, {0, a.heads, queries && *queries > 0 ? *queries : -1, 0});
 }
 

@@ -51,7 +51,7 @@ class Backward : public Worker<T> {
  private:
   void pack_vnni(std::int64_t key_head) const {
     const Task<T>& task = this->task_;
-    if (!task.stores_shares) {
+    if (!task.stores_probabilities) {
       this->pack_vnni_columns(task.vnni_keys, 4, task.k, key_head, task.vnni_k);
     }
     this->pack_vnni_columns(task.vnni_values, 5, task.v, key_head, task.vnni_v);
@@ -70,7 +70,7 @@ class Backward : public Worker<T> {
     const Task<T>& task = this->task_;
     const Rows<T> k = this->rows(4, task.k, key_head, 0, task.keys(), task.wide_k);
     const Rows<T> v = this->rows(5, task.v, key_head, 0, task.keys(), task.wide_v);
-    if (!task.stores_shares) {
+    if (!task.stores_probabilities) {
       this->pack(task.times_keys, k, true, this->scratch(task.packed_k_columns));
     }
     this->pack(task.times_values, v, true, this->scratch(task.packed_v_columns));
@@ -92,11 +92,11 @@ class Backward : public Worker<T> {
     const Task<T>& task = this->task_;
     float* scores = this->scratch(task.scores);
     float* dscores = this->scratch(task.dscores);
-    std::uint16_t* shares = this->f16_scratch(task.vnni_shares);
+    std::uint16_t* probabilities = this->f16_scratch(task.vnni_probabilities);
     std::uint16_t* gradients = this->f16_scratch(task.vnni_dscores);
     const std::int64_t seen = task.seen(row + count);
     const std::int64_t length = device::VnniGemm::padded(task.keys());
-    if (!task.stores_shares) {
+    if (!task.stores_probabilities) {
       this->multiply_vnni(task.vnni_keys, 3, task.q, head, row, count, seen, task.vnni_k, scores,
                           task.score_row);
     }
@@ -111,7 +111,7 @@ class Backward : public Worker<T> {
         task.narrow(to, from, own);
         std::fill(to + own, to + device::VnniGemm::padded(seen), std::uint16_t{0});
       };
-      keep(shares + i * length, x);
+      keep(probabilities + i * length, x);
       keep(gradients + i * length, dx);
     }
     if (task.dq.is_present()) {
@@ -126,8 +126,8 @@ class Backward : public Worker<T> {
     }
     sum_vnni(gradients, seen, this->halves(3, task.q, head, row), task.q, count, dq_ + 1, task.dk,
              key_head);
-    sum_vnni(shares, seen, this->halves(0, task.dy, head, row), task.dy, count, dq_ + 2, task.dv,
-             key_head);
+    sum_vnni(probabilities, seen, this->halves(0, task.dy, head, row), task.dy, count, dq_ + 2,
+             task.dv, key_head);
   }
 
   /// Computes result[key head] (+)= (rows of scores)' (rows of `b`), in bfloat16.
@@ -163,7 +163,7 @@ class Backward : public Worker<T> {
     const std::int64_t seen = task.seen(row + count);
     const Rows<T> q = this->rows(3, task.q, head, row, count, task.wide_q);
     const Rows<T> dy = this->rows(0, task.dy, head, row, count, task.wide_dy);
-    if (!task.stores_shares) {
+    if (!task.stores_probabilities) {
       task.times_keys.run(task.times_keys.rows(count),
                           {.a = q.at,
                            .a_row = q.row,
@@ -201,15 +201,15 @@ class Backward : public Worker<T> {
     sum_block(task.sum_q, q.at, q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
               key_head, {this->ahead(5, task.v, next_), this->ahead(0, task.dy, next)});
     sum_block(task.sum_dy, dy.at, dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
-              key_head, {this->ahead(1, task.y, next), shares_ahead()});
+              key_head, {this->ahead(1, task.y, next), probabilities_ahead()});
   }
 
   using Ahead = std::array<device::GemmAhead<T>, 2>;
 
   /// Returns the prefetch of the stored probabilities of the next key head's first query head.
-  device::GemmAhead<T> shares_ahead() const {
+  device::GemmAhead<T> probabilities_ahead() const {
     const Task<T>& task = this->task_;
-    if (next_ < 0 || !task.stores_shares || task.narrow != nullptr) return {};
+    if (next_ < 0 || !task.stores_probabilities || task.narrow != nullptr) return {};
     const std::int64_t first = next_ * task.groups * task.queries() * task.keys();
     return {stats_ + first, task.queries(), task.keys(), this->lines(task.keys())};
   }
@@ -224,7 +224,7 @@ class Backward : public Worker<T> {
     attention_rows::RowGradient<T> gradient{
         .x = x, .dx = dx, .dscore = dscore, .factor = task.scale};
     const bool is_undefined = task.narrow != nullptr ? read_rounded(gradient, head, row, count)
-                                                     : read_shares(gradient, head, row);
+                                                     : read_probabilities(gradient, head, row);
     if (task.dropped > 0) {
       T* keep = this->scratch(task.keep);
       this->draw(keep, head, row, count);
@@ -237,24 +237,24 @@ class Backward : public Worker<T> {
     } else {
       const Rows<T> y = this->rows(1, task.y, head, row, 1, task.wide_y);
       gradient.along = attention_rows::dot(dy, y.at, task.y.columns);
-      if (!task.stores_shares) gradient.scale = this->mask(x, head, row, count);
+      if (!task.stores_probabilities) gradient.scale = this->mask(x, head, row, count);
     }
     attention_rows::gradient(gradient, count);
   }
 
   /// Reads the probabilities of a row, or the statistics to recompute them; returns true if they
   /// are NaN.
-  bool read_shares(attention_rows::RowGradient<T>& gradient, std::int64_t head,
-                   std::int64_t row) const {
+  bool read_probabilities(attention_rows::RowGradient<T>& gradient, std::int64_t head,
+                          std::int64_t row) const {
     const Task<T>& task = this->task_;
     const T* stats =
-        stats_ + (task.stores_shares ? task.keys() : 2) * (head * task.queries() + row);
-    if (task.stores_shares) {
+        stats_ + (task.stores_probabilities ? task.keys() : 2) * (head * task.queries() + row);
+    if (task.stores_probabilities) {
       gradient.p = stats;
     } else {
       gradient.stats = {stats[0], stats[1]};
     }
-    return std::isnan(task.stores_shares ? stats[0] : stats[1]);
+    return std::isnan(task.stores_probabilities ? stats[0] : stats[1]);
   }
 
   /// Reads rounded probabilities of a row, stored or recomputed from the scores in x; returns true
@@ -262,20 +262,20 @@ class Backward : public Worker<T> {
   bool read_rounded(attention_rows::RowGradient<T>& gradient, std::int64_t head, std::int64_t row,
                     std::int64_t count) const {
     const Task<T>& task = this->task_;
-    T* shares = this->scratch(task.shares);
-    auto* halves = reinterpret_cast<std::uint16_t*>(shares + task.score_row);
-    if (task.stores_shares) {
+    T* probabilities = this->scratch(task.probabilities);
+    auto* halves = reinterpret_cast<std::uint16_t*>(probabilities + task.score_row);
+    if (task.stores_probabilities) {
       const auto* stored = reinterpret_cast<const std::uint16_t*>(stats_);
-      task.widen(shares, stored + (head * task.queries() + row) * task.keys(), count);
+      task.widen(probabilities, stored + (head * task.queries() + row) * task.keys(), count);
     } else {
-      std::copy_n(gradient.x, count, shares);
-      const auto stats =
-          attention_rows::exponentials(shares, this->mask(shares, head, row, count), count);
-      attention_rows::scale(shares, stats.inverse, count);
-      this->round(shares, halves, count);
+      std::copy_n(gradient.x, count, probabilities);
+      const auto stats = attention_rows::exponentials(
+          probabilities, this->mask(probabilities, head, row, count), count);
+      attention_rows::scale(probabilities, stats.inverse, count);
+      this->round(probabilities, halves, count);
     }
-    gradient.p = shares;
-    return count > 0 && std::isnan(shares[0]);
+    gradient.p = probabilities;
+    return count > 0 && std::isnan(probabilities[0]);
   }
 
   /// Returns sum(p dp) of a row.

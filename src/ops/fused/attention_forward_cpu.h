@@ -74,12 +74,12 @@ class Forward : public Worker<T> {
   }
 
   /// Computes y = p v of a block.
-  void multiply_values(const T* shares, std::int64_t share_row, std::int64_t count,
+  void multiply_values(const T* probabilities, std::int64_t share_row, std::int64_t count,
                        std::int64_t seen, T* y) const {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
       if (task.amx != nullptr) {
-        return task.vnni_values.run({.a = this->f16_scratch(task.vnni_shares),
+        return task.vnni_values.run({.a = this->f16_scratch(task.vnni_probabilities),
                                      .a_row = device::VnniGemm::padded(task.keys()),
                                      .packed = this->vnni_scratch(task.vnni_v),
                                      .c = y,
@@ -90,7 +90,7 @@ class Forward : public Worker<T> {
       }
     }
     task.sum_values.run(task.sum_values.rows(count),
-                        {.a = shares,
+                        {.a = probabilities,
                          .a_row = share_row,
                          .packed = this->scratch(task.packed_v_rows),
                          .c = y,
@@ -102,14 +102,14 @@ class Forward : public Worker<T> {
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
     // Probabilities that are stored without rounding are computed in place.
-    const bool is_stored = task.stores_shares && task.narrow == nullptr;
+    const bool is_stored = task.stores_probabilities && task.narrow == nullptr;
     T* scores = is_stored ? stats_ + (head * task.queries() + row) * task.keys()
                           : this->scratch(task.scores);
     const std::int64_t score_row = is_stored ? task.keys() : task.score_row;
     const std::int64_t seen = task.seen(row + count);
     multiply_keys(head, row, count, seen, scores, score_row);
     T* inverse = this->scratch(task.dscores);
-    const bool divides = task.stores_shares || task.rounds_forward;
+    const bool divides = task.stores_probabilities || task.rounds_forward;
     for (std::int64_t i = 0; i < count; ++i) {
       T* x = scores + i * score_row;
       const std::int64_t own = task.seen(row + i + 1);
@@ -122,7 +122,7 @@ class Forward : public Worker<T> {
       } else if (task.narrow != nullptr) {
         keep_f16(x, head, row + i, own);
       }
-      if (!task.stores_shares && stats_ != nullptr) {
+      if (!task.stores_probabilities && stats_ != nullptr) {
         T* to = stats_ + 2 * (head * task.queries() + row + i);
         to[0] = stats.largest;
         to[1] = stats.inverse;
@@ -142,14 +142,14 @@ class Forward : public Worker<T> {
   /// Rounds a row of probabilities and stores it, if either is wanted.
   void keep_f16(T* x, std::int64_t head, std::int64_t row, std::int64_t count) const {
     const Task<T>& task = this->task_;
-    auto* halves = reinterpret_cast<std::uint16_t*>(this->scratch(task.shares));
-    if (task.stores_shares) {
+    auto* halves = reinterpret_cast<std::uint16_t*>(this->scratch(task.probabilities));
+    if (task.stores_probabilities) {
       halves =
           reinterpret_cast<std::uint16_t*>(stats_) + (head * task.queries() + row) * task.keys();
     }
     if (task.rounds_forward) {
       this->round(x, halves, count);
-    } else if (task.stores_shares) {
+    } else if (task.stores_probabilities) {
       task.narrow(halves, x, count);
     }
   }
@@ -159,10 +159,10 @@ class Forward : public Worker<T> {
                  std::int64_t seen) const {
     const Task<T>& task = this->task_;
     std::uint16_t* to =
-        this->f16_scratch(task.vnni_shares) + i * device::VnniGemm::padded(task.keys());
+        this->f16_scratch(task.vnni_probabilities) + i * device::VnniGemm::padded(task.keys());
     task.narrow(to, x, own);
     std::fill(to + own, to + device::VnniGemm::padded(seen), std::uint16_t{0});
-    if (!task.stores_shares) return;
+    if (!task.stores_probabilities) return;
     std::copy_n(
         to, own,
         reinterpret_cast<std::uint16_t*>(stats_) + (head * task.queries() + row + i) * task.keys());

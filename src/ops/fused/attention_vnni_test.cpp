@@ -28,7 +28,7 @@ struct Case {
   bool turns_values = false;  ///< values are column-major, which AMX declines
   bool causal = false;
   bool has_mask = false;
-  bool stores_shares = false;
+  bool stores_probabilities = false;
 };
 
 double rounded(double x) { return base::to_float(base::to_bfloat16(static_cast<float>(x))); }
@@ -168,7 +168,7 @@ void expect_near(const char* name, const Tensor& given, const Sums& expected) {
 void check(const Case& n, const device::CpuOptions& cpu) {
   SCOPED_TRACE(testing::Message() << n.heads << " of " << n.queries << "x" << n.keys << "x"
                                   << n.size << " causal " << n.causal << " stores "
-                                  << n.stores_shares << " turns " << n.turns_keys);
+                                  << n.stores_probabilities << " turns " << n.turns_keys);
 
   opdef::StridedView of_k = view_of(n.key_heads, n.keys, n.size, false);
   opdef::StridedView of_v = view_of(n.key_heads, n.keys, n.value_size, false);
@@ -187,8 +187,8 @@ void check(const Case& n, const device::CpuOptions& cpu) {
                       .y = dy.view,
                       .scale = scale,
                       .causal = n.causal,
-                      .stores_shares = n.stores_shares,
-                      .shares_type = DataType::kBfloat16};
+                      .stores_probabilities = n.stores_probabilities,
+                      .probabilities_type = DataType::kBfloat16};
   if (n.has_mask) {
     op.masks = {{.view = {.dims = {n.heads, n.queries, n.keys}, .strides = {0, n.keys, 1}}}};
   }
@@ -197,8 +197,8 @@ void check(const Case& n, const device::CpuOptions& cpu) {
                      .attributes = op.attributes(),
                      .inputs = {q.tensor, k.tensor, v.tensor},
                      .outputs = {{DataType::kFloat32, {n.queries, n.heads * n.value_size}},
-                                 {n.stores_shares ? DataType::kBfloat16 : DataType::kFloat32,
-                                  {rows, n.stores_shares ? n.keys : 2}}},
+                                 {n.stores_probabilities ? DataType::kBfloat16 : DataType::kFloat32,
+                                  {rows, n.stores_probabilities ? n.keys : 2}}},
                      .domain = ir::kFusedDomain,
                      .cpu = &cpu};
   if (n.has_mask) forward.inputs.push_back(mask);
@@ -235,10 +235,10 @@ void check(const Case& n, const device::CpuOptions& cpu) {
 void check_all(const device::CpuOptions& cpu) {
   for (const Case& n : {Case{2, 2, 50, 33, 17, 17}, Case{4, 2, 130, 128, 64, 64},
                         Case{1, 1, 300, 300, 32, 70}, Case{2, 1, 40, 520, 48, 5}}) {
-    for (const bool stores_shares : {false, true}) {
+    for (const bool stores_probabilities : {false, true}) {
       for (const bool turns_keys : {false, true}) {
         Case one = n;
-        one.stores_shares = stores_shares;
+        one.stores_probabilities = stores_probabilities;
         one.turns_keys = turns_keys;
         check(one, cpu);
         one.has_mask = true;

@@ -88,7 +88,7 @@ struct Task {
   T scale = 1;
   bool causal = false;
   std::int64_t causal_offset = 0;
-  bool stores_shares = false;
+  bool stores_probabilities = false;
   bool rounds_forward = false;         ///< rounds the probabilities before the product with v
   device::ConvertFn narrow = nullptr;  ///< rounds probabilities to f16/bf16, or nullptr
   device::ConvertFn widen = nullptr;
@@ -106,7 +106,7 @@ struct Task {
   PackedGemm<T> sum_q, sum_dy;             ///< ds' q, p' dy: the rows of a block are summed
   // Byte offsets in a thread's scratch.
   std::int64_t packed_k_columns = 0, packed_v_columns = 0, packed_k_rows = 0, packed_v_rows = 0;
-  std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0, shares = 0;
+  std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0, probabilities = 0;
   std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< float copies
   std::int64_t scratch_bytes = 0;
 
@@ -115,7 +115,7 @@ struct Task {
   device::VnniGemm vnni_keys, vnni_values;  ///< q k', and p v or, of the gradient, dy v'
   device::VnniGemm vnni_sum_keys;           ///< ds k
   // Byte offsets in a thread's scratch, for bfloat16 products.
-  std::int64_t vnni_k = 0, vnni_v = 0, vnni_q = 0, vnni_shares = 0, vnni_lines = 0;
+  std::int64_t vnni_k = 0, vnni_v = 0, vnni_q = 0, vnni_probabilities = 0, vnni_lines = 0;
   std::int64_t vnni_k_rows = 0, vnni_dscores = 0, vnni_columns = 0, vnni_rows = 0;
 
   std::int64_t keys() const { return k.rows; }

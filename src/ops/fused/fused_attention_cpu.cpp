@@ -89,10 +89,10 @@ void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op
   task.scale = static_cast<T>(op.scale);
   task.causal = op.causal;
   task.causal_offset = op.causal_offset;
-  task.stores_shares = op.stores_shares;
-  if (op.shares_type != DataType::kUndefined) {
-    task.narrow = device::find_conversion(DataType::kFloat32, op.shares_type);
-    task.widen = device::find_conversion(op.shares_type, DataType::kFloat32);
+  task.stores_probabilities = op.stores_probabilities;
+  if (op.probabilities_type != DataType::kUndefined) {
+    task.narrow = device::find_conversion(DataType::kFloat32, op.probabilities_type);
+    task.widen = device::find_conversion(op.probabilities_type, DataType::kFloat32);
     task.rounds_forward = !op.rounds_gradient;
   }
   if (op.dropout > 0) {
@@ -151,7 +151,7 @@ bool can_use_vnni(const opdef::KernelRequest& request, std::initializer_list<std
   });
   const auto has_rows = [](const Heads& heads) { return !heads.is_present() || heads.column == 1; };
   return std::is_same_v<T, float> && is_bfloat16 && has_rows(task.q) && has_rows(task.v) &&
-         has_rows(task.dy) && op.shares_type == DataType::kBfloat16 && task.rounds_forward &&
+         has_rows(task.dy) && op.probabilities_type == DataType::kBfloat16 && task.rounds_forward &&
          task.dropped == 0 && task.block_rows >= kFewest / 2 && task.keys() >= kFewest &&
          task.q.columns >= kFewest / 2 && device::cpu_options(request).amx != nullptr;
 }
@@ -161,7 +161,7 @@ void plan_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& t
   using device::VnniGemm;
   const std::int64_t size = std::max(task.q.columns, task.v.columns);
   const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
-  const std::int64_t shares = task.block_rows * VnniGemm::padded(task.keys());
+  const std::int64_t probabilities = task.block_rows * VnniGemm::padded(task.keys());
   task.amx = device::cpu_options(request).amx;
   task.vnni_keys = {.steps = task.q.columns, .columns = task.keys(), .amx = task.amx};
   task.vnni_values.amx = task.amx;
@@ -169,7 +169,7 @@ void plan_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& t
   task.vnni_v = scratch.add<std::uint32_t>(task.vnni_values.packed_size());
   task.vnni_lines = scratch.add<std::uint32_t>(16 * VnniGemm::padded(longest));
   task.vnni_q = scratch.add<std::uint16_t>(task.block_rows * VnniGemm::padded(size));
-  task.vnni_shares = scratch.add<std::uint16_t>(shares);
+  task.vnni_probabilities = scratch.add<std::uint16_t>(probabilities);
 }
 
 template <class T>
@@ -203,7 +203,7 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 1, task.keys(), task.k, scratch, task.wide_k);
   plan_widened<T>(request, 2, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
-  task.shares = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
+  task.probabilities = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
   if (can_use_vnni(request, {0, 1, 2}, op, task)) {
     task.vnni_values = {.steps = task.keys(), .columns = task.v.columns};
     plan_vnni(request, scratch, task);
@@ -241,12 +241,12 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   plan_widened<T>(request, 4, task.keys(), task.k, scratch, task.wide_k);
   plan_widened<T>(request, 5, task.keys(), task.v, scratch, task.wide_v);
   task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
-  task.shares = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
+  task.probabilities = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
   if (can_use_vnni(request, {0, 3, 4, 5}, op.forward, task))
     plan_gradient_vnni(request, scratch, task);
   const double flops =
       product_flops(task.q.count(), task.queries(), task.keys(),
-                    (task.stores_shares ? 2 : 3) * task.q.columns + 2 * task.v.columns);
+                    (task.stores_probabilities ? 2 : 3) * task.q.columns + 2 * task.v.columns);
   return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
 }
 

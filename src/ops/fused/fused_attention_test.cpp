@@ -140,7 +140,7 @@ TEST(FusedAttention, ReadsF16) {
 
 // Compares bfloat16 operands and rounded probabilities (multiplied by AMX if available) with the
 // nodes that round them. vnni_gemm_test.cpp tests the matrix products, also emulated.
-TEST(FusedAttention, MultipliesRoundedShares) {
+TEST(FusedAttention, MultipliesRoundedProbabilities) {
   for (const bool turns : {false, true}) {
     for (const fused_attention::Sizes& n :
          {fused_attention::Sizes{3, 50, 33, 17, 17}, {2, 300, 300, 32, 70}, {2, 128, 64, 64, 64}}) {
