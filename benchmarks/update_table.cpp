@@ -150,10 +150,10 @@ class Gradient {
   void update_all(float* const* set) const {
     UpdateArrays<float> all = arrays(set);
     all.gradient = set[5];
-    onnxgrad::device::share_range(threads_, shape_.m * shape_.n,
-                                  [&](std::int64_t first, std::int64_t last) {
-                                    update_(adam(), all.from(first, last - first));
-                                  });
+    onnxgrad::device::parallel_ranges(threads_, shape_.m * shape_.n,
+                                      [&](std::int64_t first, std::int64_t last) {
+                                        update_(adam(), all.from(first, last - first));
+                                      });
   }
 
   static void update_part(const void* context, const GemmBlock& block) {

@@ -376,9 +376,9 @@ void run_elementwise_parallel(const void* data, std::byte* const* args,
                               const opdef::Launch& launch) {
   const auto& plan = *static_cast<const ElementwisePlan*>(data);
   int used = 1;
-  on_threads(plan.threads, [&](const Share& share) {
-    run_tiles(plan, args, share.thread, share.first(plan.tiles), share.last(plan.tiles));
-    if (share.thread == 0) used = static_cast<int>(share.threads);
+  on_threads(plan.threads, [&](const Chunk& chunk) {
+    run_tiles(plan, args, chunk.thread, chunk.first(plan.tiles), chunk.last(plan.tiles));
+    if (chunk.thread == 0) used = static_cast<int>(chunk.threads);
   });
   if (plan.reductions.empty()) return;
   join_threads(plan, args[plan.scratch_arg], used);

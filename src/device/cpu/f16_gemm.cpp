@@ -13,7 +13,7 @@
 // Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
 // of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
 // columns and rows are then smaller where k is large. So have those that are handed over, panel by
-// panel. Threads share rows, and pack B together, or share columns.
+// panel. Threads chunk rows, and pack B together, or chunk columns.
 
 namespace onnxgrad::device {
 namespace {
@@ -33,10 +33,10 @@ struct Panels {
 /// What one thread computes.
 class F16Blocks {
  public:
-  F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Share& share, bool shares_b)
+  F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk, bool shares_b)
       : plan_(plan),
         spec_(plan.spec),
-        share_(share),
+        chunk_(chunk),
         shares_b_(shares_b),
         a_(static_cast<const std::uint16_t*>(operands.a)),
         b_(operands.b),
@@ -44,7 +44,7 @@ class F16Blocks {
         start_(static_cast<const std::byte*>(operands.start)),
         operands_(operands),
         scale_(static_cast<float>(spec_.alpha * operands.factor)) {
-    std::byte* own = operands.scratch + share.thread * plan.own_bytes;
+    std::byte* own = operands.scratch + chunk.thread * plan.own_bytes;
     if (shares_b) {
       packed_b_ = operands.scratch;
       own += plan.b_bytes;
@@ -69,7 +69,7 @@ class F16Blocks {
         for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
           run_rows(i, std::min(plan_.block_m, row + rows - i));
         }
-        if (shares_b_) share_.wait();  // before the next block of B replaces this one
+        if (shares_b_) chunk_.wait();  // before the next block of B replaces this one
       }
     }
   }
@@ -79,15 +79,15 @@ class F16Blocks {
 
   void pack_panels() {
     const Panels panels(block_columns_, kVnniMaxVectors);
-    const std::int64_t first = shares_b_ ? share_.first(panels.count) : 0;
-    const std::int64_t last = shares_b_ ? share_.last(panels.count) : panels.count;
+    const std::int64_t first = shares_b_ ? chunk_.first(panels.count) : 0;
+    const std::int64_t last = shares_b_ ? chunk_.last(panels.count) : panels.count;
     for (std::int64_t p = first; p < last; ++p) {
       const std::int64_t at = panels.first(p) * kLanes;
       const std::int64_t width = (panels.first(p + 1) - panels.first(p)) * kLanes;
       const std::int64_t count = std::min(width, block_columns_ - at);
       vnni_panel(j_ + at, count, width, vnni_panel_at(at));
     }
-    if (shares_b_) share_.wait();
+    if (shares_b_) chunk_.wait();
   }
 
   std::uint32_t* vnni_panel_at(std::int64_t column) const {
@@ -299,7 +299,7 @@ class F16Blocks {
 
   const F16Plan& plan_;
   const F16GemmSpec& spec_;
-  Share share_;
+  Chunk chunk_;
   bool shares_b_;
   const std::uint16_t* a_;
   const void* b_;  // halves, or float32 with rounds_b
@@ -323,21 +323,21 @@ void f16_gemm::run(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const F16Plan*>(data);
   const F16GemmSpec& spec = plan.spec;
   if (spec.threads == 1) {
-    F16Blocks(plan, operands, Share{}, false).run(0, spec.m, 0, spec.n);
+    F16Blocks(plan, operands, Chunk{}, false).run(0, spec.m, 0, spec.n);
     return;
   }
-  on_threads(spec.threads, [&](const Share& share) {
+  on_threads(spec.threads, [&](const Chunk& chunk) {
     if (plan.split_m) {
       const std::int64_t unit = plan.is_amx ? kLanes : 8;
       const std::int64_t units = ceil_div(spec.m, unit);
-      const std::int64_t first = std::min(share.first(units) * unit, spec.m);
-      const std::int64_t last = std::min(share.last(units) * unit, spec.m);
-      F16Blocks(plan, operands, share, true).run(first, last - first, 0, spec.n);
+      const std::int64_t first = std::min(chunk.first(units) * unit, spec.m);
+      const std::int64_t last = std::min(chunk.last(units) * unit, spec.m);
+      F16Blocks(plan, operands, chunk, true).run(first, last - first, 0, spec.n);
     } else {
       const std::int64_t units = ceil_div(spec.n, kLanes);
-      const std::int64_t first = std::min(share.first(units) * kLanes, spec.n);
-      const std::int64_t last = std::min(share.last(units) * kLanes, spec.n);
-      F16Blocks(plan, operands, share, false).run(0, spec.m, first, last - first);
+      const std::int64_t first = std::min(chunk.first(units) * kLanes, spec.n);
+      const std::int64_t last = std::min(chunk.last(units) * kLanes, spec.n);
+      F16Blocks(plan, operands, chunk, false).run(0, spec.m, first, last - first);
     }
   });
 }

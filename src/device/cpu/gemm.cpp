@@ -17,7 +17,7 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any instruction set
-// Multiply-adds from which threads share a product: some ten microseconds, ten times their barrier.
+// Multiply-adds from which threads chunk a product: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
 // Of operands and result together, from which long sums fetch what they will need: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
@@ -104,10 +104,10 @@ void run_tiles(const void* data, const GemmOperands& operands) {
 
 /// run_rows() for the tiles of one thread.
 template <class T>
-void run_row_share(GemmTile<T> tile, const RowSplit<T>& rows, const Share& share) {
+void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk) {
   const std::int64_t count = rows.big_count + rows.small_count;
-  std::int64_t first = share.first(count);
-  const std::int64_t last = share.last(count);
+  std::int64_t first = chunk.first(count);
+  const std::int64_t last = chunk.last(count);
   const std::int64_t big_first = std::min(first, rows.big_count);
   move_down(tile, first * rows.big - (first - big_first));
   if (first < rows.big_count) {
@@ -125,11 +125,11 @@ void run_row_share(GemmTile<T> tile, const RowSplit<T>& rows, const Share& share
 
 /// run_panels() for one thread: some tiles of each panel, or some panels.
 template <class T>
-void run_panel_share(const GemmPlan<T>& plan, const GemmTile<T>& start, const Share& share) {
+void run_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
   const ColumnSplit<T>& columns = plan.columns;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
-  const std::int64_t first = plan.shares_rows ? 0 : share.first(count);
-  const std::int64_t last = plan.shares_rows ? count : share.last(count);
+  const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
+  const std::int64_t last = plan.shares_rows ? count : chunk.last(count);
   for (std::int64_t p = first; p < last; ++p) {
     const std::int64_t wide_before = std::min(p, columns.wide_count);
     const std::int64_t column = (p * columns.wide - (p - wide_before)) * plan.target->lanes;
@@ -139,7 +139,7 @@ void run_panel_share(const GemmPlan<T>& plan, const GemmTile<T>& start, const Sh
     tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
     const RowSplit<T>& rows = p < columns.wide_count ? plan.wide_rows : plan.narrow_rows;
     if (plan.shares_rows) {
-      run_row_share(tile, rows, share);
+      run_row_chunk(tile, rows, chunk);
     } else {
       run_rows(tile, rows);
     }
@@ -155,18 +155,18 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   const T* b = tile.b;
   T* packed = reinterpret_cast<T*>(operands.scratch);
   if (plan.pack_b) tile.b = packed;
-  on_threads(plan.threads, [&](const Share& share) {
+  on_threads(plan.threads, [&](const Chunk& chunk) {
     if (plan.pack_b) {
       const std::int64_t unit = plan.target->lanes;
       const std::int64_t units = (plan.k + unit - 1) / unit;
-      const std::int64_t first = share.first(units) * unit;
-      const std::int64_t steps = std::min(share.last(units) * unit, plan.k) - first;
+      const std::int64_t first = chunk.first(units) * unit;
+      const std::int64_t steps = std::min(chunk.last(units) * unit, plan.k) - first;
       if (steps > 0) {
         pack_b(plan, b, first, steps, 0, plan.n, packed + first * tile.b_step, tile.b_step);
       }
-      share.wait();
+      chunk.wait();
     }
-    run_panel_share(plan, tile, share);
+    run_panel_chunk(plan, tile, chunk);
   });
 }
 
@@ -213,18 +213,18 @@ void run_dots(const void* data, const GemmOperands& operands) {
                    .start_column = plan.start_column,
                    .scale = tile.scale,
                    .finish = tile.finish};
-  on_threads(plan.threads, [&plan, all = dots](const Share& share) {
+  on_threads(plan.threads, [&plan, all = dots](const Chunk& chunk) {
     GemmDots<T> dots = all;
     if (plan.m == 1) {
-      const std::int64_t first = share.first(plan.n);
-      dots.columns = share.last(plan.n) - first;
+      const std::int64_t first = chunk.first(plan.n);
+      dots.columns = chunk.last(plan.n) - first;
       dots.b += first * plan.k;
       dots.c += first;
       dots.start += first * dots.start_column;
     } else {
       const std::int64_t units = (plan.m + kGemmMaxRows - 1) / kGemmMaxRows;
-      const std::int64_t first = share.first(units) * kGemmMaxRows;
-      dots.rows = std::min(share.last(units) * kGemmMaxRows, plan.m) - first;
+      const std::int64_t first = chunk.first(units) * kGemmMaxRows;
+      dots.rows = std::min(chunk.last(units) * kGemmMaxRows, plan.m) - first;
       dots.a += first * plan.k;
       dots.c += first * plan.n;
       dots.start += first * dots.start_row;

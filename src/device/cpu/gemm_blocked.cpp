@@ -270,15 +270,15 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   }
 }
 
-/// The share of panels in what is packed for the next block.
+/// The chunk of panels in what is packed for the next block.
 template <class T>
 void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Progress& panels) {
   const std::int64_t steps = steps_from(next.k);
   if (plan_.packs_a || plan_.transpose_a || plan_.a_source) {
-    extras_.ahead[0] = share_of_a(panels, next.row, next.rows, next.k, steps);
+    extras_.ahead[0] = chunk_of_a(panels, next.row, next.rows, next.k, steps);
   }
   if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
-    extras_.ahead[1] = share_of_b(panels, column, columns_, next.k, steps);
+    extras_.ahead[1] = chunk_of_b(panels, column, columns_, next.k, steps);
   }
 }
 
@@ -291,7 +291,7 @@ void BlockedGemm<T>::set_panel_ahead(const Block& block, std::int64_t column, st
   const std::int64_t width = columns_of(p);
   if (plan_.packs_in_turn) {
     const std::int64_t count = std::min(width, plan_.n - column);
-    extras_.ahead[1] = share_of_b({0, 1, 1}, column, count, block.k, steps_);
+    extras_.ahead[1] = chunk_of_b({0, 1, 1}, column, count, block.k, steps_);
     return;
   }
   if (!plan_.packs_a || block.rows < kFetchingRows) return;
@@ -394,7 +394,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
   const GemmExtras<T> whole = extras_;
   const std::int64_t tiles = split.big_count + split.small_count;
   std::int64_t done = 0;
-  const auto fetch_share = [&](std::int64_t blocks) {
+  const auto fetch_chunk = [&](std::int64_t blocks) {
     const std::int64_t first = whole.ahead_rows * done / tiles;
     done += blocks;
     extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
@@ -409,7 +409,7 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
     for (std::int64_t i = 0; i < blocks; i += together) {
       tile.blocks = std::min(together, blocks - i);
       tile.c = handed_over_;
-      fetch_share(tile.blocks);
+      fetch_chunk(tile.blocks);
       fn(tile);
       operands_.finished(operands_.context, {.c = handed_over_,
                                              .c_row = tile.c_row,
@@ -446,11 +446,11 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     if (plan.sums_columns) ColumnSums<T>::write(plan, operands, 0, 1, 0, plan.n);
     return;
   }
-  on_threads(plan.threads, [&](const Share& share) {
+  on_threads(plan.threads, [&](const Chunk& chunk) {
     const std::int64_t unit = plan.split_m ? kGemmMaxRows : plan.target->lanes;
     const std::int64_t units = ceil_div(plan.split_m ? plan.m : plan.n, unit);
-    const std::int64_t first = share.first(units) * unit;
-    const std::int64_t last = share.last(units) * unit;
+    const std::int64_t first = chunk.first(units) * unit;
+    const std::int64_t last = chunk.last(units) * unit;
     typename BlockedGemm<T>::Part part{0, plan.m, 0, plan.n, 0, panels};
     if (plan.split_m) {
       part.row = first;
@@ -458,17 +458,17 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     } else {
       part.column = first;
       part.columns = std::min(last, plan.n) - first;
-      part.panel = share.first(panels);
-      part.panels = share.last(panels) - part.panel;
+      part.panel = chunk.first(panels);
+      part.panels = chunk.last(panels) - part.panel;
     }
-    BlockedGemm<T>(plan, operands, operands.scratch + share.thread * plan.thread_scratch).run(part);
+    BlockedGemm<T>(plan, operands, operands.scratch + chunk.thread * plan.thread_scratch).run(part);
     if (!plan.sums_columns) return;
     if (plan.split_m) {
-      share.wait();
-      ColumnSums<T>::write(plan, operands, 0, share.threads, share.first(plan.n),
-                           share.last(plan.n));
+      chunk.wait();
+      ColumnSums<T>::write(plan, operands, 0, chunk.threads, chunk.first(plan.n),
+                           chunk.last(plan.n));
     } else {
-      ColumnSums<T>::write(plan, operands, share.thread, 1, part.column,
+      ColumnSums<T>::write(plan, operands, chunk.thread, 1, part.column,
                            part.column + part.columns);
     }
   });

@@ -8,7 +8,7 @@
 #include "device/cpu/gemm_split_operand.h"
 #include "device/cpu/threads.h"
 
-// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads share; strips
+// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads chunk; strips
 // of 32 rows; a few steps; 32 columns. The operand that has the blocks is packed block by block,
 // the other one whole before them, by each thread for itself if it is small. A few steps of a strip
 // stay in the L1 cache while tiles multiply them by all columns of the block, and their sums are
@@ -76,11 +76,11 @@ struct Layout {
 /// One thread's part of a product.
 class SplitBlocks {
  public:
-  SplitBlocks(const GemmPlan<float>& plan, const GemmOperands& operands, const Share& share)
+  SplitBlocks(const GemmPlan<float>& plan, const GemmOperands& operands, const Chunk& chunk)
       : plan_(plan),
         target_(*plan.split),
         operands_(operands),
-        share_(share),
+        chunk_(chunk),
         a_{.matrix = operands.a,
            .source = plan.a_source,
            .row = plan.source_row,
@@ -96,7 +96,7 @@ class SplitBlocks {
         c_(static_cast<float*>(operands.c)),
         scale_(plan.alpha * static_cast<float>(operands.factor)) {
     const Layout layout(plan);
-    std::byte* own = operands.scratch + share.thread * plan.thread_scratch;
+    std::byte* own = operands.scratch + chunk.thread * plan.thread_scratch;
     packed_ = own + layout.packed;
     flags_ = reinterpret_cast<std::uint8_t*>(own + layout.flags);
     buffer_ = reinterpret_cast<float*>(own + layout.buffer);
@@ -129,7 +129,7 @@ class SplitBlocks {
         pack(plan_.split_m, i, count, packed_, flags_);
         plan_.split_m ? run_rows(i, count) : run_columns(i, count);
       }
-      if (!is_last() && !has_own_whole(plan_)) share_.wait();
+      if (!is_last() && !has_own_whole(plan_)) chunk_.wait();
     }
     target_.end();
   }
@@ -150,13 +150,13 @@ class SplitBlocks {
     const std::int64_t all = plan_.split_m ? plan_.n : plan_.m;
     if (has_own_whole(plan_)) return pack(!plan_.split_m, 0, all, whole_, whole_flags_);
     const std::int64_t groups = groups_of(all);
-    const std::int64_t first = share_.first(groups);
-    const std::int64_t last = std::min(share_.last(groups) * kSplitGroup, all);
+    const std::int64_t first = chunk_.first(groups);
+    const std::int64_t last = std::min(chunk_.last(groups) * kSplitGroup, all);
     if (first * kSplitGroup < last) {
       pack(!plan_.split_m, first * kSplitGroup, last - first * kSplitGroup,
            whole_ + first * group_bytes(plan_), whole_flags_ + first);
     }
-    share_.wait();
+    chunk_.wait();
   }
 
   /// Rows of A, or columns of B.
@@ -368,7 +368,7 @@ class SplitBlocks {
   const GemmPlan<float>& plan_;
   const SplitTarget& target_;
   const GemmOperands& operands_;
-  Share share_;
+  Chunk chunk_;
   SplitOperand a_, b_;
   float* c_;
   float scale_;
@@ -440,19 +440,19 @@ std::int64_t plan_split(GemmPlan<float>& plan) {
 
 void run_split(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<float>*>(data);
-  on_threads(plan.threads, [&](const Share& share) {
+  on_threads(plan.threads, [&](const Chunk& chunk) {
     const std::int64_t all = plan.split_m ? plan.m : plan.n;
     const std::int64_t pairs = ceil_div(all, kSplitBlock);
-    const std::int64_t first = std::min(share.first(pairs) * kSplitBlock, all);
-    const std::int64_t last = std::min(share.last(pairs) * kSplitBlock, all);
-    SplitBlocks(plan, operands, share).run(first, last);
+    const std::int64_t first = std::min(chunk.first(pairs) * kSplitBlock, all);
+    const std::int64_t last = std::min(chunk.last(pairs) * kSplitBlock, all);
+    SplitBlocks(plan, operands, chunk).run(first, last);
     if (!plan.sums_columns) return;
     if (plan.split_m) {
-      share.wait();
-      ColumnSums<float>::write(plan, operands, 0, share.threads, share.first(plan.n),
-                               share.last(plan.n));
+      chunk.wait();
+      ColumnSums<float>::write(plan, operands, 0, chunk.threads, chunk.first(plan.n),
+                               chunk.last(plan.n));
     } else {
-      ColumnSums<float>::write(plan, operands, share.thread, 1, first, last);
+      ColumnSums<float>::write(plan, operands, chunk.thread, 1, first, last);
     }
   });
 }

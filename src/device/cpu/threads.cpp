@@ -152,7 +152,7 @@ class ThreadPool {
     }
   }
 
-  void run(std::int64_t threads, PartFn part, const void* context) {
+  void run(std::int64_t threads, ChunkFn part, const void* context) {
     grow(threads);
     most_threads = std::max(most_threads, static_cast<int>(threads));
     work_ = {.part = part, .context = context};
@@ -165,20 +165,20 @@ class ThreadPool {
     }
   }
 
-  void wait(const Share& share) {
+  void wait(const Chunk& chunk) {
     const std::uint64_t phase = phase_.load();
-    if (arrived_.fetch_add(1) + 1 < share.threads) {
-      member(share.thread).waiter.wait([&] { return phase_.load() != phase; });
+    if (arrived_.fetch_add(1) + 1 < chunk.threads) {
+      member(chunk.thread).waiter.wait([&] { return phase_.load() != phase; });
       return;
     }
     arrived_.store(0);
     phase_.store(phase + 1);
-    for (std::int64_t i = 0; i < share.threads; ++i) member(i).waiter.wake();
+    for (std::int64_t i = 0; i < chunk.threads; ++i) member(i).waiter.wake();
   }
 
  private:
   struct Work {
-    PartFn part = nullptr;  ///< nullptr: threads end
+    ChunkFn part = nullptr;  ///< nullptr: threads end
     const void* context = nullptr;
   };
   struct Ticket {
@@ -196,9 +196,9 @@ class ThreadPool {
   std::int64_t size() const { return static_cast<std::int64_t>(members_.size()); }
   Member& member(std::int64_t i) { return *members_[static_cast<std::size_t>(i)]; }
 
-  static void run_part(const Work& work, const Share& share) noexcept {
+  static void run_part(const Work& work, const Chunk& chunk) noexcept {
     is_in_part = true;
-    work.part(work.context, share);
+    work.part(work.context, chunk);
     is_in_part = false;
   }
 
@@ -259,12 +259,12 @@ thread_local OwnPool own_pool;
 
 }  // namespace
 
-void Share::wait() const {
+void Chunk::wait() const {
   if (threads > 1) pool->wait(*this);
 }
 
-void run_on_pool(std::int64_t threads, PartFn part, const void* context) {
-  if (is_in_part) return part(context, Share{});
+void run_on_pool(std::int64_t threads, ChunkFn part, const void* context) {
+  if (is_in_part) return part(context, Chunk{});
   own_pool.get().run(threads, part, context);
 }
 

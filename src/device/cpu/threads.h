@@ -16,8 +16,8 @@ namespace onnxgrad::device {
 
 class ThreadPool;
 
-/// One of the threads that compute a kernel together, and its part of what they share.
-struct Share {
+/// One of the threads that compute a kernel together, and its part of what they chunk.
+struct Chunk {
   std::int64_t thread = 0;
   std::int64_t threads = 1;
   ThreadPool* pool = nullptr;
@@ -28,44 +28,44 @@ struct Share {
   void wait() const;
 };
 
-using PartFn = void (*)(const void* context, const Share& share);
+using ChunkFn = void (*)(const void* context, const Chunk& chunk);
 
 /// Lets the calling thread have this many, itself included, so that on_threads() will not throw.
 void start_threads(std::int64_t threads);
 
 /// See on_threads().
-void run_on_pool(std::int64_t threads, PartFn part, const void* context);
+void run_on_pool(std::int64_t threads, ChunkFn part, const void* context);
 
-/// Calls part(share) on `threads` threads, thread 0 being this one, and returns when all are done.
+/// Calls part(chunk) on `threads` threads, thread 0 being this one, and returns when all are done.
 /// What each of them writes, the others see after wait(), and the caller after the call. Within a
 /// part the number of threads is 1. A part must not throw. Throws: DeviceError, before anything is
 /// called (the system has no more threads).
 template <class F>
 void on_threads(std::int64_t threads, const F& part) {
   if (threads <= 1) {
-    part(Share{});
+    part(Chunk{});
     return;
   }
   run_on_pool(
       threads,
-      [](const void* context, const Share& share) { (*static_cast<const F*>(context))(share); },
+      [](const void* context, const Chunk& chunk) { (*static_cast<const F*>(context))(chunk); },
       &part);
 }
 
 /// Calls f(first, last) with the part of [0, total) of each thread; those without one do nothing.
 template <class F>
-void share_range(std::int64_t threads, std::int64_t total, const F& f) {
-  on_threads(std::min(threads, total), [&](const Share& share) {
-    const std::int64_t first = share.first(total);
-    const std::int64_t last = share.last(total);
+void parallel_ranges(std::int64_t threads, std::int64_t total, const F& f) {
+  on_threads(std::min(threads, total), [&](const Chunk& chunk) {
+    const std::int64_t first = chunk.first(total);
+    const std::int64_t last = chunk.last(total);
     if (first < last) f(first, last);
   });
 }
 
 /// Calls f(i) for each i of [0, total): one on each thread if there are as many.
 template <class F>
-void share_parts(std::int64_t threads, std::int64_t total, const F& f) {
-  share_range(threads, total, [&](std::int64_t first, std::int64_t last) {
+void parallel_for(std::int64_t threads, std::int64_t total, const F& f) {
+  parallel_ranges(threads, total, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t i = first; i < last; ++i) f(i);
   });
 }

@@ -25,10 +25,10 @@ TEST(Threads, EachPartRunsOnceOnAThreadOfItsOwn) {
     std::vector<int> calls(static_cast<std::size_t>(count));
     std::mutex mutex;
     std::set<std::thread::id> ids;
-    on_threads(count, [&](const Share& share) {
+    on_threads(count, [&](const Chunk& chunk) {
       const std::scoped_lock lock(mutex);
-      EXPECT_EQ(share.threads, count);
-      ++calls.at(static_cast<std::size_t>(share.thread));
+      EXPECT_EQ(chunk.threads, count);
+      ++calls.at(static_cast<std::size_t>(chunk.thread));
       ids.insert(std::this_thread::get_id());
     });
     EXPECT_EQ(calls, std::vector<int>(calls.size(), 1)) << count;
@@ -38,8 +38,8 @@ TEST(Threads, EachPartRunsOnceOnAThreadOfItsOwn) {
 
 TEST(Threads, TheCallerIsThreadZero) {
   const auto caller = std::this_thread::get_id();
-  on_threads(3, [&](const Share& share) {
-    EXPECT_EQ(std::this_thread::get_id() == caller, share.thread == 0);
+  on_threads(3, [&](const Chunk& chunk) {
+    EXPECT_EQ(std::this_thread::get_id() == caller, chunk.thread == 0);
   });
 }
 
@@ -48,13 +48,13 @@ TEST(Threads, WhatIsWrittenBeforeWaitIsThereAfterIt) {
   for (const int count : kCounts) {
     std::vector<std::int64_t> written(static_cast<std::size_t>(count));
     std::atomic<int> wrong = 0;
-    on_threads(count, [&](const Share& share) {
+    on_threads(count, [&](const Chunk& chunk) {
       for (std::int64_t round = 1; round <= kRounds; ++round) {
-        written[static_cast<std::size_t>(share.thread)] = round;
-        share.wait();
+        written[static_cast<std::size_t>(chunk.thread)] = round;
+        chunk.wait();
         const auto sum = std::accumulate(written.begin(), written.end(), std::int64_t{0});
         if (sum != round * count) ++wrong;
-        share.wait();
+        chunk.wait();
       }
     });
     EXPECT_EQ(wrong, 0) << count;
@@ -63,15 +63,15 @@ TEST(Threads, WhatIsWrittenBeforeWaitIsThereAfterIt) {
   }
 }
 
-TEST(Threads, SharesCoverARange) {
+TEST(Threads, ChunksCoverARange) {
   for (const int count : kCounts) {
     for (const std::int64_t total : {0, 1, 2, 7, 64, 1000}) {
       std::vector<int> calls(static_cast<std::size_t>(total));
-      share_range(count, total, [&](std::int64_t first, std::int64_t last) {
+      parallel_ranges(count, total, [&](std::int64_t first, std::int64_t last) {
         EXPECT_LT(first, last);
         for (std::int64_t i = first; i < last; ++i) ++calls[static_cast<std::size_t>(i)];
       });
-      share_parts(count, total, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
+      parallel_for(count, total, [&](std::int64_t i) { ++calls[static_cast<std::size_t>(i)]; });
       EXPECT_EQ(calls, std::vector<int>(calls.size(), 2)) << count << " of " << total;
     }
   }
@@ -84,7 +84,7 @@ TEST(Threads, KernelsOfDifferentCountsKeepTheThreads) {
     std::set<std::thread::id> ids;
     for (int round = 0; round < 20; ++round) {
       for (const int count : {8, 2, 1, 5, 3}) {
-        on_threads(count, [&](const Share& /*share*/) {
+        on_threads(count, [&](const Chunk& /*chunk*/) {
           const std::scoped_lock lock(mutex);
           ids.insert(std::this_thread::get_id());
         });
@@ -96,13 +96,13 @@ TEST(Threads, KernelsOfDifferentCountsKeepTheThreads) {
 
 TEST(Threads, APartHasOneThread) {
   std::atomic<int> inner = 0;
-  on_threads(4, [&](const Share& share) {
-    on_threads(4, [&](const Share& nested) {
+  on_threads(4, [&](const Chunk& chunk) {
+    on_threads(4, [&](const Chunk& nested) {
       EXPECT_EQ(nested.threads, 1);
       nested.wait();
       ++inner;
     });
-    share.wait();
+    chunk.wait();
   });
   EXPECT_EQ(inner, 4);
 }
@@ -113,8 +113,8 @@ TEST(Threads, CallersDoNotShareThem) {
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
       for (int round = 0; round < 20; ++round) {
-        on_threads(6, [&](const Share& share) {
-          share.wait();
+        on_threads(6, [&](const Chunk& chunk) {
+          chunk.wait();
           ++total;
         });
       }
@@ -127,8 +127,8 @@ TEST(Threads, CallersDoNotShareThem) {
 TEST(Threads, ThatSleepAreWoken) {
   for (int round = 0; round < 5; ++round) {
     int other = 0;
-    on_threads(2, [&](const Share& share) {
-      if (share.thread == 1) other = 1;
+    on_threads(2, [&](const Chunk& chunk) {
+      if (chunk.thread == 1) other = 1;
     });
     EXPECT_EQ(other, 1);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -137,23 +137,23 @@ TEST(Threads, ThatSleepAreWoken) {
 
 // Here for the caller, which does nothing in the meantime.
 TEST(Threads, DoNotWaitActivelyForLong) {
-  on_threads(16, [](const Share& /*share*/) {});
+  on_threads(16, [](const Chunk& /*chunk*/) {});
   const std::clock_t start = std::clock();  // of all threads of this process
-  on_threads(16, [](const Share& share) {
-    if (share.thread == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    share.wait();
+  on_threads(16, [](const Chunk& chunk) {
+    if (chunk.thread == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    chunk.wait();
   });
   const double busy_s = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   EXPECT_LT(busy_s, 0.15);
 }
 
 TEST(Threads, AChildProcessHasItsOwn) {
-  on_threads(4, [](const Share& /*share*/) {});
+  on_threads(4, [](const Chunk& /*chunk*/) {});
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
     std::atomic<int> parts = 0;
-    on_threads(4, [&](const Share& /*share*/) { ++parts; });
+    on_threads(4, [&](const Chunk& /*chunk*/) { ++parts; });
     ::_exit(parts == 4 ? 0 : 1);
   }
   int status = 0;
@@ -164,8 +164,8 @@ TEST(Threads, AChildProcessHasItsOwn) {
 TEST(Threads, TellHowManyWereUsed) {
   take_threads_used();
   EXPECT_EQ(take_threads_used(), 1);
-  on_threads(3, [](const Share& /*share*/) {});
-  on_threads(2, [](const Share& /*share*/) {});
+  on_threads(3, [](const Chunk& /*chunk*/) {});
+  on_threads(2, [](const Chunk& /*chunk*/) {});
   EXPECT_EQ(take_threads_used(), 3);
   EXPECT_EQ(take_threads_used(), 1);
 }

@@ -24,10 +24,10 @@ struct Task {
 template <class F>
 void share_elements(const Task& task, const F& run_part) {
   constexpr std::int64_t kLine = 64;
-  device::share_range(task.threads, (task.count + kLine - 1) / kLine,
-                      [&](std::int64_t first, std::int64_t last) {
-                        run_part(first * kLine, std::min(task.count, last * kLine));
-                      });
+  device::parallel_ranges(task.threads, (task.count + kLine - 1) / kLine,
+                          [&](std::int64_t first, std::int64_t last) {
+                            run_part(first * kLine, std::min(task.count, last * kLine));
+                          });
 }
 
 template <class T>

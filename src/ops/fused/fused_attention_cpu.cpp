@@ -39,12 +39,12 @@ void run_forward(const void* data, std::byte* const* args, const opdef::Launch& 
   const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
                                   ? 1
                                   : std::min<std::int64_t>(blocks, task.threads);
-  const auto run_part = [&](const device::Share& share) {
-    Forward<T> forward(task, args, scratch + share.thread * task.scratch_bytes, launch);
+  const auto run_part = [&](const device::Chunk& chunk) {
+    Forward<T> forward(task, args, scratch + chunk.thread * task.scratch_bytes, launch);
     const std::int64_t total = key_heads * pieces;
-    for (std::int64_t i = share.first(total); i < share.last(total); ++i) {
+    for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
       const std::int64_t piece = i % pieces;
-      const bool has_next = pieces == 1 && i + 1 < share.last(total);
+      const bool has_next = pieces == 1 && i + 1 < chunk.last(total);
       forward.run(i / pieces, blocks * piece / pieces, blocks * (piece + 1) / pieces,
                   has_next ? i + 1 : -1);
     }
@@ -56,11 +56,11 @@ template <class T>
 void run_backward(const void* data, std::byte* const* args, const opdef::Launch& launch) {
   const auto& task = *static_cast<const Task<T>*>(data);
   std::byte* scratch = args[6 + task.masks.size() + 4];
-  const auto run_part = [&](const device::Share& share) {
-    Backward<T> backward(task, args, scratch + share.thread * task.scratch_bytes, launch);
+  const auto run_part = [&](const device::Chunk& chunk) {
+    Backward<T> backward(task, args, scratch + chunk.thread * task.scratch_bytes, launch);
     const std::int64_t total = task.k.count();
-    for (std::int64_t i = share.first(total); i < share.last(total); ++i) {
-      backward.run(i, i + 1 < share.last(total) ? i + 1 : -1);
+    for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
+      backward.run(i, i + 1 < chunk.last(total) ? i + 1 : -1);
     }
   };
   device::on_threads(task.threads, run_part);

@@ -130,8 +130,8 @@ void run_scatter_update(const void* raw, std::byte* const* args, const opdef::La
   const auto own_rows = [&](std::int64_t thread) {
     return reinterpret_cast<T*>(scratch + data.rows_offset + thread * data.thread_bytes);
   };
-  device::on_threads(data.threads, [&](const device::Share& share) {
-    step.run(share.first(data.rows), share.last(data.rows), own_rows(share.thread));
+  device::on_threads(data.threads, [&](const device::Chunk& chunk) {
+    step.run(chunk.first(data.rows), chunk.last(data.rows), own_rows(chunk.thread));
   });
 }
 

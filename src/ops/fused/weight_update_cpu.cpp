@@ -77,10 +77,10 @@ void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
     return;
   }
   constexpr std::int64_t kLine = 64;  // threads get multiples of this many elements
-  const std::int64_t share = (arrays.count / data.threads + kLine) / kLine * kLine;
-  device::share_parts(data.threads, data.threads, [&](std::int64_t part) {
-    const std::int64_t begin = std::min(arrays.count, part * share);
-    const std::int64_t end = std::min(arrays.count, begin + share);
+  const std::int64_t chunk = (arrays.count / data.threads + kLine) / kLine * kLine;
+  device::parallel_for(data.threads, data.threads, [&](std::int64_t part) {
+    const std::int64_t begin = std::min(arrays.count, part * chunk);
+    const std::int64_t end = std::min(arrays.count, begin + chunk);
     if (begin < end) data.update(data.spec, arrays.from(begin, end - begin));
   });
 }
@@ -120,9 +120,9 @@ void run_product_and_update(const void* raw, std::byte* const* args,
   const std::byte* b = args[data.b];
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
   if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
-  device::on_threads(data.block_threads, [&](const device::Share& share) {
-    update_blocks(data, arrays, a, b, scratch + share.thread * data.thread_scratch,
-                  share.first(blocks), share.last(blocks));
+  device::on_threads(data.block_threads, [&](const device::Chunk& chunk) {
+    update_blocks(data, arrays, a, b, scratch + chunk.thread * data.thread_scratch,
+                  chunk.first(blocks), chunk.last(blocks));
   });
 }
 

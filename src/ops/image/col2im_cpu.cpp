@@ -42,7 +42,7 @@ struct Col2ImTask {
 
 template <class F>
 void visit_planes(const Col2ImTask& task, F&& f) {
-  device::share_parts(task.threads, task.planes, f);
+  device::parallel_for(task.threads, task.planes, f);
 }
 
 // args: columns, image_shape, block_shape, image.

@@ -175,16 +175,16 @@ class PatchBlock {
   }
 
   void spread(const T* dy, std::int64_t count, T* dx) {
-    table_.share_patches(patches_, padded(dy, count), count, shares_.data());
+    table_.chunk_patches(patches_, padded(dy, count), count, shares_.data());
     const std::int64_t width = task_.axes[1].size;
     for (std::int64_t p = 0; p < count; ++p) {
       T* upper = dx + first_[static_cast<std::size_t>(p)];
       T* lower = upper + width;
-      const T* share = shares_.data() + 4 * p;
-      upper[0] += share[0];
-      upper[1] += share[1];
-      lower[0] += share[2];
-      lower[1] += share[3];
+      const T* chunk = shares_.data() + 4 * p;
+      upper[0] += chunk[0];
+      upper[1] += chunk[1];
+      lower[0] += chunk[2];
+      lower[1] += chunk[3];
     }
   }
 
@@ -237,8 +237,8 @@ class PatchBlock {
 
 // Splits [0, total) among the threads: calls f(first, end) for each chunk.
 template <class F>
-void visit_shares(int threads, std::int64_t total, F&& f) {
-  device::share_range(threads, total, f);
+void visit_chunks(int threads, std::int64_t total, F&& f) {
+  device::parallel_ranges(threads, total, f);
 }
 
 // args: x, grid, y.
@@ -249,7 +249,7 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
   const T* grid = reinterpret_cast<const T*>(args[1]);
   T* y = reinterpret_cast<T*>(args[2]);
   const std::int64_t blocks = task.blocks();
-  visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
+  visit_chunks(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
     Block block(task, false);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t image = i / blocks;
@@ -271,7 +271,7 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* grid = reinterpret_cast<const T*>(args[2]);
   T* dx = reinterpret_cast<T*>(args[3]);
-  visit_shares(task.threads, task.images * task.channels,
+  visit_chunks(task.threads, task.images * task.channels,
                [&](std::int64_t begin, std::int64_t end) {
                  Block block(task, false);
                  std::fill(dx + begin * task.plane, dx + end * task.plane, T(0));
@@ -305,7 +305,7 @@ void run_grid_gradient(const void* data, std::byte* const* args, const opdef::La
     std::fill_n(dgrid, task.images * task.points * rank, T(0));
     return;
   }
-  visit_shares(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
+  visit_chunks(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
     Block block(task, true);
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t image = i / blocks;

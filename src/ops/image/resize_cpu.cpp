@@ -286,9 +286,9 @@ void run_resize(const void* data, std::byte* const* args, const opdef::Launch&) 
   T* y = reinterpret_cast<T*>(args[kInputs]);
   T* scratch = reinterpret_cast<T*>(args[kInputs + 1]);
   const std::int64_t tasks = plan.planes * plan.stripes;
-  device::on_threads(plan.threads, [&](const device::Share& share) {
-    for (std::int64_t task = share.first(tasks); task < share.last(tasks); ++task) {
-      resize_stripe(plan, task, x, y, scratch + share.thread * plan.scratch);
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    for (std::int64_t task = chunk.first(tasks); task < chunk.last(tasks); ++task) {
+      resize_stripe(plan, task, x, y, scratch + chunk.thread * plan.scratch);
     }
   });
 }
@@ -379,7 +379,7 @@ void set_stripes(ResizePlan<T>& plan) {
     plan.scratch_offsets.push_back(plan.scratch);
     plan.scratch += (level == 0 ? rows : plan.passes[level].input) * plan.passes[level].inner_out;
   }
-  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not share a cache line
+  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not chunk a cache line
 }
 
 // Plans the resize of x to y along all axes with these tables; nullptr stands for the identity.

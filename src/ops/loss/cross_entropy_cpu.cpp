@@ -185,9 +185,9 @@ struct RowScratch {
 // Splits the rows among the threads: calls f(first row, number of rows, thread) for each chunk.
 template <class F>
 void share_rows(const LossTask& task, const F& f) {
-  device::on_threads(task.threads, [&](const device::Share& share) {
-    const std::int64_t first = share.first(task.rows());
-    f(first, share.last(task.rows()) - first, share.thread);
+  device::on_threads(task.threads, [&](const device::Chunk& chunk) {
+    const std::int64_t first = chunk.first(task.rows());
+    f(first, chunk.last(task.rows()) - first, chunk.thread);
   });
 }
 

@@ -161,10 +161,10 @@ void run_matrices(const void* data, std::byte* const* args, const opdef::Launch&
   const std::int64_t size = task.n * task.n;
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
-  const auto run_share = [&](std::int64_t share) {
-    auto* a = reinterpret_cast<double*>(args[2] + share * task.thread_bytes);
-    const std::int64_t end = task.matrices * (share + 1) / task.threads;
-    for (std::int64_t m = task.matrices * share / task.threads; m < end; ++m) {
+  const auto run_chunk = [&](std::int64_t chunk) {
+    auto* a = reinterpret_cast<double*>(args[2] + chunk * task.thread_bytes);
+    const std::int64_t end = task.matrices * (chunk + 1) / task.threads;
+    for (std::int64_t m = task.matrices * chunk / task.threads; m < end; ++m) {
       std::copy_n(x + m * size, size, a);
       if constexpr (kIsDet)
         y[m] = static_cast<T>(det_of(a, task.n));
@@ -172,7 +172,7 @@ void run_matrices(const void* data, std::byte* const* args, const opdef::Launch&
         cofactors_of(a, task.n, a + size, y + m * size);
     }
   };
-  device::share_parts(task.threads, task.threads, run_share);
+  device::parallel_for(task.threads, task.threads, run_chunk);
 }
 
 template <bool kIsDet>

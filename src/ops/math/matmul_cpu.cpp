@@ -103,11 +103,11 @@ void run_batch(const void* data, std::byte* const* args, const opdef::Launch& /*
 
 void run_batch_parallel(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
   const auto& batch = *static_cast<const BatchData*>(data);
-  device::on_threads(batch.threads, [&](const device::Share& share) {
+  device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
     const auto count = static_cast<std::int64_t>(batch.batch.a.size());
-    run_range(batch, args, args[3] + share.thread * batch.scratch_bytes,
-              static_cast<std::size_t>(share.first(count)),
-              static_cast<std::size_t>(share.last(count)));
+    run_range(batch, args, args[3] + chunk.thread * batch.scratch_bytes,
+              static_cast<std::size_t>(chunk.first(count)),
+              static_cast<std::size_t>(chunk.last(count)));
   });
 }
 

@@ -109,7 +109,7 @@ void run_trees(const void* data, std::byte* const* args, const opdef::Launch&) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t blocks = (trees.rows + kBlock - 1) / kBlock;
   const auto walk = trees.has_plain_splits ? walk_rows<T, true> : walk_rows<T, false>;
-  device::share_parts(trees.threads, blocks, [&](std::int64_t b) {
+  device::parallel_for(trees.threads, blocks, [&](std::int64_t b) {
     walk(trees, x, y, b * kBlock, std::min(trees.rows, (b + 1) * kBlock));
   });
 }

@@ -12,7 +12,7 @@
 #include "ops/nn/window.h"
 
 // Kernels of BatchNormalization, InstanceNormalization and their gradients: reference kernels, and
-// float32 SIMD kernels for long contiguous runs. The elements of a group share statistics:
+// float32 SIMD kernels for long contiguous runs. The elements of a group chunk statistics:
 // `segments` runs of `length` elements with stride `stride`, the first at group * length.
 
 namespace onnxgrad::ops::batch_normalization_cpu {
@@ -48,7 +48,7 @@ constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 // Calls f(channel) for all channels, on several threads if that pays off.
 template <class F>
 void visit_channels(const NormTask& task, F&& f) {
-  device::share_parts(
+  device::parallel_for(
       device::useful_threads(task.groups * task.count(), kParallelElements, task.threads),
       task.channels, f);
 }

@@ -33,7 +33,7 @@ constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;  // copies of a un
 constexpr std::int64_t kFewestChannels = 16;  // fewer source channels would mostly multiply zeros
 constexpr std::int64_t kSlack = 16;           // elements that vector stores may exceed the end by
 
-/// Results that share their taps.
+/// Results that chunk their taps.
 struct Phase {
   std::array<AxisPhase, 3> axes;
   std::vector<std::int32_t> a_offsets = {}, b_offsets = {};
@@ -115,13 +115,13 @@ class Worker {
     }
   }
 
-  void pack(const device::Share& share) {
+  void pack(const device::Chunk& chunk) {
     spare_ = line_;
     if (plan_.is_forward) {
-      pack_forward(share.first(plan_.result_channels), share.last(plan_.result_channels));
+      pack_forward(chunk.first(plan_.result_channels), chunk.last(plan_.result_channels));
     } else {
       const std::int64_t blocks = plan_.padded_channels / kTapNumbers;
-      pack_backward(share.first(blocks), share.last(blocks));
+      pack_backward(chunk.first(blocks), chunk.last(blocks));
     }
   }
 
@@ -288,11 +288,11 @@ class Worker {
 
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
-  device::on_threads(plan.threads, [&](const device::Share& share) {
-    Worker worker(plan, args, share.thread);
-    worker.pack(share);
-    share.wait();
-    worker.run(share.first(plan.units()), share.last(plan.units()));
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    Worker worker(plan, args, chunk.thread);
+    worker.pack(chunk);
+    chunk.wait();
+    worker.run(chunk.first(plan.units()), chunk.last(plan.units()));
   });
 }
 

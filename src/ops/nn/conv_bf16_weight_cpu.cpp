@@ -59,10 +59,10 @@ struct Plan {
 
 class Worker {
  public:
-  /// all: all threads; share: the threads that process the same images.
-  Worker(const Plan& plan, std::byte* const* args, const device::Share& all,
-         const device::Share& share)
-      : plan_(plan), args_(args), all_(all), share_(share) {
+  /// all: all threads; chunk: the threads that process the same images.
+  Worker(const Plan& plan, std::byte* const* args, const device::Chunk& all,
+         const device::Chunk& chunk)
+      : plan_(plan), args_(args), all_(all), chunk_(chunk) {
     std::byte* scratch = args[plan.task.scratch];
     std::byte* set = scratch + (plan.splits_images ? all.thread * plan.set_bytes : 0);
     turned_ = reinterpret_cast<std::uint32_t*>(set);
@@ -71,11 +71,11 @@ class Worker {
     copy_ = reinterpret_cast<std::uint16_t*>(own);
     rows_ = reinterpret_cast<std::uint16_t*>(own + plan.rows_at);
     const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
-    first_ = plan.splits_taps ? 0 : std::min(share.first(blocks) * kTapColumns, plan.channels);
+    first_ = plan.splits_taps ? 0 : std::min(chunk.first(blocks) * kTapColumns, plan.channels);
     last_ = plan.splits_taps ? plan.channels
-                             : std::min(share.last(blocks) * kTapColumns, plan.channels);
-    first_tap_ = plan.splits_taps ? share.first(plan.taps) : 0;
-    last_tap_ = plan.splits_taps ? share.last(plan.taps) : plan.taps;
+                             : std::min(chunk.last(blocks) * kTapColumns, plan.channels);
+    first_tap_ = plan.splits_taps ? chunk.first(plan.taps) : 0;
+    last_tap_ = plan.splits_taps ? chunk.last(plan.taps) : plan.taps;
     std::fill_n(copy_, (last_ - first_) * plan.copies.channel(), std::uint16_t{0});
   }
 
@@ -83,10 +83,10 @@ class Worker {
   void run(std::int64_t first, std::int64_t last) {
     for (std::int64_t image = first; image < last; image += plan_.images) {
       const std::int64_t images = std::min(plan_.images, last - image);
-      if (image > first) share_.wait();  // before y of the last unit is overwritten
+      if (image > first) chunk_.wait();  // before y of the last unit is overwritten
       turn_y(image, images);
       copy_x(image, images);
-      share_.wait();
+      chunk_.wait();
       add_products(image > first, plan_.steps(images));
     }
     all_.wait();
@@ -101,7 +101,7 @@ class Worker {
     // The gaps between windows are zeros; the windows themselves overwrite those of the last unit
     // or block.
     std::fill_n(rows_, kTapColumns * plan_.length, std::uint16_t{0});
-    for (std::int64_t b = share_.first(blocks); b < share_.last(blocks); ++b) {
+    for (std::int64_t b = chunk_.first(blocks); b < chunk_.last(blocks); ++b) {
       const std::int64_t m = b * kTapColumns;
       const std::int64_t count = std::min(kTapColumns, plan_.columns - m);
       for (std::int64_t j = 0; j < kTapColumns; ++j) {
@@ -207,7 +207,7 @@ class Worker {
 
   const Plan& plan_;
   std::byte* const* args_;
-  device::Share all_, share_;
+  device::Chunk all_, chunk_;
   std::uint32_t* turned_;
   float* sums_;
   std::uint16_t* copy_;
@@ -218,11 +218,11 @@ class Worker {
 
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
-  device::on_threads(plan.threads, [&](const device::Share& share) {
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     if (plan.splits_images) {
-      Worker(plan, args, share, {}).run(share.first(plan.batch), share.last(plan.batch));
+      Worker(plan, args, chunk, {}).run(chunk.first(plan.batch), chunk.last(plan.batch));
     } else {
-      Worker(plan, args, share, share).run(0, plan.batch);
+      Worker(plan, args, chunk, chunk).run(0, plan.batch);
     }
   });
 }

@@ -82,9 +82,9 @@ void run(const void* data, std::byte* const* args, const Launch& launch) {
     for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
     return;
   }
-  device::on_threads(plan.threads, [&](const device::Share& share) {
-    std::byte* own = part(scratch, share.thread * plan.thread_elements);
-    for (std::int64_t u = share.first(plan.units()); u < share.last(plan.units()); ++u) {
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    std::byte* own = part(scratch, chunk.thread * plan.thread_elements);
+    for (std::int64_t u = chunk.first(plan.units()); u < chunk.last(plan.units()); ++u) {
       run_unit(plan, u, args, own, launch);
     }
   });

@@ -56,8 +56,8 @@ void run_planes(const Plan& plan, std::byte* const* args, std::int64_t first, st
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
-  device::on_threads(plan.threads, [&](const device::Share& share) {
-    run_planes<T>(plan, args, share.first(plan.planes()), share.last(plan.planes()));
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    run_planes<T>(plan, args, chunk.first(plan.planes()), chunk.last(plan.planes()));
   });
 }
 
@@ -102,7 +102,7 @@ namespace onnxgrad::ops {
 opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
-    return opdef::KernelOffer::decline("channels share results");
+    return opdef::KernelOffer::decline("channels chunk results");
   }
   if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
   if (task.pass == ConvTask::Pass::kBackwardWeight) {

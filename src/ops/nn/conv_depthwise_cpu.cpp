@@ -24,7 +24,7 @@ using opdef::Launch;
 constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
 constexpr std::int64_t kMostPhases = 64;
 
-/// Results that share their taps; see AxisPhase. Places are element offsets, for a full band.
+/// Results that chunk their taps; see AxisPhase. Places are element offsets, for a full band.
 struct Phase {
   std::vector<std::int64_t> taps = {};     ///< positions in the kernel
   std::vector<std::int32_t> offsets = {};  ///< [taps], in source pixels
@@ -284,26 +284,26 @@ class Sums {
 };
 
 template <class T>
-void run_part(const Plan& plan, std::byte* const* args, const device::Share& share) {
+void run_part(const Plan& plan, std::byte* const* args, const device::Chunk& chunk) {
   T* own = reinterpret_cast<T*>(args[plan.task.scratch]) + plan.threads_at +
-           share.thread * plan.thread_elements;
+           chunk.thread * plan.thread_elements;
   if (plan.is_sum()) {
     Sums<T> sums(plan, args, own);
     const std::int64_t units = plan.parts * plan.blocks();
-    sums.run(share.first(units), share.last(units));
-    share.wait();
-    sums.write(share.first(plan.blocks()), share.last(plan.blocks()));
+    sums.run(chunk.first(units), chunk.last(units));
+    chunk.wait();
+    sums.write(chunk.first(plan.blocks()), chunk.last(plan.blocks()));
     return;
   }
   const std::int64_t units = plan.blocks() * plan.batch * plan.bands;
-  Results<T>(plan, args, own).run(share.first(units), share.last(units));
+  Results<T>(plan, args, own).run(chunk.first(units), chunk.last(units));
 }
 
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Plan*>(data);
   device::on_threads(plan.threads,
-                     [&](const device::Share& share) { run_part<T>(plan, args, share); });
+                     [&](const device::Chunk& chunk) { run_part<T>(plan, args, chunk); });
 }
 
 using Axes = std::array<AxisPhase, 3>;
@@ -458,7 +458,7 @@ namespace onnxgrad::ops {
 opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
-    return opdef::KernelOffer::decline("channels share results");
+    return opdef::KernelOffer::decline("channels chunk results");
   }
   if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
   return request.outputs[0].dtype == DataType::kFloat32 ? depth::offer<float>(request, task)

@@ -87,7 +87,7 @@ struct OnAllThreads {
 
   template <class F>
   void operator()(std::int64_t count, const F& f) const {
-    device::share_range(threads, count, f);
+    device::parallel_ranges(threads, count, f);
   }
 };
 
@@ -154,13 +154,13 @@ void run_together(const Plan& plan, std::byte* const* args, const Launch& launch
 /// Computes separate units on each thread; sums are added in the order of units, then of threads.
 void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
   auto* scratch = reinterpret_cast<float*>(args[plan.task.scratch]);
-  device::on_threads(plan.threads, [&](const device::Share& share) {
-    float* own = scratch + share.thread * plan.thread_elements;
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    float* own = scratch + chunk.thread * plan.thread_elements;
     auto* w = reinterpret_cast<float*>(args[plan.task.w]);
-    float* sums = share.thread == 0 ? w : own + plan.sums_at;
+    float* sums = chunk.thread == 0 ? w : own + plan.sums_at;
     float* partial = own + plan.partial_at;
-    const std::int64_t begin = share.first(plan.units());
-    const std::int64_t end = share.last(plan.units());
+    const std::int64_t begin = chunk.first(plan.units());
+    const std::int64_t end = chunk.last(plan.units());
     // The first unit with all weights initializes the sums.
     const bool are_whole = plan.group_units() == 1 && begin < end;
     if (plan.is_sum() && !are_whole) std::fill_n(sums, plan.weights(), 0.0F);
@@ -172,10 +172,10 @@ void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
       add(partial, 0, unit.groups * plan.group_weights, sums + unit.group * plan.group_weights);
     }
     if (!plan.is_sum()) return;
-    share.wait();
-    for (std::int64_t other = 1; other < share.threads; ++other) {
-      add(scratch + other * plan.thread_elements + plan.sums_at, share.first(plan.weights()),
-          share.last(plan.weights()), w);
+    chunk.wait();
+    for (std::int64_t other = 1; other < chunk.threads; ++other) {
+      add(scratch + other * plan.thread_elements + plan.sums_at, chunk.first(plan.weights()),
+          chunk.last(plan.weights()), w);
     }
   });
 }

@@ -352,15 +352,15 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
   const T* weights = is_packed ? plan.packed.template data<T>().data() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   const std::int64_t units = plan.part_units() * plan.parts;
-  const auto run_part = [&](const device::Share& share) {
-    T* own = scratch + plan.threads_at + share.thread * plan.thread_elements;
+  const auto run_part = [&](const device::Chunk& chunk) {
+    T* own = scratch + plan.threads_at + chunk.thread * plan.thread_elements;
     if (!is_packed) {
       const T* bias = plan.task.bias < 0 ? nullptr : argument<const T>(args, plan.task.bias);
-      pack_weights(plan, argument<const T>(args, plan.task.w), bias, share.first(items),
-                   share.last(items), scratch, own + plan.spare_at);
-      share.wait();
+      pack_weights(plan, argument<const T>(args, plan.task.w), bias, chunk.first(items),
+                   chunk.last(items), scratch, own + plan.spare_at);
+      chunk.wait();
     }
-    Unit<T>(plan, args, weights, own).run(share.first(units), share.last(units));
+    Unit<T>(plan, args, weights, own).run(chunk.first(units), chunk.last(units));
   };
   device::on_threads(plan.threads, run_part);
 }

@@ -545,21 +545,21 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
       (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
   T* sums = scratch + plan.sums_at;
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
-  device::on_threads(plan.threads, [&](const device::Share& share) {
-    T* own = scratch + share.thread * plan.thread_elements;
-    Unit<T> unit(plan, args, share.thread, own, sums + share.thread * plan.thread_sums());
+  device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
+    T* own = scratch + chunk.thread * plan.thread_elements;
+    Unit<T> unit(plan, args, chunk.thread, own, sums + chunk.thread * plan.thread_sums());
     if (plan.shares_panels) {
       unit.run(0, units);
     } else {
-      unit.run(share.first(units), share.last(units));
-      share.wait();
-      add_sums(plan, share.first(plan.sums()), share.last(plan.sums()), sums);
+      unit.run(chunk.first(units), chunk.last(units));
+      chunk.wait();
+      add_sums(plan, chunk.first(plan.sums()), chunk.last(plan.sums()), sums);
     }
-    share.wait();
+    chunk.wait();
     if (plan.mode == WeightMode::kDots) {
-      finish_weights<T>(plan.task, args, sums, share.first(plan.sums()), share.last(plan.sums()));
+      finish_weights<T>(plan.task, args, sums, chunk.first(plan.sums()), chunk.last(plan.sums()));
     } else {
-      write_weights(plan, args, share.first(panels), share.last(panels), sums, own + plan.spare_at);
+      write_weights(plan, args, chunk.first(panels), chunk.last(panels), sums, own + plan.spare_at);
     }
   });
 }

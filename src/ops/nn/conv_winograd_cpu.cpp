@@ -273,27 +273,27 @@ class Worker {
 
 void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const ResultPlan*>(data);
-  const auto run_part = [&](const device::Share& share) {
-    Worker worker(plan, args, share.thread);
-    if (share.thread == 0) worker.prepare_bias();
+  const auto run_part = [&](const device::Chunk& chunk) {
+    Worker worker(plan, args, chunk.thread);
+    if (chunk.thread == 0) worker.prepare_bias();
     const auto panels = static_cast<std::int64_t>(plan.panels.size());
     if (plan.stores_images) {
       const std::int64_t images = plan.geometry.units.batch;
-      worker.prepare_images(share.first(images), share.last(images));
-      share.wait();
+      worker.prepare_images(chunk.first(images), chunk.last(images));
+      chunk.wait();
       const std::int64_t parts = static_cast<std::int64_t>(plan.part_panels.size()) - 1;
       const auto first = [&](std::int64_t thread) {
         return plan.part_panels[static_cast<std::size_t>(std::min(thread, parts))];
       };
-      worker.run_panels(first(share.thread), first(share.thread + 1));
+      worker.run_panels(first(chunk.thread), first(chunk.thread + 1));
     } else {
       const std::int64_t blocks = panels * worker.channel_blocks();
       if (!plan.packed.is_defined()) {
-        worker.prepare_weights(share.first(blocks), share.last(blocks), worker.shared());
+        worker.prepare_weights(chunk.first(blocks), chunk.last(blocks), worker.shared());
       }
-      share.wait();
+      chunk.wait();
       const std::int64_t units = plan.geometry.units.count();
-      worker.run_units(share.first(units), share.last(units));
+      worker.run_units(chunk.first(units), chunk.last(units));
     }
   };
   device::on_threads(plan.threads, run_part);

@@ -226,19 +226,19 @@ class WeightWorker {
 
 void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WeightPlan*>(data);
-  const auto run_part = [&](const device::Share& share) {
-    WeightWorker worker(plan, args, share.thread);
+  const auto run_part = [&](const device::Chunk& chunk) {
+    WeightWorker worker(plan, args, chunk.thread);
     const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
     if (plan.stores_images) {
       const std::int64_t images = plan.geometry.units.batch;
-      worker.prepare_images(share.first(images), share.last(images));
-      share.wait();
-      worker.compute_blocks(share.first(blocks), share.last(blocks));
+      worker.prepare_images(chunk.first(images), chunk.last(images));
+      chunk.wait();
+      worker.compute_blocks(chunk.first(blocks), chunk.last(blocks));
     } else {
       const std::int64_t units = plan.geometry.units.count();
-      worker.add_units(share.first(units), share.last(units));
-      share.wait();
-      worker.write_sums(share.first(blocks), share.last(blocks), share.threads);
+      worker.add_units(chunk.first(units), chunk.last(units));
+      chunk.wait();
+      worker.write_sums(chunk.first(blocks), chunk.last(blocks), chunk.threads);
     }
   };
   device::on_threads(plan.threads, run_part);

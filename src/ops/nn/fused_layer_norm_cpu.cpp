@@ -99,8 +99,8 @@ std::int64_t group_elements(const Rows& rows) {
 /// Calls f(first row, end row, thread) on each thread.
 template <class F>
 void share_rows(const Rows& rows, const F& f) {
-  device::on_threads(rows.threads, [&](const device::Share& share) {
-    f(share.first(rows.count), share.last(rows.count), static_cast<int>(share.thread));
+  device::on_threads(rows.threads, [&](const device::Chunk& chunk) {
+    f(chunk.first(rows.count), chunk.last(rows.count), static_cast<int>(chunk.thread));
   });
 }
 
@@ -238,7 +238,7 @@ struct GradSums {
 };
 constexpr std::int64_t kScratchRows = 4;
 
-// Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
+// Returns the scratch elements per thread, in whole cache lines, so that threads never chunk one.
 std::int64_t thread_elements(const GradTask& task) {
   constexpr std::int64_t kLine = 16;
   const std::int64_t groups = task.has_f16() ? 3 * group_elements(task.rows) : 0;

@@ -38,9 +38,9 @@ struct Task {
 
 template <class F>
 void visit_channels(const Task& task, F&& f) {
-  device::share_parts(device::useful_threads(task.channels * task.stretches.count(),
-                                             kParallelElements, task.threads),
-                      task.channels, f);
+  device::parallel_for(device::useful_threads(task.channels * task.stretches.count(),
+                                              kParallelElements, task.threads),
+                       task.channels, f);
 }
 
 template <class T>

@@ -46,9 +46,9 @@ constexpr std::int64_t kParallelElements = 1 << 16;  // per thread
 
 // Splits the planes among the threads: calls f(first plane, number of planes) for each chunk.
 template <class F>
-void visit_shares(const PoolTask& task, F&& f) {
+void visit_chunks(const PoolTask& task, F&& f) {
   const PoolShape& shape = task.shape;
-  device::share_range(
+  device::parallel_ranges(
       device::useful_threads(shape.planes * shape.input_size(), kParallelElements, task.threads),
       shape.planes, [&](std::int64_t first, std::int64_t end) { f(first, end - first); });
 }
@@ -193,7 +193,7 @@ void run_max_pool_halved(const void* data, std::byte* const* args, const Launch&
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
-  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+  visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     planes::max_pool_halved(halved(shape, first, count), pool.x + first * shape.input_size(),
                             at(pool.y, first * shape.output_size()),
                             at(pool.indices, first * shape.output_size()));
@@ -209,7 +209,7 @@ void run_max_pool_taps(const void* data, std::byte* const* args, const Launch&) 
       .taps = static_cast<std::int64_t>(task.taps.size()) / shape.output_size(),
       .windows = shape.output_size(),
       .plane_size = shape.input_size()};
-  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+  visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     planes::max_pool_taps(table, first, count, pool.x + first * shape.input_size(),
                           at(pool.y, first * shape.output_size()),
                           at(pool.indices, first * shape.output_size()));
@@ -223,7 +223,7 @@ void run_max_pool_halved_grad(const void* data, std::byte* const* args, const La
   const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
   auto* dx = reinterpret_cast<float*>(args[task.dx]);
   std::atomic<bool> is_done{true};
-  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+  visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     const std::int64_t output = first * shape.output_size();
     if (!planes::max_pool_halved_grad(halved(shape, first, count), dy + output, indices + output,
                                       dx + first * shape.input_size())) {
@@ -270,9 +270,9 @@ void run_average_pool_grad(const void* data, std::byte* const* args, const Launc
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     T* result = dx + plane * shape.input_size();
     visit_windows(shape, [&](const auto& window, std::int64_t number) {
-      const T share =
+      const T chunk =
           dy[plane * shape.output_size() + number] / static_cast<T>(divisor(task, window));
-      visit_window(shape, window, [&](std::int64_t i) { result[i] += share; });
+      visit_window(shape, window, [&](std::int64_t i) { result[i] += chunk; });
     });
   }
 }
@@ -297,7 +297,7 @@ void run_average_pool_rows(const void* data, std::byte* const* args, const Launc
   const PoolShape& shape = task.shape;
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
-  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+  visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       const T* input = x + plane * shape.input_size() * task.row;
       visit_windows(shape, [&](const auto& window, std::int64_t number) {
@@ -306,8 +306,8 @@ void run_average_pool_rows(const void* data, std::byte* const* args, const Launc
         visit_window(shape, window, [&](std::int64_t i) {
           for (std::int64_t k = 0; k < task.row; ++k) row[k] += input[i * task.row + k];
         });
-        const T share = T{1} / static_cast<T>(divisor(task, window));
-        for (std::int64_t k = 0; k < task.row; ++k) row[k] *= share;
+        const T chunk = T{1} / static_cast<T>(divisor(task, window));
+        for (std::int64_t k = 0; k < task.row; ++k) row[k] *= chunk;
       });
     }
   });
@@ -320,15 +320,15 @@ void run_average_pool_rows_grad(const void* data, std::byte* const* args, const 
   const PoolShape& shape = task.shape;
   const T* dy = reinterpret_cast<const T*>(args[0]);
   T* dx = reinterpret_cast<T*>(args[task.dx]);
-  visit_shares(task, [&](std::int64_t first, std::int64_t count) {
+  visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       T* result = dx + plane * shape.input_size() * task.row;
       std::fill_n(result, shape.input_size() * task.row, T{0});
       visit_windows(shape, [&](const auto& window, std::int64_t number) {
         const T* row = dy + (plane * shape.output_size() + number) * task.row;
-        const T share = T{1} / static_cast<T>(divisor(task, window));
+        const T chunk = T{1} / static_cast<T>(divisor(task, window));
         visit_window(shape, window, [&](std::int64_t i) {
-          for (std::int64_t k = 0; k < task.row; ++k) result[i * task.row + k] += share * row[k];
+          for (std::int64_t k = 0; k < task.row; ++k) result[i * task.row + k] += chunk * row[k];
         });
       });
     }

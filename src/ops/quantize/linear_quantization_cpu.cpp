@@ -149,7 +149,7 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
   const auto& table = std::get<quantize::QuantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
   const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
-  device::share_parts(threads, runs, [&](std::int64_t r) {
+  device::parallel_for(threads, runs, [&](std::int64_t r) {
     const Run run = task.layout.run(r);
     const float* scale = factors.scale + run.scale;
     const float* zero = factors.zero + run.scale;
@@ -161,7 +161,7 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
   });
 }
 
-// Quantizes any types, in order: elements may share bytes.
+// Quantizes any types, in order: elements may chunk bytes.
 void run_quantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);
@@ -187,7 +187,7 @@ void run_dequantize(const void* data, std::byte* const* args, const opdef::Launc
   const auto& table = std::get<quantize::DequantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
   const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
-  device::share_parts(threads, runs, [&](std::int64_t r) {
+  device::parallel_for(threads, runs, [&](std::int64_t r) {
     const Run run = task.layout.run(r);
     const float* scale = factors.scale + run.scale;
     const float* zero = factors.zero + run.scale;

@@ -390,9 +390,9 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
   const std::int64_t shares = plan.blocks == 1 ? 1 : std::min<std::int64_t>(plan.threads, panels);
   const std::int64_t count = plan.blocks == 1 ? s.directions : shares;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t share = plan.blocks == 1 ? 0 : i;
-    Slice slice{.first = panels * share / shares * lanes};
-    const std::int64_t end = std::min(panels * (share + 1) / shares * lanes, s.width());
+    const std::int64_t chunk = plan.blocks == 1 ? 0 : i;
+    Slice slice{.first = panels * chunk / shares * lanes};
+    const std::int64_t end = std::min(panels * (chunk + 1) / shares * lanes, s.width());
     slice.dr = device::RowSumGemm<T>::prepare(end - slice.first, s.hidden, block);
     slice.dgates = scratch_plan.add<T>(slice.dr.a_size());
     slice.rows = scratch_plan.add<T>(s.batch * std::max(s.inputs, s.hidden));
@@ -486,13 +486,13 @@ void WeightSums<T>::finish(const CellArgs& args, const T* dgates) const {
   }
   if (plan.blocks == 1 || (!has_dw && !has_dr)) return;
   const auto count = static_cast<int>(slices.size());
-  device::share_parts(count, count, [&](std::int64_t share) {
+  device::parallel_for(count, count, [&](std::int64_t chunk) {
     for (std::int64_t d = 0; d < s.directions; ++d) {
       const bool goes_back = plan.attributes.goes_back(static_cast<int>(d));
       for (std::int64_t i = 0; i < s.steps; ++i) {
         const std::int64_t step = goes_back ? i : s.steps - 1 - i;
         const T* gradients = dgates + (d * s.steps + step) * s.batch * s.width();
-        add_slice(args, d, slices[static_cast<std::size_t>(share)],
+        add_slice(args, d, slices[static_cast<std::size_t>(chunk)],
                   {.number = i, .step = step, .gradients = gradients});
       }
     }

@@ -359,8 +359,8 @@ template <class F>
 void visit_tasks(const CellPlan& plan, F&& f) {
   const std::int64_t tasks = plan.tasks();
   const auto threads = static_cast<int>(std::min<std::int64_t>(plan.threads, tasks));
-  device::on_threads(plan.shape.steps == 0 ? 1 : threads, [&](const device::Share& share) {
-    for (std::int64_t task = share.thread; task < tasks; task += share.threads) f(task);
+  device::on_threads(plan.shape.steps == 0 ? 1 : threads, [&](const device::Chunk& chunk) {
+    for (std::int64_t task = chunk.thread; task < tasks; task += chunk.threads) f(task);
   });
 }
 

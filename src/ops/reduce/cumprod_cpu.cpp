@@ -62,8 +62,8 @@ void run_cumprod(const void* data, std::byte* const* args, const opdef::Launch& 
   const auto& c = *static_cast<const CumProdData*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[2]);
-  device::share_parts(c.threads, c.outer,
-                      [&](std::int64_t o) { cumprod_slice(c, o, c.is_exclusive, x, y); });
+  device::parallel_for(c.threads, c.outer,
+                       [&](std::int64_t o) { cumprod_slice(c, o, c.is_exclusive, x, y); });
 }
 
 // Writes the products p to dx; then r, a row per thread in scratch, runs from the other end.
@@ -73,10 +73,10 @@ void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*l
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* x = reinterpret_cast<const T*>(args[1]);
   T* dx = reinterpret_cast<T*>(args[3]);
-  const auto run_share = [&](std::int64_t share) {
-    T* r = reinterpret_cast<T*>(args[4]) + share * c.inner;
-    const std::int64_t end = c.outer * (share + 1) / c.threads;
-    for (std::int64_t o = c.outer * share / c.threads; o < end; ++o) {
+  const auto run_chunk = [&](std::int64_t chunk) {
+    T* r = reinterpret_cast<T*>(args[4]) + chunk * c.inner;
+    const std::int64_t end = c.outer * (chunk + 1) / c.threads;
+    for (std::int64_t o = c.outer * chunk / c.threads; o < end; ++o) {
       cumprod_slice(c, o, /*is_exclusive=*/true, x, dx);
       std::fill_n(r, c.inner, T{0});
       for (std::int64_t k = c.length; k-- > 0;) {
@@ -92,7 +92,7 @@ void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*l
       }
     }
   };
-  device::share_parts(c.threads, c.threads, run_share);
+  device::parallel_for(c.threads, c.threads, run_chunk);
 }
 
 std::optional<CumProdData> read(const KernelRequest& request, std::size_t x, std::size_t axis_input,

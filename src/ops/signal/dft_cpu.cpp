@@ -142,9 +142,9 @@ void run_dft(const void* data, std::byte* const* args, const opdef::Launch&) {
   T* y = reinterpret_cast<T*>(args[task.num_args]);
   T* scratch = reinterpret_cast<T*>(args[task.num_args + 1]);
   const std::int64_t batches = (task.signals() + task.batch_signals() - 1) / task.batch_signals();
-  device::on_threads(task.threads, [&](const device::Share& share) {
-    transform_batches(task, share.first(batches), share.last(batches), x, y,
-                      scratch + share.thread * task.thread_scratch());
+  device::on_threads(task.threads, [&](const device::Chunk& chunk) {
+    transform_batches(task, chunk.first(batches), chunk.last(batches), x, y,
+                      scratch + chunk.thread * task.thread_scratch());
   });
 }
 

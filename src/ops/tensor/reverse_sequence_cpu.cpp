@@ -36,7 +36,7 @@ void run_reverse(const void* data, std::byte* const* args, const opdef::Launch& 
   for (std::int64_t b = 0; b < task.batch; ++b) {
     if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
   }
-  device::share_parts(task.threads, task.times, [&](std::int64_t t) {
+  device::parallel_for(task.threads, task.times, [&](std::int64_t t) {
     for (std::int64_t b = 0; b < task.batch; ++b) {
       const std::int64_t from = t < lengths[b] ? lengths[b] - 1 - t : t;
       std::memcpy(args[2] + t * task.time_bytes + b * task.batch_bytes,

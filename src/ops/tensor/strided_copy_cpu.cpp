@@ -200,7 +200,7 @@ void run_copy(const CopyPlan& plan, const std::byte* source, std::byte* target) 
     return;
   }
   const Axis& outermost = plan.axes[0];
-  device::share_range(plan.threads, outermost.size, [&](std::int64_t first, std::int64_t last) {
+  device::parallel_ranges(plan.threads, outermost.size, [&](std::int64_t first, std::int64_t last) {
     copy_some(plan, last - first, source + first * outermost.source_stride,
               target + first * outermost.target_stride);
   });
