@@ -26,11 +26,11 @@ Bits exponent_overflows(const std::byte* data, std::size_t count, Bits exponent)
 template <class Bits>
 bool are_finite(const std::byte* data, std::size_t count, Bits exponent) {
   constexpr std::size_t kLine = 64 / sizeof(Bits);
-  constexpr std::size_t kAhead = 64;  // lines
+  constexpr std::size_t kPrefetchDistance = 64;  // lines
   Bits found = 0;
   std::size_t i = 0;
   for (; i + kLine <= count; i += kLine) {
-    __builtin_prefetch(data + (i + kAhead * kLine) * sizeof(Bits));
+    __builtin_prefetch(data + (i + kPrefetchDistance * kLine) * sizeof(Bits));
     found |= exponent_overflows(data + i * sizeof(Bits), kLine, exponent);
   }
   found |= exponent_overflows(data + i * sizeof(Bits), count - i, exponent);

@@ -188,11 +188,11 @@ namespace {
 // Prefetches the rows that a later step of a series reads. The processor itself prefetches rows in
 // order.
 void prefetch_rows(const StepSeries& series, std::size_t step) {
-  constexpr std::size_t kAhead = 4;
+  constexpr std::size_t kPrefetchDistance = 4;
   constexpr std::int64_t kLine = 64;
   constexpr std::int64_t kMostBytes = 1024;
-  if (step + kAhead >= series.first_rows.size()) return;
-  const std::int64_t row = series.first_rows[step + kAhead];
+  if (step + kPrefetchDistance >= series.first_rows.size()) return;
+  const std::int64_t row = series.first_rows[step + kPrefetchDistance];
   for (const StepSeries::Input& input : series.inputs) {
     const std::byte* data = input.data + row * input.row_bytes;
     const std::int64_t bytes = std::min(input.row_bytes, kMostBytes);

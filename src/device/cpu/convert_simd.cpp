@@ -112,12 +112,12 @@ HWY_INLINE void convert_rows(float* to, std::ptrdiff_t to_row, const void* raw,
   const hn::ScalableTag<float> d;
   const hn::Rebind<From, decltype(d)> d_from;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  constexpr std::ptrdiff_t kAhead = 4;  // rows, which may be short
+  constexpr std::ptrdiff_t kPrefetchDistance = 4;  // rows, which may be short
   const auto* from = static_cast<const From*>(raw);
   for (std::int64_t i = 0; i < rows; ++i) {
     std::int64_t j = 0;
     for (; j + kLanes <= columns; j += kLanes) {
-      __builtin_prefetch(from + kAhead * from_row + j);
+      __builtin_prefetch(from + kPrefetchDistance * from_row + j);
       hn::StoreU(convert(hn::LoadU(d_from, from + j)), d, to + j);
     }
     if (j < columns) {

@@ -256,7 +256,7 @@ class F16Blocks {
     const F16End end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
     for (std::int64_t i = 0; i < rows; i += plan_.handed_over_rows) {
       const std::int64_t count = std::min(plan_.handed_over_rows, rows - i);
-      fetch_touched(row + i, count, j_ + column, columns);
+      prefetch_reads_next(row + i, count, j_ + column, columns);
       run_vnni_panel(a, count, column, vectors, columns, end);
       operands_.finished(operands_.context, {.c = sums_,
                                              .c_row = kPanelColumns,
@@ -268,9 +268,9 @@ class F16Blocks {
     }
   }
 
-  void fetch_touched(std::int64_t row, std::int64_t rows, std::int64_t column,
-                     std::int64_t columns) const {
-    for (const void* matrix : operands_.touched) {
+  void prefetch_reads_next(std::int64_t row, std::int64_t rows, std::int64_t column,
+                           std::int64_t columns) const {
+    for (const void* matrix : operands_.reads_next) {
       if (matrix == nullptr) continue;
       const float* from = static_cast<const float*>(matrix) + row * spec_.n + column;
       for (std::int64_t i = 0; i < rows; ++i, from += spec_.n) {

@@ -101,7 +101,7 @@ void check(F16GemmSpec spec, std::mt19937& random) {
         .factor = 0.5,
         .finished = spec.hands_over ? copy_part : nullptr,
         .context = &parts,
-        .touched = {c.data()}});
+        .reads_next = {c.data()}});
   EXPECT_EQ(scratch.get()[gemm.scratch_bytes], std::byte{91}) << "writes past the scratch";
   for (std::size_t g = 0; g < kGuard; ++g) {
     ASSERT_EQ(c[at(size) + g], 77.0F);

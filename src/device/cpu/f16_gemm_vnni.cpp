@@ -55,7 +55,7 @@ bool saves_avx512() {
 
 template <int kRows, int kVectors>
 ONNXGRAD_VNNI_TARGET void strip(const VnniPanel& panel, std::int64_t row, const std::byte* a) {
-  constexpr std::ptrdiff_t kAhead = 8;
+  constexpr std::ptrdiff_t kPrefetchDistance = 8;
   const std::ptrdiff_t a_row = panel.a_row;
   const std::ptrdiff_t a_step = panel.a_step;
   __m512 sum[kRows][kVectors];
@@ -71,7 +71,7 @@ ONNXGRAD_VNNI_TARGET void strip(const VnniPanel& panel, std::int64_t row, const 
     for (int v = 0; v < kVectors; ++v) {
       const __m512i bits = _mm512_loadu_si512(b + v * kVnniLanes);
       line[v] = reinterpret_cast<const __m512bh&>(bits);
-      __builtin_prefetch(b + (kAhead * kVectors + v) * kVnniLanes);
+      __builtin_prefetch(b + (kPrefetchDistance * kVectors + v) * kVnniLanes);
     }
     b += kVectors * kVnniLanes;
 #pragma GCC unroll 16
@@ -143,7 +143,7 @@ namespace {
 ONNXGRAD_VNNI_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t from_row,
                                        std::int64_t steps, std::int64_t count, std::uint32_t* to,
                                        std::ptrdiff_t to_row) {
-  constexpr std::ptrdiff_t kAhead = 8;
+  constexpr std::ptrdiff_t kPrefetchDistance = 8;
   constexpr std::ptrdiff_t kBoth = 2 * kVnniLanes;
   const __m512i lower = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40,
                                          8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
@@ -155,8 +155,8 @@ ONNXGRAD_VNNI_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t
     for (std::int64_t j = 0; j < count; j += kBoth) {
       const auto left = std::min<std::int64_t>(count - j, kBoth);
       const auto mask = static_cast<__mmask32>((std::uint64_t{1} << left) - 1);
-      __builtin_prefetch(first + kAhead * from_row + j);
-      __builtin_prefetch(second + kAhead * from_row + j);
+      __builtin_prefetch(first + kPrefetchDistance * from_row + j);
+      __builtin_prefetch(second + kPrefetchDistance * from_row + j);
       const __m512i low = _mm512_maskz_loadu_epi16(mask, first + j);
       const __m512i high = _mm512_maskz_loadu_epi16(mask & is_vnni, second + j);
       _mm512_storeu_si512(to + j, _mm512_permutex2var_epi16(low, lower, high));
@@ -171,7 +171,7 @@ ONNXGRAD_VNNI_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t
 ONNXGRAD_VNNI_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_row,
                                        std::int64_t steps, std::int64_t count, std::uint32_t* to,
                                        std::ptrdiff_t to_row) {
-  constexpr std::ptrdiff_t kAhead = 6;
+  constexpr std::ptrdiff_t kPrefetchDistance = 6;
   const auto rounded = [](const float* at, __mmask16 mask) ONNXGRAD_VNNI_TARGET {
     const auto bits = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, at));
     return _mm512_cvtepu16_epi32(reinterpret_cast<const __m256i&>(bits));
@@ -181,10 +181,10 @@ ONNXGRAD_VNNI_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_ro
     for (std::int64_t j = 0; j < count; j += kVnniLanes) {
       const auto left = static_cast<unsigned>(std::min<std::int64_t>(count - j, kVnniLanes));
       const auto mask = static_cast<__mmask16>((1U << left) - 1);
-      __builtin_prefetch(first + kAhead * from_row + j);
+      __builtin_prefetch(first + kPrefetchDistance * from_row + j);
       __m512i bits = rounded(first + j, mask);
       if (k + 1 < steps) {
-        __builtin_prefetch(first + (kAhead + 1) * from_row + j);
+        __builtin_prefetch(first + (kPrefetchDistance + 1) * from_row + j);
         bits = _mm512_or_si512(bits, _mm512_slli_epi32(rounded(first + from_row + j, mask), 16));
       }
       _mm512_storeu_si512(to + j, bits);

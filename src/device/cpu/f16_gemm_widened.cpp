@@ -84,8 +84,8 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
   if (ending.hands_over) {
     inner.finished = end_part;
     inner.context = &run;
-    inner.touched = {operands.c, run.start};
-    inner.touched_size = ending.narrows ? 2 : 4;
+    inner.reads_next = {operands.c, run.start};
+    inner.reads_next_size = ending.narrows ? 2 : 4;
     return ending.gemm(inner);
   }
   inner.c = operands.scratch + ending.sums_offset;

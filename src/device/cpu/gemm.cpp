@@ -83,7 +83,7 @@ GemmExtras<T> make_extras(const GemmPlan<T>& plan, const GemmOperands& operands,
                           const GemmTile<T>& tile) {
   GemmExtras<T> extras;
   set_more(plan, operands, extras);
-  if (plan.fetches) set_touched(plan, tile.c, tile.start, tile.start_row, extras);
+  if (plan.fetches) set_reads_next(plan, tile.c, tile.start, tile.start_row, extras);
   return extras;
 }
 

@@ -92,8 +92,8 @@ struct GemmOperands {
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
   /// Matrices like C that `finished` reads; tiles may fetch them meanwhile. nullptr: none.
-  std::array<const void*, kGemmMoreAddends> touched = {};
-  std::int64_t touched_size = 0;  ///< bytes of their elements, at most C's; 0: as C's
+  std::array<const void*, kGemmMoreAddends> reads_next = {};
+  std::int64_t reads_next_size = 0;  ///< bytes of their elements, at most C's; 0: as C's
 };
 
 struct PreparedGemm {

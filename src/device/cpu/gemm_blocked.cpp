@@ -13,20 +13,20 @@
 // blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
 // A's block are traversed, and A's block, which is read in place or packed into panels (strips) as
 // high as a tile, for all panels of B. While a block is computed, tiles prefetch the operands of
-// the next one (GemmExtras::ahead). With a packed A, each panel of B is packed when its first tiles
-// need it; if there is only one block of rows and a panel is small, always at the same address, and
-// all of its tiles find it in the L1 cache. If C has a consumer (GemmOperands::finished), B is kept
-// packed for all k and the loop over k is inside that over rows: a block of C is complete before
-// the next one begins. Its last steps go to a buffer of a few tiles, which the consumer finds in
-// the L1 cache; if there are no other steps, there is no block. Operands of another type
-// (GemmSpec::a_source) are converted: a block of A before its panels, which find it in place, B as
-// it is packed.
+// the next one (GemmExtras::prefetch). With a packed A, each panel of B is packed when its first
+// tiles need it; if there is only one block of rows and a panel is small, always at the same
+// address, and all of its tiles find it in the L1 cache. If C has a consumer
+// (GemmOperands::finished), B is kept packed for all k and the loop over k is inside that over
+// rows: a block of C is complete before the next one begins. Its last steps go to a buffer of a few
+// tiles, which the consumer finds in the L1 cache; if there are no other steps, there is no block.
+// Operands of another type (GemmSpec::a_source) are converted: a block of A before its panels,
+// which find it in place, B as it is packed.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kAhead = 16;         // rows: enough time for one to come from memory
-constexpr std::int64_t kFetchingRows = 64;  // that use a panel while the next one is fetched
+constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
+constexpr std::int64_t kFetchingRows = 64;      // that use a panel while the next one is fetched
 
 }  // namespace
 
@@ -204,7 +204,7 @@ void BlockedGemm<T>::copy_panels(const T* from, T* to) const {
   const std::int64_t panels = split_.wide_count + split_.narrow_count;
   for (std::int64_t k = 0; k < steps_; ++k) {
     for (std::int64_t j = 0; j < columns_; j += kLine) {
-      __builtin_prefetch(from + kAhead * plan_.n + j);
+      __builtin_prefetch(from + kPrefetchDistance * plan_.n + j);
     }
     T* row = to;
     std::int64_t at = 0;
@@ -251,14 +251,14 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
     tile.c = c;
     set_addends(tile, row, column);
-    for (GemmAhead<T>& part : extras_.ahead) part = {};
+    for (GemmPrefetch<T>& part : extras_.prefetch) part = {};
     if (next.k < plan_.k && !plan_.b_is_packed) {
-      set_ahead(next, first_column, {p, 1, panels});
+      set_prefetch(next, first_column, {p, 1, panels});
     }
     if (p + 1 < panels) {
-      set_panel_ahead(block, column + width, p + 1, panel + width * steps_);
+      set_panel_prefetch(block, column + width, p + 1, panel + width * steps_);
     }
-    extras_.ahead_rows = std::max(extras_.ahead[0].rows, extras_.ahead[1].rows);
+    extras_.prefetch_rows = std::max(extras_.prefetch[0].rows, extras_.prefetch[1].rows);
     const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
     if (plan_.hands_over && is_last_) {
       hand_over(tile, split);
@@ -272,13 +272,13 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
 
 /// The chunk of panels in what is packed for the next block.
 template <class T>
-void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Progress& panels) {
+void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column, const Progress& panels) {
   const std::int64_t steps = steps_from(next.k);
   if (plan_.packs_a || plan_.transpose_a || plan_.a_source) {
-    extras_.ahead[0] = chunk_of_a(panels, next.row, next.rows, next.k, steps);
+    extras_.prefetch[0] = chunk_of_a(panels, next.row, next.rows, next.k, steps);
   }
   if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
-    extras_.ahead[1] = chunk_of_b(panels, column, columns_, next.k, steps);
+    extras_.prefetch[1] = chunk_of_b(panels, column, columns_, next.k, steps);
   }
 }
 
@@ -286,19 +286,19 @@ void BlockedGemm<T>::set_ahead(const Block& next, std::int64_t column, const Pro
 /// block is packed. With all of its steps, as for blocks that are handed over, B is larger than the
 /// L2 cache; else fetching it costs more than it brings.
 template <class T>
-void BlockedGemm<T>::set_panel_ahead(const Block& block, std::int64_t column, std::int64_t p,
-                                     const T* packed) {
+void BlockedGemm<T>::set_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
+                                        const T* packed) {
   const std::int64_t width = columns_of(p);
   if (plan_.packs_in_turn) {
     const std::int64_t count = std::min(width, plan_.n - column);
-    extras_.ahead[1] = chunk_of_b({0, 1, 1}, column, count, block.k, steps_);
+    extras_.prefetch[1] = chunk_of_b({0, 1, 1}, column, count, block.k, steps_);
     return;
   }
   if (!plan_.packs_a || block.rows < kFetchingRows) return;
   if (plan_.b_is_packed) {
-    extras_.ahead[1] = lines_of(packed_steps(column, block.k, width), steps_, width, width);
-  } else if (plan_.hands_over && !block.packs_b && extras_.ahead[1].rows == 0) {
-    extras_.ahead[1] = lines_of(packed, steps_, width, width);
+    extras_.prefetch[1] = lines_of(packed_steps(column, block.k, width), steps_, width, width);
+  } else if (plan_.hands_over && !block.packs_b && extras_.prefetch[1].rows == 0) {
+    extras_.prefetch[1] = lines_of(packed, steps_, width, width);
   }
 }
 
@@ -354,21 +354,21 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
   extras_.more_count = 0;
   if (is_first_) set_more(plan_, operands_, extras_);  // before anything is written: one may be C
   if (!plan_.hands_over) {
-    set_touched(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
+    set_reads_next(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
     return set_end();
   }
   if (!is_last_) {
-    extras_.touched_row = c_row_;
-    extras_.touched_size = sizeof(T);
-    extras_.touched[0] = tile.c - row * c_row_ - column;
-    extras_.touched_count = is_first_ ? 0 : 1;
+    extras_.reads_next_row = c_row_;
+    extras_.reads_next_size = sizeof(T);
+    extras_.reads_next[0] = tile.c - row * c_row_ - column;
+    extras_.reads_next_count = is_first_ ? 0 : 1;
     return;
   }
-  extras_.touched_row = plan_.n;
-  if (operands_.touched_size > 0) extras_.touched_size = operands_.touched_size;
-  extras_.touched_count = 0;
-  for (const void* matrix : operands_.touched) {
-    if (matrix != nullptr) extras_.touched[extras_.touched_count++] = matrix;
+  extras_.reads_next_row = plan_.n;
+  if (operands_.reads_next_size > 0) extras_.reads_next_size = operands_.reads_next_size;
+  extras_.reads_next_count = 0;
+  for (const void* matrix : operands_.reads_next) {
+    if (matrix != nullptr) extras_.reads_next[extras_.reads_next_count++] = matrix;
   }
 }
 
@@ -382,7 +382,7 @@ void BlockedGemm<T>::set_end() {
   if (!plan_.is_scaled) return;
   extras_.scales = static_cast<const T*>(operands_.scales);
   extras_.scales_row = plan_.n;
-  extras_.touched[extras_.touched_count++] = extras_.scales;
+  extras_.reads_next[extras_.reads_next_count++] = extras_.scales;
 }
 
 /// Runs a few tiles at a time: the rows that their consumer reads are prefetched into the L1 cache
@@ -395,12 +395,13 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t tiles = split.big_count + split.small_count;
   std::int64_t done = 0;
   const auto fetch_chunk = [&](std::int64_t blocks) {
-    const std::int64_t first = whole.ahead_rows * done / tiles;
+    const std::int64_t first = whole.prefetch_rows * done / tiles;
     done += blocks;
-    extras_.ahead_rows = whole.ahead_rows * done / tiles - first;
-    for (std::size_t part = 0; part < std::size(extras_.ahead); ++part) {
-      extras_.ahead[part].from = whole.ahead[part].from + first * whole.ahead[part].row;
-      extras_.ahead[part].rows = std::min(whole.ahead[part].rows - first, extras_.ahead_rows);
+    extras_.prefetch_rows = whole.prefetch_rows * done / tiles - first;
+    for (std::size_t part = 0; part < std::size(extras_.prefetch); ++part) {
+      extras_.prefetch[part].from = whole.prefetch[part].from + first * whole.prefetch[part].row;
+      extras_.prefetch[part].rows =
+          std::min(whole.prefetch[part].rows - first, extras_.prefetch_rows);
     }
   };
   tile.c_row = tile.b_step;
@@ -431,7 +432,7 @@ void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
   rows.big_fn(tile);
   if (rows.small_count == 0) return;
   skip_tiles(tile, rows.big_count, rows.big);
-  extras_.ahead_rows = 0;
+  extras_.prefetch_rows = 0;
   tile.blocks = rows.small_count;
   set_height(tile, rows.big - 1);
   rows.small_fn(tile);

@@ -52,8 +52,8 @@ class BlockedGemm {
   void convert_a(std::int64_t row, std::int64_t rows, std::int64_t k);
   void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split);
   void run_block(const Block& block, std::int64_t column, const Block& next);
-  void set_ahead(const Block& next, std::int64_t column, const Progress& panels);
-  void set_panel_ahead(const Block& block, std::int64_t column, std::int64_t p, const T* packed);
+  void set_prefetch(const Block& next, std::int64_t column, const Progress& panels);
+  void set_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p, const T* packed);
   bool has_strip_tiles() const;
   void set_height(GemmTile<T>& tile, int height) const;
   void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
@@ -124,23 +124,23 @@ class BlockedGemm {
   }
 
   /// `count` elements of each of `rows` rows: one line more if they begin within lines.
-  static GemmAhead<T> lines_of(const T* from, std::int64_t rows, std::ptrdiff_t row,
-                               std::int64_t count) {
+  static GemmPrefetch<T> lines_of(const T* from, std::int64_t rows, std::ptrdiff_t row,
+                                  std::int64_t count) {
     const bool are_whole = reinterpret_cast<std::uintptr_t>(from) % 64 == 0 && row % kLine == 0;
     return {from, rows, row, ceil_div(count, kLine) + (are_whole ? 0 : 1)};
   }
 
   /// The share of `now` in `all` rows of a matrix: `each` has so many elements.
-  static GemmAhead<T> share_of(const Progress& now, const T* from, std::int64_t all,
-                               std::ptrdiff_t row, std::int64_t each) {
+  static GemmPrefetch<T> share_of(const Progress& now, const T* from, std::int64_t all,
+                                  std::ptrdiff_t row, std::int64_t each) {
     const std::int64_t first = all * now.at / now.all;
     const std::int64_t end = all * (now.at + now.count) / now.all;
     return lines_of(from + first * row, end - first, row, each);
   }
 
   /// The same of A for `rows` rows of C, from `row` on, and some steps.
-  GemmAhead<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows, std::int64_t k,
-                          std::int64_t steps) const {
+  GemmPrefetch<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows,
+                             std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_a ? steps : rows;
     const std::int64_t each = plan_.transpose_a ? rows : steps;
     if (!plan_.a_source) return share_of(now, a_at(row, k), all, a_line_, each);
@@ -154,8 +154,8 @@ class BlockedGemm {
   }
 
   /// The same of B for some columns of C.
-  GemmAhead<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
-                          std::int64_t k, std::int64_t steps) const {
+  GemmPrefetch<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
+                             std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_b ? columns : steps;
     const std::int64_t each = plan_.transpose_b ? steps : columns;
     const std::int64_t row = plan_.transpose_b ? plan_.k : plan_.n;
@@ -168,9 +168,9 @@ class BlockedGemm {
   }
 
   /// The share of a matrix of smaller numbers, in whole elements of T.
-  static GemmAhead<T> share_of_source(const Progress& now, const GemmSource& source,
-                                      const void* matrix, std::int64_t first, std::int64_t all,
-                                      std::int64_t row, std::int64_t each) {
+  static GemmPrefetch<T> share_of_source(const Progress& now, const GemmSource& source,
+                                         const void* matrix, std::int64_t first, std::int64_t all,
+                                         std::int64_t row, std::int64_t each) {
     constexpr std::int64_t kSize = sizeof(T);
     const auto* from = reinterpret_cast<const T*>(source.at(matrix, first));
     return share_of(now, from, all, row * source.size / kSize, ceil_div(each * source.size, kSize));

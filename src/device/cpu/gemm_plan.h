@@ -146,13 +146,13 @@ void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<
 /// What the tiles should fetch: C itself and the matrices among the addends that are not C. `start`
 /// is at C[0, 0].
 template <class T>
-void set_touched(const GemmPlan<T>& plan, const T* c, const T* start, std::ptrdiff_t start_row,
-                 GemmExtras<T>& extras) {
-  extras.touched_row = plan.n;
-  extras.touched[0] = c;
-  extras.touched_count = 1;
+void set_reads_next(const GemmPlan<T>& plan, const T* c, const T* start, std::ptrdiff_t start_row,
+                    GemmExtras<T>& extras) {
+  extras.reads_next_row = plan.n;
+  extras.reads_next[0] = c;
+  extras.reads_next_count = 1;
   const auto touch = [&](const T* matrix, std::ptrdiff_t row) {
-    if (row != 0 && matrix != c) extras.touched[extras.touched_count++] = matrix;
+    if (row != 0 && matrix != c) extras.reads_next[extras.reads_next_count++] = matrix;
   };
   touch(start, start_row);
   for (int i = 0; i < extras.more_count; ++i) touch(extras.more[i], extras.more_row[i]);

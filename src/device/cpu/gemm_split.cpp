@@ -256,8 +256,8 @@ class SplitBlocks {
   std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
     if (plan_.hands_over) {
       if (!is_last()) return {c_};
-      if (operands_.touched_size > 0) size = operands_.touched_size;
-      return operands_.touched;
+      if (operands_.reads_next_size > 0) size = operands_.reads_next_size;
+      return operands_.reads_next;
     }
     const bool adds = is_first() && plan_.start == GemmStart::kMatrix && operands_.start != c_;
     return {c_, adds ? operands_.start : nullptr,

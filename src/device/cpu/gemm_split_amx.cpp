@@ -83,7 +83,7 @@ ONNXGRAD_AMX_TARGET bool pack_rows(const SplitSource& source) {
 
 template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
-  constexpr std::int64_t kAhead = 4;  // steps
+  constexpr std::int64_t kPrefetchDistance = 4;  // steps
   __m512 last = _mm512_setzero_ps();
   for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
     std::byte* slice = source.to + k / kSplitSteps * split_slice(kParts);
@@ -94,8 +94,8 @@ ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
       const bool has_y = k + kSplitGroup + p < source.steps;
       std::byte* to = slice + p * kLine;
       for (std::int64_t j = 0; j < source.count; j += kSplitGroup, to += source.group) {
-        __builtin_prefetch(x + kAhead * source.row + j);
-        __builtin_prefetch(y + kAhead * source.row + j);
+        __builtin_prefetch(x + kPrefetchDistance * source.row + j);
+        __builtin_prefetch(y + kPrefetchDistance * source.row + j);
         const __mmask16 mask = mask_of(source.count - j);
         split_pairs<kParts>(_mm512_maskz_loadu_ps(has_x ? mask : static_cast<__mmask16>(0), x + j),
                             _mm512_maskz_loadu_ps(has_y ? mask : static_cast<__mmask16>(0), y + j),
@@ -176,7 +176,7 @@ ONNXGRAD_AMX_TARGET void split_transposed(const float* x, const float* y, std::p
 /// Steps whose rows are adjacent.
 template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
-  constexpr std::int64_t kAhead = 2 * kSplitGroup;  // numbers
+  constexpr std::int64_t kPrefetchDistance = 2 * kSplitGroup;  // numbers
   __m512 last = _mm512_setzero_ps();
   for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
     std::byte* to = source.to + k / kSplitSteps * split_slice(kParts);
@@ -185,7 +185,7 @@ ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
     const float* y = x + (steps > kSplitGroup ? kSplitGroup * source.row : 0);
     for (std::int64_t i = 0; i < source.count; i += kSplitGroup, to += source.group) {
       for (std::int64_t p = 0; p < std::min(steps, kSplitSteps); ++p) {
-        __builtin_prefetch(x + p * source.row + i + kAhead);
+        __builtin_prefetch(x + p * source.row + i + kPrefetchDistance);
       }
       const __mmask16 mask = mask_of(source.count - i);
       split_transposed<kParts>(x + i, y + i, source.row, steps, steps - kSplitGroup, mask, mask, to,

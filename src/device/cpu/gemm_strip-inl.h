@@ -44,12 +44,12 @@ class StripTile {
   static constexpr std::ptrdiff_t kChunk = kGemmChunk * kRows;
 
   HWY_INLINE explicit StripTile(const GemmTile<T>& tile)
-      : tile_(tile), a_(tile.a), touched_(tile, tile.steps / kUnrolled) {}
+      : tile_(tile), a_(tile.a), reads_next_(tile, tile.steps / kUnrolled) {}
 
   HWY_INLINE void multiply() {
     const TileEnd<D, kRows, kVectors> end{hn::FirstN(D(), static_cast<std::size_t>(tile_.tail)),
                                           tile_.tail};
-    Ahead<T> ahead(tile_, (tile_.steps + kGemmChunk - 1) / kGemmChunk);
+    Prefetch<T> prefetch(tile_, (tile_.steps + kGemmChunk - 1) / kGemmChunk);
     for (std::int64_t block = 0; block < tile_.blocks; ++block) {
       Sums sum;
       unrolled<kRows>([&](auto i) ONNXGRAD_INLINE_LAMBDA {
@@ -57,9 +57,9 @@ class StripTile {
       });
       a_ = tile_.a + block * tile_.a_block;
       b_ = tile_.b;
-      touched_.begin(tile_, block * kRows);
+      reads_next_.begin(tile_, block * kRows);
       for (std::int64_t left = tile_.steps; left > 0; left -= kGemmChunk) {
-        if (tile_.extras != nullptr) ahead.fetch_part();
+        if (tile_.extras != nullptr) prefetch.fetch_part();
         add_chunk(sum, left);
       }
       end.finish(sum, tile_, block * kRows);
@@ -77,7 +77,7 @@ class StripTile {
 
   HWY_INLINE void add_steps(Sums& sum, std::int64_t steps) {
     for (; steps >= kUnrolled; steps -= kUnrolled) {
-      touched_.fetch_part();
+      reads_next_.fetch_part();
       add<kUnrolled>(sum);
     }
     for (; steps > 0; --steps) add<1>(sum);
@@ -114,7 +114,7 @@ class StripTile {
   const GemmTile<T>& tile_;
   const T* a_;
   const T* b_ = nullptr;
-  Touched<T, kRows, kVectors * kLanes> touched_;
+  ReadsNext<T, kRows, kVectors * kLanes> reads_next_;
 };
 
 }  // namespace onnxgrad::device::HWY_NAMESPACE

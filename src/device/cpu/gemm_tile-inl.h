@@ -50,7 +50,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
   const TileEnd<D, kRows, kVectors> end{hn::FirstN(d, static_cast<std::size_t>(tile.tail)),
                                         tile.tail};
-  constexpr std::ptrdiff_t kAhead = 8;
+  constexpr std::ptrdiff_t kPrefetchDistance = 8;
   constexpr int kGroups = (kRows + 3) / 4;  // four rows share a pointer
   std::ptrdiff_t a_row = tile.a_row;
   std::ptrdiff_t a_row3 = 3 * a_row;
@@ -58,7 +58,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   keep_in_register(a_row3);
   const std::ptrdiff_t a_step = tile.a_step;
   const std::ptrdiff_t b_step = tile.b_step;
-  Ahead<T> ahead(tile, (tile.steps + kGemmChunk - 1) / kGemmChunk);
+  Prefetch<T> prefetch(tile, (tile.steps + kGemmChunk - 1) / kGemmChunk);
   for (std::int64_t block = 0; block < tile.blocks; ++block) {
     V sum[kRows][kVectors];
     set_zero(d, sum);
@@ -76,7 +76,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       std::int64_t steps = now->steps - done;
       if (now->extras != nullptr && now->steps >= kGemmLongSum) {
         prefetch_chunk<kRows, kVectors, kLanes>(*now, block, done / kGemmChunk);
-        ahead.fetch_part();
+        prefetch.fetch_part();
         steps = std::min(steps, kGemmChunk);
       }
       done += steps;
@@ -87,7 +87,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
           row[v] = v + 1 < kVectors || kLanes == 1 ? hn::LoadU(d, b + v * kLanes)
                                                    : load_padded(d, end.mask, b + v * kLanes);
           // If rows of b are far apart, the hardware prefetcher does not predict the next ones.
-          if (kVectors > 2) __builtin_prefetch(b + kAhead * b_step + v * kLanes);
+          if (kVectors > 2) __builtin_prefetch(b + kPrefetchDistance * b_step + v * kLanes);
         }
         b += b_step;
         keep_in_register(b);
@@ -259,8 +259,8 @@ void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_
       for (std::int64_t j = 0; j < columns; j += kSquare) {
         const std::int64_t column = column_of(j);
         if (j % kLine == 0 && j + 2 * kLine < columns) {  // too many rows for the prefetcher
-          const T* ahead = from + i * from_row + j + 2 * kLine;
-          for (std::int64_t r = 0; r < kLanes; ++r) __builtin_prefetch(ahead + r * from_row);
+          const T* prefetch = from + i * from_row + j + 2 * kLine;
+          for (std::int64_t r = 0; r < kLanes; ++r) __builtin_prefetch(prefetch + r * from_row);
         }
         transpose_strip(from + i * from_row + column, from_row, to + column * to_row + i, to_row);
       }
@@ -286,13 +286,14 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
           std::int64_t columns) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  constexpr std::int64_t kAhead = 12;  // rows: each is on a different page for the prefetcher
+  constexpr std::int64_t kPrefetchDistance =
+      12;  // rows: each is on a different page for the prefetcher
   const std::int64_t whole = columns / kLanes * kLanes;
   const std::int64_t rest = columns - whole;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
   if (columns < 2 * kLanes) {  // short rows: one vector, a part of one, or both
     for (std::int64_t i = 0; i < rows; ++i) {
-      __builtin_prefetch(from + kAhead * from_row);
+      __builtin_prefetch(from + kPrefetchDistance * from_row);
       if (whole > 0) hn::StoreU(hn::LoadU(d, from), d, to);
       if (rest > 0) hn::StoreU(load_first(d, mask, from + whole, rest), d, to + whole);
       from += from_row;
@@ -302,7 +303,7 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
   }
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < whole; j += kLanes) {
-      if (i + kAhead < rows) __builtin_prefetch(from + kAhead * from_row + j);
+      if (i + kPrefetchDistance < rows) __builtin_prefetch(from + kPrefetchDistance * from_row + j);
       hn::StoreU(hn::LoadU(d, from + j), d, to + j);
     }
     if (rest > 0) hn::StoreU(load_first(d, mask, from + whole, rest), d, to + whole);
@@ -347,13 +348,13 @@ void pack_rows(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strip
                std::int64_t height, std::int64_t steps) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
-  constexpr std::int64_t kAhead = 2 * kGemmChunk;
+  constexpr std::int64_t kPrefetchDistance = 2 * kGemmChunk;
   for (std::int64_t s = 0; s < strips; ++s) {
     for (std::int64_t k = 0; k < steps; k += kGemmChunk) {
       const std::int64_t count = std::min(kGemmChunk, steps - k);
       const T* row = from + s * height * from_row + k;
       for (std::int64_t i = 0; i < height; ++i) {
-        __builtin_prefetch(row + kAhead);
+        __builtin_prefetch(row + kPrefetchDistance);
         if (count == kGemmChunk) {
           for (std::int64_t j = 0; j < kGemmChunk; j += kLanes) {
             hn::StoreU(hn::LoadU(d, row + j), d, to + j);

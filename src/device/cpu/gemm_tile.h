@@ -19,11 +19,11 @@ enum class GemmFinish : std::int32_t {
 inline constexpr std::int64_t kGemmLongSum = 96;  // steps from which tiles prefetch
 inline constexpr std::int64_t kGemmChunk = 16;    // steps between prefetches, and of packed rows
 inline constexpr int kGemmMaxMore = 3;            // addends besides `start`
-inline constexpr int kGemmMaxTouched = kGemmMaxMore + 3;
+inline constexpr int kGemmMaxReadsNext = kGemmMaxMore + 3;
 
 /// A part of a matrix that is packed later: `rows` of `lines` cache lines.
 template <class T>
-struct GemmAhead {
+struct GemmPrefetch {
   const T* from = nullptr;
   std::int64_t rows = 0;
   std::ptrdiff_t row = 0;  ///< from row to row
@@ -44,13 +44,13 @@ struct GemmExtras {
   /// By column of C: receives the sums of each tile's columns. nullptr: not computed.
   T* column_sums = nullptr;
   /// Matrices whose elements at C's places are fetched into the cache while long sums are computed.
-  const void* touched[kGemmMaxTouched] = {};
-  std::ptrdiff_t touched_row = 0;           ///< elements
-  std::ptrdiff_t touched_size = sizeof(T);  ///< bytes of one, at most those of T
-  int touched_count = 0;
+  const void* reads_next[kGemmMaxReadsNext] = {};
+  std::ptrdiff_t reads_next_row = 0;           ///< elements
+  std::ptrdiff_t reads_next_size = sizeof(T);  ///< bytes of one, at most those of T
+  int reads_next_count = 0;
   /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
-  GemmAhead<T> ahead[2] = {};
-  std::int64_t ahead_rows = 0;  ///< of the one that has more
+  GemmPrefetch<T> prefetch[2] = {};
+  std::int64_t prefetch_rows = 0;  ///< of the one that has more
 };
 
 /// Blocks of C, one below the other: c[i, j] = finish(sum over k of a[i, k] * b[k, j]). The

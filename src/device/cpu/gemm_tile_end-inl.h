@@ -152,17 +152,17 @@ HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
   }
 }
 
-/// What is packed later (GemmExtras::ahead), a few lines with each part of a tile's steps. As many
-/// with each: no branch that is hard to predict interrupts the multiply-adds. By few instructions:
-/// Intel's processors add integers on the ports that multiply vectors of 512 bits.
+/// What is packed later (GemmExtras::prefetch), a few lines with each part of a tile's steps. As
+/// many with each: no branch that is hard to predict interrupts the multiply-adds. By few
+/// instructions: Intel's processors add integers on the ports that multiply vectors of 512 bits.
 template <class T>
-class Ahead {
+class Prefetch {
  public:
-  HWY_INLINE Ahead(const GemmTile<T>& tile, std::int64_t parts_of_block) {
-    if (tile.extras == nullptr || tile.extras->ahead_rows == 0) return;
+  HWY_INLINE Prefetch(const GemmTile<T>& tile, std::int64_t parts_of_block) {
+    if (tile.extras == nullptr || tile.extras->prefetch_rows == 0) return;
     const std::int64_t parts = parts_of_block * tile.blocks;
     for (int i = 0; i < 2; ++i) {
-      const GemmAhead<T>& all = tile.extras->ahead[i];
+      const GemmPrefetch<T>& all = tile.extras->prefetch[i];
       const std::int64_t lines = all.rows * all.lines;
       lines_[i] = {all.from, all.from + all.lines * kLine, all.row - all.lines * kLine, all.row,
                    lines,    (lines + parts - 1) / parts};
@@ -205,18 +205,18 @@ class Ahead {
   Lines lines_[2];
 };
 
-/// Rows of the matrices that the end of a tile reads or writes (GemmExtras::touched), of one block
-/// after the other. Few with each part of its steps, which wait for B meanwhile: a row of one
+/// Rows of the matrices that the end of a tile reads or writes (GemmExtras::reads_next), of one
+/// block after the other. Few with each part of its steps, which wait for B meanwhile: a row of one
 /// matrix after the other where there are enough parts.
 template <class T, int kRows, std::ptrdiff_t kColumns>
-class Touched {
+class ReadsNext {
  public:
-  Touched() = default;
+  ReadsNext() = default;
 
-  HWY_INLINE Touched(const GemmTile<T>& tile, std::int64_t parts) {
+  HWY_INLINE ReadsNext(const GemmTile<T>& tile, std::int64_t parts) {
     if (tile.extras == nullptr || parts == 0) return;
-    count_ = tile.extras->touched_count;
-    row_ = tile.extras->touched_row * tile.extras->touched_size;
+    count_ = tile.extras->reads_next_count;
+    row_ = tile.extras->reads_next_row * tile.extras->reads_next_size;
     together_ = std::max<std::int64_t>((kRows * count_ + parts - 1) / parts, 1);
   }
 
@@ -225,10 +225,11 @@ class Touched {
     if (count_ == 0) return;
     now_ = 0;
     left_ = (kRows + together_ - 1) / together_ * count_;
-    const std::ptrdiff_t offset = (tile.row + row) * row_ + tile.column * tile.extras->touched_size;
+    const std::ptrdiff_t offset =
+        (tile.row + row) * row_ + tile.column * tile.extras->reads_next_size;
     auto within = static_cast<std::uintptr_t>(row_);
     for (int i = 0; i < count_; ++i) {
-      next_[i] = static_cast<const char*>(tile.extras->touched[i]) + offset;
+      next_[i] = static_cast<const char*>(tile.extras->reads_next[i]) + offset;
       within |= reinterpret_cast<std::uintptr_t>(next_[i]);
     }
     are_whole_ = within % 64 == 0;
@@ -251,7 +252,7 @@ class Touched {
   }
 
  private:
-  const char* next_[kGemmMaxTouched];
+  const char* next_[kGemmMaxReadsNext];
   int count_ = 0;
   int now_ = 0;                // of the matrices
   std::ptrdiff_t row_ = 0;     // bytes
@@ -265,10 +266,10 @@ template <int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
   const GemmExtras<T>& extras = *tile.extras;
   const std::ptrdiff_t offset =
-      ((tile.row + row) * extras.touched_row + tile.column) * extras.touched_size;
+      ((tile.row + row) * extras.reads_next_row + tile.column) * extras.reads_next_size;
   constexpr std::ptrdiff_t kVector = kLanes * sizeof(T);
-  for (int i = 0; i < extras.touched_count; ++i) {
-    const char* at = static_cast<const char*>(extras.touched[i]) + offset;
+  for (int i = 0; i < extras.reads_next_count; ++i) {
+    const char* at = static_cast<const char*>(extras.reads_next[i]) + offset;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(at + v * kVector, 1);
     __builtin_prefetch(at + kVectors * kVector - 1, 1);

@@ -18,14 +18,14 @@ void visit_panels(const Gemm& gemm, F&& f) {
   }
 }
 
-/// `extras`: those of `tile`, whose first tiles fetch what they have ahead.
+/// `extras`: those of `tile`, whose first tiles fetch what they have prefetch.
 template <class T>
 void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras = nullptr) {
   tile.extras = extras;
   tile.blocks = rows.big_count;
   tile.a_block = rows.big * tile.a_row;
   rows.big_fn(tile);
-  if (extras != nullptr) extras->ahead_rows = 0;
+  if (extras != nullptr) extras->prefetch_rows = 0;
   if (rows.small_count == 0) return;
   const std::int64_t done = rows.big_count * rows.big;
   tile.a += done * tile.a_row;
@@ -81,13 +81,13 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   constexpr std::int64_t kWidestPanel = 64;
   alignas(64) static constexpr T kZeros[kWidestPanel] = {};
   GemmExtras<T> extras;  // with them, tiles fetch A too
-  for (std::size_t i = 0; i < operands.ahead.size(); ++i) {
-    extras.ahead[i] = operands.ahead[i];
-    extras.ahead_rows = std::max(extras.ahead_rows, operands.ahead[i].rows);
+  for (std::size_t i = 0; i < operands.prefetch.size(); ++i) {
+    extras.prefetch[i] = operands.prefetch[i];
+    extras.prefetch_rows = std::max(extras.prefetch_rows, operands.prefetch[i].rows);
   }
-  extras.touched[0] = operands.c;
-  extras.touched_row = operands.c_row;
-  extras.touched_count = 1;
+  extras.reads_next[0] = operands.c;
+  extras.reads_next_row = operands.c_row;
+  extras.reads_next_count = 1;
   const bool adds = operands.start != nullptr;
   const T* packed = operands.packed;
   const std::int64_t count = columns.wide_count + columns.narrow_count;

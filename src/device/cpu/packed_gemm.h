@@ -41,7 +41,7 @@ struct PackedGemm {
     std::int64_t columns = -1;     ///< of C that are needed, the first ones; -1: all
     /// What is needed later and fetched into the L2 cache meanwhile, if there are kGemmLongSum
     /// steps or more.
-    std::array<GemmAhead<T>, 2> ahead = {};
+    std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
 
   static PackedGemm prepare(std::int64_t k, std::int64_t n);

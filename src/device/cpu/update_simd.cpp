@@ -140,8 +140,8 @@ void update(const WeightUpdate& spec, const UpdateArrays<T>& given) {
       const V move = hn::Mul(rate, g);
       const V new_m = hn::MulSub(beta1, m, move);
       store(new_m, arrays.new_m + i);
-      constexpr bool kIsAhead = kRule == UpdateRule::kNesterovVelocity;
-      store(hn::Add(start, kIsAhead ? hn::MulSub(beta1, new_m, move) : new_m), arrays.new_w + i);
+      constexpr bool kPrefetches = kRule == UpdateRule::kNesterovVelocity;
+      store(hn::Add(start, kPrefetches ? hn::MulSub(beta1, new_m, move) : new_m), arrays.new_w + i);
     } else {
       const V new_m = hn::MulAdd(beta1, m, g);
       const V direction = kRule == UpdateRule::kNesterov ? hn::MulAdd(beta1, new_m, g) : new_m;

@@ -189,25 +189,26 @@ class Backward : public Worker<T> {
     }
     const std::int64_t next = next_ * task.groups;
     if (task.dq.is_present()) {
-      task.sum_keys.run(task.sum_keys.rows(count),
-                        {.a = dscores,
-                         .a_row = task.score_row,
-                         .packed = this->scratch(task.packed_k_rows),
-                         .c = this->output(dq_, task.dq, head, row),
-                         .c_row = task.dq.row,
-                         .steps = seen,
-                         .ahead = {this->ahead(3, task.q, next), this->ahead(4, task.k, next_)}});
+      task.sum_keys.run(
+          task.sum_keys.rows(count),
+          {.a = dscores,
+           .a_row = task.score_row,
+           .packed = this->scratch(task.packed_k_rows),
+           .c = this->output(dq_, task.dq, head, row),
+           .c_row = task.dq.row,
+           .steps = seen,
+           .prefetch = {this->prefetch(3, task.q, next), this->prefetch(4, task.k, next_)}});
     }
     sum_block(task.sum_q, q.at, q.row, count, dscores, seen, task.packed_q, dq_ + 1, task.dk,
-              key_head, {this->ahead(5, task.v, next_), this->ahead(0, task.dy, next)});
+              key_head, {this->prefetch(5, task.v, next_), this->prefetch(0, task.dy, next)});
     sum_block(task.sum_dy, dy.at, dy.row, count, scores, seen, task.packed_dy, dq_ + 2, task.dv,
-              key_head, {this->ahead(1, task.y, next), probabilities_ahead()});
+              key_head, {this->prefetch(1, task.y, next), probabilities_prefetch()});
   }
 
-  using Ahead = std::array<device::GemmAhead<T>, 2>;
+  using Prefetch = std::array<device::GemmPrefetch<T>, 2>;
 
   /// Returns the prefetch of the stored probabilities of the next key head's first query head.
-  device::GemmAhead<T> probabilities_ahead() const {
+  device::GemmPrefetch<T> probabilities_prefetch() const {
     const Task<T>& task = this->task_;
     if (next_ < 0 || !task.stores_probabilities || task.narrow != nullptr) return {};
     const std::int64_t first = next_ * task.groups * task.queries() * task.keys();
@@ -303,7 +304,7 @@ class Backward : public Worker<T> {
   /// Computes result[key head] (+)= (rows of scores)' (rows of `b`).
   void sum_block(const PackedGemm<T>& gemm, const T* b, std::int64_t b_row, std::int64_t count,
                  const T* scores, std::int64_t seen, std::int64_t packed_offset, int arg,
-                 const Heads& result, std::int64_t key_head, const Ahead& ahead) const {
+                 const Heads& result, std::int64_t key_head, const Prefetch& prefetch) const {
     if (!result.is_present() || seen == 0) return;
     T* packed = this->scratch(packed_offset);
     PackedGemm<T> part = gemm;
@@ -318,7 +319,7 @@ class Backward : public Worker<T> {
                                .c_row = result.row,
                                .start = adds_ ? c : nullptr,
                                .start_row = result.row,
-                               .ahead = ahead});
+                               .prefetch = prefetch});
   }
 
   int dq_;

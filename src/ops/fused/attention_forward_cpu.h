@@ -89,14 +89,15 @@ class Forward : public Worker<T> {
                                      .steps = seen});
       }
     }
-    task.sum_values.run(task.sum_values.rows(count),
-                        {.a = probabilities,
-                         .a_row = share_row,
-                         .packed = this->scratch(task.packed_v_rows),
-                         .c = y,
-                         .c_row = task.y.row,
-                         .steps = seen,
-                         .ahead = {this->ahead(1, task.k, next_), this->ahead(2, task.v, next_)}});
+    task.sum_values.run(
+        task.sum_values.rows(count),
+        {.a = probabilities,
+         .a_row = share_row,
+         .packed = this->scratch(task.packed_v_rows),
+         .c = y,
+         .c_row = task.y.row,
+         .steps = seen,
+         .prefetch = {this->prefetch(1, task.k, next_), this->prefetch(2, task.v, next_)}});
   }
 
   void run_block(std::int64_t head, std::int64_t row, std::int64_t count) const {

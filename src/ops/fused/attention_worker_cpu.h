@@ -272,7 +272,7 @@ class Worker {
 
   /// Returns the prefetch of rows of `head` during a matrix product; nothing if `head` is negative
   /// or the operand is converted first or column-major.
-  device::GemmAhead<T> ahead(int arg, const Heads& heads, std::int64_t head) const {
+  device::GemmPrefetch<T> prefetch(int arg, const Heads& heads, std::int64_t head) const {
     if (head < 0 || heads.widen != nullptr || heads.column != 1) return {};
     return {input(arg, heads, head), heads.rows, heads.row, lines(heads.columns)};
   }

@@ -81,12 +81,12 @@ void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
     });
     return;
   }
-  constexpr std::int64_t kAhead = 2;       // prefetch distance in blocks
+  constexpr std::int64_t kPrefetchDistance = 2;  // prefetch distance in blocks
   constexpr std::int64_t kLongest = 4096;  // longer blocks are left to the hardware prefetcher
   for (std::int64_t i = 0; i < axis.size; ++i) {
     const std::byte* from = source + i * axis.source_stride;
     for (std::int64_t line = 0; line < block_bytes && block_bytes <= kLongest; line += 64) {
-      __builtin_prefetch(from + kAhead * axis.source_stride + line);
+      __builtin_prefetch(from + kPrefetchDistance * axis.source_stride + line);
     }
     std::memcpy(target + i * axis.target_stride, from, static_cast<std::size_t>(block_bytes));
   }
