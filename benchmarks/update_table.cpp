@@ -59,9 +59,9 @@ constexpr Shape kShapes[] = {
     {256, 8192, 1024},
 };
 
-enum class Way : std::uint8_t { kStored, kHandedOver, kDescent, kAdam, kStoredThenAdam };
+enum class Way : std::uint8_t { kStored, kConsumed, kDescent, kAdam, kStoredThenAdam };
 
-constexpr Way kWays[] = {Way::kStored, Way::kHandedOver, Way::kDescent, Way::kAdam,
+constexpr Way kWays[] = {Way::kStored, Way::kConsumed, Way::kDescent, Way::kAdam,
                          Way::kStoredThenAdam};
 
 WeightUpdate adam() {
@@ -93,13 +93,13 @@ struct PartUpdate {
 class Gradient {
  public:
   Gradient(const Shape& shape, Way way, int threads)
-      : shape_(shape), way_(way), threads_(threads), is_handed_over_(way_hands_over(way)) {
+      : shape_(shape), way_(way), threads_(threads), is_consumed_(way_has_consumer(way)) {
     gemm_ = onnxgrad::device::prepare_gemm({.m = shape.m,
                                             .n = shape.n,
                                             .k = shape.k,
                                             .transpose_a = true,
                                             .threads = threads,
-                                            .hands_over = is_handed_over_});
+                                            .has_consumer = is_consumed_});
     scratch_ = onnxgrad::base::allocate_aligned(gemm_.scratch_bytes);
     update_ = way == Way::kDescent ? onnxgrad::device::find_descent<float>()
                                    : onnxgrad::device::find_update<float>(adam());
@@ -109,8 +109,8 @@ class Gradient {
   double time(Ring& ring) {
     float* const* set = ring.next();
     const auto start = std::chrono::steady_clock::now();
-    if (is_handed_over_) {
-      hand_over(set);
+    if (is_consumed_) {
+      consume(set);
     } else {
       gemm_({.a = set[0], .b = set[1], .c = set[5], .scratch = scratch_.get()});
       if (way_ == Way::kStoredThenAdam) update_all(set);
@@ -119,8 +119,8 @@ class Gradient {
   }
 
  private:
-  static bool way_hands_over(Way way) {
-    return way == Way::kHandedOver || way == Way::kDescent || way == Way::kAdam;
+  static bool way_has_consumer(Way way) {
+    return way == Way::kConsumed || way == Way::kDescent || way == Way::kAdam;
   }
 
   UpdateArrays<float> arrays(float* const* set) const {
@@ -134,9 +134,9 @@ class Gradient {
             .epsilon = 1e-8F};
   }
 
-  void hand_over(float* const* set) const {
+  void consume(float* const* set) const {
     const PartUpdate update{update_, adam(), arrays(set), shape_.n};
-    const bool updates = way_ != Way::kHandedOver;
+    const bool updates = way_ != Way::kConsumed;
     GemmOperands operands{.a = set[0],
                           .b = set[1],
                           .scratch = scratch_.get(),
@@ -164,7 +164,7 @@ class Gradient {
   Shape shape_;
   Way way_;
   int threads_;
-  bool is_handed_over_;
+  bool is_consumed_;
   UpdateFn<float> update_ = nullptr;
   onnxgrad::device::PreparedGemm gemm_;
   std::shared_ptr<std::byte> scratch_;

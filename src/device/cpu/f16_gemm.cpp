@@ -242,8 +242,8 @@ class F16Blocks {
       const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
       const PackedA& a = take_a(row, rows, vectors);
       const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
-      if (spec_.hands_over) {
-        hand_over(a, row, rows, at, vectors, columns);
+      if (spec_.has_consumer) {
+        consume(a, row, rows, at, vectors, columns);
       } else {
         run_vnni_panel(a, rows, at, vectors, columns, end_at(row, j_ + at));
       }
@@ -251,11 +251,11 @@ class F16Blocks {
   }
 
   /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
-  void hand_over(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
-                 std::int64_t columns) const {
+  void consume(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
+               std::int64_t columns) const {
     const F16End end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
-    for (std::int64_t i = 0; i < rows; i += plan_.handed_over_rows) {
-      const std::int64_t count = std::min(plan_.handed_over_rows, rows - i);
+    for (std::int64_t i = 0; i < rows; i += plan_.consumer_rows) {
+      const std::int64_t count = std::min(plan_.consumer_rows, rows - i);
       prefetch_reads_next(row + i, count, j_ + column, columns);
       run_vnni_panel(a, count, column, vectors, columns, end);
       operands_.finished(operands_.context, {.c = sums_,

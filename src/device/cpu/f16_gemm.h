@@ -39,8 +39,8 @@ struct F16GemmSpec {
   bool relu = false;
   int threads = 1;
   /// C, float32, is not stored: each part goes to GemmOperands::finished while it is in the cache.
-  /// Nothing is added. Only where can_hand_over().
-  bool hands_over = false;
+  /// Nothing is added. Only where can_have_consumer().
+  bool has_consumer = false;
   F16GemmChoice choice = F16GemmChoice::kBest;  ///< for tests and benchmarks
   CpuOptions cpu = {};
 };
@@ -54,7 +54,7 @@ F16GemmSpec f16_gemm_spec(const GemmSpec& gemm);
 PreparedGemm prepare_f16_gemm(const F16GemmSpec& given);
 
 /// Whether a block of sums can be completed at once, and that is worth while.
-bool can_hand_over(const F16GemmSpec& spec);
+bool can_have_consumer(const F16GemmSpec& spec);
 
 /// Whether the processor supports an implementation.
 bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu = {});

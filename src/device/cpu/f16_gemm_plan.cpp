@@ -22,9 +22,9 @@ constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockBytes =
-    640LL * 1024;                               // of a packed operand: about half of an L2 cache
-constexpr std::int64_t kMostHandedOver = 4096;  // terms: packed panels fill the L2 cache
-constexpr std::int64_t kLeastHandedOver = 512;
+    640LL * 1024;                             // of a packed operand: about half of an L2 cache
+constexpr std::int64_t kMostConsumed = 4096;  // terms: packed panels fill the L2 cache
+constexpr std::int64_t kLeastConsumed = 512;
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
 
 std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
@@ -43,13 +43,13 @@ F16GemmChoice choose(const F16GemmSpec& spec) {
 }
 
 /// Short sums that are handed over: in whole rows of C, which tiles of pairs are not.
-bool hands_over_rows(const F16GemmSpec& spec) {
-  return spec.hands_over && spec.choice == F16GemmChoice::kBest && spec.k < kLeastHandedOver &&
+bool has_consumer_rows(const F16GemmSpec& spec) {
+  return spec.has_consumer && spec.choice == F16GemmChoice::kBest && spec.k < kLeastConsumed &&
          f16_gemm::is_widened_in_parts(spec);
 }
 
 bool is_widened(const F16GemmSpec& spec) {
-  return choose(spec) == F16GemmChoice::kWidened || hands_over_rows(spec);
+  return choose(spec) == F16GemmChoice::kWidened || has_consumer_rows(spec);
 }
 
 }  // namespace
@@ -60,10 +60,10 @@ bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
   return true;
 }
 
-bool can_hand_over(const F16GemmSpec& spec) {
-  if (is_widened(spec)) return f16_gemm::can_hand_over_widened(spec);
+bool can_have_consumer(const F16GemmSpec& spec) {
+  if (is_widened(spec)) return f16_gemm::can_have_consumer_widened(spec);
   // Pairs are multiplied faster than a matrix like C is read by panels, unless sums are long.
-  return spec.k >= kLeastHandedOver && spec.k <= kMostHandedOver;
+  return spec.k >= kLeastConsumed && spec.k <= kMostConsumed;
 }
 
 F16GemmSpec f16_gemm_spec(const GemmSpec& gemm) {
@@ -83,8 +83,9 @@ F16GemmSpec f16_gemm_spec(const GemmSpec& gemm) {
 
 PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   ONNXGRAD_ASSERT(is_f16(given.dtype) && given.m >= 0 && given.n >= 0 && given.k >= 0);
-  ONNXGRAD_ASSERT(!given.hands_over || (can_hand_over(given) && given.start == GemmStart::kZero &&
-                                        !given.relu && !is_f16(given.c_dtype)));
+  ONNXGRAD_ASSERT(!given.has_consumer ||
+                  (can_have_consumer(given) && given.start == GemmStart::kZero && !given.relu &&
+                   !is_f16(given.c_dtype)));
   auto plan = std::make_shared<F16Plan>();
   plan->spec = given;
   F16GemmSpec& spec = plan->spec;
@@ -100,23 +101,23 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxVnni : 2;
   constexpr std::int64_t kBytes = 2;
   plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
-  const bool is_whole = is_f16(spec.c_dtype) || spec.hands_over;
+  const bool is_whole = is_f16(spec.c_dtype) || spec.has_consumer;
   const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
   plan->block_k = std::max(round_up(ceil_div(spec.k, blocks), unit_k), unit_k);
   const auto fitting = [&](std::int64_t most, std::int64_t unit) {
     return std::clamp(kBlockBytes / (plan->block_k * kBytes) / unit * unit, unit, most);
   };
   plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kVnniMaxVectors * kLanes)), kLanes);
-  plan->handed_over_rows = plan->is_amx ? 64 : 48;
-  plan->block_m = std::min(spec.m, fitting(kBlockM, plan->handed_over_rows));
+  plan->consumer_rows = plan->is_amx ? 64 : 48;
+  plan->block_m = std::min(spec.m, fitting(kBlockM, plan->consumer_rows));
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
   plan->split_m = spec.m >= spec.n || spec.n < kPanelColumns * spec.threads;
   // The last strip of rows is packed in full, and lines are read in full vectors.
-  const std::int64_t row_room = round_up(plan->block_m, plan->handed_over_rows) + kLanes;
+  const std::int64_t row_room = round_up(plan->block_m, plan->consumer_rows) + kLanes;
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxVnni);
   plan->b_bytes = align64(plan->block_n * k_room * kBytes);
   plan->a_bytes = plan->packs_a ? align64(row_room * k_room * kBytes) : 0;
-  const std::int64_t sums = spec.hands_over ? plan->handed_over_rows * kPanelColumns : 0;
+  const std::int64_t sums = spec.has_consumer ? plan->consumer_rows * kPanelColumns : 0;
   plan->sums_bytes = align64(sums * 4);
   plan->line_bytes =
       align64(std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan->block_n * 4}));

@@ -23,8 +23,8 @@ struct F16Plan {
   bool packs_a = false;
   bool is_amx = false;
   bool split_m = true;
-  std::int64_t handed_over_rows = 0;  ///< a multiple of the rows of the widest tiles
-  std::int64_t a_row = 0;             ///< elements from row to row of A in memory
+  std::int64_t consumer_rows = 0;  ///< a multiple of the rows of the widest tiles
+  std::int64_t a_row = 0;          ///< elements from row to row of A in memory
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
   std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
   // Offsets in scratch, in bytes.
@@ -35,7 +35,7 @@ struct F16Plan {
 
 /// The same for F16GemmChoice::kWidened (f16_gemm_widened.cpp).
 PreparedGemm prepare_widened(const F16GemmSpec& spec);
-bool can_hand_over_widened(const F16GemmSpec& spec);
+bool can_have_consumer_widened(const F16GemmSpec& spec);
 /// Whether these are products of parts (gemm_split.h).
 bool is_widened_in_parts(const F16GemmSpec& spec);
 

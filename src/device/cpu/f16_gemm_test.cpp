@@ -99,7 +99,7 @@ void check(F16GemmSpec spec, std::mt19937& random) {
         .c = is_narrow ? static_cast<void*>(c_f16.data()) : c.data(),
         .scratch = scratch.get(),
         .factor = 0.5,
-        .finished = spec.hands_over ? copy_part : nullptr,
+        .finished = spec.has_consumer ? copy_part : nullptr,
         .context = &parts,
         .reads_next = {c.data()}});
   EXPECT_EQ(scratch.get()[gemm.scratch_bytes], std::byte{91}) << "writes past the scratch";
@@ -240,16 +240,16 @@ TEST(F16Gemm, WidenedOnEveryInstructionSet) {
                 random);
         }
       }
-      for (const bool hands_over : {false, true}) {
+      for (const bool has_consumer : {false, true}) {
         for (const bool transpose_a : {false, true}) {
           check({.dtype = dtype,
                  .m = 110,
                  .n = 150,
                  .k = 601,
                  .transpose_a = transpose_a,
-                 .transpose_b = hands_over,
+                 .transpose_b = has_consumer,
                  .threads = 2,
-                 .hands_over = hands_over,
+                 .has_consumer = has_consumer,
                  .choice = F16GemmChoice::kWidened},
                 random);
         }
@@ -362,7 +362,7 @@ TEST(F16Gemm, RoundsB) {
   }
 }
 
-TEST(F16Gemm, HandsOverPartsOfC) {
+TEST(F16Gemm, ConsumesPartsOfC) {
   std::mt19937 random(11);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
     for (const Implementation& one : implementations(dtype)) {
@@ -377,11 +377,11 @@ TEST(F16Gemm, HandsOverPartsOfC) {
                            .transpose_a = (layout & 1) != 0,
                            .transpose_b = (layout & 2) != 0,
                            .threads = layout,
-                           .hands_over = true,
+                           .has_consumer = true,
                            .choice = one.choice,
                            .cpu = one.cpu};
           spec.threads = std::max(spec.threads, 1);
-          if (can_hand_over(spec)) check(spec, random);
+          if (can_have_consumer(spec)) check(spec, random);
         }
       }
     }
@@ -389,7 +389,7 @@ TEST(F16Gemm, HandsOverPartsOfC) {
 }
 
 // Of AMX, in one part.
-TEST(F16Gemm, HandsOverShortSumsInRows) {
+TEST(F16Gemm, ConsumesShortSumsInRows) {
   std::mt19937 random(13);
   for (int layout = 0; layout < 8; ++layout) {
     const F16GemmSpec spec{.rounds_b = (layout & 4) != 0,
@@ -399,9 +399,9 @@ TEST(F16Gemm, HandsOverShortSumsInRows) {
                            .transpose_a = (layout & 1) != 0,
                            .transpose_b = (layout & 2) != 0,
                            .threads = layout % 3 + 1,
-                           .hands_over = true,
+                           .has_consumer = true,
                            .cpu = with_emulated_amx()};
-    ASSERT_TRUE(can_hand_over(spec));
+    ASSERT_TRUE(can_have_consumer(spec));
     ASSERT_NE(prepare_f16_gemm(spec).label.find("split"), std::string::npos);
     check(spec, random);
   }

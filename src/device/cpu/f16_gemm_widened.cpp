@@ -26,7 +26,7 @@ constexpr std::int64_t kPartColumns = 256;  // at most, of what is completed at 
 struct Ending {
   PreparedGemm gemm;
   std::int64_t m = 0, n = 0;
-  bool hands_over = false;  ///< parts of C; else all of it is in scratch
+  bool has_consumer = false;  ///< parts of C; else all of it is in scratch
   bool narrows = false;
   bool adds_f16_row = false;     ///< its float32 is the product's `start`
   bool adds_f16_matrix = false;  ///< added here
@@ -81,7 +81,7 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
     ending.widen(row, operands.start, ending.n);
     inner.start = row;
   }
-  if (ending.hands_over) {
+  if (ending.has_consumer) {
     inner.finished = end_part;
     inner.context = &run;
     inner.reads_next = {operands.c, run.start};
@@ -93,7 +93,7 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
   end_part(&run, {.c = inner.c, .c_row = ending.n, .rows = ending.m, .columns = ending.n});
 }
 
-/// The product alone, for can_hand_over() too.
+/// The product alone, for can_have_consumer() too.
 GemmSpec in_float32(const F16GemmSpec& spec) {
   GemmSpec gemm{.m = spec.m,
                 .n = spec.n,
@@ -113,8 +113,8 @@ GemmSpec in_float32(const F16GemmSpec& spec) {
 
 }  // namespace
 
-bool f16_gemm::can_hand_over_widened(const F16GemmSpec& spec) {
-  return can_hand_over(in_float32(spec));
+bool f16_gemm::can_have_consumer_widened(const F16GemmSpec& spec) {
+  return can_have_consumer(in_float32(spec));
 }
 
 bool f16_gemm::is_widened_in_parts(const F16GemmSpec& spec) {
@@ -130,13 +130,13 @@ PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {
     gemm.start = spec.start;
     gemm.relu = spec.relu;
   }
-  gemm.hands_over = spec.hands_over || (ends && can_hand_over(gemm));
+  gemm.has_consumer = spec.has_consumer || (ends && can_have_consumer(gemm));
   PreparedGemm prepared = prepare_gemm(gemm);
   prepared.label = fmt::format("{} widened {}", dtype_name(spec.dtype), prepared.label);
   if (!ends) return prepared;
   auto ending = std::make_shared<Ending>();
   ending->m = spec.m, ending->n = spec.n;
-  ending->hands_over = gemm.hands_over;
+  ending->has_consumer = gemm.has_consumer;
   ending->narrows = is_f16(spec.c_dtype);
   ending->adds_f16_row = adds_f16 && !adds_f16_matrix;
   ending->adds_f16_matrix = adds_f16_matrix;
@@ -153,7 +153,7 @@ PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {
     return offset;
   };
   if (ending->adds_f16_row) ending->row_offset = reserve(spec.n);
-  if (!ending->hands_over) ending->sums_offset = reserve(spec.m * spec.n);
+  if (!ending->has_consumer) ending->sums_offset = reserve(spec.m * spec.n);
   ending->gemm = std::move(prepared);
   all.data = std::move(ending);
   return all;

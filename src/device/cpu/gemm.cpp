@@ -263,8 +263,8 @@ PreparedGemm prepare(const GemmSpec& spec) {
     ++plan->more_count;
   }
   ONNXGRAD_ASSERT(plan->more_count == 0 || (spec.start != GemmStart::kZero && spec.n > 1));
-  ONNXGRAD_ASSERT(!spec.hands_over || can_hand_over(spec));
-  plan->hands_over = spec.hands_over;
+  ONNXGRAD_ASSERT(!spec.has_consumer || can_have_consumer(spec));
+  plan->has_consumer = spec.has_consumer;
   ONNXGRAD_ASSERT((!spec.is_scaled && !spec.sums_columns) || can_scale(spec));
   plan->is_scaled = spec.is_scaled;
   plan->sums_columns = spec.sums_columns;
@@ -423,15 +423,15 @@ bool packs_parts_anew(const GemmSpec& spec) {
 
 }  // namespace
 
-bool can_hand_over(const GemmSpec& spec) {
-  if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxHandedOverSteps) return false;
+bool can_have_consumer(const GemmSpec& spec) {
+  if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxConsumerSteps) return false;
   const GemmChoice choice = choice_of(spec);
   return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
          choice == GemmChoice::kSplit;
 }
 
 bool can_scale(const GemmSpec& spec) {
-  if (spec.m == 0 || spec.n <= 1 || spec.hands_over || spec.b_is_packed) return false;
+  if (spec.m == 0 || spec.n <= 1 || spec.has_consumer || spec.b_is_packed) return false;
   const GemmChoice choice = choice_of(spec);
   return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
          choice == GemmChoice::kSplit;
@@ -440,7 +440,7 @@ bool can_scale(const GemmSpec& spec) {
 bool can_pack_b(const GemmSpec& spec) {
   GemmSpec read = spec;
   read.transpose_b = false;
-  if (spec.m == 0 || spec.n <= 1 || spec.k == 0 || spec.transpose_a || spec.hands_over ||
+  if (spec.m == 0 || spec.n <= 1 || spec.k == 0 || spec.transpose_a || spec.has_consumer ||
       spec.a_row_length != 0) {
     return false;
   }

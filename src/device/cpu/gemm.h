@@ -64,8 +64,8 @@ struct GemmSpec {
   /// GemmOperands::b is what pack_gemm_b() wrote. Only where can_pack_b().
   bool b_is_packed = false;
   /// C is not stored: each part of it goes to GemmOperands::finished while it is in the cache.
-  /// Only where can_hand_over().
-  bool hands_over = false;
+  /// Only where can_have_consumer().
+  bool has_consumer = false;
   CpuOptions cpu = {};
 };
 
@@ -88,7 +88,7 @@ struct GemmOperands {
   const void* scales = nullptr;  ///< [m, n]; not C
   void* column_sums =
       nullptr;  ///< [n]: the sum of each column of C, in float64 from block to block
-  /// With hands_over: called for each part of C by the thread that has computed it.
+  /// With has_consumer: called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
   /// Matrices like C that `finished` reads; tiles may fetch them meanwhile. nullptr: none.
@@ -111,7 +111,7 @@ PreparedGemm prepare_gemm(const GemmSpec& spec);
 
 /// Whether a product is computed block by block, and with few enough steps that each block of C can
 /// be completed before the next one is begun.
-bool can_hand_over(const GemmSpec& spec);
+bool can_have_consumer(const GemmSpec& spec);
 
 /// Whether a product is computed block by block, so that C can be scaled and its columns summed.
 bool can_scale(const GemmSpec& spec);

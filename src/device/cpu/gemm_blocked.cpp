@@ -57,9 +57,9 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
     rest += converted_lines(plan);
   }
   if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
-  if (!plan.hands_over) return;
-  handed_over_ = rest;
-  c_ = handed_over_ + consumed_elements(plan);
+  if (!plan.has_consumer) return;
+  consumed_ = rest;
+  c_ = consumed_ + consumed_elements(plan);
   c_row_ = plan.block_n;
 }
 
@@ -70,7 +70,7 @@ void BlockedGemm<T>::run(const Part& part) {
   for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
     columns_ = std::min(plan_.block_n, part.column + part.columns - j);
     split_ = split_columns<T>(columns_, plan_.target->lanes, panel_vectors(plan_));
-    if (plan_.hands_over) {
+    if (plan_.has_consumer) {
       run_whole_sums(part, j);
     } else {
       run_steps(part, j);
@@ -231,7 +231,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   const bool packs_a = plan_.packs_a && has_strip_tiles() && split_.wide_count > 0;
   const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
   if (packs_a) pack_a(k, row, packed);
-  T* c = plan_.hands_over ? c_ : c_ + row * plan_.n + column;
+  T* c = plan_.has_consumer ? c_ : c_ + row * plan_.n + column;
   for (std::int64_t p = 0; p < panels; ++p) {
     const std::int64_t width = columns_of(p);
     const int vectors = static_cast<int>(width / plan_.target->lanes);
@@ -260,8 +260,8 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     }
     extras_.prefetch_rows = std::max(extras_.prefetch[0].rows, extras_.prefetch[1].rows);
     const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
-    if (plan_.hands_over && is_last_) {
-      hand_over(tile, split);
+    if (plan_.has_consumer && is_last_) {
+      consume(tile, split);
     } else {
       run_panel(tile, split);
     }
@@ -297,7 +297,7 @@ void BlockedGemm<T>::set_panel_prefetch(const Block& block, std::int64_t column,
   if (!plan_.packs_a || block.rows < kFetchingRows) return;
   if (plan_.b_is_packed) {
     extras_.prefetch[1] = lines_of(packed_steps(column, block.k, width), steps_, width, width);
-  } else if (plan_.hands_over && !block.packs_b && extras_.prefetch[1].rows == 0) {
+  } else if (plan_.has_consumer && !block.packs_b && extras_.prefetch[1].rows == 0) {
     extras_.prefetch[1] = lines_of(packed, steps_, width, width);
   }
 }
@@ -353,7 +353,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
   tile.column = column;
   extras_.more_count = 0;
   if (is_first_) set_more(plan_, operands_, extras_);  // before anything is written: one may be C
-  if (!plan_.hands_over) {
+  if (!plan_.has_consumer) {
     set_reads_next(plan_, c_, is_first_ ? start_ : c_, tile.start_row, extras_);
     return set_end();
   }
@@ -388,7 +388,7 @@ void BlockedGemm<T>::set_end() {
 /// Runs a few tiles at a time: the rows that their consumer reads are prefetched into the L1 cache
 /// meanwhile.
 template <class T>
-void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
+void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t together = consumed_tiles(plan_);
   const std::int64_t columns = tile.b_step - plan_.target->lanes + tile.tail;
   const GemmExtras<T> whole = extras_;
@@ -409,10 +409,10 @@ void BlockedGemm<T>::hand_over(GemmTile<T>& tile, const RowSplit<T>& split) {
     set_height(tile, height);
     for (std::int64_t i = 0; i < blocks; i += together) {
       tile.blocks = std::min(together, blocks - i);
-      tile.c = handed_over_;
+      tile.c = consumed_;
       fetch_chunk(tile.blocks);
       fn(tile);
-      operands_.finished(operands_.context, {.c = handed_over_,
+      operands_.finished(operands_.context, {.c = consumed_,
                                              .c_row = tile.c_row,
                                              .row = tile.row,
                                              .rows = tile.blocks * height,

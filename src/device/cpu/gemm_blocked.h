@@ -33,7 +33,7 @@ std::int64_t consumed_tiles(const GemmPlan<T>& plan) {
 /// Elements of the buffer of these tiles.
 template <class T>
 std::int64_t consumed_elements(const GemmPlan<T>& plan) {
-  return plan.hands_over ? consumed_tiles(plan) * kGemmMaxRows * panel_columns(plan) : 0;
+  return plan.has_consumer ? consumed_tiles(plan) * kGemmMaxRows * panel_columns(plan) : 0;
 }
 
 /// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
@@ -53,7 +53,7 @@ template <class T>
 std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
   if (plan.b_is_packed) return 0;
   if (plan.packs_in_turn) return plan.block_k * panel_columns(plan);
-  return plan.block_n * (plan.hands_over ? plan.k : plan.block_k);
+  return plan.block_n * (plan.has_consumer ? plan.k : plan.block_k);
 }
 
 /// From row to row of a block of A that has been converted.

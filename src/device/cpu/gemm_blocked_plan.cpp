@@ -29,12 +29,12 @@ bool shares_rows(const GemmPlan<T>& plan) {
   if (shares_rows_of_blocks(plan.m, plan.n, plan.target->lanes, plan.threads)) return true;
   // With parts that are handed over, matrices like C are read and written. If these outweigh B,
   // each thread has rows of its own there, not lines beside those of another thread.
-  return plan.hands_over && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads;
+  return plan.has_consumer && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads;
 }
 
 /// Columns of blocks of C that are handed over, of a thread's `share`: B is packed for all k.
 template <class T>
-std::int64_t handed_over_columns(const GemmPlan<T>& plan, std::int64_t share) {
+std::int64_t consumer_columns(const GemmPlan<T>& plan, std::int64_t share) {
   const std::int64_t fitting = kWholeBytes / (plan.k * std::int64_t{sizeof(T)});
   const std::int64_t most = std::clamp(fitting, kLeastBlockN, most_columns(plan));
   return ceil_div(share, ceil_div(share, most));
@@ -72,13 +72,13 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   plan.split_m = shares_rows(plan);
   const std::int64_t share = plan.split_m ? plan.n : ceil_div(plan.n, plan.threads);
   const std::int64_t columns =
-      plan.hands_over ? handed_over_columns(plan, share) : std::min(plan.n, most_columns(plan));
+      plan.has_consumer ? consumer_columns(plan, share) : std::min(plan.n, most_columns(plan));
   plan.block_n = ceil_div(columns, lanes) * lanes;
   plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
   elements += converted_a_elements(plan) + converted_lines(plan) + consumed_elements(plan);
-  if (plan.hands_over && plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
+  if (plan.has_consumer && plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
   plan.thread_scratch = round_up(elements * kSize, 64);
   if (plan.sums_columns) {
     plan.sums_offset = plan.thread_scratch;

@@ -57,7 +57,7 @@ class BlockedGemm {
   bool has_strip_tiles() const;
   void set_height(GemmTile<T>& tile, int height) const;
   void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
-  void hand_over(GemmTile<T>& tile, const RowSplit<T>& split);
+  void consume(GemmTile<T>& tile, const RowSplit<T>& split);
   void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
   void set_end();
@@ -183,7 +183,7 @@ class BlockedGemm {
   std::int64_t a_begin_row_ = 0, a_begin_k_ = 0;
   const T* b_;
   T* c_;  // C, or the block of it that is handed over
-  T* handed_over_ = nullptr;
+  T* consumed_ = nullptr;
   std::ptrdiff_t c_row_;
   const T* start_;
   T scale_;

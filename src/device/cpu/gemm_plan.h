@@ -24,7 +24,7 @@ inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
 inline constexpr std::int64_t kBlockSteps = 256;
 
 /// The longest sums whose blocks of C are completed one after the other.
-inline constexpr std::int64_t kMaxHandedOverSteps = 8192;
+inline constexpr std::int64_t kMaxConsumerSteps = 8192;
 
 /// Whether threads that share a blocked product have rows of their own, for which each packs all
 /// of B, instead of columns.
@@ -100,7 +100,7 @@ struct GemmPlan {
   // Blocked: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
-  bool hands_over = false;
+  bool has_consumer = false;
   bool packs_a = false;        ///< as strips of a tile's rows
   bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
   bool b_is_packed = false;    ///< all of B, in the panels of `columns`

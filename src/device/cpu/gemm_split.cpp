@@ -104,7 +104,7 @@ class SplitBlocks {
     b_.lines = a_.lines + SplitOperand::kLines;
     panel_ = b_.lines + SplitOperand::kLines;
     std::byte* shared = operands.scratch + plan.threads * plan.thread_scratch;
-    if (plan.hands_over) {
+    if (plan.has_consumer) {
       c_ = reinterpret_cast<float*>(shared);
       if (plan.block_k < plan.k) shared += bytes_of_c(plan);
     }
@@ -254,7 +254,7 @@ class SplitBlocks {
 
   /// Matrices like C that the end of a strip reads or writes, with elements of `size` bytes.
   std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
-    if (plan_.hands_over) {
+    if (plan_.has_consumer) {
       if (!is_last()) return {c_};
       if (operands_.reads_next_size > 0) size = operands_.reads_next_size;
       return operands_.reads_next;
@@ -335,7 +335,7 @@ class SplitBlocks {
     }
     const bool is_relu = is_last() && plan_.finish == GemmFinish::kRelu;
     const GemmFinish finish = is_relu ? GemmFinish::kRelu : GemmFinish::kAdd;
-    if (plan_.hands_over && is_last()) {
+    if (plan_.has_consumer && is_last()) {
       if (is_relu || extras.more_count > 0) {
         end_buffer(plan_, buffer, extras, finish, buffer_, buffer.sums_row);
       }
@@ -395,7 +395,7 @@ bool shares_rows(const GemmPlan<float>& plan) {
   constexpr std::int64_t kLeastBlocks = 4;  // of a thread, so that all have about as many
   const bool has_more_rows = plan.m > plan.n;
   const bool is_b_small = groups_of(plan.n) * group_bytes(plan) <= kSmallWhole;
-  if ((has_more_rows || plan.hands_over) && is_b_small && plan.k <= kFewSteps &&
+  if ((has_more_rows || plan.has_consumer) && is_b_small && plan.k <= kFewSteps &&
       plan.m >= kLeastRows * plan.threads) {
     return true;
   }
@@ -407,7 +407,7 @@ bool shares_rows(const GemmPlan<float>& plan) {
 
 std::int64_t plan_split(GemmPlan<float>& plan) {
   // Parts that are handed over are complete: sums of several blocks need a C of their own.
-  const bool has_one_block = plan.hands_over && bytes_of_c(plan) > kMostBytesOfC;
+  const bool has_one_block = plan.has_consumer && bytes_of_c(plan) > kMostBytesOfC;
   const std::int64_t blocks = has_one_block ? 1 : ceil_div(plan.k, kMostSteps);
   plan.block_k = round_up(ceil_div(plan.k, blocks), kSplitSteps);
   plan.split_m = shares_rows(plan);
@@ -433,7 +433,7 @@ std::int64_t plan_split(GemmPlan<float>& plan) {
   plan.sums_offset = layout.sums;
   plan.thread_scratch = layout.size;
   std::int64_t bytes = plan.thread_scratch * plan.threads;
-  if (plan.hands_over && blocks > 1) bytes += bytes_of_c(plan);
+  if (plan.has_consumer && blocks > 1) bytes += bytes_of_c(plan);
   if (!has_own_whole(plan)) bytes += flag_bytes(plan) + plan.whole_bytes;
   return bytes;
 }

@@ -161,7 +161,7 @@ TEST(GemmSplit, AddendsScalesAndColumnSums) {
 }
 
 // The last two: sums of several blocks of steps in a C of their own, and of one long block.
-TEST(GemmSplit, PartsAreHandedOver) {
+TEST(GemmSplit, PartsGoToTheConsumer) {
   for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(4);
     for (const auto& [m, n, k] : {std::tuple{70, 90, 100},
@@ -172,7 +172,7 @@ TEST(GemmSplit, PartsAreHandedOver) {
       for (const int threads : {1, 3}) {
         GemmSpec spec = split(cpu, m, n, k, threads);
         spec.threads = threads;
-        check_handed_over<float>(spec, random);
+        check_consumer<float>(spec, random);
       }
     }
   });
@@ -312,7 +312,7 @@ TEST(GemmSplit, EndsWithTilesOfEveryInstructionSet) {
   for_each_instruction_set([&cpu] {
     std::mt19937 random(10);
     check_variants<float>(split(cpu, 40, 50, 60), random);
-    check_handed_over<float>(split(cpu, 40, 50, 60), random);
+    check_consumer<float>(split(cpu, 40, 50, 60), random);
   });
 }
 

@@ -268,7 +268,7 @@ TEST(Gemm, SumsOfManyRowsAreAccurate) {
   for (const float sum : sums) EXPECT_NEAR(sum, right, 4e-7 * right);
 }
 
-TEST(Gemm, HandsOverEachElementOnce) {
+TEST(Gemm, ConsumesEachElementOnce) {
   for_each_instruction_set([] {
     std::mt19937 random(5);
     for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
@@ -287,15 +287,15 @@ TEST(Gemm, HandsOverEachElementOnce) {
             GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
             spec.transpose_b = random() % 2 == 0;
             spec.choice = choice;
-            check_handed_over<float>(spec, random);
-            check_handed_over<double>(spec, random);
+            check_consumer<float>(spec, random);
+            check_consumer<double>(spec, random);
           }
         }
       }
     }
   });
-  EXPECT_FALSE(can_hand_over({.m = 400, .n = 400, .k = 10000, .transpose_a = true}));
-  EXPECT_FALSE(can_hand_over({.m = 8, .n = 8, .k = 8}));
+  EXPECT_FALSE(can_have_consumer({.m = 400, .n = 400, .k = 10000, .transpose_a = true}));
+  EXPECT_FALSE(can_have_consumer({.m = 8, .n = 8, .k = 8}));
 }
 
 TEST(Gemm, NanGoesThrough) {

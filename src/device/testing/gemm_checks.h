@@ -231,12 +231,12 @@ struct Collected {
 };
 
 template <class T>
-void check_handed_over(GemmSpec spec, std::mt19937& random) {
+void check_consumer(GemmSpec spec, std::mt19937& random) {
   spec.dtype = dtype_of<T>();
   const auto a = random_numbers<T>(spec.m * spec.k, random);
   const auto b = random_numbers<T>(spec.n * spec.k, random);
-  ASSERT_TRUE(can_hand_over(spec));
-  spec.hands_over = true;
+  ASSERT_TRUE(can_have_consumer(spec));
+  spec.has_consumer = true;
   const PreparedGemm gemm = prepare_gemm(spec);
   const auto scratch = base::allocate_aligned(gemm.scratch_bytes + 64);
   std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});

@@ -24,7 +24,7 @@
 // onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
 // formulas. GemmWeightUpdate never stores the whole gradient. A small GEMM is computed in blocks of
 // rows that stay in the L1 cache until the update has read them, a large one passes each finished
-// block of the gradient to the update as its consumer (GemmSpec::hands_over); threads split the
+// block of the gradient to the update as its consumer (GemmSpec::has_consumer); threads split the
 // blocks. f16/bf16 operands that are multiplied in float32 are converted first, as a whole if that
 // needs little memory.
 
@@ -57,7 +57,7 @@ struct UpdateData {
   std::int64_t rows = 0, columns = 0, block_rows = 0;
   std::int64_t a_step = 0;         ///< bytes of A from block to block
   std::int64_t product_bytes = 0;  ///< bytes of a block, before the GEMM's own scratch
-  bool hands_over = false;
+  bool has_consumer = false;
   int block_threads = 1;            ///< threads that split the blocks
   std::int64_t thread_scratch = 0;  ///< bytes per thread
 };
@@ -184,12 +184,13 @@ device::PreparedGemm prepare_block(const Product& product) {
 device::PreparedGemm prepare_parts(const Product& product) {
   if (is_f16(product.gemm.dtype)) {
     device::F16GemmSpec half = f16_spec(product);
-    half.hands_over = true;
-    return device::can_hand_over(half) ? device::prepare_f16_gemm(half) : device::PreparedGemm();
+    half.has_consumer = true;
+    return device::can_have_consumer(half) ? device::prepare_f16_gemm(half)
+                                           : device::PreparedGemm();
   }
   device::GemmSpec spec = product.gemm;
-  spec.hands_over = true;
-  return device::can_hand_over(spec) ? device::prepare_gemm(spec) : device::PreparedGemm();
+  spec.has_consumer = true;
+  return device::can_have_consumer(spec) ? device::prepare_gemm(spec) : device::PreparedGemm();
 }
 
 /// Returns the bytes of a block of the product; 0: the whole product. An f16/bf16 GEMM packs B for
@@ -232,8 +233,8 @@ std::int64_t plan_product(Product product, UpdateData<T>& data) {
   data.rows = gemm.m;
   data.columns = gemm.n;
   data.gemm = prepare_parts(product);
-  data.hands_over = data.gemm.fn != nullptr;
-  if (data.hands_over) return data.gemm.scratch_bytes;
+  data.has_consumer = data.gemm.fn != nullptr;
+  if (data.has_consumer) return data.gemm.scratch_bytes;
   const auto row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
   const std::int64_t most = block_bytes<T>(gemm);
   const bool in_blocks = gemm.n > 1 && most > 0 && gemm.m * row_bytes > most;
@@ -278,7 +279,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   offer.kernel.fn = run_update<T>;
   if (product) {
     offer.kernel.scratch_bytes = plan_product(*product, *data);
-    offer.kernel.fn = data->hands_over ? run_product_with_updates<T> : run_product_and_update<T>;
+    offer.kernel.fn = data->has_consumer ? run_product_with_updates<T> : run_product_and_update<T>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);
