@@ -103,7 +103,7 @@ constexpr Shape kShapes[] = {
 };
 
 constexpr GemmChoice kChoices[] = {GemmChoice::kTiles,   GemmChoice::kDots,
-                                   GemmChoice::kBlocked, GemmChoice::kBlockedStrips,
+                                   GemmChoice::kBlocked, GemmChoice::kBlockedPackedA,
                                    GemmChoice::kSplit,   GemmChoice::kBest};
 
 using onnxgrad::benchmarks::BlasLibrary;
@@ -185,7 +185,7 @@ template <class T>
 void print_table(double budget_s, std::string_view wanted, double ring_bytes, int threads,
                  const std::optional<BlasLibrary>& library) {
   fmt::print(
-      "| {} |{} tiles | dots | blocked | strips | split | chosen | GFLOP/s | over the best |\n",
+      "| {} |{} tiles | dots | blocked | a_panels | split | chosen | GFLOP/s | over the best |\n",
       onnxgrad::dtype_name(onnxgrad::dtype_of<T>()), library ? " BLAS |" : "");
   fmt::print("| --- |{} --- | --- | --- | --- | --- | --- | --- | --- |\n",
              library ? " --- |" : "");
@@ -215,7 +215,7 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // What cannot compute this product falls back on tiles.
       const std::size_t first = library ? 1 : 0;
-      const std::string names[] = {"tiles", "dots", "blocked", "strips", "split"};
+      const std::string names[] = {"tiles", "dots", "blocked", "a_panels", "split"};
       if (i > first && products[i].name() != names[i - first]) {
         row += " |";
         continue;

@@ -10,22 +10,22 @@
 #include "device/cpu/threads.h"
 #include "device/cpu/vnni_gemm.h"
 
-// Loops, outermost first: blocks of columns and of k, whose part of B is packed into panels; blocks
-// of rows; panels. Results in 16 bits have one block of k, so that they are rounded once: blocks of
-// columns and rows are then smaller where k is large. So have those that are handed over, panel by
-// panel. Threads chunk rows, and pack B together, or chunk columns.
+// Loops, outermost first: blocks of columns and of k, whose part of B is packed into b_panels;
+// blocks of rows; b_panels. Results in 16 bits have one block of k, so that they are rounded once:
+// blocks of columns and rows are then smaller where k is large. So have those that are handed over,
+// b_panel by b_panel. Threads chunk rows, and pack B together, or chunk columns.
 
 namespace onnxgrad::device {
 namespace {
 
 using f16_gemm::F16Plan;
+using f16_gemm::kBPanelColumns;
 using f16_gemm::kLanes;
-using f16_gemm::kPanelColumns;
 
-/// Columns in panels of at most `most` vectors, none much smaller than the others.
-struct Panels {
+/// Columns in b_panels of at most `most` vectors, none much smaller than the others.
+struct BPanels {
   std::int64_t vectors = 0, count = 0;
-  Panels(std::int64_t columns, std::int64_t most)
+  BPanels(std::int64_t columns, std::int64_t most)
       : vectors(ceil_div(columns, kLanes)), count(ceil_div(vectors, most)) {}
   std::int64_t first(std::int64_t p) const { return vectors * p / count; }
 };
@@ -65,7 +65,7 @@ class F16Blocks {
         steps_ = std::min(plan_.block_k, spec_.k - k_);
         vnni_ = ceil_div(steps_, 2);
         if (plan_.is_amx) vnni_ = round_up(vnni_, kAmxVnni);
-        pack_panels();
+        pack_b_panels();
         for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
           run_rows(i, std::min(plan_.block_m, row + rows - i));
         }
@@ -77,13 +77,13 @@ class F16Blocks {
  private:
   // ---- B ----
 
-  void pack_panels() {
-    const Panels panels(block_columns_, kVnniMaxVectors);
-    const std::int64_t first = shares_b_ ? chunk_.first(panels.count) : 0;
-    const std::int64_t last = shares_b_ ? chunk_.last(panels.count) : panels.count;
+  void pack_b_panels() {
+    const BPanels b_panels(block_columns_, kVnniMaxVectors);
+    const std::int64_t first = shares_b_ ? chunk_.first(b_panels.count) : 0;
+    const std::int64_t last = shares_b_ ? chunk_.last(b_panels.count) : b_panels.count;
     for (std::int64_t p = first; p < last; ++p) {
-      const std::int64_t at = panels.first(p) * kLanes;
-      const std::int64_t width = (panels.first(p + 1) - panels.first(p)) * kLanes;
+      const std::int64_t at = b_panels.first(p) * kLanes;
+      const std::int64_t width = (b_panels.first(p + 1) - b_panels.first(p)) * kLanes;
       const std::int64_t count = std::min(width, block_columns_ - at);
       vnni_panel(j_ + at, count, width, vnni_panel_at(at));
     }
@@ -153,7 +153,7 @@ class F16Blocks {
 
   /// Packed rows stay for the next block of columns if they are all that a block of k has.
   const PackedA& take_a(std::int64_t row, std::int64_t rows, int vectors) {
-    const int height = has_strips() ? kVnniRows[vectors - 1] : 0;
+    const int height = has_a_panels() ? kVnniRows[vectors - 1] : 0;
     if (taken_row_ == row && taken_k_ == k_ && taken_height_ == height) return taken_;
     taken_ = make_a(row, rows, vectors);
     taken_row_ = row;
@@ -162,7 +162,7 @@ class F16Blocks {
     return taken_;
   }
 
-  bool has_strips() const {
+  bool has_a_panels() const {
     return plan_.packs_a && spec_.transpose_a && plan_.choice == F16GemmChoice::kVnni;
   }
 
@@ -178,13 +178,13 @@ class F16Blocks {
                reinterpret_cast<std::uint16_t*>(packed_a_));
       return {packed_a_, padded_row, 4};
     }
-    if (has_strips()) return strips_of_a(from, rows, vectors);
+    if (has_a_panels()) return a_panels_of_a(from, rows, vectors);
     pad_columns(from, plan_.a_row, rows, steps_, reinterpret_cast<std::uint16_t*>(packed_a_),
                 reinterpret_cast<std::uint32_t*>(line_));
     return {packed_a_, padded_row, 4};
   }
 
-  PackedA strips_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
+  PackedA a_panels_of_a(const std::uint16_t* from, std::int64_t rows, int vectors) const {
     const std::int64_t height = kVnniRows[vectors - 1];
     auto* line = reinterpret_cast<std::uint32_t*>(line_);
     auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
@@ -236,10 +236,10 @@ class F16Blocks {
   }
 
   void run_rows(std::int64_t row, std::int64_t rows) {
-    const Panels panels(block_columns_, kVnniMaxVectors);
-    for (std::int64_t p = 0; p < panels.count; ++p) {
-      const std::int64_t at = panels.first(p) * kLanes;
-      const auto vectors = static_cast<int>(panels.first(p + 1) - panels.first(p));
+    const BPanels b_panels(block_columns_, kVnniMaxVectors);
+    for (std::int64_t p = 0; p < b_panels.count; ++p) {
+      const std::int64_t at = b_panels.first(p) * kLanes;
+      const auto vectors = static_cast<int>(b_panels.first(p + 1) - b_panels.first(p));
       const PackedA& a = take_a(row, rows, vectors);
       const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
       if (spec_.has_consumer) {
@@ -253,18 +253,18 @@ class F16Blocks {
   /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
   void consume(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
                std::int64_t columns) const {
-    const F16End end{.c = sums_, .c_row = kPanelColumns, .scale = scale_};
+    const F16End end{.c = sums_, .c_row = kBPanelColumns, .scale = scale_};
     for (std::int64_t i = 0; i < rows; i += plan_.consumer_rows) {
       const std::int64_t count = std::min(plan_.consumer_rows, rows - i);
       prefetch_reads_next(row + i, count, j_ + column, columns);
       run_vnni_panel(a, count, column, vectors, columns, end);
       operands_.finished(operands_.context, {.c = sums_,
-                                             .c_row = kPanelColumns,
+                                             .c_row = kBPanelColumns,
                                              .row = row + i,
                                              .rows = count,
                                              .column = j_ + column,
                                              .columns = columns});
-      a.at += has_strips() ? count * 4 * vnni_ : count * a.row;
+      a.at += has_a_panels() ? count * 4 * vnni_ : count * a.row;
     }
   }
 
@@ -281,19 +281,19 @@ class F16Blocks {
 
   void run_vnni_panel(const PackedA& a, std::int64_t rows, std::int64_t column, int vectors,
                       std::int64_t columns, const F16End& end) const {
-    const VnniPanel panel{.a = a.at,
-                          .a_row = a.row,
-                          .a_step = a.step,
-                          .b = vnni_panel_at(column),
-                          .rows = rows,
-                          .pairs = vnni_,
-                          .vectors = vectors,
-                          .columns = columns,
-                          .end = end};
+    const VnniPanel b_panel{.a = a.at,
+                            .a_row = a.row,
+                            .a_step = a.step,
+                            .b = vnni_panel_at(column),
+                            .rows = rows,
+                            .pairs = vnni_,
+                            .vectors = vectors,
+                            .columns = columns,
+                            .end = end};
     if (plan_.choice == F16GemmChoice::kVnni) {
-      run_vnni(panel);
+      run_vnni(b_panel);
     } else {
-      spec_.cpu.amx->run_panel(panel);
+      spec_.cpu.amx->run_b_panel(b_panel);
     }
   }
 
@@ -311,7 +311,7 @@ class F16Blocks {
   std::byte* packed_a_;
   float* sums_;
   std::byte* line_;
-  PackedA taken_ = {};  ///< of the row, block of k and height of strips that follow
+  PackedA taken_ = {};  ///< of the row, block of k and height of a_panels that follow
   std::int64_t taken_row_ = -1, taken_k_ = -1;
   int taken_height_ = 0;
   std::int64_t j_ = 0, k_ = 0, steps_ = 0, vnni_ = 0, block_columns_ = 0;

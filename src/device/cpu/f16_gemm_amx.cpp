@@ -5,8 +5,8 @@
 #include "device/cpu/tap_products.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
-// pairs with 16 lines of 16 pairs, which is what a packed panel of B is. A block of results is 2 x
-// 2 tiles, so that each operand that is loaded is used twice (Intel 64 and IA-32 Architectures
+// pairs with 16 lines of 16 pairs, which is what a packed b_panel of B is. A block of results is 2
+// x 2 tiles, so that each operand that is loaded is used twice (Intel 64 and IA-32 Architectures
 // Software Developer's Manual, volume 2, TDPBF16PS).
 
 #if ONNXGRAD_HAS_AMX
@@ -206,23 +206,23 @@ bool ask_for_amx() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-ONNXGRAD_AMX_TARGET void run_panel(const VnniPanel& panel) {
+ONNXGRAD_AMX_TARGET void run_b_panel(const VnniPanel& b_panel) {
   alignas(64) float sums[2 * kTile * 2 * kTile];
-  const F16End& end = panel.end;
+  const F16End& end = b_panel.end;
   // Sums of whole vectors that are only added to something begin with it and are stored as tiles.
   const bool is_plain =
       end.half == nullptr && end.f16_start == nullptr && end.scale == 1 && !end.relu;
-  Block block{.a_row = panel.a_row, .b_row = panel.vectors * kLine, .pairs = panel.pairs};
+  Block block{.a_row = b_panel.a_row, .b_row = b_panel.vectors * kLine, .pairs = b_panel.pairs};
   std::int64_t configured = 0;
-  for (std::int64_t row = 0; row < panel.rows; row += 2 * kTile) {
-    const std::int64_t rows = std::min<std::int64_t>(2 * kTile, panel.rows - row);
+  for (std::int64_t row = 0; row < b_panel.rows; row += 2 * kTile) {
+    const std::int64_t rows = std::min<std::int64_t>(2 * kTile, b_panel.rows - row);
     if (rows != configured) load_config(rows);
     configured = rows;
-    block.a = panel.a + row * panel.a_row;
-    for (std::int64_t column = 0; column < panel.columns; column += 2 * kTile) {
-      const std::int64_t columns = std::min<std::int64_t>(2 * kTile, panel.columns - column);
+    block.a = b_panel.a + row * b_panel.a_row;
+    for (std::int64_t column = 0; column < b_panel.columns; column += 2 * kTile) {
+      const std::int64_t columns = std::min<std::int64_t>(2 * kTile, b_panel.columns - column);
       const bool is_direct = is_plain && columns % kTile == 0;
-      block.b = reinterpret_cast<const std::byte*>(panel.b) + column * 4;
+      block.b = reinterpret_cast<const std::byte*>(b_panel.b) + column * 4;
       block.start =
           is_direct && end.start != nullptr ? end.start + row * end.start_row + column : nullptr;
       block.start_row = end.start_row * 4;
@@ -244,7 +244,7 @@ ONNXGRAD_AMX_TARGET void run_panel(const VnniPanel& panel) {
 
 const AmxTarget* amx_target() {
   static const bool has_amx = cpu_has_bf16_dot() && ask_for_amx();
-  static const AmxTarget target{run_panel, run_tap_products, amx::split_target()};
+  static const AmxTarget target{run_b_panel, run_tap_products, amx::split_target()};
   return has_amx ? &target : nullptr;
 }
 

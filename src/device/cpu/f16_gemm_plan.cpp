@@ -15,15 +15,15 @@ namespace onnxgrad::device {
 namespace {
 
 using f16_gemm::F16Plan;
+using f16_gemm::kBPanelColumns;
 using f16_gemm::kLanes;
-using f16_gemm::kPanelColumns;
 
 constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockBytes =
     640LL * 1024;                             // of a packed operand: about half of an L2 cache
-constexpr std::int64_t kMostConsumed = 4096;  // terms: packed panels fill the L2 cache
+constexpr std::int64_t kMostConsumed = 4096;  // terms: packed b_panels fill the L2 cache
 constexpr std::int64_t kLeastConsumed = 512;
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
 
@@ -62,7 +62,7 @@ bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
 
 bool can_have_consumer(const F16GemmSpec& spec) {
   if (is_widened(spec)) return f16_gemm::can_have_consumer_widened(spec);
-  // Pairs are multiplied faster than a matrix like C is read by panels, unless sums are long.
+  // Pairs are multiplied faster than a matrix like C is read by b_panels, unless sums are long.
   return spec.k >= kLeastConsumed && spec.k <= kMostConsumed;
 }
 
@@ -111,13 +111,13 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   plan->consumer_rows = plan->is_amx ? 64 : 48;
   plan->block_m = std::min(spec.m, fitting(kBlockM, plan->consumer_rows));
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
-  plan->split_m = spec.m >= spec.n || spec.n < kPanelColumns * spec.threads;
-  // The last strip of rows is packed in full, and lines are read in full vectors.
+  plan->split_m = spec.m >= spec.n || spec.n < kBPanelColumns * spec.threads;
+  // The last a_panel of rows is packed in full, and lines are read in full vectors.
   const std::int64_t row_room = round_up(plan->block_m, plan->consumer_rows) + kLanes;
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxVnni);
   plan->b_bytes = align64(plan->block_n * k_room * kBytes);
   plan->a_bytes = plan->packs_a ? align64(row_room * k_room * kBytes) : 0;
-  const std::int64_t sums = spec.has_consumer ? plan->consumer_rows * kPanelColumns : 0;
+  const std::int64_t sums = spec.has_consumer ? plan->consumer_rows * kBPanelColumns : 0;
   plan->sums_bytes = align64(sums * 4);
   plan->line_bytes =
       align64(std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan->block_n * 4}));

@@ -14,7 +14,7 @@
 namespace onnxgrad::device::f16_gemm {
 
 inline constexpr std::int64_t kLanes = kVnniLanes;
-inline constexpr std::int64_t kPanelColumns = kVnniMaxVectors * kLanes;
+inline constexpr std::int64_t kBPanelColumns = kVnniMaxVectors * kLanes;
 
 struct F16Plan {
   F16GemmSpec spec;

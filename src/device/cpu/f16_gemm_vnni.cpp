@@ -54,18 +54,18 @@ bool saves_avx512() {
 }
 
 template <int kRows, int kVectors>
-ONNXGRAD_VNNI_TARGET void strip(const VnniPanel& panel, std::int64_t row, const std::byte* a) {
+ONNXGRAD_VNNI_TARGET void a_panel(const VnniPanel& b_panel, std::int64_t row, const std::byte* a) {
   constexpr std::ptrdiff_t kPrefetchDistance = 8;
-  const std::ptrdiff_t a_row = panel.a_row;
-  const std::ptrdiff_t a_step = panel.a_step;
+  const std::ptrdiff_t a_row = b_panel.a_row;
+  const std::ptrdiff_t a_step = b_panel.a_step;
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[i][v] = _mm512_setzero_ps();
   }
-  const std::uint32_t* b = panel.b;
-  for (std::int64_t p = panel.pairs; p > 0; --p) {
+  const std::uint32_t* b = b_panel.b;
+  for (std::int64_t p = b_panel.pairs; p > 0; --p) {
     __m512bh line[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -85,29 +85,29 @@ ONNXGRAD_VNNI_TARGET void strip(const VnniPanel& panel, std::int64_t row, const 
     }
     a += a_step;
   }
-  const __mmask16 last = pairs::last_mask(panel.columns);
+  const __mmask16 last = pairs::last_mask(b_panel.columns);
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      pairs::finish(panel.end, sum[i][v], row + i, v * kVnniLanes,
+      pairs::finish(b_panel.end, sum[i][v], row + i, v * kVnniLanes,
                     v + 1 < kVectors ? static_cast<__mmask16>(0xFFFF) : last);
     }
   }
 }
 
-using StripFn = void (*)(const VnniPanel& panel, std::int64_t row, const std::byte* a);
+using APanelFn = void (*)(const VnniPanel& b_panel, std::int64_t row, const std::byte* a);
 
 template <int kVectors, int... kRow>
-constexpr std::array<StripFn, 8> strips(std::integer_sequence<int, kRow...> /*rows*/) {
-  return {strip<kRow + 1, kVectors>...};
+constexpr std::array<APanelFn, 8> a_panels(std::integer_sequence<int, kRow...> /*rows*/) {
+  return {a_panel<kRow + 1, kVectors>...};
 }
 
-constexpr std::array<std::array<StripFn, 8>, kVnniMaxVectors> kStrips = {
-    strips<1>(std::make_integer_sequence<int, kVnniRows[0]>()),
-    strips<2>(std::make_integer_sequence<int, kVnniRows[1]>()),
-    strips<3>(std::make_integer_sequence<int, kVnniRows[2]>()),
-    strips<4>(std::make_integer_sequence<int, kVnniRows[3]>())};
+constexpr std::array<std::array<APanelFn, 8>, kVnniMaxVectors> kAPanels = {
+    a_panels<1>(std::make_integer_sequence<int, kVnniRows[0]>()),
+    a_panels<2>(std::make_integer_sequence<int, kVnniRows[1]>()),
+    a_panels<3>(std::make_integer_sequence<int, kVnniRows[2]>()),
+    a_panels<4>(std::make_integer_sequence<int, kVnniRows[3]>())};
 
 }  // namespace
 
@@ -126,15 +126,15 @@ bool cpu_has_bf16_dot() {
   return has;
 }
 
-void run_vnni(const VnniPanel& panel) {
-  const auto v = static_cast<std::size_t>(panel.vectors - 1);
+void run_vnni(const VnniPanel& b_panel) {
+  const auto v = static_cast<std::size_t>(b_panel.vectors - 1);
   const std::int64_t height = kVnniRows[v];
-  const bool is_packed = panel.a_row == 4 && panel.a_step != 4;
-  const std::byte* a = panel.a;
-  for (std::int64_t row = 0; row < panel.rows; row += height) {
-    const auto rows = static_cast<std::size_t>(std::min<std::int64_t>(height, panel.rows - row));
-    kStrips[v][rows - 1](panel, row, a);
-    a += is_packed ? height * 4 * panel.pairs : height * panel.a_row;
+  const bool is_packed = b_panel.a_row == 4 && b_panel.a_step != 4;
+  const std::byte* a = b_panel.a;
+  for (std::int64_t row = 0; row < b_panel.rows; row += height) {
+    const auto rows = static_cast<std::size_t>(std::min<std::int64_t>(height, b_panel.rows - row));
+    kAPanels[v][rows - 1](b_panel, row, a);
+    a += is_packed ? height * 4 * b_panel.pairs : height * b_panel.a_row;
   }
 }
 
@@ -198,7 +198,7 @@ ONNXGRAD_VNNI_TARGET void pack_vectors(const float* from, std::ptrdiff_t from_ro
 #else
 
 bool cpu_has_bf16_dot() { return false; }
-void run_vnni(const VnniPanel& /*panel*/) {}
+void run_vnni(const VnniPanel& /*b_panel*/) {}
 
 namespace {
 

@@ -6,8 +6,8 @@
 
 #include "device/cpu/gemm_tile.h"
 
-// What f16_gemm.cpp asks of an implementation: products of a strip of A's rows with a panel of B
-// in pairs, and packing. A pair is two numbers of bfloat16 that are adjacent in k, in 32 bits.
+// What f16_gemm.cpp asks of an implementation: products of a a_panel of A's rows with a b_panel of
+// B in pairs, and packing. A pair is two numbers of bfloat16 that are adjacent in k, in 32 bits.
 
 namespace onnxgrad::device {
 
@@ -23,7 +23,7 @@ struct F16End {
   bool relu = false;
 };
 
-/// One panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
+/// One b_panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
 struct VnniPanel {
   const std::byte* a = nullptr;
   std::ptrdiff_t a_row = 0;          ///< bytes from row to row
@@ -38,14 +38,14 @@ struct VnniPanel {
 
 inline constexpr std::ptrdiff_t kVnniLanes = 16;
 inline constexpr int kVnniMaxVectors = 4;
-/// Rows of a strip, by vectors - 1: A is packed in strips of as many rows.
+/// Rows of a a_panel, by vectors - 1: A is packed in a_panels of as many rows.
 inline constexpr int kVnniRows[kVnniMaxVectors] = {8, 8, 8, 6};
 /// AMX reads 16 pairs at a time: packed operands are padded with zeros to a multiple of them.
 inline constexpr std::int64_t kAmxVnni = 16;
 
 bool cpu_has_bf16_dot();
-/// Computes rows of a that are not packed (a_step: 4), or packed strips of kVnniRows.
-void run_vnni(const VnniPanel& panel);
+/// Computes rows of a that are not packed (a_step: 4), or packed a_panels of kVnniRows.
+void run_vnni(const VnniPanel& b_panel);
 /// to[p, j] = (from[2p, j], from[2p + 1, j]) for `count` columns; zeros beyond `steps` and `count`
 /// up to a multiple of 16. from_row: elements.
 void pack_vnni(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,

@@ -16,19 +16,20 @@
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kWidestPanel = 64;  // columns of the widest tile of any instruction set
+constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
 // Multiply-adds from which threads chunk a product: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
 // Of operands and result together, from which long sums fetch what they will need: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
-// Of each thread, that read a strip of A which a pass has packed, beside a B that was packed once.
-constexpr std::int64_t kWideStripColumns = 384;
+// Of each thread, that read a a_panel of A which a pass has packed, beside a B that was packed
+// once.
+constexpr std::int64_t kWideAPanelColumns = 384;
 // To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
 constexpr std::int64_t kRowsOfRead = 4;
 
 template <class T>
 const T* zeros() {
-  alignas(64) static constexpr T kZeros[kWidestPanel] = {};
+  alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
   return kZeros;
 }
 
@@ -44,9 +45,9 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   rows.small_fn(tile);
 }
 
-/// All panels of columns, and all rows in each. `tile` is at C[0, 0].
+/// All b_panels of columns, and all rows in each. `tile` is at C[0, 0].
 template <class T>
-void run_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
+void run_b_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
   const ColumnSplit<T>& columns = plan.columns;
   if (columns.wide_count == 1 && columns.narrow_count == 0) {
     tile.tail = columns.tail;
@@ -96,10 +97,10 @@ void run_tiles(const void* data, const GemmOperands& operands) {
     pack_b(plan, tile.b, 0, plan.k, 0, plan.n, packed, tile.b_step);
     tile.b = packed;
   }
-  if (!plan.fetches && plan.more_count == 0) return run_panels(plan, tile);
+  if (!plan.fetches && plan.more_count == 0) return run_b_panels(plan, tile);
   const GemmExtras<T> extras = make_extras(plan, operands, tile);
   tile.extras = &extras;
-  run_panels(plan, tile);
+  run_b_panels(plan, tile);
 }
 
 /// run_rows() for the tiles of one thread.
@@ -123,9 +124,9 @@ void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk
   rows.small_fn(tile);
 }
 
-/// run_panels() for one thread: some tiles of each panel, or some panels.
+/// run_b_panels() for one thread: some tiles of each b_panel, or some b_panels.
 template <class T>
-void run_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
+void run_b_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
   const ColumnSplit<T>& columns = plan.columns;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
   const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
@@ -166,7 +167,7 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
       }
       chunk.wait();
     }
-    run_panel_chunk(plan, tile, chunk);
+    run_b_panel_chunk(plan, tile, chunk);
   });
 }
 
@@ -176,12 +177,12 @@ void run_column_of_transposed_a(const void* data, const GemmOperands& operands) 
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
   GemmTile<T> tile = first_tile(plan, operands);
   std::swap(tile.a, tile.b);
-  alignas(64) T filled[kWidestPanel];
+  alignas(64) T filled[kWidestBPanel];
   if (plan.start == GemmStart::kRow) {
-    std::fill(filled, filled + kWidestPanel, *tile.start);
+    std::fill(filled, filled + kWidestBPanel, *tile.start);
     tile.start = filled;
   }
-  run_panels(plan, tile);
+  run_b_panels(plan, tile);
 }
 
 template <class T>
@@ -236,7 +237,7 @@ void run_dots(const void* data, const GemmOperands& operands) {
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
 
 template <class T>
-void plan_panels(GemmPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
+void plan_b_panels(GemmPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
   const GemmTarget<T>& target = *plan.target;
   plan.columns = split_columns(columns, target);
   plan.wide_rows = split_rows(rows, target, plan.columns.wide);
@@ -305,19 +306,19 @@ PreparedGemm prepare(const GemmSpec& spec) {
     GemmSpec read = spec;
     read.transpose_b = false;
     const GemmChoice choice = choose_gemm(read, *plan->target);
-    const bool is_wide = plan->target->strip_vectors < plan->target->max_vectors;
-    plan->packs_a = choice == GemmChoice::kBlockedStrips &&
-                    (!is_wide || spec.n >= kWideStripColumns * spec.threads);
+    const bool is_wide = plan->target->a_panel_vectors < plan->target->max_vectors;
+    plan->packs_a = choice == GemmChoice::kBlockedPackedA &&
+                    (!is_wide || spec.n >= kWideAPanelColumns * spec.threads);
     prepared.scratch_bytes = plan_packed(*plan, choice != GemmChoice::kTiles);
     return finish(run_blocked<T>, "packed");
   }
   switch (choose_gemm(spec, *plan->target)) {
-    case GemmChoice::kBlockedStrips:
+    case GemmChoice::kBlockedPackedA:
       plan->packs_a = true;
       [[fallthrough]];
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
-      return finish(run_blocked<T>, plan->packs_a ? "strips" : "blocked");
+      return finish(run_blocked<T>, plan->packs_a ? "a_panels" : "blocked");
     case GemmChoice::kSplit:
       if constexpr (std::is_same_v<T, float>) {
         plan->split = &spec.cpu.amx->split;
@@ -340,7 +341,7 @@ PreparedGemm prepare(const GemmSpec& spec) {
       tile.a_step = 1;
       tile.b_step = spec.m;
       plan->start_column = spec.start == GemmStart::kMatrix ? 1 : 0;
-      plan_panels(*plan, 1, spec.m);
+      plan_b_panels(*plan, 1, spec.m);
       return finish(run_column_of_transposed_a<T>, "row");
     }
   }
@@ -354,12 +355,12 @@ PreparedGemm prepare(const GemmSpec& spec) {
     prepared.scratch_bytes =
         tile.b_step * std::max<std::int64_t>(spec.k, 1) * static_cast<std::int64_t>(sizeof(T));
   }
-  plan_panels(*plan, spec.m, spec.n);
-  const std::int64_t panels = plan->columns.wide_count + plan->columns.narrow_count;
-  plan->shares_rows = plan->wide_rows.big_count + plan->wide_rows.small_count >= panels;
+  plan_b_panels(*plan, spec.m, spec.n);
+  const std::int64_t b_panels = plan->columns.wide_count + plan->columns.narrow_count;
+  plan->shares_rows = plan->wide_rows.big_count + plan->wide_rows.small_count >= b_panels;
   // A thread reads all of what is not shared. That should not be a large B, often a weight: the
   // thread that updates it then takes lines away from all others.
-  if (spec.n > spec.m && panels % spec.threads == 0) plan->shares_rows = false;
+  if (spec.n > spec.m && b_panels % spec.threads == 0) plan->shares_rows = false;
   const bool is_shared = plan->threads > 1 && is_large;
   return finish(is_shared ? run_shared_tiles<T> : run_tiles<T>, "tiles");
 }
@@ -426,14 +427,14 @@ bool packs_parts_anew(const GemmSpec& spec) {
 bool can_have_consumer(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxConsumerSteps) return false;
   const GemmChoice choice = choice_of(spec);
-  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
+  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedPackedA ||
          choice == GemmChoice::kSplit;
 }
 
 bool can_scale(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.has_consumer || spec.b_is_packed) return false;
   const GemmChoice choice = choice_of(spec);
-  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedStrips ||
+  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedPackedA ||
          choice == GemmChoice::kSplit;
 }
 
@@ -461,8 +462,8 @@ std::int64_t packed_b_elements(const GemmSpec& spec) {
 
 void pack_gemm_b(const GemmSpec& spec, const void* b, void* packed) {
   const auto pack = [&]<class T>(const T* from, T* to) {
-    const auto panels = PackedGemm<T>::prepare(spec.k, spec.n);
-    panels.pack(from, spec.transpose_b ? spec.k : spec.n, spec.transpose_b, to);
+    const auto b_panels = PackedGemm<T>::prepare(spec.k, spec.n);
+    b_panels.pack(from, spec.transpose_b ? spec.k : spec.n, spec.transpose_b, to);
   };
   if (spec.dtype == DataType::kFloat64) {
     return pack(static_cast<const double*>(b), static_cast<double*>(packed));

@@ -32,8 +32,8 @@ enum class GemmChoice : std::int32_t {
   kTiles,
   kDots,
   kBlocked,
-  kBlockedStrips,  ///< A is packed too
-  kSplit           ///< float32 in three parts of bfloat16, where hardware multiplies those faster
+  kBlockedPackedA,  ///< A is packed too
+  kSplit            ///< float32 in three parts of bfloat16, where hardware multiplies those faster
 };
 
 /// C = scales * max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.

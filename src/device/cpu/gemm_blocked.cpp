@@ -9,24 +9,24 @@
 #include "device/cpu/threads.h"
 
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
-// columns (block_n) and of k (block_k), whose part of B is packed into panels as wide as a tile;
-// blocks of rows (block_m); panels; tiles. So a panel of B stays in the L2 cache while the rows of
-// A's block are traversed, and A's block, which is read in place or packed into panels (strips) as
-// high as a tile, for all panels of B. While a block is computed, tiles prefetch the operands of
-// the next one (GemmExtras::prefetch). With a packed A, each panel of B is packed when its first
-// tiles need it; if there is only one block of rows and a panel is small, always at the same
-// address, and all of its tiles find it in the L1 cache. If C has a consumer
+// columns (block_n) and of k (block_k), whose part of B is packed into b_panels as wide as a tile;
+// blocks of rows (block_m); b_panels; tiles. So a b_panel of B stays in the L2 cache while the rows
+// of A's block are traversed, and A's block, which is read in place or packed into b_panels
+// (a_panels) as high as a tile, for all b_panels of B. While a block is computed, tiles prefetch
+// the operands of the next one (GemmExtras::prefetch). With a packed A, each b_panel of B is packed
+// when its first tiles need it; if there is only one block of rows and a b_panel is small, always
+// at the same address, and all of its tiles find it in the L1 cache. If C has a consumer
 // (GemmOperands::finished), B is kept packed for all k and the loop over k is inside that over
 // rows: a block of C is complete before the next one begins. Its last steps go to a buffer of a few
 // tiles, which the consumer finds in the L1 cache; if there are no other steps, there is no block.
-// Operands of another type (GemmSpec::a_source) are converted: a block of A before its panels,
+// Operands of another type (GemmSpec::a_source) are converted: a block of A before its b_panels,
 // which find it in place, B as it is packed.
 
 namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
-constexpr std::int64_t kFetchingRows = 64;      // that use a panel while the next one is fetched
+constexpr std::int64_t kFetchingRows = 64;      // that use a b_panel while the next one is fetched
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void BlockedGemm<T>::run(const Part& part) {
   if (plan_.sums_columns) sums_.begin(part.column, part.columns);
   for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
     columns_ = std::min(plan_.block_n, part.column + part.columns - j);
-    split_ = split_columns<T>(columns_, plan_.target->lanes, panel_vectors(plan_));
+    split_ = split_columns<T>(columns_, plan_.target->lanes, b_panel_vectors(plan_));
     if (plan_.has_consumer) {
       run_whole_sums(part, j);
     } else {
@@ -78,19 +78,19 @@ void BlockedGemm<T>::run(const Part& part) {
   }
 }
 
-/// B is packed for all blocks, which are made of whole panels.
+/// B is packed for all blocks, which are made of whole b_panels.
 template <class T>
 void BlockedGemm<T>::run_packed(const Part& part) {
   const ColumnSplit<T>& all = plan_.columns;
   const std::int64_t wide = all.wide * plan_.target->lanes;
   const std::int64_t most = std::max<std::int64_t>(most_columns(plan_) / wide, 1);
   const std::int64_t last = all.wide_count + all.narrow_count;
-  for (std::int64_t p = part.panel; p < part.panel + part.panels; p += most) {
-    const std::int64_t panels = std::min(most, part.panel + part.panels - p);
+  for (std::int64_t p = part.b_panel; p < part.b_panel + part.b_panels; p += most) {
+    const std::int64_t b_panels = std::min(most, part.b_panel + part.b_panels - p);
     split_ = all;
-    split_.wide_count = std::clamp<std::int64_t>(all.wide_count - p, 0, panels);
-    split_.narrow_count = panels - split_.wide_count;
-    if (p + panels < last) split_.tail = plan_.target->lanes;
+    split_.wide_count = std::clamp<std::int64_t>(all.wide_count - p, 0, b_panels);
+    split_.narrow_count = b_panels - split_.wide_count;
+    if (p + b_panels < last) split_.tail = plan_.target->lanes;
     const std::int64_t narrow_before = std::max<std::int64_t>(p - all.wide_count, 0);
     run_steps(part, p * wide - narrow_before * plan_.target->lanes);
   }
@@ -139,26 +139,26 @@ void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
   }
 }
 
-/// All panels of a block, unless they are packed one by one.
+/// All b_panels of a block, unless they are packed one by one.
 template <class T>
 void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
-  if (!plan_.transpose_b && !plan_.b_source && !has_small_panels(plan_)) {
-    return copy_panels(b_at(j, k), to);
+  if (!plan_.transpose_b && !plan_.b_source && !has_small_b_panels(plan_)) {
+    return copy_b_panels(b_at(j, k), to);
   }
   for (std::int64_t at = 0, p = 0; at < columns_; ++p) {
     const std::int64_t width = columns_of(p);
-    pack_panels(k, j + at, std::min(width, columns_ - at), width, to);
+    pack_b_panels(k, j + at, std::min(width, columns_ - at), width, to);
     to += width * steps_;
     at += width;
   }
 }
 
-/// `count` columns from `column` on as panels of `width`.
+/// `count` columns from `column` on as b_panels of `width`.
 template <class T>
-void BlockedGemm<T>::pack_panels(std::int64_t k, std::int64_t column, std::int64_t count,
-                                 std::int64_t width, T* to) const {
-  if (plan_.b_source) return convert_panels(k, column, count, width, to);
+void BlockedGemm<T>::pack_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
+                                   std::int64_t width, T* to) const {
+  if (plan_.b_source) return convert_b_panels(k, column, count, width, to);
   for (std::int64_t i = 0; i < count; i += width) {
     pack_b(plan_, b_, k, steps_, column + i, std::min(width, count - i), to + i * steps_, width);
   }
@@ -166,19 +166,19 @@ void BlockedGemm<T>::pack_panels(std::int64_t k, std::int64_t column, std::int64
 
 /// The same of a matrix of other numbers.
 template <class T>
-void BlockedGemm<T>::convert_panels(std::int64_t k, std::int64_t column, std::int64_t count,
-                                    std::int64_t width, T* to) const {
+void BlockedGemm<T>::convert_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
+                                      std::int64_t width, T* to) const {
   if constexpr (std::is_same_v<T, float>) {
     const GemmSource& source = plan_.b_source;
     for (std::int64_t i = 0; i < count; i += width) {
       const std::int64_t columns = std::min(width, count - i);
       const std::int64_t first = source_of_b(column + i, k);
-      T* panel = to + i * steps_;
+      T* b_panel = to + i * steps_;
       if (plan_.transpose_b) {
-        transpose_source(source, {b_, first, plan_.k, columns, steps_}, width, *plan_.target, panel,
-                         width, lines_);
+        transpose_source(source, {b_, first, plan_.k, columns, steps_}, width, *plan_.target,
+                         b_panel, width, lines_);
       } else {
-        source.convert(panel, width, source.at(b_, first), plan_.n, steps_, columns);
+        source.convert(b_panel, width, source.at(b_, first), plan_.n, steps_, columns);
       }
     }
   }
@@ -197,18 +197,18 @@ void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t
   }
 }
 
-/// Row by row, in the order of memory: those of wide panels are several cache lines.
+/// Row by row, in the order of memory: those of wide b_panels are several cache lines.
 template <class T>
-void BlockedGemm<T>::copy_panels(const T* from, T* to) const {
+void BlockedGemm<T>::copy_b_panels(const T* from, T* to) const {
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  const std::int64_t panels = split_.wide_count + split_.narrow_count;
+  const std::int64_t b_panels = split_.wide_count + split_.narrow_count;
   for (std::int64_t k = 0; k < steps_; ++k) {
     for (std::int64_t j = 0; j < columns_; j += kLine) {
       __builtin_prefetch(from + kPrefetchDistance * plan_.n + j);
     }
     T* row = to;
     std::int64_t at = 0;
-    for (std::int64_t p = 0; p < panels; ++p) {
+    for (std::int64_t p = 0; p < b_panels; ++p) {
       const std::int64_t width = columns_of(p);
       const std::int64_t count = std::min(width, columns_ - at);
       T* place = row + k * width;
@@ -225,14 +225,14 @@ template <class T>
 void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Block& next) {
   const auto [row, rows, k, b, packs_b] = block;
   const std::int64_t first_column = column;
-  const std::int64_t panels = split_.wide_count + split_.narrow_count;
+  const std::int64_t b_panels = split_.wide_count + split_.narrow_count;
   if (plan_.a_source) convert_a(row, rows, k);
   GemmTile<T> tile = begin_tile();
-  const bool packs_a = plan_.packs_a && has_strip_tiles() && split_.wide_count > 0;
-  const RowSplit<T> packed = packs_a ? strips(rows) : RowSplit<T>{};
+  const bool packs_a = plan_.packs_a && has_a_panel_tiles() && split_.wide_count > 0;
+  const RowSplit<T> packed = packs_a ? a_panels(rows) : RowSplit<T>{};
   if (packs_a) pack_a(k, row, packed);
   T* c = plan_.has_consumer ? c_ : c_ + row * plan_.n + column;
-  for (std::int64_t p = 0; p < panels; ++p) {
+  for (std::int64_t p = 0; p < b_panels; ++p) {
     const std::int64_t width = columns_of(p);
     const int vectors = static_cast<int>(width / plan_.target->lanes);
     a_is_packed_ = packs_a && p < split_.wide_count;
@@ -242,52 +242,53 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
     } else {
       set_a_in_place(tile, k, row);
     }
-    T* panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
+    T* b_panel = plan_.packs_in_turn ? packed_b_ : b + (column - first_column) * steps_;
     if (plan_.packs_in_turn || (plan_.packs_a && packs_b && !plan_.b_is_packed)) {
-      pack_panels(k, column, std::min(width, first_column + columns_ - column), width, panel);
+      pack_b_panels(k, column, std::min(width, first_column + columns_ - column), width, b_panel);
     }
-    tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : panel;
+    tile.b = plan_.b_is_packed ? packed_steps(column, k, width) : b_panel;
     tile.b_step = width;
-    tile.tail = p + 1 == panels ? split_.tail : plan_.target->lanes;
+    tile.tail = p + 1 == b_panels ? split_.tail : plan_.target->lanes;
     tile.c = c;
     set_addends(tile, row, column);
     for (GemmPrefetch<T>& part : extras_.prefetch) part = {};
     if (next.k < plan_.k && !plan_.b_is_packed) {
-      set_prefetch(next, first_column, {p, 1, panels});
+      set_prefetch(next, first_column, {p, 1, b_panels});
     }
-    if (p + 1 < panels) {
-      set_panel_prefetch(block, column + width, p + 1, panel + width * steps_);
+    if (p + 1 < b_panels) {
+      set_b_panel_prefetch(block, column + width, p + 1, b_panel + width * steps_);
     }
     extras_.prefetch_rows = std::max(extras_.prefetch[0].rows, extras_.prefetch[1].rows);
     const RowSplit<T> split = a_is_packed_ ? packed : split_rows(rows, *plan_.target, vectors);
     if (plan_.has_consumer && is_last_) {
       consume(tile, split);
     } else {
-      run_panel(tile, split);
+      run_b_panel(tile, split);
     }
     column += width;
     c += width;
   }
 }
 
-/// The chunk of panels in what is packed for the next block.
+/// The chunk of b_panels in what is packed for the next block.
 template <class T>
-void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column, const Progress& panels) {
+void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
+                                  const Progress& b_panels) {
   const std::int64_t steps = steps_from(next.k);
   if (plan_.packs_a || plan_.transpose_a || plan_.a_source) {
-    extras_.prefetch[0] = chunk_of_a(panels, next.row, next.rows, next.k, steps);
+    extras_.prefetch[0] = chunk_of_a(b_panels, next.row, next.rows, next.k, steps);
   }
   if (next.packs_b && !plan_.transpose_b && !plan_.packs_in_turn) {
-    extras_.prefetch[1] = chunk_of_b(panels, column, columns_, next.k, steps);
+    extras_.prefetch[1] = chunk_of_b(b_panels, column, columns_, next.k, steps);
   }
 }
 
-/// Panel `p`, at `column`, which the rows of `block` use next; `packed`: where it is if the whole
+/// BPanel `p`, at `column`, which the rows of `block` use next; `packed`: where it is if the whole
 /// block is packed. With all of its steps, as for blocks that are handed over, B is larger than the
 /// L2 cache; else fetching it costs more than it brings.
 template <class T>
-void BlockedGemm<T>::set_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
-                                        const T* packed) {
+void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
+                                          const T* packed) {
   const std::int64_t width = columns_of(p);
   if (plan_.packs_in_turn) {
     const std::int64_t count = std::min(width, plan_.n - column);
@@ -302,17 +303,17 @@ void BlockedGemm<T>::set_panel_prefetch(const Block& block, std::int64_t column,
   }
 }
 
-/// Whether tiles of the wide panels read strips: the columns of a small block are one vector.
+/// Whether tiles of the wide b_panels read a_panels: the columns of a small block are one vector.
 template <class T>
-bool BlockedGemm<T>::has_strip_tiles() const {
+bool BlockedGemm<T>::has_a_panel_tiles() const {
   const GemmTarget<T>& target = *plan_.target;
-  return split_.wide == target.strip_vectors || split_.wide == target.max_vectors;
+  return split_.wide == target.a_panel_vectors || split_.wide == target.max_vectors;
 }
 
 /// Of tiles of `height` rows, one below the other.
 template <class T>
 void BlockedGemm<T>::set_height(GemmTile<T>& tile, int height) const {
-  tile.a_block = a_is_packed_ ? strip_size(height) : height * tile.a_row;
+  tile.a_block = a_is_packed_ ? a_panel_size(height) : height * tile.a_row;
 }
 
 /// Moves `tile` down by `blocks` of such tiles.
@@ -325,9 +326,9 @@ void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int heig
 
 template <class T>
 void BlockedGemm<T>::pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split) {
-  const auto pack = [&](std::int64_t first, std::int64_t strips, std::int64_t height) {
-    pack_strips(*plan_.target, a_at(row + first, k), a_line_, plan_.transpose_a, strips, height,
-                steps_, packed_a_ + strip_size(first));
+  const auto pack = [&](std::int64_t first, std::int64_t a_panels, std::int64_t height) {
+    pack_a_panels(*plan_.target, a_at(row + first, k), a_line_, plan_.transpose_a, a_panels, height,
+                  steps_, packed_a_ + a_panel_size(first));
   };
   pack(0, split.big_count, split.big);
   if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
@@ -426,7 +427,7 @@ void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
 }
 
 template <class T>
-void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
+void BlockedGemm<T>::run_b_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
   tile.blocks = rows.big_count;
   set_height(tile, rows.big);
   rows.big_fn(tile);
@@ -441,9 +442,9 @@ void BlockedGemm<T>::run_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
-  const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
+  const std::int64_t b_panels = plan.columns.wide_count + plan.columns.narrow_count;
   if (plan.threads == 1) {
-    BlockedGemm<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, panels});
+    BlockedGemm<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, b_panels});
     if (plan.sums_columns) ColumnSums<T>::write(plan, operands, 0, 1, 0, plan.n);
     return;
   }
@@ -452,15 +453,15 @@ void run_blocked(const void* data, const GemmOperands& operands) {
     const std::int64_t units = ceil_div(plan.split_m ? plan.m : plan.n, unit);
     const std::int64_t first = chunk.first(units) * unit;
     const std::int64_t last = chunk.last(units) * unit;
-    typename BlockedGemm<T>::Part part{0, plan.m, 0, plan.n, 0, panels};
+    typename BlockedGemm<T>::Part part{0, plan.m, 0, plan.n, 0, b_panels};
     if (plan.split_m) {
       part.row = first;
       part.rows = std::min(last, plan.m) - first;
     } else {
       part.column = first;
       part.columns = std::min(last, plan.n) - first;
-      part.panel = chunk.first(panels);
-      part.panels = chunk.last(panels) - part.panel;
+      part.b_panel = chunk.first(b_panels);
+      part.b_panels = chunk.last(b_panels) - part.b_panel;
     }
     BlockedGemm<T>(plan, operands, operands.scratch + chunk.thread * plan.thread_scratch).run(part);
     if (!plan.sums_columns) return;

@@ -11,48 +11,49 @@
 namespace onnxgrad::device {
 
 inline constexpr std::int64_t kBlockN = 512;
-inline constexpr std::int64_t kBlockNOfStrips = 1024;  // more columns use what is packed of A
-inline constexpr std::int64_t kConsumedBytes = 512;    // of a row of each tile that is consumed
+inline constexpr std::int64_t kBlockNOfAPanels = 1024;  // more columns use what is packed of A
+inline constexpr std::int64_t kConsumedBytes = 512;     // of a row of each tile that is consumed
 
 template <class T>
-int panel_vectors(const GemmPlan<T>& plan) {
-  return plan.packs_a ? plan.target->strip_vectors : plan.target->max_vectors;
+int b_panel_vectors(const GemmPlan<T>& plan) {
+  return plan.packs_a ? plan.target->a_panel_vectors : plan.target->max_vectors;
 }
 
 template <class T>
-std::int64_t panel_columns(const GemmPlan<T>& plan) {
-  return static_cast<std::int64_t>(plan.target->lanes) * panel_vectors(plan);
+std::int64_t b_panel_columns(const GemmPlan<T>& plan) {
+  return static_cast<std::int64_t>(plan.target->lanes) * b_panel_vectors(plan);
 }
 
 /// Tiles, one below the other, that the consumer of C gets at once.
 template <class T>
 std::int64_t consumed_tiles(const GemmPlan<T>& plan) {
-  return kConsumedBytes / (panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
+  return kConsumedBytes / (b_panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)));
 }
 
 /// Elements of the buffer of these tiles.
 template <class T>
 std::int64_t consumed_elements(const GemmPlan<T>& plan) {
-  return plan.has_consumer ? consumed_tiles(plan) * kGemmMaxRows * panel_columns(plan) : 0;
+  return plan.has_consumer ? consumed_tiles(plan) * kGemmMaxRows * b_panel_columns(plan) : 0;
 }
 
-/// Whether a panel leaves room for rows of A in the L1 cache. Strips take less of it than rows in
-/// place, which are beside what is not read yet.
+/// Whether a b_panel leaves room for rows of A in the L1 cache. APanels take less of it than rows
+/// in place, which are beside what is not read yet.
 template <class T>
-bool has_small_panels(const GemmPlan<T>& plan) {
+bool has_small_b_panels(const GemmPlan<T>& plan) {
   const std::int64_t small = std::int64_t{plan.packs_a ? 32 : 16} << 10;
-  return plan.block_k * panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <= small;
+  return plan.block_k * b_panel_columns(plan) * static_cast<std::int64_t>(sizeof(T)) <= small;
 }
 
 template <class T>
 std::int64_t packed_a_elements(const GemmPlan<T>& plan) {
-  return round_up(strip_elements(plan.transpose_a, plan.block_m, plan.block_k), plan.target->lanes);
+  return round_up(a_panel_elements(plan.transpose_a, plan.block_m, plan.block_k),
+                  plan.target->lanes);
 }
 
 template <class T>
 std::int64_t packed_b_elements(const GemmPlan<T>& plan) {
   if (plan.b_is_packed) return 0;
-  if (plan.packs_in_turn) return plan.block_k * panel_columns(plan);
+  if (plan.packs_in_turn) return plan.block_k * b_panel_columns(plan);
   return plan.block_n * (plan.has_consumer ? plan.k : plan.block_k);
 }
 
@@ -77,7 +78,7 @@ std::int64_t converted_lines(const GemmPlan<T>& plan) {
 /// Columns of a block, at most.
 template <class T>
 std::int64_t most_columns(const GemmPlan<T>& plan) {
-  return plan.packs_a ? kBlockNOfStrips : kBlockN;
+  return plan.packs_a ? kBlockNOfAPanels : kBlockN;
 }
 
 }  // namespace onnxgrad::device

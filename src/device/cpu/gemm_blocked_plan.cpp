@@ -52,12 +52,12 @@ template <class T>
 std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks) {
   plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
   plan.block_m = std::min(plan.m, kBlockM);
-  const std::int64_t panels = plan.columns.wide_count + plan.columns.narrow_count;
-  // What the thread with most has of all; panels if equal, since then each thread reads its own.
+  const std::int64_t b_panels = plan.columns.wide_count + plan.columns.narrow_count;
+  // What the thread with most has of all; b_panels if equal, since then each thread reads its own.
   const auto largest = [&plan](std::int64_t units) {
     return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
   };
-  plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(panels);
+  plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(b_panels);
   const std::int64_t elements = plan.packs_a ? packed_a_elements(plan) : 0;
   plan.thread_scratch = round_up(elements * static_cast<std::int64_t>(sizeof(T)), 64);
   return plan.thread_scratch * plan.threads;
@@ -74,7 +74,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
   const std::int64_t columns =
       plan.has_consumer ? consumer_columns(plan, share) : std::min(plan.n, most_columns(plan));
   plan.block_n = ceil_div(columns, lanes) * lanes;
-  plan.packs_in_turn = has_small_panels(plan) && most_rows(plan) <= plan.block_m;
+  plan.packs_in_turn = has_small_b_panels(plan) && most_rows(plan) <= plan.block_m;
   std::int64_t elements = packed_b_elements(plan);
   if (plan.packs_a) elements += packed_a_elements(plan);
   elements += converted_a_elements(plan) + converted_lines(plan) + consumed_elements(plan);

@@ -11,14 +11,14 @@
 
 namespace onnxgrad::device {
 
-/// One thread's part of a blocked product: its loops over blocks and over the panels of one.
+/// One thread's part of a blocked product: its loops over blocks and over the b_panels of one.
 template <class T>
 class BlockedGemm {
  public:
   /// A part of C.
   struct Part {
     std::int64_t row = 0, rows = 0, column = 0, columns = 0;
-    std::int64_t panel = 0, panels = 0;  ///< instead of columns if B is packed
+    std::int64_t b_panel = 0, b_panels = 0;  ///< instead of columns if B is packed
   };
 
   BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operands, std::byte* scratch);
@@ -44,21 +44,22 @@ class BlockedGemm {
   void run_steps(const Part& part, std::int64_t j);
   void run_whole_sums(const Part& part, std::int64_t j);
   void pack_block(std::int64_t k, std::int64_t j, T* to);
-  void pack_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
-                   T* to) const;
-  void copy_panels(const T* from, T* to) const;
-  void convert_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
-                      T* to) const;
+  void pack_b_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
+                     T* to) const;
+  void copy_b_panels(const T* from, T* to) const;
+  void convert_b_panels(std::int64_t k, std::int64_t column, std::int64_t count, std::int64_t width,
+                        T* to) const;
   void convert_a(std::int64_t row, std::int64_t rows, std::int64_t k);
   void pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>& split);
   void run_block(const Block& block, std::int64_t column, const Block& next);
-  void set_prefetch(const Block& next, std::int64_t column, const Progress& panels);
-  void set_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p, const T* packed);
-  bool has_strip_tiles() const;
+  void set_prefetch(const Block& next, std::int64_t column, const Progress& b_panels);
+  void set_b_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
+                            const T* packed);
+  bool has_a_panel_tiles() const;
   void set_height(GemmTile<T>& tile, int height) const;
   void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
   void consume(GemmTile<T>& tile, const RowSplit<T>& split);
-  void run_panel(GemmTile<T>& tile, const RowSplit<T>& rows);
+  void run_b_panel(GemmTile<T>& tile, const RowSplit<T>& rows);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
   void set_end();
 
@@ -104,20 +105,20 @@ class BlockedGemm {
   }
 
   /// The tiles of packed rows.
-  RowSplit<T> strips(std::int64_t rows) const {
+  RowSplit<T> a_panels(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
-    const auto form = static_cast<int>(strip_of(plan_.transpose_a));
-    if (split_.wide == target.strip_vectors) {
-      return split_rows(rows, target.strip[form], target.strip_rows);
+    const auto form = static_cast<int>(a_panel_of(plan_.transpose_a));
+    if (split_.wide == target.a_panel_vectors) {
+      return split_rows(rows, target.a_panel[form], target.a_panel_rows);
     }
-    return split_rows(rows, target.wide_strip[form], target.max_rows[split_.wide - 1]);
+    return split_rows(rows, target.wide_a_panel[form], target.max_rows[split_.wide - 1]);
   }
 
-  std::int64_t strip_size(std::int64_t height) const {
-    return strip_elements(plan_.transpose_a, height, steps_);
+  std::int64_t a_panel_size(std::int64_t height) const {
+    return a_panel_elements(plan_.transpose_a, height, steps_);
   }
 
-  /// Packed steps of B, of the panel that begins at `column`, from step `k` on: read from one end
+  /// Packed steps of B, of the b_panel that begins at `column`, from step `k` on: read from one end
   /// to the other, which the hardware foresees.
   const T* packed_steps(std::int64_t column, std::int64_t k, std::int64_t width) const {
     return b_ + column * plan_.k + k * width;
@@ -190,7 +191,7 @@ class BlockedGemm {
   const GemmOperands& operands_;
   T* packed_b_;
   T* packed_a_ = nullptr;     // of a block
-  bool a_is_packed_ = false;  // for the panel that is computed
+  bool a_is_packed_ = false;  // for the b_panel that is computed
   T* converted_a_ = nullptr;
   T* lines_ = nullptr;  // of B, while they are converted
   GemmExtras<T> extras_ = {};

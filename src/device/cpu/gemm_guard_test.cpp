@@ -87,7 +87,7 @@ TEST(GemmGuard, RandomProductsStayWithinTheirOperands) {
     const Guarded guarded_b(b);
     const Guarded guarded_start(start);
     for (const GemmChoice choice :
-         {GemmChoice::kTiles, GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+         {GemmChoice::kTiles, GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
       spec.choice = choice;
       SCOPED_TRACE(testing::Message()
                    << spec.m << "x" << spec.n << "x" << spec.k << " A transposed "

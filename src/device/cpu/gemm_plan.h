@@ -20,7 +20,7 @@ inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return ceil_div(value, unit) * unit;
 }
 
-/// Steps of a block, at most: a panel of 2 vectors of 256 bits is half of an L1 cache then.
+/// Steps of a block, at most: a b_panel of 2 vectors of 256 bits is half of an L1 cache then.
 inline constexpr std::int64_t kBlockSteps = 256;
 
 /// The longest sums whose blocks of C are completed one after the other.
@@ -56,7 +56,7 @@ RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, int vect
              : split_rows(total, target.tile[vectors - 1], target.max_rows[vectors - 1]);
 }
 
-/// The columns of C as panels of `wide` vectors, then of `wide - 1`; the last vector has `tail`
+/// The columns of C as b_panels of `wide` vectors, then of `wide - 1`; the last vector has `tail`
 /// columns.
 template <class T>
 struct ColumnSplit {
@@ -95,15 +95,15 @@ struct GemmPlan {
   ColumnSplit<T> columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};
   bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
-  bool shares_rows = false;  ///< threads share the tiles of a panel, not the panels
+  bool shares_rows = false;  ///< threads share the tiles of a b_panel, not the b_panels
 
   // Blocked: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< which dimension the threads share
   bool has_consumer = false;
-  bool packs_a = false;        ///< as strips of a tile's rows
-  bool packs_in_turn = false;  ///< each panel of B before its tiles, instead of a block
-  bool b_is_packed = false;    ///< all of B, in the panels of `columns`
+  bool packs_a = false;        ///< as a_panels of a tile's rows
+  bool packs_in_turn = false;  ///< each b_panel of B before its tiles, instead of a block
+  bool b_is_packed = false;    ///< all of B, in the b_panels of `columns`
   /// Of A and B in memory, if these are converted; and from row to row of A there.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
@@ -124,7 +124,7 @@ void move_down(GemmTile<T>& tile, std::int64_t rows) {
   tile.row += rows;
 }
 
-/// Moves everything that has C's columns, but B, whose panels may be packed.
+/// Moves everything that has C's columns, but B, whose b_panels may be packed.
 template <class T>
 void move_right(GemmTile<T>& tile, std::int64_t columns, std::ptrdiff_t start_column) {
   tile.c += columns;
@@ -164,22 +164,22 @@ template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
-/// The order of elements in packed panels of A.
-inline GemmStripA strip_of(bool transposed) {
-  return transposed ? GemmStripA::kStepStrip : GemmStripA::kRowStrip;
+/// The order of elements in packed b_panels of A.
+inline GemmPackedA a_panel_of(bool transposed) {
+  return transposed ? GemmPackedA::kStepAPanel : GemmPackedA::kRowAPanel;
 }
 
-/// Elements of a strip of `height` rows.
-inline std::int64_t strip_elements(bool transposed, std::int64_t height, std::int64_t steps) {
+/// Elements of a a_panel of `height` rows.
+inline std::int64_t a_panel_elements(bool transposed, std::int64_t height, std::int64_t steps) {
   return height * (transposed ? steps : round_up(steps, kGemmChunk));
 }
 
-/// Packs rows of A as tiles read them, `strips` of `height` rows. `a_row` is the distance of A's
+/// Packs rows of A as tiles read them, `a_panels` of `height` rows. `a_row` is the distance of A's
 /// rows in memory, `transposed` if these are steps.
 template <class T>
-void pack_strips(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
-                 std::int64_t strips, std::int64_t height, std::int64_t steps, T* to) {
-  (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, strips, height, steps);
+void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
+                   std::int64_t a_panels, std::int64_t height, std::int64_t steps, T* to) {
+  (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, a_panels, height, steps);
 }
 
 /// Sets what the blocked driver needs; returns the scratch bytes of all threads.

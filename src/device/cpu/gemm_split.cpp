@@ -8,11 +8,12 @@
 #include "device/cpu/gemm_split_operand.h"
 #include "device/cpu/threads.h"
 
-// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads chunk; strips
+// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads chunk; a_panels
 // of 32 rows; a few steps; 32 columns. The operand that has the blocks is packed block by block,
-// the other one whole before them, by each thread for itself if it is small. A few steps of a strip
-// stay in the L1 cache while tiles multiply them by all columns of the block, and their sums are
-// added up in a buffer, from where they become a part of C (gemm_buffer.h) or are handed over.
+// the other one whole before them, by each thread for itself if it is small. A few steps of a
+// a_panel stay in the L1 cache while tiles multiply them by all columns of the block, and their
+// sums are added up in a buffer, from where they become a part of C (gemm_buffer.h) or are handed
+// over.
 
 namespace onnxgrad::device {
 namespace {
@@ -26,7 +27,7 @@ constexpr std::int64_t kMostColumns = 1024;  // of a block: rows of the buffer
 constexpr std::int64_t kLeastGroups = 4;     // of a block: rows in memory of several lines
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kFloat = sizeof(float);
-constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a panel of B
+constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a b_panel of B
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
 
@@ -102,7 +103,7 @@ class SplitBlocks {
     buffer_ = reinterpret_cast<float*>(own + layout.buffer);
     a_.lines = reinterpret_cast<float*>(own + layout.lines);
     b_.lines = a_.lines + SplitOperand::kLines;
-    panel_ = b_.lines + SplitOperand::kLines;
+    b_panel_ = b_.lines + SplitOperand::kLines;
     std::byte* shared = operands.scratch + plan.threads * plan.thread_scratch;
     if (plan.has_consumer) {
       c_ = reinterpret_cast<float*>(shared);
@@ -191,9 +192,9 @@ class SplitBlocks {
     for (std::int64_t i = 0; i < rows; i += kSplitBlock) {
       Packed next = a;
       skip(next, i + kSplitBlock < rows ? 2 : 0);
-      run_strip({row + i, std::min(kSplitBlock, rows - i), column, columns, buffer_,
-                 Layout::buffer_row()},
-                a, next.groups, b);
+      run_a_panel({row + i, std::min(kSplitBlock, rows - i), column, columns, buffer_,
+                   Layout::buffer_row()},
+                  a, next.groups, b);
       a = next;
     }
   }
@@ -203,24 +204,25 @@ class SplitBlocks {
     packed.flags += groups;
   }
 
-  /// A few steps at a time: these of the strip stay in the L1 cache. `next`: the strip after it.
-  void run_strip(const GemmBuffer<float>& buffer, const Packed& a, const std::byte* next,
-                 const Packed& b) {
+  /// A few steps at a time: these of the a_panel stay in the L1 cache. `next`: the a_panel after
+  /// it.
+  void run_a_panel(const GemmBuffer<float>& buffer, const Packed& a, const std::byte* next,
+                   const Packed& b) {
     for (std::int64_t k = 0; k < steps_; k += kChunkSteps) {
       set_fetched(buffer, a.groups, next, k);
       run_chunk(buffer, a, b, k);
     }
-    end_strip(buffer);
+    end_a_panel(buffer);
   }
 
-  /// What is fetched while steps of the block from k on are multiplied: the strip's next steps, or
-  /// those of the strip after it; and, if there is time, what the end of the strip reads and
+  /// What is fetched while steps of the block from k on are multiplied: the a_panel's next steps,
+  /// or those of the a_panel after it; and, if there is time, what the end of the a_panel reads and
   /// writes.
-  void set_fetched(const GemmBuffer<float>& buffer, const std::byte* strip, const std::byte* next,
+  void set_fetched(const GemmBuffer<float>& buffer, const std::byte* a_panel, const std::byte* next,
                    std::int64_t k) {
-    const std::int64_t panels = ceil_div(buffer.columns, kSplitBlock);
+    const std::int64_t b_panels = ceil_div(buffer.columns, kSplitBlock);
     const std::int64_t slices = ceil_div(std::min(kChunkSteps, steps_ - k), kSplitSteps);
-    const std::int64_t turns = panels * slices * split_products(parts_of(plan_));
+    const std::int64_t turns = b_panels * slices * split_products(parts_of(plan_));
     std::int64_t count = 0;
     std::int64_t lines = 0;
     const auto add = [&](const SplitLines& piece) {
@@ -231,7 +233,7 @@ class SplitBlocks {
     if (!plan_.split_m && !has_own_whole(plan_)) {
       const bool is_end = after >= steps_;
       const std::int64_t steps = std::min(kChunkSteps, is_end ? steps_ : steps_ - after);
-      add({is_end ? next : strip + after / kSplitSteps * split_slice(parts_of(plan_)),
+      add({is_end ? next : a_panel + after / kSplitSteps * split_slice(parts_of(plan_)),
            buffer.rows > kSplitGroup ? 2 : 1,
            ceil_div(steps, kSplitSteps) * split_slice(parts_of(plan_)) / kLine,
            group_bytes(plan_)});
@@ -252,7 +254,7 @@ class SplitBlocks {
     fetch_.each = ceil_div(lines, turns);
   }
 
-  /// Matrices like C that the end of a strip reads or writes, with elements of `size` bytes.
+  /// Matrices like C that the end of a a_panel reads or writes, with elements of `size` bytes.
   std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
     if (plan_.has_consumer) {
       if (!is_last()) return {c_};
@@ -302,14 +304,14 @@ class SplitBlocks {
       const SplitOperand::Numbers a = a_.numbers({row, rows, k_ + k, steps});
       const SplitOperand::Numbers b = b_.numbers({column, columns, k_ + k, steps});
       if (plan_.transpose_b) {
-        target.transpose(b.from, b.row, panel_, kSplitBlock, columns, steps);
+        target.transpose(b.from, b.row, b_panel_, kSplitBlock, columns, steps);
       } else {
-        target.copy(b.from, b.step, panel_, kSplitBlock, steps, columns);
+        target.copy(b.from, b.step, b_panel_, kSplitBlock, steps, columns);
       }
       GemmTile<float> tile{.a = a.from,
                            .a_row = a.row,
                            .a_step = a.step,
-                           .b = panel_,
+                           .b = b_panel_,
                            .b_step = kSplitBlock,
                            .c = c,
                            .c_row = Layout::buffer_row(),
@@ -323,7 +325,7 @@ class SplitBlocks {
 
   // ---- results ----
 
-  void end_strip(const GemmBuffer<float>& buffer) {
+  void end_a_panel(const GemmBuffer<float>& buffer) {
     if (scale_ != 1) scale(buffer);
     GemmExtras<float> extras;
     if (is_first()) {
@@ -377,7 +379,7 @@ class SplitBlocks {
   std::byte* whole_;     // groups of the other operand
   std::uint8_t* whole_flags_;
   float* buffer_;
-  float* panel_;
+  float* b_panel_;
   ColumnSums<float> sums_;
   SplitLines pieces_[1 + kGemmMoreAddends];
   SplitFetch fetch_;
@@ -385,9 +387,9 @@ class SplitBlocks {
 };
 
 /// Whether threads have rows of their own instead of columns. Blocks of columns are wide, so that a
-/// strip stays in the L1 cache for all of them. But a small B is packed faster by each thread than
-/// a large A, and what is like C is then written, or handed over, in whole rows; and few columns
-/// are not enough for all threads.
+/// a_panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
+/// than a large A, and what is like C is then written, or handed over, in whole rows; and few
+/// columns are not enough for all threads.
 bool shares_rows(const GemmPlan<float>& plan) {
   constexpr std::int64_t kMuchMore = 8;
   constexpr std::int64_t kFewSteps = 512;

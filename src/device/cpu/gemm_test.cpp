@@ -19,7 +19,7 @@ namespace onnxgrad::device::gemm_test {
 namespace {
 
 constexpr GemmChoice kChoices[] = {GemmChoice::kBest, GemmChoice::kTiles, GemmChoice::kDots,
-                                   GemmChoice::kBlocked, GemmChoice::kBlockedStrips};
+                                   GemmChoice::kBlocked, GemmChoice::kBlockedPackedA};
 
 TEST(Gemm, SmallProductsOfAllShapes) {
   for_each_instruction_set([] {
@@ -71,7 +71,7 @@ TEST(Gemm, PackedBGivesTheSameBits) {
   const CpuOptions cpu{.amx = nullptr};
   std::mt19937 random(4);
   constexpr GemmChoice kForms[] = {GemmChoice::kBest, GemmChoice::kBlocked,
-                                   GemmChoice::kBlockedStrips};
+                                   GemmChoice::kBlockedPackedA};
   for (const auto& [m, n, k] : {std::tuple{1, 512, 784},
                                 {32, 130, 300},
                                 {128, 770, 768},
@@ -144,9 +144,9 @@ TEST(Gemm, ThreadsChangeNoBit) {
 }
 
 // Rows that give tiles of every height, several blocks of rows (192) and of steps (256), rows of a
-// transposed A a page apart, whole panels and parts of one: tiles that pack what is in place, and
+// transposed A a page apart, whole b_panels and parts of one: tiles that pack what is in place, and
 // those that find it packed.
-TEST(Gemm, StripsOfAChangeNoBit) {
+TEST(Gemm, PackedAChangesNoBit) {
   for_each_instruction_set([] {
     std::mt19937 random(11);
     for (const auto& [m, n, k] : {std::tuple{205, 531, 270},
@@ -171,12 +171,12 @@ TEST(Gemm, StripsOfAChangeNoBit) {
         GemmSpec spec{.m = m, .n = n, .k = k};
         spec.transpose_a = form % 2 == 1;
         spec.transpose_b = form / 2 == 1;
-        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
-          const bool in_strips = choice == GemmChoice::kBlockedStrips;
+        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
+          const bool in_a_panels = choice == GemmChoice::kBlockedPackedA;
           spec.choice = choice;
-          spec.threads = in_strips ? 2 : 1;
+          spec.threads = in_a_panels ? 2 : 1;
           const PreparedGemm gemm = prepare_gemm(spec);
-          std::vector<float>& found = c[in_strips ? 1 : 0];
+          std::vector<float>& found = c[in_a_panels ? 1 : 0];
           found.resize(static_cast<std::size_t>(m * n));
           const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
           for (int repeat = 0; repeat < 2; ++repeat) {
@@ -189,14 +189,14 @@ TEST(Gemm, StripsOfAChangeNoBit) {
   });
 }
 
-TEST(Gemm, ShortVectorsReadAFromStrips) {
+TEST(Gemm, ShortVectorsReadPackedA) {
   for_each_instruction_set([] {
     const std::int64_t lanes = gemm_target<double>().lanes;
     const PreparedGemm gemm =
         prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300});
     // With 512 bits Intel's processors alone.
     if (lanes < 8) {
-      EXPECT_EQ(gemm.label.find("strips"), 0U) << gemm.label;
+      EXPECT_EQ(gemm.label.find("a_panels"), 0U) << gemm.label;
     }
   });
 }
@@ -231,7 +231,7 @@ TEST(Gemm, ScalesAndSumsColumns) {
                                   {20, 150, 600},
                                   {520, 90, 140}}) {
       for (const int threads : {1, 2, 3}) {
-        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+        for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
           GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice};
           spec.transpose_a = random() % 2 == 0;
           spec.transpose_b = random() % 2 == 0;
@@ -252,7 +252,7 @@ TEST(Gemm, ScalesAndSumsColumns) {
 // Thousands of rows: sums in float32 alone would be off by more.
 TEST(Gemm, SumsOfManyRowsAreAccurate) {
   constexpr std::int64_t kRows = 40000;
-  GemmSpec spec{.m = kRows, .n = 32, .k = 4, .choice = GemmChoice::kBlockedStrips};
+  GemmSpec spec{.m = kRows, .n = 32, .k = 4, .choice = GemmChoice::kBlockedPackedA};
   spec.sums_columns = true;
   const std::vector<float> a(kRows * 4, 0.1F);
   const std::vector<float> b(4 * 32, 1.0F);
@@ -283,7 +283,7 @@ TEST(Gemm, ConsumesEachElementOnce) {
                                   {1024, 100, 600}}) {
       for (const int threads : {1, 2, 3}) {
         for (const bool transpose_a : {false, true}) {
-          for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedStrips}) {
+          for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
             GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
             spec.transpose_b = random() % 2 == 0;
             spec.choice = choice;

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "device/cpu/gemm_strip-inl.h"
+#include "device/cpu/gemm_a_panel-inl.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/gemm_tile_end-inl.h"
 #include "device/cpu/simd-inl.h"
@@ -21,23 +21,24 @@ namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Sixteen registers hold 12 sums, 2 of b, one of a and the mask; thirty-two hold 24, 4, one and
-// more. Panels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows in
-// strips can be many without sharing a set of the L1 cache: panels are narrow enough for it then.
+// more. BPanels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows in
+// a_panels can be many without sharing a set of the L1 cache: b_panels are narrow enough for it
+// then.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
-constexpr int kStripVectors = 2;
-constexpr int kStripRows = 12;
+constexpr int kAPanelVectors = 2;
+constexpr int kAPanelRows = 12;
 #elif HWY_ARCH_ARM_A64
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
-constexpr int kStripVectors = 4;
-constexpr int kStripRows = 6;
+constexpr int kAPanelVectors = 4;
+constexpr int kAPanelRows = 6;
 #else
 constexpr int kMaxVectors = 2;
 constexpr int kMaxRows[kGemmMaxVectors] = {8, 6, 0, 0};
-constexpr int kStripVectors = 2;
-constexpr int kStripRows = 6;
+constexpr int kAPanelVectors = 2;
+constexpr int kAPanelRows = 6;
 #endif
 
 /// The sums stay in registers for all k: each k loads `kVectors` vectors of b, and one scalar
@@ -224,8 +225,8 @@ HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
 }
 
 /// As many rows as a vector has lanes, and as many columns as fit into 128 bits.
-HWY_INLINE void transpose_strip(const float* p, std::ptrdiff_t from_row, float* q,
-                                std::ptrdiff_t to_row) {
+HWY_INLINE void transpose_a_panel(const float* p, std::ptrdiff_t from_row, float* q,
+                                  std::ptrdiff_t to_row) {
   const hn::ScalableTag<float> d;
   const auto r0 = load_quarters(d, p, 4 * from_row);
   const auto r1 = load_quarters(d, p + from_row, 4 * from_row);
@@ -234,8 +235,8 @@ HWY_INLINE void transpose_strip(const float* p, std::ptrdiff_t from_row, float* 
   store_transposed(d, r0, r1, r2, r3, q, to_row);
 }
 
-HWY_INLINE void transpose_strip(const double* p, std::ptrdiff_t from_row, double* q,
-                                std::ptrdiff_t to_row) {
+HWY_INLINE void transpose_a_panel(const double* p, std::ptrdiff_t from_row, double* q,
+                                  std::ptrdiff_t to_row) {
   const hn::ScalableTag<double> d;
   const auto r0 = load_quarters(d, p, 2 * from_row);
   const auto r1 = load_quarters(d, p + from_row, 2 * from_row);
@@ -243,7 +244,7 @@ HWY_INLINE void transpose_strip(const double* p, std::ptrdiff_t from_row, double
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
 }
 
-/// In strips, then in squares; those at the lower and right edges overlap their neighbours.
+/// In a_panels, then in squares; those at the lower and right edges overlap their neighbours.
 template <class T>
 void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) {
@@ -262,7 +263,7 @@ void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_
           const T* prefetch = from + i * from_row + j + 2 * kLine;
           for (std::int64_t r = 0; r < kLanes; ++r) __builtin_prefetch(prefetch + r * from_row);
         }
-        transpose_strip(from + i * from_row + column, from_row, to + column * to_row + i, to_row);
+        transpose_a_panel(from + i * from_row + column, from_row, to + column * to_row + i, to_row);
       }
     }
     if (i == rows) return;
@@ -312,10 +313,10 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
   }
 }
 
-/// Some rows of all strips at a time: strips share cache lines of `from`. A row is stored as
-/// whole vectors, whose excess the next rows overwrite; not where it would leave the strip.
+/// Some rows of all a_panels at a time: a_panels share cache lines of `from`. A row is stored as
+/// whole vectors, whose excess the next rows overwrite; not where it would leave the a_panel.
 template <class T>
-void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                 std::int64_t width, std::int64_t steps) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
@@ -323,10 +324,10 @@ void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t stri
   const std::int64_t whole = (width - 1) / kLanes * kLanes;
   const std::int64_t rest = width - whole;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
-  const std::int64_t last_whole = steps * width - whole - kLanes;  // of a strip
+  const std::int64_t last_whole = steps * width - whole - kLanes;  // of a a_panel
   for (std::int64_t k = 0; k < steps; k += kTogether) {
     const std::int64_t end = std::min(k + kTogether, steps);
-    for (std::int64_t s = 0; s < strips; ++s) {
+    for (std::int64_t s = 0; s < a_panels; ++s) {
       for (std::int64_t i = k; i < end; ++i) {
         const T* p = from + i * from_row + s * width;
         T* q = to + (s * steps + i) * width;
@@ -344,12 +345,12 @@ void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t stri
 
 /// A whole chunk of each row is copied; of the last one, no more than there is.
 template <class T>
-void pack_rows(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+void pack_rows(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                std::int64_t height, std::int64_t steps) {
   const hn::ScalableTag<T> d;
   constexpr std::int64_t kLanes = hn::MaxLanes(d);
   constexpr std::int64_t kPrefetchDistance = 2 * kGemmChunk;
-  for (std::int64_t s = 0; s < strips; ++s) {
+  for (std::int64_t s = 0; s < a_panels; ++s) {
     for (std::int64_t k = 0; k < steps; k += kGemmChunk) {
       const std::int64_t count = std::min(kGemmChunk, steps - k);
       const T* row = from + s * height * from_row + k;
@@ -375,32 +376,32 @@ void fill_tiles(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*row
   ((target.tile[kVectors - 1][kRow] = gemm_tile<hn::ScalableTag<T>, kRow + 1, kVectors>), ...);
 }
 
-template <class T, GemmStripA kA, int... kRow>
-void fill_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  ((target.strip[static_cast<int>(kA)][kRow] =
-        StripTile<hn::ScalableTag<T>, kRow + 1, kStripVectors, kA>::run),
+template <class T, GemmPackedA kA, int... kRow>
+void fill_a_panels(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
+  ((target.a_panel[static_cast<int>(kA)][kRow] =
+        APanelTile<hn::ScalableTag<T>, kRow + 1, kAPanelVectors, kA>::run),
    ...);
 }
 
-template <class T, GemmStripA kA, int... kRow>
-void fill_wide_strips(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
-  ((target.wide_strip[static_cast<int>(kA)][kRow] =
-        StripTile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, kA>::run),
+template <class T, GemmPackedA kA, int... kRow>
+void fill_wide_a_panels(GemmTarget<T>& target, std::integer_sequence<int, kRow...> /*rows*/) {
+  ((target.wide_a_panel[static_cast<int>(kA)][kRow] =
+        APanelTile<hn::ScalableTag<T>, kRow + 1, kMaxVectors, kA>::run),
    ...);
 }
 
 template <class T>
-void fill_all_strips(GemmTarget<T>& target) {
-  using enum GemmStripA;
-  target.strip_vectors = kStripVectors;
-  target.strip_rows = kStripRows;
-  const std::make_integer_sequence<int, kStripRows> all;
-  fill_strips<T, kStepStrip>(target, all);
-  fill_strips<T, kRowStrip>(target, all);
-  if constexpr (kMaxVectors > kStripVectors) {
+void fill_all_a_panels(GemmTarget<T>& target) {
+  using enum GemmPackedA;
+  target.a_panel_vectors = kAPanelVectors;
+  target.a_panel_rows = kAPanelRows;
+  const std::make_integer_sequence<int, kAPanelRows> all;
+  fill_a_panels<T, kStepAPanel>(target, all);
+  fill_a_panels<T, kRowAPanel>(target, all);
+  if constexpr (kMaxVectors > kAPanelVectors) {
     const std::make_integer_sequence<int, kMaxRows[kMaxVectors - 1]> wide;
-    fill_wide_strips<T, kStepStrip>(target, wide);
-    fill_wide_strips<T, kRowStrip>(target, wide);
+    fill_wide_a_panels<T, kStepAPanel>(target, wide);
+    fill_wide_a_panels<T, kRowAPanel>(target, wide);
   }
 }
 
@@ -427,7 +428,7 @@ GemmTarget<T> make_target() {
     fill_tiles<T, 3>(target, std::make_integer_sequence<int, kMaxRows[2]>());
     fill_tiles<T, 4>(target, std::make_integer_sequence<int, kMaxRows[3]>());
   }
-  fill_all_strips(target);
+  fill_all_a_panels(target);
   fill_columns<T>(target, std::make_integer_sequence<int, kGemmMaxRows>());
   return target;
 }

@@ -96,10 +96,10 @@ struct GemmDots {
   GemmFinish finish = GemmFinish::kStore;
 };
 
-/// The order of elements in a packed panel of A.
-enum class GemmStripA : std::int32_t {
-  kStepStrip,  ///< all rows of a step, then those of the next one
-  kRowStrip    ///< kGemmChunk steps of each row, then the next ones, up to a whole chunk
+/// The order of elements in a packed b_panel of A.
+enum class GemmPackedA : std::int32_t {
+  kStepAPanel,  ///< all rows of a step, then those of the next one
+  kRowAPanel    ///< kGemmChunk steps of each row, then the next ones, up to a whole chunk
 };
 
 inline constexpr int kGemmMaxVectors = 4;
@@ -114,14 +114,14 @@ struct GemmTarget {
   int max_rows[kGemmMaxVectors] = {};
   /// [vectors - 1][rows - 1]
   GemmTileFn<T> tile[kGemmMaxVectors][kGemmMaxRows] = {};
-  /// Tiles of strip_vectors, and up to strip_rows, that read packed panels of A and B:
-  /// [GemmStripA][rows - 1].
-  int strip_vectors = 1;
-  int strip_rows = 1;
-  GemmTileFn<T> strip[2][kGemmMaxRows] = {};
-  /// Tiles that read packed panels of A and panels of B of max_vectors, if those are wider: B that
-  /// is packed once for all numbers of rows. [GemmStripA][rows - 1], up to max_rows of them.
-  GemmTileFn<T> wide_strip[2][kGemmMaxRows] = {};
+  /// Tiles of a_panel_vectors, and up to a_panel_rows, that read packed b_panels of A and B:
+  /// [GemmPackedA][rows - 1].
+  int a_panel_vectors = 1;
+  int a_panel_rows = 1;
+  GemmTileFn<T> a_panel[2][kGemmMaxRows] = {};
+  /// Tiles that read packed b_panels of A and b_panels of B of max_vectors, if those are wider: B
+  /// that is packed once for all numbers of rows. [GemmPackedA][rows - 1], up to max_rows of them.
+  GemmTileFn<T> wide_a_panel[2][kGemmMaxRows] = {};
   /// One column without vectors: [rows - 1].
   GemmTileFn<T> column[kGemmMaxRows] = {};
   void (*dots)(const GemmDots<T>& dots) = nullptr;
@@ -132,11 +132,11 @@ struct GemmTarget {
   void (*copy)(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) = nullptr;
   /// to[s, i, j] = from[i, s * width + j] for i in [0, steps), j in [0, width): columns of a matrix
-  /// as strips of steps.
-  void (*pack_steps)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+  /// as a_panels of steps.
+  void (*pack_steps)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                      std::int64_t width, std::int64_t steps) = nullptr;
-  /// Rows of a matrix as strips of `height` of them (GemmStripA::kRowStrip).
-  void (*pack_rows)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t strips,
+  /// Rows of a matrix as a_panels of `height` of them (GemmPackedA::kRowAPanel).
+  void (*pack_rows)(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                     std::int64_t height, std::int64_t steps) = nullptr;
   /// Rows of b must be readable up to a full vector (no masked loads).
   bool needs_padding = false;

@@ -5,9 +5,9 @@
 namespace onnxgrad::device {
 namespace {
 
-// Calls f(panel, first column, columns, columns with padding).
+// Calls f(b_panel, first column, columns, columns with padding).
 template <class Gemm, class F>
-void visit_panels(const Gemm& gemm, F&& f) {
+void visit_b_panels(const Gemm& gemm, F&& f) {
   std::int64_t column = 0;
   const std::int64_t count = gemm.columns.wide_count + gemm.columns.narrow_count;
   for (std::int64_t p = 0; p < count; ++p) {
@@ -55,14 +55,14 @@ typename PackedGemm<T>::Rows PackedGemm<T>::rows(std::int64_t m) const {
 template <class T>
 std::int64_t PackedGemm<T>::packed_size() const {
   std::int64_t size = 0;
-  visit_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * k; });
+  visit_b_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * k; });
   return size;
 }
 
 template <class T>
 void PackedGemm<T>::pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const {
   const GemmTarget<T>& target = gemm_target<T>();
-  visit_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
+  visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
     if (transpose) {
       target.transpose(b + column * b_row, b_row, packed, padded, width, k);
       for (std::int64_t i = 0; width < padded && i < k; ++i) {
@@ -78,8 +78,8 @@ void PackedGemm<T>::pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* pa
 template <class T>
 void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   if (rows.wide.big == 0) return;
-  constexpr std::int64_t kWidestPanel = 64;
-  alignas(64) static constexpr T kZeros[kWidestPanel] = {};
+  constexpr std::int64_t kWidestBPanel = 64;
+  alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
   GemmExtras<T> extras;  // with them, tiles fetch A too
   for (std::size_t i = 0; i < operands.prefetch.size(); ++i) {
     extras.prefetch[i] = operands.prefetch[i];
@@ -92,7 +92,7 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   const T* packed = operands.packed;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
   const std::int64_t needed = operands.columns < 0 ? n : operands.columns;
-  visit_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
+  visit_b_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
     if (column >= needed) return;
     GemmTile<T> tile;
     tile.a = operands.a;
@@ -135,7 +135,7 @@ std::int64_t RowSumGemm<T>::a_size() const {
 template <class T>
 std::int64_t RowSumGemm<T>::b_size() const {
   std::int64_t size = 0;
-  visit_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * block; });
+  visit_b_panels(*this, [&](auto, auto, auto, std::int64_t padded) { size += padded * block; });
   return size;
 }
 
@@ -152,7 +152,7 @@ void RowSumGemm<T>::pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first,
 template <class T>
 void RowSumGemm<T>::pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const {
   const GemmTarget<T>& target = gemm_target<T>();
-  visit_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
+  visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
     target.copy(b + column, n, packed + first * padded, padded, count, width);
     packed += padded * block;
   });
@@ -160,11 +160,11 @@ void RowSumGemm<T>::pack_b(const T* b, std::int64_t first, std::int64_t count, T
 
 template <class T>
 void RowSumGemm<T>::run(const Operands& operands) const {
-  constexpr std::int64_t kWidestPanel = 64;
-  alignas(64) static constexpr T kZeros[kWidestPanel] = {};
+  constexpr std::int64_t kWidestBPanel = 64;
+  alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
   const T* b = operands.b;
   const std::int64_t count = columns.wide_count + columns.narrow_count;
-  visit_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
+  visit_b_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
     const Tiles& tiles = p < columns.wide_count ? wide : narrow;
     for (std::int64_t row = 0; row < m; row += lanes) {
       GemmTile<T> tile;

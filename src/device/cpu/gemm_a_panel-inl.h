@@ -1,10 +1,10 @@
-// Tiles of matrix products that read a packed panel of A, as high as the tile, and a packed panel
-// of B, for all instruction sets.
-#if defined(ONNXGRAD_DEVICE_CPU_GEMM_STRIP_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef ONNXGRAD_DEVICE_CPU_GEMM_STRIP_INL_H_
-#undef ONNXGRAD_DEVICE_CPU_GEMM_STRIP_INL_H_
+// Tiles of matrix products that read a packed b_panel of A, as high as the tile, and a packed
+// b_panel of B, for all instruction sets.
+#if defined(ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
+#undef ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
 #else
-#define ONNXGRAD_DEVICE_CPU_GEMM_STRIP_INL_H_
+#define ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
 #endif
 
 #include <hwy/highway.h>
@@ -21,17 +21,17 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A tile whose steps read, at constant places, a packed panel of A and one of B, so that they take
-/// no more instructions than their loads and multiply-adds. A hyper-thread, whose core another one
-/// uses too, is faster with it. Later operands are prefetched a little with every few steps: all at
-/// once, the loads of B would wait for them.
-template <class D, int kRows, int kVectors, GemmStripA kA>
-class StripTile {
+/// A tile whose steps read, at constant places, a packed b_panel of A and one of B, so that they
+/// take no more instructions than their loads and multiply-adds. A hyper-thread, whose core another
+/// one uses too, is faster with it. Later operands are prefetched a little with every few steps:
+/// all at once, the loads of B would wait for them.
+template <class D, int kRows, int kVectors, GemmPackedA kA>
+class APanelTile {
   using T = hn::TFromD<D>;
   using V = hn::Vec<D>;
 
  public:
-  static void run(const GemmTile<T>& tile) { StripTile(tile).multiply(); }
+  static void run(const GemmTile<T>& tile) { APanelTile(tile).multiply(); }
 
  private:
   using Sums = V[kRows][kVectors];
@@ -40,10 +40,10 @@ class StripTile {
   // Steps that are written out. 16, a whole chunk, are 2 to 5 KiB of instructions, whose time
   // depends on where the linker places them.
   static constexpr int kUnrolled = kRows * kVectors > 16 ? 4 : 8;
-  static constexpr bool kHasChunks = kA == GemmStripA::kRowStrip;
+  static constexpr bool kHasChunks = kA == GemmPackedA::kRowAPanel;
   static constexpr std::ptrdiff_t kChunk = kGemmChunk * kRows;
 
-  HWY_INLINE explicit StripTile(const GemmTile<T>& tile)
+  HWY_INLINE explicit APanelTile(const GemmTile<T>& tile)
       : tile_(tile), a_(tile.a), reads_next_(tile, tile.steps / kUnrolled) {}
 
   HWY_INLINE void multiply() {
