@@ -168,9 +168,8 @@ double count_flops(const train::Weight& weight) {
     const ir::SymbolicShape& input = *node->input(0)->type.shape;
     return 2 * numbers * num_elements(input) / dim_of(input, 1);
   }
-  const bool is_product =
-      node->op_type == "MatMul" || (node->op_type == "Gemm" && weight.input < 2);
-  if (!is_product) return elements;
+  const bool is_matmul = node->op_type == "MatMul" || (node->op_type == "Gemm" && weight.input < 2);
+  if (!is_matmul) return elements;
   // The sums go over K: [.., M, K] x [.., K, N].
   if (dims.rank() > 2) {
     return 2 * elements * static_cast<double>(dims[dims.rank() - (weight.input == 0 ? 1 : 2)]);

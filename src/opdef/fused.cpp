@@ -145,7 +145,7 @@ bool is_fused(const ir::Node* node, std::string_view op_type) {
   return node != nullptr && node->domain == ir::kFusedDomain && node->op_type == op_type;
 }
 
-bool is_plain_product(const ir::Node* node) {
+bool is_plain_matmul(const ir::Node* node) {
   return is_fused(node, kGemm) && !Gemm::read(*node).epilogue;
 }
 

@@ -176,7 +176,7 @@ inline constexpr std::string_view kGemmWeightUpdate = "GemmWeightUpdate";
 /// True for a node of domain `onnxgrad.fused` with this name.
 bool is_fused(const ir::Node* node, std::string_view op_type);
 /// True for a product without an epilogue.
-bool is_plain_product(const ir::Node* node);
+bool is_plain_matmul(const ir::Node* node);
 
 }  // namespace onnxgrad::opdef
 

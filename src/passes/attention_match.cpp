@@ -35,7 +35,7 @@ std::int64_t dim_from_end(const Value* value, std::size_t i) {
   return dims && dims->rank() > i ? (*dims)[dims->rank() - 1 - i] : -1;
 }
 
-bool is_batched_product(const Node* node) {
+bool is_batched_matmul(const Node* node) {
   return is_op(node, "MatMul") && node->inputs[0]->type.rank() >= 3 &&
          node->inputs[1]->type.rank() >= 2 && node->outputs[0]->type.static_dims();
 }
@@ -44,7 +44,7 @@ bool is_batched_product(const Node* node) {
 bool find_scores(Value* value, AttentionMatch& match, int depth) {
   Node* node = value->producer;
   if (node == nullptr || !node->domain.empty() || depth > kMaxSteps) return false;
-  if (is_batched_product(node)) {
+  if (is_batched_matmul(node)) {
     match.scores = node;
     return true;
   }
@@ -129,7 +129,7 @@ class Finder {
       probabilities = reshape->outputs[0];
     }
     match_.product = reader(probabilities, "MatMul", 0);
-    if (!is_batched_product(match_.product)) return false;
+    if (!is_batched_matmul(match_.product)) return false;
     take(match_.product);
     return true;
   }
@@ -158,7 +158,7 @@ class Finder {
     Node* ds = product_of(probabilities, centred->outputs[0]);
     if (ds == nullptr) return false;
     for (Node* node : {is_nan, both, equal, used, along, sum, centred, ds}) take(node);
-    return find_product_gradient(dp) && find_score_gradient(ds->outputs[0]);
+    return find_matmul_gradient(dp) && find_score_gradient(ds->outputs[0]);
   }
 
   /// After find_gradient(): of the gradients of masked scores, the one that other nodes read, for
@@ -274,19 +274,19 @@ class Finder {
   }
 
   // dp = MatMul(dy, Transpose(v)), dropped as p is, and dv.
-  bool find_product_gradient(Value* dp) {
+  bool find_matmul_gradient(Value* dp) {
     if (match_.dropout != nullptr) {
       dp = find_dropout_gradient(dp);
       if (dp == nullptr) return false;
     }
     Node* product = before_reshapes(dp)->producer;
-    if (!is_batched_product(product)) return false;
+    if (!is_batched_matmul(product)) return false;
     if (!is_transposed(product->inputs[1], match_.product->inputs[1])) return false;
     take(product);
     match_.dp = product;
     match_.dy = product->inputs[0];
     if (!has_dims_of(match_.dy, match_.product->outputs[0])) return false;
-    match_.dv = find_product_with(used_, /*input=*/0, [&](const Node& node) {
+    match_.dv = find_matmul_with(used_, /*input=*/0, [&](const Node& node) {
       return is_same_view(node.inputs[1], match_.dy);
     });
     return true;
@@ -332,8 +332,8 @@ class Finder {
       if (step->kind == ScoreStep::Kind::kMask) candidates_.push_back(ds);
     }
     const Node& scores = *match_.scores;
-    match_.dq = find_direct_product(ds, 0, scores.inputs[1]);
-    match_.dkt = find_direct_product(ds, 1, scores.inputs[0]);
+    match_.dq = find_direct_matmul(ds, 0, scores.inputs[1]);
+    match_.dkt = find_direct_matmul(ds, 1, scores.inputs[0]);
     return match_.dq != nullptr || match_.dkt != nullptr || match_.dscore != nullptr;
   }
 
@@ -375,18 +375,18 @@ class Finder {
 
   /// MatMul of `value`, transposed and perhaps reshaped, as that input, that satisfies `test`.
   template <class Test>
-  Node* find_product_with(Value* value, int input, const Test& test) {
+  Node* find_matmul_with(Value* value, int input, const Test& test) {
     for (const ir::Use& use : uses_.of(value)) {
       if (use.node == nullptr || use.input != 0) continue;
       Value* next = use.node->output(0);
       if (is_reshape(*use.node)) {
-        if (Node* found = find_product_with(next, input, test)) {
+        if (Node* found = find_matmul_with(next, input, test)) {
           take(use.node);
           return found;
         }
       } else if (is_op(use.node, "Transpose") && is_transposed(next, value)) {
         for (const ir::Use& product : uses_.of(next)) {
-          if (is_batched_product(product.node) && product.input == input && test(*product.node)) {
+          if (is_batched_matmul(product.node) && product.input == input && test(*product.node)) {
             take(use.node);
             take(product.node);
             return product.node;
@@ -398,9 +398,9 @@ class Finder {
   }
 
   /// MatMul of `ds` itself as that input, with the transpose of `operand` as the other.
-  Node* find_direct_product(const Value* ds, int input, Value* operand) {
+  Node* find_direct_matmul(const Value* ds, int input, Value* operand) {
     for (const ir::Use& use : uses_.of(ds)) {
-      if (!is_batched_product(use.node) || use.input != input) continue;
+      if (!is_batched_matmul(use.node) || use.input != input) continue;
       if (is_transposed(use.node->inputs[static_cast<std::size_t>(1 - input)], operand)) {
         take(use.node);
         return use.node;

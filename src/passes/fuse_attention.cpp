@@ -209,8 +209,8 @@ class Fusion {
     const std::int64_t rows = all->num_elements() / sizes_.keys;
     sizes_.heads = rows / sizes_.queries;
     sizes_.key_heads = rows / dim(scores, 1);
-    const std::int64_t product_rows = y->type.fixed_dims().num_elements() / sizes_.value_size;
-    return dim(scores, 1) % sizes_.queries == 0 && product_rows == rows &&
+    const std::int64_t matmul_rows = y->type.fixed_dims().num_elements() / sizes_.value_size;
+    return dim(scores, 1) % sizes_.queries == 0 && matmul_rows == rows &&
            dim(y, 1) == dim(scores, 1) && dim(match_.product->inputs[1], 1) == sizes_.keys;
   }
 

@@ -27,10 +27,10 @@ bool collapses(const ir::Value* operand, const Dims& space) {
   return dims->rank() > 0 && dims->num_elements() == (*dims)[dims->rank() - 1];
 }
 
-std::size_t find_product(const ir::Node& node, const ir::Uses& uses) {
+std::size_t find_matmul(const ir::Node& node, const ir::Uses& uses) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const ir::Value* input = node.inputs[i];
-    if (opdef::is_plain_product(input->producer) && uses.count(input) == 1) return i;
+    if (opdef::is_plain_matmul(input->producer) && uses.count(input) == 1) return i;
   }
   return node.inputs.size();
 }
@@ -72,7 +72,7 @@ bool fuse(ir::Node& node, const ir::Uses& uses, const PassContext& context) {
   const auto elementwise = opdef::Elementwise::read(node);
   const bool has_sums = !elementwise.folds.empty();
   if (node.outputs.size() != (has_sums ? 2 : 1) || node.outputs[0] == nullptr) return false;
-  const std::size_t at = find_product(node, uses);
+  const std::size_t at = find_matmul(node, uses);
   if (at == node.inputs.size()) return false;
   ir::Value* product = node.inputs[at];
   ir::Value* result = node.outputs[0];

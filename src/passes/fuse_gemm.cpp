@@ -39,8 +39,8 @@ bool has_kernel_type(const ir::Node& node) {
          node.inputs[1]->type.static_dims();
 }
 
-ir::Value* emit_product(Rewriter& out, const Operand& a, const Operand& b, const ir::Type& type,
-                        std::string_view hint) {
+ir::Value* emit_matmul(Rewriter& out, const Operand& a, const Operand& b, const ir::Type& type,
+                       std::string_view hint) {
   const opdef::Gemm gemm{.transpose_a = a.transposed, .transpose_b = b.transposed};
   return out.emit(ir::kFusedDomain, opdef::kGemm, {a.value, b.value}, type, gemm.attributes(),
                   hint);
@@ -61,7 +61,7 @@ void rewrite_matmul(Rewriter& out, const ir::Node& node) {
       is_matrix ? strip_transpose(node.inputs[0], false) : Operand{node.inputs[0], false};
   const Operand b = strip_transpose(node.inputs[1], false);
   ir::Value* result = node.outputs[0];
-  Rewriter::take_over(result, emit_product(out, a, b, result->type, node.name));
+  Rewriter::take_over(result, emit_matmul(out, a, b, result->type, node.name));
 }
 
 // y = alpha A B + beta C, the scaling and the sum as element-wise nodes that later passes fuse.
@@ -77,7 +77,7 @@ void rewrite_gemm(Rewriter& out, ir::Graph& graph, const ir::Node& node) {
   };
   const float beta = node.float_attribute("beta");
   ir::Value* last =
-      scaled(emit_product(out, a, b, result->type, node.name), node.float_attribute("alpha"));
+      scaled(emit_matmul(out, a, b, result->type, node.name), node.float_attribute("alpha"));
   if (ir::Value* c = node.input(2); c != nullptr && beta != 0.0F) {
     last = out.emit("", "Add", {last, scaled(c, beta)}, result->type, {}, node.name);
   }

@@ -31,7 +31,7 @@ std::optional<Scaled> match_scaled(ir::Value* value, const Uses& uses) {
   Scaled result;
   while (uses.count(value) == 1 && value->producer != nullptr) {
     ir::Node* node = value->producer;
-    if (opdef::is_plain_product(node)) {
+    if (opdef::is_plain_matmul(node)) {
       result.product = node;
       return result;
     }

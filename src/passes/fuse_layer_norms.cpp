@@ -58,14 +58,14 @@ class LayerNormFusion {
   static bool is_leaf(const Value* value) { return value == nullptr || value->producer == nullptr; }
 
   // A product, which may be followed by a bias.
-  static bool is_product(const Value* value) {
-    const auto makes_product = [](const Node* node) {
+  static bool is_matmul(const Value* value) {
+    const auto makes_matmul = [](const Node* node) {
       return is_op(node, "MatMul") || is_op(node, "Gemm");
     };
     const Node* node = value->producer;
-    if (!is_op(node, "Add")) return makes_product(node);
+    if (!is_op(node, "Add")) return makes_matmul(node);
     return std::ranges::any_of(node->inputs, [&](const Value* term) {
-      return makes_product(term->producer) || (is_op(term->producer, "Add") && is_product(term));
+      return makes_matmul(term->producer) || (is_op(term->producer, "Add") && is_matmul(term));
     });
   }
 
@@ -117,8 +117,8 @@ class LayerNormFusion {
       dropout = producer;
       side = i;
     }
-    const bool is_stored_by_product = is_product(add->inputs[0]) || is_product(add->inputs[1]);
-    if (dropout == nullptr && is_stored_by_product) return;
+    const bool is_stored_by_matmul = is_matmul(add->inputs[0]) || is_matmul(add->inputs[1]);
+    if (dropout == nullptr && is_stored_by_matmul) return;
     std::vector<Value*> inputs{dropout == nullptr ? add->inputs[0] : dropout->inputs[0],
                                add->inputs[1 - side], node->inputs[1], node->input(2)};
     if (dropout == nullptr) inputs[1] = add->inputs[1];
@@ -208,7 +208,7 @@ class LayerNormFusion {
     if (is_op(add, "Add") && !gone_.contains(add) && add->inputs[0] != add->inputs[1]) {
       Value* other = add->inputs[add->inputs[0] == gradient ? 1 : 0];
       if (has_shape_of(other, gradient) && has_shape_of(add->outputs[0], gradient) &&
-          !is_product(other) && !feeds_product_sum(add)) {
+          !is_matmul(other) && !feeds_matmul_sum(add)) {
         inputs.push_back(other);
         taken.push_back(add);
         outputs[0] = gradient = add->outputs[0];
@@ -237,10 +237,10 @@ class LayerNormFusion {
   }
 
   // Whether a sum is one of the terms that a product adds as it stores its result.
-  bool feeds_product_sum(const Node* add) const {
+  bool feeds_matmul_sum(const Node* add) const {
     const Node* next = uses_.only_reader(add->outputs[0]);
     if (!is_op(next, "Add")) return false;
-    return std::ranges::any_of(next->inputs, [](const Value* term) { return is_product(term); });
+    return std::ranges::any_of(next->inputs, [](const Value* term) { return is_matmul(term); });
   }
 
   // No input depends on a result of `node`: none of them is computed after it.

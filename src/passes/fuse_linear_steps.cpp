@@ -137,7 +137,7 @@ bool LinearStepMatch::find_scores() {
   const std::int64_t features = dims->num_elements();
   if (features > kMostFeatures) return false;
   for (ir::Node* node : graph_.nodes) {
-    if (!opdef::is_plain_product(node) || node->inputs[1] != weight_) continue;
+    if (!opdef::is_plain_matmul(node) || node->inputs[1] != weight_) continue;
     const auto product = opdef::Gemm::read(*node);
     ir::Value* x = node->inputs[0];
     rows_ = num_elements(node->outputs[0]);

@@ -17,8 +17,8 @@ namespace {
 
 using ir::Node;
 
-bool is_product(const Node* node) {
-  return opdef::is_plain_product(node) && node->outputs[0]->type.rank() == 2;
+bool is_matmul(const Node* node) {
+  return opdef::is_plain_matmul(node) && node->outputs[0]->type.rank() == 2;
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ bool fuse_weight_updates(ir::Graph& graph, const PassContext& /*context*/) {
     if (!is_weight_update(*node) || node->outputs[0]->dtype() == DataType::kUndefined) continue;
     const ir::Value* gradient = node->inputs[0];
     const Node* product = gradient->producer;
-    if (!is_product(product) || uses.count(gradient) != 1) continue;
+    if (!is_matmul(product) || uses.count(gradient) != 1) continue;
     node->domain = ir::kFusedDomain;
     node->op_type = opdef::kGemmWeightUpdate;
     node->inputs[0] = product->inputs[1];

@@ -38,8 +38,8 @@ constexpr Pass kFuse[] = {
     {"fuse_linear_steps", fuse_linear_steps, &opdef::FusedSupport::linear_step},
     {"fuse_weight_updates", fuse_weight_updates, &opdef::FusedSupport::gemm_weight_update},
     {"fuse_scatter_updates", fuse_scatter_updates, &opdef::FusedSupport::gemm_weight_update},
-    {"narrow_products", narrow_products},
-    // After narrow_products: gradients of images of 16 bits stay nodes of their own.
+    {"narrow_matmuls", narrow_matmuls},
+    // After narrow_matmuls: gradients of images of 16 bits stay nodes of their own.
     {"fuse_conv_updates", fuse_conv_updates, &opdef::FusedSupport::gemm_weight_update},
     {"spread_casts", spread_casts, &opdef::FusedSupport::elementwise_groups},
     {"fuse_elementwise", merge_elementwise},

@@ -91,7 +91,7 @@ bool lift_casts(ir::Graph& graph, const PassContext& context);
 
 /// Products whose operands are Casts of 16-bit values read these, and write 16 bits if a Cast is
 /// all that reads the result, where a kernel does that.
-bool narrow_products(ir::Graph& graph, const PassContext& context);
+bool narrow_matmuls(ir::Graph& graph, const PassContext& context);
 
 /// Every element-wise node that reads a Cast of a 16-bit value gets a Cast of its own, which it can
 /// be fused with, and so do nodes that are far from each other: the 16-bit value lives longer.

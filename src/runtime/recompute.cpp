@@ -244,9 +244,9 @@ class Recompute {
       }
       if (before == graph_.nodes.size()) continue;
       Choice best;
-      for (const bool with_products : {false, true}) {
+      for (const bool with_matmuls : {false, true}) {
         Choice choice{.before = before};
-        if (!add(i, choice, with_products)) continue;
+        if (!add(i, choice, with_matmuls)) continue;
         choice.saved = saved_bytes(choice) - choice.extension;
         choice.score = static_cast<double>(choice.saved) / choice.seconds;
         if (choice.saved >= least && choice.score > best.score) best = std::move(choice);
@@ -269,18 +269,18 @@ class Recompute {
     return saved;
   }
 
-  bool add(std::size_t i, Choice& choice, bool with_products) const {
+  bool add(std::size_t i, Choice& choice, bool with_matmuls) const {
     const Facts& facts = facts_.at(graph_.nodes[i]);
     if (facts.repeats_left == 0 || choice.nodes.size() >= kMaxRepeatedTogether) return false;
     if (!choice.nodes.insert(i).second) return true;
     choice.seconds += facts.seconds;
     return std::ranges::all_of(graph_.nodes[i]->inputs, [&](const Value* input) {
-      return input == nullptr || make_available(root(input), choice, with_products);
+      return input == nullptr || make_available(root(input), choice, with_matmuls);
     });
   }
 
   // Sees to it that the bytes can be read at choice.before.
-  bool make_available(const Value* value, Choice& choice, bool with_products) const {
+  bool make_available(const Value* value, Choice& choice, bool with_matmuls) const {
     const auto found = lives_.find(value);
     if (found == lives_.end()) return is_unchanged(value, choice);
     const Life& life = found->second;
@@ -289,8 +289,8 @@ class Recompute {
       return life.birth < choice.before;
     }
     const bool is_live = life.birth < peak_ && life.last_use() > peak_;
-    const bool is_product = facts_.at(value->producer).flops > 0;
-    if (!is_live && (with_products || !is_product) && add(life.birth, choice, with_products)) {
+    const bool is_matmul = facts_.at(value->producer).flops > 0;
+    if (!is_live && (with_matmuls || !is_matmul) && add(life.birth, choice, with_matmuls)) {
       return true;
     }
     if (choice.extended.insert(value).second && !is_live && life.birth < peak_) {

@@ -3,7 +3,7 @@
 
 #include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_split.h"
-#include "device/cpu/tap_products.h"
+#include "device/cpu/tap_gemms.h"
 #include "device/cpu_options.h"
 
 namespace onnxgrad::device {
@@ -12,7 +12,7 @@ namespace onnxgrad::device {
 struct AmxTarget {
   /// Rows of a: not packed, with a multiple of 32 elements.
   void (*run_panel)(const VnniPanel& panel) = nullptr;
-  TapProductsFn tap_products = nullptr;
+  TapGemmsFn tap_gemms = nullptr;
   SplitTarget split;
 };
 

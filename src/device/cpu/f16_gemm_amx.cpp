@@ -2,7 +2,7 @@
 #include "device/cpu/amx_target.h"
 #include "device/cpu/f16_gemm_end-inl.h"
 #include "device/cpu/f16_gemm_vnni.h"
-#include "device/cpu/tap_products.h"
+#include "device/cpu/tap_gemms.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
 // pairs with 16 lines of 16 pairs, which is what a packed b_panel of B is. A block of results is 2
@@ -163,7 +163,7 @@ ONNXGRAD_AMX_TARGET void finish_block(const F16End& end, const float* sums, std:
 }
 
 template <bool kHasLower, bool kIsWide>
-ONNXGRAD_AMX_TARGET void multiply_taps(const TapProducts& products, const std::byte* right,
+ONNXGRAD_AMX_TARGET void multiply_taps(const TapGemms& products, const std::byte* right,
                                        float* sums) {
   const std::ptrdiff_t row = products.sums_row * 4;
   begin_sums<kHasLower, kIsWide>(products.adds ? sums : nullptr, row);
@@ -174,7 +174,7 @@ ONNXGRAD_AMX_TARGET void multiply_taps(const TapProducts& products, const std::b
   store_sums<kHasLower, kIsWide>(sums, row);
 }
 
-ONNXGRAD_AMX_TARGET void run_tap_products(const TapProducts& products) {
+ONNXGRAD_AMX_TARGET void run_tap_gemms(const TapGemms& products) {
   load_config(products.rows);
   const bool has_lower = products.rows > kTile;
   for (std::int64_t j = 0; j < products.columns; j += 2 * kTile) {
@@ -244,7 +244,7 @@ ONNXGRAD_AMX_TARGET void run_b_panel(const VnniPanel& b_panel) {
 
 const AmxTarget* amx_target() {
   static const bool has_amx = cpu_has_bf16_dot() && ask_for_amx();
-  static const AmxTarget target{run_b_panel, run_tap_products, amx::split_target()};
+  static const AmxTarget target{run_b_panel, run_tap_gemms, amx::split_target()};
   return has_amx ? &target : nullptr;
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
 // Multiply-adds from which threads chunk a product: some ten microseconds, ten times their barrier.
-constexpr std::int64_t kSharedProduct = std::int64_t{1} << 19;
+constexpr std::int64_t kSharedGemm = std::int64_t{1} << 19;
 // Of operands and result together, from which long sums fetch what they will need: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
 // Of each thread, that read a a_panel of A which a pass has packed, beside a B that was packed
@@ -297,7 +297,7 @@ PreparedGemm prepare(const GemmSpec& spec) {
     return prepared;
   };
   if (spec.m == 0 || spec.n == 0) return finish(run_nothing, "empty");
-  const bool is_large = std::max(spec.m, kRowsOfRead) * spec.n * spec.k >= kSharedProduct;
+  const bool is_large = std::max(spec.m, kRowsOfRead) * spec.n * spec.k >= kSharedGemm;
   if (spec.b_is_packed) {
     ONNXGRAD_ASSERT(can_pack_b(spec));
     if (!is_large) plan->threads = 1;

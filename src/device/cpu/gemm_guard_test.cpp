@@ -74,10 +74,10 @@ GemmSpec random_spec(std::mt19937& random) {
 }
 
 TEST(GemmGuard, RandomProductsStayWithinTheirOperands) {
-  constexpr int kProducts = 150;
+  constexpr int kMatmuls = 150;
   constexpr int kElements = 20;
   std::mt19937 random(7);
-  for (int i = 0; i < kProducts; ++i) {
+  for (int i = 0; i < kMatmuls; ++i) {
     GemmSpec spec = random_spec(random);
     const auto a = random_numbers<float>(spec.m * spec.k, random);
     const auto b = random_numbers<float>(spec.n * spec.k, random);

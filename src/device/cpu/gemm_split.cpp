@@ -222,7 +222,7 @@ class SplitBlocks {
                    std::int64_t k) {
     const std::int64_t b_panels = ceil_div(buffer.columns, kSplitBlock);
     const std::int64_t slices = ceil_div(std::min(kChunkSteps, steps_ - k), kSplitSteps);
-    const std::int64_t turns = b_panels * slices * split_products(parts_of(plan_));
+    const std::int64_t turns = b_panels * slices * split_gemms(parts_of(plan_));
     std::int64_t count = 0;
     std::int64_t lines = 0;
     const auto add = [&](const SplitLines& piece) {
@@ -270,15 +270,15 @@ class SplitBlocks {
   void run_chunk(const GemmBuffer<float>& buffer, const Packed& a, Packed b, std::int64_t k) {
     const std::int64_t steps = std::min(kChunkSteps, steps_ - k);
     const std::ptrdiff_t offset = k / kSplitSteps * split_slice(parts_of(plan_));
-    SplitProduct product{.a = a.groups + offset,
-                         .a_group = group_bytes(plan_),
-                         .b_group = group_bytes(plan_),
-                         .slices = ceil_div(steps, kSplitSteps),
-                         .parts = parts_of(plan_),
-                         .has_lower = buffer.rows > kSplitGroup,
-                         .adds = k > 0,
-                         .c_row = buffer.sums_row,
-                         .fetch = &fetch_};
+    SplitGemm product{.a = a.groups + offset,
+                      .a_group = group_bytes(plan_),
+                      .b_group = group_bytes(plan_),
+                      .slices = ceil_div(steps, kSplitSteps),
+                      .parts = parts_of(plan_),
+                      .has_lower = buffer.rows > kSplitGroup,
+                      .adds = k > 0,
+                      .c_row = buffer.sums_row,
+                      .fetch = &fetch_};
     for (std::int64_t j = 0; j < buffer.columns; j += kSplitBlock) {
       const std::int64_t count = std::min(kSplitBlock, buffer.columns - j);
       product.is_wide = count > kSplitGroup;

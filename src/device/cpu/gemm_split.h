@@ -56,13 +56,13 @@ struct SplitFetch {
 };
 
 /// Products of parts: as often a slice fetches lines.
-constexpr std::int64_t split_products(int parts) { return parts == 3 ? 6 : parts * parts; }
+constexpr std::int64_t split_gemms(int parts) { return parts == 3 ? 6 : parts * parts; }
 
 /// Bytes of a group's slice.
 constexpr std::int64_t split_slice(int parts) { return parts * kSplitTile; }
 
 /// A block of up to 32 x 32 sums, in float32, whole groups.
-struct SplitProduct {
+struct SplitGemm {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
   std::ptrdiff_t a_group = 0, b_group = 0;  ///< bytes from one group to the next
@@ -83,7 +83,7 @@ struct SplitTarget {
   /// Rows of A as groups, and columns of B; 1: of a transposed matrix in memory. Returns false if a
   /// number is infinite, NaN or rounds to infinity, so that its parts do not add up.
   SplitPackFn pack_a[2] = {}, pack_b[2] = {};
-  void (*multiply)(const SplitProduct& product) = nullptr;
+  void (*multiply)(const SplitGemm& product) = nullptr;
   /// Before the first product of a thread, and after the last one.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;

@@ -308,7 +308,7 @@ ONNXGRAD_AMX_INLINE void add_sums(const float* from, float* to, std::ptrdiff_t r
 }
 
 template <bool kHasLower, bool kIsWide, int kParts>
-ONNXGRAD_AMX_TARGET void multiply_groups(const SplitProduct& product) {
+ONNXGRAD_AMX_TARGET void multiply_groups(const SplitGemm& product) {
   Slice<kHasLower, kIsWide, kParts> slice{product.a, product.a_group, product.b, product.b_group};
   SplitFetch fetch = *product.fetch;  // a copy: no store changes it
   zero_sums<kHasLower, kIsWide>();
@@ -326,7 +326,7 @@ ONNXGRAD_AMX_TARGET void multiply_groups(const SplitProduct& product) {
 }
 
 template <int kParts>
-void multiply_parts(const SplitProduct& product) {
+void multiply_parts(const SplitGemm& product) {
   if (product.has_lower) {
     product.is_wide ? multiply_groups<true, true, kParts>(product)
                     : multiply_groups<true, false, kParts>(product);
@@ -336,7 +336,7 @@ void multiply_parts(const SplitProduct& product) {
   }
 }
 
-void multiply(const SplitProduct& product) {
+void multiply(const SplitGemm& product) {
   if (product.parts == 3) return multiply_parts<3>(product);
   product.parts == 2 ? multiply_parts<2>(product) : multiply_parts<1>(product);
 }

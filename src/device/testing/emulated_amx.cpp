@@ -48,7 +48,7 @@ void run_panel(const VnniPanel& panel) {
   }
 }
 
-void run_tap_products(const TapProducts& products) {
+void run_tap_gemms(const TapGemms& products) {
   for (std::int64_t i = 0; i < products.rows; ++i) {
     for (std::int64_t j = 0; j < products.columns; ++j) {
       float& result = products.sums[i * products.sums_row + j];
@@ -130,12 +130,12 @@ bool pack(const SplitSource& source) {
 }
 
 // The products of parts, (of A, of B), each of which shares an operand with the one before.
-constexpr int kThreeParts[split_products(3)][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
-constexpr int kTwoParts[split_products(2)][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
-constexpr int kOnePart[split_products(1)][2] = {{0, 0}};
+constexpr int kThreeParts[split_gemms(3)][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
+constexpr int kTwoParts[split_gemms(2)][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
+constexpr int kOnePart[split_gemms(1)][2] = {{0, 0}};
 
 /// One product of tiles for sum [i, j].
-float tile_product(const std::byte* a, const std::byte* b) {
+float tile_gemm(const std::byte* a, const std::byte* b) {
   float even = 0;
   float odd = 0;
   for (std::int64_t p = 0; p < kSplitGroup; ++p) {
@@ -145,7 +145,7 @@ float tile_product(const std::byte* a, const std::byte* b) {
   return even + odd;
 }
 
-void multiply(const SplitProduct& product) {
+void multiply(const SplitGemm& product) {
   const std::int64_t rows = (product.has_lower ? 2 : 1) * kSplitGroup;
   const std::int64_t columns = (product.is_wide ? 2 : 1) * kSplitGroup;
   const std::int64_t slice = split_slice(product.parts);
@@ -157,9 +157,9 @@ void multiply(const SplitProduct& product) {
       float& c = product.c[i * product.c_row + j];
       float sum = 0;
       for (std::int64_t s = 0; s < product.slices; ++s) {
-        for (std::int64_t q = 0; q < split_products(product.parts); ++q) {
+        for (std::int64_t q = 0; q < split_gemms(product.parts); ++q) {
           const auto& [x, y] = order[q];
-          sum += tile_product(a + s * slice + x * kSplitTile, b + s * slice + y * kSplitTile);
+          sum += tile_gemm(a + s * slice + x * kSplitTile, b + s * slice + y * kSplitTile);
         }
       }
       c = product.adds ? c + sum : sum;
@@ -177,7 +177,7 @@ namespace onnxgrad::device {
 const AmxTarget& emulated_amx() {
   using namespace emulated_amx_detail;  // NOLINT(google-build-using-namespace): this file's own
   static constexpr AmxTarget kTarget{.run_panel = run_panel,
-                                     .tap_products = run_tap_products,
+                                     .tap_gemms = run_tap_gemms,
                                      .split = {{pack<true, false>, pack<true, true>},
                                                {pack<false, false>, pack<false, true>},
                                                multiply,

@@ -107,8 +107,8 @@ void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op
       choose_rows(task.queries(), task.score_row * static_cast<std::int64_t>(sizeof(T)), op.causal);
 }
 
-double product_flops(std::int64_t heads, std::int64_t queries, std::int64_t keys,
-                     std::int64_t size) {
+double matmul_flops(std::int64_t heads, std::int64_t queries, std::int64_t keys,
+                    std::int64_t size) {
   return 2.0 * static_cast<double>(heads) * static_cast<double>(queries) *
          static_cast<double>(keys) * static_cast<double>(size);
 }
@@ -209,7 +209,7 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
     plan_vnni(request, scratch, task);
   }
   const double flops =
-      product_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
+      matmul_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
   return offer(std::move(task), run_forward<T>, scratch, flops, request.threads, true);
 }
 
@@ -245,8 +245,8 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   if (can_use_vnni(request, {0, 3, 4, 5}, op.forward, task))
     plan_gradient_vnni(request, scratch, task);
   const double flops =
-      product_flops(task.q.count(), task.queries(), task.keys(),
-                    (task.stores_probabilities ? 2 : 3) * task.q.columns + 2 * task.v.columns);
+      matmul_flops(task.q.count(), task.queries(), task.keys(),
+                   (task.stores_probabilities ? 2 : 3) * task.q.columns + 2 * task.v.columns);
   return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
 }
 

@@ -3,7 +3,7 @@
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
-#include "ops/fused/product_cpu.h"
+#include "ops/fused/matmul_offer_cpu.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::fused_gemm_cpu {
@@ -15,23 +15,23 @@ opdef::KernelOffer decline_shapes(const opdef::KernelRequest& request) {
 
 opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   auto op = opdef::Gemm::read(request.node);
-  const auto gemm = product_shape(request, 0, 1, op.transpose_a, op.transpose_b);
+  const auto gemm = matmul_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm) return decline_shapes(request);
-  ProductSpec spec{.gemm = *gemm, .sums_columns = op.sums_columns};
+  MatmulSpec spec{.gemm = *gemm, .sums_columns = op.sums_columns};
   if (op.epilogue) {
     spec.epilogue = std::move(op.epilogue);
     for (std::size_t i = 2; i < request.inputs.size(); ++i) {
       spec.epilogue_inputs.push_back(static_cast<int>(i));
     }
   }
-  return offer_product(request, std::move(spec));
+  return offer_matmul(request, std::move(spec));
 }
 
 opdef::KernelOffer offer_gemm_update(const opdef::KernelRequest& request) {
   const auto op = opdef::GemmUpdate::read(request.node);
-  const auto gemm = product_shape(request, 1, 2, op.transpose_a, op.transpose_b);
+  const auto gemm = matmul_shape(request, 1, 2, op.transpose_a, op.transpose_b);
   if (!gemm || request.inputs[0].dims != Dims{gemm->m, gemm->n}) return decline_shapes(request);
-  ProductSpec spec{.gemm = *gemm, .a = 1, .b = 2, .start = 0};
+  MatmulSpec spec{.gemm = *gemm, .a = 1, .b = 2, .start = 0};
   spec.gemm.start = device::GemmStart::kMatrix;
   spec.gemm.alpha = op.scale;
   if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
@@ -41,7 +41,7 @@ opdef::KernelOffer offer_gemm_update(const opdef::KernelRequest& request) {
     }
     spec.factor = 3;
   }
-  return offer_product(request, std::move(spec));
+  return offer_matmul(request, std::move(spec));
 }
 
 }  // namespace

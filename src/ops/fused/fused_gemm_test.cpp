@@ -38,7 +38,7 @@ std::vector<Product> products() {
   return all;
 }
 
-KernelCall product_call(const Product& p, DataType dtype) {
+KernelCall matmul_call(const Product& p, DataType dtype) {
   KernelCall call{.op_type = "Gemm", .domain = ir::kFusedDomain};
   call.attributes = {{.name = "transA", .value = std::int64_t{p.transpose_a}},
                      {.name = "transB", .value = std::int64_t{p.transpose_b}}};
@@ -67,7 +67,7 @@ ExprProgram masked() {  // product * (in1 > 0) + 0.5 in2
 TEST(FusedGemm, PlainProducts) {
   for (const Product& p : products()) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
-      EXPECT_EQ(compare_offers(product_call(p, dtype), kTolerance), 1U);
+      EXPECT_EQ(compare_offers(matmul_call(p, dtype), kTolerance), 1U);
     }
   }
 }
@@ -76,7 +76,7 @@ TEST(FusedGemm, Epilogues) {
   for (const Product& p : products()) {
     for (const Dims& addend :
          {Dims{p.n}, Dims{1, p.n}, Dims{p.m, p.n}, Dims{p.m, 1}, Dims{}, Dims{1}}) {
-      KernelCall call = product_call(p, DataType::kFloat32);
+      KernelCall call = matmul_call(p, DataType::kFloat32);
       call.inputs.push_back(random_tensor(DataType::kFloat32, addend, 3));
       call.attributes.push_back({.name = "epilogue", .value = bias_relu().to_ints()});
       EXPECT_EQ(compare_offers(call, kTolerance), 1U) << addend.to_string();
@@ -99,7 +99,7 @@ TEST(FusedGemm, ScalesAndSumsOfColumns) {
   for (const Product& p : sizes) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
       for (const int threads : {1, 3}) {
-        KernelCall call = product_call(p, dtype);
+        KernelCall call = matmul_call(p, dtype);
         call.threads = threads;
         call.inputs.push_back(random_tensor(dtype, {p.m, p.n}, 3));
         call.attributes.push_back({.name = "epilogue", .value = scaled.to_ints()});
@@ -128,7 +128,7 @@ TEST(FusedGemm, ConstantWeights) {
   for (const Product& p : products()) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
       for (const int threads : {1, 2, 3}) {
-        KernelCall call = product_call(p, dtype);
+        KernelCall call = matmul_call(p, dtype);
         call.threads = threads;
         call.constants = {1};
         EXPECT_EQ(compare_offers(call, kTolerance), 1U);
@@ -145,7 +145,7 @@ TEST(FusedGemm, ABiasOfZerosTakesNoPass) {
   program.results = {program.emit(
       ExprOp::kRelu, program.emit(ExprOp::kAdd, program.input(0), program.constant(0)))};
   for (const Product& p : products()) {
-    KernelCall call = product_call(p, DataType::kFloat32);
+    KernelCall call = matmul_call(p, DataType::kFloat32);
     call.attributes.push_back({.name = "epilogue", .value = program.to_ints()});
     EXPECT_EQ(compare_offers(call, kTolerance), 1U);
     EXPECT_TRUE(run_offers(call).front().label.ends_with(" relu"));
@@ -165,7 +165,7 @@ TEST(FusedGemm, LeadingAxesCollapse) {
 TEST(FusedGemm, Updates) {
   for (const Product& p : products()) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
-      KernelCall call = product_call(p, dtype);
+      KernelCall call = matmul_call(p, dtype);
       call.op_type = "GemmUpdate";
       call.inputs.insert(call.inputs.begin(), random_tensor(dtype, {p.m, p.n}, 3));
       call.attributes.push_back({.name = "scale", .value = -0.25F});
@@ -219,7 +219,7 @@ TEST(FusedGemm, GemmOfTheStandard) {
   for (const Product& p : products()) {
     for (const Dims& addend : {Dims{p.n}, Dims{1, p.n}, Dims{p.m, p.n}, Dims{p.m, 1}, Dims{}}) {
       for (const float beta : {1.0F, 0.5F, 0.0F}) {
-        KernelCall call = product_call(p, DataType::kFloat64);
+        KernelCall call = matmul_call(p, DataType::kFloat64);
         call.domain = "";
         call.inputs.push_back(random_tensor(DataType::kFloat64, addend, 3));
         call.attributes.push_back({.name = "alpha", .value = beta == 0.5F ? -2.0F : 1.0F});
@@ -239,7 +239,7 @@ TEST(FusedGemm, SumsOfSeveralOperands) {
   program.results = {program.emit(ExprOp::kAdd, sum, program.input(4))};
   for (const Product& p : products()) {
     for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
-      KernelCall call = product_call(p, dtype);
+      KernelCall call = matmul_call(p, dtype);
       for (const Dims& addend : {Dims{p.m, p.n}, Dims{p.n}, Dims{p.m, p.n}, Dims{1, p.n}}) {
         call.inputs.push_back(random_tensor(dtype, addend, 10 + call.inputs.size()));
       }

@@ -273,8 +273,8 @@ void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
 }
 
 // The inputs besides A and B are operands of `program`, which is applied to the product.
-KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool transpose_a,
-                          bool transpose_b, ExprProgram program, bool sums_columns = false) {
+KernelOffer offer_matmul(const KernelRequest& request, std::size_t a, bool transpose_a,
+                         bool transpose_b, ExprProgram program, bool sums_columns = false) {
   if (!can_access(request.inputs)) {
     return KernelOffer::decline("an operand's type is not supported");
   }
@@ -311,7 +311,7 @@ KernelOffer offer_product(const KernelRequest& request, std::size_t a, bool tran
   return KernelOffer::decline("only float32 and float64 products are supported");
 }
 
-ExprProgram product_alone() {
+ExprProgram matmul_alone() {
   ExprProgram program{.num_inputs = 1};
   program.results = {program.input(0)};
   return program;
@@ -319,14 +319,14 @@ ExprProgram product_alone() {
 
 KernelOffer offer_gemm(const KernelRequest& request) {
   const auto op = opdef::Gemm::read(request.node);
-  return offer_product(request, 0, op.transpose_a, op.transpose_b,
-                       op.epilogue.value_or(product_alone()), op.sums_columns);
+  return offer_matmul(request, 0, op.transpose_a, op.transpose_b,
+                      op.epilogue.value_or(matmul_alone()), op.sums_columns);
 }
 
 KernelOffer offer_gemm_update(const KernelRequest& request) {
   const auto op = opdef::GemmUpdate::read(request.node);
-  KernelOffer offer = offer_product(request, 1, op.transpose_a, op.transpose_b,
-                                    op.program(/*has_rate=*/request.inputs.size() > 3));
+  KernelOffer offer = offer_matmul(request, 1, op.transpose_a, op.transpose_b,
+                                   op.program(/*has_rate=*/request.inputs.size() > 3));
   offer.kernel.in_place = {{0, 0}};
   return offer;
 }
@@ -334,7 +334,7 @@ KernelOffer offer_gemm_update(const KernelRequest& request) {
 KernelOffer offer_gemm_weight_update(const KernelRequest& request) {
   if (is_number(request)) return KernelOffer::decline("the weight has rank 0");
   const auto op = opdef::GemmWeightUpdate::read(request.node);
-  return in_place(offer_product(request, 0, op.transpose_a, op.transpose_b, op.update.program()),
+  return in_place(offer_matmul(request, 0, op.transpose_a, op.transpose_b, op.update.program()),
                   op.update, 2);
 }
 

@@ -17,8 +17,8 @@
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
+#include "ops/fused/matmul_offer_cpu.h"
 #include "ops/fused/part_update_cpu.h"
-#include "ops/fused/product_cpu.h"
 #include "ops/kernel_support.h"
 
 // onnxgrad.WeightUpdate and onnxgrad.fused.GemmWeightUpdate; opdef/fused.h has operands and
@@ -55,8 +55,8 @@ struct UpdateData {
   device::PreparedGemm gemm;
   device::PreparedGemm last_gemm;
   std::int64_t rows = 0, columns = 0, block_rows = 0;
-  std::int64_t a_step = 0;         ///< bytes of A from block to block
-  std::int64_t product_bytes = 0;  ///< bytes of a block, before the GEMM's own scratch
+  std::int64_t a_step = 0;        ///< bytes of A from block to block
+  std::int64_t matmul_bytes = 0;  ///< bytes of a block, before the GEMM's own scratch
   bool has_consumer = false;
   int block_threads = 1;            ///< threads that split the blocks
   std::int64_t thread_scratch = 0;  ///< bytes per thread
@@ -102,7 +102,7 @@ void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::
     const std::int64_t row = i * data.block_rows;
     const bool is_whole = row + data.block_rows <= data.rows;
     (is_whole ? data.gemm : data.last_gemm)(
-        {.a = a + i * data.a_step, .b = b, .c = scratch, .scratch = scratch + data.product_bytes});
+        {.a = a + i * data.a_step, .b = b, .c = scratch, .scratch = scratch + data.matmul_bytes});
     block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
     update_range(data, block);
     block.skip(block.count);
@@ -110,8 +110,8 @@ void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::
 }
 
 template <class T>
-void run_product_and_update(const void* raw, std::byte* const* args,
-                            const opdef::Launch& /*launch*/) {
+void run_matmul_and_update(const void* raw, std::byte* const* args,
+                           const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   UpdateArrays<T> arrays = arrays_of(data, args);
   arrays.gradient = nullptr;
@@ -147,8 +147,8 @@ void update_part(const void* context, const device::GemmBlock& block) {
 }
 
 template <class T>
-void run_product_with_updates(const void* raw, std::byte* const* args,
-                              const opdef::Launch& /*launch*/) {
+void run_matmul_with_updates(const void* raw, std::byte* const* args,
+                             const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   PartUpdate<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
@@ -228,7 +228,7 @@ std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, Update
 
 /// Splits the product into blocks of rows; returns the scratch bytes.
 template <class T>
-std::int64_t plan_product(Product product, UpdateData<T>& data) {
+std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
   device::GemmSpec& gemm = product.gemm;
   data.rows = gemm.m;
   data.columns = gemm.n;
@@ -257,8 +257,8 @@ std::int64_t plan_product(Product product, UpdateData<T>& data) {
   }
   gemm.m = data.block_rows;
   data.gemm = prepare_block(product);
-  data.product_bytes = align64(data.block_rows * row_bytes);
-  data.thread_scratch = align64(data.product_bytes + std::max(scratch, data.gemm.scratch_bytes));
+  data.matmul_bytes = align64(data.block_rows * row_bytes);
+  data.thread_scratch = align64(data.matmul_bytes + std::max(scratch, data.gemm.scratch_bytes));
   return data.thread_scratch * data.block_threads;
 }
 
@@ -278,8 +278,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
                                    request.outputs[0].dims.to_string());
   offer.kernel.fn = run_update<T>;
   if (product) {
-    offer.kernel.scratch_bytes = plan_product(*product, *data);
-    offer.kernel.fn = data->has_consumer ? run_product_with_updates<T> : run_product_and_update<T>;
+    offer.kernel.scratch_bytes = plan_matmul(*product, *data);
+    offer.kernel.fn = data->has_consumer ? run_matmul_with_updates<T> : run_matmul_and_update<T>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);
@@ -305,9 +305,9 @@ opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
   return offer_any(request, std::nullopt);
 }
 
-opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request) {
+opdef::KernelOffer offer_matmul_and_update(const opdef::KernelRequest& request) {
   const auto op = opdef::GemmWeightUpdate::read(request.node);
-  const auto gemm = product_shape(request, 0, 1, op.transpose_a, op.transpose_b);
+  const auto gemm = matmul_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
     return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
@@ -325,7 +325,7 @@ opdef::KernelOffer offer_product_and_update(const opdef::KernelRequest& request)
 
 void register_weight_update_cpu(opdef::KernelRegistry& registry) {
   registry.add(ir::kFunctionDomain, opdef::kWeightUpdate, 1, offer_update);
-  registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_product_and_update);
+  registry.add(ir::kFusedDomain, opdef::kGemmWeightUpdate, 1, offer_matmul_and_update);
 }
 
 }  // namespace onnxgrad::ops::weight_update_cpu

@@ -65,11 +65,11 @@ opdef::WeightUpdate update_of(const Variant& variant) {
 KernelCall update_call(const Variant& variant, DataType dtype, const Dims& dims,
                        std::vector<Tensor> gradient) {
   const opdef::WeightUpdate update = update_of(variant);
-  const bool has_product = gradient.size() == 2;
-  KernelCall call{.op_type = has_product ? "GemmWeightUpdate" : opdef::kWeightUpdate,
+  const bool has_matmul = gradient.size() == 2;
+  KernelCall call{.op_type = has_matmul ? "GemmWeightUpdate" : opdef::kWeightUpdate,
                   .attributes = update.attributes(),
                   .inputs = std::move(gradient),
-                  .domain = has_product ? ir::kFusedDomain : ir::kFunctionDomain};
+                  .domain = has_matmul ? ir::kFusedDomain : ir::kFunctionDomain};
   const auto scalar = [&](double x) { return Tensor::scalar_of(dtype, x); };
   call.inputs.push_back(random_tensor(dtype, dims, 2));
   const bool of_squares = update.rule == UpdateRule::kRoot;

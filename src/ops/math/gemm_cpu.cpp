@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "opdef/kernel.h"
-#include "ops/fused/product_cpu.h"
+#include "ops/fused/matmul_offer_cpu.h"
 #include "ops/kernel_support.h"
 
 // Gemm: C' = alpha op(A) op(B) + beta C with C broadcast to [m, n]. Rank 1: BLAS-like kernel for
@@ -21,12 +21,12 @@ bool has_addend(const opdef::KernelRequest& request) {
 
 opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
-  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
-                                  node.int_attribute("transB") != 0);
+  const auto gemm = matmul_shape(request, 0, 1, node.int_attribute("transA") != 0,
+                                 node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
-  // f16/bf16 Gemm is fused by passes/narrow_products.cpp, so that the result is rounded once.
+  // f16/bf16 Gemm is fused by passes/narrow_matmuls.cpp, so that the result is rounded once.
   if (is_f16(gemm->dtype)) return decline_dtype(request, gemm->dtype);
-  ProductSpec spec{.gemm = *gemm};
+  MatmulSpec spec{.gemm = *gemm};
   spec.gemm.alpha = static_cast<double>(node.float_attribute("alpha"));
   if (has_addend(request)) {
     const auto beta = static_cast<double>(node.float_attribute("beta"));
@@ -38,7 +38,7 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
     spec.epilogue = std::move(epilogue);
     spec.epilogue_inputs = {2};
   }
-  return offer_product(request, std::move(spec));
+  return offer_matmul(request, std::move(spec));
 }
 
 // Reference kernel.
@@ -92,8 +92,8 @@ void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /
 
 opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
   const ir::Node& node = request.node;
-  const auto gemm = product_shape(request, 0, 1, node.int_attribute("transA") != 0,
-                                  node.int_attribute("transB") != 0);
+  const auto gemm = matmul_shape(request, 0, 1, node.int_attribute("transA") != 0,
+                                 node.int_attribute("transB") != 0);
   if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
   PlainData data{.m = gemm->m,
                  .n = gemm->n,

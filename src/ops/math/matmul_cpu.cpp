@@ -11,7 +11,7 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
-#include "ops/fused/product_cpu.h"
+#include "ops/fused/matmul_offer_cpu.h"
 #include "ops/kernel_support.h"
 
 // MatMul: [..., m, k] x [..., k, n] with broadcast batch axes; a vector is a row (A) or a column

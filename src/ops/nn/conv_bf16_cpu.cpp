@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "device/cpu/tap_products.h"
+#include "device/cpu/tap_gemms.h"
 #include "device/cpu_options.h"
 #include "ops/nn/conv_winograd_cpu.h"
 

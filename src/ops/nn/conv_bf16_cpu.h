@@ -11,7 +11,7 @@
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
 
-// Convolutions of bfloat16 images as AMX matrix products (device/cpu/tap_products.h). Images are
+// Convolutions of bfloat16 images as AMX matrix products (device/cpu/tap_gemms.h). Images are
 // copied with zeros after each row and each plane: the neighbour of a position is then at a fixed
 // offset, across the edges too, and a tap is the product of one weight matrix with the positions of
 // all images of a unit, as one contiguous line. Results between rows and planes are computed and

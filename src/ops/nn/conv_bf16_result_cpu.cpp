@@ -8,7 +8,7 @@
 #include "device/cpu/convert.h"
 #include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/gemm_tile.h"
-#include "device/cpu/tap_products.h"
+#include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
@@ -45,7 +45,7 @@ struct Phase {
 
 struct Plan {
   ConvTask task;
-  device::TapProductsFn products = nullptr;
+  device::TapGemmsFn products = nullptr;
   device::ConvertFn narrow = nullptr, widen = nullptr;
   int threads = 1;
   bool is_forward = true;
@@ -362,7 +362,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   const ConvShape& shape = task.shape;
   auto plan = std::make_shared<Plan>();
   plan->task = task;
-  plan->products = device::cpu_options(request).amx->tap_products;
+  plan->products = device::cpu_options(request).amx->tap_gemms;
   plan->narrow = device::find_conversion(DataType::kFloat32, DataType::kBfloat16);
   plan->widen = device::find_conversion(DataType::kBfloat16, DataType::kFloat32);
   plan->threads = request.threads;

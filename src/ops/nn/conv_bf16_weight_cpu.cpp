@@ -5,7 +5,7 @@
 
 #include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_tile.h"
-#include "device/cpu/tap_products.h"
+#include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
@@ -34,7 +34,7 @@ constexpr std::int64_t kHandedChannels = 64;
 
 struct Plan {
   ConvTask task;
-  device::TapProductsFn products = nullptr;
+  device::TapGemmsFn products = nullptr;
   int threads = 1;
   std::int64_t batch = 0, channels = 0, columns = 0, taps = 0;
   std::int64_t padded_columns = 0;
@@ -264,7 +264,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   if (shape.out_channels < kFewestColumns) return KernelOffer::decline("few channels");
   auto plan = std::make_shared<Plan>();
   plan->task = task;
-  plan->products = device::cpu_options(request).amx->tap_products;
+  plan->products = device::cpu_options(request).amx->tap_gemms;
   plan->threads = request.threads;
   plan->batch = shape.batch;
   plan->channels = shape.in_channels;

@@ -245,10 +245,10 @@ void place_scratch(ResultPlan<T>& plan) {
 
 ConvTask in_one_row(ConvTask task) {
   const auto& axes = task.shape.axes;
-  const bool is_product = std::ranges::all_of(axes, [](const WindowAxis& axis) {
+  const bool is_matmul = std::ranges::all_of(axes, [](const WindowAxis& axis) {
     return axis.kernel == 1 && axis.stride == 1 && !axis.is_padded() && axis.input == axis.output;
   });
-  if (!is_product) return task;
+  if (!is_matmul) return task;
   const std::int64_t pixels = task.shape.input_size();
   task.shape.axes = {};
   task.shape.axes[2].input = pixels;

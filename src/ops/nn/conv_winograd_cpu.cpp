@@ -212,20 +212,20 @@ class Worker {
   void multiply(const ChannelPanel& panel, const float* tiles, std::int64_t rows, std::int64_t c,
                 std::int64_t count, const float* weights) {
     const std::int64_t row = plan_.geometry.source.padded;
-    Products{.target = plan_.target,
-             .offsets = plan_.offsets.data(),
-             .zeros = shared_ + plan_.bias_at,
-             .a = tiles + c,
-             .a_plane = plan_.tile_plane,
-             .a_row = row,
-             .b = weights,
-             .b_plane = plan_.weight_plane,
-             .c = own_ + plan_.sums_at,
-             .c_plane = plan_.sum_plane,
-             .rows = rows,
-             .steps = count,
-             .width = panel.width,
-             .adds = c > 0}
+    Gemms{.target = plan_.target,
+          .offsets = plan_.offsets.data(),
+          .zeros = shared_ + plan_.bias_at,
+          .a = tiles + c,
+          .a_plane = plan_.tile_plane,
+          .a_row = row,
+          .b = weights,
+          .b_plane = plan_.weight_plane,
+          .c = own_ + plan_.sums_at,
+          .c_plane = plan_.sum_plane,
+          .rows = rows,
+          .steps = count,
+          .width = panel.width,
+          .adds = c > 0}
         .run();
   }
 
@@ -420,7 +420,7 @@ bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape) {
          kAllowance + kLargestPart * operands * static_cast<std::int64_t>(sizeof(float));
 }
 
-void Products::run() const {
+void Gemms::run() const {
   const std::int64_t vectors = width / target->lanes;
   const auto* functions = target->offset_tile[vectors - 1];
   const EvenSplit split(rows, target->max_rows[vectors - 1]);

@@ -140,7 +140,7 @@ void visit_tiles(const Images& images, const Geometry& geometry, std::int64_t ex
 
 /// Batched GEMM for one panel of columns: c[p][i, j] (+)= sum over k of a[p][...] * b[p][k, j] for
 /// the 36 points p.
-struct Products {
+struct Gemms {
   const device::OffsetTarget<float>* target = nullptr;
   const std::int32_t* offsets = nullptr;  ///< offset in a of each k
   const float* zeros = nullptr;           ///< at least a panel's width

@@ -172,25 +172,25 @@ class WeightWorker {
 
   void multiply(std::int64_t p, const float* tiles, const float* gradients, std::int64_t count,
                 std::int64_t c, std::int64_t rows,
-                float* sums,  // NOLINT(readability-non-const-parameter): Products::c
+                float* sums,  // NOLINT(readability-non-const-parameter): Gemms::c
                 bool adds) {
     const std::int64_t width = panel(p).width;
     const float* of_panel = gradients + p * kPoints * plan_.gradient_plane;
     for (std::int64_t k = 0; k < count; k += kProductTiles) {
-      Products{.target = plan_.target,
-               .offsets = plan_.offsets.data() + k,
-               .zeros = own_ + plan_.y_copy_at,  // pixel of zeros, at least a panel wide
-               .a = tiles + c,
-               .a_plane = plan_.tile_plane,
-               .a_row = 1,
-               .b = of_panel + k * width,
-               .b_plane = plan_.gradient_plane,
-               .c = sums,
-               .c_plane = plan_.sum_plane,
-               .rows = rows,
-               .steps = std::min(kProductTiles, count - k),
-               .width = width,
-               .adds = adds || k > 0}
+      Gemms{.target = plan_.target,
+            .offsets = plan_.offsets.data() + k,
+            .zeros = own_ + plan_.y_copy_at,  // pixel of zeros, at least a panel wide
+            .a = tiles + c,
+            .a_plane = plan_.tile_plane,
+            .a_row = 1,
+            .b = of_panel + k * width,
+            .b_plane = plan_.gradient_plane,
+            .c = sums,
+            .c_plane = plan_.sum_plane,
+            .rows = rows,
+            .steps = std::min(kProductTiles, count - k),
+            .width = width,
+            .adds = adds || k > 0}
           .run();
     }
   }

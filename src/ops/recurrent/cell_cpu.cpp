@@ -204,7 +204,7 @@ const T* BiasSums<T>::run(const CellArgs& args, std::int64_t direction) const {
 }
 
 template <class T>
-void InputProduct<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+void InputGemm<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
   const CellShape& s = plan.shape;
   const bool has_bias = plan.has(Operand::kB);
   gemm =
@@ -221,7 +221,7 @@ void InputProduct<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
 }
 
 template <class T>
-void InputProduct<T>::run(const CellArgs& args, T* gates) const {
+void InputGemm<T>::run(const CellArgs& args, T* gates) const {
   const CellShape& s = args.plan.shape;
   for (std::int64_t d = 0; d < s.directions; ++d) {
     gemm({.a = args.at<const T>(Operand::kX),
@@ -276,7 +276,7 @@ void InputSteps<T>::run(const CellArgs& args, const TaskRows& task, std::int64_t
 }
 
 template <class T>
-void HiddenProduct<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan) {
+void HiddenGemm<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan) {
   part = wanted;
   const std::int64_t hidden = plan.shape.hidden;
   gemm = wanted.transpose ? device::PackedGemm<T>::prepare(hidden, wanted.count)
@@ -288,7 +288,7 @@ void HiddenProduct<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan
 }
 
 template <class T>
-void HiddenProduct<T>::pack(const CellArgs& args) const {
+void HiddenGemm<T>::pack(const CellArgs& args) const {
   const CellShape& s = args.plan.shape;
   for (std::int64_t d = 0; d < s.directions; ++d) {
     const T* r = args.at<const T>(Operand::kR) + (d * s.width() + part.first) * s.hidden;
@@ -297,15 +297,15 @@ void HiddenProduct<T>::pack(const CellArgs& args) const {
 }
 
 template <class T>
-void HiddenProduct<T>::run(const CellArgs& args, const TaskRows& task,
-                           typename device::PackedGemm<T>::Operands operands) const {
+void HiddenGemm<T>::run(const CellArgs& args, const TaskRows& task,
+                        typename device::PackedGemm<T>::Operands operands) const {
   operands.packed = args.scratch<const T>(packed) + task.direction * stride();
   gemm.run(rows[static_cast<std::size_t>(task.block)], operands);
 }
 
 template <class T>
-void WeightProducts<T>::prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
-                                ScratchPlan& scratch_plan) {
+void WeightGemms<T>::prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
+                             ScratchPlan& scratch_plan) {
   using device::GemmStart;
   const CellShape& s = plan.shape;
   std::int64_t scratch_bytes = 0;
@@ -336,7 +336,7 @@ void WeightProducts<T>::prepare(const CellPlan& plan, std::span<const GradientPa
 }
 
 template <class T>
-void WeightProducts<T>::run(const CellArgs& args) const {
+void WeightGemms<T>::run(const CellArgs& args) const {
   const CellShape& s = args.plan.shape;
   const T* x = args.at<const T>(Operand::kX);
   const T* w = args.at<const T>(Operand::kW);
@@ -560,14 +560,14 @@ void add_blocks(const CellPlan& plan, std::int64_t d, const T* parts, std::int64
   }
 }
 
-template struct InputProduct<float>;
-template struct InputProduct<double>;
+template struct InputGemm<float>;
+template struct InputGemm<double>;
 template struct InputSteps<float>;
 template struct InputSteps<double>;
-template struct HiddenProduct<float>;
-template struct HiddenProduct<double>;
-template struct WeightProducts<float>;
-template struct WeightProducts<double>;
+template struct HiddenGemm<float>;
+template struct HiddenGemm<double>;
+template struct WeightGemms<float>;
+template struct WeightGemms<double>;
 template struct WeightSums<float>;
 template struct WeightSums<double>;
 template void copy_or_zero(const float*, float*, std::int64_t);

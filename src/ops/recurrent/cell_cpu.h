@@ -184,7 +184,7 @@ struct BiasSums {
 
 /// Input GEMM of the forward pass over all steps: gates of all directions = X W^T + biases.
 template <class T>
-struct InputProduct {
+struct InputGemm {
   device::PreparedGemm gemm = {};
   std::int64_t scratch = 0;
   BiasSums<T> biases = {};
@@ -221,7 +221,7 @@ struct RowsOfR {
 
 /// GEMM of one step with a range of rows of R, packed once per call.
 template <class T>
-struct HiddenProduct {
+struct HiddenGemm {
   RowsOfR part = {};
   device::PackedGemm<T> gemm = {};
   std::vector<typename device::PackedGemm<T>::Rows> rows = {};  ///< row range of each block
@@ -251,7 +251,7 @@ struct GradientPart {
 
 /// GEMMs of the backward pass over all steps.
 template <class T>
-struct WeightProducts {
+struct WeightGemms {
   struct Part {
     GradientPart part = {};
     device::PreparedGemm dx_first = {};  ///< dX = ...

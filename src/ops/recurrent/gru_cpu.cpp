@@ -26,12 +26,12 @@ constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH};
 template <class T>
 struct ForwardPlan {
   CellPlan cell = {};
-  InputProduct<T> inputs = {};
-  HiddenProduct<T> of_zr = {};  // y' R_z^T and y' R_r^T
-  HiddenProduct<T> of_n = {};   // y' R_n^T, or (r y') R_n^T
-  std::int64_t gates = 0;       // [D, T, N, 3 H] in scratch, if not kept
-  std::int64_t h = 0;           // [D, N, H]
-  std::int64_t side = 0;        // [D, N, H]: m, if not kept, or r y'
+  InputGemm<T> inputs = {};
+  HiddenGemm<T> of_zr = {};  // y' R_z^T and y' R_r^T
+  HiddenGemm<T> of_n = {};   // y' R_n^T, or (r y') R_n^T
+  std::int64_t gates = 0;    // [D, T, N, 3 H] in scratch, if not kept
+  std::int64_t h = 0;        // [D, N, H]
+  std::int64_t side = 0;     // [D, N, H]: m, if not kept, or r y'
 };
 
 // Pre-activations of one step for all rows of a task; m, or nullptr.
@@ -123,9 +123,9 @@ void run_forward(const void* data, std::byte* const* arguments, const Launch& /*
 template <class T>
 struct BackwardPlan {
   CellPlan cell = {};
-  HiddenProduct<T> of_zr = {};  // ds_z R_z + ds_r R_r
-  HiddenProduct<T> of_n = {};   // dm R_n, or ds_n R_n
-  WeightProducts<T> products = {};
+  HiddenGemm<T> of_zr = {};  // ds_z R_z + ds_r R_r
+  HiddenGemm<T> of_n = {};   // dm R_n, or ds_n R_n
+  WeightGemms<T> products = {};
   std::int64_t dzr = 0;     // [D, T N, 2 H]
   std::int64_t dn = 0;      // [D, T N, H]
   std::int64_t dm = 0;      // [D, T N, H], with m

@@ -19,10 +19,10 @@ using opdef::Launch;
 template <class T>
 struct ForwardPlan {
   CellPlan cell = {};
-  InputProduct<T> inputs = {};  // used unless by_steps
+  InputGemm<T> inputs = {};  // used unless by_steps
   InputSteps<T> input_steps = {};
   bool by_steps = false;
-  HiddenProduct<T> hidden = {};
+  HiddenGemm<T> hidden = {};
   std::int64_t gates = 0;  // [D, T, N, G H] in scratch, if not kept
   std::int64_t h = 0;      // [D, N, H]
   std::int64_t c = 0;      // [D, N, H], LSTM only
@@ -127,15 +127,15 @@ void run_forward(const void* data, std::byte* const* arguments, const Launch& /*
 template <class T>
 struct BackwardPlan {
   CellPlan cell = {};
-  HiddenProduct<T> hidden = {};
+  HiddenGemm<T> hidden = {};
   WeightSums<T> sums = {};
-  WeightProducts<T> products = {};  // dX
-  bool keeps_dgates = false;        // keeps those of all steps
-  std::int64_t dgates = 0;          // [D, T N, G H] if kept, else [D, N, G H]
-  std::int64_t dh = 0;              // [D, N, H]
-  std::int64_t dc = 0;              // [D, N, H], LSTM only
-  std::int64_t db = 0;              // [tasks, G H]
-  std::int64_t dp = 0;              // [tasks, 3 H]
+  WeightGemms<T> products = {};  // dX
+  bool keeps_dgates = false;     // keeps those of all steps
+  std::int64_t dgates = 0;       // [D, T N, G H] if kept, else [D, N, G H]
+  std::int64_t dh = 0;           // [D, N, H]
+  std::int64_t dc = 0;           // [D, N, H], LSTM only
+  std::int64_t db = 0;           // [tasks, G H]
+  std::int64_t dp = 0;           // [tasks, 3 H]
 };
 
 // Operands of one step of a task.

@@ -42,7 +42,7 @@ class Lowering {
   void run() {
     kinds_.check_patterns(g_.graph());
     run_in(g_.graph(), nullptr);
-    if (num_products_ == 0 && num_doubles_ > 0) {
+    if (num_matmuls_ == 0 && num_doubles_ > 0) {
       throw OptionError({.what = "precision: the products of this model are of float64",
                          .hint = "Convert the model to float32, or omit precision=."});
     }
@@ -77,16 +77,16 @@ class Lowering {
     for (const bool backward : {true, false}) {
       std::unordered_set<const Value*> ahead;
       if (outer != nullptr) {  // an iteration may follow
-        const bool has_product = std::ranges::any_of(frame.graph->nodes, [this](const Node* node) {
-          return kind(*node) == NodeKind::kProduct || kinds_.has_product_inside(*node);
+        const bool has_matmul = std::ranges::any_of(frame.graph->nodes, [this](const Node* node) {
+          return kind(*node) == NodeKind::kMatmul || kinds_.has_matmul_inside(*node);
         });
-        if (has_product) ahead.insert(frame.graph->outputs.begin(), frame.graph->outputs.end());
+        if (has_matmul) ahead.insert(frame.graph->outputs.begin(), frame.graph->outputs.end());
       }
       for (std::size_t i = frame.graph->nodes.size(); i-- > 0;) {
         const Node& node = *frame.graph->nodes[i];
         if (is_backward(node, frame) != backward) continue;
         const bool leads =
-            kind(node) == NodeKind::kProduct || kinds_.has_product_inside(node) ||
+            kind(node) == NodeKind::kMatmul || kinds_.has_matmul_inside(node) ||
             std::ranges::any_of(node.outputs, [&](const Value* v) { return ahead.contains(v); });
         if (!leads || kind(node) == NodeKind::kShape) continue;
         ahead.insert(node.inputs.begin(), node.inputs.end());
@@ -107,7 +107,7 @@ class Lowering {
   void find_behind(Frame& frame) const {
     for (const Node* node : frame.graph->nodes) {
       if (!is_backward(*node, frame)) continue;
-      const bool follows = kind(*node) == NodeKind::kProduct || kinds_.has_product_inside(*node) ||
+      const bool follows = kind(*node) == NodeKind::kMatmul || kinds_.has_matmul_inside(*node) ||
                            std::ranges::any_of(node->inputs, [&](const Value* value) {
                              return frame.behind.contains(value);
                            });
@@ -128,7 +128,7 @@ class Lowering {
     const bool is_of_loss =
         !frame.is_backward && is_backward(*value.producer, frame) && !frame.behind.contains(&value);
     switch (kind(*use.node)) {
-      case NodeKind::kProduct:
+      case NodeKind::kMatmul:
       case NodeKind::kMovement:
         return true;
       case NodeKind::kWide:
@@ -150,13 +150,13 @@ class Lowering {
   }
 
   // Through element-wise work only.
-  bool comes_of_product(const Value& value) const {
+  bool comes_of_matmul(const Value& value) const {
     if (value.producer == nullptr) return false;
     const NodeKind from = kind(*value.producer);
     if (from != NodeKind::kElementwise && from != NodeKind::kMovement)
-      return from == NodeKind::kProduct;
+      return from == NodeKind::kMatmul;
     return std::ranges::any_of(value.producer->inputs, [this](const Value* input) {
-      return input != nullptr && comes_of_product(*input);
+      return input != nullptr && comes_of_matmul(*input);
     });
   }
 
@@ -222,7 +222,7 @@ class Lowering {
     if (from == NodeKind::kReduction || from == NodeKind::kExcluded || from == NodeKind::kShape)
       return false;
     if (from == NodeKind::kWide && value.output_index != 0) return false;
-    if (scope_.stored_scores.contains(&value)) return comes_of_product(value);
+    if (scope_.stored_scores.contains(&value)) return comes_of_matmul(value);
     if (!frame.ahead.contains(&value)) return false;
     const auto uses = uses_.of(&value);
     if (is_in_attention(&value) && std::ranges::all_of(uses, [this](const ir::Use& use) {
@@ -231,7 +231,7 @@ class Lowering {
       return is_kept_softmax(value, frame);
     }
     const bool backward = is_backward(*value.producer, frame);
-    if (from == NodeKind::kProduct && backward) return true;
+    if (from == NodeKind::kMatmul && backward) return true;
     if (backward && is_exact_choice(*value.producer)) {
       exact_.insert(&value);
       return false;
@@ -259,8 +259,8 @@ class Lowering {
   void visit(Node& node, Frame& frame) {
     const bool backward = is_backward(node, frame);
     const NodeKind what = kind(node);
-    count_product(node);
-    if (what == NodeKind::kProduct) {
+    count_matmul(node);
+    if (what == NodeKind::kMatmul) {
       for (std::size_t i = 0; i < kinds_.num_operands(node); ++i) {
         if (kinds_.is_attention(&node) && is_in_attention(node.inputs[i])) continue;
         if (is_wide(node.inputs[i]) || node.inputs[i]->dtype() == DataType::kFloat32) {
@@ -274,7 +274,7 @@ class Lowering {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
         const bool is_inside = kinds_.is_attention(&node) && is_in_attention(node.inputs[i]);
         const bool is_operand =
-            !is_inside && what == NodeKind::kProduct && i < kinds_.num_operands(node);
+            !is_inside && what == NodeKind::kMatmul && i < kinds_.num_operands(node);
         node.inputs[i] =
             is_operand ? operand(node.inputs[i], backward) : rounded(node.inputs[i], backward);
       }
@@ -321,9 +321,9 @@ class Lowering {
     return twin_[value] = result;
   }
 
-  void count_product(const Node& node) {
+  void count_matmul(const Node& node) {
     if (kinds_.num_operands(node) == 0) return;
-    ++(node.outputs[0]->dtype() == DataType::kFloat64 ? num_doubles_ : num_products_);
+    ++(node.outputs[0]->dtype() == DataType::kFloat64 ? num_doubles_ : num_matmuls_);
   }
 
   // Replaces values of enclosing graphs that the nodes of a body read, as far as run_in has not.
@@ -345,7 +345,7 @@ class Lowering {
       if (!is_wide(value)) return false;
       if (const auto found = f16_.find(value); found != f16_.end() && stored_.contains(value)) {
         halves.push_back(found->second);
-      } else if (reaches_products_only(node)) {
+      } else if (reaches_matmuls_only(node)) {
         halves.push_back(f16_of(value, frame));
       } else {
         return false;
@@ -372,12 +372,12 @@ class Lowering {
   }
 
   // A weight that is transposed and then multiplied.
-  bool reaches_products_only(const Node& node) const {
+  bool reaches_matmuls_only(const Node& node) const {
     return std::ranges::all_of(node.outputs, [&](const Value* value) {
       const auto uses = uses_.of(value);
       return !uses.empty() && std::ranges::all_of(uses, [&](const ir::Use& use) {
         if (use.node == nullptr || use.node->graph != value->graph) return false;
-        return kind(*use.node) == NodeKind::kProduct &&
+        return kind(*use.node) == NodeKind::kMatmul &&
                static_cast<std::size_t>(use.input) < kinds_.num_operands(*use.node);
       });
     });
@@ -453,7 +453,7 @@ class Lowering {
   Map rounded_[2];  // in float32 again, for forward and backward readers
   Map operand_[2];  // rounded values for products only
   Map twin_;        // copies for the backward pass, by forward value
-  std::size_t num_products_ = 0;
+  std::size_t num_matmuls_ = 0;
   std::size_t num_doubles_ = 0;
 };
 

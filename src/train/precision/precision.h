@@ -11,7 +11,7 @@
 
 // Mixed precision as Casts in the graph of a model and its gradient. A 16-bit value is two nodes,
 // Cast to 16 bits and Cast back: every operator computes in float32, in any runtime, and a plan
-// finds its 16-bit products in the pattern (passes/narrow_products.cpp).
+// finds its 16-bit products in the pattern (passes/narrow_matmuls.cpp).
 
 namespace onnxgrad::train {
 

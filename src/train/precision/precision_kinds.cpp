@@ -15,19 +15,19 @@ using ir::Node;
 using ir::Value;
 
 // An operator whose first `operands` inputs are multiplied and added up.
-struct ProductOperator {
+struct MatmulOperator {
   std::string_view domain;
   std::string_view op_type;
   std::size_t operands;  // the first ones
 };
-constexpr std::array kProducts = {
-    ProductOperator{"", "MatMul", 2},
-    ProductOperator{"", "Gemm", 2},
-    ProductOperator{"", "Conv", 2},
-    ProductOperator{"", "ConvTranspose", 2},
-    ProductOperator{"", "Einsum", 64},
-    ProductOperator{ir::kFunctionDomain, "ConvInputGrad", 2},
-    ProductOperator{ir::kFunctionDomain, "ConvWeightGrad", 2},
+constexpr std::array kMatmuls = {
+    MatmulOperator{"", "MatMul", 2},
+    MatmulOperator{"", "Gemm", 2},
+    MatmulOperator{"", "Conv", 2},
+    MatmulOperator{"", "ConvTranspose", 2},
+    MatmulOperator{"", "Einsum", 64},
+    MatmulOperator{ir::kFunctionDomain, "ConvInputGrad", 2},
+    MatmulOperator{ir::kFunctionDomain, "ConvWeightGrad", 2},
 };
 
 // Operators that only move elements of their first operand (Concat: of all), and that stock
@@ -57,15 +57,15 @@ NodeKinds::NodeKinds(const ir::Graph& graph, const opdef::OpRegistry& registry,
 
 std::size_t NodeKinds::num_operands(const Node& node) const {
   const std::string_view name = opdef::base_name(node.domain, node.op_type);
-  const auto* const found = std::ranges::find_if(kProducts, [&](const ProductOperator& one) {
+  const auto* const found = std::ranges::find_if(kMatmuls, [&](const MatmulOperator& one) {
     return one.domain == node.domain && one.op_type == name;
   });
-  return found == kProducts.end() ? 0 : std::min(found->operands, node.inputs.size());
+  return found == kMatmuls.end() ? 0 : std::min(found->operands, node.inputs.size());
 }
 
 NodeKind NodeKinds::kind(const Node& node) const {
   if (is_excluded(node)) return NodeKind::kExcluded;
-  if (num_operands(node) > 0) return NodeKind::kProduct;
+  if (num_operands(node) > 0) return NodeKind::kMatmul;
   const opdef::OpDef* def = registry_.find(node);
   if (def != nullptr && def->fold_types != nullptr) return NodeKind::kShape;
   if (node.domain.empty() && std::ranges::find(kMovements, node.op_type) != kMovements.end()) {
@@ -76,10 +76,10 @@ NodeKind NodeKinds::kind(const Node& node) const {
   return NodeKind::kWide;
 }
 
-bool NodeKinds::has_product_inside(const Node& node) const {
+bool NodeKinds::has_matmul_inside(const Node& node) const {
   return std::ranges::any_of(node.subgraphs(), [this](const ir::Graph* body) {
     return std::ranges::any_of(body->nodes, [this](const Node* inner) {
-      return kind(*inner) == NodeKind::kProduct || has_product_inside(*inner);
+      return kind(*inner) == NodeKind::kMatmul || has_matmul_inside(*inner);
     });
   });
 }
@@ -171,7 +171,7 @@ bool NodeKinds::joins(const Node* node, NodeSet& found) const {
 bool NodeKinds::find_scores(const Value* value, NodeSet& found) const {
   const Node* node = value == nullptr ? nullptr : value->producer;
   if (node == nullptr || !is_wide(value)) return false;
-  if (node->op_type == "MatMul" && kind(*node) == NodeKind::kProduct) {
+  if (node->op_type == "MatMul" && kind(*node) == NodeKind::kMatmul) {
     const bool of_values =
         node->inputs[0]->producer != nullptr && node->inputs[1]->producer != nullptr;
     if (of_values) found.insert(node);
@@ -184,19 +184,19 @@ bool NodeKinds::find_scores(const Value* value, NodeSet& found) const {
 }
 
 bool NodeKinds::find_sum(const Value* value, NodeSet& found) const {
-  bool has_product = false;
+  bool has_matmul = false;
   for (const ir::Use& use : uses_.of(value)) {
     const Node* node = use.node;
     if (node == nullptr || scope_.backward.contains(node)) continue;
-    if (node->op_type == "MatMul" && kind(*node) == NodeKind::kProduct && use.input == 0) {
+    if (node->op_type == "MatMul" && kind(*node) == NodeKind::kMatmul && use.input == 0) {
       found.insert(node);
-      has_product = true;
+      has_matmul = true;
     } else if (node->op_type == "Dropout" || kind(*node) == NodeKind::kMovement) {
       if (!found.insert(node).second) continue;
-      has_product = find_sum(node->outputs[0], found) || has_product;
+      has_matmul = find_sum(node->outputs[0], found) || has_matmul;
     }
   }
-  return has_product;
+  return has_matmul;
 }
 
 }  // namespace onnxgrad::train

@@ -15,7 +15,7 @@
 namespace onnxgrad::train {
 
 enum class NodeKind : std::uint8_t {
-  kProduct,
+  kMatmul,
   kElementwise,
   kMovement,
   kReduction,  // with few results, which are never stored in 16 bits
@@ -36,7 +36,7 @@ class NodeKinds {
   NodeKind kind(const ir::Node& node) const;
   /// Number of a product's first operands that are multiplied; 0: it is no product.
   std::size_t num_operands(const ir::Node& node) const;
-  bool has_product_inside(const ir::Node& node) const;
+  bool has_matmul_inside(const ir::Node& node) const;
   /// True for nodes of an attention: from the products of queries and keys to that with the values,
   /// with nodes before and after that only move elements, and their gradients. Computed in float32
   /// from stored 16-bit values, since no matrix of scores need be stored where a kernel computes

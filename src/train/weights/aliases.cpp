@@ -127,7 +127,7 @@ class AliasFinder {
 
   ir::WeightAlias alias_of(const Value& value, const Site& site) const {
     if (is_cell(*site.reader)) return alias_in_cell(site);
-    const bool is_right_of_product =
+    const bool is_right_of_matmul =
         value.initializer.dims().rank() == 2 && site.input == 1 &&
         (is_op(*site.reader, {"MatMul"}) ||
          (is_op(*site.reader, {"Gemm"}) && site.reader->int_attribute("transB", 0) == 0));
@@ -136,14 +136,14 @@ class AliasFinder {
       if (*name == value.name) return {};
       const bool is_linear = call.target == "linear";
       return {
-          .names = {*name}, .is_certain = true, .is_transposed = is_right_of_product && is_linear};
+          .names = {*name}, .is_certain = true, .is_transposed = is_right_of_matmul && is_linear};
     }
     if (auto name = name_of_tied(call, site); !name.empty()) {
       return {.names = {std::move(name)},
-              .is_transposed = is_right_of_product && call.target == "linear"};
+              .is_transposed = is_right_of_matmul && call.target == "linear"};
     }
     // A matrix that was not transposed has kept its name.
-    const bool is_transposed = is_right_of_product && !separated_.contains(value.name);
+    const bool is_transposed = is_right_of_matmul && !separated_.contains(value.name);
     if (auto name = name_beside(site); !name.empty()) {
       return {.names = {std::move(name)}, .is_transposed = is_transposed};
     }

@@ -190,7 +190,7 @@ bool RoleFinder::is_from_integers(const Value* value) const {
   return false;
 }
 
-bool RoleFinder::is_product_of_integers(const Value* value) const {
+bool RoleFinder::is_matmul_of_integers(const Value* value) const {
   while (value != nullptr && value->producer != nullptr) {
     const Node& node = *value->producer;
     if (is_op(node, {"MatMulInteger", "ConvInteger"})) return true;
@@ -210,11 +210,11 @@ bool RoleFinder::scales_integers(const Use& use) const {
   };
   const Node& node = *use.node;
   if (!is_op(&node, "Mul")) return false;
-  if (is_product_of_integers(node.input(use.input == 0 ? 1 : 0))) return true;
+  if (is_matmul_of_integers(node.input(use.input == 0 ? 1 : 0))) return true;
   const Value* factor = node.output(0);
   return std::ranges::any_of(uses_.of(factor), [&](const Use& next) {
     return next.node != nullptr && is_op(next.node, "Mul") &&
-           is_product_of_integers(other_of(*next.node, factor));
+           is_matmul_of_integers(other_of(*next.node, factor));
   });
 }
 

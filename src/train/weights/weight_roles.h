@@ -63,7 +63,7 @@ class RoleFinder {
   bool moves(const ir::Node& node, int input) const;
   Reading read(const ir::Use& use, const ir::Value* value, bool keeps_numbers) const;
   bool is_from_integers(const ir::Value* value) const;
-  bool is_product_of_integers(const ir::Value* value) const;
+  bool is_matmul_of_integers(const ir::Value* value) const;
   bool scales_integers(const ir::Use& use) const;
   bool is_bias_or_scale(const ir::Use& use, const ir::Value* value, Reading& reading) const;
   bool is_scale_of_normalization(const ir::Node& node, std::size_t input) const;

@@ -164,7 +164,7 @@ Value* f16_of_result(const Value* wide, const ir::Uses& uses) {
 // Casts are appended to `gone`.
 void narrow_results(Node& node, const ir::Uses& uses, const PassContext& context,
                     std::vector<const Node*>& gone) {
-  if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_product(&node) &&
+  if (!is_stream(node) && !is_onnx_operator(node, "MatMul") && !opdef::is_plain_matmul(&node) &&
       !is_of_images(node)) {
     return;
   }
@@ -255,7 +255,7 @@ bool lift_casts(ir::Graph& graph, const PassContext& /*context*/) {
   return changed;
 }
 
-bool narrow_products(ir::Graph& graph, const PassContext& context) {
+bool narrow_matmuls(ir::Graph& graph, const PassContext& context) {
   if (!context.has_kernel || !reads_f16(graph)) return false;
   const ir::Uses uses(graph);
   std::vector<const Node*> gone;

@@ -2,7 +2,7 @@
 
 namespace onnxgrad::ops_test {
 
-std::vector<OpCase> quantized_product_cases() {
+std::vector<OpCase> quantized_matmul_cases() {
   // tests/python/test_quantized_operators.py compares the other operators with stock onnxruntime.
   return {
       {.name = "few_bits",
@@ -15,7 +15,7 @@ std::vector<OpCase> quantized_product_cases() {
        .domains = {{"com.microsoft", 1}}}};
 }
 
-std::vector<ErrorCase> quantized_product_error_cases() {
+std::vector<ErrorCase> quantized_matmul_error_cases() {
   return {
       {.name = "bytes",
        .model = "[head] y = com.microsoft.MatMulNBits <K = 16, N = 2, block_size = 16> (x, b, s)",

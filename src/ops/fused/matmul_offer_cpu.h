@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_FUSED_PRODUCT_CPU_H_
-#define ONNXGRAD_OPS_FUSED_PRODUCT_CPU_H_
+#ifndef ONNXGRAD_OPS_FUSED_MATMUL_OFFER_CPU_H_
+#define ONNXGRAD_OPS_FUSED_MATMUL_OFFER_CPU_H_
 
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@ namespace onnxgrad::ops {
 
 /// Kernel of one GEMM with an optional epilogue. Integers are indices of the node's inputs; the
 /// result is output 0, whose last axis has `gemm.n` elements.
-struct ProductSpec {
+struct MatmulSpec {
   device::GemmSpec gemm;
   int a = 0;
   int b = 1;
@@ -32,13 +32,13 @@ struct ProductSpec {
 /// to it; the result is a float32 sum, or rounded once. An epilogue that adds rows and matrices, or
 /// is a Relu, or both, needs no extra pass over the result; nor does an element-wise factor or the
 /// column sums of a large product.
-opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec);
+opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec spec);
 
 /// Returns m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have at least
 /// rank 2 if they are transposed, else B has rank 2. nullopt if the shapes do not match.
-std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& request, int a, int b,
-                                              bool transpose_a, bool transpose_b);
+std::optional<device::GemmSpec> matmul_shape(const opdef::KernelRequest& request, int a, int b,
+                                             bool transpose_a, bool transpose_b);
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_FUSED_PRODUCT_CPU_H_
+#endif  // ONNXGRAD_OPS_FUSED_MATMUL_OFFER_CPU_H_

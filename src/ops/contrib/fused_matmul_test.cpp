@@ -2,7 +2,7 @@
 
 namespace onnxgrad::ops_test {
 
-std::vector<OpCase> fused_product_cases() {
+std::vector<OpCase> fused_matmul_cases() {
   const CaseInput image = uniform({2, 2, 4, 4}, -1, 1);
   const CaseInput kernel = uniform({3, 2, 3, 3}, -1, 1).constant();
   const CaseInput a = uniform({3, 4}, -1, 1);
@@ -26,7 +26,7 @@ std::vector<OpCase> fused_product_cases() {
   };
 }
 
-std::vector<ErrorCase> fused_product_error_cases() {
+std::vector<ErrorCase> fused_matmul_error_cases() {
   return {
       contrib_refused("activation", "FusedGemm <activation = \"Sine\"> (a, b)",
                       {uniform({2, 3}, -1, 1), uniform({3, 2}, -1, 1)}, "UnsupportedOperatorError",

@@ -11,7 +11,7 @@
 // matrix products with integer weights. The integers are constant; the scales and all other
 // floating-point operands have gradients.
 
-namespace onnxgrad::ops::quantized_product_op {
+namespace onnxgrad::ops::quantized_matmul_op {
 namespace {
 
 // The weights of MatMulNBits: [N, blocks * block_size] integers of 2, 4 or 8 bits along K.
@@ -173,7 +173,7 @@ opdef::AttributeSpec required_int(std::string_view name, std::int64_t max) {
 
 }  // namespace
 
-void register_quantized_product(opdef::OpRegistry& registry) {
+void register_quantized_matmul(opdef::OpRegistry& registry) {
   const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
                                std::vector<opdef::AttributeSpec> attributes) {
     registry.add({.domain = kMicrosoft,
@@ -197,4 +197,4 @@ void register_quantized_product(opdef::OpRegistry& registry) {
        flag_attribute("transB", false)});
 }
 
-}  // namespace onnxgrad::ops::quantized_product_op
+}  // namespace onnxgrad::ops::quantized_matmul_op

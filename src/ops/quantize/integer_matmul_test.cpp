@@ -1,7 +1,7 @@
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
-namespace integer_product {
+namespace integer_matmul {
 
 OpCase whole(std::string name, std::string model, std::vector<CaseInput> inputs) {
   return {.name = std::move(name),
@@ -15,14 +15,14 @@ CaseInput signs(Dims dims) { return integers(std::move(dims), -128, 127, DataTyp
 CaseInput scale(double value) { return values({value}, {}, DataType::kFloat32).constant(); }
 CaseInput zero(double value) { return values({value}, {}, DataType::kUint8).constant(); }
 
-}  // namespace integer_product
+}  // namespace integer_matmul
 
-std::vector<OpCase> integer_product_cases() {
-  using integer_product::bytes;
-  using integer_product::scale;
-  using integer_product::signs;
-  using integer_product::whole;
-  using integer_product::zero;
+std::vector<OpCase> integer_matmul_cases() {
+  using integer_matmul::bytes;
+  using integer_matmul::scale;
+  using integer_matmul::signs;
+  using integer_matmul::whole;
+  using integer_matmul::zero;
   const std::string window =
       "auto_pad = \"NOTSET\", kernel_shape = [2, 2], pads = [1, 0, 1, 0], "
       "strides = [1, 2], dilations = [1, 1], group = 1";
@@ -65,10 +65,10 @@ std::vector<OpCase> integer_product_cases() {
   return cases;
 }
 
-std::vector<ErrorCase> integer_product_error_cases() {
-  using integer_product::bytes;
-  using integer_product::scale;
-  using integer_product::zero;
+std::vector<ErrorCase> integer_matmul_error_cases() {
+  using integer_matmul::bytes;
+  using integer_matmul::scale;
+  using integer_matmul::zero;
   const auto refused = [](std::string name, std::string model, std::vector<CaseInput> inputs) {
     return ErrorCase{.name = std::move(name),
                      .model = "[head] y = " + std::move(model),

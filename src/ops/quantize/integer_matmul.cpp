@@ -10,7 +10,7 @@
 // those of up to 256 terms exactly, float64 all. Between QuantizeLinear and DequantizeLinear of
 // QLinear products gradients go straight through; int32 results carry none.
 
-namespace onnxgrad::ops::integer_product_op {
+namespace onnxgrad::ops::integer_matmul_op {
 namespace {
 
 DataType exact_type(std::optional<std::int64_t> terms) {
@@ -108,7 +108,7 @@ std::vector<opdef::AttributeSpec> window_attributes() {
 
 }  // namespace
 
-void register_integer_product(opdef::OpRegistry& registry) {
+void register_integer_matmul(opdef::OpRegistry& registry) {
   registry.add({.op_type = "MatMulInteger", .since_version = 10, .lower = lower_matmul_integer});
   registry.add({.op_type = "ConvInteger",
                 .since_version = 10,
@@ -121,4 +121,4 @@ void register_integer_product(opdef::OpRegistry& registry) {
                 .lower = lower_qlinear_conv});
 }
 
-}  // namespace onnxgrad::ops::integer_product_op
+}  // namespace onnxgrad::ops::integer_matmul_op

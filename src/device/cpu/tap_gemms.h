@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_DEVICE_CPU_TAP_PRODUCTS_H_
-#define ONNXGRAD_DEVICE_CPU_TAP_PRODUCTS_H_
+#ifndef ONNXGRAD_DEVICE_CPU_TAP_GEMMS_H_
+#define ONNXGRAD_DEVICE_CPU_TAP_GEMMS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr std::int64_t kTapColumns = 16;  ///< the number of columns is a
 
 /// sums[i, j] (+)= sum over s of A_s[i, :] . B_s[:, j]. Distances and offsets are in bytes, except
 /// that of sums, in elements.
-struct TapProducts {
+struct TapGemms {
   const std::byte* a = nullptr;  ///< A_s begins at a + a_offsets[s]
   std::ptrdiff_t a_row = 0;
   const std::int32_t* a_offsets = nullptr;
@@ -33,8 +33,8 @@ struct TapProducts {
 };
 
 /// Subnormal elements are zero.
-using TapProductsFn = void (*)(const TapProducts& products);
+using TapGemmsFn = void (*)(const TapGemms& products);
 
 }  // namespace onnxgrad::device
 
-#endif  // ONNXGRAD_DEVICE_CPU_TAP_PRODUCTS_H_
+#endif  // ONNXGRAD_DEVICE_CPU_TAP_GEMMS_H_

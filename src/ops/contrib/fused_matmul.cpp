@@ -7,13 +7,13 @@
 
 // FusedMatMul, TransposeMatMul, FusedGemm, GemmFastGelu, FusedConv and NhwcConv (com.microsoft 1).
 
-namespace onnxgrad::ops::fused_product_op {
+namespace onnxgrad::ops::fused_matmul_op {
 namespace {
 
 // Transposes input `i` of FusedMatMul for MatMul: if `rotated`, axis 0 moves behind the other batch
 // axes; if `transposed`, the last two axes are then exchanged.
-Value* product_operand(const Node& node, GraphBuilder& g, std::size_t i, bool transposed,
-                       bool rotated) {
+Value* matmul_operand(const Node& node, GraphBuilder& g, std::size_t i, bool transposed,
+                      bool rotated) {
   Value* x = node.input(i);
   if (!transposed && !rotated) return x;
   const auto rank = known_rank(x);
@@ -32,8 +32,8 @@ Value* product_operand(const Node& node, GraphBuilder& g, std::size_t i, bool tr
 Lowered lower_fused_matmul(const Node& node, GraphBuilder& g) {
   check_inputs(node, 2, {"A", "B"});
   const auto is_set = [&](std::string_view name) { return node.int_attribute(name, 0) != 0; };
-  Value* a = product_operand(node, g, 0, is_set("transA"), is_set("transBatchA"));
-  Value* b = product_operand(node, g, 1, is_set("transB"), is_set("transBatchB"));
+  Value* a = matmul_operand(node, g, 0, is_set("transA"), is_set("transBatchA"));
+  Value* b = matmul_operand(node, g, 1, is_set("transB"), is_set("transBatchB"));
   Value* y = g.matmul(a, b);
   const float alpha = node.float_attribute("alpha");
   return {{alpha == 1 ? y : g.scale(y, static_cast<double>(alpha))}};
@@ -165,7 +165,7 @@ std::vector<opdef::AttributeSpec> window_attributes() {
 
 }  // namespace
 
-void register_fused_product(opdef::OpRegistry& registry) {
+void register_fused_matmul(opdef::OpRegistry& registry) {
   const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
                                std::vector<opdef::AttributeSpec> attributes) {
     registry.add({.domain = kMicrosoft,
@@ -196,4 +196,4 @@ void register_fused_product(opdef::OpRegistry& registry) {
   add("NhwcConv", lower_nhwc_conv, window_attributes());
 }
 
-}  // namespace onnxgrad::ops::fused_product_op
+}  // namespace onnxgrad::ops::fused_matmul_op

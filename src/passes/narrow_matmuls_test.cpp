@@ -59,7 +59,7 @@ TEST_F(MixedPrecisionPassesTest, ProductsReadAndWriteF16) {
   Value* x = input("x", {4, 8}, DataType::kBfloat16);
   Value* w = input("w", {8, 2}, DataType::kBfloat16);
   graph().outputs = {f16_of(g_.matmul(wide(x), wide(w)))};
-  run(narrow_products);
+  run(narrow_matmuls);
   EXPECT_EQ(op_types(), std::vector<std::string>{"MatMul"});
   EXPECT_EQ(graph().nodes[0]->inputs, (std::vector<Value*>{x, w}));
   EXPECT_EQ(graph().nodes[0]->outputs[0]->dtype(), DataType::kBfloat16);
@@ -71,7 +71,7 @@ TEST_F(MixedPrecisionPassesTest, AWeightStaysFloat32AndIsRoundedAsItIsPacked) {
   graph().outputs = {g_.matmul(wide(x), rounded(w))};
   fold_constants(graph(), bench_.context());
   fuse_gemm(graph(), context());
-  EXPECT_TRUE(narrow_products(graph(), context()));
+  EXPECT_TRUE(narrow_matmuls(graph(), context()));
   EXPECT_EQ(op_types(), std::vector<std::string>{std::string(opdef::kGemm)});
   EXPECT_EQ(graph().nodes[0]->inputs[0], x);
   EXPECT_EQ(graph().nodes[0]->inputs[1], w);
@@ -82,7 +82,7 @@ TEST_F(MixedPrecisionPassesTest, AResultThatIsReadInFloat32StaysFloat32) {
   Value* w = input("w", {8, 2}, DataType::kBfloat16);
   Value* y = g_.matmul(wide(x), wide(w));
   graph().outputs = {f16_of(y), y};
-  run(narrow_products);
+  run(narrow_matmuls);
   EXPECT_EQ(y->dtype(), DataType::kFloat32);
   EXPECT_EQ(op_types(), (std::vector<std::string>{"MatMul", "Cast"}));
 }
@@ -92,7 +92,7 @@ TEST_F(MixedPrecisionPassesTest, ProductsOfOtherOperandsAreLeftAlone) {
   Value* w = input("w", {8, 2}, DataType::kFloat16);
   graph().outputs = {g_.matmul(wide(x), wide(w)), g_.matmul(wide(x), input("v", {8, 2}))};
   fold_constants(graph(), bench_.context());
-  EXPECT_FALSE(narrow_products(graph(), context()));
+  EXPECT_FALSE(narrow_matmuls(graph(), context()));
 }
 
 TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteF16BesideFloat32Weights) {
@@ -104,7 +104,7 @@ TEST_F(MixedPrecisionPassesTest, ConvolutionsReadAndWriteF16BesideFloat32Weights
   wide_weights.has_kernel = [](const Node& node) {
     return node.inputs[1]->dtype() == DataType::kFloat32;
   };
-  EXPECT_TRUE(narrow_products(graph(), wide_weights));
+  EXPECT_TRUE(narrow_matmuls(graph(), wide_weights));
   const Node* conv = find("Conv");
   ASSERT_NE(conv, nullptr);
   EXPECT_EQ(conv->inputs[0], x);
@@ -120,7 +120,7 @@ TEST_F(MixedPrecisionPassesTest, ConvolutionsOfF16EachRoundTheirWeight) {
   Value* first = f16_of(g_.op("Conv", {wide(x), half}));
   Value* second = g_.op("Conv", {wide(first), half});
   graph().outputs = {f16_of(second)};
-  run(narrow_products);
+  run(narrow_matmuls);
   EXPECT_EQ(op_types(), (std::vector<std::string>{"Cast", "Conv", "Cast", "Conv"}));
   for (const Node* node : graph().nodes) {
     if (node->op_type != "Conv") continue;
@@ -138,7 +138,7 @@ TEST_F(MixedPrecisionPassesTest, AttentionReadsF16AndWritesFloat32) {
       graph().add_output(attention, 0, ir::Type::tensor(DataType::kFloat32, Dims{2, 4, 8}), "y");
   graph().nodes.push_back(attention);
   graph().outputs = {f16_of(y)};
-  run(narrow_products);
+  run(narrow_matmuls);
   EXPECT_EQ(attention->inputs, (std::vector<Value*>{x, x, x}));
   EXPECT_EQ(attention->outputs[0], y);
 }
@@ -157,12 +157,12 @@ TEST_F(MixedPrecisionPassesTest, NormalizationsOfImagesReadAndWriteF16AtOnce) {
   all_or_nothing.has_kernel = [](const Node& node) {
     return node.inputs[0]->dtype() == node.outputs[0]->dtype();
   };
-  EXPECT_TRUE(narrow_products(graph(), all_or_nothing));
+  EXPECT_TRUE(narrow_matmuls(graph(), all_or_nothing));
   EXPECT_EQ(ir::find_fault(graph()), "");
   EXPECT_EQ(op_types(), std::vector<std::string>{std::string(opdef::kFusedNormalization)});
   EXPECT_EQ(norm->inputs[0], x);
   EXPECT_EQ(norm->outputs[0]->dtype(), DataType::kBfloat16);
-  EXPECT_FALSE(narrow_products(graph(), all_or_nothing));
+  EXPECT_FALSE(narrow_matmuls(graph(), all_or_nothing));
 }
 
 TEST_F(MixedPrecisionPassesTest, CastsComeBeforeTransposesOfOperands) {
@@ -226,7 +226,7 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAHalfIsStoredAsOne) {
   const Silu f = silu(g_, u);
   graph().outputs = {f16_of(f.y), f16_of(g_.mul(dy, f.slope))};
   run(fuse_activations);
-  EXPECT_TRUE(narrow_products(graph(), context()));
+  EXPECT_TRUE(narrow_matmuls(graph(), context()));
   const Node* forward = find(opdef::kActivation);
   ASSERT_NE(forward, nullptr);
   ASSERT_EQ(forward->outputs.size(), 2U);
@@ -242,7 +242,7 @@ TEST_F(MixedPrecisionPassesTest, TheSlopeOfAStoredCopyIsComputedAgain) {
   const Silu again = silu(g_, wide(f16_of(u)));
   graph().outputs = {silu(g_, u).y, again.y, g_.mul(dy, again.slope)};
   run(fuse_activations);
-  EXPECT_TRUE(narrow_products(graph(), context()));
+  EXPECT_TRUE(narrow_matmuls(graph(), context()));
   const Node* gradient = find(opdef::kActivationGradient);
   ASSERT_NE(gradient, nullptr);
   EXPECT_EQ(gradient->inputs[0]->dtype(), DataType::kBfloat16);

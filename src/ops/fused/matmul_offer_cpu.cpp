@@ -1,4 +1,4 @@
-#include "ops/fused/product_cpu.h"
+#include "ops/fused/matmul_offer_cpu.h"
 
 #include <fmt/format.h>
 
@@ -21,28 +21,28 @@ using opdef::ExprOp;
 using opdef::ExprProgram;
 
 constexpr int kScratch = -1;
-constexpr int kProduct = -2;
+constexpr int kMatmul = -2;
 constexpr std::size_t kMostAddends = device::kGemmMoreAddends + 1;
 
-struct ProductData {
+struct MatmulData {
   device::PreparedGemm gemm;
   std::shared_ptr<const Tensor> packed_b;  ///< replaces argument `b`; nullptr: not packed
   int a = 0, b = 0, start = -1, factor = -1, scales = -1, c = 0, column_sums = -1, scratch = 0;
   std::vector<int> more;
-  std::int64_t product_offset = -1;  ///< offset in scratch; -1: computed in the result
+  std::int64_t matmul_offset = -1;  ///< offset in scratch; -1: computed in the result
   DataType dtype = DataType::kFloat32;
   opdef::PreparedKernel epilogue;
-  /// Arguments of the epilogue; kScratch: its scratch block; kProduct: the product in scratch.
+  /// Arguments of the epilogue; kScratch: its scratch block; kMatmul: the product in scratch.
   std::vector<int> epilogue_args;
   std::int64_t table_offset = 0;
   std::int64_t epilogue_scratch = 0;
 };
 
-void run_gemm(const ProductData& data, std::byte* const* args) {
+void run_gemm(const MatmulData& data, std::byte* const* args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
-  if (data.product_offset >= 0) operands.c = args[data.scratch] + data.product_offset;
+  if (data.matmul_offset >= 0) operands.c = args[data.scratch] + data.matmul_offset;
   if (data.start >= 0) operands.start = args[data.start];
   for (std::size_t i = 0; i < data.more.size(); ++i) operands.more[i] = args[data.more[i]];
   if (data.scales >= 0) operands.scales = args[data.scales];
@@ -55,19 +55,19 @@ void run_gemm(const ProductData& data, std::byte* const* args) {
   data.gemm(operands);
 }
 
-void run_product(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  run_gemm(*static_cast<const ProductData*>(data), args);
+void run_matmul(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+  run_gemm(*static_cast<const MatmulData*>(data), args);
 }
 
-void run_product_and_epilogue(const void* data, std::byte* const* args,
-                              const opdef::Launch& launch) {
-  const auto& product = *static_cast<const ProductData*>(data);
+void run_matmul_and_epilogue(const void* data, std::byte* const* args,
+                             const opdef::Launch& launch) {
+  const auto& product = *static_cast<const MatmulData*>(data);
   run_gemm(product, args);
   std::byte* scratch = args[product.scratch];
   auto** table = reinterpret_cast<std::byte**>(scratch + product.table_offset);
   std::byte** next = table;
   for (const int arg : product.epilogue_args) {
-    *next++ = arg == kProduct   ? scratch + product.product_offset
+    *next++ = arg == kMatmul    ? scratch + product.matmul_offset
               : arg == kScratch ? scratch + product.epilogue_scratch
                                 : args[arg];
   }
@@ -138,14 +138,14 @@ GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm)
   return size == gemm.n && last == gemm.n ? GemmStart::kRow : GemmStart::kZero;
 }
 
-bool has_constant_b(const opdef::KernelRequest& request, const ProductSpec& spec) {
+bool has_constant_b(const opdef::KernelRequest& request, const MatmulSpec& spec) {
   return request.packed != nullptr &&
          request.constants[static_cast<std::size_t>(spec.b)] != nullptr;
 }
 
 /// Returns true if the GEMM can apply element-wise factors and sum its columns without giving up a
 /// packed B.
-bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec,
+bool can_end(const opdef::KernelRequest& request, const MatmulSpec& spec,
              const std::vector<GemmStart>& addends) {
   if (is_f16(spec.gemm.dtype) || has_constant_b(request, spec)) return false;
   device::GemmSpec gemm = spec.gemm;
@@ -157,7 +157,7 @@ bool can_end(const opdef::KernelRequest& request, const ProductSpec& spec,
 }
 
 /// Moves an epilogue into the GEMM if possible.
-bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
+bool absorb_epilogue(const opdef::KernelRequest& request, MatmulSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
   const std::size_t count = simple->addends.size();
@@ -195,14 +195,14 @@ bool absorb_epilogue(const opdef::KernelRequest& request, ProductSpec& spec) {
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-DataType sum_dtype(const ProductSpec& spec) {
+DataType sum_dtype(const MatmulSpec& spec) {
   return is_f16(spec.gemm.dtype) ? DataType::kFloat32 : spec.gemm.dtype;
 }
 
 /// Prepares the epilogue as an element-wise kernel over the result, in place if the result has the
 /// type of the sums. Returns "" or the reason why there is none.
-std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductSpec& spec,
-                             ProductData& data, std::int64_t& scratch_bytes) {
+std::string prepare_epilogue(const opdef::KernelRequest& request, const MatmulSpec& spec,
+                             MatmulData& data, std::int64_t& scratch_bytes) {
   const opdef::TensorDesc& result = request.outputs[0];
   device::ElementwiseSpec elementwise{.program = *spec.epilogue,
                                       .compute = sum_dtype(spec),
@@ -211,7 +211,7 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
                                       .stored = 1,
                                       .threads = request.threads};
   const bool is_apart = result.dtype != sum_dtype(spec);
-  data.epilogue_args.push_back(is_apart ? kProduct : data.c);
+  data.epilogue_args.push_back(is_apart ? kMatmul : data.c);
   for (const int input : spec.epilogue_inputs) {
     elementwise.inputs.push_back(request.inputs[static_cast<std::size_t>(input)]);
     data.epilogue_args.push_back(input);
@@ -235,14 +235,14 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const ProductS
   // The GEMM no longer needs its scratch when the epilogue starts.
   scratch_bytes = std::max(scratch_bytes, data.epilogue_scratch + offer.kernel.scratch_bytes);
   if (is_apart) {
-    data.product_offset = align64(scratch_bytes);
-    scratch_bytes = data.product_offset + align64(result.dims.size_bytes(sum_dtype(spec)));
+    data.matmul_offset = align64(scratch_bytes);
+    scratch_bytes = data.matmul_offset + align64(result.dims.size_bytes(sum_dtype(spec)));
   }
   data.epilogue = std::move(offer.kernel);
   return "";
 }
 
-device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const ProductSpec& spec) {
+device::PreparedGemm prepare_matmul(const opdef::KernelRequest& request, const MatmulSpec& spec) {
   if (!is_f16(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
   device::F16GemmSpec half = device::f16_gemm_spec(spec.gemm);
   half.rounds_b = !is_f16(request.inputs[static_cast<std::size_t>(spec.b)].dtype);
@@ -255,7 +255,7 @@ device::PreparedGemm prepare_product(const opdef::KernelRequest& request, const 
 
 /// Packs a constant B in the layout that the GEMM reads; nullptr: it is read in place.
 std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
-                                            const ProductSpec& spec) {
+                                            const MatmulSpec& spec) {
   if (!has_constant_b(request, spec) || is_f16(spec.gemm.dtype) || !device::can_pack_b(spec.gemm)) {
     return nullptr;
   }
@@ -273,8 +273,8 @@ std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
 
 }  // namespace
 
-std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& request, int a, int b,
-                                              bool transpose_a, bool transpose_b) {
+std::optional<device::GemmSpec> matmul_shape(const opdef::KernelRequest& request, int a, int b,
+                                             bool transpose_a, bool transpose_b) {
   const opdef::TensorDesc& left = request.inputs[static_cast<std::size_t>(a)];
   const Dims& right = request.inputs[static_cast<std::size_t>(b)].dims;
   const std::size_t rank = left.dims.rank();
@@ -290,7 +290,7 @@ std::optional<device::GemmSpec> product_shape(const opdef::KernelRequest& reques
   return gemm;
 }
 
-opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpec spec) {
+opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec spec) {
   const DataType result = request.outputs[0].dtype;
   const DataType b = request.inputs[static_cast<std::size_t>(spec.b)].dtype;
   const bool is_of_f16 =
@@ -303,10 +303,10 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
   }
   const bool absorbed = spec.epilogue && absorb_epilogue(request, spec);
   spec.gemm.has_run_time_factor = spec.factor >= 0;
-  auto data = std::make_shared<ProductData>();
+  auto data = std::make_shared<MatmulData>();
   data->packed_b = pack_constant(request, spec);
   spec.gemm.b_is_packed = data->packed_b != nullptr;
-  data->gemm = prepare_product(request, spec);
+  data->gemm = prepare_matmul(request, spec);
   data->a = spec.a;
   data->b = spec.b;
   data->start = spec.start;
@@ -320,7 +320,7 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
 
   opdef::KernelOffer offer;
   std::int64_t scratch_bytes = data->gemm.scratch_bytes;
-  offer.kernel.fn = run_product;
+  offer.kernel.fn = run_matmul;
   offer.kernel.label = data->gemm.label;
   if (!spec.more.empty()) offer.kernel.label += fmt::format(" + {} addends", spec.more.size() + 1);
   if (spec.gemm.relu) offer.kernel.label += " relu";
@@ -330,7 +330,7 @@ opdef::KernelOffer offer_product(const opdef::KernelRequest& request, ProductSpe
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
       return opdef::KernelOffer::decline(std::move(reason));
     }
-    offer.kernel.fn = run_product_and_epilogue;
+    offer.kernel.fn = run_matmul_and_epilogue;
     offer.kernel.label += " + " + data->epilogue.label;
   }
   // Each element of the addends is read before the result overwrites it.
