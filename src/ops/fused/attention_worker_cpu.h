@@ -94,7 +94,7 @@ struct Task {
   device::ConvertFn widen = nullptr;
   std::uint64_t dropped = 0;  ///< random words below this drop an element
   T kept = 1;                 ///< factor of kept elements
-  DrawStream draws = {};
+  RandomStream draws = {};
   int threads = 1;
 
   std::int64_t groups = 1;      ///< query heads per key head

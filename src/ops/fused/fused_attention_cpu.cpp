@@ -98,7 +98,7 @@ void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op
   if (op.dropout > 0) {
     task.dropped = static_cast<std::uint64_t>(std::ldexp(op.dropout, 32));
     task.kept = static_cast<T>(1 / (1 - op.dropout));
-    task.draws = DrawStream::of(request.node);
+    task.draws = RandomStream::of(request.node);
   }
   task.groups = task.q.count() / task.k.count();
   const std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));

@@ -115,7 +115,7 @@ struct NormTask {
   int scratch = -1;  ///< buffers for groups of x and y, if f16 or bf16
   bool drops = false;
   DataType ratio_dtype = DataType::kUndefined;
-  DrawStream draws = {};
+  RandomStream draws = {};
   RowStretches stretches = {};
   std::string node = {};
 };
@@ -427,7 +427,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   if (is_present(request, 3)) task.bias = 3;
   if (has_output(request, 2)) task.mask = first + 2;
   if (task.drops) {
-    task.draws = DrawStream::of(request.node);
+    task.draws = RandomStream::of(request.node);
     task.stretches = RowStretches::of(request.node, x);
     if (task.stretches.has_rows &&
         task.stretches.length % std::max<std::int64_t>(task.rows.size, 1)) {

@@ -18,8 +18,8 @@ std::uint32_t hash_name(std::string_view name) {
 
 }  // namespace
 
-DrawStream DrawStream::of(const ir::Node& node) {
-  DrawStream draws{.stream = hash_name(opdef::random_stream(node))};
+RandomStream RandomStream::of(const ir::Node& node) {
+  RandomStream draws{.stream = hash_name(opdef::random_stream(node))};
   if (const ir::AttributeValue* seed = node.find_attribute("seed")) {
     // Dropout has an integer seed, the other operators a float, whose bits are used.
     if (const auto* number = std::get_if<std::int64_t>(seed)) {

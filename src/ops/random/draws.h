@@ -13,11 +13,11 @@ namespace onnxgrad::ops {
 /// Source of a node's random numbers. A random number is a function of the session's seed (or the
 /// node's own, if it has the attribute), the step, the node and the element: it does not depend on
 /// threads, device or the order of nodes, and a resumed run repeats it.
-struct DrawStream {
+struct RandomStream {
   std::optional<std::uint64_t> own_seed = {};
   std::uint32_t stream = 0;  ///< stream of the node, from opdef::random_stream()
 
-  static DrawStream of(const ir::Node& node);
+  static RandomStream of(const ir::Node& node);
 
   /// Returns block number `block` of this step: four random 32-bit words.
   base::PhiloxBlock block(const opdef::Launch& launch, std::uint64_t block) const {

@@ -58,7 +58,7 @@ namespace {
 
 struct DropoutTask {
   std::int64_t count = 0;
-  DrawStream draws = {};
+  RandomStream draws = {};
   RowStretches rows = {};
   int ratio = -1;  ///< argument; -1: the ratio is 0.5
   DataType ratio_dtype = DataType::kUndefined;
@@ -110,7 +110,7 @@ void check_scalar(const KernelRequest& request, std::size_t input) {
 KernelOffer offer_dropout(const KernelRequest& request) {
   const auto& in = request.inputs;
   DropoutTask task{.count = in[0].dims.num_elements(),
-                   .draws = DrawStream::of(request.node),
+                   .draws = RandomStream::of(request.node),
                    .rows = RowStretches::of(request.node, in[0].dims),
                    .output = static_cast<int>(in.size()),
                    .has_mask = request.outputs.size() > 1 && request.outputs[1].is_present(),

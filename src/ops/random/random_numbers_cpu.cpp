@@ -22,8 +22,8 @@ using opdef::Launch;
 
 namespace {
 
-struct DrawTask {
-  DrawStream draws = {};
+struct RandomTask {
+  RandomStream draws = {};
   RowStretches rows = {};
   double first = 0;   ///< mean or low
   double second = 1;  ///< scale or high
@@ -37,7 +37,7 @@ struct Pair {
 };
 
 // Returns two uniform numbers in (0, 1).
-Pair uniform_pair(const DrawTask& task, const Launch& launch, std::int64_t block) {
+Pair uniform_pair(const RandomTask& task, const Launch& launch, std::int64_t block) {
   const auto words = task.draws.block(launch, static_cast<std::uint64_t>(block));
   const auto unit = [](std::uint64_t high, std::uint64_t low) {
     return (static_cast<double>((high << 32 | low) >> 11) + 0.5) * 0x1p-53;
@@ -45,7 +45,7 @@ Pair uniform_pair(const DrawTask& task, const Launch& launch, std::int64_t block
   return {.a = unit(words[0], words[1]), .b = unit(words[2], words[3])};
 }
 
-Pair normal_pair(const DrawTask& task, const Launch& launch, std::int64_t block) {
+Pair normal_pair(const RandomTask& task, const Launch& launch, std::int64_t block) {
   const Pair unit = uniform_pair(task, launch, block);
   const double radius = std::sqrt(-2 * std::log(unit.a));
   const double angle = 2 * std::numbers::pi * unit.b;
@@ -54,7 +54,7 @@ Pair normal_pair(const DrawTask& task, const Launch& launch, std::int64_t block)
 
 // Calls f(element, its uniform or normal random number) for each element.
 template <auto kPair, class F>
-void visit_draws(const DrawTask& task, const Launch& launch, F&& f) {
+void visit_draws(const RandomTask& task, const Launch& launch, F&& f) {
   task.rows.visit(launch, [&](std::int64_t begin, std::int64_t number, std::int64_t count) {
     for (std::int64_t i = -(number % 2); i < count; i += 2) {
       const Pair pair = kPair(task, launch, (number + i) / 2);
@@ -66,7 +66,7 @@ void visit_draws(const DrawTask& task, const Launch& launch, F&& f) {
 
 template <std::floating_point T>
 void run_uniform(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const DrawTask*>(data);
+  const auto& task = *static_cast<const RandomTask*>(data);
   T* y = reinterpret_cast<T*>(args[task.output]);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
     y[i] = static_cast<T>(task.first + (task.second - task.first) * unit);
@@ -75,14 +75,14 @@ void run_uniform(const void* data, std::byte* const* args, const Launch& launch)
 
 template <std::floating_point T>
 void run_normal(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const DrawTask*>(data);
+  const auto& task = *static_cast<const RandomTask*>(data);
   T* y = reinterpret_cast<T*>(args[task.output]);
   visit_draws<normal_pair>(task, launch, [&](std::int64_t i, double number) {
     y[i] = static_cast<T>(task.first + task.second * number);
   });
 }
 
-[[noreturn]] void throw_probability(const DrawTask& task, double probability) {
+[[noreturn]] void throw_probability(const RandomTask& task, double probability) {
   throw DataError({.what = fmt::format("a probability is {}", probability),
                    .where = {.node = task.node, .op_type = "Bernoulli", .value = "input"},
                    .detail = "Probabilities are between 0 and 1.",
@@ -92,7 +92,7 @@ void run_normal(const void* data, std::byte* const* args, const Launch& launch) 
 // args: probabilities, samples.
 template <std::floating_point P, class T>
 void run_bernoulli(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const DrawTask*>(data);
+  const auto& task = *static_cast<const RandomTask*>(data);
   const P* p = reinterpret_cast<const P*>(args[0]);
   T* y = reinterpret_cast<T*>(args[task.output]);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
@@ -103,7 +103,7 @@ void run_bernoulli(const void* data, std::byte* const* args, const Launch& launc
 }
 
 struct MultinomialTask {
-  DrawTask draw;
+  RandomTask draw;
   std::int64_t samples = 1;  ///< samples per row
   std::int64_t classes = 0;
 };
@@ -141,8 +141,8 @@ void run_multinomial(const void* data, std::byte* const* args, const Launch& lau
   });
 }
 
-DrawTask make_task(const KernelRequest& request) {
-  return {.draws = DrawStream::of(request.node),
+RandomTask make_task(const KernelRequest& request) {
+  return {.draws = RandomStream::of(request.node),
           .rows = RowStretches::of(request.node, request.outputs[0].dims),
           .output = static_cast<int>(request.inputs.size()),
           .node = request.node.name};
@@ -150,7 +150,7 @@ DrawTask make_task(const KernelRequest& request) {
 
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
 KernelOffer offer_numbers(const KernelRequest& request, const char* first, const char* second) {
-  DrawTask task = make_task(request);
+  RandomTask task = make_task(request);
   task.first = static_cast<double>(request.node.float_attribute(first));
   task.second = static_cast<double>(request.node.float_attribute(second));
   const DataType dtype = request.outputs[0].dtype;
@@ -233,7 +233,7 @@ KernelOffer offer_multinomial(const KernelRequest& request) {
 
 }  // namespace
 
-void register_draw_cpu(opdef::KernelRegistry& registry) {
+void register_random_numbers_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "RandomNormal", 0, offer_normal);
   registry.add("", "RandomNormalLike", 0, offer_normal);
   registry.add("", "RandomUniform", 0, offer_uniform);

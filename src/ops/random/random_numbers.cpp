@@ -7,7 +7,7 @@
 // (ai.onnx 22). No gradient flows back through random numbers: an input only gives their shape, or
 // a probability with a discontinuous effect.
 
-namespace onnxgrad::ops::draw_op {
+namespace onnxgrad::ops::random_numbers_op {
 namespace {
 
 opdef::OpDef draw(std::string_view op_type, std::vector<opdef::AttributeSpec> attributes) {
@@ -38,7 +38,7 @@ opdef::AttributeSpec shape_spec() {
 
 }  // namespace
 
-void register_draw(opdef::OpRegistry& registry) {
+void register_random_numbers(opdef::OpRegistry& registry) {
   constexpr auto kFloat32 = static_cast<std::int64_t>(DataType::kFloat32);
   const auto mean = float_attribute("mean", 0);
   const auto scale = float_attribute("scale", 1);
@@ -61,4 +61,4 @@ void register_draw(opdef::OpRegistry& registry) {
                                      .default_value = std::int64_t{1}}}));
 }
 
-}  // namespace onnxgrad::ops::draw_op
+}  // namespace onnxgrad::ops::random_numbers_op

@@ -46,7 +46,7 @@ double mean(const std::vector<double>& numbers) {
 
 }  // namespace draw
 
-std::vector<OpCase> draw_cases() {
+std::vector<OpCase> random_numbers_cases() {
   using draw::kNoGradient;
   using draw::kRandom;
   std::vector<OpCase> cases;
@@ -110,7 +110,7 @@ std::vector<OpCase> draw_cases() {
   return cases;
 }
 
-std::vector<ErrorCase> draw_error_cases() {
+std::vector<ErrorCase> random_numbers_error_cases() {
   return {
       {.name = "probability",
        .model = "[head] y = Bernoulli (p)",
@@ -150,7 +150,7 @@ std::vector<ErrorCase> draw_error_cases() {
   };
 }
 
-TEST(DrawKernels, HaveTheRightMoments) {
+TEST(RandomKernels, HaveTheRightMoments) {
   constexpr std::int64_t kCount = 200000;
   const auto uniform_numbers =
       draw::drawn("RandomUniform", {{.name = "high", .value = 2.0f}}, kCount, {.seed = 1});
@@ -163,7 +163,7 @@ TEST(DrawKernels, HaveTheRightMoments) {
   EXPECT_NEAR(draw::mean(normal_numbers), 1, 0.02);
 }
 
-TEST(DrawKernels, DependOnSeedAndStep) {
+TEST(RandomKernels, DependOnSeedAndStep) {
   const auto first = draw::drawn("RandomNormal", {}, 10, {.seed = 1, .step = 1});
   EXPECT_EQ(first, draw::drawn("RandomNormal", {}, 10, {.seed = 1, .step = 1}));
   EXPECT_NE(first, draw::drawn("RandomNormal", {}, 10, {.seed = 1, .step = 2}));
