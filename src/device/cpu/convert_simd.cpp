@@ -10,7 +10,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include "device/cpu/half-inl.h"
+#include "device/cpu/f16-inl.h"
 #include "device/cpu/simd-inl.h"
 
 // Conversions that are frequent in training steps: masks to numbers and back, between the floating

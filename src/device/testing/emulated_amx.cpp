@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/half.h"
+#include "base/f16.h"
 
 namespace onnxgrad::device::emulated_amx_detail {
 namespace {
