@@ -11,7 +11,7 @@ namespace onnxgrad::device {
 /// Products by AMX, or by functions with its arithmetic.
 struct AmxTarget {
   /// Rows of a: not packed, with a multiple of 32 elements.
-  void (*run_panel)(const VnniPanel& panel) = nullptr;
+  void (*run_b_panel)(const VnniPanel& panel) = nullptr;
   TapGemmsFn tap_gemms = nullptr;
   SplitTarget split;
 };
