@@ -47,9 +47,9 @@ bool is_plain_number(const WeightInfo& weight);
 /// True for weights without numbers in the file: they come from the definition of an operator.
 bool is_of_definition(const Weight& weight);
 
-/// Which of `weights` the names and patterns select. A full name selects any of them, a pattern only
-/// parameters: "p_*" selects no ratio of a Dropout. `what`: the weights, in messages.
-/// Throws: ModelError (a pattern that selects nothing).
+/// Which of `weights` the names and patterns select. A full name selects any of them, a pattern
+/// only parameters: "p_*" selects no ratio of a Dropout. `what`: the weights, in messages. Throws:
+/// ModelError (a pattern that selects nothing).
 std::vector<bool> match_weights(std::span<const std::string> patterns,
                                 std::span<const Weight> weights, std::string_view what,
                                 const std::function<bool(const Weight&)>& is_parameter);
