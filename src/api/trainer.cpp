@@ -110,16 +110,16 @@ const LossInfo& Trainer::choose_loss(const Tensor& target) {
 const LossInfo& Trainer::choose_loss(const Dataset& data) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  impl_->compiled().settle_by_labels(data);
+  train::settle_by_labels(impl_->compiled(), data);
   return impl_->session->loss();
 }
 
 std::unique_ptr<DataSource> Trainer::choose_loss(DataSource& source) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  if (!impl_->compiled().is_open()) return nullptr;
+  if (!train::awaits_labels(impl_->compiled())) return nullptr;
   auto peeked = std::make_unique<PeekedSource>(source);
-  if (peeked->first()) impl_->compiled().settle_by_labels(*peeked->first());
+  if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
   return peeked;
 }
 

@@ -14,7 +14,7 @@
 // Reference kernels of the random generators. Elements 2 b and 2 b + 1 of the batch come from block
 // b, as two 53-bit uniform numbers or, by the Box-Muller transform (1958), two normal numbers.
 
-namespace onnxgrad::ops::draw_cpu {
+namespace onnxgrad::ops::random_numbers_cpu {
 
 using opdef::KernelOffer;
 using opdef::KernelRequest;
@@ -242,4 +242,4 @@ void register_random_numbers_cpu(opdef::KernelRegistry& registry) {
   registry.add("", "Multinomial", 0, offer_multinomial);
 }
 
-}  // namespace onnxgrad::ops::draw_cpu
+}  // namespace onnxgrad::ops::random_numbers_cpu
