@@ -18,8 +18,6 @@ constexpr std::int64_t kLongRun = 96;      // shorter runs are combined
 constexpr std::int64_t kExactTerms = 128;  // this many floats are summed in float
 constexpr double kParallelCost = 200e3;    // in additions: about 20 microseconds
 
-std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 std::int64_t bytes_of(DataType dtype) { return size_bits(dtype) / 8; }
 
 bool is_known(DataType dtype, DataType compute) {
@@ -51,7 +49,7 @@ class Preparer {
     opdef::KernelOffer offer;
     if (!prepare_post(offer)) return offer;
     offer.kernel.fn = plan_->threads > 1 ? run_elementwise_parallel : run_elementwise;
-    offer.kernel.scratch_bytes = scratch_bytes_;
+    offer.kernel.scratch_bytes = scratch_.size_bytes();
     offer.kernel.label = label();
     offer.kernel.flops = plan_->code.cost * static_cast<double>(space_dims_.num_elements());
     add_in_place_pairs(offer.kernel);
@@ -230,15 +228,14 @@ class Preparer {
   void lay_out_scratch() {
     ElementwisePlan& plan = *plan_;
     const Code& code = plan.code;
-    std::int64_t at = align64(static_cast<std::int64_t>(code.slots.size()) *
-                              static_cast<std::int64_t>(sizeof(void*)));
-    const std::int64_t cells = at;
-    at += code.num_cells * kCellBytes;
-    const std::int64_t buffers = at;
+    ScratchLayout own;
+    own.reserve<void*>(static_cast<std::int64_t>(code.slots.size()));
+    const std::int64_t cells = own.reserve<std::byte>(code.num_cells * kCellBytes).offset;
     const std::int64_t tile =
         plan.in_blocks ? plan.rows_per_block * plan.run : std::min(plan.tile, plan.run);
-    const std::int64_t buffer_bytes = align64(tile * plan.element_bytes) + kVectorBytes;
-    at += code.num_buffers * buffer_bytes;
+    const std::int64_t buffer_bytes =
+        aligned_bytes<std::byte>(tile * plan.element_bytes) + kVectorBytes;
+    const std::int64_t buffers = own.reserve<std::byte>(code.num_buffers * buffer_bytes).offset;
     for (const Slot& slot : code.slots) {
       switch (slot.kind) {
         case SlotKind::kConstant:
@@ -262,19 +259,18 @@ class Preparer {
     for (std::size_t r = 0; r < results_.size(); ++r) {
       if (results_[r].is_stored) continue;
       const Fold fold = spec_.folds[result_numbers_[r] - num_stored()];
-      Reduction reduction{.fold = fold, .slot = code.result_slots[r], .offset = at};
+      Reduction reduction{.fold = fold, .slot = code.result_slots[r]};
       reduction.is_wide = spec_.compute == DataType::kFloat32 && fold == Fold::kSum &&
                           !plan.fold_once && (has_many_terms_ || plan.threads > 1);
-      at +=
-          align64(plan.reduced_size * (reduction.is_wide ? 8 : plan.element_bytes)) + kVectorBytes;
+      const std::int64_t bytes = plan.reduced_size * (reduction.is_wide ? 8 : plan.element_bytes);
+      reduction.totals = own.reserve<std::byte>(bytes + kVectorBytes);
       plan.reductions.push_back(reduction);
     }
-    plan.fold_offset = at;
     if (!plan.reductions.empty()) {
-      at += align64(std::max(plan.run, plan.rows_per_block) * plan.element_bytes) + kVectorBytes;
+      const std::int64_t bytes = std::max(plan.run, plan.rows_per_block) * plan.element_bytes;
+      plan.folds = own.reserve<std::byte>(bytes + kVectorBytes);
     }
-    plan.thread_bytes = at;
-    scratch_bytes_ = at * plan.threads;
+    plan.thread_scratch = scratch_.reserve_blocks(plan.threads, own);
   }
 
   void bind_operands() {
@@ -365,11 +361,9 @@ class Preparer {
     post.stored = static_cast<std::int64_t>(post.outputs.size());
     offer = prepare_elementwise(post);
     if (offer.kernel.fn == nullptr) return false;
-    plan_->post_table = scratch_bytes_;
     const auto count = static_cast<std::int64_t>(spec_.folds.size() + plan_->post_args.size() + 1);
-    scratch_bytes_ += align64(count * static_cast<std::int64_t>(sizeof(void*)));
-    plan_->post_scratch = scratch_bytes_;
-    scratch_bytes_ += align64(offer.kernel.scratch_bytes);
+    plan_->post_table = scratch_.reserve<std::byte*>(count);
+    plan_->post_scratch = scratch_.reserve<std::byte>(offer.kernel.scratch_bytes);
     plan_->post = std::move(offer.kernel);
     offer = {};
     return true;
@@ -426,7 +420,7 @@ class Preparer {
   std::vector<CodeResult> results_;
   std::vector<std::size_t> result_numbers_;  // of results_, in the program
   bool has_many_terms_ = false;
-  std::int64_t scratch_bytes_ = 0;
+  ScratchLayout scratch_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "device/cpu/convert.h"
 #include "device/cpu/elementwise_code.h"
 #include "device/cpu/elementwise_space.h"
+#include "device/cpu/scratch_layout.h"
 #include "opdef/kernel.h"
 
 // What prepare_elementwise computes and run_elementwise reads.
@@ -44,9 +45,9 @@ struct Transfer {
 
 struct Reduction {
   Fold fold = Fold::kSum;
-  std::int32_t slot = 0;    ///< of the value in a tile
-  std::int64_t offset = 0;  ///< of the totals in a thread's part of the scratch block
-  bool is_wide = false;     ///< floats whose totals are doubles until the end
+  std::int32_t slot = 0;                ///< of the value in a tile
+  ScratchArray<std::byte> totals = {};  ///< in a thread's scratch
+  bool is_wide = false;                 ///< floats whose totals are doubles until the end
   /// The result, when there is no second program: args[arg], converted.
   std::int32_t arg = -1;
   ConvertFn convert = nullptr;
@@ -71,17 +72,17 @@ struct ElementwisePlan {
   std::vector<Reduction> reductions;
   std::int64_t reduced_size = 0;
   bool run_is_reduced = false;
-  bool fold_once = false;        ///< one tile covers everything: its folds are the results
-  std::int64_t fold_offset = 0;  ///< of the results of a tile's folds, in a thread's scratch
+  bool fold_once = false;              ///< one tile covers everything: its folds are the results
+  ScratchArray<std::byte> folds = {};  ///< results of a tile's folds, in a thread's scratch
 
   opdef::PreparedKernel post;  ///< fn == nullptr: none
   std::vector<std::int32_t>
-      post_args;                  ///< per argument of `post` after the reduced results, in args
-  std::int64_t post_table = 0;    ///< offset of its arguments in the scratch block
-  std::int64_t post_scratch = 0;  ///< offset of its scratch block
+      post_args;  ///< per argument of `post` after the reduced results, in args
+  ScratchArray<std::byte*> post_table = {};  ///< its arguments
+  ScratchArray<std::byte> post_scratch = {};
 
   std::int32_t scratch_arg = 0;
-  std::int64_t thread_bytes = 0;
+  ScratchBlocks thread_scratch = {};
   int threads = 1;
   bool flush_denormals = false;
 };

@@ -69,7 +69,7 @@ class Runner {
   Runner(const ElementwisePlan& plan, std::byte* const* args, std::int64_t thread)
       : plan_(plan),
         args_(args),
-        scratch_(args[plan.scratch_arg] + thread * plan.thread_bytes),
+        scratch_(plan.thread_scratch.in(args[plan.scratch_arg], thread)),
         at_(reinterpret_cast<std::byte**>(scratch_)) {
     std::byte** at = at_;
     for (const SlotBase& slot : plan.slots) {
@@ -94,7 +94,7 @@ class Runner {
     }
   }
 
-  std::byte* totals(const Reduction& reduction) const { return scratch_ + reduction.offset; }
+  std::byte* totals(const Reduction& reduction) const { return reduction.totals.in(scratch_); }
 
  private:
   void execute(const std::vector<Instruction>& code, std::int64_t n) {
@@ -281,7 +281,7 @@ class Runner {
 
   // Totals ----------------------------------------------------------------------------------------
 
-  std::byte* folds() const { return scratch_ + plan_.fold_offset; }
+  std::byte* folds() const { return plan_.folds.in(scratch_); }
 
   void start_totals() {
     for (const Reduction& reduction : plan_.reductions) {
@@ -317,9 +317,9 @@ class Runner {
 /// The totals of all threads into those of the first, in the order of the threads.
 void join_threads(const ElementwisePlan& plan, std::byte* scratch, int threads) {
   for (const Reduction& reduction : plan.reductions) {
-    std::byte* to = scratch + reduction.offset;
+    std::byte* to = reduction.totals.in(scratch);
     for (int thread = 1; thread < threads; ++thread) {
-      const std::byte* from = to + thread * plan.thread_bytes;
+      const std::byte* from = reduction.totals.in(plan.thread_scratch.in(scratch, thread));
       if (reduction.is_wide) {
         auto* sum = reinterpret_cast<double*>(to);
         const auto* part = reinterpret_cast<const double*>(from);
@@ -334,7 +334,7 @@ void join_threads(const ElementwisePlan& plan, std::byte* scratch, int threads) 
 void finish(const ElementwisePlan& plan, std::byte* const* args, const opdef::Launch& launch) {
   std::byte* scratch = args[plan.scratch_arg];
   for (const Reduction& reduction : plan.reductions) {
-    std::byte* total = scratch + reduction.offset;
+    std::byte* total = reduction.totals.in(scratch);
     if (reduction.is_wide) {  // to floats, in place from the front
       for (std::int64_t i = 0; i < plan.reduced_size; ++i) {
         double sum = 0;
@@ -346,11 +346,11 @@ void finish(const ElementwisePlan& plan, std::byte* const* args, const opdef::La
     if (reduction.arg >= 0) reduction.convert(args[reduction.arg], total, plan.reduced_size);
   }
   if (plan.post.fn == nullptr) return;
-  auto** table = reinterpret_cast<std::byte**>(scratch + plan.post_table);
+  std::byte** table = plan.post_table.in(scratch);
   std::byte** next = table;
-  for (const Reduction& reduction : plan.reductions) *next++ = scratch + reduction.offset;
+  for (const Reduction& reduction : plan.reductions) *next++ = reduction.totals.in(scratch);
   for (const std::int32_t arg : plan.post_args) *next++ = args[arg];
-  *next = scratch + plan.post_scratch;
+  *next = plan.post_scratch.in(scratch);
   plan.post.fn(plan.post.data.get(), table, launch);
 }
 

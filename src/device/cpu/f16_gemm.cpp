@@ -22,39 +22,29 @@ using f16_gemm::F16Plan;
 using f16_gemm::kBPanelColumns;
 using f16_gemm::kLanes;
 
-/// Columns in b_panels of at most `most` vectors, none much smaller than the others.
-struct BPanels {
-  std::int64_t vectors = 0, count = 0;
-  BPanels(std::int64_t columns, std::int64_t most)
-      : vectors(ceil_div(columns, kLanes)), count(ceil_div(vectors, most)) {}
-  std::int64_t first(std::int64_t p) const { return vectors * p / count; }
-};
+/// Splits columns into b_panels of vectors.
+EvenSplit split_columns(std::int64_t columns) {
+  return split_evenly(ceil_div(columns, kLanes), kVnniMaxVectors);
+}
 
 /// What one thread computes.
 class F16Blocks {
  public:
-  F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk, bool shares_b)
+  F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk)
       : plan_(plan),
         spec_(plan.spec),
         chunk_(chunk),
-        shares_b_(shares_b),
         a_(static_cast<const std::uint16_t*>(operands.a)),
         b_(operands.b),
         c_(static_cast<std::byte*>(operands.c)),
         start_(static_cast<const std::byte*>(operands.start)),
         operands_(operands),
         scale_(static_cast<float>(spec_.alpha * operands.factor)) {
-    std::byte* own = operands.scratch + chunk.thread * plan.own_bytes;
-    if (shares_b) {
-      packed_b_ = operands.scratch;
-      own += plan.b_bytes;
-    } else {
-      packed_b_ = own;
-      own += plan.b_bytes;
-    }
-    packed_a_ = own;
-    sums_ = reinterpret_cast<float*>(packed_a_ + plan.a_bytes);
-    line_ = packed_a_ + plan.a_bytes + plan.sums_bytes;
+    std::byte* own = plan.thread_scratch.in(operands.scratch, chunk.thread);
+    packed_b_ = plan.packed_b.in(plan.shares_b ? operands.scratch : own);
+    packed_a_ = plan.packed_a.in(own);
+    sums_ = plan.sums.in(own);
+    line_ = plan.line.in(own);
   }
 
   void run(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
@@ -69,7 +59,7 @@ class F16Blocks {
         for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
           run_rows(i, std::min(plan_.block_m, row + rows - i));
         }
-        if (shares_b_) chunk_.wait();  // before the next block of B replaces this one
+        if (plan_.shares_b) chunk_.wait();  // before the next block of B replaces this one
       }
     }
   }
@@ -78,16 +68,16 @@ class F16Blocks {
   // ---- B ----
 
   void pack_b_panels() {
-    const BPanels b_panels(block_columns_, kVnniMaxVectors);
-    const std::int64_t first = shares_b_ ? chunk_.first(b_panels.count) : 0;
-    const std::int64_t last = shares_b_ ? chunk_.last(b_panels.count) : b_panels.count;
+    const EvenSplit b_panels = split_columns(block_columns_);
+    const std::int64_t first = plan_.shares_b ? chunk_.first(b_panels.count()) : 0;
+    const std::int64_t last = plan_.shares_b ? chunk_.last(b_panels.count()) : b_panels.count();
     for (std::int64_t p = first; p < last; ++p) {
       const std::int64_t at = b_panels.first(p) * kLanes;
-      const std::int64_t width = (b_panels.first(p + 1) - b_panels.first(p)) * kLanes;
+      const std::int64_t width = b_panels.size(p) * kLanes;
       const std::int64_t count = std::min(width, block_columns_ - at);
       vnni_panel(j_ + at, count, width, vnni_panel_at(at));
     }
-    if (shares_b_) chunk_.wait();
+    if (plan_.shares_b) chunk_.wait();
   }
 
   std::uint32_t* vnni_panel_at(std::int64_t column) const {
@@ -236,10 +226,10 @@ class F16Blocks {
   }
 
   void run_rows(std::int64_t row, std::int64_t rows) {
-    const BPanels b_panels(block_columns_, kVnniMaxVectors);
-    for (std::int64_t p = 0; p < b_panels.count; ++p) {
+    const EvenSplit b_panels = split_columns(block_columns_);
+    for (std::int64_t p = 0; p < b_panels.count(); ++p) {
       const std::int64_t at = b_panels.first(p) * kLanes;
-      const auto vectors = static_cast<int>(b_panels.first(p + 1) - b_panels.first(p));
+      const auto vectors = static_cast<int>(b_panels.size(p));
       const PackedA& a = take_a(row, rows, vectors);
       const std::int64_t columns = std::min(vectors * kLanes, block_columns_ - at);
       if (spec_.has_consumer) {
@@ -300,7 +290,6 @@ class F16Blocks {
   const F16Plan& plan_;
   const F16GemmSpec& spec_;
   Chunk chunk_;
-  bool shares_b_;
   const std::uint16_t* a_;
   const void* b_;  // halves, or float32 with rounds_b
   std::byte* c_;
@@ -323,7 +312,7 @@ void f16_gemm::run(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const F16Plan*>(data);
   const F16GemmSpec& spec = plan.spec;
   if (spec.threads == 1) {
-    F16Blocks(plan, operands, Chunk{}, false).run(0, spec.m, 0, spec.n);
+    F16Blocks(plan, operands, Chunk{}).run(0, spec.m, 0, spec.n);
     return;
   }
   on_threads(spec.threads, [&](const Chunk& chunk) {
@@ -332,12 +321,12 @@ void f16_gemm::run(const void* data, const GemmOperands& operands) {
       const std::int64_t units = ceil_div(spec.m, unit);
       const std::int64_t first = std::min(chunk.first(units) * unit, spec.m);
       const std::int64_t last = std::min(chunk.last(units) * unit, spec.m);
-      F16Blocks(plan, operands, chunk, true).run(first, last - first, 0, spec.n);
+      F16Blocks(plan, operands, chunk).run(first, last - first, 0, spec.n);
     } else {
       const std::int64_t units = ceil_div(spec.n, kLanes);
       const std::int64_t first = std::min(chunk.first(units) * kLanes, spec.n);
       const std::int64_t last = std::min(chunk.last(units) * kLanes, spec.n);
-      F16Blocks(plan, operands, chunk, false).run(0, spec.m, first, last - first);
+      F16Blocks(plan, operands, chunk).run(0, spec.m, first, last - first);
     }
   });
 }

@@ -25,9 +25,8 @@ constexpr std::int64_t kBlockBytes =
     640LL * 1024;                             // of a packed operand: about half of an L2 cache
 constexpr std::int64_t kMostConsumed = 4096;  // terms: packed b_panels fill the L2 cache
 constexpr std::int64_t kLeastConsumed = 512;
+constexpr std::int64_t kBytes = 2;        // of an element
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
-
-std::int64_t align64(std::int64_t bytes) { return round_up(bytes, 64); }
 
 void run_nothing(const void* /*data*/, const GemmOperands& /*operands*/) {}
 
@@ -50,6 +49,22 @@ bool has_consumer_rows(const F16GemmSpec& spec) {
 
 bool is_widened(const F16GemmSpec& spec) {
   return choose(spec) == F16GemmChoice::kWidened || has_consumer_rows(spec);
+}
+
+/// Lays out the scratch and returns its bytes.
+std::int64_t lay_out(F16Plan& plan) {
+  // The last a_panel of rows is packed in full, and lines are read in full vectors.
+  const std::int64_t row_room = round_up(plan.block_m, plan.consumer_rows) + kLanes;
+  const std::int64_t k_room = round_up(plan.block_k, 2 * kAmxVnni);
+  const std::int64_t sums = plan.spec.has_consumer ? plan.consumer_rows * kBPanelColumns : 0;
+  ScratchLayout all, own;
+  plan.packed_b = (plan.shares_b ? all : own).reserve<std::byte>(plan.block_n * k_room * kBytes);
+  plan.packed_a = own.reserve<std::byte>(plan.packs_a ? row_room * k_room * kBytes : 0);
+  plan.sums = own.reserve<float>(sums);
+  plan.line = own.reserve<std::byte>(
+      std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan.block_n * 4}));
+  plan.thread_scratch = all.reserve_blocks(plan.spec.threads, own);
+  return all.size_bytes();
 }
 
 }  // namespace
@@ -99,7 +114,6 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
   plan->is_amx = plan->choice == F16GemmChoice::kAmx;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxVnni : 2;
-  constexpr std::int64_t kBytes = 2;
   plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
   const bool is_whole = is_f16(spec.c_dtype) || spec.has_consumer;
   const std::int64_t blocks = is_whole ? 1 : std::max<std::int64_t>(ceil_div(spec.k, kBlockK), 1);
@@ -112,23 +126,13 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   plan->block_m = std::min(spec.m, fitting(kBlockM, plan->consumer_rows));
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
   plan->split_m = spec.m >= spec.n || spec.n < kBPanelColumns * spec.threads;
-  // The last a_panel of rows is packed in full, and lines are read in full vectors.
-  const std::int64_t row_room = round_up(plan->block_m, plan->consumer_rows) + kLanes;
-  const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxVnni);
-  plan->b_bytes = align64(plan->block_n * k_room * kBytes);
-  plan->a_bytes = plan->packs_a ? align64(row_room * k_room * kBytes) : 0;
-  const std::int64_t sums = spec.has_consumer ? plan->consumer_rows * kBPanelColumns : 0;
-  plan->sums_bytes = align64(sums * 4);
-  plan->line_bytes =
-      align64(std::max({kLanes * k_room * 4, kLanes * row_room * 4, plan->block_n * 4}));
-  plan->own_bytes = plan->a_bytes + plan->sums_bytes + plan->line_bytes;
-  if (!plan->split_m || spec.threads == 1) plan->own_bytes += plan->b_bytes;
+  plan->shares_b = plan->split_m && spec.threads > 1;
   PreparedGemm prepared;
   prepared.label =
       fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype),
                   plan->is_amx ? "tiles AMX" : "pairs AVX512-BF16", spec.m, spec.n, spec.k);
   prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : f16_gemm::run;
-  prepared.scratch_bytes = plan->b_bytes + plan->own_bytes * spec.threads;
+  prepared.scratch_bytes = lay_out(*plan);
   prepared.data = std::move(plan);
   return prepared;
 }

@@ -27,9 +27,11 @@ struct F16Plan {
   std::int64_t a_row = 0;          ///< elements from row to row of A in memory
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
   std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
-  // Offsets in scratch, in bytes.
-  std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
-  std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
+  bool shares_b = false;      ///< threads pack B together; else each packs its own
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<std::byte> packed_b = {};  ///< in scratch if it is shared, else a thread's
+  ScratchArray<std::byte> packed_a = {}, line = {};
+  ScratchArray<float> sums = {};
   ConvertFn narrow = nullptr;
 };
 

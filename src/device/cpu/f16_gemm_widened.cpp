@@ -32,8 +32,8 @@ struct Ending {
   bool adds_f16_matrix = false;  ///< added here
   bool relu = false;             ///< after that
   ConvertFn widen = nullptr, narrow = nullptr;
-  std::int64_t row_offset = 0;   ///< in scratch, of the row in float32
-  std::int64_t sums_offset = 0;  ///< of all of C
+  ScratchArray<float> row = {};   ///< the row in float32
+  ScratchArray<float> sums = {};  ///< [m, n]
 };
 
 /// In an operation.
@@ -77,7 +77,7 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
   if (ending.adds_f16_matrix) run.start = static_cast<const std::uint16_t*>(operands.start);
   GemmOperands inner = operands;
   if (ending.adds_f16_row) {
-    auto* row = reinterpret_cast<float*>(operands.scratch + ending.row_offset);
+    float* row = ending.row.in(operands.scratch);
     ending.widen(row, operands.start, ending.n);
     inner.start = row;
   }
@@ -88,7 +88,7 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
     inner.reads_next_size = ending.narrows ? 2 : 4;
     return ending.gemm(inner);
   }
-  inner.c = operands.scratch + ending.sums_offset;
+  inner.c = ending.sums.in(operands.scratch);
   ending.gemm(inner);
   end_part(&run, {.c = inner.c, .c_row = ending.n, .rows = ending.m, .columns = ending.n});
 }
@@ -146,14 +146,11 @@ PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {
   PreparedGemm all;
   all.fn = run_with_ending;
   all.label = prepared.label;
-  all.scratch_bytes = round_up(prepared.scratch_bytes, 64);
-  const auto reserve = [&all](std::int64_t count) {
-    const std::int64_t offset = all.scratch_bytes;
-    all.scratch_bytes += round_up(count * static_cast<std::int64_t>(sizeof(float)), 64);
-    return offset;
-  };
-  if (ending->adds_f16_row) ending->row_offset = reserve(spec.n);
-  if (!ending->has_consumer) ending->sums_offset = reserve(spec.m * spec.n);
+  ScratchLayout layout;
+  layout.reserve<std::byte>(prepared.scratch_bytes);  // first: the product gets the whole block
+  if (ending->adds_f16_row) ending->row = layout.reserve<float>(spec.n);
+  if (!ending->has_consumer) ending->sums = layout.reserve<float>(spec.m * spec.n);
+  all.scratch_bytes = layout.size_bytes();
   ending->gemm = std::move(prepared);
   all.data = std::move(ending);
   return all;

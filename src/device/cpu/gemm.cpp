@@ -48,20 +48,19 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
 /// All b_panels of columns, and all rows in each. `tile` is at C[0, 0].
 template <class T>
 void run_b_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
-  const ColumnSplit<T>& columns = plan.columns;
-  if (columns.wide_count == 1 && columns.narrow_count == 0) {
+  const ColumnSplit& columns = plan.columns;
+  if (columns.count() == 1) {
     tile.tail = columns.tail;
     run_rows(tile, plan.wide_rows);
     return;
   }
-  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const std::int64_t count = columns.count();
   GemmTile<T> top = tile;
   for (std::int64_t p = 0; p < count; ++p) {
     tile = top;
     tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
-    const bool wide = p < columns.wide_count;
-    run_rows(tile, wide ? plan.wide_rows : plan.narrow_rows);
-    const std::int64_t width = (wide ? columns.wide : columns.wide - 1) * plan.target->lanes;
+    run_rows(tile, columns.is_big(p) ? plan.wide_rows : plan.narrow_rows);
+    const std::int64_t width = columns.size(p) * plan.target->lanes;
     top.b += width;
     move_right(top, width, plan.start_column);
   }
@@ -106,11 +105,10 @@ void run_tiles(const void* data, const GemmOperands& operands) {
 /// run_rows() for the tiles of one thread.
 template <class T>
 void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk) {
-  const std::int64_t count = rows.big_count + rows.small_count;
+  const std::int64_t count = rows.count();
   std::int64_t first = chunk.first(count);
   const std::int64_t last = chunk.last(count);
-  const std::int64_t big_first = std::min(first, rows.big_count);
-  move_down(tile, first * rows.big - (first - big_first));
+  move_down(tile, rows.first(first));
   if (first < rows.big_count) {
     tile.blocks = std::min(last, rows.big_count) - first;
     tile.a_block = rows.big * tile.a_row;
@@ -127,18 +125,17 @@ void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk
 /// run_b_panels() for one thread: some tiles of each b_panel, or some b_panels.
 template <class T>
 void run_b_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
-  const ColumnSplit<T>& columns = plan.columns;
-  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const ColumnSplit& columns = plan.columns;
+  const std::int64_t count = columns.count();
   const std::int64_t first = plan.shares_rows ? 0 : chunk.first(count);
   const std::int64_t last = plan.shares_rows ? count : chunk.last(count);
   for (std::int64_t p = first; p < last; ++p) {
-    const std::int64_t wide_before = std::min(p, columns.wide_count);
-    const std::int64_t column = (p * columns.wide - (p - wide_before)) * plan.target->lanes;
+    const std::int64_t column = columns.first(p) * plan.target->lanes;
     GemmTile<T> tile = start;
     tile.b += column;
     move_right(tile, column, plan.start_column);
     tile.tail = p + 1 == count ? columns.tail : plan.target->lanes;
-    const RowSplit<T>& rows = p < columns.wide_count ? plan.wide_rows : plan.narrow_rows;
+    const RowSplit<T>& rows = columns.is_big(p) ? plan.wide_rows : plan.narrow_rows;
     if (plan.shares_rows) {
       run_row_chunk(tile, rows, chunk);
     } else {
@@ -240,8 +237,8 @@ template <class T>
 void plan_b_panels(GemmPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
   const GemmTarget<T>& target = *plan.target;
   plan.columns = split_columns(columns, target);
-  plan.wide_rows = split_rows(rows, target, plan.columns.wide);
-  plan.narrow_rows = split_rows(rows, target, plan.columns.wide - 1);
+  plan.wide_rows = split_rows(rows, target, plan.columns.big);
+  plan.narrow_rows = split_rows(rows, target, plan.columns.big - 1);
 }
 
 template <class T>
@@ -356,8 +353,8 @@ PreparedGemm prepare(const GemmSpec& spec) {
         tile.b_step * std::max<std::int64_t>(spec.k, 1) * static_cast<std::int64_t>(sizeof(T));
   }
   plan_b_panels(*plan, spec.m, spec.n);
-  const std::int64_t b_panels = plan->columns.wide_count + plan->columns.narrow_count;
-  plan->shares_rows = plan->wide_rows.big_count + plan->wide_rows.small_count >= b_panels;
+  const std::int64_t b_panels = plan->columns.count();
+  plan->shares_rows = plan->wide_rows.count() >= b_panels;
   // A thread reads all of what is not shared. That should not be a large B, often a weight: the
   // thread that updates it then takes lines away from all others.
   if (spec.n > spec.m && b_panels % spec.threads == 0) plan->shares_rows = false;
@@ -369,26 +366,15 @@ PreparedGemm prepare(const GemmSpec& spec) {
 
 template <class T>
 RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_rows) {
-  RowSplit<T> split;
-  const std::int64_t count = (total + max_rows - 1) / max_rows;
-  split.big = static_cast<int>((total + count - 1) / count);
-  split.small_count = split.big * count - total;
-  split.big_count = count - split.small_count;
-  split.big_fn = tiles[split.big - 1];
+  RowSplit<T> split{split_evenly(total, max_rows)};
+  if (total > 0) split.big_fn = tiles[split.big - 1];
   if (split.small_count > 0) split.small_fn = tiles[split.big - 2];
   return split;
 }
 
-template <class T>
-ColumnSplit<T> split_columns(std::int64_t total, int lanes, int max_vectors) {
-  ColumnSplit<T> split;
+ColumnSplit split_columns(std::int64_t total, int lanes, int max_vectors) {
   const std::int64_t vectors = ceil_div(total, lanes);
-  const std::int64_t count = ceil_div(vectors, max_vectors);
-  split.wide = static_cast<int>((vectors + count - 1) / count);
-  split.narrow_count = split.wide * count - vectors;
-  split.wide_count = count - split.narrow_count;
-  split.tail = static_cast<int>(total - (vectors - 1) * lanes);
-  return split;
+  return {split_evenly(vectors, max_vectors), static_cast<int>(total - (vectors - 1) * lanes)};
 }
 
 template <class T>
@@ -480,8 +466,6 @@ PreparedGemm prepare_gemm(const GemmSpec& spec) {
 
 template RowSplit<float> split_rows(std::int64_t, const GemmTileFn<float>*, int);
 template RowSplit<double> split_rows(std::int64_t, const GemmTileFn<double>*, int);
-template ColumnSplit<float> split_columns(std::int64_t, int, int);
-template ColumnSplit<double> split_columns(std::int64_t, int, int);
 template void pack_b(const GemmPlan<float>&, const float*, std::int64_t, std::int64_t, std::int64_t,
                      std::int64_t, float*, std::ptrdiff_t);
 template void pack_b(const GemmPlan<double>&, const double*, std::int64_t, std::int64_t,

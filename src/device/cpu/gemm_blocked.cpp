@@ -42,24 +42,18 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
       start_(static_cast<const T*>(operands.start)),
       scale_(plan.alpha * static_cast<T>(operands.factor)),
       operands_(operands),
-      packed_b_(reinterpret_cast<T*>(scratch)) {
-  T* rest = packed_b_ + packed_b_elements(plan);
-  if (plan.packs_a) {
-    packed_a_ = rest;
-    rest += packed_a_elements(plan);
-  }
+      packed_b_(plan.blocked.packed_b.in(scratch)),
+      packed_a_(plan.blocked.packed_a.in(scratch)),
+      converted_a_(plan.blocked.converted_a.in(scratch)),
+      lines_(plan.blocked.lines.in(scratch)) {
   if (plan.a_source) {
-    converted_a_ = rest;
-    a_ = rest;
+    a_ = converted_a_;
     a_line_ = converted_row(plan);
-    rest += converted_a_elements(plan);
-    lines_ = rest;
-    rest += converted_lines(plan);
   }
   if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
   if (!plan.has_consumer) return;
-  consumed_ = rest;
-  c_ = consumed_ + consumed_elements(plan);
+  consumed_ = plan.blocked.handed_over.in(scratch);
+  c_ = plan.blocked.c.in(scratch);
   c_row_ = plan.block_n;
 }
 
@@ -69,7 +63,7 @@ void BlockedGemm<T>::run(const Part& part) {
   if (plan_.sums_columns) sums_.begin(part.column, part.columns);
   for (std::int64_t j = part.column; j < part.column + part.columns; j += plan_.block_n) {
     columns_ = std::min(plan_.block_n, part.column + part.columns - j);
-    split_ = split_columns<T>(columns_, plan_.target->lanes, b_panel_vectors(plan_));
+    split_ = split_columns(columns_, plan_.target->lanes, b_panel_vectors(plan_));
     if (plan_.has_consumer) {
       run_whole_sums(part, j);
     } else {
@@ -81,18 +75,17 @@ void BlockedGemm<T>::run(const Part& part) {
 /// B is packed for all blocks, which are made of whole b_panels.
 template <class T>
 void BlockedGemm<T>::run_packed(const Part& part) {
-  const ColumnSplit<T>& all = plan_.columns;
-  const std::int64_t wide = all.wide * plan_.target->lanes;
+  const ColumnSplit& all = plan_.columns;
+  const std::int64_t wide = all.big * plan_.target->lanes;
   const std::int64_t most = std::max<std::int64_t>(most_columns(plan_) / wide, 1);
-  const std::int64_t last = all.wide_count + all.narrow_count;
+  const std::int64_t last = all.count();
   for (std::int64_t p = part.b_panel; p < part.b_panel + part.b_panels; p += most) {
     const std::int64_t b_panels = std::min(most, part.b_panel + part.b_panels - p);
     split_ = all;
-    split_.wide_count = std::clamp<std::int64_t>(all.wide_count - p, 0, b_panels);
-    split_.narrow_count = b_panels - split_.wide_count;
+    split_.big_count = std::clamp<std::int64_t>(all.big_count - p, 0, b_panels);
+    split_.small_count = b_panels - split_.big_count;
     if (p + b_panels < last) split_.tail = plan_.target->lanes;
-    const std::int64_t narrow_before = std::max<std::int64_t>(p - all.wide_count, 0);
-    run_steps(part, p * wide - narrow_before * plan_.target->lanes);
+    run_steps(part, all.first(p) * plan_.target->lanes);
   }
 }
 
@@ -201,7 +194,7 @@ void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t
 template <class T>
 void BlockedGemm<T>::copy_b_panels(const T* from, T* to) const {
   constexpr std::int64_t kLine = 64 / sizeof(T);
-  const std::int64_t b_panels = split_.wide_count + split_.narrow_count;
+  const std::int64_t b_panels = split_.count();
   for (std::int64_t k = 0; k < steps_; ++k) {
     for (std::int64_t j = 0; j < columns_; j += kLine) {
       __builtin_prefetch(from + kPrefetchDistance * plan_.n + j);
@@ -225,17 +218,17 @@ template <class T>
 void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Block& next) {
   const auto [row, rows, k, b, packs_b] = block;
   const std::int64_t first_column = column;
-  const std::int64_t b_panels = split_.wide_count + split_.narrow_count;
+  const std::int64_t b_panels = split_.count();
   if (plan_.a_source) convert_a(row, rows, k);
   GemmTile<T> tile = begin_tile();
-  const bool packs_a = plan_.packs_a && has_a_panel_tiles() && split_.wide_count > 0;
+  const bool packs_a = plan_.packs_a && has_a_panel_tiles() && split_.big_count > 0;
   const RowSplit<T> packed = packs_a ? a_panels(rows) : RowSplit<T>{};
   if (packs_a) pack_a(k, row, packed);
   T* c = plan_.has_consumer ? c_ : c_ + row * plan_.n + column;
   for (std::int64_t p = 0; p < b_panels; ++p) {
     const std::int64_t width = columns_of(p);
-    const int vectors = static_cast<int>(width / plan_.target->lanes);
-    a_is_packed_ = packs_a && p < split_.wide_count;
+    const std::int64_t vectors = split_.size(p);
+    a_is_packed_ = packs_a && split_.is_big(p);
     if (a_is_packed_) {
       tile.a = packed_a_;
       tile.a_row = 1;
@@ -307,18 +300,18 @@ void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t colum
 template <class T>
 bool BlockedGemm<T>::has_a_panel_tiles() const {
   const GemmTarget<T>& target = *plan_.target;
-  return split_.wide == target.a_panel_vectors || split_.wide == target.max_vectors;
+  return split_.big == target.a_panel_vectors || split_.big == target.max_vectors;
 }
 
 /// Of tiles of `height` rows, one below the other.
 template <class T>
-void BlockedGemm<T>::set_height(GemmTile<T>& tile, int height) const {
+void BlockedGemm<T>::set_height(GemmTile<T>& tile, std::int64_t height) const {
   tile.a_block = a_is_packed_ ? a_panel_size(height) : height * tile.a_row;
 }
 
 /// Moves `tile` down by `blocks` of such tiles.
 template <class T>
-void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const {
+void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, std::int64_t height) const {
   const T* a = tile.a + blocks * tile.a_block;
   move_down(tile, blocks * height);
   tile.a = a;
@@ -393,7 +386,7 @@ void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t together = consumed_tiles(plan_);
   const std::int64_t columns = tile.b_step - plan_.target->lanes + tile.tail;
   const GemmExtras<T> whole = extras_;
-  const std::int64_t tiles = split.big_count + split.small_count;
+  const std::int64_t tiles = split.count();
   std::int64_t done = 0;
   const auto fetch_chunk = [&](std::int64_t blocks) {
     const std::int64_t first = whole.prefetch_rows * done / tiles;
@@ -406,7 +399,7 @@ void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
     }
   };
   tile.c_row = tile.b_step;
-  const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, int height) {
+  const auto run_part = [&](GemmTileFn<T> fn, std::int64_t blocks, std::int64_t height) {
     set_height(tile, height);
     for (std::int64_t i = 0; i < blocks; i += together) {
       tile.blocks = std::min(together, blocks - i);
@@ -442,7 +435,7 @@ void BlockedGemm<T>::run_b_panel(GemmTile<T>& tile, const RowSplit<T>& rows) {
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
-  const std::int64_t b_panels = plan.columns.wide_count + plan.columns.narrow_count;
+  const std::int64_t b_panels = plan.columns.count();
   if (plan.threads == 1) {
     BlockedGemm<T>(plan, operands, operands.scratch).run({0, plan.m, 0, plan.n, 0, b_panels});
     if (plan.sums_columns) ColumnSums<T>::write(plan, operands, 0, 1, 0, plan.n);
@@ -463,7 +456,8 @@ void run_blocked(const void* data, const GemmOperands& operands) {
       part.b_panel = chunk.first(b_panels);
       part.b_panels = chunk.last(b_panels) - part.b_panel;
     }
-    BlockedGemm<T>(plan, operands, operands.scratch + chunk.thread * plan.thread_scratch).run(part);
+    BlockedGemm<T>(plan, operands, plan.thread_scratch.in(operands.scratch, chunk.thread))
+        .run(part);
     if (!plan.sums_columns) return;
     if (plan.split_m) {
       chunk.wait();

@@ -46,27 +46,41 @@ std::int64_t equal_steps(const GemmPlan<T>& plan) {
   return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockSteps), 1));
 }
 
+/// Lays out the scratch of the threads and returns its bytes.
+template <class T>
+std::int64_t lay_out(GemmPlan<T>& plan) {
+  ScratchLayout own;
+  plan.blocked = {.packed_b = own.reserve<T>(packed_b_elements(plan)),
+                  .packed_a = own.reserve<T>(plan.packs_a ? packed_a_elements(plan) : 0),
+                  .converted_a = own.reserve<T>(converted_a_elements(plan)),
+                  .lines = own.reserve<T>(converted_lines(plan)),
+                  .handed_over = own.reserve<T>(consumed_elements(plan))};
+  const bool has_block = plan.has_consumer && plan.block_k < plan.k;
+  plan.blocked.c = own.reserve<T>(has_block ? plan.block_m * plan.block_n : 0);
+  if (plan.sums_columns) ColumnSums<T>::reserve(plan, own);
+  ScratchLayout all;
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  return all.size_bytes();
+}
+
 }  // namespace
 
 template <class T>
 std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks) {
   plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
   plan.block_m = std::min(plan.m, kBlockM);
-  const std::int64_t b_panels = plan.columns.wide_count + plan.columns.narrow_count;
+  const std::int64_t b_panels = plan.columns.count();
   // What the thread with most has of all; b_panels if equal, since then each thread reads its own.
   const auto largest = [&plan](std::int64_t units) {
     return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
   };
   plan.split_m = largest(ceil_div(plan.m, kGemmMaxRows)) < largest(b_panels);
-  const std::int64_t elements = plan.packs_a ? packed_a_elements(plan) : 0;
-  plan.thread_scratch = round_up(elements * static_cast<std::int64_t>(sizeof(T)), 64);
-  return plan.thread_scratch * plan.threads;
+  return lay_out(plan);
 }
 
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan) {
   const std::int64_t lanes = plan.target->lanes;
-  constexpr auto kSize = static_cast<std::int64_t>(sizeof(T));
   plan.block_k = equal_steps(plan);
   plan.block_m = std::min(plan.m, kBlockM);
   plan.split_m = shares_rows(plan);
@@ -75,16 +89,7 @@ std::int64_t plan_blocked(GemmPlan<T>& plan) {
       plan.has_consumer ? consumer_columns(plan, share) : std::min(plan.n, most_columns(plan));
   plan.block_n = ceil_div(columns, lanes) * lanes;
   plan.packs_in_turn = has_small_b_panels(plan) && most_rows(plan) <= plan.block_m;
-  std::int64_t elements = packed_b_elements(plan);
-  if (plan.packs_a) elements += packed_a_elements(plan);
-  elements += converted_a_elements(plan) + converted_lines(plan) + consumed_elements(plan);
-  if (plan.has_consumer && plan.block_k < plan.k) elements += plan.block_m * plan.block_n;
-  plan.thread_scratch = round_up(elements * kSize, 64);
-  if (plan.sums_columns) {
-    plan.sums_offset = plan.thread_scratch;
-    plan.thread_scratch += ColumnSums<T>::bytes(plan.n);
-  }
-  return plan.thread_scratch * plan.threads;
+  return lay_out(plan);
 }
 
 template std::int64_t plan_packed(GemmPlan<float>& plan, bool in_blocks);

@@ -56,17 +56,14 @@ class BlockedGemm {
   void set_b_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
                             const T* packed);
   bool has_a_panel_tiles() const;
-  void set_height(GemmTile<T>& tile, int height) const;
-  void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const;
+  void set_height(GemmTile<T>& tile, std::int64_t height) const;
+  void skip_tiles(GemmTile<T>& tile, std::int64_t blocks, std::int64_t height) const;
   void consume(GemmTile<T>& tile, const RowSplit<T>& split);
   void run_b_panel(GemmTile<T>& tile, const RowSplit<T>& rows);
   void set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column);
   void set_end();
 
-  std::int64_t columns_of(std::int64_t p) const {
-    return static_cast<std::int64_t>(p < split_.wide_count ? split_.wide : split_.wide - 1) *
-           plan_.target->lanes;
-  }
+  std::int64_t columns_of(std::int64_t p) const { return split_.size(p) * plan_.target->lanes; }
 
   void begin_steps(std::int64_t k) {
     steps_ = steps_from(k);
@@ -108,10 +105,10 @@ class BlockedGemm {
   RowSplit<T> a_panels(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
     const auto form = static_cast<int>(a_panel_of(plan_.transpose_a));
-    if (split_.wide == target.a_panel_vectors) {
+    if (split_.big == target.a_panel_vectors) {
       return split_rows(rows, target.a_panel[form], target.a_panel_rows);
     }
-    return split_rows(rows, target.wide_a_panel[form], target.max_rows[split_.wide - 1]);
+    return split_rows(rows, target.wide_a_panel[form], target.max_rows[split_.big - 1]);
   }
 
   std::int64_t a_panel_size(std::int64_t height) const {
@@ -190,12 +187,12 @@ class BlockedGemm {
   T scale_;
   const GemmOperands& operands_;
   T* packed_b_;
-  T* packed_a_ = nullptr;     // of a block
+  T* packed_a_;               // of a block
   bool a_is_packed_ = false;  // for the b_panel that is computed
-  T* converted_a_ = nullptr;
-  T* lines_ = nullptr;  // of B, while they are converted
+  T* converted_a_;
+  T* lines_;  // of B, while they are converted
   GemmExtras<T> extras_ = {};
-  ColumnSplit<T> split_ = {};
+  ColumnSplit split_ = {};
   ColumnSums<T> sums_;
   std::int64_t steps_ = 0;
   std::int64_t columns_ = 0;  // of the block

@@ -22,10 +22,10 @@ struct GemmBuffer {
 template <class T>
 void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t rows,
                   std::int64_t columns) {
-  const ColumnSplit<T> split = split_columns(columns, target);
-  const std::int64_t count = split.wide_count + split.narrow_count;
+  const ColumnSplit split = split_columns(columns, target);
+  const std::int64_t count = split.count();
   for (std::int64_t p = 0; p < count; ++p) {
-    const int vectors = p < split.wide_count ? split.wide : split.wide - 1;
+    const std::int64_t vectors = split.size(p);
     GemmTile<T> tile = top;
     tile.tail = p + 1 == count ? split.tail : target.lanes;
     const RowSplit<T> tiles = split_rows(rows, target, vectors);
@@ -38,7 +38,7 @@ void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t row
       tile.a_block -= tile.a_row;
       tiles.small_fn(tile);
     }
-    const std::int64_t width = static_cast<std::int64_t>(vectors) * target.lanes;
+    const std::int64_t width = vectors * target.lanes;
     if (top.b != nullptr) top.b += width;
     move_right(top, width, 1);
   }

@@ -12,18 +12,18 @@ namespace onnxgrad::device {
 
 /// The sums of C's columns that one thread of a blocked product has (GemmSpec::sums_columns): of a
 /// block, whose rows are few, in T, and over the blocks in double. Both lie in its scratch, by
-/// column of C (GemmPlan::sums_offset).
+/// column of C (GemmPlan::sum_totals, block_sums).
 template <class T>
 class ColumnSums {
  public:
   ColumnSums() = default;
   ColumnSums(const GemmPlan<T>& plan, std::byte* scratch)
-      : totals_(reinterpret_cast<double*>(scratch + plan.sums_offset)),
-        sums_(reinterpret_cast<T*>(totals_ + plan.n)) {}
+      : totals_(plan.sum_totals.in(scratch)), sums_(plan.block_sums.in(scratch)) {}
 
-  /// Bytes of both for n columns.
-  static std::int64_t bytes(std::int64_t n) {
-    return round_up(n * static_cast<std::int64_t>(sizeof(double) + sizeof(T)), 64);
+  /// Reserves both for all columns.
+  static void reserve(GemmPlan<T>& plan, ScratchLayout& layout) {
+    plan.sum_totals = layout.reserve<double>(plan.n);
+    plan.block_sums = layout.reserve<T>(plan.n);
   }
 
   void begin(std::int64_t column, std::int64_t columns) {
@@ -48,8 +48,7 @@ class ColumnSums {
     for (std::int64_t j = first; j < last; ++j) {
       double sum = 0;
       for (std::int64_t i = thread; i < thread + threads; ++i) {
-        const std::byte* scratch = operands.scratch + i * plan.thread_scratch + plan.sums_offset;
-        sum += reinterpret_cast<const double*>(scratch)[j];
+        sum += plan.sum_totals.in(plan.thread_scratch.in(operands.scratch, i))[j];
       }
       to[j] = static_cast<T>(sum);
     }

@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/cpu/even_split.h"
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_tile.h"
+#include "device/cpu/scratch_layout.h"
 
 // The plan of a product, which prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp
 // and gemm_split.cpp read.
@@ -14,11 +16,6 @@
 namespace onnxgrad::device {
 
 struct SplitTarget;  // gemm_split.h
-
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return ceil_div(value, unit) * unit;
-}
 
 /// Steps of a block, at most: a b_panel of 2 vectors of 256 bits is half of an L1 cache then.
 inline constexpr std::int64_t kBlockSteps = 256;
@@ -33,13 +30,9 @@ inline bool shares_rows_of_blocks(std::int64_t m, std::int64_t n, std::int64_t l
   return m > n && n < lanes * 2 * kGemmMaxVectors * threads;
 }
 
-/// `total` rows as `big_count` tiles of `big` rows, then `small_count` of `big - 1`: no tile is
-/// much smaller than the others.
+/// Rows of C in tiles, and the functions that compute these.
 template <class T>
-struct RowSplit {
-  std::int64_t big_count = 0;
-  std::int64_t small_count = 0;
-  int big = 0;
+struct RowSplit : EvenSplit {
   GemmTileFn<T> big_fn = nullptr;
   GemmTileFn<T> small_fn = nullptr;
 };
@@ -50,30 +43,44 @@ RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_r
 /// The same with the target's tiles of `vectors` vectors of columns. Nothing without rows or
 /// vectors.
 template <class T>
-RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, int vectors) {
+RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, std::int64_t vectors) {
   return total == 0 || vectors == 0
              ? RowSplit<T>{}
              : split_rows(total, target.tile[vectors - 1], target.max_rows[vectors - 1]);
 }
 
-/// The columns of C as b_panels of `wide` vectors, then of `wide - 1`; the last vector has `tail`
-/// columns.
-template <class T>
-struct ColumnSplit {
-  std::int64_t wide_count = 0;
-  std::int64_t narrow_count = 0;
-  int wide = 0;
+/// Columns of C in b_panels of vectors; the last vector has `tail` columns.
+struct ColumnSplit : EvenSplit {
   int tail = 0;
 };
 
-template <class T>
-ColumnSplit<T> split_columns(std::int64_t total, int lanes, int max_vectors);
+ColumnSplit split_columns(std::int64_t total, int lanes, int max_vectors);
 
 /// The same for tiles whose A is in place.
 template <class T>
-ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target) {
-  return split_columns<T>(total, target.lanes, target.max_vectors);
+ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
+  return split_columns(total, target.lanes, target.max_vectors);
 }
+
+/// Arrays in a thread's scratch of a blocked product.
+template <class T>
+struct BlockedScratch {
+  ScratchArray<T> packed_b = {}, packed_a = {};
+  ScratchArray<T> converted_a = {};
+  ScratchArray<T> lines = {};        ///< lines of B while they are converted
+  ScratchArray<T> handed_over = {};  ///< complete elements of a few tiles
+  ScratchArray<T> c = {};            ///< sums of the steps before the last ones
+};
+
+/// Arrays in scratch of a product of parts (gemm_split.h). Each thread has its own, except for `c`
+/// and, if it is shared, the operand that is packed whole.
+struct SplitScratch {
+  ScratchArray<std::byte> packed = {}, whole = {};
+  ScratchArray<std::uint8_t> flags = {}, whole_flags = {};
+  ScratchArray<float> buffer = {};
+  ScratchArray<float> a_lines = {}, b_lines = {}, b_panel = {};
+  ScratchArray<float> c = {};
+};
 
 template <class T>
 struct GemmPlan {
@@ -92,7 +99,7 @@ struct GemmPlan {
   GemmTile<T> tile = {};
   std::ptrdiff_t start_column = 0;
   bool pack_b = false;
-  ColumnSplit<T> columns = {};
+  ColumnSplit columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};
   bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
   bool shares_rows = false;  ///< threads share the tiles of a b_panel, not the b_panels
@@ -109,9 +116,12 @@ struct GemmPlan {
   std::int64_t source_row = 0;
   bool is_scaled = false;
   bool sums_columns = false;
-  std::int64_t sums_offset = 0;  ///< bytes into a thread's scratch: doubles, then T, [n] each
-  std::int64_t thread_scratch = 0;
+  ScratchBlocks thread_scratch = {};
+  BlockedScratch<T> blocked = {};
+  ScratchArray<double> sum_totals = {};  ///< [n], in a thread's scratch
+  ScratchArray<T> block_sums = {};       ///< [n], in a thread's scratch
   const SplitTarget* split = nullptr;
+  SplitScratch parts = {};
   std::int64_t whole_bytes = 0;  ///< split: of the operand that threads do not share
 };
 

@@ -26,8 +26,7 @@ constexpr std::int64_t kSmallBlockBytes = 384 << 10;
 constexpr std::int64_t kMostColumns = 1024;  // of a block: rows of the buffer
 constexpr std::int64_t kLeastGroups = 4;     // of a block: rows in memory of several lines
 constexpr std::int64_t kChunkSteps = 128;
-constexpr std::int64_t kFloat = sizeof(float);
-constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a b_panel of B
+constexpr std::int64_t kBufferRow = kMostColumns + kSplitGroup;  // not pages apart
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
 
@@ -44,35 +43,32 @@ std::int64_t whole_groups(const GemmPlan<float>& plan) {
   return groups_of(plan.split_m ? plan.n : plan.m);
 }
 
-/// Of the operand that is packed whole, before its groups.
-std::int64_t flag_bytes(const GemmPlan<float>& plan) { return round_up(whole_groups(plan), 64); }
-
 /// Whether each thread packs it for itself: faster than to read what other cores have written.
 bool has_own_whole(const GemmPlan<float>& plan) { return plan.whole_bytes <= kSmallWhole; }
 
-std::int64_t bytes_of_c(const GemmPlan<float>& plan) {
-  return round_up(plan.m * plan.n * kFloat, 64);
+/// Lays out the scratch and returns its bytes.
+std::int64_t lay_out(GemmPlan<float>& plan) {
+  SplitScratch& parts = plan.parts;
+  const std::int64_t groups = groups_of(plan.split_m ? plan.block_m : plan.block_n);
+  ScratchLayout own;
+  parts.packed = own.reserve<std::byte>(groups * group_bytes(plan));
+  parts.flags = own.reserve<std::uint8_t>(groups);
+  parts.buffer = own.reserve<float>(kSplitBlock * kBufferRow);
+  parts.a_lines = own.reserve<float>(SplitOperand::kLines);
+  parts.b_lines = own.reserve<float>(SplitOperand::kLines);
+  parts.b_panel = own.reserve<float>(SplitOperand::kLines);
+  if (plan.sums_columns) ColumnSums<float>::reserve(plan, own);
+  const auto reserve_whole = [&](ScratchLayout& layout) {
+    parts.whole_flags = layout.reserve<std::uint8_t>(whole_groups(plan));
+    parts.whole = layout.reserve<std::byte>(plan.whole_bytes);
+  };
+  if (has_own_whole(plan)) reserve_whole(own);
+  ScratchLayout all;
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  if (plan.has_consumer && plan.block_k < plan.k) parts.c = all.reserve<float>(plan.m * plan.n);
+  if (!has_own_whole(plan)) reserve_whole(all);
+  return all.size_bytes();
 }
-
-/// Offsets in the scratch of a thread.
-struct Layout {
-  std::int64_t packed = 0, flags = 0, buffer = 0, lines = 0, sums = 0, whole = 0, size = 0;
-
-  Layout(const GemmPlan<float>& plan) {
-    const std::int64_t groups = groups_of(plan.split_m ? plan.block_m : plan.block_n);
-    flags = packed + groups * group_bytes(plan);
-    buffer = flags + round_up(groups, 64);
-    lines = buffer + kSplitBlock * buffer_row() * kFloat;
-    sums = lines + kLineBuffers * SplitOperand::kLines * kFloat;
-    whole = sums;
-    if (plan.sums_columns) whole += ColumnSums<float>::bytes(plan.n);
-    size = whole;
-    if (has_own_whole(plan)) size += flag_bytes(plan) + plan.whole_bytes;
-  }
-
-  /// Rows of the buffer are not pages apart.
-  static std::int64_t buffer_row() { return kMostColumns + kSplitGroup; }
-};
 
 /// One thread's part of a product.
 class SplitBlocks {
@@ -96,22 +92,18 @@ class SplitBlocks {
            .parts = parts_of(plan)},
         c_(static_cast<float*>(operands.c)),
         scale_(plan.alpha * static_cast<float>(operands.factor)) {
-    const Layout layout(plan);
-    std::byte* own = operands.scratch + chunk.thread * plan.thread_scratch;
-    packed_ = own + layout.packed;
-    flags_ = reinterpret_cast<std::uint8_t*>(own + layout.flags);
-    buffer_ = reinterpret_cast<float*>(own + layout.buffer);
-    a_.lines = reinterpret_cast<float*>(own + layout.lines);
-    b_.lines = a_.lines + SplitOperand::kLines;
-    b_panel_ = b_.lines + SplitOperand::kLines;
-    std::byte* shared = operands.scratch + plan.threads * plan.thread_scratch;
-    if (plan.has_consumer) {
-      c_ = reinterpret_cast<float*>(shared);
-      if (plan.block_k < plan.k) shared += bytes_of_c(plan);
-    }
-    std::byte* whole = has_own_whole(plan) ? own + layout.whole : shared;
-    whole_flags_ = reinterpret_cast<std::uint8_t*>(whole);
-    whole_ = whole + flag_bytes(plan);
+    const SplitScratch& parts = plan.parts;
+    std::byte* own = plan.thread_scratch.in(operands.scratch, chunk.thread);
+    packed_ = parts.packed.in(own);
+    flags_ = parts.flags.in(own);
+    buffer_ = parts.buffer.in(own);
+    a_.lines = parts.a_lines.in(own);
+    b_.lines = parts.b_lines.in(own);
+    b_panel_ = parts.b_panel.in(own);
+    if (parts.c) c_ = parts.c.in(operands.scratch);
+    std::byte* with_whole = has_own_whole(plan) ? own : operands.scratch;
+    whole_flags_ = parts.whole_flags.in(with_whole);
+    whole_ = parts.whole.in(with_whole);
     if (plan.sums_columns) sums_ = ColumnSums<float>(plan, own);
   }
 
@@ -192,8 +184,7 @@ class SplitBlocks {
     for (std::int64_t i = 0; i < rows; i += kSplitBlock) {
       Packed next = a;
       skip(next, i + kSplitBlock < rows ? 2 : 0);
-      run_a_panel({row + i, std::min(kSplitBlock, rows - i), column, columns, buffer_,
-                   Layout::buffer_row()},
+      run_a_panel({row + i, std::min(kSplitBlock, rows - i), column, columns, buffer_, kBufferRow},
                   a, next.groups, b);
       a = next;
     }
@@ -238,7 +229,7 @@ class SplitBlocks {
            ceil_div(steps, kSplitSteps) * split_slice(parts_of(plan_)) / kLine,
            group_bytes(plan_)});
     }
-    std::int64_t size = kFloat;
+    std::int64_t size = sizeof(float);
     const auto matrices = matrices_at_end(size);
     const std::int64_t first = buffer.rows * k / steps_;
     const std::int64_t rows = buffer.rows * std::min(after, steps_) / steps_ - first;
@@ -314,9 +305,9 @@ class SplitBlocks {
                            .b = b_panel_,
                            .b_step = kSplitBlock,
                            .c = c,
-                           .c_row = Layout::buffer_row(),
+                           .c_row = kBufferRow,
                            .start = c,
-                           .start_row = Layout::buffer_row(),
+                           .start_row = kBufferRow,
                            .steps = steps,
                            .finish = k == 0 ? GemmFinish::kStore : GemmFinish::kAdd};
       run_tiles_of(target, tile, rows, columns);
@@ -409,7 +400,8 @@ bool shares_rows(const GemmPlan<float>& plan) {
 
 std::int64_t plan_split(GemmPlan<float>& plan) {
   // Parts that are handed over are complete: sums of several blocks need a C of their own.
-  const bool has_one_block = plan.has_consumer && bytes_of_c(plan) > kMostBytesOfC;
+  const bool has_one_block =
+      plan.has_consumer && aligned_bytes<float>(plan.m * plan.n) > kMostBytesOfC;
   const std::int64_t blocks = has_one_block ? 1 : ceil_div(plan.k, kMostSteps);
   plan.block_k = round_up(ceil_div(plan.k, blocks), kSplitSteps);
   plan.split_m = shares_rows(plan);
@@ -431,13 +423,7 @@ std::int64_t plan_split(GemmPlan<float>& plan) {
     plan.block_m = plan.m;
     plan.block_n = block;
   }
-  const Layout layout(plan);
-  plan.sums_offset = layout.sums;
-  plan.thread_scratch = layout.size;
-  std::int64_t bytes = plan.thread_scratch * plan.threads;
-  if (plan.has_consumer && blocks > 1) bytes += bytes_of_c(plan);
-  if (!has_own_whole(plan)) bytes += flag_bytes(plan) + plan.whole_bytes;
-  return bytes;
+  return lay_out(plan);
 }
 
 void run_split(const void* data, const GemmOperands& operands) {

@@ -9,10 +9,9 @@ namespace {
 template <class Gemm, class F>
 void visit_b_panels(const Gemm& gemm, F&& f) {
   std::int64_t column = 0;
-  const std::int64_t count = gemm.columns.wide_count + gemm.columns.narrow_count;
+  const std::int64_t count = gemm.columns.count();
   for (std::int64_t p = 0; p < count; ++p) {
-    const bool wide = p < gemm.columns.wide_count;
-    const std::int64_t padded = (wide ? gemm.columns.wide : gemm.columns.wide - 1) * gemm.lanes;
+    const std::int64_t padded = gemm.columns.size(p) * gemm.lanes;
     f(p, column, std::min(padded, gemm.n - column), padded);
     column += padded;
   }
@@ -48,8 +47,8 @@ PackedGemm<T> PackedGemm<T>::prepare(std::int64_t k, std::int64_t n) {
 template <class T>
 typename PackedGemm<T>::Rows PackedGemm<T>::rows(std::int64_t m) const {
   const GemmTarget<T>& target = gemm_target<T>();
-  return {.wide = split_rows(m, target, columns.wide),
-          .narrow = split_rows(m, target, columns.wide - 1)};
+  return {.wide = split_rows(m, target, columns.big),
+          .narrow = split_rows(m, target, columns.big - 1)};
 }
 
 template <class T>
@@ -90,7 +89,7 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
   extras.reads_next_count = 1;
   const bool adds = operands.start != nullptr;
   const T* packed = operands.packed;
-  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const std::int64_t count = columns.count();
   const std::int64_t needed = operands.columns < 0 ? n : operands.columns;
   visit_b_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
     if (column >= needed) return;
@@ -108,7 +107,7 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
     tile.tail = p + 1 == count ? columns.tail : lanes;
     tile.finish = adds ? GemmFinish::kAdd : GemmFinish::kStore;
     tile.column = column;
-    run_tiles(tile, p < columns.wide_count ? rows.wide : rows.narrow, &extras);
+    run_tiles(tile, columns.is_big(p) ? rows.wide : rows.narrow, &extras);
     packed += padded * k;
   });
 }
@@ -118,12 +117,12 @@ RowSumGemm<T> RowSumGemm<T>::prepare(std::int64_t m, std::int64_t n, std::int64_
   const GemmTarget<T>& target = gemm_target<T>();
   RowSumGemm made{.m = m, .n = n, .block = block, .lanes = target.lanes};
   made.columns = split_columns(n, target);
-  const auto tiles_of = [&](int vectors) {
+  const auto tiles_of = [&](std::int64_t vectors) {
     return Tiles{.whole = split_rows(target.lanes, target, vectors),
                  .rest = split_rows(m % target.lanes, target, vectors)};
   };
-  made.wide = tiles_of(made.columns.wide);
-  made.narrow = tiles_of(made.columns.wide - 1);
+  made.wide = tiles_of(made.columns.big);
+  made.narrow = tiles_of(made.columns.big - 1);
   return made;
 }
 
@@ -163,9 +162,9 @@ void RowSumGemm<T>::run(const Operands& operands) const {
   constexpr std::int64_t kWidestBPanel = 64;
   alignas(64) static constexpr T kZeros[kWidestBPanel] = {};
   const T* b = operands.b;
-  const std::int64_t count = columns.wide_count + columns.narrow_count;
+  const std::int64_t count = columns.count();
   visit_b_panels(*this, [&](std::int64_t p, std::int64_t column, auto, std::int64_t padded) {
-    const Tiles& tiles = p < columns.wide_count ? wide : narrow;
+    const Tiles& tiles = columns.is_big(p) ? wide : narrow;
     for (std::int64_t row = 0; row < m; row += lanes) {
       GemmTile<T> tile;
       tile.a = operands.a + row * block;

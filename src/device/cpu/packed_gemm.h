@@ -19,7 +19,7 @@ struct PackedGemm {
   std::int64_t k = 0;
   std::int64_t n = 0;
   int lanes = 1;
-  ColumnSplit<T> columns = {};
+  ColumnSplit columns = {};
 
   /// The tiles for m rows of A.
   struct Rows {
@@ -63,7 +63,7 @@ struct RowSumGemm {
   std::int64_t n = 0;
   std::int64_t block = 0;  ///< most rows
   int lanes = 1;
-  ColumnSplit<T> columns = {};  ///< of B
+  ColumnSplit columns = {};  ///< of B
 
   /// Tiles for the columns of A that make up a vector, and for those after the last whole one.
   struct Tiles {

@@ -57,12 +57,11 @@ class Backward : public Worker<T> {
     this->pack_vnni_columns(task.vnni_values, 5, task.v, key_head, task.vnni_v);
     if (!task.dq.is_present()) return;
     const std::uint16_t* k = this->halves(4, task.k, key_head);
-    std::uint32_t* packed = this->vnni_scratch(task.vnni_k_rows);
+    std::uint32_t* packed = this->scratch(task.vnni_k_rows);
     if (task.k.column == 1) {
       task.vnni_sum_keys.pack_rows(k, task.k.row, packed);
     } else {
-      task.vnni_sum_keys.pack_columns(k, task.k.column, packed,
-                                      this->vnni_scratch(task.vnni_lines));
+      task.vnni_sum_keys.pack_columns(k, task.k.column, packed, this->scratch(task.vnni_lines));
     }
   }
 
@@ -92,8 +91,8 @@ class Backward : public Worker<T> {
     const Task<T>& task = this->task_;
     float* scores = this->scratch(task.scores);
     float* dscores = this->scratch(task.dscores);
-    std::uint16_t* probabilities = this->f16_scratch(task.vnni_probabilities);
-    std::uint16_t* gradients = this->f16_scratch(task.vnni_dscores);
+    std::uint16_t* probabilities = this->scratch(task.vnni_probabilities);
+    std::uint16_t* gradients = this->scratch(task.vnni_dscores);
     const std::int64_t seen = task.seen(row + count);
     const std::int64_t length = device::VnniGemm::padded(task.keys());
     if (!task.stores_probabilities) {
@@ -117,7 +116,7 @@ class Backward : public Worker<T> {
     if (task.dq.is_present()) {
       task.vnni_sum_keys.run({.a = gradients,
                               .a_row = length,
-                              .packed = this->vnni_scratch(task.vnni_k_rows),
+                              .packed = this->scratch(task.vnni_k_rows),
                               .c = this->output(dq_, task.dq, head, row),
                               .c_row = task.dq.row,
                               .rows = count,
@@ -136,11 +135,11 @@ class Backward : public Worker<T> {
                 std::int64_t key_head) const {
     if (!result.is_present() || seen == 0) return;
     const Task<T>& task = this->task_;
-    std::uint16_t* columns = this->f16_scratch(task.vnni_columns);
+    std::uint16_t* columns = this->scratch(task.vnni_columns);
     device::pad_columns(scores, device::VnniGemm::padded(task.keys()), seen, count, columns,
-                        this->vnni_scratch(task.vnni_lines));
+                        this->scratch(task.vnni_lines));
     const device::VnniGemm product{.steps = count, .columns = heads.columns, .amx = task.amx};
-    std::uint32_t* packed = this->vnni_scratch(task.vnni_rows);
+    std::uint32_t* packed = this->scratch(task.vnni_rows);
     product.pack_rows(b, heads.row, packed);
     product.run({.a = columns,
                  .a_row = device::VnniGemm::padded(count),
@@ -303,10 +302,10 @@ class Backward : public Worker<T> {
 
   /// Computes result[key head] (+)= (rows of scores)' (rows of `b`).
   void sum_block(const PackedGemm<T>& gemm, const T* b, std::int64_t b_row, std::int64_t count,
-                 const T* scores, std::int64_t seen, std::int64_t packed_offset, int arg,
+                 const T* scores, std::int64_t seen, ScratchArray<T> packed_array, int arg,
                  const Heads& result, std::int64_t key_head, const Prefetch& prefetch) const {
     if (!result.is_present() || seen == 0) return;
-    T* packed = this->scratch(packed_offset);
+    T* packed = this->scratch(packed_array);
     PackedGemm<T> part = gemm;
     part.k = count;
     part.pack(b, b_row, false, packed);

@@ -50,7 +50,7 @@ class Forward : public Worker<T> {
     const Task<T>& task = this->task_;
     this->pack_vnni_columns(task.vnni_keys, 1, task.k, key_head, task.vnni_k);
     task.vnni_values.pack_rows(this->halves(2, task.v, key_head), task.v.row,
-                               this->vnni_scratch(task.vnni_v));
+                               this->scratch(task.vnni_v));
   }
 
   /// Computes scores = q k' of a block, for the first `seen` keys.
@@ -79,9 +79,9 @@ class Forward : public Worker<T> {
     const Task<T>& task = this->task_;
     if constexpr (std::is_same_v<T, float>) {
       if (task.amx != nullptr) {
-        return task.vnni_values.run({.a = this->f16_scratch(task.vnni_probabilities),
+        return task.vnni_values.run({.a = this->scratch(task.vnni_probabilities),
                                      .a_row = device::VnniGemm::padded(task.keys()),
-                                     .packed = this->vnni_scratch(task.vnni_v),
+                                     .packed = this->scratch(task.vnni_v),
                                      .c = y,
                                      .c_row = task.y.row,
                                      .rows = count,
@@ -160,7 +160,7 @@ class Forward : public Worker<T> {
                  std::int64_t seen) const {
     const Task<T>& task = this->task_;
     std::uint16_t* to =
-        this->f16_scratch(task.vnni_probabilities) + i * device::VnniGemm::padded(task.keys());
+        this->scratch(task.vnni_probabilities) + i * device::VnniGemm::padded(task.keys());
     task.narrow(to, x, own);
     std::fill(to + own, to + device::VnniGemm::padded(seen), std::uint16_t{0});
     if (!task.stores_probabilities) return;

@@ -8,6 +8,7 @@
 
 #include "device/cpu/convert.h"
 #include "device/cpu/packed_gemm.h"
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/vnni_gemm.h"
 #include "opdef/attention.h"
 #include "opdef/kernel.h"
@@ -20,6 +21,8 @@
 namespace onnxgrad::ops::fused_attention_cpu {
 
 using device::PackedGemm;
+using device::ScratchArray;
+using device::ScratchLayout;
 using opdef::StridedView;
 
 /// View of an operand whose leading axes are flattened to a list of offsets.
@@ -69,18 +72,6 @@ struct Mask {
   Heads heads = {};
 };
 
-/// Layout of one thread's scratch: arrays one after another.
-struct Scratch {
-  std::int64_t size = 0;  ///< bytes
-
-  template <class T>
-  std::int64_t add(std::int64_t elements) {
-    const std::int64_t at = size;
-    size += (elements * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return at;
-  }
-};
-
 template <class T>
 struct Task {
   Heads q, k, v, y, dy, dq, dk, dv;
@@ -104,19 +95,17 @@ struct Task {
   PackedGemm<T> times_keys, times_values;  ///< q k', dy v': keys are columns
   PackedGemm<T> sum_keys, sum_values;      ///< p v, ds k: keys are summed
   PackedGemm<T> sum_q, sum_dy;             ///< ds' q, p' dy: the rows of a block are summed
-  // Byte offsets in a thread's scratch.
-  std::int64_t packed_k_columns = 0, packed_v_columns = 0, packed_k_rows = 0, packed_v_rows = 0;
-  std::int64_t packed_q = 0, packed_dy = 0, scores = 0, dscores = 0, keep = 0, probabilities = 0;
-  std::int64_t wide_q = 0, wide_k = 0, wide_v = 0, wide_y = 0, wide_dy = 0;  ///< float copies
-  std::int64_t scratch_bytes = 0;
+  device::ScratchBlocks thread_scratch = {};
+  ScratchArray<T> packed_k_columns, packed_v_columns, packed_k_rows, packed_v_rows;
+  ScratchArray<T> packed_q, packed_dy, scores, dscores, keep, probabilities;
+  ScratchArray<T> wide_q, wide_k, wide_v, wide_y, wide_dy;  ///< float copies
 
   /// Computes products in bfloat16 (VNNI layout), of rounded probabilities; nullptr: in float32.
   const device::AmxTarget* amx = nullptr;
   device::VnniGemm vnni_keys, vnni_values;  ///< q k', and p v or, of the gradient, dy v'
   device::VnniGemm vnni_sum_keys;           ///< ds k
-  // Byte offsets in a thread's scratch, for bfloat16 products.
-  std::int64_t vnni_k = 0, vnni_v = 0, vnni_q = 0, vnni_probabilities = 0, vnni_lines = 0;
-  std::int64_t vnni_k_rows = 0, vnni_dscores = 0, vnni_columns = 0, vnni_rows = 0;
+  ScratchArray<std::uint32_t> vnni_k, vnni_v, vnni_lines, vnni_k_rows, vnni_rows;
+  ScratchArray<std::uint16_t> vnni_q, vnni_probabilities, vnni_dscores, vnni_columns;
 
   std::int64_t keys() const { return k.rows; }
   std::int64_t queries() const { return q.rows; }
@@ -135,14 +124,17 @@ class Worker {
       : task_(task), args_(args), first_mask_(first_mask), scratch_(scratch), launch_(launch) {}
 
  protected:
-  T* scratch(std::int64_t offset) const { return reinterpret_cast<T*>(scratch_ + offset); }
+  template <class Element>
+  Element* scratch(ScratchArray<Element> array) const {
+    return array.in(scratch_);
+  }
   const T* input(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
     return reinterpret_cast<const T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
            row * heads.row;
   }
   /// Returns rows [first, first + count): in place, or converted to `copy` in scratch.
   Rows<T> rows(int arg, const Heads& heads, std::int64_t head, std::int64_t first,
-               std::int64_t count, std::int64_t copy) const {
+               std::int64_t count, ScratchArray<T> copy) const {
     if (heads.widen == nullptr) {
       return {input(arg, heads, head, first), heads.row, heads.column};
     }
@@ -161,12 +153,6 @@ class Worker {
                               std::int64_t row = 0) const {
     return reinterpret_cast<const std::uint16_t*>(args_[arg]) +
            heads.offsets[static_cast<std::size_t>(head)] + row * heads.row;
-  }
-  std::uint16_t* f16_scratch(std::int64_t offset) const {
-    return reinterpret_cast<std::uint16_t*>(scratch_ + offset);
-  }
-  std::uint32_t* vnni_scratch(std::int64_t offset) const {
-    return reinterpret_cast<std::uint32_t*>(scratch_ + offset);
   }
   T* output(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
     return reinterpret_cast<T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
@@ -239,29 +225,29 @@ class Worker {
 
   /// Packs keys, or values in their place, as columns in VNNI layout.
   void pack_vnni_columns(const device::VnniGemm& product, int arg, const Heads& heads,
-                         std::int64_t head, std::int64_t packed) const {
+                         std::int64_t head, ScratchArray<std::uint32_t> packed) const {
     const std::uint16_t* from = halves(arg, heads, head);
     if (heads.column == 1) {
-      product.pack_columns(from, heads.row, vnni_scratch(packed), vnni_scratch(task_.vnni_lines));
+      product.pack_columns(from, heads.row, scratch(packed), scratch(task_.vnni_lines));
     } else {
-      product.pack_rows(from, heads.column, vnni_scratch(packed));
+      product.pack_rows(from, heads.column, scratch(packed));
     }
   }
 
   /// Computes c = rows of an operand times the packed matrix, in bfloat16.
   void multiply_vnni(const device::VnniGemm& product, int arg, const Heads& heads,
                      std::int64_t head, std::int64_t row, std::int64_t count, std::int64_t seen,
-                     std::int64_t packed, float* c, std::int64_t c_row) const {
+                     ScratchArray<std::uint32_t> packed, float* c, std::int64_t c_row) const {
     const std::uint16_t* a = halves(arg, heads, head, row);
     std::int64_t a_row = heads.row;
     if (const auto length = device::VnniGemm::padded(heads.columns); length != heads.columns) {
-      device::pad_rows(a, a_row, count, heads.columns, length, f16_scratch(task_.vnni_q));
-      a = f16_scratch(task_.vnni_q);
+      device::pad_rows(a, a_row, count, heads.columns, length, scratch(task_.vnni_q));
+      a = scratch(task_.vnni_q);
       a_row = length;
     }
     device::VnniGemm::Operands operands{.a = a,
                                         .a_row = a_row,
-                                        .packed = vnni_scratch(packed),
+                                        .packed = scratch(packed),
                                         .c_row = c_row,
                                         .rows = count,
                                         .columns = seen,

@@ -40,7 +40,7 @@ void run_forward(const void* data, std::byte* const* args, const opdef::Launch& 
                                   ? 1
                                   : std::min<std::int64_t>(blocks, task.threads);
   const auto run_part = [&](const device::Chunk& chunk) {
-    Forward<T> forward(task, args, scratch + chunk.thread * task.scratch_bytes, launch);
+    Forward<T> forward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
     const std::int64_t total = key_heads * pieces;
     for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
       const std::int64_t piece = i % pieces;
@@ -57,7 +57,7 @@ void run_backward(const void* data, std::byte* const* args, const opdef::Launch&
   const auto& task = *static_cast<const Task<T>*>(data);
   std::byte* scratch = args[6 + task.masks.size() + 4];
   const auto run_part = [&](const device::Chunk& chunk) {
-    Backward<T> backward(task, args, scratch + chunk.thread * task.scratch_bytes, launch);
+    Backward<T> backward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
     const std::int64_t total = task.k.count();
     for (std::int64_t i = chunk.first(total); i < chunk.last(total); ++i) {
       backward.run(i, i + 1 < chunk.last(total) ? i + 1 : -1);
@@ -101,8 +101,7 @@ void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op
     task.draws = RandomStream::of(request.node);
   }
   task.groups = task.q.count() / task.k.count();
-  const std::int64_t line = 64 / static_cast<std::int64_t>(sizeof(T));
-  task.score_row = (task.keys() + line - 1) / line * line;
+  task.score_row = device::aligned_count<T>(task.keys());
   task.block_rows =
       choose_rows(task.queries(), task.score_row * static_cast<std::int64_t>(sizeof(T)), op.causal);
 }
@@ -114,19 +113,19 @@ double matmul_flops(std::int64_t heads, std::int64_t queries, std::int64_t keys,
 }
 
 template <class T>
-opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratch, double flops,
-                         int threads, bool shares_blocks) {
+opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const ScratchLayout& scratch,
+                         double flops, int threads, bool shares_blocks) {
   constexpr double kParallelFlops = 2e6;
   const std::int64_t most = shares_blocks ? threads : task.k.count();
   task.threads =
       flops < kParallelFlops ? 1 : static_cast<int>(std::min<std::int64_t>(threads, most));
-  task.scratch_bytes = scratch.size;
+  ScratchLayout all;
+  task.thread_scratch = all.reserve_blocks(task.threads, scratch);
   const std::string label =
       fmt::format("{} of {}x{}x{}{}{}", task.q.count(), task.queries(), task.keys(), task.q.columns,
                   task.causal ? " causal" : "", task.amx != nullptr ? " tiles AMX" : "");
-  const int count = task.threads;
   opdef::KernelOffer made = prepared(fn, std::move(task), label);
-  made.kernel.scratch_bytes = scratch.size * count;
+  made.kernel.scratch_bytes = all.size_bytes();
   made.kernel.flops = flops;
   return made;
 }
@@ -134,10 +133,10 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const Scratch& scratc
 /// Reserves space for a float32 copy of an f16 or bf16 operand.
 template <class T>
 void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::int64_t rows,
-                  Heads& heads, Scratch& scratch, std::int64_t& copy) {
+                  Heads& heads, ScratchLayout& scratch, ScratchArray<T>& copy) {
   if (input >= request.inputs.size() || !is_f16(request.inputs[input].dtype)) return;
   heads.widen = device::find_conversion(request.inputs[input].dtype, DataType::kFloat32);
-  copy = scratch.add<T>(rows * heads.columns);
+  copy = scratch.reserve<T>(rows * heads.columns);
 }
 
 /// Returns true if the matrix products can run in bfloat16 on AMX: operands are bfloat16 and
@@ -157,7 +156,7 @@ bool can_use_vnni(const opdef::KernelRequest& request, std::initializer_list<std
 }
 
 template <class T>
-void plan_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
+void plan_vnni(const opdef::KernelRequest& request, ScratchLayout& scratch, Task<T>& task) {
   using device::VnniGemm;
   const std::int64_t size = std::max(task.q.columns, task.v.columns);
   const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
@@ -165,26 +164,28 @@ void plan_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& t
   task.amx = device::cpu_options(request).amx;
   task.vnni_keys = {.steps = task.q.columns, .columns = task.keys(), .amx = task.amx};
   task.vnni_values.amx = task.amx;
-  task.vnni_k = scratch.add<std::uint32_t>(task.vnni_keys.packed_size());
-  task.vnni_v = scratch.add<std::uint32_t>(task.vnni_values.packed_size());
-  task.vnni_lines = scratch.add<std::uint32_t>(16 * VnniGemm::padded(longest));
-  task.vnni_q = scratch.add<std::uint16_t>(task.block_rows * VnniGemm::padded(size));
-  task.vnni_probabilities = scratch.add<std::uint16_t>(probabilities);
+  task.vnni_k = scratch.reserve<std::uint32_t>(task.vnni_keys.packed_size());
+  task.vnni_v = scratch.reserve<std::uint32_t>(task.vnni_values.packed_size());
+  task.vnni_lines = scratch.reserve<std::uint32_t>(16 * VnniGemm::padded(longest));
+  task.vnni_q = scratch.reserve<std::uint16_t>(task.block_rows * VnniGemm::padded(size));
+  task.vnni_probabilities = scratch.reserve<std::uint16_t>(probabilities);
 }
 
 template <class T>
-void plan_gradient_vnni(const opdef::KernelRequest& request, Scratch& scratch, Task<T>& task) {
+void plan_gradient_vnni(const opdef::KernelRequest& request, ScratchLayout& scratch,
+                        Task<T>& task) {
   using device::VnniGemm;
   task.vnni_values = {.steps = task.v.columns, .columns = task.keys()};
   plan_vnni(request, scratch, task);
   task.vnni_sum_keys = {.steps = task.keys(), .columns = task.k.columns, .amx = task.amx};
-  task.vnni_k_rows = scratch.add<std::uint32_t>(task.vnni_sum_keys.packed_size());
+  task.vnni_k_rows = scratch.reserve<std::uint32_t>(task.vnni_sum_keys.packed_size());
   const std::int64_t rows = VnniGemm::padded(task.block_rows);
-  task.vnni_dscores = scratch.add<std::uint16_t>(task.block_rows * VnniGemm::padded(task.keys()));
-  task.vnni_columns = scratch.add<std::uint16_t>(task.keys() * rows);
+  task.vnni_dscores =
+      scratch.reserve<std::uint16_t>(task.block_rows * VnniGemm::padded(task.keys()));
+  task.vnni_columns = scratch.reserve<std::uint16_t>(task.keys() * rows);
   const VnniGemm widest{.steps = task.block_rows,
                         .columns = std::max(task.q.columns, task.v.columns)};
-  task.vnni_rows = scratch.add<std::uint32_t>(widest.packed_size());
+  task.vnni_rows = scratch.reserve<std::uint32_t>(widest.packed_size());
 }
 
 template <class T>
@@ -194,16 +195,16 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   plan_common(request, op, task);
   task.times_keys = PackedGemm<T>::prepare(task.q.columns, task.keys());
   task.sum_values = PackedGemm<T>::prepare(task.keys(), task.v.columns);
-  Scratch scratch;
-  task.packed_k_columns = scratch.add<T>(task.times_keys.packed_size());
-  task.packed_v_rows = scratch.add<T>(task.sum_values.packed_size());
-  task.scores = scratch.add<T>(task.block_rows * task.score_row);
-  task.dscores = scratch.add<T>(task.block_rows);  // 1 / sum of each row
+  ScratchLayout scratch;
+  task.packed_k_columns = scratch.reserve<T>(task.times_keys.packed_size());
+  task.packed_v_rows = scratch.reserve<T>(task.sum_values.packed_size());
+  task.scores = scratch.reserve<T>(task.block_rows * task.score_row);
+  task.dscores = scratch.reserve<T>(task.block_rows);  // 1 / sum of each row
   plan_widened<T>(request, 0, task.block_rows, task.q, scratch, task.wide_q);
   plan_widened<T>(request, 1, task.keys(), task.k, scratch, task.wide_k);
   plan_widened<T>(request, 2, task.keys(), task.v, scratch, task.wide_v);
-  task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
-  task.probabilities = scratch.add<T>(task.narrow != nullptr ? task.score_row : 0);
+  task.keep = scratch.reserve<T>(task.dropped > 0 ? task.score_row : 0);
+  task.probabilities = scratch.reserve<T>(task.narrow != nullptr ? task.score_row : 0);
   if (can_use_vnni(request, {0, 1, 2}, op, task)) {
     task.vnni_values = {.steps = task.keys(), .columns = task.v.columns};
     plan_vnni(request, scratch, task);
@@ -227,21 +228,21 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   task.sum_keys = PackedGemm<T>::prepare(task.keys(), task.k.columns);
   task.sum_q = PackedGemm<T>::prepare(task.block_rows, task.q.columns);
   task.sum_dy = PackedGemm<T>::prepare(task.block_rows, task.v.columns);
-  Scratch scratch;
-  task.packed_k_columns = scratch.add<T>(task.times_keys.packed_size());
-  task.packed_v_columns = scratch.add<T>(task.times_values.packed_size());
-  task.packed_k_rows = scratch.add<T>(task.sum_keys.packed_size());
-  task.packed_q = scratch.add<T>(task.sum_q.packed_size());
-  task.packed_dy = scratch.add<T>(task.sum_dy.packed_size());
-  task.scores = scratch.add<T>(task.block_rows * task.score_row);
-  task.dscores = scratch.add<T>(task.block_rows * task.score_row);
+  ScratchLayout scratch;
+  task.packed_k_columns = scratch.reserve<T>(task.times_keys.packed_size());
+  task.packed_v_columns = scratch.reserve<T>(task.times_values.packed_size());
+  task.packed_k_rows = scratch.reserve<T>(task.sum_keys.packed_size());
+  task.packed_q = scratch.reserve<T>(task.sum_q.packed_size());
+  task.packed_dy = scratch.reserve<T>(task.sum_dy.packed_size());
+  task.scores = scratch.reserve<T>(task.block_rows * task.score_row);
+  task.dscores = scratch.reserve<T>(task.block_rows * task.score_row);
   plan_widened<T>(request, 0, task.block_rows, task.dy, scratch, task.wide_dy);
   plan_widened<T>(request, 1, 1, task.y, scratch, task.wide_y);
   plan_widened<T>(request, 3, task.block_rows, task.q, scratch, task.wide_q);
   plan_widened<T>(request, 4, task.keys(), task.k, scratch, task.wide_k);
   plan_widened<T>(request, 5, task.keys(), task.v, scratch, task.wide_v);
-  task.keep = scratch.add<T>(task.dropped > 0 ? task.score_row : 0);
-  task.probabilities = scratch.add<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
+  task.keep = scratch.reserve<T>(task.dropped > 0 ? task.score_row : 0);
+  task.probabilities = scratch.reserve<T>(task.narrow != nullptr ? 2 * task.score_row : 0);
   if (can_use_vnni(request, {0, 3, 4, 5}, op.forward, task))
     plan_gradient_vnni(request, scratch, task);
   const double flops =

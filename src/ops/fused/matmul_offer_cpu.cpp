@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/f16_gemm.h"
+#include "device/cpu/scratch_layout.h"
 #include "opdef/packed_constants.h"
 #include "ops/kernel_support.h"
 
@@ -29,20 +30,20 @@ struct MatmulData {
   std::shared_ptr<const Tensor> packed_b;  ///< replaces argument `b`; nullptr: not packed
   int a = 0, b = 0, start = -1, factor = -1, scales = -1, c = 0, column_sums = -1, scratch = 0;
   std::vector<int> more;
-  std::int64_t matmul_offset = -1;  ///< offset in scratch; -1: computed in the result
+  device::ScratchArray<std::byte> product = {};  ///< in scratch, else it is in the result
   DataType dtype = DataType::kFloat32;
   opdef::PreparedKernel epilogue;
   /// Arguments of the epilogue; kScratch: its scratch block; kMatmul: the product in scratch.
   std::vector<int> epilogue_args;
-  std::int64_t table_offset = 0;
-  std::int64_t epilogue_scratch = 0;
+  device::ScratchArray<std::byte*> table = {};
+  device::ScratchArray<std::byte> epilogue_scratch = {};
 };
 
 void run_gemm(const MatmulData& data, std::byte* const* args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
-  if (data.matmul_offset >= 0) operands.c = args[data.scratch] + data.matmul_offset;
+  if (data.product) operands.c = data.product.in(args[data.scratch]);
   if (data.start >= 0) operands.start = args[data.start];
   for (std::size_t i = 0; i < data.more.size(); ++i) operands.more[i] = args[data.more[i]];
   if (data.scales >= 0) operands.scales = args[data.scales];
@@ -64,11 +65,11 @@ void run_matmul_and_epilogue(const void* data, std::byte* const* args,
   const auto& product = *static_cast<const MatmulData*>(data);
   run_gemm(product, args);
   std::byte* scratch = args[product.scratch];
-  auto** table = reinterpret_cast<std::byte**>(scratch + product.table_offset);
+  std::byte** table = product.table.in(scratch);
   std::byte** next = table;
   for (const int arg : product.epilogue_args) {
-    *next++ = arg == kMatmul    ? scratch + product.matmul_offset
-              : arg == kScratch ? scratch + product.epilogue_scratch
+    *next++ = arg == kMatmul    ? product.product.in(scratch)
+              : arg == kScratch ? product.epilogue_scratch.in(scratch)
                                 : args[arg];
   }
   product.epilogue.fn(product.epilogue.data.get(), table, launch);
@@ -193,8 +194,6 @@ bool absorb_epilogue(const opdef::KernelRequest& request, MatmulSpec& spec) {
   return true;
 }
 
-std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 DataType sum_dtype(const MatmulSpec& spec) {
   return is_f16(spec.gemm.dtype) ? DataType::kFloat32 : spec.gemm.dtype;
 }
@@ -229,15 +228,14 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const MatmulSp
   data.epilogue_args.push_back(kScratch);
   opdef::KernelOffer offer = device::prepare_elementwise(elementwise);
   if (offer.kernel.fn == nullptr) return offer.declined;
-  data.table_offset = 0;
-  data.epilogue_scratch =
-      align64(static_cast<std::int64_t>(data.epilogue_args.size() * sizeof(void*)));
-  // The GEMM no longer needs its scratch when the epilogue starts.
-  scratch_bytes = std::max(scratch_bytes, data.epilogue_scratch + offer.kernel.scratch_bytes);
-  if (is_apart) {
-    data.matmul_offset = align64(scratch_bytes);
-    scratch_bytes = data.matmul_offset + align64(result.dims.size_bytes(sum_dtype(spec)));
-  }
+  device::ScratchLayout of_epilogue;
+  data.table = of_epilogue.reserve<std::byte*>(std::ssize(data.epilogue_args));
+  data.epilogue_scratch = of_epilogue.reserve<std::byte>(offer.kernel.scratch_bytes);
+  // The product no longer needs its scratch when the epilogue starts.
+  device::ScratchLayout all;
+  all.reserve<std::byte>(std::max(scratch_bytes, of_epilogue.size_bytes()));
+  if (is_apart) data.product = all.reserve<std::byte>(result.dims.size_bytes(sum_dtype(spec)));
+  scratch_bytes = all.size_bytes();
   data.epilogue = std::move(offer.kernel);
   return "";
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
@@ -30,8 +31,6 @@ using opdef::WeightUpdate;
 constexpr std::int64_t kParallelElements = 1 << 16;  // minimum per thread
 constexpr std::int32_t kNone = -1;
 
-std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 /// Linked lists: for each row of the weight its first position among the indices, for each position
 /// the next.
 struct ScatterLists {
@@ -47,7 +46,8 @@ struct ScatterData {
   std::int64_t rows = 0, columns = 0, places = 0;
   int threads = 1;
   UpdatePlaces at;
-  std::int64_t next_offset = 0, rows_offset = 0, thread_bytes = 0;  ///< offsets in the scratch
+  device::ScratchArray<std::int32_t> first = {}, next = {};  ///< ScatterLists
+  device::ScratchBlocks thread_rows = {};
   IndexSource source;
 };
 
@@ -55,8 +55,7 @@ struct ScatterData {
 /// Gather of the forward pass has done so.
 template <class T>
 ScatterLists link(const ScatterData<T>& data, const std::int64_t* indices, std::byte* scratch) {
-  const ScatterLists lists{reinterpret_cast<std::int32_t*>(scratch),
-                           reinterpret_cast<std::int32_t*>(scratch + data.next_offset)};
+  const ScatterLists lists{data.first.in(scratch), data.next.in(scratch)};
   std::fill_n(lists.first, data.rows, kNone);
   for (std::int64_t place = data.places - 1; place >= 0; --place) {
     const std::int64_t row = checked_index(indices[place], data.rows, data.source, place);
@@ -128,7 +127,7 @@ void run_scatter_update(const void* raw, std::byte* const* args, const opdef::La
                 static_cast<std::size_t>(data.rows * data.columns) * sizeof(T));
   }
   const auto own_rows = [&](std::int64_t thread) {
-    return reinterpret_cast<T*>(scratch + data.rows_offset + thread * data.thread_bytes);
+    return reinterpret_cast<T*>(data.thread_rows.in(scratch, thread));
   };
   device::on_threads(data.threads, [&](const device::Chunk& chunk) {
     step.run(chunk.first(data.rows), chunk.last(data.rows), own_rows(chunk.thread));
@@ -150,13 +149,14 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   const std::int64_t touched = is_descent ? data->places * data->columns : dims.num_elements();
   data->threads =
       static_cast<int>(std::clamp<std::int64_t>(touched / kParallelElements, 1, request.threads));
-  const auto size = static_cast<std::int64_t>(sizeof(std::int32_t));
-  data->next_offset = align64(data->rows * size);
-  data->rows_offset = data->next_offset + align64(data->places * size);
-  data->thread_bytes = align64(2 * data->columns * static_cast<std::int64_t>(sizeof(T)));
+  device::ScratchLayout all, own;
+  data->first = all.reserve<std::int32_t>(data->rows);
+  data->next = all.reserve<std::int32_t>(data->places);
+  own.reserve<T>(2 * data->columns);
+  data->thread_rows = all.reserve_blocks(data->threads, own);
   opdef::KernelOffer offer;
   offer.kernel.fn = run_scatter_update<T>;
-  offer.kernel.scratch_bytes = data->rows_offset + data->threads * data->thread_bytes;
+  offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.label = fmt::format(
       "{} of {} rows in {}", is_descent ? "descent" : opdef::update_rule_name(data->spec.rule),
       data->places, dims.to_string());

@@ -12,6 +12,7 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_plan.h"
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
 #include "ir/builder.h"
@@ -55,11 +56,12 @@ struct UpdateData {
   device::PreparedGemm gemm;
   device::PreparedGemm last_gemm;
   std::int64_t rows = 0, columns = 0, block_rows = 0;
-  std::int64_t a_step = 0;        ///< bytes of A from block to block
-  std::int64_t matmul_bytes = 0;  ///< bytes of a block, before the GEMM's own scratch
+  std::int64_t a_step = 0;               ///< bytes of A from block to block
+  device::ScratchArray<T> product = {};  ///< one block of it, in scratch
+  device::ScratchArray<std::byte> product_scratch = {};
   bool has_consumer = false;
-  int block_threads = 1;            ///< threads that split the blocks
-  std::int64_t thread_scratch = 0;  ///< bytes per thread
+  int block_threads = 1;  ///< threads that split the blocks
+  device::ScratchBlocks thread_scratch = {};
 };
 
 template <class T>
@@ -95,14 +97,17 @@ void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*
 template <class T>
 void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::byte* a,
                    const std::byte* b, std::byte* scratch, std::int64_t first, std::int64_t last) {
-  block.gradient = reinterpret_cast<const T*>(scratch);
+  T* product = data.product.in(scratch);
+  block.gradient = product;
   block.skip(first * data.block_rows * data.columns);
   const device::FlushDenormals flush;  // once, not by each update
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t row = i * data.block_rows;
     const bool is_whole = row + data.block_rows <= data.rows;
-    (is_whole ? data.gemm : data.last_gemm)(
-        {.a = a + i * data.a_step, .b = b, .c = scratch, .scratch = scratch + data.matmul_bytes});
+    (is_whole ? data.gemm : data.last_gemm)({.a = a + i * data.a_step,
+                                             .b = b,
+                                             .c = product,
+                                             .scratch = data.product_scratch.in(scratch)});
     block.count = (is_whole ? data.block_rows : data.rows - row) * data.columns;
     update_range(data, block);
     block.skip(block.count);
@@ -121,21 +126,21 @@ void run_matmul_and_update(const void* raw, std::byte* const* args,
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
   if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
   device::on_threads(data.block_threads, [&](const device::Chunk& chunk) {
-    update_blocks(data, arrays, a, b, scratch + chunk.thread * data.thread_scratch,
+    update_blocks(data, arrays, a, b, data.thread_scratch.in(scratch, chunk.thread),
                   chunk.first(blocks), chunk.last(blocks));
   });
 }
 
 /// Context of the consumer of gradient blocks.
 template <class T>
-struct PartUpdate {
+struct UpdateContext {
   const UpdateData<T>* data = nullptr;
   UpdateArrays<T> arrays;
 };
 
 template <class T>
 void update_part(const void* context, const device::GemmBlock& block) {
-  const auto& update = *static_cast<const PartUpdate<T>*>(context);
+  const auto& update = *static_cast<const UpdateContext<T>*>(context);
   const std::int64_t columns = update.data->columns;
   update.data->update(update.data->spec,
                       update.arrays.with({.gradient = static_cast<const T*>(block.c),
@@ -150,7 +155,7 @@ template <class T>
 void run_matmul_with_updates(const void* raw, std::byte* const* args,
                              const opdef::Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
-  PartUpdate<T> update{&data, arrays_of(data, args)};
+  UpdateContext<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
   data.gemm({.a = args[data.gradient],
              .b = args[data.b],
@@ -159,8 +164,6 @@ void run_matmul_with_updates(const void* raw, std::byte* const* args,
              .context = &update,
              .reads_next = {update.arrays.w, update.arrays.m, update.arrays.v}});
 }
-
-std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /// GEMM whose sums have the weight's type.
 struct Product {
@@ -257,9 +260,11 @@ std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
   }
   gemm.m = data.block_rows;
   data.gemm = prepare_block(product);
-  data.matmul_bytes = align64(data.block_rows * row_bytes);
-  data.thread_scratch = align64(data.matmul_bytes + std::max(scratch, data.gemm.scratch_bytes));
-  return data.thread_scratch * data.block_threads;
+  device::ScratchLayout all, own;
+  data.product = own.reserve<T>(data.block_rows * gemm.n);
+  data.product_scratch = own.reserve<std::byte>(std::max(scratch, data.gemm.scratch_bytes));
+  data.thread_scratch = all.reserve_blocks(data.block_threads, own);
+  return all.size_bytes();
 }
 
 template <class T>

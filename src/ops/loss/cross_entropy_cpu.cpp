@@ -6,6 +6,7 @@
 #include <string>
 
 #include "device/cpu/convert.h"
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "opdef/registry.h"
@@ -44,7 +45,7 @@ struct LossTask {
   // Conversions of f16/bf16 scores and gradients, for the fused operators; nullptr: float32.
   device::ConvertFn widen = nullptr;
   device::ConvertFn narrow = nullptr;
-  std::int64_t lines = 0;  ///< offset in the scratch of one float32 row per thread
+  device::ScratchArray<float> lines = {};  ///< one row per thread
   std::string node;
 
   std::int64_t rows() const { return batch * inner; }
@@ -261,7 +262,7 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
 
 // Returns the thread's float32 buffer for one row of scores.
 float* line_of(const LossTask& task, std::byte* const* args, std::int64_t thread) {
-  return reinterpret_cast<float*>(args[task.scratch] + task.lines) + thread * task.classes;
+  return task.lines.in(args[task.scratch]) + thread * task.classes;
 }
 
 // Computes loss and sums as run_loss_rows does, from f16 or bf16 scores.
@@ -413,11 +414,11 @@ KernelOffer offer_loss_rows(const KernelRequest& request) {
 // Offers a kernel for f16 or bf16 scores, with a float32 row per thread as additional scratch.
 KernelOffer offer_f16(const KernelRequest& request, LossTask task, opdef::KernelFn fn) {
   task.threads = row_threads(task, request.threads);
-  task.lines = (RowScratch<double>::bytes(task.rows()) + 63) / 64 * 64;
-  const std::int64_t bytes =
-      task.lines + task.threads * task.classes * static_cast<std::int64_t>(sizeof(float));
+  device::ScratchLayout layout;
+  layout.reserve<std::byte>(RowScratch<double>::bytes(task.rows()));
+  task.lines = layout.reserve<float>(task.threads * task.classes);
   KernelOffer offer = prepared(fn, std::move(task), "simd rows of halves");
-  offer.kernel.scratch_bytes = bytes;
+  offer.kernel.scratch_bytes = layout.size_bytes();
   return offer;
 }
 

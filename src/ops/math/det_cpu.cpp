@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "ir/builder.h"
 #include "onnxgrad/error.h"
@@ -25,7 +26,7 @@ struct MatrixData {
   std::int64_t matrices = 0;
   std::int64_t n = 0;
   int threads = 1;
-  std::int64_t thread_bytes = 0;
+  device::ScratchBlocks thread_scratch = {};
 };
 
 void swap_rows(double* a, std::int64_t n, std::int64_t i, std::int64_t j) {
@@ -162,7 +163,7 @@ void run_matrices(const void* data, std::byte* const* args, const opdef::Launch&
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
   const auto run_chunk = [&](std::int64_t chunk) {
-    auto* a = reinterpret_cast<double*>(args[2] + chunk * task.thread_bytes);
+    auto* a = reinterpret_cast<double*>(task.thread_scratch.in(args[2], chunk));
     const std::int64_t end = task.matrices * (chunk + 1) / task.threads;
     for (std::int64_t m = task.matrices * chunk / task.threads; m < end; ++m) {
       std::copy_n(x + m * size, size, a);
@@ -189,9 +190,10 @@ KernelOffer offer_matrices(const KernelRequest& request) {
   if (data.matrices * data.n * data.n * data.n >= kParallelFlops) {
     data.threads = static_cast<int>(std::clamp<std::int64_t>(data.matrices, 1, request.threads));
   }
-  constexpr std::int64_t kEightBytes = 8;
   const std::int64_t cells = kIsDet ? data.n * data.n : 2 * data.n * data.n + 2 * data.n;
-  data.thread_bytes = (cells * kEightBytes + 63) / 64 * 64;
+  device::ScratchLayout all, own;
+  own.reserve<double>(cells);  // or as many indices
+  data.thread_scratch = all.reserve_blocks(data.threads, own);
   const DataType dtype = request.inputs[0].dtype;
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
     return decline_dtype(request, dtype);
@@ -199,7 +201,7 @@ KernelOffer offer_matrices(const KernelRequest& request) {
   const bool is_single = dtype == DataType::kFloat32;
   KernelOffer offer = prepared(
       is_single ? run_matrices<float, kIsDet> : run_matrices<double, kIsDet>, data, "elimination");
-  offer.kernel.scratch_bytes = data.thread_bytes * data.threads;
+  offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
 }
 

@@ -9,6 +9,7 @@
 
 #include "device/cpu/f16_gemm.h"
 #include "device/cpu/gemm.h"
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "ops/fused/matmul_offer_cpu.h"
@@ -78,7 +79,7 @@ struct BatchData {
   device::PreparedGemm gemm = {};
   std::int64_t element_bytes = 0;  ///< per element of A and B
   std::int64_t result_bytes = 0;   ///< per element of C
-  std::int64_t scratch_bytes = 0;  ///< per thread
+  device::ScratchBlocks thread_scratch = {};
   int threads = 1;
 };
 
@@ -105,7 +106,7 @@ void run_batch_parallel(const void* data, std::byte* const* args, const opdef::L
   const auto& batch = *static_cast<const BatchData*>(data);
   device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
     const auto count = static_cast<std::int64_t>(batch.batch.a.size());
-    run_range(batch, args, args[3] + chunk.thread * batch.scratch_bytes,
+    run_range(batch, args, batch.thread_scratch.in(args[3], chunk.thread),
               static_cast<std::size_t>(chunk.first(count)),
               static_cast<std::size_t>(chunk.last(count)));
   });
@@ -159,10 +160,12 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   data.element_bytes = element_bytes(dtype);
   data.result_bytes = element_bytes(request.outputs[0].dtype);
   data.gemm = prepare_one(request, data.batch, shares_batch ? 1 : request.threads);
-  data.scratch_bytes = (data.gemm.scratch_bytes + 63) / 64 * 64;
+  device::ScratchLayout all, own;
+  own.reserve<std::byte>(data.gemm.scratch_bytes);
+  data.thread_scratch = all.reserve_blocks(data.threads, own);
   opdef::KernelOffer offer;
   offer.kernel.fn = shares_batch ? run_batch_parallel : run_batch;
-  offer.kernel.scratch_bytes = data.scratch_bytes * data.threads;
+  offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.flops = flops;
   offer.kernel.label = data.batch.a.size() == 1
                            ? data.gemm.label

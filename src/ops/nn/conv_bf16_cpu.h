@@ -96,14 +96,6 @@ class Copies {
 /// Returns true if both operands are bfloat16; the result and residual may be float32.
 bool has_types(const opdef::KernelRequest& request, const ConvTask& task);
 
-inline std::int64_t round_up(std::int64_t count, std::int64_t unit) {
-  return (count + unit - 1) / unit * unit;
-}
-/// Rounds a number of elements up to the bytes of whole cache lines.
-inline std::int64_t line_bytes(std::int64_t count, std::int64_t size) {
-  return round_up(count * size, 64);
-}
-
 /// Offers the kernel of a plan, unless its scratch is too large.
 opdef::KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan,
                             const ConvShape& shape, std::int64_t images,

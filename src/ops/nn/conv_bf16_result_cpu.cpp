@@ -43,7 +43,7 @@ struct Phase {
   }
 };
 
-struct Plan {
+struct Bf16ResultPlan {
   ConvTask task;
   device::TapGemmsFn products = nullptr;
   device::ConvertFn narrow = nullptr, widen = nullptr;
@@ -62,24 +62,27 @@ struct Plan {
   std::int64_t parts = 1;   ///< ranges of channels, each in separate units
   std::int64_t weight_row = 0;
   std::int64_t sums_row = 0;
-  // Scratch offsets in bytes: weights, then per thread: copies, sums, plane and line buffers.
-  std::int64_t threads_at = 0, sums_at = 0, plane_at = 0, line_at = 0, thread_bytes = 0;
+  ScratchArray<std::uint16_t> weights = {};
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<std::uint32_t> copy = {};
+  ScratchArray<float> sums = {}, values = {};
+  ScratchArray<std::byte> line = {};
+  std::int64_t scratch_bytes = 0;
 
   std::int64_t result_size() const { return result[0] * result[1] * result[2]; }
   std::int64_t units() const { return (batch + images - 1) / images * parts; }
+  std::int64_t copy_elements() const { return padded_channels / 2 * copies.channel(); }
 };
 
 class Worker {
  public:
-  Worker(const Plan& plan, std::byte* const* args, std::int64_t thread)
-      : plan_(plan),
-        args_(args),
-        weights_(reinterpret_cast<std::uint16_t*>(args[plan.task.scratch])) {
-    std::byte* own = args[plan.task.scratch] + plan.threads_at + thread * plan.thread_bytes;
-    copy_ = reinterpret_cast<std::uint32_t*>(own);
-    sums_ = reinterpret_cast<float*>(own + plan.sums_at);
-    values_ = reinterpret_cast<float*>(own + plan.plane_at);
-    line_ = own + plan.line_at;
+  Worker(const Bf16ResultPlan& plan, std::byte* const* args, std::int64_t thread)
+      : plan_(plan), args_(args), weights_(plan.weights.in(args[plan.task.scratch])) {
+    std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], thread);
+    copy_ = plan.copy.in(own);
+    sums_ = plan.sums.in(own);
+    values_ = plan.values.in(own);
+    line_ = plan.line.in(own);
   }
 
   // ---- weights ----
@@ -128,7 +131,7 @@ class Worker {
   // ---- results ----
 
   void run(std::int64_t first, std::int64_t last) {
-    std::memset(copy_, 0, static_cast<std::size_t>(plan_.sums_at));
+    std::fill_n(copy_, plan_.copy_elements(), 0U);
     for (std::int64_t unit = first; unit < last; ++unit) {
       const std::int64_t image = unit / plan_.parts * plan_.images;
       const std::int64_t part = unit % plan_.parts;
@@ -276,7 +279,7 @@ class Worker {
     }
   }
 
-  const Plan& plan_;
+  const Bf16ResultPlan& plan_;
   std::byte* const* args_;
   std::uint16_t* weights_;
   std::uint32_t* copy_;
@@ -287,7 +290,7 @@ class Worker {
 };
 
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Plan*>(data);
+  const auto& plan = *static_cast<const Bf16ResultPlan*>(data);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);
     worker.pack(chunk);
@@ -296,7 +299,8 @@ void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   });
 }
 
-void set_phases(const ConvShape& shape, Plan& plan, std::array<std::vector<AxisPhase>, 3>& phases) {
+void set_phases(const ConvShape& shape, Bf16ResultPlan& plan,
+                std::array<std::vector<AxisPhase>, 3>& phases) {
   std::array<std::int64_t, 3> sizes = {};
   for (std::size_t i = 0; i < 3; ++i) {
     const WindowAxis& axis = shape.axes[i];
@@ -317,7 +321,7 @@ void set_phases(const ConvShape& shape, Plan& plan, std::array<std::vector<AxisP
                   plan.copies.depth_pitch() == plan.result[1] * plan.result[2];
 }
 
-void set_offsets(const ConvShape& shape, Plan& plan) {
+void set_offsets(const ConvShape& shape, Bf16ResultPlan& plan) {
   for (Phase& phase : plan.phases) {
     // Taps are the innermost loop: the taps of one position read nearly the same cache lines.
     for (std::int64_t c = 0; c < plan.padded_channels; c += kTapNumbers) {
@@ -338,21 +342,23 @@ void set_offsets(const ConvShape& shape, Plan& plan) {
   }
 }
 
-void place_scratch(Plan& plan) {
-  plan.threads_at = line_bytes(plan.result_channels * plan.weight_row, 2);
-  plan.sums_at = line_bytes(plan.padded_channels / 2 * plan.copies.channel(), 4);
-  plan.plane_at = plan.sums_at + line_bytes(kTapRows * plan.sums_row, 4);
+void place_scratch(Bf16ResultPlan& plan) {
+  ScratchLayout all, own;
+  plan.weights = all.reserve<std::uint16_t>(plan.result_channels * plan.weight_row);
+  plan.copy = own.reserve<std::uint32_t>(plan.copy_elements());
+  plan.sums = own.reserve<float>(kTapRows * plan.sums_row);
   const bool keeps_planes = plan.phases.size() > 1;
   const std::int64_t planes = keeps_planes ? kTapRows * plan.images : 1;
-  plan.line_at =
-      plan.plane_at + line_bytes(plan.is_dense ? 0 : planes * plan.result_size() + kSlack, 4);
+  plan.values = own.reserve<float>(plan.is_dense ? 0 : planes * plan.result_size() + kSlack);
   const std::int64_t padded = round_up(plan.result_channels, kTapColumns);
   std::int64_t packing = 2 * plan.kernel_size * std::max(plan.padded_channels, padded) * 4;
   if (!plan.is_forward) {
     packing += kTapNumbers * plan.kernel_size * padded * 2 + kTapVnni * padded * 4;
   }
   const std::int64_t line = 4 * (std::max(plan.result_size(), plan.source_size) + kSlack);
-  plan.thread_bytes = plan.line_at + line_bytes(std::max(packing, line), 1);
+  plan.line = own.reserve<std::byte>(std::max(packing, line));
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  plan.scratch_bytes = all.size_bytes();
 }
 
 }  // namespace
@@ -360,7 +366,7 @@ void place_scratch(Plan& plan) {
 KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   const ConvTask task = in_one_row(given);
   const ConvShape& shape = task.shape;
-  auto plan = std::make_shared<Plan>();
+  auto plan = std::make_shared<Bf16ResultPlan>();
   plan->task = task;
   plan->products = device::cpu_options(request).amx->tap_gemms;
   plan->narrow = device::find_conversion(DataType::kFloat32, DataType::kBfloat16);
@@ -407,7 +413,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   }
   set_offsets(shape, *plan);
   place_scratch(*plan);
-  const std::int64_t scratch = plan->threads_at + plan->threads * plan->thread_bytes;
+  const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
   return offer_of(run, std::move(plan), shape, images, scratch);
 }

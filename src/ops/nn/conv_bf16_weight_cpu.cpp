@@ -32,7 +32,7 @@ constexpr std::int64_t kFewestColumns = 16;
 constexpr std::int64_t kOwnSumBytes = std::int64_t{1024} * 1024;
 constexpr std::int64_t kHandedChannels = 64;
 
-struct Plan {
+struct Bf16WeightPlan {
   ConvTask task;
   device::TapGemmsFn products = nullptr;
   int threads = 1;
@@ -46,9 +46,15 @@ struct Plan {
   std::int64_t length = 0;  ///< line of windows of a unit, in whole steps
   std::vector<std::int64_t> tap_offsets = {};
   std::vector<std::int32_t> a_offsets = {}, b_offsets = {};
-  // Scratch in bytes: transposed y and sums, one set per thread if threads process separate images,
-  // then per thread: copies of x, and rows of y.
-  std::int64_t sums_at = 0, sets = 1, set_bytes = 0, rows_at = 0, thread_bytes = 0;
+  /// Transposed y and sums, one set per thread if threads process separate images.
+  std::int64_t sets = 1;
+  ScratchBlocks set_scratch = {};
+  ScratchArray<std::uint32_t> turned = {};
+  ScratchArray<float> sums = {};
+  /// Copies of x, and rows of y or, later, a block of w.
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<std::uint16_t> copy = {}, y_rows = {};
+  std::int64_t scratch_bytes = 0;
 
   std::int64_t window_count() const { return windows[0] * windows[1] * windows[2]; }
   std::int64_t rows() const { return channels * taps; }
@@ -60,16 +66,16 @@ struct Plan {
 class Worker {
  public:
   /// all: all threads; chunk: the threads that process the same images.
-  Worker(const Plan& plan, std::byte* const* args, const device::Chunk& all,
+  Worker(const Bf16WeightPlan& plan, std::byte* const* args, const device::Chunk& all,
          const device::Chunk& chunk)
       : plan_(plan), args_(args), all_(all), chunk_(chunk) {
     std::byte* scratch = args[plan.task.scratch];
-    std::byte* set = scratch + (plan.splits_images ? all.thread * plan.set_bytes : 0);
-    turned_ = reinterpret_cast<std::uint32_t*>(set);
-    sums_ = reinterpret_cast<float*>(set + plan.sums_at);
-    std::byte* own = scratch + plan.sets * plan.set_bytes + all.thread * plan.thread_bytes;
-    copy_ = reinterpret_cast<std::uint16_t*>(own);
-    rows_ = reinterpret_cast<std::uint16_t*>(own + plan.rows_at);
+    std::byte* set = plan.set_scratch.in(scratch, plan.splits_images ? all.thread : 0);
+    turned_ = plan.turned.in(set);
+    sums_ = plan.sums.in(set);
+    std::byte* own = plan.thread_scratch.in(scratch, all.thread);
+    copy_ = plan.copy.in(own);
+    rows_ = plan.y_rows.in(own);
     const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
     first_ = plan.splits_taps ? 0 : std::min(chunk.first(blocks) * kTapColumns, plan.channels);
     last_ = plan.splits_taps ? plan.channels
@@ -185,11 +191,13 @@ class Worker {
     const std::int64_t first = all_.first(plan_.rows());
     const std::int64_t last = all_.last(plan_.rows());
     if (first == last) return;
-    std::byte* set = args_[plan_.task.scratch] + plan_.sums_at;
-    float* sums = reinterpret_cast<float*>(set) + first * plan_.padded_columns;
+    const auto sums_of = [&](std::int64_t set) {
+      return plan_.sums.in(plan_.set_scratch.in(args_[plan_.task.scratch], set)) +
+             first * plan_.padded_columns;
+    };
+    float* sums = sums_of(0);
     for (std::int64_t other = 1; other < plan_.sets; ++other) {
-      set += plan_.set_bytes;
-      const float* from = reinterpret_cast<float*>(set) + first * plan_.padded_columns;
+      const float* from = sums_of(other);
       for (std::int64_t i = 0; i < (last - first) * plan_.padded_columns; ++i) sums[i] += from[i];
     }
     auto* spare = reinterpret_cast<float*>(rows_);  // y is no longer needed
@@ -205,7 +213,7 @@ class Worker {
     }
   }
 
-  const Plan& plan_;
+  const Bf16WeightPlan& plan_;
   std::byte* const* args_;
   device::Chunk all_, chunk_;
   std::uint32_t* turned_;
@@ -217,7 +225,7 @@ class Worker {
 };
 
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Plan*>(data);
+  const auto& plan = *static_cast<const Bf16WeightPlan*>(data);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     if (plan.splits_images) {
       Worker(plan, args, chunk, {}).run(chunk.first(plan.batch), chunk.last(plan.batch));
@@ -227,7 +235,7 @@ void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   });
 }
 
-void set_taps(const ConvShape& shape, Plan& plan) {
+void set_taps(const ConvShape& shape, Bf16WeightPlan& plan) {
   const auto taps = [&](std::size_t i) { return forward_phase(shape.axes[i]).taps; };
   for (const AxisTap& d : taps(0)) {
     for (const AxisTap& h : taps(1)) {
@@ -242,18 +250,23 @@ void set_taps(const ConvShape& shape, Plan& plan) {
   }
 }
 
-void place_scratch(Plan& plan) {
-  plan.sums_at = line_bytes(plan.length / 2 * plan.padded_columns, 4);
-  plan.set_bytes = plan.sums_at + line_bytes(plan.rows() * plan.padded_columns, 4);
+void place_scratch(Bf16WeightPlan& plan) {
+  ScratchLayout set;
+  plan.turned = set.reserve<std::uint32_t>(plan.length / 2 * plan.padded_columns);
+  plan.sums = set.reserve<float>(plan.rows() * plan.padded_columns);
   plan.sets = plan.splits_images ? plan.threads : 1;
   const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
   const bool has_all = plan.splits_images || plan.splits_taps;
   const std::int64_t own =
       has_all ? plan.channels : (blocks + plan.threads - 1) / plan.threads * kTapColumns;
-  plan.rows_at = line_bytes(own * plan.copies.channel(), 2);
   const std::int64_t spare = plan.task.update == nullptr ? 0 : kHandedChannels * kHandedColumns;
-  plan.thread_bytes =
-      plan.rows_at + std::max(line_bytes(kTapColumns * plan.length, 2), line_bytes(spare, 4));
+  ScratchLayout thread;
+  plan.copy = thread.reserve<std::uint16_t>(own * plan.copies.channel());
+  plan.y_rows = thread.reserve<std::uint16_t>(std::max(kTapColumns * plan.length, 2 * spare));
+  ScratchLayout all;
+  plan.set_scratch = all.reserve_blocks(plan.sets, set);
+  plan.thread_scratch = all.reserve_blocks(plan.threads, thread);
+  plan.scratch_bytes = all.size_bytes();
 }
 
 }  // namespace
@@ -262,7 +275,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   const ConvTask task = in_one_row(given);
   const ConvShape& shape = task.shape;
   if (shape.out_channels < kFewestColumns) return KernelOffer::decline("few channels");
-  auto plan = std::make_shared<Plan>();
+  auto plan = std::make_shared<Bf16WeightPlan>();
   plan->task = task;
   plan->products = device::cpu_options(request).amx->tap_gemms;
   plan->threads = request.threads;
@@ -293,7 +306,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   const std::int64_t image_bytes =
       2 * (plan->channels * of_image / sharing + plan->padded_columns * plan->copies.plane());
   plan->images =
-      even_part(of_thread, std::clamp<std::int64_t>(kUnitBytes / image_bytes, 1, of_thread));
+      split_evenly(of_thread, std::clamp<std::int64_t>(kUnitBytes / image_bytes, 1, of_thread)).big;
   plan->copies.set_images(plan->images);
   plan->length = plan->steps(plan->images) * kTapNumbers;
   constexpr std::int64_t kMostBytes = std::numeric_limits<std::int32_t>::max();
@@ -302,7 +315,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   }
   set_taps(shape, *plan);
   place_scratch(*plan);
-  const std::int64_t scratch = plan->sets * plan->set_bytes + plan->threads * plan->thread_bytes;
+  const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
   return offer_of(run, std::move(plan), shape, images, scratch);
 }

@@ -38,36 +38,37 @@ struct Link {
   /// Kernels for full units and for the smaller last one.
   std::array<opdef::PreparedKernel, 2> kernels = {};
   std::int64_t y_elements = 0;  ///< per image
-  std::int64_t y_at = 0;        ///< offset of a unit's result in scratch; unused by the last link
+  ScratchArray<float> y = {};   ///< a unit's result in its scratch; unused by the last link
 };
 
-struct Plan {
+struct ChainPlan {
   std::vector<Link> links;
   int threads = 1;
   bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
   std::int64_t batch = 0, unit_images = 0;
-  std::int64_t x_elements = 0;                      ///< per image
-  std::int64_t kernel_at = 0, thread_elements = 0;  ///< scratch offsets
+  std::int64_t x_elements = 0;  ///< per image
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<std::byte> kernel_scratch = {};
 
   std::int64_t units() const { return (batch + unit_images - 1) / unit_images; }
 };
 
 std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
 
-void run_unit(const Plan& plan, std::int64_t unit, std::byte* const* args, std::byte* own,
+void run_unit(const ChainPlan& plan, std::int64_t unit, std::byte* const* args, std::byte* own,
               const Launch& launch) {
   const std::int64_t image = unit * plan.unit_images;
   const std::size_t is_last = image + plan.unit_images > plan.batch ? 1 : 0;
   std::byte* x = part(args[0], image * plan.x_elements);
   std::byte* const* operands = args + 1;
   for (const Link& link : plan.links) {
-    std::byte* y = part(own, link.y_at);
     const bool is_end = &link == &plan.links.back();
-    if (is_end) y = part(operands[ConvChain::kLinkInputs], image * link.y_elements);
+    std::byte* y = is_end ? part(operands[ConvChain::kLinkInputs], image * link.y_elements)
+                          : reinterpret_cast<std::byte*>(link.y.in(own));
     std::byte* residual = operands[2];
     if (residual != nullptr) residual = part(residual, image * link.y_elements);
     const std::array<std::byte*, kLinkArgs> inner = {
-        x, operands[0], operands[1], residual, y, part(own, plan.kernel_at)};
+        x, operands[0], operands[1], residual, y, plan.kernel_scratch.in(own)};
     const opdef::PreparedKernel& kernel = link.kernels[is_last];
     kernel.fn(kernel.data.get(), inner.data(), launch);
     x = y;
@@ -76,14 +77,14 @@ void run_unit(const Plan& plan, std::int64_t unit, std::byte* const* args, std::
 }
 
 void run(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& plan = *static_cast<const Plan*>(data);
+  const auto& plan = *static_cast<const ChainPlan*>(data);
   std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
   if (plan.is_shared) {
     for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
     return;
   }
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    std::byte* own = part(scratch, chunk.thread * plan.thread_elements);
+    std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
     for (std::int64_t u = chunk.first(plan.units()); u < chunk.last(plan.units()); ++u) {
       run_unit(plan, u, args, own, launch);
     }
@@ -149,7 +150,7 @@ std::int64_t images_of_unit(std::int64_t batch, std::int64_t most, std::int64_t 
 
 /// Splits the images into units. All threads compute each unit together if otherwise some would
 /// wait too long for the busiest one.
-void split_work(const std::vector<LinkRequest>& links, Plan& plan) {
+void split_work(const std::vector<LinkRequest>& links, ChainPlan& plan) {
   std::int64_t largest = 1;
   for (const LinkRequest& link : links) {
     largest = std::max(largest, image_elements(link.inputs[kX]) + image_elements(link.output));
@@ -163,7 +164,7 @@ void split_work(const std::vector<LinkRequest>& links, Plan& plan) {
   if (plan.is_shared) plan.unit_images = images_of_unit(plan.batch, most * plan.threads, 1);
 }
 
-KernelOffer link_offer(const KernelRequest& request, const LinkRequest& link, const Plan& plan,
+KernelOffer link_offer(const KernelRequest& request, const LinkRequest& link, const ChainPlan& plan,
                        std::int64_t images) {
   KernelRequest unit{.node = link.node,
                      .inputs = link.inputs,
@@ -187,13 +188,14 @@ KernelOffer offer_chain(const KernelRequest& request) {
     }
   }
   const std::vector<LinkRequest> links = links_of(request);
-  auto plan = std::make_shared<Plan>();
+  auto plan = std::make_shared<ChainPlan>();
   plan->threads = request.threads;
   plan->batch = request.inputs[0].dims[0];
   if (request.inputs[0].dims.num_elements() == 0) return KernelOffer::decline("an empty tensor");
   plan->x_elements = image_elements(request.inputs[0]);
   split_work(links, *plan);
   opdef::PreparedKernel kernel;
+  ScratchLayout own;
   std::int64_t kernel_bytes = 0;
   const std::int64_t last_images = plan->batch - (plan->units() - 1) * plan->unit_images;
   for (const LinkRequest& request_of : links) {
@@ -212,15 +214,16 @@ KernelOffer offer_chain(const KernelRequest& request) {
       link.kernels[is_last ? 1 : 0] = std::move(offer.kernel);
     }
     kernel.flops += request_of.shape.flops();
-    link.y_at = plan->kernel_at;
     if (&request_of != &links.back()) {
-      plan->kernel_at += whole_lines<float>(plan->unit_images * link.y_elements);
+      link.y = own.reserve<float>(plan->unit_images * link.y_elements);
     }
   }
-  plan->thread_elements = plan->kernel_at + whole_lines<float>(kernel_bytes / kFloat + 1);
+  plan->kernel_scratch = own.reserve<std::byte>(kernel_bytes);
+  ScratchLayout all;
+  plan->thread_scratch = all.reserve_blocks(plan->is_shared ? 1 : plan->threads, own);
   kernel.fn = run;
   kernel.label = fmt::format("{} images at a time: {}", plan->unit_images, kernel.label);
-  kernel.scratch_bytes = plan->thread_elements * (plan->is_shared ? 1 : plan->threads) * kFloat;
+  kernel.scratch_bytes = all.size_bytes();
   kernel.data = std::move(plan);
   return {.kernel = std::move(kernel), .declined = {}};
 }

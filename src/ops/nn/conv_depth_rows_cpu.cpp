@@ -15,7 +15,7 @@ using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;
 
-struct Plan {
+struct DepthRowsPlan {
   ConvTask task;
   int threads = 1;
   depth::PlaneShape shape = {};
@@ -32,7 +32,8 @@ T* pointer(std::byte* const* args, int index) {
 
 /// Computes planes [first, last) of all images.
 template <class T>
-void run_planes(const Plan& plan, std::byte* const* args, std::int64_t first, std::int64_t last) {
+void run_planes(const DepthRowsPlan& plan, std::byte* const* args, std::int64_t first,
+                std::int64_t last) {
   const depth::PlaneShape& shape = plan.shape;
   const auto* from = pointer<const T>(args, plan.is_forward() ? plan.task.x : plan.task.y);
   auto* to = pointer<T>(args, plan.is_forward() ? plan.task.y : plan.task.x);
@@ -55,7 +56,7 @@ void run_planes(const Plan& plan, std::byte* const* args, std::int64_t first, st
 
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Plan*>(data);
+  const auto& plan = *static_cast<const DepthRowsPlan*>(data);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     run_planes<T>(plan, args, chunk.first(plan.planes()), chunk.last(plan.planes()));
   });
@@ -114,7 +115,7 @@ opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const C
   if (shape.batch * shape.groups < request.threads) {
     return opdef::KernelOffer::decline("fewer planes than threads");
   }
-  auto plan = std::make_shared<depth_rows::Plan>();
+  auto plan = std::make_shared<depth_rows::DepthRowsPlan>();
   plan->task = task;
   plan->threads = request.threads;
   plan->shape = depth_rows::shape_of(task);

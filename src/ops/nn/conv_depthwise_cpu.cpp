@@ -44,7 +44,7 @@ struct Extent {
   std::int64_t pixels() const { return count[0] * count[1] * count[2]; }
 };
 
-struct Plan {
+struct DepthwisePlan {
   ConvTask task;
   int threads = 1;
   std::int64_t batch = 0, channels = 0, lanes = 1, taps = 0;
@@ -54,8 +54,11 @@ struct Plan {
   Extent source, result;
   std::vector<Phase> phases;
   std::int64_t parts = 1;  ///< parts of the batch, for sums
-  // Scratch offsets, in elements: sums [parts, blocks, taps], then one region per thread.
-  std::int64_t threads_at = 0, result_at = 0, weights_at = 0, thread_elements = 0;
+  // Arrays of T in scratch.
+  ScratchArray<std::byte> sums = {};  ///< [parts, blocks, taps, lanes]
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<std::byte> source_pixels = {}, result_pixels = {}, weights = {};
+  std::int64_t scratch_bytes = 0;
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   bool is_forward() const { return task.pass != ConvTask::Pass::kBackwardData; }
@@ -65,11 +68,16 @@ struct Plan {
   }
 };
 
+template <class T>
+T* array(ScratchArray<std::byte> place, std::byte* block) {
+  return reinterpret_cast<T*>(place.in(block));
+}
+
 /// Pixels of one band, for a vector of channels.
 template <class T>
 class Band {
  public:
-  Band(const Plan& plan, const Extent& extent, T* pixels)
+  Band(const DepthwisePlan& plan, const Extent& extent, T* pixels)
       : plan_(plan), extent_(extent), pixels_(pixels) {
     clear();
   }
@@ -128,13 +136,13 @@ class Band {
     }
   }
 
-  const Plan& plan_;
+  const DepthwisePlan& plan_;
   const Extent& extent_;
   T* pixels_;
 };
 
 /// Returns the number of positions of a phase in a band.
-std::int64_t positions(const Plan& plan, const Phase& phase, std::int64_t band) {
+std::int64_t positions(const DepthwisePlan& plan, const Phase& phase, std::int64_t band) {
   return std::clamp<std::int64_t>(phase.axis_count - band * plan.block, 0, plan.block) *
          phase.inner;
 }
@@ -143,17 +151,17 @@ std::int64_t positions(const Plan& plan, const Phase& phase, std::int64_t band) 
 template <class T>
 class Results {
  public:
-  Results(const Plan& plan, std::byte* const* args, T* own)
+  Results(const DepthwisePlan& plan, std::byte* const* args, std::byte* own)
       : plan_(plan),
         args_(args),
         from_(reinterpret_cast<const T*>(args[plan.is_forward() ? plan.task.x : plan.task.y])),
         to_(reinterpret_cast<T*>(args[plan.is_forward() ? plan.task.y : plan.task.x])),
         w_(reinterpret_cast<const T*>(args[plan.task.w])),
         bias_(plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias])),
-        weights_(own + plan.weights_at),
-        source_(plan, plan.source, own),
-        result_(plan, plan.result, own + plan.result_at),
-        result_pixels_(own + plan.result_at) {}
+        weights_(array<T>(plan.weights, own)),
+        source_(plan, plan.source, array<T>(plan.source_pixels, own)),
+        result_(plan, plan.result, array<T>(plan.result_pixels, own)),
+        result_pixels_(array<T>(plan.result_pixels, own)) {}
 
   /// Computes units [first, last): vectors of channels, images and bands, the last one fastest.
   void run(std::int64_t first, std::int64_t last) {
@@ -205,7 +213,7 @@ class Results {
     }
   }
 
-  const Plan& plan_;
+  const DepthwisePlan& plan_;
   std::byte* const* args_;
   const T* from_;
   T* to_;
@@ -221,15 +229,14 @@ class Results {
 template <class T>
 class Sums {
  public:
-  Sums(const Plan& plan, std::byte* const* args, T* own)
+  Sums(const DepthwisePlan& plan, std::byte* const* args, std::byte* own)
       : plan_(plan),
         x_(reinterpret_cast<const T*>(args[plan.task.x])),
         y_(reinterpret_cast<const T*>(args[plan.task.y])),
         w_(reinterpret_cast<T*>(args[plan.task.w])),
-        sums_(reinterpret_cast<T*>(args[plan.task.scratch])),
-        own_(own),
-        x_pixels_(plan, plan.source, own),
-        y_pixels_(plan, plan.result, own + plan.result_at) {}
+        sums_(array<T>(plan.sums, args[plan.task.scratch])),
+        x_pixels_(plan, plan.source, array<T>(plan.source_pixels, own)),
+        y_pixels_(plan, plan.result, array<T>(plan.result_pixels, own)) {}
 
   /// Computes units [first, last): parts of the batch and vectors of channels.
   void run(std::int64_t first, std::int64_t last) {
@@ -273,20 +280,18 @@ class Sums {
   }
 
  private:
-  const Plan& plan_;
+  const DepthwisePlan& plan_;
   const T* x_;
   const T* y_;
   T* w_;
   T* sums_;
-  T* own_;
   Band<T> x_pixels_;
   Band<T> y_pixels_;
 };
 
 template <class T>
-void run_part(const Plan& plan, std::byte* const* args, const device::Chunk& chunk) {
-  T* own = reinterpret_cast<T*>(args[plan.task.scratch]) + plan.threads_at +
-           chunk.thread * plan.thread_elements;
+void run_part(const DepthwisePlan& plan, std::byte* const* args, const device::Chunk& chunk) {
+  std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], chunk.thread);
   if (plan.is_sum()) {
     Sums<T> sums(plan, args, own);
     const std::int64_t units = plan.parts * plan.blocks();
@@ -301,7 +306,7 @@ void run_part(const Plan& plan, std::byte* const* args, const device::Chunk& chu
 
 template <class T>
 void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Plan*>(data);
+  const auto& plan = *static_cast<const DepthwisePlan*>(data);
   device::on_threads(plan.threads,
                      [&](const device::Chunk& chunk) { run_part<T>(plan, args, chunk); });
 }
@@ -329,7 +334,7 @@ std::vector<Axes> phases_of(const ConvTask& task) {
 }
 
 /// Sets the positions that a band of `block` positions reads and writes.
-void set_extents(Plan& plan, const std::vector<Axes>& phases, std::int64_t block) {
+void set_extents(DepthwisePlan& plan, const std::vector<Axes>& phases, std::int64_t block) {
   const std::size_t axis = plan.axis;
   std::array<SourceAxis, 3> covered;
   for (const Axes& axes : phases) {
@@ -353,7 +358,7 @@ void set_extents(Plan& plan, const std::vector<Axes>& phases, std::int64_t block
   plan.result.band_step = along.step * block;
 }
 
-void set_tables(Plan& plan, const std::vector<Axes>& phases) {
+void set_tables(DepthwisePlan& plan, const std::vector<Axes>& phases) {
   const auto place = [&](const Extent& extent, std::int64_t d, std::int64_t h, std::int64_t w) {
     return static_cast<std::int32_t>(((d * extent.count[1] + h) * extent.count[2] + w) *
                                      plan.lanes);
@@ -392,9 +397,9 @@ void set_tables(Plan& plan, const std::vector<Axes>& phases) {
 }
 
 /// Plans the convolution; nullptr if the work on padding would outweigh everything else.
-std::shared_ptr<Plan> make_plan(const ConvTask& task, int threads, std::int64_t lanes,
-                                std::int64_t element_bytes) {
-  auto plan = std::make_shared<Plan>();
+std::shared_ptr<DepthwisePlan> make_plan(const ConvTask& task, int threads, std::int64_t lanes,
+                                         std::int64_t element_bytes) {
+  auto plan = std::make_shared<DepthwisePlan>();
   const ConvShape& shape = task.shape;
   const std::vector<Axes> phases = phases_of(task);
   if (phases.empty()) return nullptr;
@@ -427,12 +432,17 @@ std::shared_ptr<Plan> make_plan(const ConvTask& task, int threads, std::int64_t 
   if (plan->is_sum()) {
     plan->parts =
         std::clamp<std::int64_t>((threads + plan->blocks() - 1) / plan->blocks(), 1, plan->batch);
-    plan->threads_at = plan->parts * plan->blocks() * plan->taps * lanes;
   }
-  plan->result_at = plan->source.pixels() * lanes;
-  plan->weights_at = plan->result_at + plan->result.pixels() * lanes;
-  // All taps, the bias, the taps of all phases; and a cache line between threads.
-  plan->thread_elements = plan->weights_at + (2 * plan->taps + 2) * lanes;
+  const std::int64_t pixel_bytes = lanes * element_bytes;
+  ScratchLayout scratch, own;
+  plan->sums = scratch.reserve<std::byte>(
+      plan->is_sum() ? plan->parts * plan->blocks() * plan->taps * pixel_bytes : 0);
+  plan->source_pixels = own.reserve<std::byte>(plan->source.pixels() * pixel_bytes);
+  plan->result_pixels = own.reserve<std::byte>(plan->result.pixels() * pixel_bytes);
+  // All taps, the bias, and the taps of all phases.
+  plan->weights = own.reserve<std::byte>((2 * plan->taps + 1) * pixel_bytes);
+  plan->thread_scratch = scratch.reserve_blocks(threads, own);
+  plan->scratch_bytes = scratch.size_bytes();
   return plan;
 }
 
@@ -442,8 +452,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
   kernel.fn = run<T>;
-  kernel.scratch_bytes = (plan->threads_at + plan->thread_elements * plan->threads) *
-                         static_cast<std::int64_t>(sizeof(T));
+  kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = "depthwise";
   kernel.flops = task.shape.flops();
   kernel.data = std::move(plan);

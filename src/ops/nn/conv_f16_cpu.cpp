@@ -36,10 +36,10 @@ struct Images {
   std::int64_t elements = 0;            ///< per group and image
   std::int64_t element_bytes = 0;       ///< bytes of a stored element
   device::ConvertFn convert = nullptr;  ///< nullptr: float32
-  std::int64_t at = 0;                  ///< offset of the copy in a unit's scratch
+  ScratchArray<float> copy = {};        ///< in a unit's scratch
 };
 
-struct Plan {
+struct F16ConvPlan {
   ConvTask task;
   int threads = 1;
   bool is_shared = false;  ///< all threads compute each unit; false: each has its own units
@@ -49,9 +49,11 @@ struct Plan {
   std::int64_t group_weights = 0, group_bias = 0;  ///< elements
   /// Kernels by whether the unit has the last images, and the last groups.
   std::array<std::array<opdef::PreparedKernel, 2>, 2> kernels = {};
-  // Scratch offsets, in elements, per thread: copies, sums of weights, weights of one unit, and the
-  // kernel's own scratch.
-  std::int64_t sums_at = 0, partial_at = 0, kernel_at = 0, thread_elements = 0;
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<float> sums = {};     ///< weights summed over units
+  ScratchArray<float> partial = {};  ///< weights of one unit
+  ScratchArray<std::byte> kernel_scratch = {};
+  std::int64_t scratch_bytes = 0;
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   std::int64_t weights() const { return groups * group_weights; }
@@ -65,7 +67,7 @@ struct Unit {
   std::int64_t image = 0, images = 0, group = 0, groups = 0;
   const opdef::PreparedKernel* kernel = nullptr;
 
-  Unit(const Plan& plan, std::int64_t index)
+  Unit(const F16ConvPlan& plan, std::int64_t index)
       : image(index / plan.group_units() * plan.unit_images),
         images(std::min(plan.unit_images, plan.batch - image)),
         group(index % plan.group_units() * plan.unit_groups),
@@ -75,7 +77,7 @@ struct Unit {
     kernel = &plan.kernels[is_last_image ? 1 : 0][is_last_group ? 1 : 0];
   }
 
-  std::int64_t first(const Plan& plan, const Images& tensor) const {
+  std::int64_t first(const F16ConvPlan& plan, const Images& tensor) const {
     return (image * plan.groups + group) * tensor.elements;
   }
   std::int64_t count(const Images& tensor) const { return images * groups * tensor.elements; }
@@ -100,7 +102,7 @@ struct OnThisThread {
 
 /// Runs a unit; if the weights are the result, they are written to `weights`.
 template <class Split>
-void run_unit(const Plan& plan, const Unit& unit, std::byte* const* args, float* own,
+void run_unit(const F16ConvPlan& plan, const Unit& unit, std::byte* const* args, std::byte* own,
               std::byte* weights, const Split& split, const Launch& launch) {
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   const ConvTask& task = plan.task;
@@ -115,21 +117,21 @@ void run_unit(const Plan& plan, const Unit& unit, std::byte* const* args, float*
   for (const Images& tensor : plan.tensors) {
     argument(tensor.arg) = tensor.convert == nullptr
                                ? stored(tensor, 0)
-                               : reinterpret_cast<std::byte*>(own + tensor.at);
+                               : reinterpret_cast<std::byte*>(tensor.copy.in(own));
     if (tensor.convert == nullptr || tensor.is_result) continue;
     split(unit.count(tensor), [&](std::int64_t first, std::int64_t last) {
-      tensor.convert(own + tensor.at + first, stored(tensor, first), last - first);
+      tensor.convert(tensor.copy.in(own) + first, stored(tensor, first), last - first);
     });
   }
   argument(task.w) =
       plan.is_sum() ? weights : args[task.w] + unit.group * plan.group_weights * kFloat;
   if (task.bias >= 0) argument(task.bias) = args[task.bias] + unit.group * plan.group_bias * kFloat;
-  argument(task.scratch) = reinterpret_cast<std::byte*>(own + plan.kernel_at);
+  argument(task.scratch) = plan.kernel_scratch.in(own);
   unit.kernel->fn(unit.kernel->data.get(), inner.data(), launch);
   for (const Images& tensor : plan.tensors) {
     if (tensor.convert == nullptr || !tensor.is_result) continue;
     split(unit.count(tensor), [&](std::int64_t first, std::int64_t last) {
-      tensor.convert(stored(tensor, first), own + tensor.at + first, last - first);
+      tensor.convert(stored(tensor, first), tensor.copy.in(own) + first, last - first);
     });
   }
 }
@@ -139,12 +141,12 @@ void add(const float* from, std::int64_t first, std::int64_t last, float* to) {
 }
 
 /// Computes one unit after the other on all threads. Units have all groups.
-void run_together(const Plan& plan, std::byte* const* args, const Launch& launch) {
-  auto* own = reinterpret_cast<float*>(args[plan.task.scratch]);
+void run_together(const F16ConvPlan& plan, std::byte* const* args, const Launch& launch) {
+  std::byte* own = args[plan.task.scratch];
   auto* w = reinterpret_cast<float*>(args[plan.task.w]);
   const OnAllThreads split{plan.threads};
   for (std::int64_t u = 0; u < plan.units(); ++u) {
-    float* to = u == 0 ? w : own + plan.partial_at;
+    float* to = u == 0 ? w : plan.partial.in(own);
     run_unit(plan, Unit(plan, u), args, own, reinterpret_cast<std::byte*>(to), split, launch);
     if (!plan.is_sum() || u == 0) continue;
     split(plan.weights(), [&](std::int64_t first, std::int64_t last) { add(to, first, last, w); });
@@ -152,13 +154,13 @@ void run_together(const Plan& plan, std::byte* const* args, const Launch& launch
 }
 
 /// Computes separate units on each thread; sums are added in the order of units, then of threads.
-void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
-  auto* scratch = reinterpret_cast<float*>(args[plan.task.scratch]);
+void run_apart(const F16ConvPlan& plan, std::byte* const* args, const Launch& launch) {
+  std::byte* scratch = args[plan.task.scratch];
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    float* own = scratch + chunk.thread * plan.thread_elements;
+    std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
     auto* w = reinterpret_cast<float*>(args[plan.task.w]);
-    float* sums = chunk.thread == 0 ? w : own + plan.sums_at;
-    float* partial = own + plan.partial_at;
+    float* sums = chunk.thread == 0 ? w : plan.sums.in(own);
+    float* partial = plan.partial.in(own);
     const std::int64_t begin = chunk.first(plan.units());
     const std::int64_t end = chunk.last(plan.units());
     // The first unit with all weights initializes the sums.
@@ -174,14 +176,14 @@ void run_apart(const Plan& plan, std::byte* const* args, const Launch& launch) {
     if (!plan.is_sum()) return;
     chunk.wait();
     for (std::int64_t other = 1; other < chunk.threads; ++other) {
-      add(scratch + other * plan.thread_elements + plan.sums_at, chunk.first(plan.weights()),
+      add(plan.sums.in(plan.thread_scratch.in(scratch, other)), chunk.first(plan.weights()),
           chunk.last(plan.weights()), w);
     }
   });
 }
 
 void run(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& plan = *static_cast<const Plan*>(data);
+  const auto& plan = *static_cast<const F16ConvPlan*>(data);
   if (plan.is_shared) {
     run_together(plan, args, launch);
   } else {
@@ -214,7 +216,7 @@ std::vector<Images> tensors_of(const KernelRequest& request, const ConvTask& tas
 }
 
 /// Returns the elements of the copies of one group of one image.
-std::int64_t copied_elements(const Plan& plan) {
+std::int64_t copied_elements(const F16ConvPlan& plan) {
   std::int64_t elements = 0;
   for (const Images& tensor : plan.tensors) {
     if (tensor.convert != nullptr) elements += tensor.elements;
@@ -224,7 +226,7 @@ std::int64_t copied_elements(const Plan& plan) {
 
 /// Splits the images and groups into units. Every unit packs its weights: if a unit has more
 /// weights than pixels, all threads compute it together.
-void split_work(Plan& plan) {
+void split_work(F16ConvPlan& plan) {
   const std::int64_t group = copied_elements(plan);
   const std::int64_t image = group * plan.groups;
   const std::int64_t fitting = kUnitBytes / static_cast<std::int64_t>(sizeof(float));
@@ -243,11 +245,11 @@ void split_work(Plan& plan) {
   plan.unit_groups = plan.groups;
   plan.unit_images = std::clamp<std::int64_t>(
       kSharedUnitBytes / static_cast<std::int64_t>(sizeof(float)) / image, 1, plan.batch);
-  plan.unit_images = even_part(plan.batch, plan.unit_images);
+  plan.unit_images = split_evenly(plan.batch, plan.unit_images).big;
 }
 
 /// Offers the float32 kernel of a unit.
-KernelOffer unit_kernel(const KernelRequest& request, const Plan& plan, std::int64_t images,
+KernelOffer unit_kernel(const KernelRequest& request, const F16ConvPlan& plan, std::int64_t images,
                         std::int64_t groups) {
   KernelRequest wide{.node = request.node,
                      .inputs = request.inputs,
@@ -266,7 +268,7 @@ KernelOffer unit_kernel(const KernelRequest& request, const Plan& plan, std::int
   return offer_conv_float(wide, task);
 }
 
-bool set_kernels(const KernelRequest& request, Plan& plan, std::int64_t& scratch_bytes) {
+bool set_kernels(const KernelRequest& request, F16ConvPlan& plan, std::int64_t& scratch_bytes) {
   const std::int64_t last_images = plan.batch - (plan.image_units() - 1) * plan.unit_images;
   const std::int64_t last_groups = plan.groups - (plan.group_units() - 1) * plan.unit_groups;
   for (const bool is_last_image : {false, true}) {
@@ -285,20 +287,18 @@ bool set_kernels(const KernelRequest& request, Plan& plan, std::int64_t& scratch
   return true;
 }
 
-void place_scratch(Plan& plan, std::int64_t kernel_bytes) {
-  std::int64_t at = 0;
+void place_scratch(F16ConvPlan& plan, std::int64_t kernel_bytes) {
+  ScratchLayout own;
   for (Images& tensor : plan.tensors) {
-    tensor.at = at;
     if (tensor.convert == nullptr) continue;
-    at += whole_lines<float>(plan.unit_images * plan.unit_groups * tensor.elements);
+    tensor.copy = own.reserve<float>(plan.unit_images * plan.unit_groups * tensor.elements);
   }
-  plan.sums_at = at;
-  if (plan.is_sum() && !plan.is_shared) at += whole_lines<float>(plan.weights());
-  plan.partial_at = at;
-  if (plan.is_sum()) at += whole_lines<float>(plan.unit_groups * plan.group_weights);
-  plan.kernel_at = at;
-  plan.thread_elements =
-      at + whole_lines<float>(kernel_bytes / static_cast<std::int64_t>(sizeof(float)) + 1);
+  if (plan.is_sum() && !plan.is_shared) plan.sums = own.reserve<float>(plan.weights());
+  if (plan.is_sum()) plan.partial = own.reserve<float>(plan.unit_groups * plan.group_weights);
+  plan.kernel_scratch = own.reserve<std::byte>(kernel_bytes);
+  ScratchLayout all;
+  plan.thread_scratch = all.reserve_blocks(plan.is_shared ? 1 : plan.threads, own);
+  plan.scratch_bytes = all.size_bytes();
 }
 
 bool is_float32(const KernelRequest& request, int arg) {
@@ -326,7 +326,7 @@ opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const Con
       return KernelOffer::decline("images that are neither float32 nor of 16 bits");
     }
   }
-  auto plan = std::make_shared<conv_f16::Plan>();
+  auto plan = std::make_shared<conv_f16::F16ConvPlan>();
   const ConvShape& shape = task.shape;
   plan->task = task;
   plan->threads = request.threads;
@@ -346,8 +346,7 @@ opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const Con
   kernel.fn = conv_f16::run;
   kernel.label = "halves, " + plan->kernels[0][0].label;
   kernel.flops = shape.flops();
-  kernel.scratch_bytes = plan->thread_elements * (plan->is_shared ? 1 : plan->threads) *
-                         static_cast<std::int64_t>(sizeof(float));
+  kernel.scratch_bytes = plan->scratch_bytes;
   kernel.data = std::move(plan);
   return {.kernel = std::move(kernel), .declined = {}};
 }

@@ -26,11 +26,6 @@ namespace {
 // Bytes of a panel's weights that stay in the L1 cache while results are computed.
 constexpr std::int64_t kPanelBytes = std::int64_t{24} * 1024;
 
-template <class T>
-T* argument(std::byte* const* args, int index) {
-  return reinterpret_cast<T*>(args[index]);
-}
-
 /// Packs one panel of one group: [steps of all phases, width], k by source channel, then tap.
 /// y = conv(x, w): the panel's channels are rows of w, k its columns.
 template <class T>
@@ -75,22 +70,22 @@ void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T
   }
 }
 
-/// Packs panels [first, last) of all groups. `bias` may be nullptr.
+/// Packs panels [first, last) of all groups into the block `packed`. `bias` may be nullptr.
 template <class T>
 void pack_weights(const ResultPlan<T>& plan, const T* w, const T* bias, std::int64_t first,
-                  std::int64_t last, T* packed, T* spare) {
+                  std::int64_t last, std::byte* packed, T* spare) {
   const auto panels = static_cast<std::int64_t>(plan.panels.size());
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t group = i / panels;
     const ChannelPanel& panel = plan.panels[static_cast<std::size_t>(i % panels)];
     const T* from = w + group * plan.source_channels * plan.result_channels * plan.kernel_size;
-    T* to = packed + group * plan.group_weights() + panel.first * plan.panel_steps;
+    T* to = plan.weights.in(packed) + group * plan.group_weights() + panel.first * plan.panel_steps;
     if (plan.task.pass == ConvTask::Pass::kForward) {
       pack_forward(plan, panel, from, to);
     } else {
       pack_backward(plan, panel, from, spare, to);
     }
-    T* padded = packed + plan.bias_at + group * plan.padded_channels + panel.first;
+    T* padded = plan.bias.in(packed) + group * plan.padded_channels + panel.first;
     const std::int64_t channels = std::min(panel.width, plan.result_channels - panel.first);
     std::fill_n(padded, panel.width, T(0));
     if (bias != nullptr) {
@@ -107,12 +102,12 @@ void pack_constants(const KernelRequest& request, ResultPlan<T>& plan) {
   const Tensor* w = constant(plan.task.w);
   const Tensor* bias = plan.task.bias < 0 ? nullptr : constant(plan.task.bias);
   if (w == nullptr || (plan.task.bias >= 0 && bias == nullptr)) return;
-  plan.packed = Tensor::empty(request.outputs[0].dtype, {plan.packed_elements});
-  std::vector<T> spare(static_cast<std::size_t>(plan.thread_elements - plan.spare_at));
+  plan.packed = Tensor::empty(DataType::kUint8, {plan.packed_bytes});
+  std::vector<std::byte> own(static_cast<std::size_t>(plan.thread_scratch.size_bytes));
   pack_weights(plan, w->data<T>().data(), bias == nullptr ? nullptr : bias->data<T>().data(), 0,
                plan.groups * static_cast<std::int64_t>(plan.panels.size()),
-               plan.packed.template mutable_data<T>().data(), spare.data());
-  plan.threads_at = 0;
+               plan.packed.mutable_raw(), plan.spare.in(own.data()));
+  place_result_scratch(plan);
 }
 
 /// Positions of one phase that a unit computes, along each axis.
@@ -127,18 +122,19 @@ struct Range {
 template <class T>
 class Unit {
  public:
-  Unit(const ResultPlan<T>& plan, std::byte* const* args, const T* shared, T* own)
+  Unit(const ResultPlan<T>& plan, std::byte* const* args, const std::byte* packed, std::byte* own)
       : plan_(plan),
         args_(args),
-        from_(argument<const T>(
-            args, plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y)),
-        to_(argument<T>(args,
-                        plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x)),
-        residual_(plan.task.residual < 0 ? nullptr : argument<const T>(args, plan.task.residual)),
-        weights_(shared),
-        bias_(shared + plan.bias_at),
-        copy_(own),
-        sums_(own + plan.sums_at) {
+        from_(reinterpret_cast<const T*>(
+            args[plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y])),
+        to_(reinterpret_cast<T*>(
+            args[plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x])),
+        residual_(plan.task.residual < 0 ? nullptr
+                                         : reinterpret_cast<const T*>(args[plan.task.residual])),
+        weights_(plan.weights.in(packed)),
+        bias_(plan.bias.in(packed)),
+        copy_(plan.copy.in(own)),
+        sums_(plan.sums.in(own)) {
     for (std::int64_t i = 0; i < plan.images; ++i) {
       plan.source.clear(plan.source_channels, image_copy(i));
     }
@@ -237,7 +233,7 @@ class Unit {
     const std::int64_t width = plan_.padded_channels;
     const std::int64_t vectors = panel.width / plan_.target->lanes;
     const auto* functions = plan_.target->offset_tile[vectors - 1];
-    const EvenSplit rows(range.count(2), plan_.target->max_rows[vectors - 1]);
+    const EvenSplit rows = split_evenly(range.count(2), plan_.target->max_rows[vectors - 1]);
     const AxisPhase& height = phase.axes[1];
     device::OffsetTile<T> tile{.offsets = phase.offsets.data() + first,
                                .a_row = phase.axes[2].source_step,
@@ -277,7 +273,7 @@ class Unit {
   void run_planes(const ResultPhase& phase, const Range& range, const ChannelPanel& panel,
                   const T* weights, std::int64_t image) {
     const std::int64_t lanes = plan_.target->lanes;
-    const EvenSplit columns((range.count(2) + lanes - 1) / lanes, plan_.vectors);
+    const EvenSplit columns = split_evenly(ceil_div(range.count(2), lanes), plan_.vectors);
     const AxisPhase& height = phase.axes[1];
     device::PlaneTile<T> tile{.a = weights,
                               .offsets = phase.offsets.data(),
@@ -347,20 +343,21 @@ class Unit {
 template <class T>
 void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const ResultPlan<T>*>(data);
-  T* scratch = argument<T>(args, plan.task.scratch);
+  std::byte* scratch = args[plan.task.scratch];
   const bool is_packed = plan.packed.is_defined();
-  const T* weights = is_packed ? plan.packed.template data<T>().data() : scratch;
+  const std::byte* packed = is_packed ? plan.packed.raw() : scratch;
   const std::int64_t items = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   const std::int64_t units = plan.part_units() * plan.parts;
   const auto run_part = [&](const device::Chunk& chunk) {
-    T* own = scratch + plan.threads_at + chunk.thread * plan.thread_elements;
+    std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
     if (!is_packed) {
-      const T* bias = plan.task.bias < 0 ? nullptr : argument<const T>(args, plan.task.bias);
-      pack_weights(plan, argument<const T>(args, plan.task.w), bias, chunk.first(items),
-                   chunk.last(items), scratch, own + plan.spare_at);
+      const T* bias =
+          plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias]);
+      pack_weights(plan, reinterpret_cast<const T*>(args[plan.task.w]), bias, chunk.first(items),
+                   chunk.last(items), scratch, plan.spare.in(own));
       chunk.wait();
     }
-    Unit<T>(plan, args, weights, own).run(chunk.first(units), chunk.last(units));
+    Unit<T>(plan, args, packed, own).run(chunk.first(units), chunk.last(units));
   };
   device::on_threads(plan.threads, run_part);
 }
@@ -372,7 +369,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   pack_constants(request, *plan);
   opdef::PreparedKernel kernel;
   kernel.fn = run_result<T>;
-  kernel.scratch_bytes = plan->scratch_bytes();
+  kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label =
       fmt::format("{} of {} vectors", plan->in_planes ? "planes" : "channels", plan->vectors);

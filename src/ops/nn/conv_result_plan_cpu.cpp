@@ -130,8 +130,9 @@ double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vec
     std::int64_t taps = 1;
     for (const AxisPhase& axis : phase.axes) taps *= static_cast<std::int64_t>(axis.taps.size());
     const std::int64_t width = phase.axes[2].count;
-    const EvenSplit rows(in_planes ? plan.result_channels : width, largest_rows);
-    const EvenSplit columns(to_vectors(in_planes ? width : plan.result_channels), vectors);
+    const EvenSplit rows = split_evenly(in_planes ? plan.result_channels : width, largest_rows);
+    const EvenSplit columns =
+        split_evenly(to_vectors(in_planes ? width : plan.result_channels), vectors);
     double one = 0;
     for (const std::int64_t c : {columns.big, columns.big - 1}) {
       const auto of_columns =
@@ -227,21 +228,26 @@ void split_work(ResultPlan<T>& plan) {
                              plan.parts == plan.threads ? 1 : plan.threads);
 }
 
+}  // namespace
+
 template <class T>
-void place_scratch(ResultPlan<T>& plan) {
+void place_result_scratch(ResultPlan<T>& plan) {
   std::int64_t widest = 0;
   for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
-  plan.bias_at = whole_lines<T>(plan.groups * plan.group_weights());
-  plan.packed_elements = plan.bias_at + whole_lines<T>(plan.groups * plan.padded_channels);
-  plan.threads_at = plan.packed_elements;
-  plan.sums_at = whole_lines<T>(plan.images * plan.source.copy_elements(plan.source_channels));
   const std::int64_t sums =
       plan.in_planes ? 0 : plan.images * plan.block_results * plan.padded_channels;
-  plan.spare_at = plan.sums_at + whole_lines<T>(sums);
-  plan.thread_elements = plan.spare_at + whole_lines<T>(plan.kernel_size * widest);
+  ScratchLayout own;
+  plan.copy = own.reserve<T>(plan.images * plan.source.copy_elements(plan.source_channels));
+  plan.sums = own.reserve<T>(sums);
+  plan.spare = own.reserve<T>(plan.kernel_size * widest);
+  ScratchLayout packed;
+  plan.weights = packed.reserve<T>(plan.groups * plan.group_weights());
+  plan.bias = packed.reserve<T>(plan.groups * plan.padded_channels);
+  plan.packed_bytes = packed.size_bytes();
+  ScratchLayout all = plan.packed.is_defined() ? ScratchLayout() : packed;
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  plan.scratch_bytes = all.size_bytes();
 }
-
-}  // namespace
 
 ConvTask in_one_row(ConvTask task) {
   const auto& axes = task.shape.axes;
@@ -256,21 +262,8 @@ ConvTask in_one_row(ConvTask task) {
   return task;
 }
 
-EvenSplit::EvenSplit(std::int64_t total, std::int64_t largest) {
-  const std::int64_t parts = (total + largest - 1) / largest;
-  big = (total + parts - 1) / parts;
-  small_count = big * parts - total;
-  big_count = parts - small_count;
-}
-
-std::int64_t even_part(std::int64_t total, std::int64_t largest) {
-  return EvenSplit(total, largest).big;
-}
-
 std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t parts) {
-  const std::int64_t count = EvenSplit(total, largest).count();
-  const std::int64_t rounded = (count + parts - 1) / parts * parts;
-  return (total + rounded - 1) / rounded;
+  return ceil_div(total, round_up(ceil_div(total, largest), parts));
 }
 
 std::vector<ChannelPanel> split_panels(std::int64_t total, std::int64_t most, std::int64_t unit,
@@ -280,7 +273,7 @@ std::vector<ChannelPanel> split_panels(std::int64_t total, std::int64_t most, st
   std::int64_t first = 0;
   for (std::int64_t part = 0; part < parts; ++part) {
     of_parts.push_back(static_cast<std::int64_t>(panels.size()));
-    const EvenSplit split(total * (part + 1) / parts - total * part / parts, most);
+    const EvenSplit split = split_evenly(total * (part + 1) / parts - total * part / parts, most);
     for (std::int64_t i = 0; i < split.count(); ++i) {
       panels.push_back({.first = first, .width = split.size(i) * unit});
       first += panels.back().width;
@@ -318,10 +311,12 @@ std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threa
   set_offsets(*plan);
   split_channels(*plan);
   split_work(*plan);
-  place_scratch(*plan);
+  place_result_scratch(*plan);
   return plan;
 }
 
+template void place_result_scratch(ResultPlan<float>& plan);
+template void place_result_scratch(ResultPlan<double>& plan);
 template std::shared_ptr<ResultPlan<float>> plan_conv_result(const ConvTask&, int);
 template std::shared_ptr<ResultPlan<double>> plan_conv_result(const ConvTask&, int);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/cpu/offset_tile.h"
+#include "device/cpu/scratch_layout.h"
 #include "onnxgrad/tensor.h"
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
@@ -22,31 +23,18 @@ inline constexpr std::int64_t kCopyBytes = std::int64_t{1024} * 1024;
 inline constexpr std::int64_t kLargestPadding = 16;
 inline constexpr std::int64_t kPaddingAllowance = 65536;
 
-/// Even split: `total` = `big_count` parts of size `big`, then `small_count` of `big - 1`.
-struct EvenSplit {
-  std::int64_t big = 0;
-  std::int64_t big_count = 0;
-  std::int64_t small_count = 0;
+using device::aligned_count;
+using device::ceil_div;
+using device::EvenSplit;
+using device::round_up;
+using device::ScratchArray;
+using device::ScratchBlocks;
+using device::ScratchLayout;
+using device::split_evenly;
 
-  EvenSplit() = default;
-  EvenSplit(std::int64_t total, std::int64_t largest);
-
-  std::int64_t count() const { return big_count + small_count; }
-  std::int64_t size(std::int64_t i) const { return i < big_count ? big : big - 1; }
-};
-
-/// Returns the size of the larger parts of an even split.
-std::int64_t even_part(std::int64_t total, std::int64_t largest);
 /// Returns the size of the larger parts of an even split whose count is a multiple of `parts`, the
 /// number of threads, if possible.
 std::int64_t even_part_of(std::int64_t total, std::int64_t largest, std::int64_t parts);
-
-/// Rounds up to elements that fill whole cache lines.
-template <class T>
-std::int64_t whole_lines(std::int64_t elements) {
-  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
-  return (elements + kLine - 1) / kLine * kLine;
-}
 
 /// Estimates the cycles of an offset tile per k: multiply-adds, loads, or the latency of an
 /// accumulator.
@@ -110,10 +98,12 @@ struct ResultPlan {
   std::int64_t parts = 1;                      ///< parts of the panels; each makes separate units
   std::vector<std::int64_t> part_panels = {};  ///< first panel of each part, then their number
 
-  // Scratch offsets, in elements: the packed weights and biases of all groups unless they are
-  // constant, then one region per thread.
-  std::int64_t bias_at = 0, packed_elements = 0, threads_at = 0, thread_elements = 0;
-  std::int64_t sums_at = 0, spare_at = 0;  ///< offsets in a thread's region
+  /// Packed weights and biases of all groups, in scratch unless they are constant.
+  ScratchArray<T> weights = {}, bias = {};
+  std::int64_t packed_bytes = 0;
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<T> copy = {}, sums = {}, spare = {};
+  std::int64_t scratch_bytes = 0;
 
   std::int64_t group_weights() const { return padded_channels * panel_steps; }
   /// Returns the units of a part: images, groups and blocks.
@@ -122,9 +112,6 @@ struct ResultPlan {
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t part) const {
     const auto i = static_cast<std::size_t>(part);
     return {part_panels[i], part_panels[i + 1]};
-  }
-  std::int64_t scratch_bytes() const {
-    return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(T));
   }
 };
 
@@ -135,6 +122,10 @@ ConvTask in_one_row(ConvTask task);
 /// Plans y from x, or x from y; nullptr if the work on padding would outweigh everything else.
 template <class T>
 std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threads);
+
+/// Lays out the scratch, again once the weights are packed.
+template <class T>
+void place_result_scratch(ResultPlan<T>& plan);
 
 /// Estimates the cycles of the direct computation of the weight gradient from one float32 image.
 double weight_image_cycles(const ConvTask& task, int threads);

@@ -62,13 +62,16 @@ struct WeightPlan {
   bool shares_panels = false;
   std::vector<std::int64_t> thread_panels = {0,
                                              0};  ///< first panel of each thread, then their number
-  std::int64_t columns_at = 0, matrix_at = 0, spare_at = 0, sums_at = 0, thread_elements = 0;
+  ScratchBlocks thread_scratch = {};
+  ScratchArray<T> copy = {}, columns = {}, matrix = {}, spare = {};
+  ScratchArray<T> all_sums = {};  ///< sums of each thread, or of all if they chunk the panels
+  std::int64_t scratch_bytes = 0;
 
   std::int64_t rows() const { return channels * taps; }
   std::int64_t sums() const { return groups * rows() * padded_channels; }
-  std::int64_t thread_sums() const { return shares_panels ? 0 : thread_elements; }
-  std::int64_t scratch_elements() const {
-    return thread_elements * threads + (shares_panels ? sums() : 0);
+  /// Returns the sums that a thread adds to.
+  T* thread_sums(std::byte* scratch, std::int64_t thread) const {
+    return all_sums.in(shares_panels ? scratch : thread_scratch.in(scratch, thread));
   }
   /// Returns the range of panels that a thread computes.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t thread) const {
@@ -97,8 +100,8 @@ double dot_cycles(const WeightPlan<T>& plan) {
   if (plan.axes[0].count > 1 || plan.axes[2].source_step != 1) {
     return std::numeric_limits<double>::infinity();
   }
-  const EvenSplit channels(plan.y_channels, plan.target->max_dot_channels);
-  const EvenSplit taps(plan.rows(), plan.target->max_dot_taps);
+  const EvenSplit channels = split_evenly(plan.y_channels, plan.target->max_dot_channels);
+  const EvenSplit taps = split_evenly(plan.rows(), plan.target->max_dot_taps);
   // All loads are unaligned: two cache lines each.
   const double block =
       std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
@@ -116,9 +119,9 @@ double dot_cycles(const WeightPlan<T>& plan) {
 template <class T>
 double tile_window_cycles(const WeightPlan<T>& plan, bool has_matrix, std::int64_t vectors) {
   const std::int64_t lanes = plan.target->lanes;
-  const EvenSplit columns((plan.y_channels + lanes - 1) / lanes, vectors);
-  const EvenSplit rows(has_matrix ? plan.rows() : plan.channels,
-                       plan.target->max_rows[vectors - 1]);
+  const EvenSplit columns = split_evenly(ceil_div(plan.y_channels, lanes), vectors);
+  const EvenSplit rows =
+      split_evenly(has_matrix ? plan.rows() : plan.channels, plan.target->max_rows[vectors - 1]);
   const double transposed = kTransposedY * static_cast<double>(plan.y_channels);
   double cycles = 0;
   for (const std::int64_t c : {columns.big, columns.big - 1}) {
@@ -254,6 +257,30 @@ std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan
 }
 
 template <class T>
+void place_scratch(WeightPlan<T>& plan) {
+  ScratchLayout own;
+  plan.copy = own.reserve<T>(plan.images * plan.source.copy_elements(plan.channels));
+  plan.columns = own.reserve<T>(plan.unit_windows * plan.padded_channels);
+  if (plan.mode == WeightMode::kMatrix) {
+    // The row stride is an odd number of cache lines, with space for a vector written at the end.
+    const std::int64_t line = aligned_count<T>(1);
+    plan.matrix_row = aligned_count<T>(plan.unit_windows);
+    if (plan.matrix_row / line % 2 == 0) plan.matrix_row += line;
+    plan.matrix = own.reserve<T>(plan.rows() * plan.matrix_row + line);
+  }
+  if (plan.task.update != nullptr && plan.mode != WeightMode::kDots) {
+    std::int64_t widest = 0;
+    for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
+    plan.spare = own.reserve<T>(widest * kHandedColumns);
+  }
+  ScratchLayout all;
+  if (!plan.shares_panels) plan.all_sums = own.reserve<T>(plan.sums());
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  if (plan.shares_panels) plan.all_sums = all.reserve<T>(plan.sums());
+  plan.scratch_bytes = all.size_bytes();
+}
+
+template <class T>
 std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int threads) {
   auto plan = std::make_shared<WeightPlan<T>>();
   const std::array<SourceAxis, 3> source = describe(in_one_row(task), threads, plan.get());
@@ -267,28 +294,7 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
     return nullptr;
   }
   set_tables(*plan);
-  plan->columns_at = whole_lines<T>(plan->images * plan->source.copy_elements(plan->channels));
-  plan->matrix_at = plan->columns_at + whole_lines<T>(plan->unit_windows * plan->padded_channels);
-  std::int64_t matrix = 0;
-  if (plan->mode == WeightMode::kMatrix) {
-    // The row stride is an odd number of cache lines, with space for a vector written at the end.
-    plan->matrix_row = whole_lines<T>(plan->unit_windows);
-    if (plan->matrix_row / whole_lines<T>(1) % 2 == 0) plan->matrix_row += whole_lines<T>(1);
-    matrix = plan->rows() * plan->matrix_row + whole_lines<T>(1);
-  }
-  plan->spare_at = plan->matrix_at + matrix;
-  plan->sums_at = plan->spare_at;
-  if (task.update != nullptr && plan->mode != WeightMode::kDots) {
-    std::int64_t widest = 0;
-    for (const ChannelPanel& panel : plan->panels) widest = std::max(widest, panel.width);
-    plan->sums_at += widest * kHandedColumns;
-  }
-  plan->thread_elements = plan->sums_at;
-  if (plan->shares_panels) {
-    plan->sums_at = plan->thread_elements * threads;  // after the threads' regions
-  } else {
-    plan->thread_elements += whole_lines<T>(plan->sums());
-  }
+  place_scratch(*plan);
   return plan;
 }
 
@@ -296,14 +302,15 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
 template <class T>
 class Unit {
  public:
-  Unit(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t thread, T* own, T* sums)
+  Unit(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t thread, std::byte* scratch)
       : plan_(plan),
         x_(reinterpret_cast<const T*>(args[plan.task.x])),
         y_(reinterpret_cast<const T*>(args[plan.task.y])),
-        copy_(own),
-        columns_(own + plan.columns_at),
-        matrix_(own + plan.matrix_at),
-        sums_(sums) {
+        sums_(plan.thread_sums(scratch, thread)) {
+    std::byte* own = plan.thread_scratch.in(scratch, thread);
+    copy_ = plan.copy.in(own);
+    columns_ = plan.columns.in(own);
+    matrix_ = plan.matrix.in(own);
     std::tie(first_panel_, last_panel_) = plan.panels_of(thread);
     for (std::int64_t i = 0; i < plan.images; ++i) {
       plan.source.clear(plan.channels, copy_ + i * plan.image_stride());
@@ -431,8 +438,8 @@ class Unit {
 
   void add_dots() {
     const std::int64_t y_image = plan_.groups * plan_.y_channels * plan_.windows;
-    const EvenSplit channels(plan_.y_channels, plan_.target->max_dot_channels);
-    const EvenSplit taps(plan_.rows(), plan_.target->max_dot_taps);
+    const EvenSplit channels = split_evenly(plan_.y_channels, plan_.target->max_dot_channels);
+    const EvenSplit taps = split_evenly(plan_.rows(), plan_.target->max_dot_taps);
     device::TapDots<T> dots{.y_channel = plan_.windows,
                             .y_row = plan_.axes[2].count,
                             .y_block = y_image,
@@ -460,7 +467,7 @@ class Unit {
     tile.a_row = plan_.matrix_row;
     tile.c_row = tile.start_row = panel.width;
     const auto* functions = functions_of(panel);
-    const EvenSplit rows(plan_.rows(), largest_rows(panel));
+    const EvenSplit rows = split_evenly(plan_.rows(), largest_rows(panel));
     for (std::int64_t i = 0, r = 0; i < rows.count(); r += rows.size(i), ++i) {
       tile.a = matrix_ + r * plan_.matrix_row;
       tile.start = tile.c = sums(r, panel);
@@ -474,7 +481,7 @@ class Unit {
     tile.a_row = plan_.source.plane();
     tile.c_row = tile.start_row = plan_.taps * panel.width;
     const auto* functions = functions_of(panel);
-    const EvenSplit rows(plan_.channels, largest_rows(panel));
+    const EvenSplit rows = split_evenly(plan_.channels, largest_rows(panel));
     for (std::int64_t i = 0, c = 0; i < rows.count(); c += rows.size(i), ++i) {
       for (std::int64_t t = 0; t < plan_.taps; ++t) {
         tile.a = source_image(0) + c * plan_.source.plane() +
@@ -530,9 +537,11 @@ void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64
 
 /// Adds elements [first, last) of other threads' sums to those of the first thread.
 template <class T>
-void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last, T* sums) {
+void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last,
+              std::byte* scratch) {
+  T* sums = plan.thread_sums(scratch, 0);
   for (std::int64_t other = 1; other < plan.threads; ++other) {
-    const T* from = sums + other * plan.thread_sums();
+    const T* from = plan.thread_sums(scratch, other);
     for (std::int64_t i = first; i < last; ++i) sums[i] += from[i];
   }
 }
@@ -540,26 +549,26 @@ void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last, 
 template <class T>
 void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WeightPlan<T>*>(data);
-  T* scratch = reinterpret_cast<T*>(args[plan.task.scratch]);
+  std::byte* scratch = args[plan.task.scratch];
   const std::int64_t units =
       (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
-  T* sums = scratch + plan.sums_at;
+  T* sums = plan.thread_sums(scratch, 0);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
-    T* own = scratch + chunk.thread * plan.thread_elements;
-    Unit<T> unit(plan, args, chunk.thread, own, sums + chunk.thread * plan.thread_sums());
+    Unit<T> unit(plan, args, chunk.thread, scratch);
     if (plan.shares_panels) {
       unit.run(0, units);
     } else {
       unit.run(chunk.first(units), chunk.last(units));
       chunk.wait();
-      add_sums(plan, chunk.first(plan.sums()), chunk.last(plan.sums()), sums);
+      add_sums(plan, chunk.first(plan.sums()), chunk.last(plan.sums()), scratch);
     }
     chunk.wait();
     if (plan.mode == WeightMode::kDots) {
       finish_weights<T>(plan.task, args, sums, chunk.first(plan.sums()), chunk.last(plan.sums()));
     } else {
-      write_weights(plan, args, chunk.first(panels), chunk.last(panels), sums, own + plan.spare_at);
+      write_weights(plan, args, chunk.first(panels), chunk.last(panels), sums,
+                    plan.spare.in(plan.thread_scratch.in(scratch, chunk.thread)));
     }
   });
 }
@@ -570,7 +579,7 @@ KernelOffer offer(const ConvTask& task, int threads) {
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
   kernel.fn = run_weight<T>;
-  kernel.scratch_bytes = plan->scratch_elements() * static_cast<std::int64_t>(sizeof(T));
+  kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label =
       plan->mode == WeightMode::kDots
           ? "dots"

@@ -32,7 +32,7 @@ constexpr double kPackedCycles = 60;  // per vector of packed weights that is re
 constexpr double kTransposedCycles = 0.6;
 constexpr double kTileCycles = 140;
 
-struct ResultPlan {
+struct WinogradResultPlan {
   ConvTask task;
   Geometry geometry;
   const device::OffsetTarget<float>* target = nullptr;
@@ -47,13 +47,13 @@ struct ResultPlan {
   std::int64_t weight_plane = 0;  ///< stride of the weights of all channels, or of a block
   Tensor packed = {};             ///< transformed weights of all panels, if constant and small
 
-  // Scratch offsets, in elements: memory shared by all threads, then one region per thread.
-  std::int64_t bias_at = 0, threads_at = 0, thread_elements = 0;
-  std::int64_t tiles_at = 0, sums_at = 0, weights_at = 0, spare_at = 0;  ///< thread's region
+  /// Arrays of all threads: tiles of all images, or weights of all panels, if these are stored.
+  ScratchArray<float> all_tiles = {}, weights = {}, bias = {};
+  ScratchBlocks thread_scratch = {};
+  std::int64_t copy_elements = 0;
+  ScratchArray<float> copy = {}, tiles = {}, sums = {}, block = {}, spare = {};
+  std::int64_t scratch_bytes = 0;
 
-  std::int64_t scratch_bytes() const {
-    return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
-  }
   std::int64_t widest() const { return std::ranges::max(panels, {}, &ChannelPanel::width).width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
   /// Returns the size of the transformed weights of all panels.
@@ -66,22 +66,22 @@ struct ResultPlan {
 /// Worker of one thread.
 class Worker {
  public:
-  Worker(const ResultPlan& plan, std::byte* const* args, std::int64_t thread)
+  Worker(const WinogradResultPlan& plan, std::byte* const* args, std::int64_t thread)
       : plan_(plan),
         args_(args),
         source_(pointer(args, plan.is_forward() ? plan.task.x : plan.task.y)),
         weights_(pointer(args, plan.task.w)),
         result_(pointer(args, plan.is_forward() ? plan.task.y : plan.task.x)),
         given_bias_(plan.task.bias < 0 ? nullptr : pointer(args, plan.task.bias)),
-        shared_(pointer(args, plan.task.scratch)),
-        own_(shared_ + plan.threads_at + thread * plan.thread_elements) {
-    clear_copy(plan.geometry.source, plan.tiles_at, own_);
+        shared_(args[plan.task.scratch]),
+        own_(plan.thread_scratch.in(shared_, thread)) {
+    clear_copy(plan.geometry.source, plan.copy_elements, plan.copy.in(own_));
   }
 
   /// Stores the bias, padded by zeros, after a panel of zeros.
   void prepare_bias() {
     const Images& images = plan_.geometry.result;
-    float* bias = shared_ + plan_.bias_at;
+    float* bias = plan_.bias.in(shared_);
     std::fill_n(bias, plan_.widest() + images.padded, 0.0F);
     if (given_bias_ != nullptr) std::copy_n(given_bias_, images.channels, bias + plan_.widest());
   }
@@ -103,7 +103,8 @@ class Worker {
   void prepare_images(std::int64_t first, std::int64_t last) {
     const std::int64_t tiles = plan_.geometry.tiles();
     for (std::int64_t i = first; i < last; ++i) {
-      read_tiles({.image = i, .end = plan_.geometry.units.tile_rows}, i * tiles, shared_);
+      read_tiles({.image = i, .end = plan_.geometry.units.tile_rows}, i * tiles,
+                 plan_.all_tiles.in(shared_));
     }
   }
 
@@ -114,13 +115,13 @@ class Worker {
       const std::int64_t parts = units.parts(unit);
       const std::int64_t tiles = units.tiles(unit);
       for (std::int64_t i = 0; i < parts; ++i) {
-        read_tiles(units.part(unit, i), i * (tiles / parts), own_ + plan_.tiles_at);
+        read_tiles(units.part(unit, i), i * (tiles / parts), plan_.tiles.in(own_));
       }
       for (std::size_t p = 0; p < plan_.panels.size(); ++p) {
         const float* weights = panel_weights(static_cast<std::int64_t>(p));
         for (std::int64_t c = 0; c < channels; c += kProductChannels) {
           const std::int64_t count = std::min(kProductChannels, channels - c);
-          multiply(plan_.panels[p], own_ + plan_.tiles_at, tiles, c, count,
+          multiply(plan_.panels[p], plan_.tiles.in(own_), tiles, c, count,
                    weights + c * plan_.panels[p].width);
         }
         for (std::int64_t i = 0; i < parts; ++i) {
@@ -130,20 +131,20 @@ class Worker {
     }
   }
 
-  float* shared() const { return shared_; }
+  float* shared_weights() const { return plan_.weights.in(shared_); }
 
   void run_panels(std::int64_t first, std::int64_t last) {
     const Geometry& geometry = plan_.geometry;
     const std::int64_t channels = geometry.source.channels;
-    float* block = own_ + plan_.weights_at;
+    float* block = plan_.block.in(own_);
     for (std::int64_t p = first; p < last; ++p) {
       const ChannelPanel& panel = plan_.panels[static_cast<std::size_t>(p)];
       for (std::int64_t c = 0; c < channels; c += kBlockChannels) {
         if (!plan_.packed.is_defined()) transform_block(panel, c, block);
         const float* weights =
             plan_.packed.is_defined() ? panel_weights(p) + c * panel.width : block;
-        multiply(panel, shared_, geometry.all_tiles(), c, std::min(kBlockChannels, channels - c),
-                 weights);
+        multiply(panel, plan_.all_tiles.in(shared_), geometry.all_tiles(), c,
+                 std::min(kBlockChannels, channels - c), weights);
       }
       for (std::int64_t i = 0; i < geometry.units.batch; ++i) {
         write(panel, {.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles());
@@ -159,13 +160,14 @@ class Worker {
     return reinterpret_cast<float*>(args[index]);
   }
   const float* panel_weights(std::int64_t panel) const {
-    const float* first = plan_.packed.is_defined() ? plan_.packed.data<float>().data() : shared_;
+    const float* first =
+        plan_.packed.is_defined() ? plan_.packed.data<float>().data() : shared_weights();
     return first + panel * kPoints * plan_.weight_plane;
   }
 
   void read_tiles(const TileRows& rows, std::int64_t first, float* to) {
     const Images& images = plan_.geometry.source;
-    visit_tiles(images, plan_.geometry, kTile, rows, source_, own_,
+    visit_tiles(images, plan_.geometry, kTile, rows, source_, plan_.copy.in(own_),
                 [&](std::int64_t tile, const float* const* pixels) {
                   transform_source(pixels, images.padded, to + (first + tile) * images.padded,
                                    plan_.tile_plane);
@@ -179,7 +181,7 @@ class Worker {
     const std::int64_t width = panel.width;
     const std::int64_t channels = std::min(width, geometry.result.channels - panel.first);
     const std::int64_t count = std::min(kBlockChannels, geometry.source.channels - c);
-    float* spare = own_ + plan_.spare_at;  // [channel, tap, width]
+    float* spare = plan_.spare.in(own_);  // [channel, tap, width]
     const auto transpose = device::gemm_target<float>().transpose;
     if (plan_.is_forward()) {
       const std::int64_t row = geometry.source.channels * taps;
@@ -214,13 +216,13 @@ class Worker {
     const std::int64_t row = plan_.geometry.source.padded;
     Gemms{.target = plan_.target,
           .offsets = plan_.offsets.data(),
-          .zeros = shared_ + plan_.bias_at,
+          .zeros = plan_.bias.in(shared_),
           .a = tiles + c,
           .a_plane = plan_.tile_plane,
           .a_row = row,
           .b = weights,
           .b_plane = plan_.weight_plane,
-          .c = own_ + plan_.sums_at,
+          .c = plan_.sums.in(own_),
           .c_plane = plan_.sum_plane,
           .rows = rows,
           .steps = count,
@@ -235,9 +237,9 @@ class Worker {
     const Images& images = geometry.result;
     const std::int64_t top = rows.begin * geometry.step;
     const std::int64_t bottom = std::min(rows.end * geometry.step, images.height);
-    float* pixels = own_ + plan_.spare_at;
-    const float* bias = shared_ + plan_.bias_at + plan_.widest() + panel.first;
-    const float* sums = own_ + plan_.sums_at + first * panel.width;
+    float* pixels = plan_.spare.in(own_);
+    const float* bias = plan_.bias.in(shared_) + plan_.widest() + panel.first;
+    const float* sums = plan_.sums.in(own_) + first * panel.width;
     float* tile[kPoints];
     for (std::int64_t row = rows.begin; row < rows.end; ++row) {
       for (std::int64_t column = 0; column < geometry.units.tile_columns; ++column) {
@@ -261,18 +263,18 @@ class Worker {
     finish_results<float>(plan_.task, args_, start, channels, images.size(), count);
   }
 
-  const ResultPlan& plan_;
+  const WinogradResultPlan& plan_;
   std::byte* const* args_;
   const float* source_;
   const float* weights_;
   float* result_;
   const float* given_bias_;
-  float* shared_;
-  float* own_;
+  std::byte* shared_;
+  std::byte* own_;
 };
 
 void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const ResultPlan*>(data);
+  const auto& plan = *static_cast<const WinogradResultPlan*>(data);
   const auto run_part = [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);
     if (chunk.thread == 0) worker.prepare_bias();
@@ -289,7 +291,7 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
     } else {
       const std::int64_t blocks = panels * worker.channel_blocks();
       if (!plan.packed.is_defined()) {
-        worker.prepare_weights(chunk.first(blocks), chunk.last(blocks), worker.shared());
+        worker.prepare_weights(chunk.first(blocks), chunk.last(blocks), worker.shared_weights());
       }
       chunk.wait();
       const std::int64_t units = plan.geometry.units.count();
@@ -299,7 +301,7 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
   device::on_threads(plan.threads, run_part);
 }
 
-void place_scratch(ResultPlan& plan) {
+void place_scratch(WinogradResultPlan& plan) {
   const Geometry& geometry = plan.geometry;
   const Images& source = geometry.source;
   const std::int64_t width = plan.widest();
@@ -310,17 +312,23 @@ void place_scratch(ResultPlan& plan) {
   const bool is_packed = plan.packed.is_defined();
   const bool has_blocks = plan.stores_images && !is_packed;
   plan.weight_plane = plane_of((has_blocks ? kBlockChannels : source.channels) * width);
-  plan.bias_at = plan.stores_images ? kPoints * plan.tile_plane
-                 : is_packed        ? 0
-                                    : plan.all_weights();
-  plan.threads_at = plan.bias_at + whole_lines<float>(width + geometry.result.padded);
-  plan.tiles_at = whole_lines<float>((geometry.source_pixels(rows) + 1) * source.padded);
-  plan.sums_at = plan.tiles_at + (plan.stores_images ? 0 : kPoints * plan.tile_plane);
-  plan.weights_at = plan.sums_at + kPoints * plan.sum_plane;
-  plan.spare_at = plan.weights_at + (has_blocks ? kPoints * plan.weight_plane : 0);
-  const std::int64_t spare =
-      std::max(plan.taps() * kBlockChannels, geometry.result_pixels(rows)) * width;
-  plan.thread_elements = plan.spare_at + whole_lines<float>(spare);
+  ScratchLayout own;
+  plan.copy_elements = (geometry.source_pixels(rows) + 1) * source.padded;
+  plan.copy = own.reserve<float>(plan.copy_elements);
+  if (!plan.stores_images) plan.tiles = own.reserve<float>(kPoints * plan.tile_plane);
+  plan.sums = own.reserve<float>(kPoints * plan.sum_plane);
+  if (has_blocks) plan.block = own.reserve<float>(kPoints * plan.weight_plane);
+  plan.spare = own.reserve<float>(
+      std::max(plan.taps() * kBlockChannels, geometry.result_pixels(rows)) * width);
+  ScratchLayout all;
+  if (plan.stores_images) {
+    plan.all_tiles = all.reserve<float>(kPoints * plan.tile_plane);
+  } else if (!is_packed) {
+    plan.weights = all.reserve<float>(plan.all_weights());
+  }
+  plan.bias = all.reserve<float>(width + geometry.result.padded);
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  plan.scratch_bytes = all.size_bytes();
 }
 
 /// Returns true if the transformed weights are small enough to be kept in addition to the constant
@@ -332,24 +340,24 @@ bool are_small(const Geometry& geometry) {
 }
 
 /// Transforms constant weights.
-void pack_weights(const Tensor& weights, ResultPlan& plan) {
+void pack_weights(const Tensor& weights, WinogradResultPlan& plan) {
   const std::int64_t width = plan.widest();
   plan.weight_plane = plane_of(plan.geometry.source.channels * width);
   plan.packed = Tensor::zeros(DataType::kFloat32, {plan.all_weights()});
   place_scratch(plan);
-  std::vector<float> scratch(static_cast<std::size_t>(plan.scratch_bytes()) / sizeof(float));
+  std::vector<std::byte> scratch(static_cast<std::size_t>(plan.scratch_bytes));
   std::vector<std::byte*> args(static_cast<std::size_t>(plan.task.scratch) + 1, nullptr);
   // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): kernels only read their inputs
   auto* values = const_cast<float*>(weights.data<float>().data());
   args[static_cast<std::size_t>(plan.task.w)] = reinterpret_cast<std::byte*>(values);
-  args.back() = reinterpret_cast<std::byte*>(scratch.data());
+  args.back() = scratch.data();
   Worker worker(plan, args.data(), 0);
   worker.prepare_weights(0, worker.channel_blocks() * static_cast<std::int64_t>(plan.panels.size()),
                          plan.packed.mutable_data<float>().data());
 }
 
 /// Estimates the cycles of one image with panels of this many vectors.
-double result_cycles(const ResultPlan& plan, std::int64_t vectors) {
+double result_cycles(const WinogradResultPlan& plan, std::int64_t vectors) {
   const Geometry& geometry = plan.geometry;
   const std::int64_t lanes = plan.target->lanes;
   const auto tiles = static_cast<double>(geometry.tiles());
@@ -373,7 +381,8 @@ void Units::split(std::int64_t most, std::int64_t threads) {
   images = even_part_of(batch, images, threads);
   if (images > 1) return;
   const std::int64_t bands = std::max((of_image + most - 1) / most, (threads + batch - 1) / batch);
-  rows = even_part(tile_rows, std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1));
+  const std::int64_t of_band = std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1);
+  rows = split_evenly(tile_rows, of_band).big;
 }
 
 std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
@@ -423,7 +432,7 @@ bool is_affordable(std::int64_t scratch_bytes, const ConvShape& shape) {
 void Gemms::run() const {
   const std::int64_t vectors = width / target->lanes;
   const auto* functions = target->offset_tile[vectors - 1];
-  const EvenSplit split(rows, target->max_rows[vectors - 1]);
+  const EvenSplit split = split_evenly(rows, target->max_rows[vectors - 1]);
   for (std::int64_t p = 0; p < kPoints; ++p) {
     device::OffsetTile<float> tile{.a = a + p * a_plane,
                                    .offsets = offsets,
@@ -453,8 +462,8 @@ void Gemms::run() const {
 
 double product_cycles(const device::OffsetTarget<float>& target, std::int64_t rows,
                       std::int64_t columns, std::int64_t vectors) {
-  const EvenSplit row_split(rows, target.max_rows[vectors - 1]);
-  const EvenSplit column_split(columns, vectors);
+  const EvenSplit row_split = split_evenly(rows, target.max_rows[vectors - 1]);
+  const EvenSplit column_split = split_evenly(columns, vectors);
   double cycles = 0;
   for (const std::int64_t c : {column_split.big, column_split.big - 1}) {
     const auto count = static_cast<double>(c == column_split.big ? column_split.big_count
@@ -485,7 +494,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   const auto geometry = geometry_of(task, target.lanes);
   if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   const auto direct = plan_conv_result<float>(task, request.threads);
-  auto plan = std::make_shared<winograd::ResultPlan>();
+  auto plan = std::make_shared<winograd::WinogradResultPlan>();
   plan->task = task;
   plan->geometry = *geometry;
   plan->target = &target;
@@ -512,12 +521,12 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   std::iota(plan->offsets.begin(), plan->offsets.end(), 0);
   place_scratch(*plan);
   if (plan->is_constant) pack_weights(*constant, *plan);
-  if (!is_affordable(plan->scratch_bytes(), task.shape)) {
+  if (!is_affordable(plan->scratch_bytes, task.shape)) {
     return opdef::KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
   kernel.fn = run_result;
-  kernel.scratch_bytes = plan->scratch_bytes();
+  kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->step, geometry->step,
                              plan->stores_images ? "all images" : "all weights");

@@ -94,7 +94,7 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes);
 
 /// Returns the stride between the 36 values of `count` pixels, chosen to avoid conflicts in the
 /// cache.
-inline std::int64_t plane_of(std::int64_t count) { return whole_lines<float>(count) + 16; }
+inline std::int64_t plane_of(std::int64_t count) { return aligned_count<float>(count) + 16; }
 
 /// Zeroes a copy of `elements` before the first visit_tiles: the pixel for positions outside the
 /// images and the channels that pad vectors.

@@ -26,7 +26,7 @@ constexpr double kWorthwhileWeight = 0.9;
 // Cycles per vector of transformed sums.
 constexpr double kSumCycles = 200;
 
-struct WeightPlan {
+struct WinogradWeightPlan {
   ConvTask task;
   Geometry geometry;  ///< source: x, result: y
   const device::OffsetTarget<float>* target = nullptr;
@@ -38,15 +38,14 @@ struct WeightPlan {
   std::int64_t gradient_plane = 0;  ///< stride of y's tiles of a panel
   std::int64_t sum_plane = 0;       ///< stride of the sums of all channels of x, or of a block
 
-  // Scratch offsets, in elements: memory shared by all threads, then one region per thread.
-  std::int64_t gradients_at = 0, threads_at = 0, thread_elements = 0;
-  /// Offsets in a thread's region; tiles and gradients only if they are those of a unit.
-  std::int64_t y_copy_at = 0, tiles_at = 0, own_gradients_at = 0, sums_at = 0, spare_at = 0;
-  std::int64_t handed_at = 0;  ///< block passed to an update
+  /// Tiles of all images, in memory shared by all threads, or of a unit, in a thread's.
+  ScratchArray<float> tiles = {}, gradients = {};
+  ScratchBlocks thread_scratch = {};
+  std::int64_t x_copy_elements = 0, y_copy_elements = 0;
+  ScratchArray<float> x_copy = {}, y_copy = {}, sums = {}, spare = {};
+  ScratchArray<float> handed = {};  ///< block passed to an update
+  std::int64_t scratch_bytes = 0;
 
-  std::int64_t scratch_bytes() const {
-    return (threads_at + thread_elements * threads) * static_cast<std::int64_t>(sizeof(float));
-  }
   std::int64_t num_panels() const { return static_cast<std::int64_t>(panels.size()); }
   std::int64_t widest() const { return panels.front().width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
@@ -56,39 +55,39 @@ struct WeightPlan {
 /// Worker of one thread.
 class WeightWorker {
  public:
-  WeightWorker(const WeightPlan& plan, std::byte* const* args, std::int64_t thread)
+  WeightWorker(const WinogradWeightPlan& plan, std::byte* const* args, std::int64_t thread)
       : plan_(plan),
         args_(args),
         x_(reinterpret_cast<const float*>(args[plan.task.x])),
         y_(reinterpret_cast<const float*>(args[plan.task.y])),
-        shared_(reinterpret_cast<float*>(args[plan.task.scratch])),
+        shared_(args[plan.task.scratch]),
         own_(part_of(thread)) {
     const Geometry& geometry = plan.geometry;
-    clear_copy(geometry.source, plan.y_copy_at, own_);
-    clear_copy(geometry.result, plan.tiles_at - plan.y_copy_at, own_ + plan.y_copy_at);
+    clear_copy(geometry.source, plan.x_copy_elements, plan.x_copy.in(own_));
+    clear_copy(geometry.result, plan.y_copy_elements, plan.y_copy.in(own_));
   }
 
   void prepare_images(std::int64_t first, std::int64_t last) {
     const Geometry& geometry = plan_.geometry;
     for (std::int64_t i = first; i < last; ++i) {
-      read_tiles({.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles(), shared_,
-                 shared_ + plan_.gradients_at);
+      read_tiles({.image = i, .end = geometry.units.tile_rows}, i * geometry.tiles(),
+                 plan_.tiles.in(shared_), plan_.gradients.in(shared_));
     }
   }
 
   /// Adds units of tiles to this thread's sums.
   void add_units(std::int64_t first, std::int64_t last) {
     const Units& units = plan_.geometry.units;
-    std::fill_n(own_ + plan_.sums_at, plan_.num_panels() * kPoints * plan_.sum_plane, 0.0F);
+    std::fill_n(plan_.sums.in(own_), plan_.num_panels() * kPoints * plan_.sum_plane, 0.0F);
     for (std::int64_t unit = first; unit < last; ++unit) {
       const std::int64_t parts = units.parts(unit);
       const std::int64_t tiles = units.tiles(unit);
       for (std::int64_t i = 0; i < parts; ++i) {
-        read_tiles(units.part(unit, i), i * (tiles / parts), own_ + plan_.tiles_at,
-                   own_ + plan_.own_gradients_at);
+        read_tiles(units.part(unit, i), i * (tiles / parts), plan_.tiles.in(own_),
+                   plan_.gradients.in(own_));
       }
       for (std::int64_t p = 0; p < plan_.num_panels(); ++p) {
-        multiply(p, own_ + plan_.tiles_at, own_ + plan_.own_gradients_at, tiles, 0,
+        multiply(p, plan_.tiles.in(own_), plan_.gradients.in(own_), tiles, 0,
                  plan_.geometry.source.channels, panel_sums(own_, p), /*adds=*/true);
       }
     }
@@ -119,9 +118,9 @@ class WeightWorker {
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t p = i / plan_.row_blocks();
       const std::int64_t c = i % plan_.row_blocks() * kRowBlock;
-      float* sums = own_ + plan_.sums_at;
-      multiply(p, shared_, shared_ + plan_.gradients_at, plan_.geometry.all_tiles(), c,
-               rows_from(c), sums, /*adds=*/false);
+      float* sums = plan_.sums.in(own_);
+      multiply(p, plan_.tiles.in(shared_), plan_.gradients.in(shared_), plan_.geometry.all_tiles(),
+               c, rows_from(c), sums, /*adds=*/false);
       write_block(p, c, sums);
     }
   }
@@ -133,11 +132,9 @@ class WeightWorker {
   const ChannelPanel& panel(std::int64_t p) const {
     return plan_.panels[static_cast<std::size_t>(p)];
   }
-  float* part_of(std::int64_t thread) const {
-    return shared_ + plan_.threads_at + thread * plan_.thread_elements;
-  }
-  float* panel_sums(float* part, std::int64_t p) const {
-    return part + plan_.sums_at + p * kPoints * plan_.sum_plane;
+  std::byte* part_of(std::int64_t thread) const { return plan_.thread_scratch.in(shared_, thread); }
+  float* panel_sums(std::byte* part, std::int64_t p) const {
+    return plan_.sums.in(part) + p * kPoints * plan_.sum_plane;
   }
   std::int64_t rows_from(std::int64_t c) const {
     return std::min(kRowBlock, plan_.geometry.source.channels - c);
@@ -146,12 +143,12 @@ class WeightWorker {
   void read_tiles(const TileRows& rows, std::int64_t first, float* tiles, float* gradients) {
     const Geometry& geometry = plan_.geometry;
     const std::int64_t padded = geometry.source.padded;
-    visit_tiles(geometry.source, geometry, kTile, rows, x_, own_,
+    visit_tiles(geometry.source, geometry, kTile, rows, x_, plan_.x_copy.in(own_),
                 [&](std::int64_t tile, const float* const* pixels) {
                   transform_source(pixels, padded, tiles + (first + tile) * padded,
                                    plan_.tile_plane);
                 });
-    visit_tiles(geometry.result, geometry, geometry.step, rows, y_, own_ + plan_.y_copy_at,
+    visit_tiles(geometry.result, geometry, geometry.step, rows, y_, plan_.y_copy.in(own_),
                 [&](std::int64_t tile, const float* const* pixels) {
                   gradient_panels(pixels, first + tile, gradients);
                 });
@@ -179,7 +176,7 @@ class WeightWorker {
     for (std::int64_t k = 0; k < count; k += kProductTiles) {
       Gemms{.target = plan_.target,
             .offsets = plan_.offsets.data() + k,
-            .zeros = own_ + plan_.y_copy_at,  // pixel of zeros, at least a panel wide
+            .zeros = plan_.y_copy.in(own_),  // pixel of zeros, at least a panel wide
             .a = tiles + c,
             .a_plane = plan_.tile_plane,
             .a_row = 1,
@@ -201,7 +198,7 @@ class WeightWorker {
     const std::int64_t taps = plan_.taps();
     const std::int64_t width = panel(p).width;
     const std::int64_t count = rows_from(c);
-    float* spare = own_ + plan_.spare_at;  // [channel, tap, width]
+    float* spare = plan_.spare.in(own_);  // [channel, tap, width]
     for (std::int64_t i = 0; i < count; ++i) {
       write_weights(geometry.kernel, sums + i * width, plan_.sum_plane, width,
                     spare + i * taps * width, width);
@@ -213,19 +210,19 @@ class WeightWorker {
                            .channels = std::min(width, geometry.result.channels - panel(p).first),
                            .column = c * taps,
                            .columns = count * taps},
-                          own_ + plan_.handed_at);
+                          plan_.handed.in(own_));
   }
 
-  const WeightPlan& plan_;
+  const WinogradWeightPlan& plan_;
   std::byte* const* args_;
   const float* x_;
   const float* y_;
-  float* shared_;
-  float* own_;
+  std::byte* shared_;
+  std::byte* own_;
 };
 
 void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WeightPlan*>(data);
+  const auto& plan = *static_cast<const WinogradWeightPlan*>(data);
   const auto run_part = [&](const device::Chunk& chunk) {
     WeightWorker worker(plan, args, chunk.thread);
     const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
@@ -244,7 +241,7 @@ void run_weight(const void* data, std::byte* const* args, const Launch& /*launch
   device::on_threads(plan.threads, run_part);
 }
 
-void place_scratch(WeightPlan& plan) {
+void place_scratch(WinogradWeightPlan& plan) {
   const Geometry& geometry = plan.geometry;
   const Images& x = geometry.source;
   const Images& y = geometry.result;
@@ -253,27 +250,26 @@ void place_scratch(WeightPlan& plan) {
   const std::int64_t tiles = geometry.stored_tiles(plan.stores_images);
   plan.tile_plane = plane_of(tiles * x.padded);
   plan.gradient_plane = plane_of(tiles * width);
-  const std::int64_t all_tiles = kPoints * plan.tile_plane;
-  const std::int64_t all_gradients = kPoints * plan.gradient_plane * plan.num_panels();
   plan.sum_plane =
       plane_of((plan.stores_images ? std::min(kRowBlock, x.channels) : x.channels) * width);
   const std::int64_t sums = kPoints * plan.sum_plane * (plan.stores_images ? 1 : plan.num_panels());
-  plan.gradients_at = all_tiles;
-  plan.threads_at = plan.stores_images ? all_tiles + all_gradients : 0;
-  plan.y_copy_at = whole_lines<float>((geometry.source_pixels(rows) + 1) * x.padded);
-  plan.tiles_at =
-      plan.y_copy_at + whole_lines<float>((geometry.result_pixels(rows) + 1) * y.padded);
-  plan.own_gradients_at = plan.tiles_at + (plan.stores_images ? 0 : all_tiles);
-  plan.sums_at = plan.own_gradients_at + (plan.stores_images ? 0 : all_gradients);
-  plan.spare_at = plan.sums_at + sums;
-  plan.handed_at =
-      plan.spare_at + whole_lines<float>(plan.taps() * std::min(kRowBlock, x.channels) * width);
-  plan.thread_elements =
-      plan.handed_at + (plan.task.update == nullptr ? 0 : kHandedColumns * width);
+  ScratchLayout all, own;
+  plan.x_copy_elements = (geometry.source_pixels(rows) + 1) * x.padded;
+  plan.y_copy_elements = (geometry.result_pixels(rows) + 1) * y.padded;
+  plan.x_copy = own.reserve<float>(plan.x_copy_elements);
+  plan.y_copy = own.reserve<float>(plan.y_copy_elements);
+  ScratchLayout& of_tiles = plan.stores_images ? all : own;
+  plan.tiles = of_tiles.reserve<float>(kPoints * plan.tile_plane);
+  plan.gradients = of_tiles.reserve<float>(kPoints * plan.gradient_plane * plan.num_panels());
+  plan.sums = own.reserve<float>(sums);
+  plan.spare = own.reserve<float>(plan.taps() * std::min(kRowBlock, x.channels) * width);
+  if (plan.task.update != nullptr) plan.handed = own.reserve<float>(kHandedColumns * width);
+  plan.thread_scratch = all.reserve_blocks(plan.threads, own);
+  plan.scratch_bytes = all.size_bytes();
 }
 
 /// Estimates the cycles per image with panels of this many vectors.
-double weight_cycles(const WeightPlan& plan, std::int64_t vectors) {
+double weight_cycles(const WinogradWeightPlan& plan, std::int64_t vectors) {
   const Geometry& geometry = plan.geometry;
   const std::int64_t lanes = plan.target->lanes;
   const auto columns = geometry.result.padded / lanes;
@@ -294,7 +290,7 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   const auto& target = device::offset_target<float>();
   const auto geometry = geometry_of(task, target.lanes);
   if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
-  auto plan = std::make_shared<winograd::WeightPlan>();
+  auto plan = std::make_shared<winograd::WinogradWeightPlan>();
   plan->task = task;
   plan->geometry = *geometry;
   plan->target = &target;
@@ -317,12 +313,12 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
     plan->offsets.push_back(static_cast<std::int32_t>(i * x.padded));
   }
   place_scratch(*plan);
-  if (!is_affordable(plan->scratch_bytes(), task.shape)) {
+  if (!is_affordable(plan->scratch_bytes, task.shape)) {
     return opdef::KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
   kernel.fn = run_weight;
-  kernel.scratch_bytes = plan->scratch_bytes();
+  kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->kernel, geometry->kernel,
                              plan->stores_images ? "all images" : "all weights");
   kernel.flops = task.shape.flops();

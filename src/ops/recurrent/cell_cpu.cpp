@@ -185,18 +185,17 @@ std::vector<opdef::ValueCheck> length_checks(const CellPlan& plan) {
 }
 
 template <class T>
-void BiasSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
-  if (plan.has(Operand::kB))
-    offset = scratch_plan.add<T>(plan.shape.directions * plan.shape.width());
+void BiasSums<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
+  if (plan.has(Operand::kB)) sums = layout.reserve<T>(plan.shape.directions * plan.shape.width());
 }
 
 template <class T>
 const T* BiasSums<T>::run(const CellArgs& args, std::int64_t direction) const {
-  if (offset < 0) return nullptr;
+  if (!sums) return nullptr;
   const CellShape& s = args.plan.shape;
   const T* of_w = args.at<const T>(Operand::kB) + direction * 2 * s.width();
   const T* of_r = of_w + s.width();
-  T* sum = args.scratch<T>(offset) + direction * s.width();
+  T* sum = args.scratch(sums) + direction * s.width();
   // With linear_before_reset the bias Rb of n is added before the reset gate.
   const std::int64_t shared = args.plan.attributes.linear_before_reset ? 2 * s.hidden : s.width();
   for (std::int64_t i = 0; i < s.width(); ++i) sum[i] = of_w[i] + (i < shared ? of_r[i] : T(0));
@@ -204,7 +203,7 @@ const T* BiasSums<T>::run(const CellArgs& args, std::int64_t direction) const {
 }
 
 template <class T>
-void InputGemm<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+void InputGemm<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
   const CellShape& s = plan.shape;
   const bool has_bias = plan.has(Operand::kB);
   gemm =
@@ -216,8 +215,8 @@ void InputGemm<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
                             .start = has_bias ? device::GemmStart::kRow : device::GemmStart::kZero,
                             .threads = plan.threads,
                             .cpu = plan.cpu});
-  scratch = scratch_plan.add<std::byte>(gemm.scratch_bytes);
-  biases.prepare(plan, scratch_plan);
+  scratch = layout.reserve<std::byte>(gemm.scratch_bytes);
+  biases.prepare(plan, layout);
 }
 
 template <class T>
@@ -228,7 +227,7 @@ void InputGemm<T>::run(const CellArgs& args, T* gates) const {
           .b = args.at<const T>(Operand::kW) + d * s.width() * s.inputs,
           .start = biases.run(args, d),
           .c = gates + d * s.rows() * s.width(),
-          .scratch = args.scratch<std::byte>(scratch)});
+          .scratch = args.scratch(scratch)});
   }
 }
 
@@ -239,13 +238,13 @@ bool InputSteps<T>::fits(const CellPlan& plan) {
 }
 
 template <class T>
-void InputSteps<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+void InputSteps<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
   const CellShape& s = plan.shape;
   gemm = device::PackedGemm<T>::prepare(s.inputs, s.width());
   // If a task has all rows, its rows are contiguous over steps.
   if (plan.blocks == 1) steps = std::clamp<std::int64_t>(kStepRows / s.batch, 1, s.steps);
-  packed = scratch_plan.add<T>(s.directions * stride());
-  biases.prepare(plan, scratch_plan);
+  packed = layout.reserve<T>(s.directions * stride());
+  biases.prepare(plan, layout);
 }
 
 template <class T>
@@ -253,7 +252,7 @@ void InputSteps<T>::pack(const CellArgs& args) const {
   const CellShape& s = args.plan.shape;
   for (std::int64_t d = 0; d < s.directions; ++d) {
     const T* w = args.at<const T>(Operand::kW) + d * s.width() * s.inputs;
-    gemm.pack(w, s.inputs, true, args.scratch<T>(packed) + d * stride());
+    gemm.pack(w, s.inputs, true, args.scratch(packed) + d * stride());
     biases.run(args, d);
   }
 }
@@ -269,14 +268,14 @@ void InputSteps<T>::run(const CellArgs& args, const TaskRows& task, std::int64_t
   gemm.run(gemm.rows(count * task.count),
            {.a = args.at<const T>(Operand::kX) + (first * s.batch + task.first) * s.inputs,
             .a_row = s.inputs,
-            .packed = args.scratch<const T>(packed) + task.direction * stride(),
+            .packed = args.scratch(packed) + task.direction * stride(),
             .c = kept_at(args.plan, task, first, s.width(), gates),
             .c_row = s.width(),
             .start = biases.at(args, task.direction)});
 }
 
 template <class T>
-void HiddenGemm<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan) {
+void HiddenGemm<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchLayout& layout) {
   part = wanted;
   const std::int64_t hidden = plan.shape.hidden;
   gemm = wanted.transpose ? device::PackedGemm<T>::prepare(hidden, wanted.count)
@@ -284,7 +283,7 @@ void HiddenGemm<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& s
   for (std::int64_t block = 0; block < plan.blocks; ++block) {
     rows.push_back(gemm.rows(task_rows(plan, block).count));
   }
-  packed = scratch_plan.add<T>(plan.shape.directions * stride());
+  packed = layout.reserve<T>(plan.shape.directions * stride());
 }
 
 template <class T>
@@ -292,20 +291,20 @@ void HiddenGemm<T>::pack(const CellArgs& args) const {
   const CellShape& s = args.plan.shape;
   for (std::int64_t d = 0; d < s.directions; ++d) {
     const T* r = args.at<const T>(Operand::kR) + (d * s.width() + part.first) * s.hidden;
-    gemm.pack(r, s.hidden, part.transpose, args.scratch<T>(packed) + d * stride());
+    gemm.pack(r, s.hidden, part.transpose, args.scratch(packed) + d * stride());
   }
 }
 
 template <class T>
 void HiddenGemm<T>::run(const CellArgs& args, const TaskRows& task,
                         typename device::PackedGemm<T>::Operands operands) const {
-  operands.packed = args.scratch<const T>(packed) + task.direction * stride();
+  operands.packed = args.scratch(packed) + task.direction * stride();
   gemm.run(rows[static_cast<std::size_t>(task.block)], operands);
 }
 
 template <class T>
-void WeightGemms<T>::prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
-                             ScratchPlan& scratch_plan) {
+void WeightGemms<T>::prepare(const CellPlan& plan, std::span<const GateGradients<T>> wanted,
+                             ScratchLayout& layout) {
   using device::GemmStart;
   const CellShape& s = plan.shape;
   std::int64_t scratch_bytes = 0;
@@ -317,7 +316,7 @@ void WeightGemms<T>::prepare(const CellPlan& plan, std::span<const GradientPart>
     scratch_bytes = std::max(scratch_bytes, gemm.scratch_bytes);
     return gemm;
   };
-  for (const GradientPart& part : wanted) {
+  for (const GateGradients<T>& part : wanted) {
     Part made{.part = part};
     const device::GemmSpec dx{.m = s.rows(), .n = s.inputs, .k = part.width};
     device::GemmSpec dx_more = dx;
@@ -330,9 +329,9 @@ void WeightGemms<T>::prepare(const CellPlan& plan, std::span<const GradientPart>
     last.dw = prepare_one({.m = part.width, .n = s.inputs, .k = s.rows(), .transpose_a = true});
     last.dr = prepare_one({.m = part.width, .n = s.hidden, .k = s.rows(), .transpose_a = true});
   }
-  scratch = scratch_plan.add<std::byte>(scratch_bytes);
+  scratch = layout.reserve<std::byte>(scratch_bytes);
   if (plan.has(Operand::kLengths) && wanted.front().for_weights)
-    inputs = scratch_plan.add<T>(s.rows() * s.inputs);
+    inputs = layout.reserve<T>(s.rows() * s.inputs);
 }
 
 template <class T>
@@ -343,9 +342,9 @@ void WeightGemms<T>::run(const CellArgs& args) const {
   T* dx = args.at<T>(Operand::kDX);
   T* dw = args.at<T>(Operand::kDW);
   T* dr = args.at<T>(Operand::kDR);
-  auto* own_scratch = args.scratch<std::byte>(scratch);
-  if (inputs >= 0 && dw != nullptr) {
-    T* valid = args.scratch<T>(inputs);
+  auto* own_scratch = args.scratch(scratch);
+  if (inputs && dw != nullptr) {
+    T* valid = args.scratch(inputs);
     for (std::int64_t row = 0; row < s.rows(); ++row) {
       const bool is_valid = args.is_valid(row / s.batch, row % s.batch);
       copy_or_zero<T>(is_valid ? x + row * s.inputs : nullptr, valid + row * s.inputs, s.inputs);
@@ -355,8 +354,8 @@ void WeightGemms<T>::run(const CellArgs& args) const {
   bool is_first = true;
   for (std::int64_t d = 0; d < s.directions; ++d) {
     for (const Part& made : parts) {
-      const GradientPart& part = made.part;
-      const T* ds = args.scratch<const T>(part.offset) + d * s.rows() * part.width;
+      const GateGradients<T>& part = made.part;
+      const T* ds = args.scratch(part.values) + d * s.rows() * part.width;
       const std::int64_t weight_row = d * s.width() + part.row;
       if (part.for_inputs && dx != nullptr) {
         (is_first ? made.dx_first : made.dx_more)({.a = ds,
@@ -370,7 +369,7 @@ void WeightGemms<T>::run(const CellArgs& args) const {
         made.dw({.a = ds, .b = x, .c = dw + weight_row * s.inputs, .scratch = own_scratch});
       }
       if (part.for_hidden && part.for_weights && dr != nullptr) {
-        const T* side = args.scratch<const T>(part.side) + d * s.rows() * s.hidden;
+        const T* side = args.scratch(part.side) + d * s.rows() * s.hidden;
         made.dr({.a = ds, .b = side, .c = dr + weight_row * s.hidden, .scratch = own_scratch});
       }
     }
@@ -378,7 +377,7 @@ void WeightGemms<T>::run(const CellArgs& args) const {
 }
 
 template <class T>
-void WeightSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
+void WeightSums<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
   const CellShape& s = plan.shape;
   has_dw = plan.has(Operand::kDW) && s.inputs > 0;
   has_dr = plan.has(Operand::kDR);
@@ -394,13 +393,13 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchPlan& scratch_plan) {
     Slice slice{.first = panels * chunk / shares * lanes};
     const std::int64_t end = std::min(panels * (chunk + 1) / shares * lanes, s.width());
     slice.dr = device::RowSumGemm<T>::prepare(end - slice.first, s.hidden, block);
-    slice.dgates = scratch_plan.add<T>(slice.dr.a_size());
-    slice.rows = scratch_plan.add<T>(s.batch * std::max(s.inputs, s.hidden));
+    slice.dgates = layout.reserve<T>(slice.dr.a_size());
+    slice.rows = layout.reserve<T>(s.batch * std::max(s.inputs, s.hidden));
     if (has_dw) {
       slice.dw = device::RowSumGemm<T>::prepare(end - slice.first, s.inputs, block);
-      slice.x = scratch_plan.add<T>(slice.dw.b_size());
+      slice.x = layout.reserve<T>(slice.dw.b_size());
     }
-    if (has_dr) slice.before = scratch_plan.add<T>(slice.dr.b_size());
+    if (has_dr) slice.before = layout.reserve<T>(slice.dr.b_size());
     slices.push_back(slice);
   }
 }
@@ -423,7 +422,7 @@ T* WeightSums<T>::panels(const CellArgs& args, std::int64_t direction, std::int6
   if (args.plan.blocks != 1 || (!has_dw && !has_dr)) return nullptr;
   const Slice& slice = slices[static_cast<std::size_t>(direction)];
   if (s.hidden % slice.dr.lanes != 0) return nullptr;
-  return args.scratch<T>(slice.dgates) + number % steps * s.batch * slice.dr.lanes;
+  return args.scratch(slice.dgates) + number % steps * s.batch * slice.dr.lanes;
 }
 
 template <class T>
@@ -439,15 +438,15 @@ void WeightSums<T>::add_slice(const CellArgs& args, std::int64_t direction, cons
   const TaskRows all{.direction = direction, .count = s.batch};
   const std::int64_t first = at.number % steps * s.batch;
   const bool is_padded = args.lengths() != nullptr;
-  T* dgates = args.scratch<T>(slice.dgates);
-  T* rows = args.scratch<T>(slice.rows);
+  T* dgates = args.scratch(slice.dgates);
+  T* rows = args.scratch(slice.rows);
   if (at.gradients != nullptr) {
     slice.dr.pack_a(at.gradients + slice.first, s.width(), first, s.batch, dgates);
   }
   if (has_dw) {
     const T* from = args.at<const T>(Operand::kX) + at.step * s.batch * s.inputs;
     if (is_padded) from = valid_rows(args, all, at.step, from, rows);
-    slice.dw.pack_b(from, first, s.batch, args.scratch<T>(slice.x));
+    slice.dw.pack_b(from, first, s.batch, args.scratch(slice.x));
   }
   // Without an initial state, the first step of a sequence multiplies R by zeros.
   const bool is_last = at.number + 1 == s.steps;
@@ -458,13 +457,13 @@ void WeightSums<T>::add_slice(const CellArgs& args, std::int64_t direction, cons
       copy_before(args, all, at.step, rows);
       from = rows;
     }
-    slice.dr.pack_b(from, first, s.batch, args.scratch<T>(slice.before));
+    slice.dr.pack_b(from, first, s.batch, args.scratch(slice.before));
   }
   if ((at.number + 1) % steps != 0 && !is_last) return;
-  const auto sum = [&](const device::RowSumGemm<T>& gemm, std::int64_t b, std::int64_t count,
+  const auto sum = [&](const device::RowSumGemm<T>& gemm, ScratchArray<T> b, std::int64_t count,
                        Operand result) {
     gemm.run({.a = dgates,
-              .b = args.scratch<const T>(b),
+              .b = args.scratch(b),
               .rows = count,
               .adds = at.number >= steps,
               .c = args.at<T>(result) + (direction * s.width() + slice.first) * gemm.n});

@@ -11,6 +11,7 @@
 
 #include "device/cpu/gemm.h"
 #include "device/cpu/packed_gemm.h"
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "ops/recurrent/cell.h"
@@ -69,21 +70,8 @@ enum class Operand : std::uint8_t {
   kCount
 };
 
-/// Layout of a block of scratch memory: arrays aligned to 64 bytes.
-class ScratchPlan {
- public:
-  /// Reserves `count` elements and returns their offset.
-  template <class T>
-  std::int64_t add(std::int64_t count) {
-    const std::int64_t offset = bytes_;
-    bytes_ += (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
-    return offset;
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  std::int64_t bytes_ = 0;
-};
+using device::ScratchArray;
+using device::ScratchLayout;
 
 /// State of the forward and backward kernels at plan time.
 struct CellPlan {
@@ -121,9 +109,10 @@ struct CellArgs {
     const int place = plan.place[static_cast<std::size_t>(operand)];
     return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
   }
+  /// Returns an array in scratch; nullptr if none is reserved.
   template <class T>
-  T* scratch(std::int64_t offset) const {
-    return reinterpret_cast<T*>(args[plan.scratch] + offset);
+  T* scratch(ScratchArray<T> array) const {
+    return array ? array.in(args[plan.scratch]) : nullptr;
   }
   const std::int32_t* lengths() const { return at<const std::int32_t>(Operand::kLengths); }
   /// Returns true if the step is within the sequence of this row.
@@ -170,15 +159,14 @@ std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& 
 /// Sums of both biases, [D, G H] in scratch.
 template <class T>
 struct BiasSums {
-  std::int64_t offset = -1;
+  ScratchArray<T> sums = {};  ///< none without biases
 
-  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  void prepare(const CellPlan& plan, ScratchLayout& layout);
   /// Computes and returns the sums of one direction; nullptr without biases.
   const T* run(const CellArgs& args, std::int64_t direction) const;
   /// Returns the result of run().
   const T* at(const CellArgs& args, std::int64_t direction) const {
-    if (offset < 0) return nullptr;
-    return args.scratch<const T>(offset) + direction * args.plan.shape.width();
+    return sums ? args.scratch(sums) + direction * args.plan.shape.width() : nullptr;
   }
 };
 
@@ -186,10 +174,10 @@ struct BiasSums {
 template <class T>
 struct InputGemm {
   device::PreparedGemm gemm = {};
-  std::int64_t scratch = 0;
+  ScratchArray<std::byte> scratch = {};
   BiasSums<T> biases = {};
 
-  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  void prepare(const CellPlan& plan, ScratchLayout& layout);
   void run(const CellArgs& args, T* gates) const;
 };
 
@@ -197,19 +185,19 @@ struct InputGemm {
 template <class T>
 struct InputSteps {
   device::PackedGemm<T> gemm = {};
-  std::int64_t steps = 1;   ///< steps per GEMM
-  std::int64_t packed = 0;  ///< offset in the scratch
+  std::int64_t steps = 1;  ///< steps per GEMM
+  ScratchArray<T> packed = {};
   BiasSums<T> biases = {};
 
   /// Returns true if this is faster than one GEMM over all steps.
   static bool fits(const CellPlan& plan);
-  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  void prepare(const CellPlan& plan, ScratchLayout& layout);
   void pack(const CellArgs& args) const;
   /// Computes the gates if step i of the recurrence is the first of its group of steps.
   void run(const CellArgs& args, const TaskRows& task, std::int64_t i, T* gates) const;
 
  private:
-  std::int64_t stride() const { return (gemm.packed_size() + 15) / 16 * 16; }
+  std::int64_t stride() const { return device::aligned_count<T>(gemm.packed_size()); }
 };
 
 /// Range of rows of R, [D, gates * hidden, hidden].
@@ -225,9 +213,9 @@ struct HiddenGemm {
   RowsOfR part = {};
   device::PackedGemm<T> gemm = {};
   std::vector<typename device::PackedGemm<T>::Rows> rows = {};  ///< row range of each block
-  std::int64_t packed = 0;                                      ///< offset in the scratch
+  ScratchArray<T> packed = {};
 
-  void prepare(const CellPlan& plan, RowsOfR wanted, ScratchPlan& scratch_plan);
+  void prepare(const CellPlan& plan, RowsOfR wanted, ScratchLayout& layout);
   void pack(const CellArgs& args) const;
   /// Multiplies; `operands` omits the packed matrix.
   void run(const CellArgs& args, const TaskRows& task,
@@ -235,36 +223,37 @@ struct HiddenGemm {
 
  private:
   // Elements from one direction to the next; each starts on a cache line.
-  std::int64_t stride() const { return (gemm.packed_size() + 15) / 16 * 16; }
+  std::int64_t stride() const { return device::aligned_count<T>(gemm.packed_size()); }
 };
 
-/// Slice of the gates' gradients, [D, T N, width] in scratch, and the matching rows of W and R.
-struct GradientPart {
-  std::int64_t offset = 0;
+/// Slice of the gates' gradients, and the matching rows of W and R.
+template <class T>
+struct GateGradients {
+  ScratchArray<T> values = {};  ///< [D, T N, width]
   std::int64_t width = 0;
   std::int64_t row = 0;
-  bool for_inputs = true;   ///< used for the rows of W
-  bool for_hidden = true;   ///< used for the rows of R
-  bool for_weights = true;  ///< dW and dR, else only dX
-  std::int64_t side = 0;    ///< [D, T N, H] in scratch: operand of the product with R
+  bool for_inputs = true;     ///< used for the rows of W
+  bool for_hidden = true;     ///< used for the rows of R
+  bool for_weights = true;    ///< dW and dR, else only dX
+  ScratchArray<T> side = {};  ///< [D, T N, H]: operand of the product with R
 };
 
 /// GEMMs of the backward pass over all steps.
 template <class T>
 struct WeightGemms {
   struct Part {
-    GradientPart part = {};
+    GateGradients<T> part = {};
     device::PreparedGemm dx_first = {};  ///< dX = ...
     device::PreparedGemm dx_more = {};   ///< dX += ...
     device::PreparedGemm dw = {};
     device::PreparedGemm dr = {};
   };
   std::vector<Part> parts = {};
-  std::int64_t scratch = 0;
-  std::int64_t inputs = -1;  ///< X with zeros as padding, in scratch; -1: none
+  ScratchArray<std::byte> scratch = {};
+  ScratchArray<T> inputs = {};  ///< X with zeros as padding, if needed
 
-  void prepare(const CellPlan& plan, std::span<const GradientPart> wanted,
-               ScratchPlan& scratch_plan);
+  void prepare(const CellPlan& plan, std::span<const GateGradients<T>> wanted,
+               ScratchLayout& layout);
   void run(const CellArgs& args) const;
 };
 
@@ -273,15 +262,13 @@ struct WeightGemms {
 /// dW and dR. Both ways give identical sums.
 template <class T>
 struct WeightSums {
-  /// Rows of dW and dR, and the scratch offsets of their packed operands.
+  /// Rows of dW and dR, and their packed operands.
   struct Slice {
     std::int64_t first = 0;
     device::RowSumGemm<T> dw = {};
     device::RowSumGemm<T> dr = {};
-    std::int64_t dgates = 0;
-    std::int64_t x = 0;
-    std::int64_t before = 0;
-    std::int64_t rows = 0;  ///< [N, max(I, H)]: rows of X or y before packing
+    ScratchArray<T> dgates = {}, x = {}, before = {};
+    ScratchArray<T> rows = {};  ///< [N, max(I, H)]: rows of X or y before packing
   };
   std::vector<Slice> slices = {};  ///< per direction if tasks have all rows, else per thread
   std::int64_t steps = 1;          ///< steps per sum
@@ -295,7 +282,7 @@ struct WeightSums {
     const T* gradients = nullptr;  ///< [N, G H]; nullptr: they are in panels()
   };
 
-  void prepare(const CellPlan& plan, ScratchPlan& scratch_plan);
+  void prepare(const CellPlan& plan, ScratchLayout& layout);
   /// Returns where to write the packed gradients of a step's gates, in vectors of columns with
   /// stride panel_size(); nullptr if the columns are not whole vectors or if add() is not called.
   T* panels(const CellArgs& args, std::int64_t direction, std::int64_t number) const;

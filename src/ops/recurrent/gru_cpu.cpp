@@ -27,11 +27,11 @@ template <class T>
 struct ForwardPlan {
   CellPlan cell = {};
   InputGemm<T> inputs = {};
-  HiddenGemm<T> of_zr = {};  // y' R_z^T and y' R_r^T
-  HiddenGemm<T> of_n = {};   // y' R_n^T, or (r y') R_n^T
-  std::int64_t gates = 0;    // [D, T, N, 3 H] in scratch, if not kept
-  std::int64_t h = 0;        // [D, N, H]
-  std::int64_t side = 0;     // [D, N, H]: m, if not kept, or r y'
+  HiddenGemm<T> of_zr = {};    // y' R_z^T and y' R_r^T
+  HiddenGemm<T> of_n = {};     // y' R_n^T, or (r y') R_n^T
+  ScratchArray<T> gates = {};  // [D, T, N, 3 H] in scratch, if not kept
+  ScratchArray<T> h = {};      // [D, N, H]
+  ScratchArray<T> side = {};   // [D, N, H]: m, if not kept, or r y'
 };
 
 // Pre-activations of one step for all rows of a task; m, or nullptr.
@@ -47,7 +47,7 @@ const T* add_hidden(const ForwardPlan<T>& plan, const CellArgs& args, const Task
                   .c_row = s.width(),
                   .start = gates,
                   .start_row = s.width()});
-  T* side = state_at(plan.cell, task, args.scratch<T>(plan.side));
+  T* side = state_at(plan.cell, task, args.scratch(plan.side));
   if (plan.cell.attributes.linear_before_reset) {
     T* kept = kept_at(plan.cell, task, step, s.hidden, args.at<T>(kOutKept));
     T* m = kept != nullptr ? kept : side;
@@ -76,7 +76,7 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
   const CellShape& s = plan.cell.shape;
   const CellFunctions& functions = plan.cell.functions[static_cast<std::size_t>(task.direction)];
   const bool goes_back = plan.cell.attributes.goes_back(static_cast<int>(task.direction));
-  T* h = state_at(plan.cell, task, args.scratch<T>(plan.h));
+  T* h = state_at(plan.cell, task, args.scratch(plan.h));
   copy_or_zero(state_at(plan.cell, task, args.at<const T>(kInitialH)), h, task.count * s.hidden);
   for (std::int64_t i = 0; i < s.steps; ++i) {
     const std::int64_t step = goes_back ? s.steps - 1 - i : i;
@@ -111,7 +111,7 @@ void run_forward(const void* data, std::byte* const* arguments, const Launch& /*
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
   T* gates = args.at<T>(kOutGates);
-  if (gates == nullptr) gates = args.scratch<T>(plan.gates);
+  if (gates == nullptr) gates = args.scratch(plan.gates);
   plan.inputs.run(args, gates);
   plan.of_zr.pack(args);
   plan.of_n.pack(args);
@@ -126,14 +126,14 @@ struct BackwardPlan {
   HiddenGemm<T> of_zr = {};  // ds_z R_z + ds_r R_r
   HiddenGemm<T> of_n = {};   // dm R_n, or ds_n R_n
   WeightGemms<T> products = {};
-  std::int64_t dzr = 0;     // [D, T N, 2 H]
-  std::int64_t dn = 0;      // [D, T N, H]
-  std::int64_t dm = 0;      // [D, T N, H], with m
-  std::int64_t before = 0;  // [D, T N, H]: y'
-  std::int64_t q = 0;       // [D, T N, H], without m: r y'
-  std::int64_t dq = 0;      // [D, N, H], without m
-  std::int64_t dh = 0;      // [D, N, H]
-  std::int64_t sums = 0;    // [tasks, 4 H]: sums of ds_z, ds_r, ds_n, dm
+  ScratchArray<T> dzr = {};     // [D, T N, 2 H]
+  ScratchArray<T> dn = {};      // [D, T N, H]
+  ScratchArray<T> dm = {};      // [D, T N, H], with m
+  ScratchArray<T> before = {};  // [D, T N, H]: y'
+  ScratchArray<T> q = {};       // [D, T N, H], without m: r y'
+  ScratchArray<T> dq = {};      // [D, N, H], without m
+  ScratchArray<T> dh = {};      // [D, N, H]
+  ScratchArray<T> sums = {};    // [tasks, 4 H]: sums of ds_z, ds_r, ds_n, dm
 };
 
 // Operands of one step of a task: GruBackward for all its rows.
@@ -142,8 +142,8 @@ GruBackward<T> step_of(const BackwardPlan<T>& plan, const CellArgs& args, const 
                        std::int64_t step) {
   const CellShape& s = plan.cell.shape;
   const bool is_linear = plan.cell.attributes.linear_before_reset;
-  const auto buffer = [&](std::int64_t offset, std::int64_t width) {
-    return kept_at(plan.cell, task, step, width, args.scratch<T>(offset));
+  const auto buffer = [&](ScratchArray<T> array, std::int64_t width) {
+    return kept_at(plan.cell, task, step, width, args.scratch(array));
   };
   GruBackward<T> at{
       .rows = task.count,
@@ -151,7 +151,7 @@ GruBackward<T> step_of(const BackwardPlan<T>& plan, const CellArgs& args, const 
       .gates = kept_at(plan.cell, task, step, s.width(), args.at<const T>(kGates)),
       .before = buffer(plan.before, s.hidden),
       .dy = output_at(plan.cell, task, step, args.at<const T>(kDY)),
-      .dh = state_at(plan.cell, task, args.scratch<T>(plan.dh)),
+      .dh = state_at(plan.cell, task, args.scratch(plan.dh)),
       .dzr = buffer(plan.dzr, 2 * s.hidden),
       .dn = buffer(plan.dn, s.hidden),
   };
@@ -159,7 +159,7 @@ GruBackward<T> step_of(const BackwardPlan<T>& plan, const CellArgs& args, const 
     at.linear = kept_at(plan.cell, task, step, s.hidden, args.at<const T>(kKept));
     at.dm = buffer(plan.dm, s.hidden);
   } else {
-    at.dq = state_at(plan.cell, task, args.scratch<T>(plan.dq));
+    at.dq = state_at(plan.cell, task, args.scratch(plan.dq));
     at.q = buffer(plan.q, s.hidden);
   }
   return at;
@@ -196,7 +196,7 @@ void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows
   const std::int64_t n = s.hidden;
   const CellFunctions& functions = plan.cell.functions[static_cast<std::size_t>(task.direction)];
   const GruBackward<T> at = step_of(plan, args, task, step);
-  copy_before(args, task, step, kept_at(plan.cell, task, step, n, args.scratch<T>(plan.before)));
+  copy_before(args, task, step, kept_at(plan.cell, task, step, n, args.scratch(plan.before)));
   visit_rows(
       args, task, step,
       [&](std::int64_t first, std::int64_t count) {
@@ -207,7 +207,7 @@ void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows
     plan.of_n.run(args, task,
                   {.a = at.dm, .a_row = n, .c = at.dh, .c_row = n, .start = at.dh, .start_row = n});
   } else {
-    T* dq = state_at(plan.cell, task, args.scratch<T>(plan.dq));
+    T* dq = state_at(plan.cell, task, args.scratch(plan.dq));
     plan.of_n.run(args, task, {.a = at.dn, .a_row = n, .c = dq, .c_row = n});
     visit_rows(
         args, task, step,
@@ -220,7 +220,7 @@ void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows
       args, task,
       {.a = at.dzr, .a_row = 2 * n, .c = at.dh, .c_row = n, .start = at.dh, .start_row = n});
   if (!plan.cell.has(kDB)) return;
-  T* sums = args.scratch<T>(plan.sums) + (task.direction * plan.cell.blocks + task.block) * 4 * n;
+  T* sums = args.scratch(plan.sums) + (task.direction * plan.cell.blocks + task.block) * 4 * n;
   const auto add = [&](const T* rows, std::int64_t width, T* to) {
     if (rows != nullptr) step_table<T>().column_sums(rows, width, nullptr, task.count, width, to);
   };
@@ -234,8 +234,8 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
   const CellShape& s = plan.cell.shape;
   const bool goes_back = plan.cell.attributes.goes_back(static_cast<int>(task.direction));
   const std::int64_t number = task.direction * plan.cell.blocks + task.block;
-  copy_or_zero<T>(nullptr, args.scratch<T>(plan.sums) + number * 4 * s.hidden, 4 * s.hidden);
-  T* dh = state_at(plan.cell, task, args.scratch<T>(plan.dh));
+  copy_or_zero<T>(nullptr, args.scratch(plan.sums) + number * 4 * s.hidden, 4 * s.hidden);
+  T* dh = state_at(plan.cell, task, args.scratch(plan.dh));
   copy_last<T>(args, task, state_at(plan.cell, task, args.at<const T>(kDYh)), dh);
   for (std::int64_t i = 0; i < s.steps; ++i) {
     step_back(plan, args, task, goes_back ? i : s.steps - 1 - i);
@@ -260,7 +260,7 @@ void run_backward(const void* data, std::byte* const* arguments, const Launch& /
   if (db == nullptr) return;
   for (std::int64_t d = 0; d < s.directions; ++d, db += 2 * s.width()) {
     // dB is ds_z, ds_r, ds_n for Wb, then ds_z, ds_r and dm or ds_n for Rb.
-    add_blocks<T>(plan.cell, d, args.scratch<T>(plan.sums), 4 * s.hidden, db);
+    add_blocks<T>(plan.cell, d, args.scratch(plan.sums), 4 * s.hidden, db);
     T* rb = db + s.width();
     const bool is_linear = plan.cell.attributes.linear_before_reset;
     std::copy_n(is_linear ? rb : rb - s.hidden, s.hidden, rb + 2 * s.hidden);
@@ -277,21 +277,21 @@ template <class T>
 KernelOffer offer_forward(CellPlan cell) {
   ForwardPlan<T> plan{.cell = std::move(cell)};
   const CellShape& s = plan.cell.shape;
-  ScratchPlan scratch;
+  ScratchLayout scratch;
   plan.inputs.prepare(plan.cell, scratch);
   plan.of_zr.prepare(plan.cell, {.count = 2 * s.hidden, .transpose = true}, scratch);
   plan.of_n.prepare(plan.cell, {.first = 2 * s.hidden, .count = s.hidden, .transpose = true},
                     scratch);
   if (!plan.cell.has(kOutGates)) {
-    plan.gates = scratch.add<T>(s.directions * s.rows() * s.width());
+    plan.gates = scratch.reserve<T>(s.directions * s.rows() * s.width());
   }
-  plan.h = scratch.add<T>(s.directions * s.batch * s.hidden);
-  plan.side = scratch.add<T>(s.directions * s.batch * s.hidden);
+  plan.h = scratch.reserve<T>(s.directions * s.batch * s.hidden);
+  plan.side = scratch.reserve<T>(s.directions * s.batch * s.hidden);
   const double flops = flops_of(s);
   const std::vector<opdef::ValueCheck> checks = length_checks(plan.cell);
   KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
   offer.kernel.checks = checks;
-  offer.kernel.scratch_bytes = scratch.bytes();
+  offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;
 }
@@ -302,33 +302,34 @@ KernelOffer offer_backward(CellPlan cell) {
   const CellShape& s = plan.cell.shape;
   const bool is_linear = plan.cell.attributes.linear_before_reset;
   const std::int64_t all_rows = s.directions * s.rows();
-  ScratchPlan scratch;
+  ScratchLayout scratch;
   plan.of_zr.prepare(plan.cell, {.count = 2 * s.hidden}, scratch);
   plan.of_n.prepare(plan.cell, {.first = 2 * s.hidden, .count = s.hidden}, scratch);
-  plan.dzr = scratch.add<T>(all_rows * 2 * s.hidden);
-  plan.dn = scratch.add<T>(all_rows * s.hidden);
-  plan.before = scratch.add<T>(all_rows * s.hidden);
-  plan.dh = scratch.add<T>(s.directions * s.batch * s.hidden);
-  plan.sums = scratch.add<T>(plan.cell.tasks() * 4 * s.hidden);
-  GradientPart zr{.offset = plan.dzr, .width = 2 * s.hidden, .side = plan.before};
-  GradientPart n{.offset = plan.dn, .width = s.hidden, .row = 2 * s.hidden};
-  std::vector<GradientPart> parts;
+  plan.dzr = scratch.reserve<T>(all_rows * 2 * s.hidden);
+  plan.dn = scratch.reserve<T>(all_rows * s.hidden);
+  plan.before = scratch.reserve<T>(all_rows * s.hidden);
+  plan.dh = scratch.reserve<T>(s.directions * s.batch * s.hidden);
+  plan.sums = scratch.reserve<T>(plan.cell.tasks() * 4 * s.hidden);
+  GateGradients<T> zr{.values = plan.dzr, .width = 2 * s.hidden, .side = plan.before};
+  GateGradients<T> n{.values = plan.dn, .width = s.hidden, .row = 2 * s.hidden};
+  std::vector<GateGradients<T>> parts;
   if (is_linear) {
-    plan.dm = scratch.add<T>(all_rows * s.hidden);
-    GradientPart m{.offset = plan.dm, .width = s.hidden, .row = 2 * s.hidden, .side = plan.before};
+    plan.dm = scratch.reserve<T>(all_rows * s.hidden);
+    GateGradients<T> m{
+        .values = plan.dm, .width = s.hidden, .row = 2 * s.hidden, .side = plan.before};
     n.for_hidden = false;
     m.for_inputs = false;
     parts = {zr, n, m};
   } else {
-    plan.q = scratch.add<T>(all_rows * s.hidden);
-    plan.dq = scratch.add<T>(s.directions * s.batch * s.hidden);
+    plan.q = scratch.reserve<T>(all_rows * s.hidden);
+    plan.dq = scratch.reserve<T>(s.directions * s.batch * s.hidden);
     n.side = plan.q;
     parts = {zr, n};
   }
   plan.products.prepare(plan.cell, parts, scratch);
   const double flops = 2 * flops_of(s);
   KernelOffer offer = prepared(run_backward<T>, std::move(plan), "steps");
-  offer.kernel.scratch_bytes = scratch.bytes();
+  offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;
 }

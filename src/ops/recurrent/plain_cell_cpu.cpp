@@ -23,9 +23,9 @@ struct ForwardPlan {
   InputSteps<T> input_steps = {};
   bool by_steps = false;
   HiddenGemm<T> hidden = {};
-  std::int64_t gates = 0;  // [D, T, N, G H] in scratch, if not kept
-  std::int64_t h = 0;      // [D, N, H]
-  std::int64_t c = 0;      // [D, N, H], LSTM only
+  ScratchArray<T> gates = {};  // [D, T, N, G H] in scratch, if not kept
+  ScratchArray<T> h = {};      // [D, N, H]
+  ScratchArray<T> c = {};      // [D, N, H], LSTM only
 };
 
 template <class T>
@@ -75,8 +75,8 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
   const bool is_lstm = plan.cell.attributes.cell == Cell::kLstm;
   const bool goes_back = plan.cell.attributes.goes_back(static_cast<int>(task.direction));
   const std::int64_t count = task.count * s.hidden;
-  T* h = state_at(plan.cell, task, args.scratch<T>(plan.h));
-  T* c = is_lstm ? state_at(plan.cell, task, args.scratch<T>(plan.c)) : nullptr;
+  T* h = state_at(plan.cell, task, args.scratch(plan.h));
+  T* c = is_lstm ? state_at(plan.cell, task, args.scratch(plan.c)) : nullptr;
   const T* initial_h = state_at(plan.cell, task, args.at<const T>(Operand::kInitialH));
   copy_or_zero(initial_h, h, count);
   if (is_lstm) {
@@ -112,7 +112,7 @@ void run_forward(const void* data, std::byte* const* arguments, const Launch& /*
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
   T* gates = args.at<T>(Operand::kOutGates);
-  if (gates == nullptr) gates = args.scratch<T>(plan.gates);
+  if (gates == nullptr) gates = args.scratch(plan.gates);
   if (plan.by_steps) {
     plan.input_steps.pack(args);
   } else {
@@ -131,11 +131,11 @@ struct BackwardPlan {
   WeightSums<T> sums = {};
   WeightGemms<T> products = {};  // dX
   bool keeps_dgates = false;     // keeps those of all steps
-  std::int64_t dgates = 0;       // [D, T N, G H] if kept, else [D, N, G H]
-  std::int64_t dh = 0;           // [D, N, H]
-  std::int64_t dc = 0;           // [D, N, H], LSTM only
-  std::int64_t db = 0;           // [tasks, G H]
-  std::int64_t dp = 0;           // [tasks, 3 H]
+  ScratchArray<T> dgates = {};   // [D, T N, G H] if kept, else [D, N, G H]
+  ScratchArray<T> dh = {};       // [D, N, H]
+  ScratchArray<T> dc = {};       // [D, N, H], LSTM only
+  ScratchArray<T> db = {};       // [tasks, G H]
+  ScratchArray<T> dp = {};       // [tasks, 3 H]
 };
 
 // Operands of one step of a task.
@@ -203,10 +203,10 @@ void add_sums(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows&
   const std::int64_t number = task.direction * plan.cell.blocks + task.block;
   if (plan.cell.has(Operand::kDB)) {
     step_table<T>().column_sums(at.dgates, s.width(), nullptr, task.count, s.width(),
-                                args.scratch<T>(plan.db) + number * s.width());
+                                args.scratch(plan.db) + number * s.width());
   }
   if (!plan.cell.has(Operand::kDP)) return;
-  T* dp = args.scratch<T>(plan.dp) + number * 3 * s.hidden;
+  T* dp = args.scratch(plan.dp) + number * 3 * s.hidden;
   const T* factors[3] = {at.cells_before, at.cells, at.cells_before};
   for (std::int64_t k = 0; k < 3; ++k) {
     if (factors[k] == nullptr) continue;
@@ -221,7 +221,7 @@ template <class T>
 T* dgates_at(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows& task,
              std::int64_t step) {
   const CellShape& s = plan.cell.shape;
-  T* all = args.scratch<T>(plan.dgates);
+  T* all = args.scratch(plan.dgates);
   if (plan.keeps_dgates) return kept_at(plan.cell, task, step, s.width(), all);
   return all + (task.direction * s.batch + task.first) * s.width();
 }
@@ -233,16 +233,16 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
   const bool goes_back = plan.cell.attributes.goes_back(static_cast<int>(task.direction));
   const std::int64_t number = task.direction * plan.cell.blocks + task.block;
   if (plan.cell.has(Operand::kDB)) {
-    copy_or_zero<T>(nullptr, args.scratch<T>(plan.db) + number * s.width(), s.width());
+    copy_or_zero<T>(nullptr, args.scratch(plan.db) + number * s.width(), s.width());
   }
   if (plan.cell.has(Operand::kDP)) {
-    copy_or_zero<T>(nullptr, args.scratch<T>(plan.dp) + number * 3 * s.hidden, 3 * s.hidden);
+    copy_or_zero<T>(nullptr, args.scratch(plan.dp) + number * 3 * s.hidden, 3 * s.hidden);
   }
   const T* cells = args.at<const T>(Operand::kKept);
-  BackwardStep<T> at{.dh = state_at(plan.cell, task, args.scratch<T>(plan.dh))};
+  BackwardStep<T> at{.dh = state_at(plan.cell, task, args.scratch(plan.dh))};
   copy_last<T>(args, task, state_at(plan.cell, task, args.at<const T>(Operand::kDYh)), at.dh);
   if (is_lstm) {
-    at.dc = state_at(plan.cell, task, args.scratch<T>(plan.dc));
+    at.dc = state_at(plan.cell, task, args.scratch(plan.dc));
     copy_last<T>(args, task, state_at(plan.cell, task, args.at<const T>(Operand::kDYc)), at.dc);
   }
   T* dinitial_h = state_at(plan.cell, task, args.at<T>(Operand::kDInitialH));
@@ -287,16 +287,16 @@ void run_backward(const void* data, std::byte* const* arguments, const Launch& /
   plan.hidden.pack(args);
   visit_tasks(plan.cell,
               [&](std::int64_t task) { backward_task(plan, args, task_rows(plan.cell, task)); });
-  plan.sums.finish(args, args.scratch<const T>(plan.dgates));
+  plan.sums.finish(args, args.scratch(plan.dgates));
   plan.products.run(args);
   for (std::int64_t d = 0; d < s.directions; ++d) {
     if (T* db = args.at<T>(Operand::kDB)) {
       db += d * 2 * s.width();
-      add_blocks<T>(plan.cell, d, args.scratch<T>(plan.db), s.width(), db);
+      add_blocks<T>(plan.cell, d, args.scratch(plan.db), s.width(), db);
       std::copy_n(db, s.width(), db + s.width());
     }
     if (T* dp = args.at<T>(Operand::kDP)) {
-      add_blocks<T>(plan.cell, d, args.scratch<T>(plan.dp), 3 * s.hidden, dp + d * 3 * s.hidden);
+      add_blocks<T>(plan.cell, d, args.scratch(plan.dp), 3 * s.hidden, dp + d * 3 * s.hidden);
     }
   }
 }
@@ -310,7 +310,7 @@ template <class T>
 KernelOffer offer_forward(CellPlan cell) {
   ForwardPlan<T> plan{.cell = std::move(cell)};
   const CellShape& s = plan.cell.shape;
-  ScratchPlan scratch;
+  ScratchLayout scratch;
   plan.by_steps = InputSteps<T>::fits(plan.cell);
   if (plan.by_steps) {
     plan.input_steps.prepare(plan.cell, scratch);
@@ -319,15 +319,15 @@ KernelOffer offer_forward(CellPlan cell) {
   }
   plan.hidden.prepare(plan.cell, {.count = s.width(), .transpose = true}, scratch);
   if (!plan.cell.has(Operand::kOutGates)) {
-    plan.gates = scratch.add<T>(s.directions * s.rows() * s.width());
+    plan.gates = scratch.reserve<T>(s.directions * s.rows() * s.width());
   }
-  plan.h = scratch.add<T>(s.directions * s.batch * s.hidden);
-  plan.c = scratch.add<T>(s.directions * s.batch * s.hidden);
+  plan.h = scratch.reserve<T>(s.directions * s.batch * s.hidden);
+  plan.c = scratch.reserve<T>(s.directions * s.batch * s.hidden);
   const double flops = flops_of(s);
   const std::vector<opdef::ValueCheck> checks = length_checks(plan.cell);
   KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
   offer.kernel.checks = checks;
-  offer.kernel.scratch_bytes = scratch.bytes();
+  offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;
 }
@@ -336,23 +336,24 @@ template <class T>
 KernelOffer offer_backward(CellPlan cell) {
   BackwardPlan<T> plan{.cell = std::move(cell)};
   const CellShape& s = plan.cell.shape;
-  ScratchPlan scratch;
+  ScratchLayout scratch;
   plan.hidden.prepare(plan.cell, {.count = s.width(), .transpose = false}, scratch);
   const bool has_dx = plan.cell.has(Operand::kDX);
   plan.keeps_dgates = has_dx || plan.cell.blocks > 1;
-  plan.dgates = scratch.add<T>(s.directions * (plan.keeps_dgates ? s.rows() : s.batch) * s.width());
+  plan.dgates =
+      scratch.reserve<T>(s.directions * (plan.keeps_dgates ? s.rows() : s.batch) * s.width());
   plan.sums.prepare(plan.cell, scratch);
   if (has_dx) {
-    const GradientPart part{.offset = plan.dgates, .width = s.width(), .for_weights = false};
+    const GateGradients<T> part{.values = plan.dgates, .width = s.width(), .for_weights = false};
     plan.products.prepare(plan.cell, {&part, 1}, scratch);
   }
-  plan.dh = scratch.add<T>(s.directions * s.batch * s.hidden);
-  plan.dc = scratch.add<T>(s.directions * s.batch * s.hidden);
-  plan.db = scratch.add<T>(plan.cell.tasks() * s.width());
-  plan.dp = scratch.add<T>(plan.cell.tasks() * 3 * s.hidden);
+  plan.dh = scratch.reserve<T>(s.directions * s.batch * s.hidden);
+  plan.dc = scratch.reserve<T>(s.directions * s.batch * s.hidden);
+  plan.db = scratch.reserve<T>(plan.cell.tasks() * s.width());
+  plan.dp = scratch.reserve<T>(plan.cell.tasks() * 3 * s.hidden);
   const double flops = 2 * flops_of(s);
   KernelOffer offer = prepared(run_backward<T>, std::move(plan), "steps");
-  offer.kernel.scratch_bytes = scratch.bytes();
+  offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/f16.h"
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
@@ -33,7 +34,7 @@ struct TopKData {
   bool is_largest = true;
   int threads = 1;
   std::int64_t rows_offset = 0;  ///< in a thread's scratch, after the candidates
-  std::int64_t thread_bytes = 0;
+  device::ScratchBlocks thread_scratch = {};
 };
 
 // Returns a key that is larger for larger elements; NaN has the largest, both zeros have the same.
@@ -240,7 +241,7 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
   const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;
   const std::int64_t tasks = topk.outer * tasks_per_slice;
   const auto run_chunk = [&](std::int64_t chunk) {
-    std::byte* scratch = args[4] + chunk * topk.thread_bytes;
+    std::byte* scratch = topk.thread_scratch.in(args[4], chunk);
     const std::int64_t end = tasks * (chunk + 1) / topk.threads;
     for (std::int64_t task = tasks * chunk / topk.threads; task < end; ++task) {
       const std::int64_t o = task / tasks_per_slice;
@@ -262,14 +263,12 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
 
 template <class T>
 KernelOffer offer_for(TopKData data) {
-  const auto padded = [](std::int64_t bytes) { return (bytes + 63) / 64 * 64; };
-  constexpr auto kCandidateBytes = static_cast<std::int64_t>(sizeof(CandidateOf<KeyOf<T>>));
-  data.rows_offset = padded(capacity_of(data.k) * kCandidateBytes);
-  const std::int64_t rows = data.inner == 1 ? 0 : kColumns * data.length;
-  data.thread_bytes = data.rows_offset + padded(rows * static_cast<std::int64_t>(sizeof(T)));
-  const std::int64_t scratch = data.thread_bytes * data.threads;
+  device::ScratchLayout all, own;
+  own.reserve<CandidateOf<KeyOf<T>>>(capacity_of(data.k));
+  data.rows_offset = own.reserve<T>(data.inner == 1 ? 0 : kColumns * data.length).offset;
+  data.thread_scratch = all.reserve_blocks(data.threads, own);
   KernelOffer offer = prepared(run_topk<T>, data, "selection of the best");
-  offer.kernel.scratch_bytes = scratch;
+  offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
 }
 
