@@ -11,9 +11,9 @@
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 
-// What the runtime requires of a device: memory, copies, and streams of work. The CPU's memory is
-// host memory and its work is done when a call returns; for any other device neither is true, and
-// only its kernels and these functions may access the memory at an Address.
+// The interface of a device for the runtime: memory, copies, and streams of work. The CPU's memory
+// is host memory and its work is done when a call returns; for any other device neither is true,
+// and only its kernels and these functions may access the memory at an Address.
 
 namespace onnxgrad::device {
 
@@ -86,8 +86,8 @@ class Device {
   /// The fused operators that its kernels support.
   virtual opdef::FusedSupport fused() const { return {}; }
 
-  /// Of at most `most` threads of this process, how many pay for a kernel, or for a plan, that
-  /// takes this long on one. 1: its kernels do not run on threads of the process.
+  /// Number of threads of this process, at most `most`, that pay for a kernel, or for a plan, that
+  /// takes `cost_ns` on one. 1: its kernels do not run on threads of the process.
   virtual int threads_of_kernel(double cost_ns, int most) const;
   virtual int threads_of_plan(double cost_ns, int most) const;
   /// Starts so many threads for kernels that this thread runs, which would otherwise start at the

@@ -7,7 +7,7 @@
 
 namespace onnxgrad::device {
 
-/// What several processes of a job share.
+/// Processors that several processes of a job share.
 struct SharedProcessors {
   double processors = 0;  ///< for this process; 0: those of its affinity mask
   int processes = 1;      ///< that share the quota of the control group

@@ -5,8 +5,8 @@
 
 #include "device/cpu/f16_gemm_end-inl.h"
 
-// What products by AMX share (f16_gemm_amx.cpp, gemm_split_amx.cpp): blocks of 2 x 2 tiles of 16 x
-// 16 sums, tiles 0 to 3, or of those that they have.
+// Functions that f16_gemm_amx.cpp and gemm_split_amx.cpp share: AMX tiles 0 to 3 hold the sums of a
+// block of up to 2 x 2 tiles of 16 x 16 float32.
 
 #if ONNXGRAD_HAS_PAIRS && defined(__linux__)
 #define ONNXGRAD_HAS_AMX 1

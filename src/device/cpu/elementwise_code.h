@@ -39,14 +39,14 @@ struct Instruction {
   bool pad = false;
 };
 
-/// What the compiler knows about an operand.
+/// Properties of an operand that compile_code() uses.
 struct CodeOperand {
   Rate rate = Rate::kTile;          ///< kCall: one element; kRow: one per row; kTile: one per index
   bool in_place = true;             ///< read in place; else the run loads it into a cell or buffer
   bool may_be_overwritten = false;  ///< an output may have its address
 };
 
-/// What the compiler knows about a result.
+/// Properties of a result that compile_code() uses.
 struct CodeResult {
   std::int32_t value = 0;  ///< instruction of the program
   bool is_stored = true;  ///< has an output; else it only has to exist during the run (a reduction)

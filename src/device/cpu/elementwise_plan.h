@@ -10,7 +10,7 @@
 #include "device/cpu/elementwise_space.h"
 #include "opdef/kernel.h"
 
-// What prepare_elementwise computes and run_elementwise reads.
+// The plan of an element-wise kernel: prepare_elementwise makes it, run_elementwise reads it.
 //
 // A tile is either a part of one run of the space or, if runs are short, several whole runs: a
 // block. In a block, operands that are not dense are expanded into buffers.
@@ -87,7 +87,7 @@ struct ElementwisePlan {
 };
 
 void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch);
-/// The same on several threads.
+/// Runs the kernel on `plan.threads` threads.
 void run_elementwise_parallel(const void* data, std::byte* const* args,
                               const opdef::Launch& launch);
 

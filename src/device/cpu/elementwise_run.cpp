@@ -216,7 +216,7 @@ class Runner {
     }
     for (std::int64_t r = 0; r < rows; ++r, index.advance()) {
       const std::byte* from = start_of(load.memory, index);
-      // What is written past the end of a row is overwritten by the next one.
+      // Elements written past the end of a row are overwritten by the next row.
       if (moves && load.convert != nullptr) {
         load.convert(to, from, plan_.run);
       } else if (moves) {

@@ -90,7 +90,7 @@ struct Bfloat16Format {
     return hn::TruncateTo(hn::Rebind<std::uint16_t, D>(), bits);
   }
 
-  /// What load(store(v)) is.
+  /// Returns load(store(v)).
   template <class D>
   static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
     const hn::Rebind<std::uint32_t, D> du;

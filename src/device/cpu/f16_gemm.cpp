@@ -30,7 +30,7 @@ struct BPanels {
   std::int64_t first(std::int64_t p) const { return vectors * p / count; }
 };
 
-/// What one thread computes.
+/// One thread's chunk of the GEMM: the loops over its blocks.
 class F16Blocks {
  public:
   F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk, bool shares_b)

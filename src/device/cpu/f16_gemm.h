@@ -45,8 +45,8 @@ struct F16GemmSpec {
   CpuOptions cpu = {};
 };
 
-/// The same product with float32 results: sizes, transposes, start, factor, threads and options of
-/// `gemm`.
+/// Returns the spec of a bfloat16 GEMM with float32 results that has the sizes, transposes, start,
+/// factor, threads and options of `gemm`.
 F16GemmSpec f16_gemm_spec(const GemmSpec& gemm);
 
 /// Sums run over k in an order that depends only on sizes and implementation. Thread-safe.

@@ -100,7 +100,7 @@ ONNXGRAD_AMX_TARGET void multiply(const Block& block) {
   store_sums<kHasLower, kIsWide>(block.sums, block.sums_row);
 }
 
-/// What is added to a block.
+/// Addend of a block: none, float32 or bfloat16.
 enum class Start : std::uint8_t { kNone, kFloat, kHalf };
 
 /// Ends sums that are `2 * kTile` apart and stores bfloat16: two vectors of each row, of which

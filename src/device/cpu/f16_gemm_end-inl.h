@@ -42,7 +42,7 @@ ONNXGRAD_VNNI_TARGET inline void finish(const F16End& end, __m512 sum, std::int6
   }
 }
 
-/// Of the last vector of `columns` columns.
+/// Returns the mask of the columns in the last vector, of `columns` columns in all.
 inline __mmask16 last_mask(std::int64_t columns) {
   const auto left = static_cast<unsigned>((columns - 1) % kVnniLanes + 1);
   return static_cast<__mmask16>((1U << left) - 1);

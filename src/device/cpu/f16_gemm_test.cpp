@@ -388,7 +388,7 @@ TEST(F16Gemm, ConsumesPartsOfC) {
   }
 }
 
-// Of AMX, in one part.
+// AMX, with sums in one block of k.
 TEST(F16Gemm, ConsumesShortSumsInRows) {
   std::mt19937 random(13);
   for (int layout = 0; layout < 8; ++layout) {

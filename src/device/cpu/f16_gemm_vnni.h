@@ -6,8 +6,8 @@
 
 #include "device/cpu/gemm_tile.h"
 
-// What f16_gemm.cpp asks of an implementation: products of a a_panel of A's rows with a b_panel of
-// B in pairs, and packing. A pair is two numbers of bfloat16 that are adjacent in k, in 32 bits.
+// The inner kernels of f16_gemm.cpp and its packing: the product of a panel of A's rows with a
+// packed B panel in VNNI layout. A VNNI pair is two bfloat16 elements adjacent in k, in 32 bits.
 
 namespace onnxgrad::device {
 
@@ -51,7 +51,7 @@ void run_vnni(const VnniPanel& b_panel);
 void pack_vnni(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
                std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row);
 
-/// The same from float32, rounded.
+/// Rounds float32 to bfloat16 and packs it into VNNI layout.
 void pack_vnni(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                std::uint32_t* to, std::ptrdiff_t to_row);
 

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kPartColumns = 256;  // at most, of what is completed at once
 
-/// What is done with sums that are not simply stored.
+/// Epilogue of a float32 GEMM whose sums are not simply stored.
 struct Ending {
   PreparedGemm gemm;
   std::int64_t m = 0, n = 0;

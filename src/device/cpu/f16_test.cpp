@@ -80,7 +80,7 @@ TEST(Half, DoublesAreRoundedOnce) {
   EXPECT_EQ(to_bfloat16(base::to_odd_float(1 + 0x1p-8 + 0x1p-50)).bits, 0x3F81);
   EXPECT_EQ(to_float16(base::to_odd_float(1e300)).bits, 0x7C00);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(-1e300)).bits, 0xFF80);
-  // The same between the subnormal numbers 2^-133 and 2^-132.
+  // Values beside the middle of two subnormal bfloat16 numbers.
   EXPECT_EQ(to_bfloat16(base::to_odd_float(0x1.8p-133)).bits, 2);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(0x1.7fffffffp-133)).bits, 1);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(-0x1.0p-134)).bits, 0x8000);

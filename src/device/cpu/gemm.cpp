@@ -19,10 +19,9 @@ namespace {
 constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
 // Multiply-adds from which threads chunk a product: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedGemm = std::int64_t{1} << 19;
-// Of operands and result together, from which long sums fetch what they will need: an L1 cache.
+// Bytes of operands and result together from which long sums prefetch: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
-// Of each thread, that read a a_panel of A which a pass has packed, beside a B that was packed
-// once.
+// Columns of C per thread from which packing A panels pays, beside a B that was packed once.
 constexpr std::int64_t kWideAPanelColumns = 384;
 // To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
 constexpr std::int64_t kRowsOfRead = 4;
@@ -78,7 +77,7 @@ GemmTile<T> first_tile(const GemmPlan<T>& plan, const GemmOperands& operands) {
   return tile;
 }
 
-/// Of a product whose first tile is `tile`.
+/// Returns the extras of a GEMM whose first tile is `tile`.
 template <class T>
 GemmExtras<T> make_extras(const GemmPlan<T>& plan, const GemmOperands& operands,
                           const GemmTile<T>& tile) {

@@ -18,7 +18,7 @@
 
 namespace onnxgrad::device {
 
-/// What alpha * op(A) * op(B) is added to.
+/// Shape of the matrix that alpha * op(A) * op(B) is added to.
 enum class GemmStart : std::int32_t {
   kZero,
   kRow,    ///< a row [n] for every row of C: a bias

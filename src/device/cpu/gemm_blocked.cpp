@@ -114,7 +114,8 @@ void BlockedGemm<T>::run_steps(const Part& part, std::int64_t j) {
   }
 }
 
-/// The same, block of rows by block of rows with all their steps. B is packed with the first.
+/// Computes a block of columns, block of rows by block of rows, each with all steps of k. The first
+/// block of rows packs B.
 template <class T>
 void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
   const std::int64_t padded = round_up(columns_, plan_.target->lanes);
@@ -164,7 +165,7 @@ void BlockedGemm<T>::pack_b_panels(std::int64_t k, std::int64_t column, std::int
   }
 }
 
-/// The same of a matrix of other numbers.
+/// Packs `count` columns of a B of another type as B panels, converted.
 template <class T>
 void BlockedGemm<T>::convert_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
                                       std::int64_t width, T* to) const {
@@ -310,7 +311,7 @@ bool BlockedGemm<T>::has_a_panel_tiles() const {
   return split_.wide == target.a_panel_vectors || split_.wide == target.max_vectors;
 }
 
-/// Of tiles of `height` rows, one below the other.
+/// Sets the distance in A between tiles of `height` rows, one below the other.
 template <class T>
 void BlockedGemm<T>::set_height(GemmTile<T>& tile, int height) const {
   tile.a_block = a_is_packed_ ? a_panel_size(height) : height * tile.a_row;
@@ -373,7 +374,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
   }
 }
 
-/// What happens to complete elements of C.
+/// Sets the epilogue for complete elements of C: scales and column sums.
 template <class T>
 void BlockedGemm<T>::set_end() {
   extras_.scales = nullptr;

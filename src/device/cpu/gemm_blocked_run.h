@@ -139,7 +139,8 @@ class BlockedGemm {
     return lines_of(from + first * row, end - first, row, each);
   }
 
-  /// The same of A for `rows` rows of C, from `row` on, and some steps.
+  /// The part for `now` of A's elements for `rows` rows of C from `row` on and `steps` steps from
+  /// k.
   GemmPrefetch<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows,
                              std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_a ? steps : rows;
@@ -154,7 +155,7 @@ class BlockedGemm {
     return plan_.transpose_a ? k * plan_.source_row + row : row * plan_.source_row + k;
   }
 
-  /// The same of B for some columns of C.
+  /// The part for `now` of B's elements for `columns` columns of C and `steps` steps from k.
   GemmPrefetch<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
                              std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_b ? columns : steps;

@@ -31,7 +31,7 @@ class ColumnSums {
     std::fill_n(sums_ + column, columns, T(0));
   }
 
-  /// What tiles add to; nullptr: nothing is summed.
+  /// Sums of the current block, to which tiles add, by column of C; nullptr: nothing is summed.
   T* of_block() const { return sums_; }
 
   void end_block(std::int64_t column, std::int64_t columns) {

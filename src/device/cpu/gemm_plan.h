@@ -47,7 +47,7 @@ struct RowSplit {
 template <class T>
 RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_rows);
 
-/// The same with the target's tiles of `vectors` vectors of columns. Nothing without rows or
+/// Splits rows among the target's tiles of `vectors` vectors of columns. Empty without rows or
 /// vectors.
 template <class T>
 RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, int vectors) {
@@ -69,7 +69,7 @@ struct ColumnSplit {
 template <class T>
 ColumnSplit<T> split_columns(std::int64_t total, int lanes, int max_vectors);
 
-/// The same for tiles whose A is in place.
+/// Splits columns for tiles that read A in place.
 template <class T>
 ColumnSplit<T> split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns<T>(total, target.lanes, target.max_vectors);
@@ -104,7 +104,7 @@ struct GemmPlan {
   bool packs_a = false;        ///< as a_panels of a tile's rows
   bool packs_in_turn = false;  ///< each b_panel of B before its tiles, instead of a block
   bool b_is_packed = false;    ///< all of B, in the b_panels of `columns`
-  /// Of A and B in memory, if these are converted; and from row to row of A there.
+  /// Types of A and B in memory if they are converted; `source_row`: elements from row to row of A.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
   bool is_scaled = false;
@@ -143,8 +143,8 @@ void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<
   }
 }
 
-/// What the tiles should fetch: C itself and the matrices among the addends that are not C. `start`
-/// is at C[0, 0].
+/// Makes tiles prefetch C and the addends that are matrices other than C. `start` is at
+/// C[0, 0].
 template <class T>
 void set_reads_next(const GemmPlan<T>& plan, const T* c, const T* start, std::ptrdiff_t start_row,
                     GemmExtras<T>& extras) {
@@ -186,7 +186,8 @@ void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan);
 
-/// The same for a packed B. `in_blocks`: sums are added up in blocks of k.
+/// Sets the fields of the blocked driver for a packed B; returns the scratch bytes of all threads.
+/// `in_blocks`: sums are added up in blocks of k.
 template <class T>
 std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
 

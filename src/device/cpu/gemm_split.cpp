@@ -44,7 +44,7 @@ std::int64_t whole_groups(const GemmPlan<float>& plan) {
   return groups_of(plan.split_m ? plan.n : plan.m);
 }
 
-/// Of the operand that is packed whole, before its groups.
+/// Bytes of the flags before the groups of the operand that is packed whole.
 std::int64_t flag_bytes(const GemmPlan<float>& plan) { return round_up(whole_groups(plan), 64); }
 
 /// Whether each thread packs it for itself: faster than to read what other cores have written.
@@ -215,9 +215,9 @@ class SplitBlocks {
     end_a_panel(buffer);
   }
 
-  /// What is fetched while steps of the block from k on are multiplied: the a_panel's next steps,
-  /// or those of the a_panel after it; and, if there is time, what the end of the a_panel reads and
-  /// writes.
+  /// Sets the prefetches while steps of the block from k on are multiplied: the A panel's next
+  /// steps, or those of the A panel after it; and, if there is time, the matrices that the A
+  /// panel's epilogue reads and writes.
   void set_fetched(const GemmBuffer<float>& buffer, const std::byte* a_panel, const std::byte* next,
                    std::int64_t k) {
     const std::int64_t b_panels = ceil_div(buffer.columns, kSplitBlock);

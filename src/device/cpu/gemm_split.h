@@ -45,8 +45,8 @@ struct SplitLines {
   std::ptrdiff_t row = 0;  ///< bytes from row to row
 };
 
-/// What is fetched into the cache while tiles are multiplied, a few lines after each part: more at
-/// once make the next tiles wait.
+/// Cache lines that are prefetched while tiles are multiplied, a few after each tile product: more
+/// at once make the next tiles wait.
 struct SplitFetch {
   const SplitLines* next = nullptr;
   const SplitLines* end = nullptr;

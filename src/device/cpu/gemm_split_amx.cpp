@@ -114,7 +114,7 @@ ONNXGRAD_AMX_INLINE void transpose(__m512 (&rows)[kSplitGroup]) {
     pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
     pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
   }
-  // Of four rows: numbers 4 q + c of each, for the q-th 128 bits.
+  // Joins four rows: elements 4 q + c of each, for the q-th 128 bits.
 #pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4) {
     const auto join = [&](int a, int b, bool high) ONNXGRAD_AMX_TARGET {

@@ -6,7 +6,7 @@
 namespace onnxgrad::device {
 namespace {
 
-// Of a matrix that is converted, what fills `lines`: pieces of long rows.
+// Size of a piece of a matrix whose conversion fills `lines`: pieces of long rows.
 constexpr std::int64_t kColumnsOfPiece = 128;
 constexpr std::int64_t kStepsOfPiece = SplitOperand::kLines / kColumnsOfPiece;
 

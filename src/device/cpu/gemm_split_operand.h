@@ -38,7 +38,7 @@ struct SplitOperand {
   /// that rounds to infinity: its parts are no numbers.
   void pack(const Range& range, std::byte* to, std::ptrdiff_t group, std::uint8_t* flags) const;
 
-  /// Of at most kSplitBlock rows or columns, and kNumberSteps steps.
+  /// Returns at most kSplitBlock rows or columns of at most kNumberSteps steps in float32.
   Numbers numbers(const Range& range) const;
 
  private:

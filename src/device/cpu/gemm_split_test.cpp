@@ -215,7 +215,7 @@ double error_of(const GemmSpec& spec, const std::vector<float>& a, const std::ve
   return std::sqrt(sum / count);
 }
 
-// Of numbers of all signs, of positive ones, and of such as a thousand times smaller weights.
+// Operands of both signs, positive ones, and ones beside a thousand times smaller weights.
 TEST(GemmSplit, IsNoLessAccurateThanMultiplyAdds) {
   for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(6);
@@ -246,7 +246,7 @@ TEST(GemmSplit, AmxAgreesWithItsEmulation) {
   for (std::size_t i = 0; i < c.size(); ++i) ASSERT_NEAR(c[i], expected[i], 4e-6) << i;
 }
 
-// What a multiply-add would give: infinity and NaN, and not NaN for infinity.
+// Infinity and NaN as multiply-adds give them, and no NaN for infinity.
 TEST(GemmSplit, NumbersThatHaveNoParts) {
   constexpr float kMost = std::numeric_limits<float>::max();
   for_each_target([](const CpuOptions& cpu) {

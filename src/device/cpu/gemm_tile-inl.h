@@ -71,7 +71,7 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       keep_in_register(a[g]);
     }
     for (std::int64_t done = 0; done < tile.steps;) {
-      // What only this loop needs is read again each time: registers are for the inner loop.
+      // Fields that only this loop reads are loaded again each time: registers are for the inner loop.
       const GemmTile<T>* now = &tile;
       keep_in_register(now);
       std::int64_t steps = now->steps - done;

@@ -30,15 +30,16 @@ struct GemmPrefetch {
   std::int64_t lines = 0;
 };
 
-/// What products beyond the L1 cache need besides, of matrices like C. Kept apart, since small
-/// products copy their tile often.
+/// Fields of GEMMs beyond the L1 cache: matrices shaped like C and prefetches. Apart from GemmTile,
+/// since small GEMMs copy their tile often.
 template <class T>
 struct GemmExtras {
   /// Further addends, unless kStore: at C[0, 0], and how far each moves per row.
   const T* more[kGemmMaxMore] = {};
   std::ptrdiff_t more_row[kGemmMaxMore] = {};
   int more_count = 0;
-  /// What the elements are multiplied by at the end, [0, 0] and from row to row. nullptr: nothing.
+  /// Matrix by which complete sums are multiplied element by element: its [0, 0], and elements from
+  /// row to row. nullptr: none.
   const T* scales = nullptr;
   std::ptrdiff_t scales_row = 0;
   /// By column of C: receives the sums of each tile's columns. nullptr: not computed.
@@ -48,7 +49,8 @@ struct GemmExtras {
   std::ptrdiff_t reads_next_row = 0;           ///< elements
   std::ptrdiff_t reads_next_size = sizeof(T);  ///< bytes of one, at most those of T
   int reads_next_count = 0;
-  /// What is fetched into the L2 cache meanwhile, from the first row on, evenly over the sum.
+  /// Parts that are prefetched into the L2 cache meanwhile, from their first row on, evenly over
+  /// the steps.
   GemmPrefetch<T> prefetch[2] = {};
   std::int64_t prefetch_rows = 0;  ///< of the one that has more
 };

@@ -152,9 +152,10 @@ HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
   }
 }
 
-/// What is packed later (GemmExtras::prefetch), a few lines with each part of a tile's steps. As
-/// many with each: no branch that is hard to predict interrupts the multiply-adds. By few
-/// instructions: Intel's processors add integers on the ports that multiply vectors of 512 bits.
+/// Prefetches operands that are packed later (GemmExtras::prefetch), as many cache lines with each
+/// part of a tile's steps: no branch that is hard to predict interrupts the multiply-adds. Takes
+/// few instructions: Intel's processors add integers on the ports that multiply vectors of 512
+/// bits.
 template <class T>
 class Prefetch {
  public:
@@ -276,8 +277,8 @@ HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
   }
 }
 
-/// What the tile will need later and the hardware does not foresee, a little with every chunk of
-/// steps: a row of each matrix that the end of the tile reads or writes, and the next tile's A.
+/// Prefetches memory that the hardware prefetcher does not foresee, a little with every kGemmChunk
+/// steps: a row of each matrix that the tile's epilogue reads or writes, and the next tile's A.
 template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
   if (chunk < kRows) prefetch_row<kVectors, kLanes>(tile, block * kRows + chunk);

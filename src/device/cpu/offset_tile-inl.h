@@ -91,7 +91,7 @@ void offset_tile(const OffsetTile<T>& tile) {
   }
 }
 
-/// What follows the sums of a vector of results, the first `count` of which are needed.
+/// Applies the epilogue to a vector of sums, the first `count` of which are needed.
 template <class T, class D = hn::ScalableTag<T>, class V = hn::Vec<D>, class M>
 HWY_INLINE V finish_sum(const PlaneTile<T>& tile, V value, M mask, const T* c, std::int64_t count) {
   const D d;

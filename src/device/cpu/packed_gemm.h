@@ -39,8 +39,8 @@ struct PackedGemm {
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
     std::int64_t steps = -1;       ///< of k that are summed, the first ones; -1: all
     std::int64_t columns = -1;     ///< of C that are needed, the first ones; -1: all
-    /// What is needed later and fetched into the L2 cache meanwhile, if there are kGemmLongSum
-    /// steps or more.
+    /// Parts of matrices that are prefetched into the L2 cache meanwhile, if there are
+    /// kGemmLongSum steps or more.
     std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
 

@@ -231,7 +231,7 @@ class ThreadPool {
   std::vector<std::unique_ptr<Member>> members_;  ///< the caller first
   Member& caller_;
   int forks_ = forks;
-  // Of wait().
+  // The barrier of wait(): threads that have arrived, and how often all have.
   alignas(kLine) std::atomic<std::int64_t> arrived_{0};
   alignas(kLine) std::atomic<std::uint64_t> phase_{0};
 };

@@ -43,7 +43,7 @@ struct UpdateArrays {
   std::int64_t row = 0;           ///< elements from row to row
   std::int64_t gradient_row = 0;  ///< the same for the gradient
 
-  /// The same arrays from element `first` on.
+  /// Returns `number` elements of the arrays from element `first` on.
   UpdateArrays<T> from(std::int64_t first, std::int64_t number) const {
     UpdateArrays part = *this;
     if (gradient != nullptr) part.gradient += first;

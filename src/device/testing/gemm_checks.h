@@ -27,7 +27,7 @@ std::vector<T> random_numbers(std::int64_t count, std::mt19937& random) {
   return numbers;
 }
 
-/// What a product should be, and a bound of the rounding errors of any order of the sums.
+/// Exact element of a matrix product, and a bound of the rounding errors of any order of its sum.
 struct Expected {
   double value = 0;
   double bound = 0;
@@ -141,7 +141,7 @@ void check_more_addends(GemmSpec spec, std::mt19937& random, std::size_t count =
         .c = c.data(),
         .scratch = scratch.get(),
         .more = {c.data(), row.data(), other.data()}});
-  // What the product alone gives for the sum of all of them.
+  // The result of the product with one addend, the sum of all of them.
   std::vector<T> sums = matrix;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::size_t column = i % static_cast<std::size_t>(spec.n);

@@ -61,7 +61,7 @@ TEST_F(SimulatedDevice, NewMemoryIsNaN) {
   for (const double value : read(x)) EXPECT_TRUE(std::isnan(value));
 }
 
-// What is given with a call is taken with it: the source, the arguments, the step.
+// A call copies its source, arguments and step before it returns.
 TEST_F(SimulatedDevice, TakesWhatItIsGivenAtOnce) {
   std::vector<double> values{1, 2, 3, 4};
   opdef::StepCells cells{.step = 10};
