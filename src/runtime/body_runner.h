@@ -22,7 +22,8 @@ class BodyRunner {
   BodyRunner(const BodyRunner&) = delete;
   BodyRunner& operator=(const BodyRunner&) = delete;
 
-  /// `iteration`: how often the body has run for its node before; each run has draws of its own.
+  /// `iteration`: how often the body has run for its node before; each run has random numbers of
+  /// its own.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells,
                           std::int64_t iteration);
   /// Bytes that its executor holds.

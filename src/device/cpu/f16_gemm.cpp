@@ -10,10 +10,10 @@
 #include "device/cpu/threads.h"
 #include "device/cpu/vnni_gemm.h"
 
-// Loops, outermost first: blocks of columns and of k, whose part of B is packed into b_panels;
-// blocks of rows; b_panels. Results in 16 bits have one block of k, so that they are rounded once:
+// Loops, outermost first: blocks of columns and of k, whose part of B is packed into B panels;
+// blocks of rows; B panels. Results in 16 bits have one block of k, so that they are rounded once:
 // blocks of columns and rows are then smaller where k is large. So have those that are handed over,
-// b_panel by b_panel. Threads chunk rows, and pack B together, or chunk columns.
+// B panel by B panel. Threads split rows, and pack B together, or columns.
 
 namespace onnxgrad::device {
 namespace {
@@ -22,7 +22,7 @@ using f16_gemm::F16Plan;
 using f16_gemm::kBPanelColumns;
 using f16_gemm::kLanes;
 
-/// Columns in b_panels of at most `most` vectors, none much smaller than the others.
+/// Columns in B panels of at most `most` vectors, none much smaller than the others.
 struct BPanels {
   std::int64_t vectors = 0, count = 0;
   BPanels(std::int64_t columns, std::int64_t most)
@@ -311,7 +311,7 @@ class F16Blocks {
   std::byte* packed_a_;
   float* sums_;
   std::byte* line_;
-  PackedA taken_ = {};  ///< of the row, block of k and height of a_panels that follow
+  PackedA taken_ = {};  ///< of the row, block of k and height of A panels that follow
   std::int64_t taken_row_ = -1, taken_k_ = -1;
   int taken_height_ = 0;
   std::int64_t j_ = 0, k_ = 0, steps_ = 0, vnni_ = 0, block_columns_ = 0;

@@ -5,7 +5,7 @@
 #include "device/cpu/tap_gemms.h"
 
 // AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
-// pairs with 16 lines of 16 pairs, which is what a packed b_panel of B is. A block of results is 2
+// pairs with 16 lines of 16 pairs, which is what a packed B panel is. A block of results is 2
 // x 2 tiles, so that each operand that is loaded is used twice (Intel 64 and IA-32 Architectures
 // Software Developer's Manual, volume 2, TDPBF16PS).
 

@@ -25,7 +25,7 @@ ONNXGRAD_VNNI_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t 
   return _mm512_maskz_loadu_ps(mask, end.start + at);
 }
 
-/// Stores one vector of row i of the a_panel, columns from `column` on.
+/// Stores one vector of row i of the A panel, columns from `column` on.
 ONNXGRAD_VNNI_TARGET inline void finish(const F16End& end, __m512 sum, std::int64_t row,
                                         std::int64_t column, __mmask16 mask) {
   if (end.scale != 1) sum = _mm512_mul_ps(sum, _mm512_set1_ps(end.scale));

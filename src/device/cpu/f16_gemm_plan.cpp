@@ -23,7 +23,7 @@ constexpr std::int64_t kBlockN = 256;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockBytes =
     640LL * 1024;                             // of a packed operand: about half of an L2 cache
-constexpr std::int64_t kMostConsumed = 4096;  // terms: packed b_panels fill the L2 cache
+constexpr std::int64_t kMostConsumed = 4096;  // terms: packed B panels fill the L2 cache
 constexpr std::int64_t kLeastConsumed = 512;
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
 
@@ -62,7 +62,7 @@ bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
 
 bool can_have_consumer(const F16GemmSpec& spec) {
   if (is_widened(spec)) return f16_gemm::can_have_consumer_widened(spec);
-  // Pairs are multiplied faster than a matrix like C is read by b_panels, unless sums are long.
+  // Pairs are multiplied faster than a matrix like C is read by B panels, unless sums are long.
   return spec.k >= kLeastConsumed && spec.k <= kMostConsumed;
 }
 
@@ -112,7 +112,7 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   plan->block_m = std::min(spec.m, fitting(kBlockM, plan->consumer_rows));
   // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
   plan->split_m = spec.m >= spec.n || spec.n < kBPanelColumns * spec.threads;
-  // The last a_panel of rows is packed in full, and lines are read in full vectors.
+  // The last A panel of rows is packed in full, and lines are read in full vectors.
   const std::int64_t row_room = round_up(plan->block_m, plan->consumer_rows) + kLanes;
   const std::int64_t k_room = round_up(plan->block_k, 2 * kAmxVnni);
   plan->b_bytes = align64(plan->block_n * k_room * kBytes);

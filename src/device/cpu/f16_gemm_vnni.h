@@ -23,7 +23,7 @@ struct F16End {
   bool relu = false;
 };
 
-/// One b_panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
+/// One B panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
 struct VnniPanel {
   const std::byte* a = nullptr;
   std::ptrdiff_t a_row = 0;          ///< bytes from row to row
@@ -38,13 +38,13 @@ struct VnniPanel {
 
 inline constexpr std::ptrdiff_t kVnniLanes = 16;
 inline constexpr int kVnniMaxVectors = 4;
-/// Rows of a a_panel, by vectors - 1: A is packed in a_panels of as many rows.
+/// Rows of an A panel, by vectors - 1: A is packed in A panels of as many rows.
 inline constexpr int kVnniRows[kVnniMaxVectors] = {8, 8, 8, 6};
 /// AMX reads 16 pairs at a time: packed operands are padded with zeros to a multiple of them.
 inline constexpr std::int64_t kAmxVnni = 16;
 
 bool cpu_has_bf16_dot();
-/// Computes rows of a that are not packed (a_step: 4), or packed a_panels of kVnniRows.
+/// Computes rows of a that are not packed (a_step: 4), or packed A panels of kVnniRows.
 void run_vnni(const VnniPanel& b_panel);
 /// to[p, j] = (from[2p, j], from[2p + 1, j]) for `count` columns; zeros beyond `steps` and `count`
 /// up to a multiple of 16. from_row: elements.

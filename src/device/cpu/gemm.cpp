@@ -17,7 +17,7 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
-// Multiply-adds from which threads chunk a product: some ten microseconds, ten times their barrier.
+// Multiply-adds from which threads share a GEMM: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedGemm = std::int64_t{1} << 19;
 // Bytes of operands and result together from which long sums prefetch: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
@@ -44,7 +44,7 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   rows.small_fn(tile);
 }
 
-/// All b_panels of columns, and all rows in each. `tile` is at C[0, 0].
+/// All B panels of columns, and all rows in each. `tile` is at C[0, 0].
 template <class T>
 void run_b_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
   const ColumnSplit<T>& columns = plan.columns;
@@ -123,7 +123,7 @@ void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk
   rows.small_fn(tile);
 }
 
-/// run_b_panels() for one thread: some tiles of each b_panel, or some b_panels.
+/// run_b_panels() for one thread: some tiles of each B panel, or some B panels.
 template <class T>
 void run_b_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
   const ColumnSplit<T>& columns = plan.columns;

@@ -1,5 +1,5 @@
-// Tiles of matrix products that read a packed b_panel of A, as high as the tile, and a packed
-// b_panel of B, for all instruction sets.
+// Tiles of matrix products that read a packed A panel, as high as the tile, and a packed
+// B panel, for all instruction sets.
 #if defined(ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
@@ -21,7 +21,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A tile whose steps read, at constant places, a packed b_panel of A and one of B, so that they
+/// A tile whose steps read, at constant places, a packed A panel and one of B, so that they
 /// take no more instructions than their loads and multiply-adds. A hyper-thread, whose core another
 /// one uses too, is faster with it. Later operands are prefetched a little with every few steps:
 /// all at once, the loads of B would wait for them.

@@ -9,24 +9,24 @@
 #include "device/cpu/threads.h"
 
 // Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
-// columns (block_n) and of k (block_k), whose part of B is packed into b_panels as wide as a tile;
-// blocks of rows (block_m); b_panels; tiles. So a b_panel of B stays in the L2 cache while the rows
-// of A's block are traversed, and A's block, which is read in place or packed into b_panels
-// (a_panels) as high as a tile, for all b_panels of B. While a block is computed, tiles prefetch
-// the operands of the next one (GemmExtras::prefetch). With a packed A, each b_panel of B is packed
-// when its first tiles need it; if there is only one block of rows and a b_panel is small, always
+// columns (block_n) and of k (block_k), whose part of B is packed into B panels as wide as a tile;
+// blocks of rows (block_m); B panels; tiles. So a B panel stays in the L2 cache while the rows
+// of A's block are traversed, and A's block, which is read in place or packed into B panels
+// (A panels) as high as a tile, for all B panels. While a block is computed, tiles prefetch
+// the operands of the next one (GemmExtras::prefetch). With a packed A, each B panel is packed
+// when its first tiles need it; if there is only one block of rows and a B panel is small, always
 // at the same address, and all of its tiles find it in the L1 cache. If C has a consumer
 // (GemmOperands::finished), B is kept packed for all k and the loop over k is inside that over
 // rows: a block of C is complete before the next one begins. Its last steps go to a buffer of a few
 // tiles, which the consumer finds in the L1 cache; if there are no other steps, there is no block.
-// Operands of another type (GemmSpec::a_source) are converted: a block of A before its b_panels,
+// Operands of another type (GemmSpec::a_source) are converted: a block of A before its B panels,
 // which find it in place, B as it is packed.
 
 namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
-constexpr std::int64_t kFetchingRows = 64;      // that use a b_panel while the next one is fetched
+constexpr std::int64_t kFetchingRows = 64;      // that use a B panel while the next one is fetched
 
 }  // namespace
 
@@ -78,7 +78,7 @@ void BlockedGemm<T>::run(const Part& part) {
   }
 }
 
-/// B is packed for all blocks, which are made of whole b_panels.
+/// B is packed for all blocks, which are made of whole B panels.
 template <class T>
 void BlockedGemm<T>::run_packed(const Part& part) {
   const ColumnSplit<T>& all = plan_.columns;
@@ -140,7 +140,7 @@ void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
   }
 }
 
-/// All b_panels of a block, unless they are packed one by one.
+/// All B panels of a block, unless they are packed one by one.
 template <class T>
 void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
@@ -155,7 +155,7 @@ void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   }
 }
 
-/// `count` columns from `column` on as b_panels of `width`.
+/// `count` columns from `column` on as B panels of `width`.
 template <class T>
 void BlockedGemm<T>::pack_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
                                    std::int64_t width, T* to) const {
@@ -198,7 +198,7 @@ void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t
   }
 }
 
-/// Row by row, in the order of memory: those of wide b_panels are several cache lines.
+/// Row by row, in the order of memory: those of wide B panels are several cache lines.
 template <class T>
 void BlockedGemm<T>::copy_b_panels(const T* from, T* to) const {
   constexpr std::int64_t kLine = 64 / sizeof(T);
@@ -271,7 +271,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   }
 }
 
-/// The chunk of b_panels in what is packed for the next block.
+/// The chunk of B panels in what is packed for the next block.
 template <class T>
 void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
                                   const Progress& b_panels) {
@@ -304,7 +304,7 @@ void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t colum
   }
 }
 
-/// Whether tiles of the wide b_panels read a_panels: the columns of a small block are one vector.
+/// Whether tiles of the wide B panels read A panels: the columns of a small block are one vector.
 template <class T>
 bool BlockedGemm<T>::has_a_panel_tiles() const {
   const GemmTarget<T>& target = *plan_.target;

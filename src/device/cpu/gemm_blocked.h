@@ -36,7 +36,7 @@ std::int64_t consumed_elements(const GemmPlan<T>& plan) {
   return plan.has_consumer ? consumed_tiles(plan) * kGemmMaxRows * b_panel_columns(plan) : 0;
 }
 
-/// Whether a b_panel leaves room for rows of A in the L1 cache. APanels take less of it than rows
+/// Whether a B panel leaves room for rows of A in the L1 cache. A panels take less of it than rows
 /// in place, which are beside what is not read yet.
 template <class T>
 bool has_small_b_panels(const GemmPlan<T>& plan) {

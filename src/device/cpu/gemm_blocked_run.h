@@ -11,7 +11,7 @@
 
 namespace onnxgrad::device {
 
-/// One thread's part of a blocked product: its loops over blocks and over the b_panels of one.
+/// One thread's part of a blocked product: its loops over blocks and over the B panels of one.
 template <class T>
 class BlockedGemm {
  public:
@@ -118,7 +118,7 @@ class BlockedGemm {
     return a_panel_elements(plan_.transpose_a, height, steps_);
   }
 
-  /// Packed steps of B, of the b_panel that begins at `column`, from step `k` on: read from one end
+  /// Packed steps of B, of the B panel that begins at `column`, from step `k` on: read from one end
   /// to the other, which the hardware foresees.
   const T* packed_steps(std::int64_t column, std::int64_t k, std::int64_t width) const {
     return b_ + column * plan_.k + k * width;
@@ -192,7 +192,7 @@ class BlockedGemm {
   const GemmOperands& operands_;
   T* packed_b_;
   T* packed_a_ = nullptr;     // of a block
-  bool a_is_packed_ = false;  // for the b_panel that is computed
+  bool a_is_packed_ = false;  // for the B panel that is computed
   T* converted_a_ = nullptr;
   T* lines_ = nullptr;  // of B, while they are converted
   GemmExtras<T> extras_ = {};

@@ -18,7 +18,7 @@ struct GemmBuffer {
   std::ptrdiff_t sums_row = 0;
 };
 
-/// All tiles of a part of C, from `top` on, whose b_panels of B are side by side.
+/// All tiles of a part of C, from `top` on, whose B panels are side by side.
 template <class T>
 void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t rows,
                   std::int64_t columns) {

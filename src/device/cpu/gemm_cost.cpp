@@ -28,7 +28,7 @@ constexpr double kLoneDotVector = 1.1;
 constexpr double kDotEnd = 5.5;
 
 // Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
-// packed b_panel by b_panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
+// packed B panel by B panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
 // and for that many rows on Intel's processors, packing pays beyond the L1 cache.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 48 * 1024;
@@ -61,17 +61,17 @@ bool is_intel() {
 #endif
 }
 
-/// Whether A is packed into b_panels. With vectors of less than 512 bits always: a load of A goes
-/// with fewer multiply-adds, and from a packed b_panel a step takes the fewest instructions. With
+/// Whether A is packed into B panels. With vectors of less than 512 bits always: a load of A goes
+/// with fewer multiply-adds, and from a packed B panel a step takes the fewest instructions. With
 /// 512 bits never on AMD's processors, where packing costs more than it brings; always on Intel's,
-/// which do two multiply-adds per cycle, and wait for b_panels of B from the L2 cache. The sums
+/// which do two multiply-adds per cycle, and wait for B panels from the L2 cache. The sums
 /// have the same bits.
 template <class T>
 bool reads_a_panels(const GemmTarget<T>& target) {
   return !has_vectors_of_512_bits(target) || is_intel();
 }
 
-/// Whether A is packed into b_panels that enough columns use.
+/// Whether A is packed into B panels that enough columns use.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
   // Threads that share columns pack all rows each.
@@ -150,7 +150,7 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
   const bool stays_in_l2 = has_vectors_of_512_bits(target) && (!is_intel() || m < kCachedRows512);
   const double cached = stays_in_l2 ? kCachedBytes512 : kCachedBytes;
-  // BPanels that each read all of a large A, and write a part of each row of C, wait for memory.
+  // B panels that each read all of a large A, and write a part of each row of C, wait for memory.
   const bool streams = a_bytes >= kStreamedBytes && spec.n >= kStreamedColumns;
   const bool packs = b_bytes > cached || streams ||
                      (spec.transpose_b && b_bytes > kTransposedBytes) ||

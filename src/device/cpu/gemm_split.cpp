@@ -8,10 +8,10 @@
 #include "device/cpu/gemm_split_operand.h"
 #include "device/cpu/threads.h"
 
-// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads chunk; a_panels
+// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads split; A panels
 // of 32 rows; a few steps; 32 columns. The operand that has the blocks is packed block by block,
 // the other one whole before them, by each thread for itself if it is small. A few steps of a
-// a_panel stay in the L1 cache while tiles multiply them by all columns of the block, and their
+// A panel stay in the L1 cache while tiles multiply them by all columns of the block, and their
 // sums are added up in a buffer, from where they become a part of C (gemm_buffer.h) or are handed
 // over.
 
@@ -27,7 +27,7 @@ constexpr std::int64_t kMostColumns = 1024;  // of a block: rows of the buffer
 constexpr std::int64_t kLeastGroups = 4;     // of a block: rows in memory of several lines
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kFloat = sizeof(float);
-constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a b_panel of B
+constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a B panel
 constexpr std::int64_t kLine = 64;
 constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
 
@@ -204,7 +204,7 @@ class SplitBlocks {
     packed.flags += groups;
   }
 
-  /// A few steps at a time: these of the a_panel stay in the L1 cache. `next`: the a_panel after
+  /// A few steps at a time: these of the A panel stay in the L1 cache. `next`: the A panel after
   /// it.
   void run_a_panel(const GemmBuffer<float>& buffer, const Packed& a, const std::byte* next,
                    const Packed& b) {
@@ -254,7 +254,7 @@ class SplitBlocks {
     fetch_.each = ceil_div(lines, turns);
   }
 
-  /// Matrices like C that the end of a a_panel reads or writes, with elements of `size` bytes.
+  /// Matrices like C that the end of an A panel reads or writes, with elements of `size` bytes.
   std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
     if (plan_.has_consumer) {
       if (!is_last()) return {c_};
@@ -387,7 +387,7 @@ class SplitBlocks {
 };
 
 /// Whether threads have rows of their own instead of columns. Blocks of columns are wide, so that a
-/// a_panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
+/// A panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
 /// than a large A, and what is like C is then written, or handed over, in whole rows; and few
 /// columns are not enough for all threads.
 bool shares_rows(const GemmPlan<float>& plan) {

@@ -144,7 +144,7 @@ TEST(Gemm, ThreadsChangeNoBit) {
 }
 
 // Rows that give tiles of every height, several blocks of rows (192) and of steps (256), rows of a
-// transposed A a page apart, whole b_panels and parts of one: tiles that pack what is in place, and
+// transposed A a page apart, whole B panels and parts of one: tiles that pack what is in place, and
 // those that find it packed.
 TEST(Gemm, PackedAChangesNoBit) {
   for_each_instruction_set([] {

@@ -21,8 +21,8 @@ namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Sixteen registers hold 12 sums, 2 of b, one of a and the mask; thirty-two hold 24, 4, one and
-// more. BPanels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows in
-// a_panels can be many without sharing a set of the L1 cache: b_panels are narrow enough for it
+// more. B panels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows
+// in A panels can be many without sharing a set of the L1 cache: B panels are narrow enough for it
 // then.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxVectors = 4;
@@ -71,7 +71,8 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       keep_in_register(a[g]);
     }
     for (std::int64_t done = 0; done < tile.steps;) {
-      // Fields that only this loop reads are loaded again each time: registers are for the inner loop.
+      // Fields that only this loop reads are loaded again each time: registers are for the inner
+      // loop.
       const GemmTile<T>* now = &tile;
       keep_in_register(now);
       std::int64_t steps = now->steps - done;
@@ -244,7 +245,7 @@ HWY_INLINE void transpose_a_panel(const double* p, std::ptrdiff_t from_row, doub
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
 }
 
-/// In a_panels, then in squares; those at the lower and right edges overlap their neighbours.
+/// In A panels, then in squares; those at the lower and right edges overlap their neighbours.
 template <class T>
 void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) {
@@ -313,8 +314,8 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
   }
 }
 
-/// Some rows of all a_panels at a time: a_panels share cache lines of `from`. A row is stored as
-/// whole vectors, whose excess the next rows overwrite; not where it would leave the a_panel.
+/// Some rows of all A panels at a time: A panels share cache lines of `from`. A row is stored as
+/// whole vectors, whose excess the next rows overwrite; not where it would leave the A panel.
 template <class T>
 void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                 std::int64_t width, std::int64_t steps) {
@@ -324,7 +325,7 @@ void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_pa
   const std::int64_t whole = (width - 1) / kLanes * kLanes;
   const std::int64_t rest = width - whole;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
-  const std::int64_t last_whole = steps * width - whole - kLanes;  // of a a_panel
+  const std::int64_t last_whole = steps * width - whole - kLanes;  // of an A panel
   for (std::int64_t k = 0; k < steps; k += kTogether) {
     const std::int64_t end = std::min(k + kTogether, steps);
     for (std::int64_t s = 0; s < a_panels; ++s) {

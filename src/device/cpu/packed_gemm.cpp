@@ -5,7 +5,7 @@
 namespace onnxgrad::device {
 namespace {
 
-// Calls f(b_panel, first column, columns, columns with padding).
+// Calls f(B panel, first column, columns, columns with padding).
 template <class Gemm, class F>
 void visit_b_panels(const Gemm& gemm, F&& f) {
   std::int64_t column = 0;

@@ -16,7 +16,7 @@ namespace onnxgrad::device {
 
 class ThreadPool;
 
-/// One of the threads that compute a kernel together, and its part of what they chunk.
+/// One thread of a kernel and its chunk of the work: [first(total), last(total)) of any range.
 struct Chunk {
   std::int64_t thread = 0;
   std::int64_t threads = 1;
