@@ -45,8 +45,8 @@ struct GemmSpec {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  /// Row stride of A in elements if A is part of a larger matrix; 0: A is dense. Not 0 only for
-  /// kTiles and n > 1, or with sources.
+  /// Row stride of A in elements if A is part of a larger matrix; 0: A is dense.
+  /// Supported by kTiles with n > 1, and with sources.
   std::int64_t a_row_length = 0;
   /// Element types of A and B in memory if float32 is computed from other types: elements are
   /// converted as blocks of A and B are packed. Both or neither.

@@ -10,9 +10,9 @@
 
 namespace onnxgrad::device {
 
-/// The sums of C's columns that one thread of a blocked product has (GemmSpec::sums_columns): of a
-/// block, whose rows are few, in T, and over the blocks in double. Both lie in its scratch, by
-/// column of C (GemmPlan::sums_offset).
+/// Sums of C's columns over the rows of one thread of a blocked GEMM (GemmSpec::sums_columns):
+/// those of the current block, whose rows are few, in T, and those of all blocks in double. Both
+/// are arrays [n] in the thread's scratch (GemmPlan::sums_offset).
 template <class T>
 class ColumnSums {
  public:
@@ -40,8 +40,8 @@ class ColumnSums {
     }
   }
 
-  /// Columns [first, last) of the results, of which threads [thread, thread + threads) have a part
-  /// each.
+  /// Writes columns [first, last) of GemmOperands::column_sums, adding the sums of threads
+  /// [thread, thread + threads).
   static void write(const GemmPlan<T>& plan, const GemmOperands& operands, std::int64_t thread,
                     std::int64_t threads, std::int64_t first, std::int64_t last) {
     auto* to = static_cast<T*>(operands.column_sums);
