@@ -19,7 +19,7 @@ struct SplitTarget;  // gemm_split.h
 
 namespace onnxgrad::device::amx {
 
-/// Products of parts (gemm_split_amx.cpp).
+/// Returns the functions of a split GEMM by AMX (gemm_split_amx.cpp).
 const SplitTarget& split_target();
 
 inline constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
@@ -33,7 +33,7 @@ ONNXGRAD_AMX_INLINE void zero_sums() {
   if (kHasLower && kIsWide) _tile_zero(3);
 }
 
-/// `row`: bytes.
+/// Stores tiles 0 to 3; `row`: bytes from row to row of `sums`.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void store_sums(float* sums, std::ptrdiff_t row) {
   auto* upper = reinterpret_cast<std::byte*>(sums);

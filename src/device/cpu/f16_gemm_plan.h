@@ -16,6 +16,7 @@ namespace onnxgrad::device::f16_gemm {
 inline constexpr std::int64_t kLanes = kVnniLanes;
 inline constexpr std::int64_t kBPanelColumns = kVnniMaxVectors * kLanes;
 
+/// Sizes and choices of a kVnni or kAmx GEMM.
 struct F16Plan {
   F16GemmSpec spec;
   F16GemmChoice choice = F16GemmChoice::kVnni;
@@ -26,10 +27,10 @@ struct F16Plan {
   std::int64_t consumer_rows = 0;  ///< a multiple of the rows of the widest tiles
   std::int64_t a_row = 0;          ///< elements from row to row of A in memory
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
-  std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
-  // Offsets in scratch, in bytes.
+  std::int64_t packed_k = 0;  ///< size of k in a packed operand, with padding
+  // Bytes of scratch for packed B and A, sums and a line.
   std::int64_t b_bytes = 0, a_bytes = 0, sums_bytes = 0, line_bytes = 0;
-  std::int64_t own_bytes = 0;  ///< of one thread, after the shared B
+  std::int64_t own_bytes = 0;  ///< scratch of one thread, after the shared B
   ConvertFn narrow = nullptr;
 };
 

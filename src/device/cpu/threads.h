@@ -24,16 +24,17 @@ struct Chunk {
 
   std::int64_t first(std::int64_t total) const { return total * thread / threads; }
   std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
-  /// Returns when all threads have called it.
+  /// Waits until all threads of the kernel have called it: a barrier.
   void wait() const;
 };
 
 using ChunkFn = void (*)(const void* context, const Chunk& chunk);
 
-/// Lets the calling thread have this many, itself included, so that on_threads() will not throw.
+/// Grows the calling thread's pool to `threads`, itself included, so that on_threads() will not
+/// throw.
 void start_threads(std::int64_t threads);
 
-/// See on_threads().
+/// Runs `part` on the threads of the pool; see on_threads().
 void run_on_pool(std::int64_t threads, ChunkFn part, const void* context);
 
 /// Calls part(chunk) on `threads` threads, thread 0 being this one, and returns when all are done.
@@ -70,7 +71,7 @@ void parallel_for(std::int64_t threads, std::int64_t total, const F& f) {
   });
 }
 
-/// How many of at most `most` threads get at least `least` of `work` each; 1 if there is less.
+/// Number of threads, at most `most`, that get at least `least` of `work` each; at least 1.
 template <class Work>
 int useful_threads(Work work, Work least, std::int64_t most) {
   const double times = static_cast<double>(work) / static_cast<double>(least);
