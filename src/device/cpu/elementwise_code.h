@@ -33,10 +33,11 @@ struct Slot {
   std::int32_t index = 0;
 };
 
+/// A tile function and its slots.
 struct Instruction {
   TileFn fn = nullptr;
   std::int32_t to = 0, a = 0, b = 0, c = 0;  ///< slots
-  bool pad = false;
+  bool pad = false;                          ///< see TileFn
 };
 
 /// Properties of an operand that compile_code() uses.
@@ -53,6 +54,7 @@ struct CodeResult {
   bool in_place = true;   ///< written in place; else the run stores it from the slot
 };
 
+/// A compiled program.
 struct Code {
   DataType compute = DataType::kUndefined;
   std::vector<Slot> slots;
@@ -68,7 +70,7 @@ struct Code {
 
 inline constexpr std::int64_t kCellBytes = 64;
 
-/// `operands`: one per input of `program`. `results`: in the order of the outputs.
+/// Compiles `program`. `operands`: one per input. `results`: in the order of the outputs.
 Code compile_code(const opdef::ExprProgram& program, DataType compute,
                   std::span<const CodeOperand> operands, std::span<const CodeResult> results);
 

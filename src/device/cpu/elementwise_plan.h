@@ -17,8 +17,8 @@
 
 namespace onnxgrad::device {
 
-/// Where a slot points at the start of a call: args[arg] + offset; arg == kConstants: the
-/// constants.
+/// Address in a slot at the start of a call: args[arg] + offset, or the constants + offset if arg
+/// == kConstants.
 struct SlotBase {
   static constexpr std::int32_t kConstants = -1;
   std::int32_t arg = 0;
@@ -39,15 +39,16 @@ struct Transfer {
   std::int32_t slot = 0;        ///< a cell or a buffer
   Mover memory;                 ///< of the operand or output; its own `slot` is not used
   bool is_dense = false;
-  bool once = false;  ///< the same for all tiles
+  bool once = false;  ///< done once for all tiles
 };
 
+/// A result that is reduced.
 struct Reduction {
   Fold fold = Fold::kSum;
-  std::int32_t slot = 0;    ///< of the value in a tile
-  std::int64_t offset = 0;  ///< of the totals in a thread's part of the scratch block
+  std::int32_t slot = 0;    ///< slot of the value in a tile
+  std::int64_t offset = 0;  ///< bytes from a thread's scratch to the totals
   bool is_wide = false;     ///< floats whose totals are doubles until the end
-  /// The result, when there is no second program: args[arg], converted.
+  /// Argument that receives the converted result if there is no second program.
   std::int32_t arg = -1;
   ConvertFn convert = nullptr;
 };
@@ -56,13 +57,13 @@ struct ElementwisePlan {
   Space space;  ///< operands, then the reduced result if there is one
   std::int64_t rows = 0, run = 0;
   bool in_blocks = false;
-  std::int64_t tile = 0;  ///< elements of a part of a run
+  std::int64_t tile = 0;  ///< elements per tile, a part of a run
   std::int64_t tiles_per_row = 0;
   std::int64_t rows_per_block = 0;
   std::int64_t tiles = 0;
 
   Code code;
-  std::int64_t element_bytes = 0;  ///< of the computation's type
+  std::int64_t element_bytes = 0;  ///< bytes of an element of the computation's type
   TileTable table;
   std::vector<SlotBase> slots;
   std::vector<Mover> movers;
@@ -72,13 +73,13 @@ struct ElementwisePlan {
   std::int64_t reduced_size = 0;
   bool run_is_reduced = false;
   bool fold_once = false;        ///< one tile covers everything: its folds are the results
-  std::int64_t fold_offset = 0;  ///< of the results of a tile's folds, in a thread's scratch
+  std::int64_t fold_offset = 0;  ///< bytes from a thread's scratch to the results of a tile's folds
 
   opdef::PreparedKernel post;  ///< fn == nullptr: none
   std::vector<std::int32_t>
       post_args;                  ///< per argument of `post` after the reduced results, in args
-  std::int64_t post_table = 0;    ///< offset of its arguments in the scratch block
-  std::int64_t post_scratch = 0;  ///< offset of its scratch block
+  std::int64_t post_table = 0;    ///< bytes from the scratch block to `post`'s arguments
+  std::int64_t post_scratch = 0;  ///< bytes from the scratch block to `post`'s scratch
 
   std::int32_t scratch_arg = 0;
   std::int64_t thread_bytes = 0;

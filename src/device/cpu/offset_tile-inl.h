@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As in gemm_tile-inl.h: sums, vectors of b and one element of a fit into the registers.
+// Sizes of tiles: sums, vectors of b and one element of a fit into the registers.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 12, 8, 6};
