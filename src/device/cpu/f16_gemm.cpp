@@ -11,9 +11,10 @@
 #include "device/cpu/vnni_gemm.h"
 
 // Loops, outermost first: blocks of columns and of k, whose part of B is packed into B panels;
-// blocks of rows; B panels. Results in 16 bits have one block of k, so that they are rounded once:
-// blocks of columns and rows are then smaller where k is large. So have those that are handed over,
-// B panel by B panel. Threads split rows, and pack B together, or columns.
+// blocks of rows; B panels. A C of 16-bit floats has one block of k, so that it is rounded once:
+// blocks of columns and rows are then smaller where k is large. A C with a consumer has one block
+// of k too; the consumer gets it B panel by B panel. Threads split rows, and pack B together, or
+// columns.
 
 namespace onnxgrad::device {
 namespace {
@@ -22,7 +23,7 @@ using f16_gemm::F16Plan;
 using f16_gemm::kBPanelColumns;
 using f16_gemm::kLanes;
 
-/// Columns in B panels of at most `most` vectors, none much smaller than the others.
+/// Split of `columns` into B panels of at most `most` vectors, none much smaller than the others.
 struct BPanels {
   std::int64_t vectors = 0, count = 0;
   BPanels(std::int64_t columns, std::int64_t most)
@@ -110,7 +111,7 @@ class F16Blocks {
       return;
     }
     const std::uint16_t* from = f16_of_b() + column * spec_.k + k_;
-    auto* out = reinterpret_cast<float*>(to);  // bits are moved only
+    auto* out = reinterpret_cast<float*>(to);  // a transpose moves bits only
     if (spec_.k % 2 == 0 && !spec_.rounds_b) {
       plan_.target->transpose(reinterpret_cast<const float*>(from), spec_.k / 2, out, width, count,
                               pairs);
@@ -143,7 +144,6 @@ class F16Blocks {
     }
   }
 
-  /// Rows of steps_ numbers, with zeros up to `pairs` pairs.
   // ---- A ----
 
   struct PackedA {
@@ -151,7 +151,7 @@ class F16Blocks {
     std::ptrdiff_t row, step;  // bytes
   };
 
-  /// Packed rows stay for the next block of columns if they are all that a block of k has.
+  /// Returns rows of A, packed anew unless they are the rows that are packed already.
   const PackedA& take_a(std::int64_t row, std::int64_t rows, int vectors) {
     const int height = has_a_panels() ? kVnniRows[vectors - 1] : 0;
     if (taken_row_ == row && taken_k_ == k_ && taken_height_ == height) return taken_;
@@ -250,7 +250,7 @@ class F16Blocks {
     }
   }
 
-  /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
+  /// Passes sums to the consumer, a few rows at a time, and prefetches matrices that it reads.
   void consume(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
                std::int64_t columns) const {
     const F16End end{.c = sums_, .c_row = kBPanelColumns, .scale = scale_};
@@ -302,7 +302,7 @@ class F16Blocks {
   Chunk chunk_;
   bool shares_b_;
   const std::uint16_t* a_;
-  const void* b_;  // halves, or float32 with rounds_b
+  const void* b_;  // bfloat16, or float32 with rounds_b
   std::byte* c_;
   const std::byte* start_;
   const GemmOperands& operands_;
@@ -311,7 +311,7 @@ class F16Blocks {
   std::byte* packed_a_;
   float* sums_;
   std::byte* line_;
-  PackedA taken_ = {};  ///< of the row, block of k and height of A panels that follow
+  PackedA taken_ = {};  ///< the packed rows of A: for taken_row_, taken_k_, taken_height_
   std::int64_t taken_row_ = -1, taken_k_ = -1;
   int taken_height_ = 0;
   std::int64_t j_ = 0, k_ = 0, steps_ = 0, vnni_ = 0, block_columns_ = 0;

@@ -23,7 +23,7 @@ constexpr std::int64_t kSharedGemm = std::int64_t{1} << 19;
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
 // Columns of C per thread from which packing A panels pays, beside a B that was packed once.
 constexpr std::int64_t kWideAPanelColumns = 384;
-// To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
+// Rows of multiply-adds that take as long as to read an element of B from beyond the L2 cache.
 constexpr std::int64_t kRowsOfRead = 4;
 
 template <class T>
@@ -44,7 +44,7 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   rows.small_fn(tile);
 }
 
-/// All B panels of columns, and all rows in each. `tile` is at C[0, 0].
+/// Runs all B panels, with all rows in each. `tile` is at C[0, 0].
 template <class T>
 void run_b_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
   const ColumnSplit<T>& columns = plan.columns;
@@ -102,7 +102,7 @@ void run_tiles(const void* data, const GemmOperands& operands) {
   run_b_panels(plan, tile);
 }
 
-/// run_rows() for the tiles of one thread.
+/// Runs one thread's chunk of the tiles of run_rows().
 template <class T>
 void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk) {
   const std::int64_t count = rows.big_count + rows.small_count;
@@ -123,7 +123,7 @@ void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk
   rows.small_fn(tile);
 }
 
-/// run_b_panels() for one thread: some tiles of each B panel, or some B panels.
+/// Runs one thread's chunk of run_b_panels(): some tiles of each B panel, or some B panels.
 template <class T>
 void run_b_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
   const ColumnSplit<T>& columns = plan.columns;
@@ -170,7 +170,7 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   });
 }
 
-/// One column of C, that is one row of its transpose, [m] = op(A) b: A^T takes the role of B.
+/// Computes a C of one column, [m] = op(A) b, as one row of its transpose: A^T takes the role of B.
 template <class T>
 void run_column_of_transposed_a(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
@@ -191,7 +191,7 @@ void run_column(const void* data, const GemmOperands& operands) {
   run_rows(tile, plan.wide_rows);
 }
 
-/// C = A B^T with dot products of rows.
+/// Computes C = A B^T with dot products of rows.
 template <class T>
 void run_dots(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
@@ -357,8 +357,8 @@ PreparedGemm prepare(const GemmSpec& spec) {
   plan_b_panels(*plan, spec.m, spec.n);
   const std::int64_t b_panels = plan->columns.wide_count + plan->columns.narrow_count;
   plan->shares_rows = plan->wide_rows.big_count + plan->wide_rows.small_count >= b_panels;
-  // A thread reads all of what is not shared. That should not be a large B, often a weight: the
-  // thread that updates it then takes lines away from all others.
+  // Each thread reads all of the operand that threads do not split. That should not be a large B,
+  // often a weight: the thread that updates it then takes lines away from all others.
   if (spec.n > spec.m && b_panels % spec.threads == 0) plan->shares_rows = false;
   const bool is_shared = plan->threads > 1 && is_large;
   return finish(is_shared ? run_shared_tiles<T> : run_tiles<T>, "tiles");
@@ -412,9 +412,8 @@ GemmChoice choice_of(const GemmSpec& spec) {
                                           : choose_gemm(spec, gemm_target<float>());
 }
 
-/// Whether parts of B that are packed for each product still pay beside numbers that are packed
-/// once: each thread packs A as well (one core with AMX, a BERT-base layer on 128 rows, 0.82 of the
-/// time; on two the same; a BERT of 128 columns on two 1.4).
+/// Whether a split GEMM, which packs B's parts each time, pays even if float32 GEMM could read a B
+/// packed once: each thread packs A as well (measured with AMX on layers of BERT).
 bool packs_parts_anew(const GemmSpec& spec) {
   constexpr std::int64_t kManyRows = 256;
   constexpr std::int64_t kManyColumns = 256;

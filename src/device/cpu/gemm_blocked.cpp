@@ -8,17 +8,17 @@
 #include "device/cpu/gemm_blocked_run.h"
 #include "device/cpu/threads.h"
 
-// Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
+// GEMM whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
 // columns (block_n) and of k (block_k), whose part of B is packed into B panels as wide as a tile;
 // blocks of rows (block_m); B panels; tiles. So a B panel stays in the L2 cache while the rows
-// of A's block are traversed, and A's block, which is read in place or packed into B panels
-// (A panels) as high as a tile, for all B panels. While a block is computed, tiles prefetch
+// of A's block are traversed, and A's block, which is read in place or packed into A panels as high
+// as a tile, for all B panels. While a block is computed, tiles prefetch
 // the operands of the next one (GemmExtras::prefetch). With a packed A, each B panel is packed
 // when its first tiles need it; if there is only one block of rows and a B panel is small, always
 // at the same address, and all of its tiles find it in the L1 cache. If C has a consumer
-// (GemmOperands::finished), B is kept packed for all k and the loop over k is inside that over
+// (GemmOperands::finished), B stays packed for all k and the loop over k is inside that over
 // rows: a block of C is complete before the next one begins. Its last steps go to a buffer of a few
-// tiles, which the consumer finds in the L1 cache; if there are no other steps, there is no block.
+// tiles, which the consumer finds in the L1 cache; with one block of k, C needs no block in memory.
 // Operands of another type (GemmSpec::a_source) are converted: a block of A before its B panels,
 // which find it in place, B as it is packed.
 
@@ -26,7 +26,7 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
-constexpr std::int64_t kFetchingRows = 64;      // that use a B panel while the next one is fetched
+constexpr std::int64_t kFetchingRows = 64;      // rows that use a B panel while the next is fetched
 
 }  // namespace
 
@@ -78,7 +78,7 @@ void BlockedGemm<T>::run(const Part& part) {
   }
 }
 
-/// B is packed for all blocks, which are made of whole B panels.
+/// Computes a part with a B that was packed in advance, in blocks of whole B panels.
 template <class T>
 void BlockedGemm<T>::run_packed(const Part& part) {
   const ColumnSplit<T>& all = plan_.columns;
@@ -96,7 +96,7 @@ void BlockedGemm<T>::run_packed(const Part& part) {
   }
 }
 
-/// Columns [j, j + columns_) of C: all rows for some steps, then for the next ones.
+/// Computes columns [j, j + columns_) of C: all rows for a block of k, then for the next one.
 template <class T>
 void BlockedGemm<T>::run_steps(const Part& part, std::int64_t j) {
   const std::int64_t end = part.row + part.rows;
@@ -140,7 +140,7 @@ void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
   }
 }
 
-/// All B panels of a block, unless they are packed one by one.
+/// Packs all B panels of a block, unless they are packed one by one.
 template <class T>
 void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
@@ -155,7 +155,7 @@ void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   }
 }
 
-/// `count` columns from `column` on as B panels of `width`.
+/// Packs `count` columns of B from `column` on as B panels of `width` columns.
 template <class T>
 void BlockedGemm<T>::pack_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
                                    std::int64_t width, T* to) const {
@@ -185,7 +185,7 @@ void BlockedGemm<T>::convert_b_panels(std::int64_t k, std::int64_t column, std::
   }
 }
 
-/// A block of A, which tiles then find in place.
+/// Converts a block of A, which tiles then read in place.
 template <class T>
 void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t k) {
   if constexpr (std::is_same_v<T, float>) {
@@ -198,7 +198,8 @@ void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t
   }
 }
 
-/// Row by row, in the order of memory: those of wide B panels are several cache lines.
+/// Packs B panels row by row, in the order of memory: a row of wide B panels is several cache
+/// lines.
 template <class T>
 void BlockedGemm<T>::copy_b_panels(const T* from, T* to) const {
   constexpr std::int64_t kLine = 64 / sizeof(T);
@@ -271,7 +272,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   }
 }
 
-/// The chunk of B panels in what is packed for the next block.
+/// Sets the prefetches of the operands of the next block, spread over the B panels of this one.
 template <class T>
 void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
                                   const Progress& b_panels) {
@@ -284,9 +285,9 @@ void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
   }
 }
 
-/// BPanel `p`, at `column`, which the rows of `block` use next; `packed`: where it is if the whole
-/// block is packed. With all of its steps, as for blocks that are handed over, B is larger than the
-/// L2 cache; else fetching it costs more than it brings.
+/// Sets the prefetch of B panel `p`, at `column`, which the rows of `block` use next; `packed`: its
+/// address if the whole block is packed. Only with a consumer, where B has all steps of k and is
+/// larger than the L2 cache: else the prefetch costs more than it brings.
 template <class T>
 void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
                                           const T* packed) {
@@ -317,7 +318,7 @@ void BlockedGemm<T>::set_height(GemmTile<T>& tile, int height) const {
   tile.a_block = a_is_packed_ ? a_panel_size(height) : height * tile.a_row;
 }
 
-/// Moves `tile` down by `blocks` of such tiles.
+/// Moves `tile` down by `blocks` tiles of `height` rows.
 template <class T>
 void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, int height) const {
   const T* a = tile.a + blocks * tile.a_block;
@@ -335,7 +336,7 @@ void BlockedGemm<T>::pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>&
   if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
 }
 
-/// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
+/// Sets `start`, the other addends and the prefetches of the tile of C at `tile.c`.
 template <class T>
 void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) {
   alignas(64) static constexpr T kZeros[64] = {};
@@ -387,8 +388,8 @@ void BlockedGemm<T>::set_end() {
   extras_.reads_next[extras_.reads_next_count++] = extras_.scales;
 }
 
-/// Runs a few tiles at a time: the rows that their consumer reads are prefetched into the L1 cache
-/// meanwhile.
+/// Runs a few tiles at a time and passes them to the consumer; the rows that it reads are
+/// prefetched into the L1 cache meanwhile.
 template <class T>
 void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t together = consumed_tiles(plan_);

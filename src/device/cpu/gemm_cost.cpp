@@ -10,9 +10,9 @@
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_plan.h"
 
-// The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
-// each implementation of a product (docs/kernels.md names them). They decide by sizes, type and
-// processor alone: the same product has the same bits every time.
+// The constants below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
+// each implementation of a GEMM (docs/kernels.md names them). They decide by sizes, type and
+// processor alone: the same GEMM has the same bits every time.
 
 namespace onnxgrad::device {
 namespace {
@@ -61,8 +61,8 @@ bool is_intel() {
 #endif
 }
 
-/// Whether A is packed into B panels. With vectors of less than 512 bits always: a load of A goes
-/// with fewer multiply-adds, and from a packed B panel a step takes the fewest instructions. With
+/// Whether tiles read packed A panels. With vectors of less than 512 bits always: a load of A goes
+/// with fewer multiply-adds, and from a packed A panel a step takes the fewest instructions. With
 /// 512 bits never on AMD's processors, where packing costs more than it brings; always on Intel's,
 /// which do two multiply-adds per cycle, and wait for B panels from the L2 cache. The sums
 /// have the same bits.
@@ -71,10 +71,10 @@ bool reads_a_panels(const GemmTarget<T>& target) {
   return !has_vectors_of_512_bits(target) || is_intel();
 }
 
-/// Whether A is packed into B panels that enough columns use.
+/// Whether A is packed into A panels, which enough columns use.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
-  // Threads that share columns pack all rows each.
+  // Threads that split columns each pack all rows.
   const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
   return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
          reads_a_panels(target);
@@ -86,9 +86,9 @@ bool can_split(const GemmSpec& spec) {
          spec.cpu.computes_float32_by_amx();
 }
 
-/// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:
-/// of 64 x 64 x 512 203 and 177 GFLOP/s, of 128 x 128 x 128 254 and 191, of 256 x 256 x 64 210 and
-/// 180, but of 48 x 512 x 512 186 and 194, of 256 x 256 x 32 151 and 184 (one core with AMX).
+/// Whether a split GEMM is faster than float32 multiply-adds, packing included: on one core with
+/// AMX it is for 64 x 64 x 512, 128 x 128 x 128 and 256 x 256 x 64, but not for 48 x 512 x 512 and
+/// 256 x 256 x 32.
 bool suits_split(const GemmSpec& spec) {
   constexpr std::int64_t kLeast = 64;
   const std::int64_t least = std::min(spec.m, spec.n);

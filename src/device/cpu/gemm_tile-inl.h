@@ -328,7 +328,7 @@ void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_pa
   const std::int64_t rest = width - whole;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
   const std::int64_t last_whole =
-      steps * width - whole - kLanes;  // last row of an A panel that may be stored whole
+      steps * width - whole - kLanes;  // offset of an A panel's last row that is stored whole
   for (std::int64_t k = 0; k < steps; k += kTogether) {
     const std::int64_t end = std::min(k + kTogether, steps);
     for (std::int64_t s = 0; s < a_panels; ++s) {

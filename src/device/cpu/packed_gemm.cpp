@@ -18,7 +18,7 @@ void visit_b_panels(const Gemm& gemm, F&& f) {
   }
 }
 
-/// `extras`: those of `tile`, whose first tiles fetch what they have prefetch.
+/// Runs the tiles of a B panel. `extras`: extras of `tile`, whose prefetches the first tiles do.
 template <class T>
 void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras = nullptr) {
   tile.extras = extras;
