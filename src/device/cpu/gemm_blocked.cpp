@@ -285,9 +285,10 @@ void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
   }
 }
 
-/// Sets the prefetch of B panel `p`, at `column`, which the rows of `block` use next; `packed`: its
-/// address if the whole block is packed. Only with a consumer, where B has all steps of k and is
-/// larger than the L2 cache: else the prefetch costs more than it brings.
+/// Sets the prefetch of B panel `p`, at `column`, which the rows of `block` use next, where B
+/// exceeds the L2 cache (packed panel by panel, packed in advance, or with all steps of k for a
+/// consumer): else the prefetch costs more than it brings. `packed`: the B panel's address in a
+/// packed block.
 template <class T>
 void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
                                           const T* packed) {

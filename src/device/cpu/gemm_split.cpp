@@ -10,32 +10,31 @@
 
 // Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads split; A panels
 // of 32 rows; a few steps; 32 columns. The operand that has the blocks is packed block by block,
-// the other one whole before them, by each thread for itself if it is small. A few steps of a
-// A panel stay in the L1 cache while tiles multiply them by all columns of the block, and their
-// sums are added up in a buffer, from where they become a part of C (gemm_buffer.h) or are handed
-// over.
+// the other one whole before them, by each thread for itself if it is small. A few steps of an
+// A panel stay in the L1 cache while tiles multiply them by all columns of the block. Their sums
+// are added up in a buffer, from which they go to C (gemm_buffer.h) or to C's consumer.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kMostSteps = 1024;        // of a block
-constexpr std::int64_t kMostBytesOfC = 1 << 20;  // that is handed over, in blocks of steps
+constexpr std::int64_t kMostSteps = 1024;        // maximum of block_k
+constexpr std::int64_t kMostBytesOfC = 1 << 20;  // with a consumer and several blocks of k
 constexpr std::int64_t kSmallWhole = 800 << 10;  // bytes: leaves room for blocks in an L2 cache
 constexpr std::int64_t kBlockBytes = 800 << 10;
 constexpr std::int64_t kSmallBlockBytes = 384 << 10;
-constexpr std::int64_t kMostColumns = 1024;  // of a block: rows of the buffer
-constexpr std::int64_t kLeastGroups = 4;     // of a block: rows in memory of several lines
+constexpr std::int64_t kMostColumns = 1024;  // maximum per block, and of a row of the buffer
+constexpr std::int64_t kLeastGroups = 4;     // minimum per block: several cache lines of a row
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kFloat = sizeof(float);
-constexpr std::int64_t kLineBuffers = 3;  // of numbers of A, of B, and of a B panel
+constexpr std::int64_t kLineBuffers = 3;  // for elements of A, of B, and of a B panel
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
+constexpr std::int64_t kMostEach = 3;  // maximum of lines per tile product
 
 std::int64_t groups_of(std::int64_t count) { return ceil_div(count, kSplitGroup); }
 
 int parts_of(const GemmPlan<float>& plan) { return plan.a_source ? plan.a_source.parts : 3; }
 
-/// Groups are not pages apart.
+/// Bytes from group to group, which are no whole pages: groups do not compete for sets of a cache.
 std::int64_t group_bytes(const GemmPlan<float>& plan) {
   return plan.block_k / kSplitSteps * split_slice(parts_of(plan)) + 128;
 }
@@ -47,14 +46,15 @@ std::int64_t whole_groups(const GemmPlan<float>& plan) {
 /// Bytes of the flags before the groups of the operand that is packed whole.
 std::int64_t flag_bytes(const GemmPlan<float>& plan) { return round_up(whole_groups(plan), 64); }
 
-/// Whether each thread packs it for itself: faster than to read what other cores have written.
+/// Whether each thread packs that operand for itself: faster than to read what other cores have
+/// written.
 bool has_own_whole(const GemmPlan<float>& plan) { return plan.whole_bytes <= kSmallWhole; }
 
 std::int64_t bytes_of_c(const GemmPlan<float>& plan) {
   return round_up(plan.m * plan.n * kFloat, 64);
 }
 
-/// Offsets in the scratch of a thread.
+/// Byte offsets in the scratch of a thread.
 struct Layout {
   std::int64_t packed = 0, flags = 0, buffer = 0, lines = 0, sums = 0, whole = 0, size = 0;
 
@@ -70,11 +70,11 @@ struct Layout {
     if (has_own_whole(plan)) size += flag_bytes(plan) + plan.whole_bytes;
   }
 
-  /// Rows of the buffer are not pages apart.
+  /// Elements from row to row of the buffer, which are no whole pages.
   static std::int64_t buffer_row() { return kMostColumns + kSplitGroup; }
 };
 
-/// One thread's part of a product.
+/// One thread's chunk of a split GEMM.
 class SplitBlocks {
  public:
   SplitBlocks(const GemmPlan<float>& plan, const GemmOperands& operands, const Chunk& chunk)
@@ -115,7 +115,7 @@ class SplitBlocks {
     if (plan.sums_columns) sums_ = ColumnSums<float>(plan, own);
   }
 
-  /// Rows, or columns, [first, last).
+  /// Computes rows [first, last) of C, or columns if threads split these.
   void run(std::int64_t first, std::int64_t last) {
     if (plan_.sums_columns) {
       plan_.split_m ? sums_.begin(0, plan_.n) : sums_.begin(first, last - first);
@@ -160,7 +160,7 @@ class SplitBlocks {
     chunk_.wait();
   }
 
-  /// Rows of A, or columns of B.
+  /// Packs `count` rows of A, or columns of B, from `first` on.
   void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to,
             std::uint8_t* flags) const {
     (is_a ? a_ : b_).pack({first, count, k_, steps_}, to, group_bytes(plan_), flags);
@@ -168,7 +168,7 @@ class SplitBlocks {
 
   // ---- products ----
 
-  /// A block of rows by all columns.
+  /// Multiplies a block of rows by all columns.
   void run_rows(std::int64_t row, std::int64_t rows) {
     Packed b = {whole_, whole_flags_};
     for (std::int64_t j = 0; j < plan_.n; j += plan_.block_n) {
@@ -177,7 +177,7 @@ class SplitBlocks {
     }
   }
 
-  /// A block of columns by all rows.
+  /// Multiplies all rows by a block of columns.
   void run_columns(std::int64_t column, std::int64_t columns) {
     Packed b = {packed_, flags_};
     for (std::int64_t j = 0; j < columns; j += kMostColumns) {
@@ -204,8 +204,8 @@ class SplitBlocks {
     packed.flags += groups;
   }
 
-  /// A few steps at a time: these of the A panel stay in the L1 cache. `next`: the A panel after
-  /// it.
+  /// Multiplies an A panel by the block, a few steps at a time, which stay in the L1 cache. `next`:
+  /// the next A panel.
   void run_a_panel(const GemmBuffer<float>& buffer, const Packed& a, const std::byte* next,
                    const Packed& b) {
     for (std::int64_t k = 0; k < steps_; k += kChunkSteps) {
@@ -254,7 +254,8 @@ class SplitBlocks {
     fetch_.each = ceil_div(lines, turns);
   }
 
-  /// Matrices like C that the end of an A panel reads or writes, with elements of `size` bytes.
+  /// Matrices shaped like C that an A panel's epilogue reads or writes, with elements of `size`
+  /// bytes.
   std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
     if (plan_.has_consumer) {
       if (!is_last()) return {c_};
@@ -266,7 +267,7 @@ class SplitBlocks {
             is_last() && plan_.is_scaled ? operands_.scales : nullptr};
   }
 
-  /// Steps of the block from k on.
+  /// Adds kChunkSteps steps of the block, from k on, to the sums.
   void run_chunk(const GemmBuffer<float>& buffer, const Packed& a, Packed b, std::int64_t k) {
     const std::int64_t steps = std::min(kChunkSteps, steps_ - k);
     const std::ptrdiff_t offset = k / kSplitSteps * split_slice(parts_of(plan_));
@@ -295,7 +296,7 @@ class SplitBlocks {
     }
   }
 
-  /// Numbers as they are, where parts would give NaN instead of infinity.
+  /// Multiplies float32 elements instead of parts, which would give NaN instead of infinity.
   void multiply_numbers(std::int64_t row, std::int64_t rows, std::int64_t column,
                         std::int64_t columns, float* c) const {
     const GemmTarget<float>& target = *plan_.target;
@@ -375,7 +376,7 @@ class SplitBlocks {
   float* c_;
   float scale_;
   std::byte* packed_;    // groups of a block
-  std::uint8_t* flags_;  // of groups that have an infinite number
+  std::uint8_t* flags_;  // per group: 1 if an element is infinite
   std::byte* whole_;     // groups of the other operand
   std::uint8_t* whole_flags_;
   float* buffer_;
@@ -386,15 +387,15 @@ class SplitBlocks {
   std::int64_t k_ = 0, steps_ = 0;
 };
 
-/// Whether threads have rows of their own instead of columns. Blocks of columns are wide, so that a
-/// A panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
-/// than a large A, and what is like C is then written, or handed over, in whole rows; and few
-/// columns are not enough for all threads.
+/// Whether threads split the rows of C instead of the columns. Blocks of columns are wide, so that
+/// an A panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
+/// than a large A, and C is then written, or passed to its consumer, in whole rows; and few columns
+/// are not enough for all threads.
 bool shares_rows(const GemmPlan<float>& plan) {
   constexpr std::int64_t kMuchMore = 8;
   constexpr std::int64_t kFewSteps = 512;
-  constexpr std::int64_t kLeastRows = 64;   // of a thread
-  constexpr std::int64_t kLeastBlocks = 4;  // of a thread, so that all have about as many
+  constexpr std::int64_t kLeastRows = 64;   // rows per thread
+  constexpr std::int64_t kLeastBlocks = 4;  // blocks per thread, so that all have about as many
   const bool has_more_rows = plan.m > plan.n;
   const bool is_b_small = groups_of(plan.n) * group_bytes(plan) <= kSmallWhole;
   if ((has_more_rows || plan.has_consumer) && is_b_small && plan.k <= kFewSteps &&
@@ -408,7 +409,7 @@ bool shares_rows(const GemmPlan<float>& plan) {
 }  // namespace
 
 std::int64_t plan_split(GemmPlan<float>& plan) {
-  // Parts that are handed over are complete: sums of several blocks need a C of their own.
+  // A consumer gets complete parts of C: with several blocks of k, sums need a C in scratch.
   const bool has_one_block = plan.has_consumer && bytes_of_c(plan) > kMostBytesOfC;
   const std::int64_t blocks = has_one_block ? 1 : ceil_div(plan.k, kMostSteps);
   plan.block_k = round_up(ceil_div(plan.k, blocks), kSplitSteps);
@@ -417,7 +418,7 @@ std::int64_t plan_split(GemmPlan<float>& plan) {
   const auto even_groups = [&](std::int64_t bytes) {
     return std::max<std::int64_t>(bytes / group_bytes(plan) / 2 * 2, kLeastGroups);
   };
-  // Equal blocks of what a thread has.
+  // Splits a thread's chunk into equal blocks.
   const std::int64_t pairs = ceil_div(plan.split_m ? plan.m : plan.n, kSplitBlock);
   const std::int64_t of_thread = 2 * ceil_div(pairs, plan.threads);
   const std::int64_t most = even_groups(has_own_whole(plan) ? kSmallBlockBytes : kBlockBytes);

@@ -10,7 +10,8 @@ namespace {
 constexpr std::int64_t kColumnsOfPiece = 128;
 constexpr std::int64_t kStepsOfPiece = SplitOperand::kLines / kColumnsOfPiece;
 
-/// Whether bfloat16 has no number next to it: not if it is NaN, whose parts are.
+/// Whether `value` is infinite or rounds to an infinite bfloat16; false for NaN, whose parts are
+/// NaN.
 bool rounds_to_infinity(float value) {
   constexpr std::uint32_t kNoSign = 0x7FFFFFFF;
   constexpr std::uint32_t kLeast = 0x7F7F8000;

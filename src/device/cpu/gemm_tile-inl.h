@@ -20,10 +20,10 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sixteen registers hold 12 sums, 2 of b, one of a and the mask; thirty-two hold 24, 4, one and
-// more. B panels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows
-// in A panels can be many without sharing a set of the L1 cache: B panels are narrow enough for it
-// then.
+// Sizes of tiles. Sixteen registers hold 12 sums, 2 vectors of b, one element of a and the mask;
+// thirty-two hold 24, 4, one and more. B panels of 2 vectors and 256 steps are half of a small L1
+// cache, of 3 they fill it. Tiles that read packed A panels can be high, since packed rows do not
+// compete for a set of the L1 cache, and their B panels are narrow.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
