@@ -142,8 +142,8 @@ class Gradient {
                           .scratch = scratch_.get(),
                           .finished = updates ? update_part : ignore_part,
                           .context = &update};
-    if (updates) operands.touched[0] = set[2];
-    if (way_ == Way::kAdam) operands.touched = {set[2], set[3], set[4]};
+    if (updates) operands.reads_next[0] = set[2];
+    if (way_ == Way::kAdam) operands.reads_next = {set[2], set[3], set[4]};
     gemm_(operands);
   }
 

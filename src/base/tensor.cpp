@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory_budget.h"
 
 namespace onnxgrad {

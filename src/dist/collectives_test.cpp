@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "dist/testing/ordered_values.h"
 #include "dist/threads.h"
 

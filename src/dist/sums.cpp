@@ -2,7 +2,7 @@
 #include <array>
 #include <cstring>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "dist/schedule.h"
 
 namespace onnxgrad::dist {

@@ -121,6 +121,8 @@ def test_scales_of_quantized_numbers_are_trained_by_name():
     loss = og.losses.SquaredError(output="y")
     with pytest.raises(og.ModelError, match="no weight to train"):
         og.TrainingSession(model, loss)
-    session = og.TrainingSession(model, loss, trainable="*_scale")
+    with pytest.raises(og.ModelError, match=r"'\*_scale' matches no parameter"):
+        og.TrainingSession(model, loss, trainable="*_scale")
+    session = og.TrainingSession(model, loss, trainable=["conv2d_scale", "a.weight_scale"])
     names = {weight.name for weight in session.trained_weights}
-    assert {"conv2d_scale", "a.weight_scale"} <= names
+    assert names == {"conv2d_scale", "a.weight_scale"}

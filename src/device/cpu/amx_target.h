@@ -11,7 +11,7 @@ namespace onnxgrad::device {
 /// Matrix products by AMX, or by functions that emulate its arithmetic.
 struct AmxTarget {
   /// Multiplies unpacked rows of A, of a multiple of 32 elements, by a B panel.
-  void (*run_panel)(const VnniPanel& panel) = nullptr;
+  void (*run_b_panel)(const VnniPanel& panel) = nullptr;
   TapGemmsFn tap_gemms = nullptr;
   SplitTarget split;
 };

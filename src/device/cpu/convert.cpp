@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "base/half.h"
+#include "base/f16.h"
 
 namespace onnxgrad::device {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "base/memory_budget.h"
 #include "device/testing/emulated_amx.h"
 #include "device/testing/instruction_sets.h"

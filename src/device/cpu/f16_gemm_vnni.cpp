@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "device/cpu/f16_gemm_end-inl.h"
 
 // bfloat16 GEMM kernels by AVX512-BF16 (vdpbf16ps).

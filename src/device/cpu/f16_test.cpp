@@ -1,4 +1,4 @@
-#include "base/half.h"
+#include "base/f16.h"
 
 #include <gtest/gtest.h>
 

@@ -142,12 +142,12 @@ class BlockedGemm {
 
   /// The part for `now` of A's elements for `rows` rows of C from `row` on and `steps` steps from
   /// k.
-  GemmPrefetch<T> share_of_a(const Progress& now, std::int64_t row, std::int64_t rows,
+  GemmPrefetch<T> chunk_of_a(const Progress& now, std::int64_t row, std::int64_t rows,
                              std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_a ? steps : rows;
     const std::int64_t each = plan_.transpose_a ? rows : steps;
     if (!plan_.a_source) return share_of(now, a_at(row, k), all, a_line_, each);
-    return share_of_source(now, plan_.a_source, operands_.a, source_of_a(row, k), all,
+    return chunk_of_source(now, plan_.a_source, operands_.a, source_of_a(row, k), all,
                            plan_.source_row, each);
   }
 
@@ -157,13 +157,13 @@ class BlockedGemm {
   }
 
   /// The part for `now` of B's elements for `columns` columns of C and `steps` steps from k.
-  GemmPrefetch<T> share_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
+  GemmPrefetch<T> chunk_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
                              std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_b ? columns : steps;
     const std::int64_t each = plan_.transpose_b ? steps : columns;
     const std::int64_t row = plan_.transpose_b ? plan_.k : plan_.n;
     if (!plan_.b_source) return share_of(now, b_at(column, k), all, row, each);
-    return share_of_source(now, plan_.b_source, b_, source_of_b(column, k), all, row, each);
+    return chunk_of_source(now, plan_.b_source, b_, source_of_b(column, k), all, row, each);
   }
 
   std::int64_t source_of_b(std::int64_t column, std::int64_t k) const {
@@ -171,7 +171,7 @@ class BlockedGemm {
   }
 
   /// The part for `now` of a matrix of another element type, counted in elements of T.
-  static GemmPrefetch<T> share_of_source(const Progress& now, const GemmSource& source,
+  static GemmPrefetch<T> chunk_of_source(const Progress& now, const GemmSource& source,
                                          const void* matrix, std::int64_t first, std::int64_t all,
                                          std::int64_t row, std::int64_t each) {
     constexpr std::int64_t kSize = sizeof(T);

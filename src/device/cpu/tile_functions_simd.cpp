@@ -9,7 +9,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include "device/cpu/half-inl.h"
+#include "device/cpu/f16-inl.h"
 #include "device/cpu/tile_functions-inl.h"
 #include "device/cpu/tile_loops-inl.h"
 

@@ -10,13 +10,13 @@
 namespace onnxgrad::device {
 namespace {
 
-using f16_gemm::kPanelColumns;
+using f16_gemm::kBPanelColumns;
 
 /// Calls f(first column, columns, width in memory) for each panel.
 template <class F>
-void for_each_panel(std::int64_t columns, const F& f) {
-  for (std::int64_t j = 0; j < columns; j += kPanelColumns) {
-    const std::int64_t count = std::min(kPanelColumns, columns - j);
+void for_each_b_panel(std::int64_t columns, const F& f) {
+  for (std::int64_t j = 0; j < columns; j += kBPanelColumns) {
+    const std::int64_t count = std::min(kBPanelColumns, columns - j);
     f(j, count, round_up(count, kVnniLanes));
   }
 }
@@ -33,7 +33,7 @@ std::int64_t VnniGemm::line_size() const { return kVnniLanes * padded(steps) / 2
 
 void VnniGemm::pack_rows(const std::uint16_t* b, std::ptrdiff_t row, std::uint32_t* packed) const {
   const std::int64_t pairs = padded(steps) / 2;
-  for_each_panel(columns, [&](std::int64_t j, std::int64_t count, std::int64_t width) {
+  for_each_b_panel(columns, [&](std::int64_t j, std::int64_t count, std::int64_t width) {
     std::uint32_t* to = packed + j * pairs;
     pack_vnni(b + j, row, steps, count, to, width);
     std::fill(to + (steps + 1) / 2 * width, to + pairs * width, 0U);
@@ -45,7 +45,7 @@ void VnniGemm::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uin
   const GemmTarget<float>& target = gemm_target<float>();
   const std::int64_t pairs = padded(steps) / 2;
   const bool is_direct = row % 2 == 0 && steps == 2 * pairs;
-  for_each_panel(columns, [&](std::int64_t first, std::int64_t count, std::int64_t width) {
+  for_each_b_panel(columns, [&](std::int64_t first, std::int64_t count, std::int64_t width) {
     std::uint32_t* to = packed + first * pairs;
     for (std::int64_t j = 0; j < count; j += kVnniLanes) {
       const std::int64_t rows = std::min<std::int64_t>(kVnniLanes, count - j);
@@ -70,7 +70,7 @@ void VnniGemm::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uin
 
 void VnniGemm::run(const Operands& operands) const {
   const std::int64_t pairs = padded(steps) / 2;
-  for_each_panel(columns, [&](std::int64_t j, std::int64_t /*count*/, std::int64_t width) {
+  for_each_b_panel(columns, [&](std::int64_t j, std::int64_t /*count*/, std::int64_t width) {
     if (j >= operands.columns) return;
     VnniPanel panel{.a = reinterpret_cast<const std::byte*>(operands.a),
                     .a_row = operands.a_row * 2,
@@ -85,7 +85,7 @@ void VnniGemm::run(const Operands& operands) const {
       panel.end.start = panel.end.c;
       panel.end.start_row = panel.end.c_row;
     }
-    amx->run_panel(panel);
+    amx->run_b_panel(panel);
   });
 }
 

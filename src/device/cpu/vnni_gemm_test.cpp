@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "device/testing/emulated_amx.h"
 
 // Against sums in double of the same numbers: sizes that are no multiples of a tile, both layouts

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/half.h"
+#include "base/f16.h"
 
 namespace onnxgrad::device::emulated_amx_detail {
 namespace {
@@ -31,7 +31,7 @@ void finish_one(const F16End& end, float value, std::int64_t row, std::int64_t c
   }
 }
 
-void run_panel(const VnniPanel& panel) {
+void run_b_panel(const VnniPanel& panel) {
   const auto* b = reinterpret_cast<const std::byte*>(panel.b);
   const std::ptrdiff_t b_row = panel.vectors * kVnniLanes * 4;
   for (std::int64_t i = 0; i < panel.rows; ++i) {
@@ -178,7 +178,7 @@ namespace onnxgrad::device {
 
 const AmxTarget& emulated_amx() {
   using namespace emulated_amx_detail;  // NOLINT(google-build-using-namespace): this file's own
-  static constexpr AmxTarget kTarget{.run_panel = run_panel,
+  static constexpr AmxTarget kTarget{.run_b_panel = run_b_panel,
                                      .tap_gemms = run_tap_gemms,
                                      .split = {{pack<true, false>, pack<true, true>},
                                                {pack<false, false>, pack<false, true>},

@@ -242,13 +242,13 @@ void check_consumer(GemmSpec spec, std::mt19937& random) {
   std::fill_n(scratch.get(), gemm.scratch_bytes + 64, std::byte{0xFF});
   const auto size = static_cast<std::size_t>(spec.m * spec.n);
   Collected<T> all{spec.n, std::vector<T>(size), std::vector<unsigned char>(size)};
-  const std::vector<T> touched(size);
+  const std::vector<T> reads_next(size);
   gemm({.a = a.data(),
         .b = b.data(),
         .scratch = scratch.get(),
         .finished = Collected<T>::add,
         .context = &all,
-        .touched = {touched.data(), nullptr, touched.data()}});
+        .reads_next = {reads_next.data(), nullptr, reads_next.data()}});
   for (std::size_t i = 0; i < size; ++i) {
     ASSERT_EQ(all.times[i], 1) << gemm.label << " at " << i;
     if (i % 7 != 0 && i + 1 != size) continue;

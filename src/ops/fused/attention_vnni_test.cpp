@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/half.h"
+#include "base/f16.h"
 
 #include "device/testing/emulated_amx.h"
 #include "ir/builder.h"

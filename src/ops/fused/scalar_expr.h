@@ -8,7 +8,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "onnxgrad/dtype.h"
 #include "opdef/fused.h"
 

@@ -157,7 +157,7 @@ void run_matmul_with_updates(const void* raw, std::byte* const* args,
              .scratch = args[data.at.scratch],
              .finished = update_part<T>,
              .context = &update,
-             .touched = {update.arrays.w, update.arrays.m, update.arrays.v}});
+             .reads_next = {update.arrays.w, update.arrays.m, update.arrays.v}});
 }
 
 std::int64_t align64(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }

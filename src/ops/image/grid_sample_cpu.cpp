@@ -175,7 +175,7 @@ class PatchBlock {
   }
 
   void spread(const T* dy, std::int64_t count, T* dx) {
-    table_.chunk_patches(patches_, padded(dy, count), count, shares_.data());
+    table_.share_patches(patches_, padded(dy, count), count, shares_.data());
     const std::int64_t width = task_.axes[1].size;
     for (std::int64_t p = 0; p < count; ++p) {
       T* upper = dx + first_[static_cast<std::size_t>(p)];

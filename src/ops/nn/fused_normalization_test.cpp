@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "ir/builder.h"
 #include "opdef/fused_normalization.h"
 #include "ops/testing/kernel_run.h"

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/half.h"
+#include "base/f16.h"
 
 // Batch normalisation of one channel of images fused with its neighbours: the sum with a residual,
 // the ReLU or Clip after it, and their masks before its gradient. With SIMD, in float32; elements

@@ -10,7 +10,7 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
-#include "device/cpu/half-inl.h"
+#include "device/cpu/f16-inl.h"
 #include "device/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();

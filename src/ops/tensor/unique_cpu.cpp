@@ -5,7 +5,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/half.h"
+#include "base/f16.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
