@@ -17,7 +17,7 @@
 
 namespace onnxgrad::device {
 
-/// How often a value must be computed.
+/// Frequency with which a value must be computed.
 enum class Rate : std::uint8_t { kPlan, kCall, kRow, kTile };
 
 enum class SlotKind : std::uint8_t {

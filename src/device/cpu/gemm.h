@@ -52,7 +52,7 @@ struct GemmSpec {
   /// converted as blocks of A and B are packed. Both or neither.
   GemmSource a_source = {}, b_source = {};
   GemmStart start = GemmStart::kZero;
-  /// Further addends, up to the first kZero; only with a `start` and n > 1.
+  /// Addends besides `start`, up to the first kZero; only with a `start` and n > 1.
   std::array<GemmStart, kGemmMoreAddends> more = {};
   double alpha = 1;
   bool relu = false;                 ///< floor is 0; else minus infinity. NaN stays NaN.
@@ -88,7 +88,7 @@ struct GemmOperands {
   const void* scales = nullptr;  ///< [m, n]; not C
   void* column_sums =
       nullptr;  ///< [n]: the sum of each column of C, in float64 from block to block
-  /// With has_consumer: called for each part of C by the thread that has computed it.
+  /// The consumer, if has_consumer: called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
   /// Matrices shaped like C that `finished` reads; tiles may prefetch them. nullptr: none.

@@ -21,7 +21,7 @@ class ColumnSums {
       : totals_(reinterpret_cast<double*>(scratch + plan.sums_offset)),
         sums_(reinterpret_cast<T*>(totals_ + plan.n)) {}
 
-  /// Bytes of both for n columns.
+  /// Bytes of both arrays for n columns.
   static std::int64_t bytes(std::int64_t n) {
     return round_up(n * static_cast<std::int64_t>(sizeof(double) + sizeof(T)), 64);
   }

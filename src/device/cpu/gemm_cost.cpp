@@ -17,30 +17,32 @@
 namespace onnxgrad::device {
 namespace {
 
-// Cycles. Tiles do two vector multiply-adds per cycle except for some stalls.
+// Cycles of a vector multiply-add and of a tile's start. Tiles do two vector multiply-adds per
+// cycle except for some stalls.
 constexpr double kMultiplyAdd = 0.55;
 constexpr double kTileStart = 30;
-// Packing transposes an element in about half a cycle.
+// Cycles to transpose an element while packing.
 constexpr double kTransposed = 0.5;
-// A dot product: per vector, in a block of several rows or alone, then the sum across the lanes.
+// Cycles of a dot product: per vector, in a block of several rows or alone, then of the sum across
+// the lanes.
 constexpr double kDotVector = 0.6;
 constexpr double kLoneDotVector = 1.1;
 constexpr double kDotEnd = 5.5;
 
-// Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
-// packed B panel by B panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
+// Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles and is packed
+// B panel by B panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
 // and for that many rows on Intel's processors, packing pays beyond the L1 cache.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 48 * 1024;
 constexpr double kCachedRows512 = 128;
-// A transposed operand costs more in place: its size in bytes from which packing pays.
+// Bytes of a transposed operand from which packing pays: in place it costs more.
 constexpr double kTransposedBytes = 96 * 1024;
 // Bytes of A and columns of C beyond which blocks of rows pay.
 constexpr double kStreamedBytes = 1024 * 1024;
 constexpr std::int64_t kStreamedColumns = 512;
-// At least this many rows, or columns, must use what has been packed.
+// Minimum of the rows, or columns, that use a packed operand.
 constexpr double kPackedRows = 32;
-// Vectors of columns, at least, that use what has been packed of A.
+// Minimum of the vectors of columns that use a packed A.
 constexpr std::int64_t kPackedVectors = 8;
 
 template <class T>

@@ -95,7 +95,7 @@ struct OffsetTarget {
   PlaneTileFn<T> plane_tile[kGemmMaxVectors][kGemmMaxRows] = {};
   int max_dot_channels = 1;
   int max_dot_taps = 1;
-  /// By [channels - 1][taps - 1].
+  /// Dot products by [channels - 1][taps - 1].
   TapDotsFn<T> tap_dots[kMaxDotChannels][kMaxDotTaps] = {};
 };
 

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 
-// The threads that compute a kernel together. Each thread of a program that runs kernels has a pool
-// of its own, which grows to the largest count asked for and then stays: a kernel that takes fewer
-// threads leaves the others alone, so kernels of different counts may follow each other. (OpenMP's
-// runtime of GCC ends the threads that a region does not need, and makes them anew for the next
-// one.) Threads that wait do so actively for a moment, then asleep; if there are more of them than
-// processors, asleep almost at once. What one thread writes and others read has cache lines of its
-// own.
+// Thread pools, whose threads compute a kernel together. Each thread of a program that runs kernels
+// has a pool of its own, which grows to the largest count asked for and then stays: a kernel that
+// takes fewer threads leaves the others alone, so kernels of different counts may follow each
+// other. (OpenMP's runtime of GCC ends the threads that a region does not need, and makes them anew
+// for the next one.) Waiting threads spin for a moment, then sleep; if there are more of them than
+// processors, they sleep almost at once. Variables that one thread writes and others read have
+// cache lines of their own.
 
 namespace onnxgrad::device {
 
@@ -38,9 +38,9 @@ void start_threads(std::int64_t threads);
 void run_on_pool(std::int64_t threads, ChunkFn part, const void* context);
 
 /// Calls part(chunk) on `threads` threads, thread 0 being this one, and returns when all are done.
-/// What each of them writes, the others see after wait(), and the caller after the call. Within a
-/// part the number of threads is 1. A part must not throw. Throws: DeviceError, before anything is
-/// called (the system has no more threads).
+/// Writes of each thread are visible to the others after wait(), and to the caller after the call.
+/// Within a part the number of threads is 1. A part must not throw. Throws: DeviceError, before
+/// anything is called (the system has no more threads).
 template <class F>
 void on_threads(std::int64_t threads, const F& part) {
   if (threads <= 1) {
