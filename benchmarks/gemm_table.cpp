@@ -213,7 +213,7 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
     const double chosen = times.back()[counts];
     double least = chosen;
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
-      // What cannot compute this product falls back on tiles.
+      // An implementation that cannot compute this product falls back on tiles.
       const std::size_t first = library ? 1 : 0;
       const std::string names[] = {"tiles", "dots", "blocked", "a_panels", "split"};
       if (i > first && products[i].name() != names[i - first]) {

@@ -222,11 +222,11 @@ class Trainer {
   /// (Loss::class_axis), as the first fit() does; returns the loss. Keeps weights and optimizer
   /// state. Throws: Error (fit() is running).
   const LossInfo& choose_loss(const Tensor& target);
-  /// The same by rows.
+  /// Decides by the labels of `data`.
   const LossInfo& choose_loss(const Dataset& data);
-  /// The same by the first chunk, unless the loss is decided already: then it is not read. Returns
-  /// the source for fit(), which still has that chunk; it refers to `source`. nullptr: nothing was
-  /// read.
+  /// Decides by the first chunk of `source`, unless the loss is decided already: then nothing is
+  /// read. Returns the source for fit(), which still has that chunk; it refers to `source`.
+  /// nullptr: nothing was read.
   std::unique_ptr<DataSource> choose_loss(DataSource& source);
   /// All data is checked before the first step. Input arrays that need no conversion are read in
   /// place and must not change meanwhile. Row order in epoch e is a pure function of (seed, e).

@@ -37,7 +37,7 @@ std::string nearest_or(std::string_view wrong, std::span<const std::string> cand
   constexpr std::size_t kMaxLength = 200;  // names in malicious files can be long
   if (wrong.size() > kMaxLength) return otherwise;
   const std::string* best = nullptr;
-  // Of a name of three letters, two changes may leave one: "age" is no "a", but "sdg" may be "sgd".
+  // Two changes may leave one letter of three: "age" is no "a", but "sdg" may be "sgd".
   const bool is_short = wrong.size() <= 3;
   std::size_t best_distance = std::max<std::size_t>(2, wrong.size() / 3) + 1;
   for (const std::string& candidate : candidates) {

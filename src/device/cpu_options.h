@@ -7,20 +7,20 @@ namespace onnxgrad::device {
 
 struct AmxTarget;  // cpu/amx_target.h
 
-/// Products by this processor's AMX; nullptr: the processor, or the system, has none. Asks the
-/// system for permission, once. Thread-safe.
+/// Returns matrix products by this processor's AMX; nullptr: the processor or the system has none.
+/// Asks the system for permission, once. Thread-safe.
 const AmxTarget* amx_target();
 
 /// Parts of the processor that kernels may use. An engine has them, and each request a copy.
 struct CpuOptions {
   const AmxTarget* amx = amx_target();  ///< nullptr: none; tests pass AmxTargets of their own
-  /// Whether it computes float32 too (cpu/gemm_split.h), on which the bits of results depend.
+  /// Whether AMX computes float32 GEMMs too (cpu/gemm_split.h); the bits of results depend on it.
   bool amx_for_float32 = true;
 
   bool computes_float32_by_amx() const { return amx != nullptr && amx_for_float32; }
 };
 
-/// The options of a request: of one that has none, all of the processor.
+/// Returns the options of a request; a request without options may use all of the processor.
 inline CpuOptions cpu_options(const opdef::KernelRequest& request) {
   return request.cpu != nullptr ? *request.cpu : CpuOptions();
 }

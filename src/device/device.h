@@ -11,9 +11,9 @@
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
 
-// What the runtime requires of a device: memory, copies, and streams of work. The CPU's memory is
-// host memory and its work is done when a call returns; for any other device neither is true, and
-// only its kernels and these functions may access the memory at an Address.
+// The interface of a device for the runtime: memory, copies, and streams of work. The CPU's memory
+// is host memory and its work is done when a call returns; for any other device neither is true,
+// and only its kernels and these functions may access the memory at an Address.
 
 namespace onnxgrad::device {
 
@@ -24,7 +24,7 @@ inline Address operator+(Address address, std::int64_t bytes) {
   return Address{static_cast<std::uintptr_t>(address) + static_cast<std::uintptr_t>(bytes)};
 }
 
-/// As passed to kernels among their arguments.
+/// Converts an address to a kernel's argument.
 inline std::byte* kernel_argument(Address address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
@@ -56,18 +56,18 @@ class Stream {
   /// Runs kernels. The array and what its `data` points to live until the work is done; `args` and
   /// `cells` are read before the call returns.
   virtual void run(std::span<const KernelCall> calls, const opdef::StepCells& cells) = 0;
-  /// From host memory, which may change as soon as the call returns.
+  /// Copies from host memory, which may change as soon as the call returns.
   virtual void copy_in(Address to, const std::byte* from, std::int64_t bytes) = 0;
-  /// To host memory, which has the bytes after synchronize().
+  /// Copies to host memory, which has the bytes after synchronize().
   virtual void copy_out(std::byte* to, Address from, std::int64_t bytes) = 0;
-  /// Within the device; no overlap.
+  /// Copies within the device; no overlap.
   virtual void copy(Address to, Address from, std::int64_t bytes) = 0;
   /// Waits until all work is done. Throws: what the work threw.
   virtual void synchronize() = 0;
 
-  /// A copy of a dense tensor in host memory; waits for it.
+  /// Returns a copy of a dense tensor in host memory; waits for it.
   Tensor read(Address from, DataType dtype, const Dims& dims);
-  /// A floating-point number; waits for it.
+  /// Returns a floating-point scalar; waits for it.
   double read_scalar(Address from, DataType dtype);
 };
 
@@ -80,27 +80,29 @@ class Device {
   virtual bool is_host() const = 0;
   /// Alignment of buffers and of what is laid out in them: a power of two, in bytes.
   virtual std::int64_t alignment() const = 0;
-  /// Uninitialised memory, charged to the memory budget of this thread. Throws: DeviceError.
+  /// Returns uninitialised memory, charged to the memory budget of this thread. Throws:
+  /// DeviceError.
   virtual Buffer allocate(std::int64_t bytes) = 0;
   virtual std::unique_ptr<Stream> make_stream() = 0;
   /// The fused operators that its kernels support.
   virtual opdef::FusedSupport fused() const { return {}; }
 
-  /// Of at most `most` threads of this process, how many pay for a kernel, or for a plan, that
-  /// takes this long on one. 1: its kernels do not run on threads of the process.
+  /// Number of threads of this process, at most `most`, that pay for a kernel, or for a plan, that
+  /// takes `cost_ns` on one. 1: its kernels do not run on threads of the process.
   virtual int threads_of_kernel(double cost_ns, int most) const;
   virtual int threads_of_plan(double cost_ns, int most) const;
   /// Starts so many threads for kernels that this thread runs, which would otherwise start at the
   /// first kernel that takes them. Throws: DeviceError (the system has no more).
   virtual void start_threads(int /*count*/) {}
-  /// The most that took part in a kernel that this thread ran since the last call; for profiles.
+  /// Maximum of the threads that took part in a kernel of this thread since the last call; for
+  /// profiles.
   virtual int take_threads_used() { return 1; }
 };
 
 /// This process's processors and memory. Thread-safe.
 Device& cpu();
 
-/// The floating-point number at a location in host memory.
+/// Returns the floating-point scalar at a location in host memory.
 double host_scalar(const std::byte* data, DataType dtype);
 
 }  // namespace onnxgrad::device

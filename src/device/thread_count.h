@@ -7,15 +7,15 @@
 
 namespace onnxgrad::device {
 
-/// What several processes of a job share.
+/// Processors that several processes of a job share.
 struct SharedProcessors {
   double processors = 0;  ///< for this process; 0: those of its affinity mask
   int processes = 1;      ///< that share the quota of the control group
 };
 
-/// How many threads should run at once: processors in this thread's affinity mask, at most what
-/// the quota of the control group allows and OMP_NUM_THREADS requests, at least 1. Reads a
-/// few files below /proc and /sys, and the environment (dist/job.cpp does, and no other file of the
+/// Number of threads that should run at once: processors in this thread's affinity mask, at most
+/// what the quota of the control group allows and OMP_NUM_THREADS requests, at least 1. Reads a few
+/// files below /proc and /sys, and the environment (dist/job.cpp does, and no other file of the
 /// library).
 int available_threads(const SharedProcessors& shared = {});
 

@@ -40,7 +40,7 @@ TEST_F(ControlGroups, TheSmallestQuotaCounts) {
   EXPECT_EQ(quota_threads(root_, "0::/c\n"), std::nullopt);
   set_quota("a/b", "10000 100000");
   EXPECT_EQ(quota_threads(root_, "0::/a/b"), 1);
-  set_quota("", "300000 100000");  // what a container sees as its root
+  set_quota("", "300000 100000");  // the root as a container sees it
   EXPECT_EQ(quota_threads(root_, "0::/\n"), 3);
 }
 

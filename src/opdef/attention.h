@@ -43,12 +43,12 @@ struct AttentionMask {
 
 /// (q, k, v, masks...) -> (y, stats or probabilities):
 ///   score = scale q k', masked;  y = dropout(softmax(score)) v
-/// probabilities: softmax(score), [N * S, T], if `stores_probabilities`. Otherwise
-/// stats: [N * S, 2], the largest score of each row, and 1 / sum(exp(score - largest)). With
-/// `probabilities_type` the probabilities are rounded to that type before they are multiplied, and
-/// stored in it; with `rounds_gradient` only those that the gradient uses. Leading axes of a view
-/// are flattened in order: their product is N or K. The last axis of q, v and y has stride 1; of k,
-/// one of the last two axes has. The dropout draws from the node's random stream.
+/// probabilities: softmax(score), [N * S, T], if `stores_probabilities`. Otherwise stats: [N * S,
+/// 2], the largest score of each row, and 1 / sum(exp(score - largest)). With `probabilities_type`
+/// the probabilities are rounded to that type before they are multiplied, and stored in it; with
+/// `rounds_gradient` only those that the gradient uses. Leading axes of a view are flattened in
+/// order: their product is N or K. The last axis of q, v and y has stride 1; of k, one of the last
+/// two axes has. The dropout takes its random numbers from the node's random stream.
 struct Attention {
   StridedView q = {};  ///< [N..., S, D]
   StridedView k = {};  ///< [K..., T, D]

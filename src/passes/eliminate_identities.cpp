@@ -31,7 +31,7 @@ bool is_cast(const ir::Node* node) {
          node->input(0) != nullptr;
 }
 
-// The 16-bit value that a node rounds once more: Cast(Cast(half to float32) to half).
+// Returns the f16/bf16 value that a node rounds once more: Cast(Cast(f16 to float32) to f16).
 ir::Value* rounded_before(const ir::Node& node, const Replaced& replaced) {
   if (!is_cast(&node) || !ir::holds_f16(node.outputs[0])) return nullptr;
   const ir::Value* wide = resolve(node.inputs[0], replaced);

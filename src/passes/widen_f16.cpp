@@ -85,8 +85,8 @@ class Widener {
     return cast;
   }
 
-  // `half` in float32. A node that only moves elements runs in float32 if nothing else reads it: a
-  // product reads transposed operands in place.
+  // Returns `half` in float32. A node that only moves elements runs in float32 if nothing else
+  // reads it: a GEMM reads transposed operands in place.
   ir::Value* widened(ir::Value* half) {
     const auto [entry, is_new] = wide_.try_emplace(half, nullptr);
     if (!is_new) return entry->second;

@@ -24,7 +24,7 @@ class BlockPool {
   bool has_taken(std::size_t block) const { return block < taken_.size(); }
   /// A block of the current run.
   const device::Buffer& taken(std::size_t block) const { return taken_[block]; }
-  /// Of the blocks that it holds.
+  /// Bytes of the blocks that the pool holds.
   std::int64_t bytes() const;
 
  private:

@@ -22,10 +22,11 @@ class BodyRunner {
   BodyRunner(const BodyRunner&) = delete;
   BodyRunner& operator=(const BodyRunner&) = delete;
 
-  /// `iteration`: how often the body has run for its node before; each run has draws of its own.
+  /// `iteration`: how often the body has run for its node before; each run has random numbers of
+  /// its own.
   std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells,
                           std::int64_t iteration);
-  /// What its executor holds.
+  /// Bytes that its executor holds.
   std::int64_t memory_bytes() const;
   std::int64_t num_plans() const;
 

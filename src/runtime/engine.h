@@ -17,7 +17,7 @@
 #include "opdef/packed_constants.h"
 #include "opdef/registry.h"
 
-// What plans are made with: the parts of the engine, and options.
+// The parts and options of an engine, with which plans are made.
 
 namespace onnxgrad::runtime {
 

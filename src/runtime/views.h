@@ -10,7 +10,7 @@ namespace onnxgrad::runtime {
 /// The value whose bytes `value` shows: follows views.
 const ir::Value* view_root(const ir::Value* value, const opdef::OpRegistry& registry);
 
-/// The same for all values of a graph that does not change.
+/// The view_root() of each value of a graph that does not change.
 class ViewRoots {
  public:
   ViewRoots(const ir::Graph& graph, const opdef::OpRegistry& registry);

@@ -1,4 +1,4 @@
-"""What values of a graph depend on, also through subgraphs of subgraphs."""
+"""Dependencies of the values of a graph, also through subgraphs of subgraphs."""
 
 import onnx.parser
 import pytest

@@ -27,7 +27,7 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     options: dict[str, Any] = {"model": session._model.path or None, "seed": trainer.seed}
     fields = row_of("fit_option", "FitOptions").fields
     options |= {field.option: fit[field.option] for field in fields if field.topic} | _data(fit)
-    # Those that are not strings, numbers or lists of strings become text below.
+    # Options that are not strings, numbers or lists of strings become text below.
     options |= {one.name: arguments[one.name] for one in SESSION_OPTIONS if one.command is not None}
     if session.optimizer is not None:  # else the model's file describes the training
         options["optimizer"] = optimizers.to_text(session.optimizer, without="lr")

@@ -5,8 +5,8 @@
 
 #include "device/cpu/f16_gemm_end-inl.h"
 
-// What products by AMX share (f16_gemm_amx.cpp, gemm_split_amx.cpp): blocks of 2 x 2 tiles of 16 x
-// 16 sums, tiles 0 to 3, or of those that they have.
+// Functions that f16_gemm_amx.cpp and gemm_split_amx.cpp share: AMX tiles 0 to 3 hold the sums of a
+// block of up to 2 x 2 tiles of 16 x 16 float32.
 
 #if ONNXGRAD_HAS_PAIRS && defined(__linux__)
 #define ONNXGRAD_HAS_AMX 1
@@ -19,7 +19,7 @@ struct SplitTarget;  // gemm_split.h
 
 namespace onnxgrad::device::amx {
 
-/// Products of parts (gemm_split_amx.cpp).
+/// Returns the functions of a split GEMM by AMX (gemm_split_amx.cpp).
 const SplitTarget& split_target();
 
 inline constexpr std::ptrdiff_t kTile = 16;  // rows, and columns of 32 bits
@@ -33,7 +33,7 @@ ONNXGRAD_AMX_INLINE void zero_sums() {
   if (kHasLower && kIsWide) _tile_zero(3);
 }
 
-/// `row`: bytes.
+/// Stores tiles 0 to 3; `row`: bytes from row to row of `sums`.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void store_sums(float* sums, std::ptrdiff_t row) {
   auto* upper = reinterpret_cast<std::byte*>(sums);

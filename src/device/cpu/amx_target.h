@@ -8,9 +8,9 @@
 
 namespace onnxgrad::device {
 
-/// Products by AMX, or by functions with its arithmetic.
+/// Matrix products by AMX, or by functions that emulate its arithmetic.
 struct AmxTarget {
-  /// Rows of a: not packed, with a multiple of 32 elements.
+  /// Multiplies unpacked rows of A, of a multiple of 32 elements, by a B panel.
   void (*run_b_panel)(const VnniPanel& panel) = nullptr;
   TapGemmsFn tap_gemms = nullptr;
   SplitTarget split;

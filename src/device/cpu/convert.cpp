@@ -15,7 +15,7 @@ using base::Float16;
 template <class T>
 constexpr bool kIsF16 = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
-/// A number of type From as one of an arithmetic type.
+/// Returns a value of type From as a value of an arithmetic type.
 template <class From>
 auto widen(From value) {
   if constexpr (kIsF16<From>) {
@@ -37,7 +37,7 @@ To round_to_f16(From value) {
   if constexpr (std::is_same_v<To, Bfloat16>) return base::to_bfloat16(single);
 }
 
-/// Through int64, as processors and NumPy do.
+/// Converts floating point to integer through int64, as processors and NumPy do.
 template <class To, class From>
 To to_integer(From value) {
   constexpr auto kLimit = static_cast<From>(9223372036854775808.0);  // 2^63

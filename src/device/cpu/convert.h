@@ -8,27 +8,27 @@
 
 namespace onnxgrad::device {
 
-/// to[i] = from[i] for i in [0, n).
+/// Converts an array: to[i] = from[i] for i in [0, n).
 using ConvertFn = void (*)(void* to, const void* from, std::int64_t n);
 
-/// From one of bool, the integers of 8 to 64 bits, float16, bfloat16, float32, float64 to another
-/// (or the same); nullptr for other types. Floating to integer: towards zero to int64 (bounded by
-/// its range, NaN becomes 0), then as from int64. Integer to narrower integer: the low bits. To
-/// bool: whether it is not 0 (NaN is not 0).
+/// Returns the conversion from one of bool, the integers of 8 to 64 bits, float16, bfloat16,
+/// float32, float64 to another (or the same); nullptr for other types. Floating to integer: towards
+/// zero to int64 (bounded by its range, NaN becomes 0), then as from int64. Integer to narrower
+/// integer: the low bits. To bool: whether it is not 0 (NaN is not 0).
 ConvertFn find_conversion(DataType from, DataType to);
 
-/// The vectorised ones among them (convert_simd.cpp); nullptr for the others.
+/// Returns a vectorised conversion (convert_simd.cpp); nullptr: none for these types.
 ConvertFn find_vector_conversion(DataType from, DataType to);
 
-/// to[i, j] = from[i, j]; zeros after the last column up to a full vector. Rows are so many numbers
-/// apart.
+/// Converts a matrix: to[i, j] = from[i, j], with zeros after the last column up to a full vector.
+/// to_row, from_row: elements from row to row.
 using ConvertRowsFn = void (*)(float* to, std::ptrdiff_t to_row, const void* from,
                                std::ptrdiff_t from_row, std::int64_t rows, std::int64_t columns);
 
-/// From halves of a type, or, if it `rounds`, from float32 rounded to them.
+/// Returns the conversion to float32 from f16 or bf16, or, if `rounds`, from float32 rounded to it.
 ConvertRowsFn find_widening(DataType half, bool rounds);
 
-/// to[i] += from[i] for i in [0, n).
+/// Adds float to double: to[i] += from[i] for i in [0, n).
 void add_widened(double* to, const float* from, std::int64_t n);
 
 }  // namespace onnxgrad::device

@@ -13,19 +13,19 @@
 #include "device/cpu/f16-inl.h"
 #include "device/cpu/simd-inl.h"
 
-// Conversions that are frequent in training steps: masks to numbers and back, between the floating
-// types, float16 and bfloat16 among them.
+// Vectorised conversions that are frequent in training steps: bool to other types and back, and
+// between floating-point types, float16 and bfloat16 among them.
 
 HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Full vectors with `convert`, the rest element by element through a separate vector. Kernels
-/// convert arrays in parts that fit the L1 cache: of the narrow side, which is in memory, what
-/// follows this part is fetched.
+/// Converts full vectors with `convert`, the rest through a separate vector. Kernels convert arrays
+/// in parts that fit the L1 cache: elements of the narrower type, which is in memory, are
+/// prefetched beyond this part.
 template <class To, class From, class F>
 HWY_INLINE void convert_vectors(To* to, const From* from, std::int64_t n, F convert) {
-  // As many lanes as the wider type has in a vector.
+  // Vectors have as many lanes as the wider type.
   using Wide = std::conditional_t<(sizeof(From) > sizeof(To)), From, To>;
   const hn::ScalableTag<Wide> wide;
   const hn::Rebind<From, decltype(wide)> d_from;

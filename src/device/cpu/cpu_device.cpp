@@ -4,12 +4,12 @@
 #include "device/cpu/threads.h"
 #include "device/device.h"
 
-// The CPU: addresses are pointers, and work is done when it is submitted.
+// The CPU as a device: addresses are pointers, and work is done when it is submitted.
 
 namespace onnxgrad::device {
 namespace {
 
-// Work in nanoseconds that pays for another thread: of a kernel, when the threads are awake; of a
+// Nanoseconds of work that pay for another thread: in a kernel, when the threads are awake; in a
 // plan, before which they may have to be woken.
 constexpr double kKernelShareNs = 1e3;
 constexpr double kPlanShareNs = 20e3;

@@ -13,8 +13,8 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kTileBytes = 4096;
-constexpr std::int64_t kVectorBytes = 64;  // the longest vector of any instruction set
-constexpr std::int64_t kLongRun = 96;      // shorter runs are combined
+constexpr std::int64_t kVectorBytes = 64;  // bytes of the longest vector of any instruction set
+constexpr std::int64_t kLongRun = 96;      // elements; shorter runs are combined
 constexpr std::int64_t kExactTerms = 128;  // this many floats are summed in float
 constexpr double kParallelCost = 200e3;    // in additions: about 20 microseconds
 
@@ -91,7 +91,7 @@ class Preparer {
     return "";
   }
 
-  /// True if the programs depend on which of two numbers is larger.
+  /// True if a program depends on which of two values is larger.
   bool orders_values() const {
     using opdef::ExprOp;
     const auto orders = [](const opdef::ExprProgram& program) {
@@ -120,7 +120,7 @@ class Preparer {
     return orders(spec_.program) || (spec_.post && orders(*spec_.post)) || !spec_.folds.empty();
   }
 
-  /// The results that are read.
+  /// Chooses the results that are read.
   void choose_results() {
     for (std::size_t i = 0; i < spec_.program.results.size(); ++i) {
       const bool is_stored = i < num_stored();
@@ -170,7 +170,7 @@ class Preparer {
     plan.run_is_reduced = strides.back() == 0;
     bool outer_is_kept = true;
     bool outer_is_reduced = true;
-    std::int64_t terms = 1;  // that are added to one total
+    std::int64_t terms = 1;  // elements that are added to one total
     for (std::size_t axis = 0; axis + 1 < strides.size(); ++axis) {
       (strides[axis] == 0 ? outer_is_kept : outer_is_reduced) = false;
       if (strides[axis] == 0) terms *= plan.space.dims[axis];
@@ -223,8 +223,8 @@ class Preparer {
     return strides;
   }
 
-  /// Table of slots, cells, buffers, totals and folds of one thread; then those of the others; then
-  /// what the second program needs.
+  /// Lays out the scratch block: table of slots, cells, buffers, totals and folds of each thread;
+  /// then arguments and scratch of the second program.
   void lay_out_scratch() {
     ElementwisePlan& plan = *plan_;
     const Code& code = plan.code;
@@ -329,7 +329,7 @@ class Preparer {
     }
   }
 
-  /// False if the second program has no kernel; `offer` then has the reason.
+  /// Prepares the second program; returns false, with the reason in `offer`, if it has no kernel.
   bool prepare_post(opdef::KernelOffer& offer) {
     if (!spec_.post) return true;
     const auto operands = std::span(spec_.inputs).subspan(num_main());
@@ -418,7 +418,7 @@ class Preparer {
   Dims space_dims_;
   std::vector<CodeOperand> operands_;
   std::vector<CodeResult> results_;
-  std::vector<std::size_t> result_numbers_;  // of results_, in the program
+  std::vector<std::size_t> result_numbers_;  // indices of results_ in the program
   bool has_many_terms_ = false;
   ScratchLayout scratch_;
 };

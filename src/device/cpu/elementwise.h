@@ -18,7 +18,7 @@
 namespace onnxgrad::device {
 
 struct ElementwiseSpec {
-  /// Over the first program.num_inputs of `inputs`, which are broadcast to their common shape F.
+  /// The program over the first program.num_inputs of `inputs`, broadcast to their common shape F.
   opdef::ExprProgram program;
   DataType compute = DataType::kFloat32;  ///< float32, float64, int64 or uint64
   /// Operands of `program`, then those of `post`. Any of bool, integers, float16, bfloat16,
@@ -27,16 +27,16 @@ struct ElementwiseSpec {
   /// Stored results (shape F), then reduced or post results (F without the reduced axes, or with 1
   /// there). Absent: not computed.
   std::vector<opdef::TensorDesc> outputs = {};
-  std::int64_t stored = 0;       ///< how many first results are stored; the others are reduced
+  std::int64_t stored = 0;       ///< number of first results to store; the others are reduced
   std::vector<Fold> folds = {};  ///< one per reduced result
   std::vector<std::int64_t> reduce_axes = {};  ///< in [0, rank of F)
-  /// Inputs: the reduced results, then the rest of `inputs`.
+  /// The second program, over the reduced results and then the rest of `inputs`.
   std::optional<opdef::ExprProgram> post = {};
   int threads = 1;
-  bool flush_denormals = false;  ///< of `program`, see FlushDenormals
+  bool flush_denormals = false;  ///< while `program` runs, see FlushDenormals
 };
 
-/// The arguments of the kernel are spec.inputs, spec.outputs, scratch. A stored result may
+/// Prepares a kernel whose arguments are spec.inputs, spec.outputs, scratch. A stored result may
 /// overwrite an operand of `program` of its shape and type, a post result one of `post`. The order
 /// of sums depends only on shapes and threads. Declines unsupported types and sizes, with
 /// the reason.

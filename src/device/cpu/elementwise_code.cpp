@@ -18,7 +18,7 @@ struct Node {
   TileOp op = TileOp::kCopy;
   std::int32_t args[3] = {-1, -1, -1};
   double constant = 0;
-  int uses = 0;  // by live nodes and results
+  int uses = 0;  // number of live nodes and results that read it
   bool is_live = false;
   bool is_result = false;
   Rate rate = Rate::kPlan;
@@ -44,7 +44,7 @@ int arity(TileOp op) {
   }
 }
 
-/// Roughly, in vector additions.
+/// Estimates the cost of an instruction in vector additions.
 double cost_of(TileOp op) {
   switch (static_cast<ExprOp>(op)) {
     case ExprOp::kInput:
@@ -126,7 +126,7 @@ class Compiler {
 
   int num_args(const Node& node) const { return is(node, ExprOp::kInput) ? 0 : arity(node.op); }
 
-  /// Two reads of one operand are one value.
+  /// Makes several reads of an operand one value.
   void share_inputs() {
     std::vector<std::int32_t> first(operands_.size(), -1);
     std::vector<std::int32_t> same(nodes_.size());
@@ -156,7 +156,7 @@ class Compiler {
     node.args[2] = c;
   }
 
-  /// x^2, x^1, x^(1/2), x^-1.
+  /// Replaces x^2, x^1, x^(1/2) and x^-1 by cheaper instructions.
   void simplify_powers() {
     for (Node& node : nodes_) {
       if (!is(node, ExprOp::kPow) || !is(at(node.args[1]), ExprOp::kConstant)) continue;
@@ -205,15 +205,15 @@ class Compiler {
     }
   }
 
-  /// A product (or comparison) that only `by` reads, computed as often.
+  /// Whether node `i` is an `op` that only `by` reads, computed as often as `by`.
   bool is_private(std::int32_t i, ExprOp op, const Node& by) {
     const Node& node = at(i);
     return is(node, op) && node.uses == 1 && node.rate == by.rate;
   }
 
-  /// x / s becomes x * (1 / s) if s does not change within a tile: a division is as slow as ten
-  /// products. Not for results, which are rounded once, nor in programs with jumps: an additional
-  /// rounding must not change the outcome of a comparison.
+  /// Replaces x / s by x * (1 / s) if s does not change within a tile: a division is as slow as ten
+  /// multiplications. Not for results, which are rounded once, nor in programs with jumps: an
+  /// additional rounding must not change the outcome of a comparison.
   void replace_divisions() {
     const auto jumps = [](const Node& node) {
       switch (static_cast<ExprOp>(node.op)) {
@@ -268,8 +268,8 @@ class Compiler {
     nodes_.insert(nodes_.begin() + first_moved, node);
   }
 
-  /// Products and the sums that read them become one instruction, rounded once; so do products with
-  /// masks.
+  /// Fuses a multiplication and the addition that reads it into one instruction, rounded once, and
+  /// multiplications by masks.
   void fuse_pairs() {
     for (Node& node : nodes_) {
       if (!node.is_live || node.rate != Rate::kTile) continue;
@@ -306,7 +306,7 @@ class Compiler {
     if (at(node.args[0]).rate != Rate::kTile) std::swap(node.args[0], node.args[1]);
   }
 
-  /// Positions are those of nodes; the results are read after the last one.
+  /// Sets last_use, a position of a node; results are read after the last node.
   void find_last_uses() {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (!nodes_[i].is_live) continue;
@@ -372,15 +372,15 @@ class Compiler {
     if (arg.last_use != i || arg.slot < 0) return;
     const bool is_buffer =
         code_.slots[static_cast<std::size_t>(arg.slot)].kind == SlotKind::kBuffer;
-    // Loaded operands keep theirs: some are loaded once for all tiles.
+    // Loaded operands keep their buffers: some are loaded once for all tiles.
     if (!is_buffer || is(arg, ExprOp::kInput)) return;
     if (std::ranges::find(free_buffers_, arg.slot) == free_buffers_.end()) {
       free_buffers_.push_back(arg.slot);
     }
   }
 
-  /// The output that node `i` can be written to directly: nothing later may read an
-  /// operand that may share its memory.
+  /// Returns the output that node `i` can write directly: no later node may read an operand that
+  /// may share the output's memory.
   std::optional<std::int32_t> free_output(std::size_t i) {
     for (std::size_t r = 0; r < results_.size(); ++r) {
       const CodeResult& result = results_[r];
@@ -397,7 +397,7 @@ class Compiler {
     return std::nullopt;
   }
 
-  /// `first`: the slot of operand 0 if not its own.
+  /// Emits the instruction of a node. `first`: slot to use instead of operand 0's.
   void emit(const Node& node, std::int32_t to, bool pad, std::int32_t first) {
     Instruction instruction{.to = to, .pad = pad};
     std::int32_t* const slots[3] = {&instruction.a, &instruction.b, &instruction.c};
@@ -435,8 +435,8 @@ class Compiler {
                                 : code_.per_call;
   }
 
-  /// Results that no instruction has written yet: operands first, which may share memory with an
-  /// output, then what is in cells and buffers.
+  /// Places results that no instruction has written yet: operands first, which may share memory
+  /// with an output, then values in cells and buffers.
   void place_results() {
     for (const bool from_operands : {true, false}) {
       for (std::size_t r = 0; r < results_.size(); ++r) {
@@ -464,7 +464,7 @@ class Compiler {
     return to;
   }
 
-  /// Constants, and what is computed only from constants, with the same instructions as the run.
+  /// Computes values that depend only on constants, with the instructions that the run would use.
   void make_constants() {
     code_.constants = base::allocate_aligned(kCellBytes * std::max(num_constants_, 1));
     const auto cell = [&](const Node& node) {

@@ -17,7 +17,7 @@
 
 namespace onnxgrad::device {
 
-/// How often a value must be computed.
+/// Frequency with which a value must be computed.
 enum class Rate : std::uint8_t { kPlan, kCall, kRow, kTile };
 
 enum class SlotKind : std::uint8_t {
@@ -33,26 +33,28 @@ struct Slot {
   std::int32_t index = 0;
 };
 
+/// A tile function and its slots.
 struct Instruction {
   TileFn fn = nullptr;
   std::int32_t to = 0, a = 0, b = 0, c = 0;  ///< slots
-  bool pad = false;
+  bool pad = false;                          ///< see TileFn
 };
 
-/// What the compiler knows about an operand.
+/// Properties of an operand that compile_code() uses.
 struct CodeOperand {
   Rate rate = Rate::kTile;          ///< kCall: one element; kRow: one per row; kTile: one per index
   bool in_place = true;             ///< read in place; else the run loads it into a cell or buffer
   bool may_be_overwritten = false;  ///< an output may have its address
 };
 
-/// What the compiler knows about a result.
+/// Properties of a result that compile_code() uses.
 struct CodeResult {
   std::int32_t value = 0;  ///< instruction of the program
   bool is_stored = true;  ///< has an output; else it only has to exist during the run (a reduction)
   bool in_place = true;   ///< written in place; else the run stores it from the slot
 };
 
+/// A compiled program.
 struct Code {
   DataType compute = DataType::kUndefined;
   std::vector<Slot> slots;
@@ -68,7 +70,7 @@ struct Code {
 
 inline constexpr std::int64_t kCellBytes = 64;
 
-/// `operands`: one per input of `program`. `results`: in the order of the outputs.
+/// Compiles `program`. `operands`: one per input. `results`: in the order of the outputs.
 Code compile_code(const opdef::ExprProgram& program, DataType compute,
                   std::span<const CodeOperand> operands, std::span<const CodeResult> results);
 

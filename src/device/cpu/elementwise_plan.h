@@ -11,15 +11,15 @@
 #include "device/cpu/scratch_layout.h"
 #include "opdef/kernel.h"
 
-// What prepare_elementwise computes and run_elementwise reads.
+// The plan of an element-wise kernel: prepare_elementwise makes it, run_elementwise reads it.
 //
 // A tile is either a part of one run of the space or, if runs are short, several whole runs: a
 // block. In a block, operands that are not dense are expanded into buffers.
 
 namespace onnxgrad::device {
 
-/// Where a slot points at the start of a call: args[arg] + offset; arg == kConstants: the
-/// constants.
+/// Address in a slot at the start of a call: args[arg] + offset, or the constants + offset if arg
+/// == kConstants.
 struct SlotBase {
   static constexpr std::int32_t kConstants = -1;
   std::int32_t arg = 0;
@@ -40,9 +40,10 @@ struct Transfer {
   std::int32_t slot = 0;        ///< a cell or a buffer
   Mover memory;                 ///< of the operand or output; its own `slot` is not used
   bool is_dense = false;
-  bool once = false;  ///< the same for all tiles
+  bool once = false;  ///< done once for all tiles
 };
 
+/// A result that is reduced.
 struct Reduction {
   Fold fold = Fold::kSum;
   std::int32_t slot = 0;                ///< of the value in a tile
@@ -57,13 +58,13 @@ struct ElementwisePlan {
   Space space;  ///< operands, then the reduced result if there is one
   std::int64_t rows = 0, run = 0;
   bool in_blocks = false;
-  std::int64_t tile = 0;  ///< elements of a part of a run
+  std::int64_t tile = 0;  ///< elements per tile, a part of a run
   std::int64_t tiles_per_row = 0;
   std::int64_t rows_per_block = 0;
   std::int64_t tiles = 0;
 
   Code code;
-  std::int64_t element_bytes = 0;  ///< of the computation's type
+  std::int64_t element_bytes = 0;  ///< bytes of an element of the computation's type
   TileTable table;
   std::vector<SlotBase> slots;
   std::vector<Mover> movers;
@@ -88,7 +89,7 @@ struct ElementwisePlan {
 };
 
 void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch);
-/// The same on several threads.
+/// Runs the kernel on `plan.threads` threads.
 void run_elementwise_parallel(const void* data, std::byte* const* args,
                               const opdef::Launch& launch);
 

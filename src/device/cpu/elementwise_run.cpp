@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxRank = Dims::kMaxRank;
 
-/// The indices of a row of a space, incremented row by row.
+/// Index of a row of a space, incremented row by row.
 class RowIndex {
  public:
   RowIndex(const Space& space, std::int64_t row) : space_(space), axes_(space.dims.size() - 1) {
@@ -202,7 +202,7 @@ class Runner {
     }
   }
 
-  /// An operand's rows [row, row + rows) into its buffer, one after another.
+  /// Copies an operand's rows [row, row + rows) into its buffer, one after another.
   void spread(const Transfer& load, std::int64_t row, std::int64_t rows) {
     alignas(64) std::byte cell[kCellBytes];
     const TileFn fill = plan_.table.at(TileOp::kFill);
@@ -216,7 +216,7 @@ class Runner {
     }
     for (std::int64_t r = 0; r < rows; ++r, index.advance()) {
       const std::byte* from = start_of(load.memory, index);
-      // What is written past the end of a row is overwritten by the next one.
+      // Elements written past the end of a row are overwritten by the next row.
       if (moves && load.convert != nullptr) {
         load.convert(to, from, plan_.run);
       } else if (moves) {
@@ -229,7 +229,7 @@ class Runner {
     }
   }
 
-  /// The one row of an operand, `rows` times: what is already there is copied after itself.
+  /// Repeats an operand's only row `rows` times, doubling the copied part each time.
   void repeat_row(const Transfer& load, std::int64_t rows) {
     std::byte* to = at_[load.slot];
     const std::byte* from = args_[load.memory.arg];
@@ -314,7 +314,7 @@ class Runner {
   std::byte** at_;  // the slots
 };
 
-/// The totals of all threads into those of the first, in the order of the threads.
+/// Combines the totals of all threads into those of the first, in the order of the threads.
 void join_threads(const ElementwisePlan& plan, std::byte* scratch, int threads) {
   for (const Reduction& reduction : plan.reductions) {
     std::byte* to = reduction.totals.in(scratch);

@@ -5,7 +5,8 @@
 namespace onnxgrad::device {
 namespace {
 
-/// Strides of a dense array of `dims` over the axes of `full` (right-aligned); 0 where broadcast.
+/// Returns strides of a dense array of `dims` over the axes of `full` (right-aligned); 0 where
+/// broadcast.
 std::vector<std::int64_t> broadcast_strides(const Dims& dims, const Dims& full) {
   std::vector<std::int64_t> strides(full.rank(), 0);
   const std::vector<std::int64_t> own = dims.strides();

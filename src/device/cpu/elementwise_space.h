@@ -26,9 +26,9 @@ struct Space {
   bool moves_along_run(std::size_t i) const { return strides[i].back() != 0; }
 };
 
-/// `full`: the shape F. `operands`: shapes that broadcast to it. If `reduced` is not empty it has a
-/// flag per axis of F, and one more operand is added: the dense result, whose stride over reduced
-/// axes is 0.
+/// Makes the space of shape F, `full`. `operands`: shapes that broadcast to it. If `reduced` is not
+/// empty it has a flag per axis of F, and one more operand is added: the dense result, whose stride
+/// over reduced axes is 0.
 Space make_space(const Dims& full, std::span<const Dims> operands,
                  const std::vector<bool>& reduced);
 

@@ -1,5 +1,6 @@
-// float16 and bfloat16 in vectors: bits of 16 to float and back, to nearest, ties to even; included
-// once per instruction set. Subnormal halves are exact even where subnormal floats are flushed.
+// Conversion of vectors between float and float16 or bfloat16, to nearest, ties to even; included
+// once per instruction set. Subnormal float16 values are exact even where subnormal floats are
+// flushed to zero.
 #if defined(ONNXGRAD_DEVICE_CPU_F16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_F16_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_F16_INL_H_
@@ -21,8 +22,8 @@ inline constexpr bool kHasF16c = true;  // smaller numbers are better instructio
 inline constexpr bool kHasF16c = false;
 #endif
 
-/// The formats, for templates: `load` makes floats of 16 bits each, `store` the opposite.
-/// D is a tag of float.
+/// Conversions of a 16-bit format, as template arguments: `load` converts bits to float, `store`
+/// rounds float to bits, `round` does both. D is Highway's tag of float vectors.
 struct Float16Format {
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, hn::Vec<hn::Rebind<std::uint16_t, D>> bits) {
@@ -90,7 +91,7 @@ struct Bfloat16Format {
     return hn::TruncateTo(hn::Rebind<std::uint16_t, D>(), bits);
   }
 
-  /// What load(store(v)) is.
+  /// Returns load(store(v)).
   template <class D>
   static HWY_INLINE hn::Vec<D> round(D d, hn::Vec<D> v) {
     const hn::Rebind<std::uint32_t, D> du;
@@ -98,7 +99,7 @@ struct Bfloat16Format {
   }
 
  private:
-  /// The half's bits above 16 others.
+  /// Returns bits whose upper 16 are the rounded bfloat16.
   template <class D>
   static HWY_INLINE hn::Vec<hn::Rebind<std::uint32_t, D>> rounded_bits(D, hn::Vec<D> v) {
     const hn::Rebind<std::uint32_t, D> du;
@@ -110,7 +111,7 @@ struct Bfloat16Format {
   }
 };
 
-/// The first `count` lanes, zeros after them; reads nothing else.
+/// Loads the first `count` lanes, with zeros after them; reads nothing else.
 template <class D16>
 HWY_INLINE hn::Vec<D16> load_first_halves(D16 d, const std::uint16_t* from, std::int64_t count) {
 #if HWY_MEM_OPS_MIGHT_FAULT
@@ -134,8 +135,8 @@ HWY_INLINE void store_first_halves(hn::Vec<D16> v, D16 d, std::uint16_t* to, std
 #endif
 }
 
-/// Doubles as floats such that a second rounding, to a half, gives what one rounding would: see
-/// base::to_odd_float.
+/// Converts double to float so that a second rounding, to 16 bits, gives the same as one rounding:
+/// see base::to_odd_float.
 template <class D>
 HWY_INLINE auto to_odd_floats(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
@@ -151,7 +152,7 @@ HWY_INLINE auto to_odd_floats(D d, hn::Vec<D> v) {
   return hn::DemoteTo(hn::Rebind<float, D>(), result);
 }
 
-/// The nearest half, as a number of the lanes' type.
+/// Rounds to the nearest 16-bit float, as a value of the lanes' type.
 template <class Format, class D>
 HWY_INLINE hn::Vec<D> round_to_f16(D d, hn::Vec<D> v) {
   if constexpr (sizeof(hn::TFromD<D>) == 4) {

@@ -10,10 +10,11 @@
 #include "device/cpu/threads.h"
 #include "device/cpu/vnni_gemm.h"
 
-// Loops, outermost first: blocks of columns and of k, whose part of B is packed into b_panels;
-// blocks of rows; b_panels. Results in 16 bits have one block of k, so that they are rounded once:
-// blocks of columns and rows are then smaller where k is large. So have those that are handed over,
-// b_panel by b_panel. Threads chunk rows, and pack B together, or chunk columns.
+// Loops, outermost first: blocks of columns and of k, whose part of B is packed into B panels;
+// blocks of rows; B panels. A C of 16-bit floats has one block of k, so that it is rounded once:
+// blocks of columns and rows are then smaller where k is large. A C with a consumer has one block
+// of k too; the consumer gets it B panel by B panel. Threads split rows, and pack B together, or
+// columns.
 
 namespace onnxgrad::device {
 namespace {
@@ -27,7 +28,7 @@ EvenSplit split_columns(std::int64_t columns) {
   return split_evenly(ceil_div(columns, kLanes), kVnniMaxVectors);
 }
 
-/// What one thread computes.
+/// One thread's chunk of the GEMM: the loops over its blocks.
 class F16Blocks {
  public:
   F16Blocks(const F16Plan& plan, const GemmOperands& operands, const Chunk& chunk)
@@ -100,7 +101,7 @@ class F16Blocks {
       return;
     }
     const std::uint16_t* from = f16_of_b() + column * spec_.k + k_;
-    auto* out = reinterpret_cast<float*>(to);  // bits are moved only
+    auto* out = reinterpret_cast<float*>(to);  // a transpose moves bits only
     if (spec_.k % 2 == 0 && !spec_.rounds_b) {
       plan_.target->transpose(reinterpret_cast<const float*>(from), spec_.k / 2, out, width, count,
                               pairs);
@@ -133,7 +134,6 @@ class F16Blocks {
     }
   }
 
-  /// Rows of steps_ numbers, with zeros up to `pairs` pairs.
   // ---- A ----
 
   struct PackedA {
@@ -141,7 +141,7 @@ class F16Blocks {
     std::ptrdiff_t row, step;  // bytes
   };
 
-  /// Packed rows stay for the next block of columns if they are all that a block of k has.
+  /// Returns rows of A, packed anew unless they are the rows that are packed already.
   const PackedA& take_a(std::int64_t row, std::int64_t rows, int vectors) {
     const int height = has_a_panels() ? kVnniRows[vectors - 1] : 0;
     if (taken_row_ == row && taken_k_ == k_ && taken_height_ == height) return taken_;
@@ -240,7 +240,7 @@ class F16Blocks {
     }
   }
 
-  /// A few rows at a time: what the receiver reads beside them comes into the cache meanwhile.
+  /// Passes sums to the consumer, a few rows at a time, and prefetches matrices that it reads.
   void consume(PackedA a, std::int64_t row, std::int64_t rows, std::int64_t column, int vectors,
                std::int64_t columns) const {
     const F16End end{.c = sums_, .c_row = kBPanelColumns, .scale = scale_};
@@ -291,7 +291,7 @@ class F16Blocks {
   const F16GemmSpec& spec_;
   Chunk chunk_;
   const std::uint16_t* a_;
-  const void* b_;  // halves, or float32 with rounds_b
+  const void* b_;  // bfloat16, or float32 with rounds_b
   std::byte* c_;
   const std::byte* start_;
   const GemmOperands& operands_;
@@ -300,7 +300,7 @@ class F16Blocks {
   std::byte* packed_a_;
   float* sums_;
   std::byte* line_;
-  PackedA taken_ = {};  ///< of the row, block of k and height of a_panels that follow
+  PackedA taken_ = {};  ///< the packed rows of A: for taken_row_, taken_k_, taken_height_
   std::int64_t taken_row_ = -1, taken_k_ = -1;
   int taken_height_ = 0;
   std::int64_t j_ = 0, k_ = 0, steps_ = 0, vnni_ = 0, block_columns_ = 0;

@@ -4,10 +4,10 @@
 #include "device/cpu/f16_gemm_vnni.h"
 #include "device/cpu/tap_gemms.h"
 
-// AMX: a tile is 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the products of 16 rows of 16
-// pairs with 16 lines of 16 pairs, which is what a packed b_panel of B is. A block of results is 2
-// x 2 tiles, so that each operand that is loaded is used twice (Intel 64 and IA-32 Architectures
-// Software Developer's Manual, volume 2, TDPBF16PS).
+// bfloat16 GEMM by AMX, whose tiles are 16 rows of 64 bytes. TDPBF16PS adds to 16 x 16 sums the
+// product of a tile of A, 16 rows of 16 VNNI pairs, and a tile of a packed B panel, [pair, column].
+// A block of results is 2 x 2 tiles, so that each operand that is loaded is used twice (Intel 64
+// and IA-32 Architectures Software Developer's Manual, volume 2, TDPBF16PS).
 
 #if ONNXGRAD_HAS_AMX
 #include <cpuid.h>
@@ -23,7 +23,7 @@ using amx::kLine;
 using amx::kTile;
 using amx::store_sums;
 
-/// Tiles 0 to 3: sums of 2 x 2; 4, 5: rows of A; 6, 7: columns of B.
+/// Configuration of the AMX tiles 0 to 3: 2 x 2 tiles of sums; 4, 5: rows of A; 6, 7: columns of B.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -44,20 +44,20 @@ ONNXGRAD_AMX_TARGET void load_config(std::int64_t rows) {
   __asm__ volatile("ldtilecfg %0" : : "m"(config));
 }
 
-/// A block of up to 32 x 32 results.
+/// Arguments of a block of up to 32 x 32 sums.
 struct Block {
   const std::byte* a = nullptr;
-  std::ptrdiff_t a_row = 0;  // bytes, as all of these
+  std::ptrdiff_t a_row = 0;  // bytes, as all strides of Block
   const std::byte* b = nullptr;
   std::ptrdiff_t b_row = 0;
   std::int64_t pairs = 0;
-  const float* start = nullptr;  ///< what the sums begin with; nullptr: zero
+  const float* start = nullptr;  ///< initial values of the sums; nullptr: zero
   std::ptrdiff_t start_row = 0;
   float* sums = nullptr;
   std::ptrdiff_t sums_row = 0;
 };
 
-/// Sums begin with `start`, or with zero. Distances are in bytes.
+/// Initialises the tiles of sums by `start`, or by zero. `row`: bytes from row to row.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void begin_sums(const float* start, std::ptrdiff_t row) {
   if (start == nullptr) return amx::zero_sums<kHasLower, kIsWide>();
@@ -69,7 +69,7 @@ ONNXGRAD_AMX_INLINE void begin_sums(const float* start, std::ptrdiff_t row) {
   if (kHasLower && kIsWide) _tile_loadd(3, lower + kLine, row);
 }
 
-/// 16 pairs of A's rows and of B's lines.
+/// Adds the products of 16 VNNI pairs of k.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void add_vnni(const std::byte* a, std::ptrdiff_t a_row, const std::byte* b,
                                   std::ptrdiff_t b_row) {
@@ -100,11 +100,11 @@ ONNXGRAD_AMX_TARGET void multiply(const Block& block) {
   store_sums<kHasLower, kIsWide>(block.sums, block.sums_row);
 }
 
-/// What is added to a block.
+/// Addend of a block: none, float32 or bfloat16.
 enum class Start : std::uint8_t { kNone, kFloat, kHalf };
 
-/// Ends sums that are `2 * kTile` apart and stores bfloat16: two vectors of each row, of which
-/// `mask` has the columns.
+/// Applies the epilogue to sums in rows `2 * kTile` apart and stores bfloat16: two vectors per row,
+/// the columns of `mask`.
 template <Start kStart>
 ONNXGRAD_AMX_TARGET void finish_f16(const F16End& given, const float* sums, std::int64_t row,
                                     std::int64_t rows, std::int64_t column, __mmask32 mask) {
@@ -142,7 +142,7 @@ ONNXGRAD_AMX_TARGET void finish_f16(const F16End& given, const float* sums, std:
   }
 }
 
-/// Ends sums that are `2 * kTile` apart.
+/// Applies the epilogue to sums in rows `2 * kTile` apart.
 ONNXGRAD_AMX_TARGET void finish_block(const F16End& end, const float* sums, std::int64_t row,
                                       std::int64_t rows, std::int64_t column,
                                       std::int64_t columns) {
@@ -209,7 +209,7 @@ bool ask_for_amx() {
 ONNXGRAD_AMX_TARGET void run_b_panel(const VnniPanel& b_panel) {
   alignas(64) float sums[2 * kTile * 2 * kTile];
   const F16End& end = b_panel.end;
-  // Sums of whole vectors that are only added to something begin with it and are stored as tiles.
+  // Sums of full vectors with only a float32 addend begin with it and are stored as tiles.
   const bool is_plain =
       end.half == nullptr && end.f16_start == nullptr && end.scale == 1 && !end.relu;
   Block block{.a_row = b_panel.a_row, .b_row = b_panel.vectors * kLine, .pairs = b_panel.pairs};

@@ -5,8 +5,8 @@
 
 #include "device/cpu/f16_gemm_vnni.h"
 
-// How sums in vectors of AVX-512 end: for f16_gemm_vnni.cpp and products by AMX. Functions have
-// a target attribute: Highway's targets do not have these instructions yet.
+// Epilogue of sums in AVX-512 vectors, for f16_gemm_vnni.cpp and f16_gemm_amx.cpp. Functions have a
+// target attribute: Highway's targets do not have these instructions yet.
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
@@ -25,7 +25,7 @@ ONNXGRAD_VNNI_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t 
   return _mm512_maskz_loadu_ps(mask, end.start + at);
 }
 
-/// Stores one vector of row i of the a_panel, columns from `column` on.
+/// Applies the epilogue to a vector of sums and stores it at row `row`, column `column`.
 ONNXGRAD_VNNI_TARGET inline void finish(const F16End& end, __m512 sum, std::int64_t row,
                                         std::int64_t column, __mmask16 mask) {
   if (end.scale != 1) sum = _mm512_mul_ps(sum, _mm512_set1_ps(end.scale));
@@ -42,7 +42,7 @@ ONNXGRAD_VNNI_TARGET inline void finish(const F16End& end, __m512 sum, std::int6
   }
 }
 
-/// Of the last vector of `columns` columns.
+/// Returns the mask of the columns in the last vector, of `columns` columns in all.
 inline __mmask16 last_mask(std::int64_t columns) {
   const auto left = static_cast<unsigned>((columns - 1) % kVnniLanes + 1);
   return static_cast<__mmask16>((1U << left) - 1);

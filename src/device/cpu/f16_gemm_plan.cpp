@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 
-// The choice of an implementation, and the sizes of blocks.
+// Choice of the implementation of a 16-bit GEMM, and sizes of its blocks.
 
 namespace onnxgrad::device {
 namespace {
@@ -22,8 +22,9 @@ constexpr std::int64_t kBlockK = 768;
 constexpr std::int64_t kBlockN = 256;
 constexpr std::int64_t kBlockM = 192;
 constexpr std::int64_t kBlockBytes =
-    640LL * 1024;                             // of a packed operand: about half of an L2 cache
-constexpr std::int64_t kMostConsumed = 4096;  // terms: packed b_panels fill the L2 cache
+    640LL * 1024;  // bytes of a packed operand: about half of an L2 cache
+constexpr std::int64_t kMostConsumed =
+    4096;  // size of k at which packed B panels fill the L2 cache
 constexpr std::int64_t kLeastConsumed = 512;
 constexpr std::int64_t kBytes = 2;        // of an element
 constexpr double kSharedFlops = 1 << 20;  // as in gemm.cpp
@@ -41,7 +42,7 @@ F16GemmChoice choose(const F16GemmSpec& spec) {
   return is_bfloat16 && cpu_has_bf16_dot() ? F16GemmChoice::kVnni : F16GemmChoice::kWidened;
 }
 
-/// Short sums that are handed over: in whole rows of C, which tiles of pairs are not.
+/// Whether a GEMM with a consumer and a small k is widened, which passes longer rows of C.
 bool has_consumer_rows(const F16GemmSpec& spec) {
   return spec.has_consumer && spec.choice == F16GemmChoice::kBest && spec.k < kLeastConsumed &&
          f16_gemm::is_widened_in_parts(spec);
@@ -77,7 +78,7 @@ bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
 
 bool can_have_consumer(const F16GemmSpec& spec) {
   if (is_widened(spec)) return f16_gemm::can_have_consumer_widened(spec);
-  // Pairs are multiplied faster than a matrix like C is read by b_panels, unless sums are long.
+  // For a small k, to read a matrix shaped like C B panel by B panel takes longer than to multiply.
   return spec.k >= kLeastConsumed && spec.k <= kMostConsumed;
 }
 
@@ -124,7 +125,7 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   plan->block_n = round_up(std::min(spec.n, fitting(kBlockN, kVnniMaxVectors * kLanes)), kLanes);
   plan->consumer_rows = plan->is_amx ? 64 : 48;
   plan->block_m = std::min(spec.m, fitting(kBlockM, plan->consumer_rows));
-  // Columns: each thread packs its part of B, and no thread waits. A small A is packed by all.
+  // Threads that split columns each pack their part of B, without a wait, and all of a small A.
   plan->split_m = spec.m >= spec.n || spec.n < kBPanelColumns * spec.threads;
   plan->shares_b = plan->split_m && spec.threads > 1;
   PreparedGemm prepared;

@@ -9,13 +9,14 @@
 #include "device/cpu/gemm_plan.h"
 #include "device/cpu/gemm_tile.h"
 
-// What prepare_f16_gemm computes (f16_gemm_plan.cpp) for the blocks of f16_gemm.cpp.
+// The plan of a 16-bit GEMM: prepare_f16_gemm (f16_gemm_plan.cpp) makes it, f16_gemm.cpp runs it.
 
 namespace onnxgrad::device::f16_gemm {
 
 inline constexpr std::int64_t kLanes = kVnniLanes;
 inline constexpr std::int64_t kBPanelColumns = kVnniMaxVectors * kLanes;
 
+/// Sizes and choices of a kVnni or kAmx GEMM.
 struct F16Plan {
   F16GemmSpec spec;
   F16GemmChoice choice = F16GemmChoice::kVnni;
@@ -35,13 +36,13 @@ struct F16Plan {
   ConvertFn narrow = nullptr;
 };
 
-/// The same for F16GemmChoice::kWidened (f16_gemm_widened.cpp).
+/// Prepares F16GemmChoice::kWidened, a GEMM in float32 (f16_gemm_widened.cpp).
 PreparedGemm prepare_widened(const F16GemmSpec& spec);
 bool can_have_consumer_widened(const F16GemmSpec& spec);
-/// Whether these are products of parts (gemm_split.h).
+/// Whether the widened GEMM is a split GEMM (gemm_split.h).
 bool is_widened_in_parts(const F16GemmSpec& spec);
 
-/// Of a F16Plan.
+/// Runs the GEMM of the F16Plan `data`.
 void run(const void* data, const GemmOperands& operands);
 
 }  // namespace onnxgrad::device::f16_gemm

@@ -15,8 +15,8 @@
 #include "device/testing/emulated_amx.h"
 #include "device/testing/instruction_sets.h"
 
-// Products of halves against sums in double of the same numbers, for each implementation: blocks of
-// all dimensions, odd sizes, what is added and how the result is stored. AMX is emulated, on the
+// GEMM of 16-bit floats against sums in double of the same elements, for each implementation:
+// blocks of all dimensions, odd sizes, addends and types of the result. AMX is emulated, on the
 // packed operands that the instructions would read.
 
 namespace onnxgrad::device::f16_gemm_test {
@@ -49,7 +49,7 @@ std::vector<double> numbers(DataType dtype, const Bits& bits) {
   return all;
 }
 
-// Where parts of C that are handed over go.
+// Destination to which the consumer copies its parts of C.
 struct Parts {
   float* c = nullptr;
   std::int64_t row = 0;
@@ -75,7 +75,7 @@ void check(F16GemmSpec spec, std::mt19937& random) {
   const Bits b = random_f16(spec.dtype, spec.n * spec.k, random);
   std::vector<float> wide_b;
   for (const double one : numbers(spec.dtype, b)) wide_b.push_back(static_cast<float>(one));
-  // Beside a half, in its rounding.
+  // Moves elements beside 16-bit floats, to which they are rounded again.
   for (float& one : wide_b) one *= 1.0F + (spec.dtype == DataType::kFloat16 ? 0x1p-13F : 0x1p-10F);
   const std::int64_t size = spec.m * spec.n;
   const Bits start_f16 = random_f16(spec.dtype, size, random);
@@ -137,7 +137,7 @@ struct Size {
   std::int64_t m, n, k;
 };
 
-/// An implementation, and what it may use of the processor.
+/// An implementation and its CPU options.
 struct Implementation {
   F16GemmChoice choice = F16GemmChoice::kBest;
   CpuOptions cpu = {};
@@ -221,7 +221,7 @@ TEST(F16Gemm, WidenedOnEveryInstructionSet) {
                 random);
         }
       }
-      // Several blocks of each dimension; what is added at the end is of either type.
+      // Several blocks of each dimension; `start` has either type.
       for (const Size& size : {Size{220, 90, 530}, Size{31, 530, 270}}) {
         for (int kinds = 0; kinds < 8; ++kinds) {
           check({.dtype = dtype,
@@ -258,7 +258,7 @@ TEST(F16Gemm, WidenedOnEveryInstructionSet) {
   });
 }
 
-// On AMX large products of float16 are products of two parts (gemm_split.h).
+// On AMX, large float16 GEMMs are split GEMMs of two parts (gemm_split.h).
 void check_widened_in_parts(const CpuOptions& cpu) {
   std::mt19937 random(12);
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
@@ -388,7 +388,7 @@ TEST(F16Gemm, ConsumesPartsOfC) {
   }
 }
 
-// Of AMX, in one part.
+// AMX, with sums in one block of k.
 TEST(F16Gemm, ConsumesShortSumsInRows) {
   std::mt19937 random(13);
   for (int layout = 0; layout < 8; ++layout) {
@@ -407,7 +407,7 @@ TEST(F16Gemm, ConsumesShortSumsInRows) {
   }
 }
 
-// Numbers beside A in memory do not enter a sum, not even as 0 times infinity.
+// Elements beside A in memory do not enter a sum, not even as 0 times infinity.
 TEST(F16Gemm, ReadsNoNeighbours) {
   constexpr std::int64_t kRows = 9;
   constexpr std::int64_t kLength = 5;

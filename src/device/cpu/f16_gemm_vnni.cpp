@@ -8,7 +8,7 @@
 #include "base/f16.h"
 #include "device/cpu/f16_gemm_end-inl.h"
 
-// AVX512-BF16 (vdpbf16ps).
+// bfloat16 GEMM kernels by AVX512-BF16 (vdpbf16ps).
 
 #if ONNXGRAD_HAS_PAIRS
 #include <cpuid.h>
@@ -39,7 +39,7 @@ void pack_plainly(const T* from, std::ptrdiff_t from_row, std::int64_t steps, st
 
 namespace {
 
-// State that the system saves: SSE, AVX, and the registers and masks of AVX-512.
+// Whether the system saves the state of SSE, AVX, and the registers and masks of AVX-512.
 bool saves_avx512() {
   unsigned eax = 0;
   unsigned ebx = 0;

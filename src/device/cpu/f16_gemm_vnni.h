@@ -6,24 +6,24 @@
 
 #include "device/cpu/gemm_tile.h"
 
-// What f16_gemm.cpp asks of an implementation: products of a a_panel of A's rows with a b_panel of
-// B in pairs, and packing. A pair is two numbers of bfloat16 that are adjacent in k, in 32 bits.
+// The inner kernels of f16_gemm.cpp and its packing: the product of a panel of A's rows with a
+// packed B panel in VNNI layout. A VNNI pair is two bfloat16 elements adjacent in k, in 32 bits.
 
 namespace onnxgrad::device {
 
-/// How the sums of a block end; strides are in elements.
+/// Epilogue of a block's sums, c = max(floor, scale * sum + start); strides are in elements.
 struct F16End {
-  float* c = nullptr;             ///< float32, or
-  std::uint16_t* half = nullptr;  ///< bfloat16: instead of `c`, which is then not written
+  float* c = nullptr;             ///< float32 result
+  std::uint16_t* half = nullptr;  ///< bfloat16 result, written instead of `c`
   std::ptrdiff_t c_row = 0;
-  const float* start = nullptr;              ///< added; nullptr: nothing
-  const std::uint16_t* f16_start = nullptr;  ///< bfloat16, added instead of `start`
+  const float* start = nullptr;              ///< float32 addend; nullptr: none
+  const std::uint16_t* f16_start = nullptr;  ///< bfloat16 addend, instead of `start`
   std::ptrdiff_t start_row = 0;              ///< 0: one row for all
   float scale = 1;
   bool relu = false;
 };
 
-/// One b_panel: c[i, j] = end(sum over pairs p of a[i, p] . b[p, j]).
+/// Rows of A times one packed B panel: c[i, j] = end(sum over VNNI pairs p of a[i, p] . b[p, j]).
 struct VnniPanel {
   const std::byte* a = nullptr;
   std::ptrdiff_t a_row = 0;          ///< bytes from row to row
@@ -32,26 +32,27 @@ struct VnniPanel {
   std::int64_t rows = 0;
   std::int64_t pairs = 0;
   int vectors = 1;           ///< of 16 columns
-  std::int64_t columns = 0;  ///< of C: above 16 (vectors - 1)
+  std::int64_t columns = 0;  ///< columns of C: more than 16 (vectors - 1)
   F16End end;
 };
 
 inline constexpr std::ptrdiff_t kVnniLanes = 16;
 inline constexpr int kVnniMaxVectors = 4;
-/// Rows of a a_panel, by vectors - 1: A is packed in a_panels of as many rows.
+/// Rows of a packed A panel, by vectors - 1.
 inline constexpr int kVnniRows[kVnniMaxVectors] = {8, 8, 8, 6};
-/// AMX reads 16 pairs at a time: packed operands are padded with zeros to a multiple of them.
+/// VNNI pairs that AMX reads at a time: packed operands are padded with zeros to a multiple.
 inline constexpr std::int64_t kAmxVnni = 16;
 
+/// Whether the processor and the system support AVX512-BF16.
 bool cpu_has_bf16_dot();
-/// Computes rows of a that are not packed (a_step: 4), or packed a_panels of kVnniRows.
+/// Multiplies rows of A, in place (a_step: 4) or in packed A panels of kVnniRows, by a B panel.
 void run_vnni(const VnniPanel& b_panel);
-/// to[p, j] = (from[2p, j], from[2p + 1, j]) for `count` columns; zeros beyond `steps` and `count`
-/// up to a multiple of 16. from_row: elements.
+/// Packs rows of steps into VNNI layout: to[p, j] = (from[2p, j], from[2p + 1, j]) for `count`
+/// columns; zeros beyond `steps` and `count` up to a multiple of 16. from_row: elements.
 void pack_vnni(const std::uint16_t* from, std::ptrdiff_t from_row, std::int64_t steps,
                std::int64_t count, std::uint32_t* to, std::ptrdiff_t to_row);
 
-/// The same from float32, rounded.
+/// Rounds float32 to bfloat16 and packs it into VNNI layout.
 void pack_vnni(const float* from, std::ptrdiff_t from_row, std::int64_t steps, std::int64_t count,
                std::uint32_t* to, std::ptrdiff_t to_row);
 

@@ -12,31 +12,30 @@
 #include "device/cpu/gemm_cost.h"
 #include "device/cpu/gemm_source.h"
 
-// Products of halves in float32, where no instructions multiply them: blocked products
-// (gemm_blocked.cpp), or those in parts (gemm_split.cpp), whose operands are converted as blocks of
-// them are packed. Results in 16 bits are handed over part by part, from the L1 cache, and rounded
-// there.
+// GEMM of 16-bit floats in float32, where no instructions multiply them: a blocked GEMM
+// (gemm_blocked.cpp) or a split GEMM (gemm_split.cpp) whose operands are converted as blocks of
+// them are packed. A C of 16-bit floats is rounded part by part by the GEMM's consumer.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kPartColumns = 256;  // at most, of what is completed at once
+constexpr std::int64_t kPartColumns = 256;  // maximum of the columns that end_row() ends at once
 
-/// What is done with sums that are not simply stored.
+/// Epilogue of a float32 GEMM whose sums are not simply stored.
 struct Ending {
   PreparedGemm gemm;
   std::int64_t m = 0, n = 0;
-  bool has_consumer = false;  ///< parts of C; else all of it is in scratch
+  bool has_consumer = false;  ///< the GEMM passes parts of C; else all of C is in scratch
   bool narrows = false;
-  bool adds_f16_row = false;     ///< its float32 is the product's `start`
-  bool adds_f16_matrix = false;  ///< added here
-  bool relu = false;             ///< after that
+  bool adds_f16_row = false;     ///< the GEMM's `start` is the row in float32
+  bool adds_f16_matrix = false;  ///< added by the epilogue
+  bool relu = false;             ///< after adds_f16_matrix
   ConvertFn widen = nullptr, narrow = nullptr;
   ScratchArray<float> row = {};   ///< the row in float32
   ScratchArray<float> sums = {};  ///< [m, n]
 };
 
-/// In an operation.
+/// An Ending with the operands of a run.
 struct EndingRun {
   const Ending& ending;
   const std::uint16_t* start = nullptr;
@@ -93,7 +92,7 @@ void run_with_ending(const void* data, const GemmOperands& operands) {
   end_part(&run, {.c = inner.c, .c_row = ending.n, .rows = ending.m, .columns = ending.n});
 }
 
-/// The product alone, for can_have_consumer() too.
+/// Returns the float32 GEMM without its epilogue.
 GemmSpec in_float32(const F16GemmSpec& spec) {
   GemmSpec gemm{.m = spec.m,
                 .n = spec.n,

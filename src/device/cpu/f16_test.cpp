@@ -18,7 +18,7 @@ using base::Float16;
 using base::to_bfloat16;
 using base::to_float16;
 
-/// By the definition of the format: sign, exponent, fraction.
+/// Decodes a 16-bit float by the definition of its format: sign, exponent, fraction.
 double decode(std::uint16_t bits, int exponent_bits, int fraction_bits) {
   const int exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
   const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -71,23 +71,23 @@ TEST(Half, RoundsToNearestEven) {
   EXPECT_EQ(to_bfloat16(1.01171875F).bits, 0x3F82);
 }
 
-// Beside the middle of two halves a double is no tie, though the nearest float is.
+// A double beside the middle of two 16-bit floats is no tie, though the nearest float is.
 TEST(Half, DoublesAreRoundedOnce) {
-  const double middle = 1 + 0x1p-11;  // of 1 and the next float16
+  const double middle = 1 + 0x1p-11;  // between 1 and the next float16
   EXPECT_EQ(to_float16(base::to_odd_float(middle)).bits, 0x3C00);
   EXPECT_EQ(to_float16(base::to_odd_float(middle + 0x1p-50)).bits, 0x3C01);
   EXPECT_EQ(to_float16(base::to_odd_float(-middle - 0x1p-50)).bits, 0xBC01);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(1 + 0x1p-8 + 0x1p-50)).bits, 0x3F81);
   EXPECT_EQ(to_float16(base::to_odd_float(1e300)).bits, 0x7C00);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(-1e300)).bits, 0xFF80);
-  // The same between the subnormal numbers 2^-133 and 2^-132.
+  // Values beside the middle of two subnormal bfloat16 numbers.
   EXPECT_EQ(to_bfloat16(base::to_odd_float(0x1.8p-133)).bits, 2);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(0x1.7fffffffp-133)).bits, 1);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(-0x1.0p-134)).bits, 0x8000);
   EXPECT_EQ(to_bfloat16(base::to_odd_float(-0x1.0000001p-134)).bits, 0x8001);
 }
 
-/// All halves, the numbers in the middle of two neighbours and those right beside these.
+/// Returns all 16-bit floats, the middles of two neighbours and the values right beside these.
 template <class T>
 std::vector<T> numbers_around(DataType half) {
   std::vector<T> numbers;

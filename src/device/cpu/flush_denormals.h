@@ -36,7 +36,8 @@ class FlushDenormals {
  private:
 #ifdef __SSE2__
   static constexpr unsigned kFlags = 0x8040;  // flush to zero, denormals are zero
-  // Within another one's lifetime: changing the flags takes longer than reading them.
+  // Whether an outer FlushDenormals has set the flags: changing them takes longer than reading
+  // them.
   bool was_set() const { return (static_cast<unsigned>(before_) & kFlags) == kFlags; }
 #else
   static constexpr std::uint64_t kFlags = std::uint64_t{1} << 24;  // FZ

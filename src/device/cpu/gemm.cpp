@@ -17,14 +17,13 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kWidestBPanel = 64;  // columns of the widest tile of any instruction set
-// Multiply-adds from which threads chunk a product: some ten microseconds, ten times their barrier.
+// Multiply-adds from which threads share a GEMM: some ten microseconds, ten times their barrier.
 constexpr std::int64_t kSharedGemm = std::int64_t{1} << 19;
-// Of operands and result together, from which long sums fetch what they will need: an L1 cache.
+// Bytes of operands and result together from which long sums prefetch: an L1 cache.
 constexpr std::int64_t kFetchedBytes = std::int64_t{32} << 10;
-// Of each thread, that read a a_panel of A which a pass has packed, beside a B that was packed
-// once.
+// Columns of C per thread from which packing A panels pays, beside a B that was packed once.
 constexpr std::int64_t kWideAPanelColumns = 384;
-// To read an element of B from beyond the L2 cache takes as long as some multiply-adds.
+// Rows of multiply-adds that take as long as to read an element of B from beyond the L2 cache.
 constexpr std::int64_t kRowsOfRead = 4;
 
 template <class T>
@@ -45,7 +44,7 @@ void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
   rows.small_fn(tile);
 }
 
-/// All b_panels of columns, and all rows in each. `tile` is at C[0, 0].
+/// Runs all B panels, with all rows in each. `tile` is at C[0, 0].
 template <class T>
 void run_b_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
   const ColumnSplit& columns = plan.columns;
@@ -77,7 +76,7 @@ GemmTile<T> first_tile(const GemmPlan<T>& plan, const GemmOperands& operands) {
   return tile;
 }
 
-/// Of a product whose first tile is `tile`.
+/// Returns the extras of a GEMM whose first tile is `tile`.
 template <class T>
 GemmExtras<T> make_extras(const GemmPlan<T>& plan, const GemmOperands& operands,
                           const GemmTile<T>& tile) {
@@ -102,7 +101,7 @@ void run_tiles(const void* data, const GemmOperands& operands) {
   run_b_panels(plan, tile);
 }
 
-/// run_rows() for the tiles of one thread.
+/// Runs one thread's chunk of the tiles of run_rows().
 template <class T>
 void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk) {
   const std::int64_t count = rows.count();
@@ -122,7 +121,7 @@ void run_row_chunk(GemmTile<T> tile, const RowSplit<T>& rows, const Chunk& chunk
   rows.small_fn(tile);
 }
 
-/// run_b_panels() for one thread: some tiles of each b_panel, or some b_panels.
+/// Runs one thread's chunk of run_b_panels(): some tiles of each B panel, or some B panels.
 template <class T>
 void run_b_panel_chunk(const GemmPlan<T>& plan, const GemmTile<T>& start, const Chunk& chunk) {
   const ColumnSplit& columns = plan.columns;
@@ -168,7 +167,7 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   });
 }
 
-/// One column of C, that is one row of its transpose, [m] = op(A) b: A^T takes the role of B.
+/// Computes a C of one column, [m] = op(A) b, as one row of its transpose: A^T takes the role of B.
 template <class T>
 void run_column_of_transposed_a(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
@@ -189,7 +188,7 @@ void run_column(const void* data, const GemmOperands& operands) {
   run_rows(tile, plan.wide_rows);
 }
 
-/// C = A B^T with dot products of rows.
+/// Computes C = A B^T with dot products of rows.
 template <class T>
 void run_dots(const void* data, const GemmOperands& operands) {
   const auto& plan = *static_cast<const GemmPlan<T>*>(data);
@@ -399,9 +398,8 @@ GemmChoice choice_of(const GemmSpec& spec) {
                                           : choose_gemm(spec, gemm_target<float>());
 }
 
-/// Whether parts of B that are packed for each product still pay beside numbers that are packed
-/// once: each thread packs A as well (one core with AMX, a BERT-base layer on 128 rows, 0.82 of the
-/// time; on two the same; a BERT of 128 columns on two 1.4).
+/// Whether a split GEMM, which packs B's parts each time, pays even if float32 GEMM could read a B
+/// packed once: each thread packs A as well (measured with AMX on layers of BERT).
 bool packs_parts_anew(const GemmSpec& spec) {
   constexpr std::int64_t kManyRows = 256;
   constexpr std::int64_t kManyColumns = 256;

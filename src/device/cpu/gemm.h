@@ -11,16 +11,16 @@
 #include "device/cpu_options.h"
 #include "onnxgrad/dtype.h"
 
-// Dense matrix products for kernels: prepare_gemm computes everything about a product that is known
-// at plan time and chooses the implementation; run_gemm only computes. Start
+// Dense matrix products (GEMM) for kernels: prepare_gemm chooses the implementation and computes at
+// plan time all that depends on sizes only; a call of the PreparedGemm only multiplies. Start
 // reading at GemmSpec; gemm.cpp has the drivers, gemm_tile.h the innermost loops, gemm_cost.h the
 // choice.
 
 namespace onnxgrad::device {
 
-/// What alpha * op(A) * op(B) is added to.
+/// Shape of an addend of C, such as `start` in C = alpha * op(A) * op(B) + start.
 enum class GemmStart : std::int32_t {
-  kZero,
+  kZero,   ///< no addend
   kRow,    ///< a row [n] for every row of C: a bias
   kMatrix  ///< a matrix [m, n]; may be C itself
 };
@@ -32,8 +32,8 @@ enum class GemmChoice : std::int32_t {
   kTiles,
   kDots,
   kBlocked,
-  kBlockedPackedA,  ///< A is packed too
-  kSplit            ///< float32 in three parts of bfloat16, where hardware multiplies those faster
+  kBlockedPackedA,  ///< kBlocked with A packed too
+  kSplit  ///< float32 split into three bfloat16 parts, where hardware multiplies those faster
 };
 
 /// C = scales * max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
@@ -45,14 +45,14 @@ struct GemmSpec {
   std::int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  /// From one row of A in memory to the next, if A is part of a larger matrix. 0:
-  /// dense. Otherwise only for kTiles and n > 1, or with sources.
+  /// Row stride of A in elements if A is part of a larger matrix; 0: A is dense.
+  /// Supported by kTiles with n > 1, and with sources.
   std::int64_t a_row_length = 0;
-  /// float32: A and B are numbers of other types, converted as blocks of them are packed. Both or
-  /// neither.
+  /// Element types of A and B in memory if float32 is computed from other types: elements are
+  /// converted as blocks of A and B are packed. Both or neither.
   GemmSource a_source = {}, b_source = {};
   GemmStart start = GemmStart::kZero;
-  /// Further addends, up to the first kZero; only with a `start` and n > 1.
+  /// Addends besides `start`, up to the first kZero; only with a `start` and n > 1.
   std::array<GemmStart, kGemmMoreAddends> more = {};
   double alpha = 1;
   bool relu = false;                 ///< floor is 0; else minus infinity. NaN stays NaN.
@@ -69,10 +69,10 @@ struct GemmSpec {
   CpuOptions cpu = {};
 };
 
-/// Complete elements of C.
+/// Complete elements of C: `rows` x `columns` of them, from C[row, column] on.
 struct GemmBlock {
-  const void* c = nullptr;
-  std::int64_t c_row = 0;  ///< elements from row to row
+  const void* c = nullptr;  ///< at C[row, column]
+  std::int64_t c_row = 0;   ///< elements from row to row
   std::int64_t row = 0, rows = 0;
   std::int64_t column = 0, columns = 0;
 };
@@ -88,14 +88,15 @@ struct GemmOperands {
   const void* scales = nullptr;  ///< [m, n]; not C
   void* column_sums =
       nullptr;  ///< [n]: the sum of each column of C, in float64 from block to block
-  /// With has_consumer: called for each part of C by the thread that has computed it.
+  /// The consumer, if has_consumer: called for each part of C by the thread that has computed it.
   void (*finished)(const void* context, const GemmBlock& block) = nullptr;
   const void* context = nullptr;
-  /// Matrices like C that `finished` reads; tiles may fetch them meanwhile. nullptr: none.
+  /// Matrices shaped like C that `finished` reads; tiles may prefetch them. nullptr: none.
   std::array<const void*, kGemmMoreAddends> reads_next = {};
-  std::int64_t reads_next_size = 0;  ///< bytes of their elements, at most C's; 0: as C's
+  std::int64_t reads_next_size = 0;  ///< bytes per element, at most C's; 0: C's
 };
 
+/// A GEMM ready to run: its implementation, plan and scratch size.
 struct PreparedGemm {
   void (*fn)(const void* data, const GemmOperands& operands) = nullptr;
   std::shared_ptr<const void> data;
@@ -105,23 +106,24 @@ struct PreparedGemm {
   void operator()(const GemmOperands& operands) const { fn(data.get(), operands); }
 };
 
-/// Sums run over k in an order that depends only on the sizes, not on the number of threads. Cost:
-/// a few microseconds. Thread-safe.
+/// Plans a GEMM in a few microseconds. Sums run over k in an order that depends only on the sizes,
+/// not on the number of threads. Thread-safe.
 PreparedGemm prepare_gemm(const GemmSpec& spec);
 
-/// Whether a product is computed block by block, and with few enough steps that each block of C can
-/// be completed before the next one is begun.
+/// Whether the GEMM supports has_consumer: it is computed block by block, and k is small enough to
+/// complete each block of C before the next one is begun.
 bool can_have_consumer(const GemmSpec& spec);
 
-/// Whether a product is computed block by block, so that C can be scaled and its columns summed.
+/// Whether the GEMM supports is_scaled and sums_columns: it is computed block by block.
 bool can_scale(const GemmSpec& spec);
 
-/// For a B that is the same in many products: whether they can read it in the order of their
-/// innermost loops, which depends on k and n alone. Results have the bits of those with a B that is
-/// not transposed and of multiply-adds.
+/// Whether the GEMM can read a B that was packed once for many GEMMs, in the order of the innermost
+/// loops, which depends on k and n alone. Results have the same bits as with an unpacked B that is
+/// not transposed, computed by multiply-adds.
 bool can_pack_b(const GemmSpec& spec);
+/// Number of elements of a packed B.
 std::int64_t packed_b_elements(const GemmSpec& spec);
-/// `packed`: packed_b_elements(), 64-byte aligned.
+/// Packs B into `packed`: packed_b_elements() elements, 64-byte aligned.
 void pack_gemm_b(const GemmSpec& spec, const void* b, void* packed);
 
 }  // namespace onnxgrad::device

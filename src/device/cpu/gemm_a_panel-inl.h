@@ -1,5 +1,5 @@
-// Tiles of matrix products that read a packed b_panel of A, as high as the tile, and a packed
-// b_panel of B, for all instruction sets.
+// GEMM tiles that read a packed A panel, as high as the tile, and a packed B panel, as wide as the
+// tile, for all instruction sets.
 #if defined(ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_GEMM_A_PANEL_INL_H_
@@ -21,10 +21,10 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// A tile whose steps read, at constant places, a packed b_panel of A and one of B, so that they
-/// take no more instructions than their loads and multiply-adds. A hyper-thread, whose core another
-/// one uses too, is faster with it. Later operands are prefetched a little with every few steps:
-/// all at once, the loads of B would wait for them.
+/// A tile whose steps read packed A and B panels at constant offsets, so that a step takes no more
+/// instructions than its loads and multiply-adds: faster where hyper-threads share a core. Operands
+/// needed later are prefetched a little with every few steps, since loads of B would wait for many
+/// prefetches at once.
 template <class D, int kRows, int kVectors, GemmPackedA kA>
 class APanelTile {
   using T = hn::TFromD<D>;
@@ -37,7 +37,7 @@ class APanelTile {
   using Sums = V[kRows][kVectors];
 
   static constexpr std::ptrdiff_t kLanes = hn::MaxLanes(D());
-  // Steps that are written out. 16, a whole chunk, are 2 to 5 KiB of instructions, whose time
+  // Number of unrolled steps. All kGemmChunk would be 2 to 5 KiB of instructions, whose time
   // depends on where the linker places them.
   static constexpr int kUnrolled = kRows * kVectors > 16 ? 4 : 8;
   static constexpr bool kHasChunks = kA == GemmPackedA::kRowAPanel;
@@ -66,11 +66,11 @@ class APanelTile {
     }
   }
 
-  /// Adds a chunk of products, or the `left` ones of the last.
+  /// Adds kGemmChunk steps, or the `left` ones of the last, to the sums.
   HWY_INLINE void add_chunk(Sums& sum, std::int64_t left) {
     const T* chunk = a_;
     std::int64_t count = std::min<std::int64_t>(left, kGemmChunk);
-    keep_in_register(count);  // that there are few is no reason to write the loop out
+    keep_in_register(count);  // the compiler must not unroll the loop for small counts
     add_steps(sum, count);
     if constexpr (kHasChunks) a_ = chunk + kChunk;
   }

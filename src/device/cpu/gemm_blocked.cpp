@@ -8,25 +8,25 @@
 #include "device/cpu/gemm_blocked_run.h"
 #include "device/cpu/threads.h"
 
-// Products whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
-// columns (block_n) and of k (block_k), whose part of B is packed into b_panels as wide as a tile;
-// blocks of rows (block_m); b_panels; tiles. So a b_panel of B stays in the L2 cache while the rows
-// of A's block are traversed, and A's block, which is read in place or packed into b_panels
-// (a_panels) as high as a tile, for all b_panels of B. While a block is computed, tiles prefetch
-// the operands of the next one (GemmExtras::prefetch). With a packed A, each b_panel of B is packed
-// when its first tiles need it; if there is only one block of rows and a b_panel is small, always
+// GEMM whose operands do not fit into the L1 cache. Loops, outermost first: blocks of
+// columns (block_n) and of k (block_k), whose part of B is packed into B panels as wide as a tile;
+// blocks of rows (block_m); B panels; tiles. So a B panel stays in the L2 cache while the rows
+// of A's block are traversed, and A's block, which is read in place or packed into A panels as high
+// as a tile, for all B panels. While a block is computed, tiles prefetch
+// the operands of the next one (GemmExtras::prefetch). With a packed A, each B panel is packed
+// when its first tiles need it; if there is only one block of rows and a B panel is small, always
 // at the same address, and all of its tiles find it in the L1 cache. If C has a consumer
-// (GemmOperands::finished), B is kept packed for all k and the loop over k is inside that over
+// (GemmOperands::finished), B stays packed for all k and the loop over k is inside that over
 // rows: a block of C is complete before the next one begins. Its last steps go to a buffer of a few
-// tiles, which the consumer finds in the L1 cache; if there are no other steps, there is no block.
-// Operands of another type (GemmSpec::a_source) are converted: a block of A before its b_panels,
+// tiles, which the consumer finds in the L1 cache; with one block of k, C needs no block in memory.
+// Operands of another type (GemmSpec::a_source) are converted: a block of A before its B panels,
 // which find it in place, B as it is packed.
 
 namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
-constexpr std::int64_t kFetchingRows = 64;      // that use a b_panel while the next one is fetched
+constexpr std::int64_t kFetchingRows = 64;      // rows that use a B panel while the next is fetched
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void BlockedGemm<T>::run(const Part& part) {
   }
 }
 
-/// B is packed for all blocks, which are made of whole b_panels.
+/// Computes a part with a B that was packed in advance, in blocks of whole B panels.
 template <class T>
 void BlockedGemm<T>::run_packed(const Part& part) {
   const ColumnSplit& all = plan_.columns;
@@ -89,7 +89,7 @@ void BlockedGemm<T>::run_packed(const Part& part) {
   }
 }
 
-/// Columns [j, j + columns_) of C: all rows for some steps, then for the next ones.
+/// Computes columns [j, j + columns_) of C: all rows for a block of k, then for the next one.
 template <class T>
 void BlockedGemm<T>::run_steps(const Part& part, std::int64_t j) {
   const std::int64_t end = part.row + part.rows;
@@ -107,7 +107,8 @@ void BlockedGemm<T>::run_steps(const Part& part, std::int64_t j) {
   }
 }
 
-/// The same, block of rows by block of rows with all their steps. B is packed with the first.
+/// Computes a block of columns, block of rows by block of rows, each with all steps of k. The first
+/// block of rows packs B.
 template <class T>
 void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
   const std::int64_t padded = round_up(columns_, plan_.target->lanes);
@@ -132,7 +133,7 @@ void BlockedGemm<T>::run_whole_sums(const Part& part, std::int64_t j) {
   }
 }
 
-/// All b_panels of a block, unless they are packed one by one.
+/// Packs all B panels of a block, unless they are packed one by one.
 template <class T>
 void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   if (plan_.b_is_packed || plan_.packs_in_turn || plan_.packs_a) return;
@@ -147,7 +148,7 @@ void BlockedGemm<T>::pack_block(std::int64_t k, std::int64_t j, T* to) {
   }
 }
 
-/// `count` columns from `column` on as b_panels of `width`.
+/// Packs `count` columns of B from `column` on as B panels of `width` columns.
 template <class T>
 void BlockedGemm<T>::pack_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
                                    std::int64_t width, T* to) const {
@@ -157,7 +158,7 @@ void BlockedGemm<T>::pack_b_panels(std::int64_t k, std::int64_t column, std::int
   }
 }
 
-/// The same of a matrix of other numbers.
+/// Packs `count` columns of a B of another type as B panels, converted.
 template <class T>
 void BlockedGemm<T>::convert_b_panels(std::int64_t k, std::int64_t column, std::int64_t count,
                                       std::int64_t width, T* to) const {
@@ -177,7 +178,7 @@ void BlockedGemm<T>::convert_b_panels(std::int64_t k, std::int64_t column, std::
   }
 }
 
-/// A block of A, which tiles then find in place.
+/// Converts a block of A, which tiles then read in place.
 template <class T>
 void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t k) {
   if constexpr (std::is_same_v<T, float>) {
@@ -190,7 +191,8 @@ void BlockedGemm<T>::convert_a(std::int64_t row, std::int64_t rows, std::int64_t
   }
 }
 
-/// Row by row, in the order of memory: those of wide b_panels are several cache lines.
+/// Packs B panels row by row, in the order of memory: a row of wide B panels is several cache
+/// lines.
 template <class T>
 void BlockedGemm<T>::copy_b_panels(const T* from, T* to) const {
   constexpr std::int64_t kLine = 64 / sizeof(T);
@@ -263,7 +265,7 @@ void BlockedGemm<T>::run_block(const Block& block, std::int64_t column, const Bl
   }
 }
 
-/// The chunk of b_panels in what is packed for the next block.
+/// Sets the prefetches of the operands of the next block, spread over the B panels of this one.
 template <class T>
 void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
                                   const Progress& b_panels) {
@@ -276,9 +278,10 @@ void BlockedGemm<T>::set_prefetch(const Block& next, std::int64_t column,
   }
 }
 
-/// BPanel `p`, at `column`, which the rows of `block` use next; `packed`: where it is if the whole
-/// block is packed. With all of its steps, as for blocks that are handed over, B is larger than the
-/// L2 cache; else fetching it costs more than it brings.
+/// Sets the prefetch of B panel `p`, at `column`, which the rows of `block` use next, where B
+/// exceeds the L2 cache (packed panel by panel, packed in advance, or with all steps of k for a
+/// consumer): else the prefetch costs more than it brings. `packed`: the B panel's address in a
+/// packed block.
 template <class T>
 void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t column, std::int64_t p,
                                           const T* packed) {
@@ -296,20 +299,20 @@ void BlockedGemm<T>::set_b_panel_prefetch(const Block& block, std::int64_t colum
   }
 }
 
-/// Whether tiles of the wide b_panels read a_panels: the columns of a small block are one vector.
+/// Whether tiles of the wide B panels read A panels: the columns of a small block are one vector.
 template <class T>
 bool BlockedGemm<T>::has_a_panel_tiles() const {
   const GemmTarget<T>& target = *plan_.target;
   return split_.big == target.a_panel_vectors || split_.big == target.max_vectors;
 }
 
-/// Of tiles of `height` rows, one below the other.
+/// Sets the distance in A between tiles of `height` rows, one below the other.
 template <class T>
 void BlockedGemm<T>::set_height(GemmTile<T>& tile, std::int64_t height) const {
   tile.a_block = a_is_packed_ ? a_panel_size(height) : height * tile.a_row;
 }
 
-/// Moves `tile` down by `blocks` of such tiles.
+/// Moves `tile` down by `blocks` tiles of `height` rows.
 template <class T>
 void BlockedGemm<T>::skip_tiles(GemmTile<T>& tile, std::int64_t blocks, std::int64_t height) const {
   const T* a = tile.a + blocks * tile.a_block;
@@ -327,7 +330,7 @@ void BlockedGemm<T>::pack_a(std::int64_t k, std::int64_t row, const RowSplit<T>&
   if (split.small_count > 0) pack(split.big_count * split.big, split.small_count, split.big - 1);
 }
 
-/// `start`, further addends, and what is fetched meanwhile, for the tile of C at `tile.c`.
+/// Sets `start`, the other addends and the prefetches of the tile of C at `tile.c`.
 template <class T>
 void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64_t column) {
   alignas(64) static constexpr T kZeros[64] = {};
@@ -366,7 +369,7 @@ void BlockedGemm<T>::set_addends(GemmTile<T>& tile, std::int64_t row, std::int64
   }
 }
 
-/// What happens to complete elements of C.
+/// Sets the epilogue for complete elements of C: scales and column sums.
 template <class T>
 void BlockedGemm<T>::set_end() {
   extras_.scales = nullptr;
@@ -379,8 +382,8 @@ void BlockedGemm<T>::set_end() {
   extras_.reads_next[extras_.reads_next_count++] = extras_.scales;
 }
 
-/// Runs a few tiles at a time: the rows that their consumer reads are prefetched into the L1 cache
-/// meanwhile.
+/// Runs a few tiles at a time and passes them to the consumer; the rows that it reads are
+/// prefetched into the L1 cache meanwhile.
 template <class T>
 void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t together = consumed_tiles(plan_);

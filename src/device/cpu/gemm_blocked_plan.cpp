@@ -4,19 +4,19 @@
 #include "device/cpu/gemm_column_sums.h"
 #include "device/cpu/gemm_plan.h"
 
-// The sizes of a blocked product's blocks, and what its threads share.
+// Sizes of a blocked GEMM's blocks, and its split among threads.
 
 namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kBlockM = 192;
-// Bytes of B for all k, at most, if blocks of C are handed over, unless that leaves very few
-// columns.
+// Maximum bytes of a block of B with all k, as for a C with a consumer, unless that leaves fewer
+// than kLeastBlockN columns.
 constexpr std::int64_t kWholeBytes = std::int64_t{2} << 20;
 constexpr std::int64_t kLeastBlockN = 128;
-constexpr std::int64_t kLeastRows = 128;  // of a thread, if each packs all of B
+constexpr std::int64_t kLeastRows = 128;  // rows per thread, if each packs all of B
 
-/// Rows that one thread computes, at most.
+/// Maximum of the rows that one thread computes.
 template <class T>
 std::int64_t most_rows(const GemmPlan<T>& plan) {
   if (!plan.split_m) return plan.m;
@@ -27,12 +27,12 @@ std::int64_t most_rows(const GemmPlan<T>& plan) {
 template <class T>
 bool shares_rows(const GemmPlan<T>& plan) {
   if (shares_rows_of_blocks(plan.m, plan.n, plan.target->lanes, plan.threads)) return true;
-  // With parts that are handed over, matrices like C are read and written. If these outweigh B,
-  // each thread has rows of its own there, not lines beside those of another thread.
+  // A consumer reads and writes matrices shaped like C. If these outweigh B, each thread has rows
+  // of its own there, not cache lines beside those of another thread.
   return plan.has_consumer && plan.m >= plan.k && plan.m >= kLeastRows * plan.threads;
 }
 
-/// Columns of blocks of C that are handed over, of a thread's `share`: B is packed for all k.
+/// Columns of a block with a consumer, out of a thread's `share` columns: B is packed for all k.
 template <class T>
 std::int64_t consumer_columns(const GemmPlan<T>& plan, std::int64_t share) {
   const std::int64_t fitting = kWholeBytes / (plan.k * std::int64_t{sizeof(T)});
@@ -40,7 +40,7 @@ std::int64_t consumer_columns(const GemmPlan<T>& plan, std::int64_t share) {
   return ceil_div(share, ceil_div(share, most));
 }
 
-/// Equal blocks rather than a small last one.
+/// Steps of equal blocks of k, rather than a small last one.
 template <class T>
 std::int64_t equal_steps(const GemmPlan<T>& plan) {
   return ceil_div(plan.k, std::max<std::int64_t>(ceil_div(plan.k, kBlockSteps), 1));

@@ -11,11 +11,11 @@
 
 namespace onnxgrad::device {
 
-/// One thread's part of a blocked product: its loops over blocks and over the b_panels of one.
+/// One thread's chunk of a blocked GEMM: the loops over its blocks and over each block's B panels.
 template <class T>
 class BlockedGemm {
  public:
-  /// A part of C.
+  /// Rows and columns of C that one thread computes.
   struct Part {
     std::int64_t row = 0, rows = 0, column = 0, columns = 0;
     std::int64_t b_panel = 0, b_panels = 0;  ///< instead of columns if B is packed
@@ -27,15 +27,15 @@ class BlockedGemm {
  private:
   static constexpr std::int64_t kLine = 64 / sizeof(T);
 
-  /// A block of C and some steps of its sums.
+  /// A block of C and the range of k from `k` on.
   struct Block {
     std::int64_t row = 0, rows = 0;
     std::int64_t k = 0;
-    T* b = nullptr;        ///< where these steps of B are packed
-    bool packs_b = false;  ///< no block before needed them
+    T* b = nullptr;        ///< packed B panels of these steps
+    bool packs_b = false;  ///< the first block that reads them packs them
   };
 
-  /// Tiles [at, at + count) of `all`, and what is fetched meanwhile.
+  /// Tiles [at, at + count) of `all`: the same fraction of a matrix is prefetched meanwhile.
   struct Progress {
     std::int64_t at = 0, count = 0, all = 0;
   };
@@ -80,13 +80,13 @@ class BlockedGemm {
   GemmTile<T> begin_tile() const {
     GemmTile<T> tile{.steps = steps_, .scale = scale_};
     tile.c_row = c_row_;
-    // The first block of k starts from the requested start, the others add to C.
+    // The first block of k adds `start`, the others add to C.
     tile.finish = is_last_ ? plan_.finish : GemmFinish::kAdd;
     if (!is_first_ && tile.finish == GemmFinish::kStore) tile.finish = GemmFinish::kAdd;
     return tile;
   }
 
-  /// A and B, which are not packed, for a row or a column of C and a step.
+  /// Elements of the unpacked A and B for a row or a column of C and step k.
   const T* a_at(std::int64_t row, std::int64_t k) const {
     const std::int64_t line = plan_.transpose_a ? k - a_begin_k_ : row - a_begin_row_;
     return a_ + line * a_line_ + (plan_.transpose_a ? row - a_begin_row_ : k - a_begin_k_);
@@ -101,7 +101,7 @@ class BlockedGemm {
     tile.a_step = plan_.transpose_a ? a_line_ : 1;
   }
 
-  /// The tiles of packed rows.
+  /// Splits rows of a packed A among tiles.
   RowSplit<T> a_panels(std::int64_t rows) const {
     const GemmTarget<T>& target = *plan_.target;
     const auto form = static_cast<int>(a_panel_of(plan_.transpose_a));
@@ -115,20 +115,21 @@ class BlockedGemm {
     return a_panel_elements(plan_.transpose_a, height, steps_);
   }
 
-  /// Packed steps of B, of the b_panel that begins at `column`, from step `k` on: read from one end
-  /// to the other, which the hardware foresees.
+  /// Steps from k on of the packed B panel of `width` columns that begins at `column`. They are
+  /// read in order, which the hardware prefetcher foresees.
   const T* packed_steps(std::int64_t column, std::int64_t k, std::int64_t width) const {
     return b_ + column * plan_.k + k * width;
   }
 
-  /// `count` elements of each of `rows` rows: one line more if they begin within lines.
+  /// Cache lines of `count` elements of each of `rows` rows: one more per row if rows begin within
+  /// a line.
   static GemmPrefetch<T> lines_of(const T* from, std::int64_t rows, std::ptrdiff_t row,
                                   std::int64_t count) {
     const bool are_whole = reinterpret_cast<std::uintptr_t>(from) % 64 == 0 && row % kLine == 0;
     return {from, rows, row, ceil_div(count, kLine) + (are_whole ? 0 : 1)};
   }
 
-  /// The share of `now` in `all` rows of a matrix: `each` has so many elements.
+  /// The part for `now` of a matrix of `all` rows with `each` elements.
   static GemmPrefetch<T> share_of(const Progress& now, const T* from, std::int64_t all,
                                   std::ptrdiff_t row, std::int64_t each) {
     const std::int64_t first = all * now.at / now.all;
@@ -136,7 +137,8 @@ class BlockedGemm {
     return lines_of(from + first * row, end - first, row, each);
   }
 
-  /// The same of A for `rows` rows of C, from `row` on, and some steps.
+  /// The part for `now` of A's elements for `rows` rows of C from `row` on and `steps` steps from
+  /// k.
   GemmPrefetch<T> chunk_of_a(const Progress& now, std::int64_t row, std::int64_t rows,
                              std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_a ? steps : rows;
@@ -146,12 +148,12 @@ class BlockedGemm {
                            plan_.source_row, each);
   }
 
-  /// The number of A in memory for a row of C and a step.
+  /// Index of A's element in memory for a row of C and step k.
   std::int64_t source_of_a(std::int64_t row, std::int64_t k) const {
     return plan_.transpose_a ? k * plan_.source_row + row : row * plan_.source_row + k;
   }
 
-  /// The same of B for some columns of C.
+  /// The part for `now` of B's elements for `columns` columns of C and `steps` steps from k.
   GemmPrefetch<T> chunk_of_b(const Progress& now, std::int64_t column, std::int64_t columns,
                              std::int64_t k, std::int64_t steps) const {
     const std::int64_t all = plan_.transpose_b ? columns : steps;
@@ -165,7 +167,7 @@ class BlockedGemm {
     return plan_.transpose_b ? column * plan_.k + k : k * plan_.n + column;
   }
 
-  /// The share of a matrix of smaller numbers, in whole elements of T.
+  /// The part for `now` of a matrix of another element type, counted in elements of T.
   static GemmPrefetch<T> chunk_of_source(const Progress& now, const GemmSource& source,
                                          const void* matrix, std::int64_t first, std::int64_t all,
                                          std::int64_t row, std::int64_t each) {
@@ -175,12 +177,12 @@ class BlockedGemm {
   }
 
   const GemmPlan<T>& plan_;
-  // A, from a row and a step on: all of it, or the block that has been converted.
+  // A from a_begin_row_ and a_begin_k_ on: all of it, or the converted block.
   const T* a_;
   std::ptrdiff_t a_line_;  // from row to row in memory
   std::int64_t a_begin_row_ = 0, a_begin_k_ = 0;
   const T* b_;
-  T* c_;  // C, or the block of it that is handed over
+  T* c_;  // C, or the block of it that the consumer gets
   T* consumed_ = nullptr;
   std::ptrdiff_t c_row_;
   const T* start_;
@@ -195,7 +197,7 @@ class BlockedGemm {
   ColumnSplit split_ = {};
   ColumnSums<T> sums_;
   std::int64_t steps_ = 0;
-  std::int64_t columns_ = 0;  // of the block
+  std::int64_t columns_ = 0;  // columns of the block
   bool is_first_ = false, is_last_ = false;
 };
 

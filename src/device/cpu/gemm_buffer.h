@@ -6,11 +6,11 @@
 
 #include "device/cpu/gemm_plan.h"
 
-// Sums that others than tiles have computed, in a buffer that is in the cache.
+// Epilogue of GEMMs whose sums are in a buffer in the cache instead of a tile's registers.
 
 namespace onnxgrad::device {
 
-/// A part of C whose sums are in a buffer.
+/// A part of C and the buffer of its sums.
 template <class T>
 struct GemmBuffer {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
@@ -18,7 +18,7 @@ struct GemmBuffer {
   std::ptrdiff_t sums_row = 0;
 };
 
-/// All tiles of a part of C, from `top` on, whose b_panels of B are side by side.
+/// Runs all tiles of a part of C, from `top` on; B is in place.
 template <class T>
 void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t rows,
                   std::int64_t columns) {
@@ -44,8 +44,8 @@ void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t row
   }
 }
 
-/// c = finish(sums + extras.more), scaled and summed as `extras` says: by tiles whose sums have no
-/// steps. `c` is at the part's first element, and may be the buffer.
+/// c = finish(sums + extras.more), scaled and summed by column as `extras` says, computed by tiles
+/// of 0 steps. `c` is at the part's first element, and may be the buffer.
 template <class T>
 void end_buffer(const GemmPlan<T>& plan, const GemmBuffer<T>& buffer, const GemmExtras<T>& extras,
                 GemmFinish finish, T* c, std::ptrdiff_t c_row) {
@@ -59,7 +59,7 @@ void end_buffer(const GemmPlan<T>& plan, const GemmBuffer<T>& buffer, const Gemm
   run_tiles_of(*plan.target, top, buffer.rows, buffer.columns);
 }
 
-/// Adds `start` and the further addends to `extras`. At most kGemmMaxMore together.
+/// Adds `start` and the other addends to `extras`: at most kGemmMaxMore together.
 template <class T>
 void add_addends(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<T>& extras) {
   set_more(plan, operands, extras);
@@ -68,7 +68,7 @@ void add_addends(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtr
   extras.more_row[extras.more_count++] = plan.start == GemmStart::kMatrix ? plan.n : 0;
 }
 
-/// Whether they are so few.
+/// Whether `start` and the other addends are at most kGemmMaxMore.
 inline bool has_few_addends(const GemmSpec& spec) {
   return spec.more[kGemmMaxMore - 1] == GemmStart::kZero;
 }

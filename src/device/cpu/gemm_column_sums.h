@@ -31,7 +31,7 @@ class ColumnSums {
     std::fill_n(sums_ + column, columns, T(0));
   }
 
-  /// What tiles add to; nullptr: nothing is summed.
+  /// Sums of the current block, to which tiles add, by column of C; nullptr: nothing is summed.
   T* of_block() const { return sums_; }
 
   void end_block(std::int64_t column, std::int64_t columns) {
@@ -40,8 +40,8 @@ class ColumnSums {
     }
   }
 
-  /// Columns [first, last) of the results, of which threads [thread, thread + threads) have a part
-  /// each.
+  /// Writes columns [first, last) of GemmOperands::column_sums, adding the sums of threads
+  /// [thread, thread + threads).
   static void write(const GemmPlan<T>& plan, const GemmOperands& operands, std::int64_t thread,
                     std::int64_t threads, std::int64_t first, std::int64_t last) {
     auto* to = static_cast<T*>(operands.column_sums);

@@ -10,37 +10,39 @@
 #include "device/cpu/gemm_buffer.h"
 #include "device/cpu/gemm_plan.h"
 
-// The numbers below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
-// each implementation of a product (docs/kernels.md names them). They decide by sizes, type and
-// processor alone: the same product has the same bits every time.
+// The constants below were fitted to the times that onnxgrad_gemm_table (benchmarks/) reports for
+// each implementation of a GEMM (docs/kernels.md names them). They decide by sizes, type and
+// processor alone: the same GEMM has the same bits every time.
 
 namespace onnxgrad::device {
 namespace {
 
-// Cycles. Tiles do two vector multiply-adds per cycle except for some stalls.
+// Cycles of a vector multiply-add and of a tile's start. Tiles do two vector multiply-adds per
+// cycle except for some stalls.
 constexpr double kMultiplyAdd = 0.55;
 constexpr double kTileStart = 30;
-// Packing transposes an element in about half a cycle.
+// Cycles to transpose an element while packing.
 constexpr double kTransposed = 0.5;
-// A dot product: per vector, in a block of several rows or alone, then the sum across the lanes.
+// Cycles of a dot product: per vector, in a block of several rows or alone, then of the sum across
+// the lanes.
 constexpr double kDotVector = 0.6;
 constexpr double kLoneDotVector = 1.1;
 constexpr double kDotEnd = 5.5;
 
-// Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles: it is
-// packed b_panel by b_panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
+// Bytes of B beyond which it no longer stays in the L2 cache between rows of tiles and is packed
+// B panel by B panel. Processors with 512-bit vectors have 1 to 2 MiB. With shorter vectors,
 // and for that many rows on Intel's processors, packing pays beyond the L1 cache.
 constexpr double kCachedBytes512 = 1.75 * 1024 * 1024;
 constexpr double kCachedBytes = 48 * 1024;
 constexpr double kCachedRows512 = 128;
-// A transposed operand costs more in place: its size in bytes from which packing pays.
+// Bytes of a transposed operand from which packing pays: in place it costs more.
 constexpr double kTransposedBytes = 96 * 1024;
 // Bytes of A and columns of C beyond which blocks of rows pay.
 constexpr double kStreamedBytes = 1024 * 1024;
 constexpr std::int64_t kStreamedColumns = 512;
-// At least this many rows, or columns, must use what has been packed.
+// Minimum of the rows, or columns, that use a packed operand.
 constexpr double kPackedRows = 32;
-// Vectors of columns, at least, that use what has been packed of A.
+// Minimum of the vectors of columns that use a packed A.
 constexpr std::int64_t kPackedVectors = 8;
 
 template <class T>
@@ -61,20 +63,20 @@ bool is_intel() {
 #endif
 }
 
-/// Whether A is packed into b_panels. With vectors of less than 512 bits always: a load of A goes
-/// with fewer multiply-adds, and from a packed b_panel a step takes the fewest instructions. With
+/// Whether tiles read packed A panels. With vectors of less than 512 bits always: a load of A goes
+/// with fewer multiply-adds, and from a packed A panel a step takes the fewest instructions. With
 /// 512 bits never on AMD's processors, where packing costs more than it brings; always on Intel's,
-/// which do two multiply-adds per cycle, and wait for b_panels of B from the L2 cache. The sums
+/// which do two multiply-adds per cycle, and wait for B panels from the L2 cache. The sums
 /// have the same bits.
 template <class T>
 bool reads_a_panels(const GemmTarget<T>& target) {
   return !has_vectors_of_512_bits(target) || is_intel();
 }
 
-/// Whether A is packed into b_panels that enough columns use.
+/// Whether A is packed into A panels, which enough columns use.
 template <class T>
 bool packs_a(const GemmSpec& spec, const GemmTarget<T>& target) {
-  // Threads that share columns pack all rows each.
+  // Threads that split columns each pack all rows.
   const bool by_rows = shares_rows_of_blocks(spec.m, spec.n, target.lanes, spec.threads);
   return spec.n / (by_rows ? 1 : spec.threads) >= kPackedVectors * target.lanes &&
          reads_a_panels(target);
@@ -86,9 +88,9 @@ bool can_split(const GemmSpec& spec) {
          spec.cpu.computes_float32_by_amx();
 }
 
-/// Whether the parts of float32 numbers are multiplied faster than the numbers, packing included:
-/// of 64 x 64 x 512 203 and 177 GFLOP/s, of 128 x 128 x 128 254 and 191, of 256 x 256 x 64 210 and
-/// 180, but of 48 x 512 x 512 186 and 194, of 256 x 256 x 32 151 and 184 (one core with AMX).
+/// Whether a split GEMM is faster than float32 multiply-adds, packing included: on one core with
+/// AMX it is for 64 x 64 x 512, 128 x 128 x 128 and 256 x 256 x 64, but not for 48 x 512 x 512 and
+/// 256 x 256 x 32.
 bool suits_split(const GemmSpec& spec) {
   constexpr std::int64_t kLeast = 64;
   const std::int64_t least = std::min(spec.m, spec.n);
@@ -150,7 +152,7 @@ GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target) {
   const double b_bytes = static_cast<double>(spec.n) * k * sizeof(T);
   const bool stays_in_l2 = has_vectors_of_512_bits(target) && (!is_intel() || m < kCachedRows512);
   const double cached = stays_in_l2 ? kCachedBytes512 : kCachedBytes;
-  // BPanels that each read all of a large A, and write a part of each row of C, wait for memory.
+  // B panels that each read all of a large A, and write a part of each row of C, wait for memory.
   const bool streams = a_bytes >= kStreamedBytes && spec.n >= kStreamedColumns;
   const bool packs = b_bytes > cached || streams ||
                      (spec.transpose_b && b_bytes > kTransposedBytes) ||

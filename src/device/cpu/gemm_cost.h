@@ -6,8 +6,8 @@
 
 namespace onnxgrad::device {
 
-/// The implementation of a product; never kBest. If spec.choice cannot compute the product (dots
-/// with a transposed A), kTiles.
+/// Returns the implementation of a GEMM, never kBest: kTiles if spec.choice cannot compute it
+/// (kDots with a transposed A).
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target);
 

@@ -12,12 +12,12 @@
 #include "device/cpu/gemm.h"
 #include "device/testing/gemm_checks.h"
 
-// Random products whose operands end where memory without access begins.
+// Random GEMMs whose operands end where memory without access begins.
 
 namespace onnxgrad::device::gemm_guard_test {
 namespace {
 
-/// Memory after which the next byte, but for the alignment, ends the process.
+/// Memory whose end, up to alignment, is followed by memory without access.
 class Guarded {
  public:
   Guarded(std::int64_t bytes, std::size_t alignment) {
@@ -53,7 +53,7 @@ class Guarded {
   std::size_t size_ = 0;
 };
 
-/// Short or long, as kernels for small and for large products need.
+/// Returns a short or a long size, as kernels for small and for large GEMMs need.
 std::int64_t random_size(std::mt19937& random, std::int64_t most) {
   const std::int64_t longest = random() % 3 == 0 ? 40 : most;
   return 1 + static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(longest));

@@ -10,7 +10,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/scratch_layout.h"
 
-// The plan of a product, which prepare_gemm computes and the drivers in gemm.cpp, gemm_blocked.cpp
+// The plan of a GEMM, which prepare_gemm makes and the drivers in gemm.cpp, gemm_blocked.cpp
 // and gemm_split.cpp read.
 
 namespace onnxgrad::device {
@@ -20,11 +20,11 @@ struct SplitTarget;  // gemm_split.h
 /// Steps of a block, at most: a b_panel of 2 vectors of 256 bits is half of an L1 cache then.
 inline constexpr std::int64_t kBlockSteps = 256;
 
-/// The longest sums whose blocks of C are completed one after the other.
+/// Maximum of k with a consumer, whose blocks of C are completed one after the other.
 inline constexpr std::int64_t kMaxConsumerSteps = 8192;
 
-/// Whether threads that share a blocked product have rows of their own, for which each packs all
-/// of B, instead of columns.
+/// Whether the threads of a blocked GEMM split the rows of C, so that each packs all of B, instead
+/// of the columns.
 inline bool shares_rows_of_blocks(std::int64_t m, std::int64_t n, std::int64_t lanes,
                                   std::int64_t threads) {
   return m > n && n < lanes * 2 * kGemmMaxVectors * threads;
@@ -37,10 +37,11 @@ struct RowSplit : EvenSplit {
   GemmTileFn<T> small_fn = nullptr;
 };
 
+/// Splits `total` rows among `tiles` by [rows - 1], of at most `max_rows` rows.
 template <class T>
 RowSplit<T> split_rows(std::int64_t total, const GemmTileFn<T>* tiles, int max_rows);
 
-/// The same with the target's tiles of `vectors` vectors of columns. Nothing without rows or
+/// Splits rows among the target's tiles of `vectors` vectors of columns. Empty without rows or
 /// vectors.
 template <class T>
 RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, std::int64_t vectors) {
@@ -56,7 +57,7 @@ struct ColumnSplit : EvenSplit {
 
 ColumnSplit split_columns(std::int64_t total, int lanes, int max_vectors);
 
-/// The same for tiles whose A is in place.
+/// Splits columns for tiles that read A in place.
 template <class T>
 ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns(total, target.lanes, target.max_vectors);
@@ -94,24 +95,24 @@ struct GemmPlan {
   T alpha = 1;
   int threads = 1;
 
-  // Tiles over the whole product: a tile complete but for pointers, and how far `start` moves per
-  // column.
+  // Fields of kTiles, whose tiles cover all of C: a tile without its pointers, and the stride of
+  // `start` from column to column.
   GemmTile<T> tile = {};
   std::ptrdiff_t start_column = 0;
   bool pack_b = false;
   ColumnSplit columns = {};
   RowSplit<T> wide_rows = {}, narrow_rows = {};
-  bool fetches = false;      ///< long sums fetch C and A into the cache before they need them
-  bool shares_rows = false;  ///< threads share the tiles of a b_panel, not the b_panels
+  bool fetches = false;      ///< long sums prefetch C and A
+  bool shares_rows = false;  ///< threads share the tiles of a B panel, not the B panels
 
-  // Blocked: sizes of the blocks and bytes of one thread's scratch.
+  // Fields of the blocked driver: sizes of the blocks and bytes of one thread's scratch.
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
-  bool split_m = false;  ///< which dimension the threads share
+  bool split_m = false;  ///< threads split the rows of C; else its columns
   bool has_consumer = false;
-  bool packs_a = false;        ///< as a_panels of a tile's rows
-  bool packs_in_turn = false;  ///< each b_panel of B before its tiles, instead of a block
-  bool b_is_packed = false;    ///< all of B, in the b_panels of `columns`
-  /// Of A and B in memory, if these are converted; and from row to row of A there.
+  bool packs_a = false;        ///< into A panels as high as a tile
+  bool packs_in_turn = false;  ///< packs each B panel before its tiles, instead of a block of them
+  bool b_is_packed = false;    ///< all of B is packed, in the B panels of `columns`
+  /// Types of A and B in memory if they are converted; `source_row`: elements from row to row of A.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
   bool is_scaled = false;
@@ -125,7 +126,7 @@ struct GemmPlan {
   std::int64_t whole_bytes = 0;  ///< split: of the operand that threads do not share
 };
 
-/// Moves everything that has C's rows.
+/// Moves the tile's pointers down by `rows` rows of C.
 template <class T>
 void move_down(GemmTile<T>& tile, std::int64_t rows) {
   tile.a += rows * tile.a_row;
@@ -134,7 +135,7 @@ void move_down(GemmTile<T>& tile, std::int64_t rows) {
   tile.row += rows;
 }
 
-/// Moves everything that has C's columns, but B, whose b_panels may be packed.
+/// Moves the tile's pointers right by `columns` columns of C, but not `b`, which may be packed.
 template <class T>
 void move_right(GemmTile<T>& tile, std::int64_t columns, std::ptrdiff_t start_column) {
   tile.c += columns;
@@ -142,7 +143,7 @@ void move_right(GemmTile<T>& tile, std::int64_t columns, std::ptrdiff_t start_co
   tile.column += columns;
 }
 
-/// The further addends.
+/// Sets the addends besides `start`.
 template <class T>
 void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<T>& extras) {
   extras.more_count = plan.more_count;
@@ -153,8 +154,8 @@ void set_more(const GemmPlan<T>& plan, const GemmOperands& operands, GemmExtras<
   }
 }
 
-/// What the tiles should fetch: C itself and the matrices among the addends that are not C. `start`
-/// is at C[0, 0].
+/// Makes tiles prefetch C and the addends that are matrices other than C. `start` is at
+/// C[0, 0].
 template <class T>
 void set_reads_next(const GemmPlan<T>& plan, const T* c, const T* start, std::ptrdiff_t start_row,
                     GemmExtras<T>& extras) {
@@ -174,37 +175,38 @@ template <class T>
 void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t steps,
             std::int64_t j0, std::int64_t columns, T* to, std::ptrdiff_t to_step);
 
-/// The order of elements in packed b_panels of A.
+/// Returns the order of elements in packed A panels.
 inline GemmPackedA a_panel_of(bool transposed) {
   return transposed ? GemmPackedA::kStepAPanel : GemmPackedA::kRowAPanel;
 }
 
-/// Elements of a a_panel of `height` rows.
+/// Number of elements of a packed A panel of `height` rows.
 inline std::int64_t a_panel_elements(bool transposed, std::int64_t height, std::int64_t steps) {
   return height * (transposed ? steps : round_up(steps, kGemmChunk));
 }
 
-/// Packs rows of A as tiles read them, `a_panels` of `height` rows. `a_row` is the distance of A's
-/// rows in memory, `transposed` if these are steps.
+/// Packs `a_panels` A panels of `height` rows each. `a_row`: elements from row to row in memory,
+/// whose rows are steps of k if `transposed`.
 template <class T>
 void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
                    std::int64_t a_panels, std::int64_t height, std::int64_t steps, T* to) {
   (transposed ? target.pack_steps : target.pack_rows)(a, a_row, to, a_panels, height, steps);
 }
 
-/// Sets what the blocked driver needs; returns the scratch bytes of all threads.
+/// Sets the fields of the blocked driver; returns the scratch bytes of all threads.
 template <class T>
 std::int64_t plan_blocked(GemmPlan<T>& plan);
 
-/// The same for a packed B. `in_blocks`: sums are added up in blocks of k.
+/// Sets the fields of the blocked driver for a packed B; returns the scratch bytes of all threads.
+/// `in_blocks`: sums are added up in blocks of k.
 template <class T>
 std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks);
 
 template <class T>
 void run_blocked(const void* data, const GemmOperands& operands);
 
-/// Sets what the driver of products of parts (gemm_split.h) needs besides the target; returns the
-/// scratch bytes of all threads.
+/// Sets the fields of the split driver (gemm_split.h) besides the target; returns the scratch bytes
+/// of all threads.
 std::int64_t plan_split(GemmPlan<float>& plan);
 void run_split(const void* data, const GemmOperands& operands);
 

@@ -6,18 +6,18 @@
 
 #include "device/cpu/convert.h"
 
-// Operands of another type than the one a product computes in.
+// Operands of a GEMM whose elements are converted to its type.
 
 namespace onnxgrad::device {
 
 template <class T>
 struct GemmTarget;  // gemm_tile.h
 
-/// How a product in float32 reads a matrix of halves, or one of float32 that is rounded to halves.
+/// Conversion to float32 of a matrix of 16-bit floats, or of float32 rounded to 16-bit floats.
 struct GemmSource {
-  ConvertRowsFn convert = nullptr;  ///< nullptr: numbers are of the product's type
-  std::int64_t size = 0;            ///< bytes of a number
-  int parts = 1;                    ///< numbers of bfloat16 whose sum each converted one is
+  ConvertRowsFn convert = nullptr;  ///< nullptr: elements have the GEMM's type
+  std::int64_t size = 0;            ///< bytes of an element
+  int parts = 1;                    ///< bfloat16 scalars whose sum a converted element is
 
   explicit operator bool() const { return convert != nullptr; }
   const std::byte* at(const void* matrix, std::int64_t index) const {
@@ -25,10 +25,10 @@ struct GemmSource {
   }
 };
 
-/// `rounds`: of float32.
+/// Returns the conversion of f16 or bf16 elements; `rounds`: of float32 rounded to them.
 GemmSource source_of_f16(DataType half, bool rounds = false);
 
-/// [rows, columns] of a matrix, from number `first` on, with `row` numbers from row to row.
+/// [rows, columns] of a matrix from element `first` on; `row`: elements from row to row.
 struct SourceBlock {
   const void* matrix = nullptr;
   std::int64_t first = 0, row = 0;
@@ -36,10 +36,10 @@ struct SourceBlock {
 };
 
 inline constexpr std::int64_t kSourceLines = 16;   ///< rows that are transposed at a time
-inline constexpr std::int64_t kSourceSteps = 256;  ///< numbers of each: they fit the L1 cache
+inline constexpr std::int64_t kSourceSteps = 256;  ///< elements of each: they fit the L1 cache
 
-/// to[j, i] = block[i, j] for i in [0, width), zeros from the block's last row on. `lines` holds
-/// kSourceLines rows of kSourceSteps.
+/// to[j, i] = block[i, j] for i in [0, width), zeros after the block's last row. `lines`: scratch
+/// of [kSourceLines, kSourceSteps].
 void transpose_source(const GemmSource& source, const SourceBlock& block, std::int64_t width,
                       const GemmTarget<float>& target, float* to, std::ptrdiff_t to_row,
                       float* lines);

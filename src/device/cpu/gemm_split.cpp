@@ -8,33 +8,32 @@
 #include "device/cpu/gemm_split_operand.h"
 #include "device/cpu/threads.h"
 
-// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads chunk; a_panels
+// Loops, outermost first: blocks of k; blocks of columns, or of rows, which threads split; A panels
 // of 32 rows; a few steps; 32 columns. The operand that has the blocks is packed block by block,
-// the other one whole before them, by each thread for itself if it is small. A few steps of a
-// a_panel stay in the L1 cache while tiles multiply them by all columns of the block, and their
-// sums are added up in a buffer, from where they become a part of C (gemm_buffer.h) or are handed
-// over.
+// the other one whole before them, by each thread for itself if it is small. A few steps of an
+// A panel stay in the L1 cache while tiles multiply them by all columns of the block. Their sums
+// are added up in a buffer, from which they go to C (gemm_buffer.h) or to C's consumer.
 
 namespace onnxgrad::device {
 namespace {
 
-constexpr std::int64_t kMostSteps = 1024;        // of a block
-constexpr std::int64_t kMostBytesOfC = 1 << 20;  // that is handed over, in blocks of steps
+constexpr std::int64_t kMostSteps = 1024;        // maximum of block_k
+constexpr std::int64_t kMostBytesOfC = 1 << 20;  // with a consumer and several blocks of k
 constexpr std::int64_t kSmallWhole = 800 << 10;  // bytes: leaves room for blocks in an L2 cache
 constexpr std::int64_t kBlockBytes = 800 << 10;
 constexpr std::int64_t kSmallBlockBytes = 384 << 10;
-constexpr std::int64_t kMostColumns = 1024;  // of a block: rows of the buffer
-constexpr std::int64_t kLeastGroups = 4;     // of a block: rows in memory of several lines
+constexpr std::int64_t kMostColumns = 1024;  // maximum per block, and of a row of the buffer
+constexpr std::int64_t kLeastGroups = 4;     // minimum per block: several cache lines of a row
 constexpr std::int64_t kChunkSteps = 128;
 constexpr std::int64_t kBufferRow = kMostColumns + kSplitGroup;  // not pages apart
 constexpr std::int64_t kLine = 64;
-constexpr std::int64_t kMostEach = 3;  // lines that are fetched at a time
+constexpr std::int64_t kMostEach = 3;  // maximum of lines per tile product
 
 std::int64_t groups_of(std::int64_t count) { return ceil_div(count, kSplitGroup); }
 
 int parts_of(const GemmPlan<float>& plan) { return plan.a_source ? plan.a_source.parts : 3; }
 
-/// Groups are not pages apart.
+/// Bytes from group to group, which are no whole pages: groups do not compete for sets of a cache.
 std::int64_t group_bytes(const GemmPlan<float>& plan) {
   return plan.block_k / kSplitSteps * split_slice(parts_of(plan)) + 128;
 }
@@ -107,7 +106,7 @@ class SplitBlocks {
     if (plan.sums_columns) sums_ = ColumnSums<float>(plan, own);
   }
 
-  /// Rows, or columns, [first, last).
+  /// Computes rows [first, last) of C, or columns if threads split these.
   void run(std::int64_t first, std::int64_t last) {
     if (plan_.sums_columns) {
       plan_.split_m ? sums_.begin(0, plan_.n) : sums_.begin(first, last - first);
@@ -152,7 +151,7 @@ class SplitBlocks {
     chunk_.wait();
   }
 
-  /// Rows of A, or columns of B.
+  /// Packs `count` rows of A, or columns of B, from `first` on.
   void pack(bool is_a, std::int64_t first, std::int64_t count, std::byte* to,
             std::uint8_t* flags) const {
     (is_a ? a_ : b_).pack({first, count, k_, steps_}, to, group_bytes(plan_), flags);
@@ -160,7 +159,7 @@ class SplitBlocks {
 
   // ---- products ----
 
-  /// A block of rows by all columns.
+  /// Multiplies a block of rows by all columns.
   void run_rows(std::int64_t row, std::int64_t rows) {
     Packed b = {whole_, whole_flags_};
     for (std::int64_t j = 0; j < plan_.n; j += plan_.block_n) {
@@ -169,7 +168,7 @@ class SplitBlocks {
     }
   }
 
-  /// A block of columns by all rows.
+  /// Multiplies all rows by a block of columns.
   void run_columns(std::int64_t column, std::int64_t columns) {
     Packed b = {packed_, flags_};
     for (std::int64_t j = 0; j < columns; j += kMostColumns) {
@@ -195,8 +194,8 @@ class SplitBlocks {
     packed.flags += groups;
   }
 
-  /// A few steps at a time: these of the a_panel stay in the L1 cache. `next`: the a_panel after
-  /// it.
+  /// Multiplies an A panel by the block, a few steps at a time, which stay in the L1 cache. `next`:
+  /// the next A panel.
   void run_a_panel(const GemmBuffer<float>& buffer, const Packed& a, const std::byte* next,
                    const Packed& b) {
     for (std::int64_t k = 0; k < steps_; k += kChunkSteps) {
@@ -206,9 +205,9 @@ class SplitBlocks {
     end_a_panel(buffer);
   }
 
-  /// What is fetched while steps of the block from k on are multiplied: the a_panel's next steps,
-  /// or those of the a_panel after it; and, if there is time, what the end of the a_panel reads and
-  /// writes.
+  /// Sets the prefetches while steps of the block from k on are multiplied: the A panel's next
+  /// steps, or those of the A panel after it; and, if there is time, the matrices that the A
+  /// panel's epilogue reads and writes.
   void set_fetched(const GemmBuffer<float>& buffer, const std::byte* a_panel, const std::byte* next,
                    std::int64_t k) {
     const std::int64_t b_panels = ceil_div(buffer.columns, kSplitBlock);
@@ -245,7 +244,8 @@ class SplitBlocks {
     fetch_.each = ceil_div(lines, turns);
   }
 
-  /// Matrices like C that the end of a a_panel reads or writes, with elements of `size` bytes.
+  /// Matrices shaped like C that an A panel's epilogue reads or writes, with elements of `size`
+  /// bytes.
   std::array<const void*, kGemmMoreAddends> matrices_at_end(std::int64_t& size) const {
     if (plan_.has_consumer) {
       if (!is_last()) return {c_};
@@ -257,7 +257,7 @@ class SplitBlocks {
             is_last() && plan_.is_scaled ? operands_.scales : nullptr};
   }
 
-  /// Steps of the block from k on.
+  /// Adds kChunkSteps steps of the block, from k on, to the sums.
   void run_chunk(const GemmBuffer<float>& buffer, const Packed& a, Packed b, std::int64_t k) {
     const std::int64_t steps = std::min(kChunkSteps, steps_ - k);
     const std::ptrdiff_t offset = k / kSplitSteps * split_slice(parts_of(plan_));
@@ -286,7 +286,7 @@ class SplitBlocks {
     }
   }
 
-  /// Numbers as they are, where parts would give NaN instead of infinity.
+  /// Multiplies float32 elements instead of parts, which would give NaN instead of infinity.
   void multiply_numbers(std::int64_t row, std::int64_t rows, std::int64_t column,
                         std::int64_t columns, float* c) const {
     const GemmTarget<float>& target = *plan_.target;
@@ -366,7 +366,7 @@ class SplitBlocks {
   float* c_;
   float scale_;
   std::byte* packed_;    // groups of a block
-  std::uint8_t* flags_;  // of groups that have an infinite number
+  std::uint8_t* flags_;  // per group: 1 if an element is infinite
   std::byte* whole_;     // groups of the other operand
   std::uint8_t* whole_flags_;
   float* buffer_;
@@ -377,15 +377,15 @@ class SplitBlocks {
   std::int64_t k_ = 0, steps_ = 0;
 };
 
-/// Whether threads have rows of their own instead of columns. Blocks of columns are wide, so that a
-/// a_panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
-/// than a large A, and what is like C is then written, or handed over, in whole rows; and few
-/// columns are not enough for all threads.
+/// Whether threads split the rows of C instead of the columns. Blocks of columns are wide, so that
+/// an A panel stays in the L1 cache for all of them. But a small B is packed faster by each thread
+/// than a large A, and C is then written, or passed to its consumer, in whole rows; and few columns
+/// are not enough for all threads.
 bool shares_rows(const GemmPlan<float>& plan) {
   constexpr std::int64_t kMuchMore = 8;
   constexpr std::int64_t kFewSteps = 512;
-  constexpr std::int64_t kLeastRows = 64;   // of a thread
-  constexpr std::int64_t kLeastBlocks = 4;  // of a thread, so that all have about as many
+  constexpr std::int64_t kLeastRows = 64;   // rows per thread
+  constexpr std::int64_t kLeastBlocks = 4;  // blocks per thread, so that all have about as many
   const bool has_more_rows = plan.m > plan.n;
   const bool is_b_small = groups_of(plan.n) * group_bytes(plan) <= kSmallWhole;
   if ((has_more_rows || plan.has_consumer) && is_b_small && plan.k <= kFewSteps &&
@@ -409,7 +409,7 @@ std::int64_t plan_split(GemmPlan<float>& plan) {
   const auto even_groups = [&](std::int64_t bytes) {
     return std::max<std::int64_t>(bytes / group_bytes(plan) / 2 * 2, kLeastGroups);
   };
-  // Equal blocks of what a thread has.
+  // Splits a thread's chunk into equal blocks.
   const std::int64_t pairs = ceil_div(plan.split_m ? plan.m : plan.n, kSplitBlock);
   const std::int64_t of_thread = 2 * ceil_div(pairs, plan.threads);
   const std::int64_t most = even_groups(has_own_whole(plan) ? kSmallBlockBytes : kBlockBytes);

@@ -4,13 +4,12 @@
 #include "device/cpu/amx_target.h"
 #include "device/cpu/gemm_split.h"
 
-// AMX multiplies tiles of 16 x 16 pairs (TDPBF16PS, Intel 64 and IA-32 Architectures Software
-// Developer's Manual, volume 2): six of them for what is one product of float32. A multiply-add of
-// 512 bits has 16 products, TDPBF16PS 8,192 in 16 cycles: with six of them still 2.7 times as many
-// as two multiply-adds in a cycle.
+// Split GEMM by AMX, which multiplies tiles of 16 x 16 VNNI pairs (TDPBF16PS, Intel 64 and IA-32
+// Architectures Software Developer's Manual, volume 2). TDPBF16PS adds 8,192 products in 16 cycles,
+// two multiply-adds of 512 bits add 32 per cycle: AMX pays even with six tile products for one of
+// float32.
 
-// GCC 12 says so of its own intrinsics, whose result has no bits of the operand that they leave
-// undefined.
+// GCC 12 warns of its own intrinsics, which leave an operand undefined without using its bits.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 
 #if ONNXGRAD_HAS_AMX
@@ -22,11 +21,12 @@ using amx::kLine;
 using amx::store_sums;
 using amx::zero_sums;
 
-constexpr std::uint32_t kHalfOfLast = 0x8000;  // of bfloat16's last place, in float32's bits
+constexpr std::uint32_t kHalfOfLast =
+    0x8000;  // half a unit of bfloat16's last place, in float32's bits
 constexpr std::uint32_t kPartBits = 0xFFFF0000;
 
-/// Writes the parts of 16 pairs, (x, y), to one line of each tile. Adds the smallest parts to
-/// `last`.
+/// Splits 16 VNNI pairs (x, y) and writes each part to a row of its tile. Adds the smallest parts
+/// to `last`, which becomes NaN if parts do not add up.
 template <int kParts>
 ONNXGRAD_AMX_INLINE void split_pairs(__m512 x, __m512 y, std::byte* to, __m512& last) {
   const __m512i half_of_last = _mm512_set1_epi32(static_cast<int>(kHalfOfLast));
@@ -106,7 +106,7 @@ ONNXGRAD_AMX_TARGET bool pack_steps(const SplitSource& source) {
   return has_no_nan(last);
 }
 
-/// Transposes 16 x 16 numbers.
+/// Transposes 16 x 16 elements.
 ONNXGRAD_AMX_INLINE void transpose(__m512 (&rows)[kSplitGroup]) {
   __m512 pairs[kSplitGroup];
 #pragma GCC unroll 8
@@ -114,7 +114,7 @@ ONNXGRAD_AMX_INLINE void transpose(__m512 (&rows)[kSplitGroup]) {
     pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
     pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
   }
-  // Of four rows: numbers 4 q + c of each, for the q-th 128 bits.
+  // Joins four rows: elements 4 q + c of each, for the q-th 128 bits.
 #pragma GCC unroll 4
   for (int i = 0; i < 16; i += 4) {
     const auto join = [&](int a, int b, bool high) ONNXGRAD_AMX_TARGET {
@@ -142,7 +142,7 @@ ONNXGRAD_AMX_INLINE void transpose(__m512 (&rows)[kSplitGroup]) {
   for (int i = 0; i < 16; ++i) rows[i] = pairs[i];
 }
 
-/// The first `count` rows of 16 numbers, of which `mask` has some.
+/// Loads the columns `mask` of `count` rows of 16 elements, and transposes them.
 ONNXGRAD_AMX_INLINE void load_transposed(const float* from, std::ptrdiff_t row, std::int64_t count,
                                          __mmask16 mask, __m512 (&to)[kSplitGroup]) {
 #pragma GCC unroll 16
@@ -153,7 +153,8 @@ ONNXGRAD_AMX_INLINE void load_transposed(const float* from, std::ptrdiff_t row, 
   transpose(to);
 }
 
-/// A slice of a group whose pairs are transposed: x and y begin the numbers of both steps.
+/// Packs a slice of a group that is transposed in memory: x and y are the first and second elements
+/// of its VNNI pairs.
 template <int kParts>
 ONNXGRAD_AMX_TARGET void split_transposed(const float* x, const float* y, std::ptrdiff_t row,
                                           std::int64_t x_count, std::int64_t y_count,
@@ -173,10 +174,10 @@ ONNXGRAD_AMX_TARGET void split_transposed(const float* x, const float* y, std::p
   all = last;
 }
 
-/// Steps whose rows are adjacent.
+/// Packs rows of A from a matrix whose rows are steps.
 template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
-  constexpr std::int64_t kPrefetchDistance = 2 * kSplitGroup;  // numbers
+  constexpr std::int64_t kPrefetchDistance = 2 * kSplitGroup;  // elements
   __m512 last = _mm512_setzero_ps();
   for (std::int64_t k = 0; k < source.steps; k += kSplitSteps) {
     std::byte* to = source.to + k / kSplitSteps * split_slice(kParts);
@@ -195,7 +196,7 @@ ONNXGRAD_AMX_TARGET bool pack_row_steps(const SplitSource& source) {
   return has_no_nan(last);
 }
 
-/// Columns whose steps are adjacent.
+/// Packs columns of B from a matrix whose rows are columns of B.
 template <int kParts>
 ONNXGRAD_AMX_TARGET bool pack_columns(const SplitSource& source) {
   __m512 last = _mm512_setzero_ps();
@@ -212,7 +213,7 @@ ONNXGRAD_AMX_TARGET bool pack_columns(const SplitSource& source) {
   return has_no_nan(last);
 }
 
-/// Tiles 0 to 3: sums of 2 x 2 groups; 4, 5: of A; 6, 7: of B.
+/// Configuration of the AMX tiles 0 to 3: sums of 2 x 2 groups; 4, 5: groups of A; 6, 7: of B.
 struct alignas(64) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
@@ -241,7 +242,7 @@ inline void fetch_lines(SplitFetch& fetch) {
   }
 }
 
-/// The operands of a slice, tiles of one group or two.
+/// Operands of a slice: tiles of one or two groups of A and of B.
 template <bool kHasLower, bool kIsWide, int kParts>
 struct Slice {
   const std::byte* a;
@@ -267,8 +268,8 @@ struct Slice {
     fetch_lines(fetch);
   }
 
-  /// Adds the products of parts (gemm_split.h), each of which shares an operand with the one
-  /// before.
+  /// Adds all tile products of the parts (gemm_split.h), in an order in which each shares an
+  /// operand with the one before.
   ONNXGRAD_AMX_INLINE void add_all(SplitFetch& fetch) const {
     if (kParts == 1) {
       load_a(0);

@@ -6,11 +6,12 @@
 namespace onnxgrad::device {
 namespace {
 
-// Of a matrix that is converted, what fills `lines`: pieces of long rows.
+// Size of a piece of a matrix whose conversion fills `lines`: pieces of long rows.
 constexpr std::int64_t kColumnsOfPiece = 128;
 constexpr std::int64_t kStepsOfPiece = SplitOperand::kLines / kColumnsOfPiece;
 
-/// Whether bfloat16 has no number next to it: not if it is NaN, whose parts are.
+/// Whether `value` is infinite or rounds to an infinite bfloat16; false for NaN, whose parts are
+/// NaN.
 bool rounds_to_infinity(float value) {
   constexpr std::uint32_t kNoSign = 0x7FFFFFFF;
   constexpr std::uint32_t kLeast = 0x7F7F8000;

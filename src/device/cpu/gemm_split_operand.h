@@ -8,37 +8,37 @@
 
 namespace onnxgrad::device {
 
-/// A, whose rows become groups, or B, whose columns do: of float32, or converted to it as they are
-/// packed.
+/// An operand of a split GEMM, A with rows or B with columns as groups: float32, or another type
+/// that is converted as it is packed.
 struct SplitOperand {
   static constexpr std::int64_t kNumberSteps = 256;
-  static constexpr std::int64_t kLines = kSplitBlock * kNumberSteps;  ///< floats of `lines`
+  static constexpr std::int64_t kLines = kSplitBlock * kNumberSteps;  ///< elements of `lines`
 
   const void* matrix = nullptr;
   GemmSource source;
-  std::ptrdiff_t row = 0;          ///< numbers, from row to row in memory
-  bool are_steps_adjacent = true;  ///< there; or else rows of A, columns of B
+  std::ptrdiff_t row = 0;          ///< elements from row to row in memory
+  bool are_steps_adjacent = true;  ///< in memory; else A's rows, or B's columns, are
   SplitPackFn pack_fn = nullptr;
   float* lines = nullptr;
   int parts = 3;
 
-  /// Numbers in float32, where they are or in `lines`; distances from one to the next.
+  /// Elements in float32, in place or in `lines`, and their strides.
   struct Numbers {
     const float* from = nullptr;
     std::ptrdiff_t row = 0, step = 0;
   };
 
-  /// Rows of A or columns of B, and steps.
+  /// Rows of A or columns of B, and steps of k.
   struct Range {
     std::int64_t first = 0, count = 0;
     std::int64_t step = 0, steps = 0;
   };
 
-  /// Groups, `group` bytes apart. Sets flags[g] to whether group g has an infinite number, or one
-  /// that rounds to infinity: its parts are no numbers.
+  /// Packs groups, `group` bytes apart. Sets flags[g] to whether group g has an element that is
+  /// infinite or rounds to infinity: a part would be NaN.
   void pack(const Range& range, std::byte* to, std::ptrdiff_t group, std::uint8_t* flags) const;
 
-  /// Of at most kSplitBlock rows or columns, and kNumberSteps steps.
+  /// Returns at most kSplitBlock rows or columns of at most kNumberSteps steps in float32.
   Numbers numbers(const Range& range) const;
 
  private:

@@ -15,8 +15,8 @@
 #include "device/testing/gemm_checks.h"
 #include "device/testing/instruction_sets.h"
 
-// Products of float32 in parts of bfloat16 beside sums in float64: by AMX where there is one, and
-// by the same arithmetic in C++ on all processors.
+// Split GEMM against sums in float64: by AMX where the processor has it, and by the same arithmetic
+// in C++ on all processors.
 
 namespace onnxgrad::device::gemm_split_test {
 namespace {
@@ -61,7 +61,7 @@ TEST(GemmSplit, IsChosenForLargeProducts) {
   EXPECT_NE(label(wide), "split");
 }
 
-// A constant B is packed as it is for few rows, once; parts pay for many.
+// A constant B is packed once, in float32, for few rows of A; for many rows a split GEMM pays.
 TEST(GemmSplit, PackedNumbersForFewRows) {
   const CpuOptions cpu = with_emulated_amx();
   GemmSpec spec{.m = 128, .n = 128, .k = 512, .cpu = cpu};
@@ -71,7 +71,7 @@ TEST(GemmSplit, PackedNumbersForFewRows) {
   EXPECT_FALSE(can_pack_b({.m = 300, .n = 128, .k = 512, .cpu = cpu}));
   EXPECT_FALSE(can_pack_b({.m = 128, .n = 512, .k = 512, .cpu = cpu}));
   EXPECT_TRUE(can_pack_b({.m = 128, .n = 512, .k = 512, .threads = 2, .cpu = cpu}));
-  // Whatever the choice without parts is, dot products for example.
+  // A packed B is accepted where the choice without AMX is another one, such as dot products.
   for (const std::int64_t m : {65, 128, 250}) {
     for (const std::int64_t n : {64, 65, 200}) {
       for (const std::int64_t k : {128, 700, 2048, 5000}) {
@@ -83,7 +83,8 @@ TEST(GemmSplit, PackedNumbersForFewRows) {
   }
 }
 
-// Parts take three addends, others four: what a kernel asks before it knows them must hold.
+// A split GEMM takes three addends, others four: a kernel's questions before it knows the addends
+// must have the same answer.
 TEST(GemmSplit, FourAddendsAreForOthers) {
   const CpuOptions cpu = with_emulated_amx();
   GemmSpec spec{.m = 100, .n = 128, .k = 128, .start = GemmStart::kRow, .cpu = cpu};
@@ -160,7 +161,8 @@ TEST(GemmSplit, AddendsScalesAndColumnSums) {
   });
 }
 
-// The last two: sums of several blocks of steps in a C of their own, and of one long block.
+// Consumers get complete sums; the last two cases have several blocks of k, whose sums are in
+// scratch, and one long block.
 TEST(GemmSplit, PartsGoToTheConsumer) {
   for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(4);
@@ -202,7 +204,7 @@ TEST(GemmSplit, BitsDoNotDependOnThreads) {
   });
 }
 
-/// The root of the mean square error of some elements, in float64.
+/// Returns the root of the mean square error of some elements, in float64.
 double error_of(const GemmSpec& spec, const std::vector<float>& a, const std::vector<float>& b) {
   const std::vector<float> c = product(spec, a, b);
   double sum = 0;
@@ -215,7 +217,7 @@ double error_of(const GemmSpec& spec, const std::vector<float>& a, const std::ve
   return std::sqrt(sum / count);
 }
 
-// Of numbers of all signs, of positive ones, and of such as a thousand times smaller weights.
+// Operands of both signs, positive ones, and ones beside a thousand times smaller weights.
 TEST(GemmSplit, IsNoLessAccurateThanMultiplyAdds) {
   for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(6);
@@ -246,7 +248,7 @@ TEST(GemmSplit, AmxAgreesWithItsEmulation) {
   for (std::size_t i = 0; i < c.size(); ++i) ASSERT_NEAR(c[i], expected[i], 4e-6) << i;
 }
 
-// What a multiply-add would give: infinity and NaN, and not NaN for infinity.
+// Infinity and NaN as multiply-adds give them, and no NaN for infinity.
 TEST(GemmSplit, NumbersThatHaveNoParts) {
   constexpr float kMost = std::numeric_limits<float>::max();
   for_each_target([](const CpuOptions& cpu) {
@@ -287,7 +289,7 @@ TEST(GemmSplit, NumbersThatHaveNoParts) {
   });
 }
 
-// Parts of tiny numbers are subnormal, and zero: what is left is the number in bfloat16.
+// Parts of tiny elements are subnormal and count as zero: the element rounded to bfloat16 is left.
 TEST(GemmSplit, TinyNumbersKeepTheirFirstPart) {
   for_each_target([](const CpuOptions& cpu) {
     std::mt19937 random(9);

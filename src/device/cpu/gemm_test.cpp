@@ -144,8 +144,8 @@ TEST(Gemm, ThreadsChangeNoBit) {
 }
 
 // Rows that give tiles of every height, several blocks of rows (192) and of steps (256), rows of a
-// transposed A a page apart, whole b_panels and parts of one: tiles that pack what is in place, and
-// those that find it packed.
+// transposed A a page apart, whole B panels and parts of one: tiles that read operands in place,
+// and tiles that read packed ones.
 TEST(Gemm, PackedAChangesNoBit) {
   for_each_instruction_set([] {
     std::mt19937 random(11);
@@ -194,7 +194,7 @@ TEST(Gemm, ShortVectorsReadPackedA) {
     const std::int64_t lanes = gemm_target<double>().lanes;
     const PreparedGemm gemm =
         prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300});
-    // With 512 bits Intel's processors alone.
+    // With 512-bit vectors only Intel's processors pack A.
     if (lanes < 8) {
       EXPECT_EQ(gemm.label.find("a_panels"), 0U) << gemm.label;
     }
@@ -249,7 +249,7 @@ TEST(Gemm, ScalesAndSumsColumns) {
   EXPECT_FALSE(can_scale({.m = 400, .n = 1, .k = 4000}));
 }
 
-// Thousands of rows: sums in float32 alone would be off by more.
+// Column sums of thousands of rows: sums in float32 alone would be off by more.
 TEST(Gemm, SumsOfManyRowsAreAccurate) {
   constexpr std::int64_t kRows = 40000;
   GemmSpec spec{.m = kRows, .n = 32, .k = 4, .choice = GemmChoice::kBlockedPackedA};

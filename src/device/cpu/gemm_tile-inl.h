@@ -1,5 +1,5 @@
-// Tiles of matrix products, for all instruction sets; each element type has a source of its own,
-// which halves the time that a build waits for them.
+// GEMM tiles, for all instruction sets; each element type has a source file of its own, so that a
+// build compiles them side by side.
 #if defined(ONNXGRAD_DEVICE_CPU_GEMM_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_GEMM_TILE_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_GEMM_TILE_INL_H_
@@ -20,10 +20,10 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Sixteen registers hold 12 sums, 2 of b, one of a and the mask; thirty-two hold 24, 4, one and
-// more. BPanels of 2 vectors and 256 steps are half of a small L1 cache; of 3 they fill it. Rows in
-// a_panels can be many without sharing a set of the L1 cache: b_panels are narrow enough for it
-// then.
+// Sizes of tiles. Sixteen registers hold 12 sums, 2 vectors of b, one element of a and the mask;
+// thirty-two hold 24, 4, one and more. B panels of 2 vectors and 256 steps are half of a small L1
+// cache, of 3 they fill it. Tiles that read packed A panels can be high, since packed rows do not
+// compete for a set of the L1 cache, and their B panels are narrow.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 8, 8, 6};
@@ -41,8 +41,8 @@ constexpr int kAPanelVectors = 2;
 constexpr int kAPanelRows = 6;
 #endif
 
-/// The sums stay in registers for all k: each k loads `kVectors` vectors of b, and one scalar
-/// of a per row.
+/// Computes tiles of kRows rows and kVectors vectors. The sums stay in registers for all k: each
+/// step loads kVectors vectors of b, and one scalar of a per row.
 template <class D, int kRows, int kVectors>
 void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
   using T = hn::TFromD<D>;
@@ -71,7 +71,8 @@ void gemm_tile(const GemmTile<hn::TFromD<D>>& tile) {
       keep_in_register(a[g]);
     }
     for (std::int64_t done = 0; done < tile.steps;) {
-      // What only this loop needs is read again each time: registers are for the inner loop.
+      // Fields that only this loop reads are loaded again each time: registers are for the inner
+      // loop.
       const GemmTile<T>* now = &tile;
       keep_in_register(now);
       std::int64_t steps = now->steps - done;
@@ -178,7 +179,7 @@ void dots(const GemmDots<T>& dots) {
 inline constexpr std::int64_t kFloatSquare = 4;
 inline constexpr std::int64_t kDoubleSquare = 2;
 
-/// The transpose of four rows, in each 128 bits of them by itself.
+/// Transposes four rows within each 128 bits and stores them.
 template <class D, class V>
 HWY_INLINE void store_transposed(D d, V r0, V r1, V r2, V r3, float* q, std::ptrdiff_t to_row) {
   const hn::Repartition<double, D> pair;
@@ -211,7 +212,7 @@ HWY_INLINE void transpose_square(const double* p, std::ptrdiff_t from_row, doubl
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
 }
 
-/// Quarters of 128 bits from addresses `step` apart, one after another.
+/// Loads 128 bits from each of several addresses, `step` elements apart, into one vector.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
   if constexpr (hn::MaxLanes(D()) * sizeof(T) == 16) {
@@ -224,7 +225,7 @@ HWY_INLINE hn::Vec<D> load_quarters(D d, const T* from, std::ptrdiff_t step) {
   }
 }
 
-/// As many rows as a vector has lanes, and as many columns as fit into 128 bits.
+/// Transposes as many rows as a vector has lanes, and as many columns as fit into 128 bits.
 HWY_INLINE void transpose_a_panel(const float* p, std::ptrdiff_t from_row, float* q,
                                   std::ptrdiff_t to_row) {
   const hn::ScalableTag<float> d;
@@ -244,7 +245,8 @@ HWY_INLINE void transpose_a_panel(const double* p, std::ptrdiff_t from_row, doub
   hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, q + to_row);
 }
 
-/// In a_panels, then in squares; those at the lower and right edges overlap their neighbours.
+/// Transposes a matrix by transpose_a_panel(), then by squares; those at the lower and right edges
+/// overlap their neighbours.
 template <class T>
 void transpose(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row,
                std::int64_t rows, std::int64_t columns) {
@@ -313,8 +315,9 @@ void copy(const T* from, std::ptrdiff_t from_row, T* to, std::ptrdiff_t to_row, 
   }
 }
 
-/// Some rows of all a_panels at a time: a_panels share cache lines of `from`. A row is stored as
-/// whole vectors, whose excess the next rows overwrite; not where it would leave the a_panel.
+/// Packs kTogether steps of all A panels at a time, since A panels share cache lines of `from`. A
+/// row is stored as whole vectors, whose excess the next rows overwrite, except at the end of an A
+/// panel.
 template <class T>
 void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                 std::int64_t width, std::int64_t steps) {
@@ -324,7 +327,8 @@ void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_pa
   const std::int64_t whole = (width - 1) / kLanes * kLanes;
   const std::int64_t rest = width - whole;
   const auto mask = hn::FirstN(d, static_cast<std::size_t>(rest));
-  const std::int64_t last_whole = steps * width - whole - kLanes;  // of a a_panel
+  const std::int64_t last_whole =
+      steps * width - whole - kLanes;  // offset of an A panel's last row that is stored whole
   for (std::int64_t k = 0; k < steps; k += kTogether) {
     const std::int64_t end = std::min(k + kTogether, steps);
     for (std::int64_t s = 0; s < a_panels; ++s) {
@@ -343,7 +347,7 @@ void pack_steps(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_pa
   }
 }
 
-/// A whole chunk of each row is copied; of the last one, no more than there is.
+/// Packs kGemmChunk steps of each row at a time; of the last ones, only those that there are.
 template <class T>
 void pack_rows(const T* from, std::ptrdiff_t from_row, T* to, std::int64_t a_panels,
                std::int64_t height, std::int64_t steps) {

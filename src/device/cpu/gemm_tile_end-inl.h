@@ -1,4 +1,4 @@
-// How tiles of matrix products end, and what they fetch meanwhile, for all instruction sets.
+// Epilogue and prefetches of GEMM tiles, for all instruction sets.
 #if defined(ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_
 #undef ONNXGRAD_DEVICE_CPU_GEMM_TILE_END_INL_H_
@@ -17,8 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// How C's elements are written: D is the vector; the last one of a row is masked to `tail`
-/// columns.
+/// Epilogue of a tile, which writes elements of C. D: Highway's tag of the vectors, of which the
+/// last one of a row is masked to `tail` columns.
 template <class D, int kRows, int kVectors>
 struct TileEnd {
   using T = hn::TFromD<D>;
@@ -34,8 +34,8 @@ struct TileEnd {
     return load_first(d, mask, from, tail);
   }
 
-  /// All of `start` is read before anything is written: a load right after a masked store to the
-  /// same cache line waits for it. By itself if nothing scales: some processors add beside the
+  /// Adds `start` to all sums before any is written: a load right after a masked store to the same
+  /// cache line waits for it. Without a scale it only adds: some processors add beside the
   /// multiply-adds of the next tile.
   template <bool kScales>
   void add(V (&sum)[kRows][kVectors], const T* start, std::ptrdiff_t start_row, V scale) const {
@@ -51,7 +51,7 @@ struct TileEnd {
     }
   }
 
-  /// Writes the sums of the block that begins with row `row` of the tile as its `finish` says.
+  /// Applies the epilogue `tile.finish` to the sums of the block at row `row`, and stores them.
   HWY_INLINE void finish(V (&sum)[kRows][kVectors], const GemmTile<T>& tile,
                          std::ptrdiff_t row) const {
     const D d;
@@ -152,9 +152,10 @@ HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
   }
 }
 
-/// What is packed later (GemmExtras::prefetch), a few lines with each part of a tile's steps. As
-/// many with each: no branch that is hard to predict interrupts the multiply-adds. By few
-/// instructions: Intel's processors add integers on the ports that multiply vectors of 512 bits.
+/// Prefetches operands that are packed later (GemmExtras::prefetch), as many cache lines with each
+/// part of a tile's steps: no branch that is hard to predict interrupts the multiply-adds. Takes
+/// few instructions: Intel's processors add integers on the ports that multiply vectors of 512
+/// bits.
 template <class T>
 class Prefetch {
  public:
@@ -175,7 +176,7 @@ class Prefetch {
       const T* at = lines.at;
       const T* end = lines.end;
       std::int64_t count = lines.together;
-      keep_in_register(count);  // not as a vector with another number
+      keep_in_register(count);  // not as a vector with another counter
       lines.left -= count;
       for (; count > 0; --count) {
         __builtin_prefetch(at, 0, 2);
@@ -195,19 +196,19 @@ class Prefetch {
 
   struct Lines {
     const T* at = nullptr;
-    const T* end = nullptr;  // of a row
-    std::ptrdiff_t gap = 0;  // to the next row
-    std::ptrdiff_t row = 0;  // from row to row
-    std::int64_t left = 0;
-    std::int64_t together = 0;
+    const T* end = nullptr;     // end of the current row
+    std::ptrdiff_t gap = 0;     // elements from there to the next row
+    std::ptrdiff_t row = 0;     // elements from row to row
+    std::int64_t left = 0;      // lines left
+    std::int64_t together = 0;  // lines per part
   };
 
   Lines lines_[2];
 };
 
-/// Rows of the matrices that the end of a tile reads or writes (GemmExtras::reads_next), of one
-/// block after the other. Few with each part of its steps, which wait for B meanwhile: a row of one
-/// matrix after the other where there are enough parts.
+/// Prefetches rows of the matrices that a tile's epilogue reads or writes (GemmExtras::reads_next),
+/// tile by tile: a few rows with each part of the tile's steps, in which loads of B are waited for
+/// anyway, of one matrix after the other.
 template <class T, int kRows, std::ptrdiff_t kColumns>
 class ReadsNext {
  public:
@@ -220,7 +221,7 @@ class ReadsNext {
     together_ = std::max<std::int64_t>((kRows * count_ + parts - 1) / parts, 1);
   }
 
-  /// Begins with the block at row `row` of the tile.
+  /// Begins the prefetches of the tile at row `row`.
   HWY_INLINE void begin(const GemmTile<T>& tile, std::ptrdiff_t row) {
     if (count_ == 0) return;
     now_ = 0;
@@ -254,14 +255,14 @@ class ReadsNext {
  private:
   const char* next_[kGemmMaxReadsNext];
   int count_ = 0;
-  int now_ = 0;                // of the matrices
-  std::ptrdiff_t row_ = 0;     // bytes
-  std::int64_t together_ = 1;  // rows
-  std::int64_t left_ = 0;      // parts
-  bool are_whole_ = false;     // lines: rows begin with one
+  int now_ = 0;                // current matrix
+  std::ptrdiff_t row_ = 0;     // bytes from row to row
+  std::int64_t together_ = 1;  // rows per part
+  std::int64_t left_ = 0;      // parts left
+  bool are_whole_ = false;     // rows begin with a cache line
 };
 
-/// Row `row` of each matrix that the end of a tile reads or writes.
+/// Prefetches row `row` of each matrix that a tile's epilogue reads or writes.
 template <int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
   const GemmExtras<T>& extras = *tile.extras;
@@ -276,8 +277,8 @@ HWY_INLINE void prefetch_row(const GemmTile<T>& tile, std::ptrdiff_t row) {
   }
 }
 
-/// What the tile will need later and the hardware does not foresee, a little with every chunk of
-/// steps: a row of each matrix that the end of the tile reads or writes, and the next tile's A.
+/// Prefetches memory that the hardware prefetcher does not foresee, a little with every kGemmChunk
+/// steps: a row of each matrix that the tile's epilogue reads or writes, and the next tile's A.
 template <int kRows, int kVectors, std::ptrdiff_t kLanes, class T>
 HWY_INLINE void prefetch_chunk(const GemmTile<T>& tile, std::int64_t block, std::int64_t chunk) {
   if (chunk < kRows) prefetch_row<kVectors, kLanes>(tile, block * kRows + chunk);

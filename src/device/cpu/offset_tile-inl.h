@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// As in gemm_tile-inl.h: sums, vectors of b and one element of a fit into the registers.
+// Sizes of tiles: sums, vectors of b and one element of a fit into the registers.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
 constexpr int kMaxVectors = 4;
 constexpr int kMaxRows[kGemmMaxVectors] = {16, 12, 8, 6};
@@ -91,7 +91,7 @@ void offset_tile(const OffsetTile<T>& tile) {
   }
 }
 
-/// What follows the sums of a vector of results, the first `count` of which are needed.
+/// Applies the epilogue to a vector of sums, the first `count` of which are needed.
 template <class T, class D = hn::ScalableTag<T>, class V = hn::Vec<D>, class M>
 HWY_INLINE V finish_sum(const PlaneTile<T>& tile, V value, M mask, const T* c, std::int64_t count) {
   const D d;

@@ -6,8 +6,8 @@
 
 #include "device/cpu/gemm_tile.h"
 
-// Tiles of a matrix product with one operand read through a table of offsets: the matrix
-// that a convolution multiplies by is never materialised. One set per instruction set
+// GEMM tiles with one operand read through a table of offsets, for convolutions: the im2col matrix
+// is never materialised. One set per instruction set
 // (offset_tile-inl.h). All strides are in elements.
 
 namespace onnxgrad::device {
@@ -34,8 +34,8 @@ struct OffsetTile {
 template <class T>
 using OffsetTileFn = void (*)(const OffsetTile<T>& tile);
 
-/// Blocks of C: c[i, j] = start[i] + sum over k of a[k, i] * b[offsets[k] + j], and what follows it
-/// if `finishes`.
+/// Blocks of C: c[i, j] = start[i] + sum over k of a[k, i] * b[offsets[k] + j], with an epilogue if
+/// `finishes`.
 template <class T>
 struct PlaneTile {
   const T* a = nullptr;                   ///< [steps, rows]
@@ -95,11 +95,11 @@ struct OffsetTarget {
   PlaneTileFn<T> plane_tile[kGemmMaxVectors][kGemmMaxRows] = {};
   int max_dot_channels = 1;
   int max_dot_taps = 1;
-  /// By [channels - 1][taps - 1].
+  /// Dot products by [channels - 1][taps - 1].
   TapDotsFn<T> tap_dots[kMaxDotChannels][kMaxDotTaps] = {};
 };
 
-/// For the best instruction set of this machine.
+/// Returns the tiles of the best instruction set of this machine.
 template <class T>
 const OffsetTarget<T>& offset_target();
 

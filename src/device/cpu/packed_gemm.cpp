@@ -5,7 +5,7 @@
 namespace onnxgrad::device {
 namespace {
 
-// Calls f(b_panel, first column, columns, columns with padding).
+// Calls f(B panel, first column, columns, columns with padding).
 template <class Gemm, class F>
 void visit_b_panels(const Gemm& gemm, F&& f) {
   std::int64_t column = 0;
@@ -17,7 +17,7 @@ void visit_b_panels(const Gemm& gemm, F&& f) {
   }
 }
 
-/// `extras`: those of `tile`, whose first tiles fetch what they have prefetch.
+/// Runs the tiles of a B panel. `extras`: extras of `tile`, whose prefetches the first tiles do.
 template <class T>
 void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras = nullptr) {
   tile.extras = extras;

@@ -7,13 +7,13 @@
 
 #include "device/cpu/gemm_plan.h"
 
-// Products of many small matrices with one matrix B, as the steps of a recurrence have them: op(B)
-// is written once in the order in which the innermost loops read it, then every product reads that.
-// For one thread; several may share what is packed.
+// GEMM of many small matrices with one matrix B, as in the steps of a recurrence: op(B) is packed
+// once in the order in which the innermost loops read it, then every GEMM reads the packed B. Each
+// GEMM runs on one thread; several threads may share a packed B.
 
 namespace onnxgrad::device {
 
-/// C = A op(B) + start, with op(B) [k, n]. What is known at plan time; trivially copyable.
+/// The plan of C = A op(B) + start, with op(B) [k, n]; trivially copyable.
 template <class T>
 struct PackedGemm {
   std::int64_t k = 0;
@@ -21,7 +21,7 @@ struct PackedGemm {
   int lanes = 1;
   ColumnSplit columns = {};
 
-  /// The tiles for m rows of A.
+  /// Tiles of the rows of A, for wide and narrow B panels.
   struct Rows {
     RowSplit<T> wide = {};
     RowSplit<T> narrow = {};
@@ -37,35 +37,35 @@ struct PackedGemm {
     std::ptrdiff_t c_row = 0;
     const T* start = nullptr;      ///< nullptr: zero; may be `c`
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
-    std::int64_t steps = -1;       ///< of k that are summed, the first ones; -1: all
-    std::int64_t columns = -1;     ///< of C that are needed, the first ones; -1: all
-    /// What is needed later and fetched into the L2 cache meanwhile, if there are kGemmLongSum
-    /// steps or more.
+    std::int64_t steps = -1;       ///< the first steps of k to sum over; -1: all
+    std::int64_t columns = -1;     ///< the first columns of C to compute; -1: all
+    /// Parts of matrices that are prefetched into the L2 cache meanwhile, if there are
+    /// kGemmLongSum steps or more.
     std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
 
   static PackedGemm prepare(std::int64_t k, std::int64_t n);
   Rows rows(std::int64_t m) const;
-  /// Elements of op(B) as pack() writes it.
+  /// Number of elements of op(B) as pack() writes it.
   std::int64_t packed_size() const;
-  /// B: [k, n], or [n, k] if `transpose`; `b_row` elements from row to row. `packed`: 64-byte
+  /// Packs B, [k, n], or [n, k] if `transpose`; `b_row` elements from row to row. `packed`: 64-byte
   /// aligned, packed_size() elements.
   void pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const;
-  /// Sums run over k in an order that depends on the sizes only.
+  /// Computes C. Sums run over k in an order that depends only on the sizes.
   void run(const Rows& rows, const Operands& operands) const;
 };
 
-/// C = A^T B, or C += A^T B, with A [rows, m] and B [rows, n] in blocks of rows: gradients of
-/// weights, summed over the steps of a recurrence while these are cached. Trivially copyable.
+/// The plan of C = A^T B, or C += A^T B, with A [rows, m] and B [rows, n] in blocks of rows: weight
+/// gradients, summed over the steps of a recurrence while these are cached. Trivially copyable.
 template <class T>
 struct RowSumGemm {
   std::int64_t m = 0;
   std::int64_t n = 0;
-  std::int64_t block = 0;  ///< most rows
+  std::int64_t block = 0;  ///< maximum of rows
   int lanes = 1;
   ColumnSplit columns = {};  ///< of B
 
-  /// Tiles for the columns of A that make up a vector, and for those after the last whole one.
+  /// Tiles for the columns of A that make up full vectors, and for the rest.
   struct Tiles {
     RowSplit<T> whole = {};
     RowSplit<T> rest = {};
@@ -82,11 +82,11 @@ struct RowSumGemm {
   };
 
   static RowSumGemm prepare(std::int64_t m, std::int64_t n, std::int64_t block);
-  /// Elements of all columns of A, which several products may share, and of B.
+  /// Numbers of elements of the packed A, which several GEMMs may share, and of the packed B.
   std::int64_t a_size() const;
   std::int64_t b_size() const;
-  /// Rows [first, first + count) of a block. `packed` is 64-byte aligned; `a_row`: from one row of
-  /// A to the next.
+  /// Pack rows [first, first + count) of a block. `packed` is 64-byte aligned; `a_row`: elements
+  /// from row to row of A.
   void pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
               T* packed) const;
   void pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const;

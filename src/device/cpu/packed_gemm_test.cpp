@@ -17,7 +17,7 @@ namespace {
 
 enum class Start { kZero, kRow, kItself };
 
-// One product; rows of A, B and C lie further apart than they are long.
+// Checks one GEMM; rows of A, B and C are further apart than they are long.
 template <class T>
 void check(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start start,
            std::mt19937& random) {

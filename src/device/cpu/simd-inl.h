@@ -25,7 +25,7 @@ inline constexpr bool kMasksAreSafe = true;
 inline constexpr bool kMasksAreSafe = false;
 #endif
 
-// After the parameters of a lambda that is part of an inner loop.
+// Attributes of a lambda in an inner loop, after its parameters.
 #ifndef ONNXGRAD_INLINE_LAMBDA
 #define ONNXGRAD_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
 #endif
@@ -35,8 +35,8 @@ HWY_INLINE void unrolled(const F& f, std::integer_sequence<int, kIndex...> /*ind
   (f(std::integral_constant<int, kIndex>()), ...);
 }
 
-/// f(0), ..., f(kCount - 1) with constants: arrays that they index become registers, even in a loop
-/// that stores, where those of an unrolled loop stay in memory.
+/// Calls f(0), ..., f(kCount - 1) with constants: arrays that they index become registers, even in
+/// a loop that stores, where arrays of an unrolled loop stay in memory.
 template <int kCount, class F>
 HWY_INLINE void unrolled(const F& f) {
   unrolled(f, std::make_integer_sequence<int, kCount>());
@@ -64,7 +64,8 @@ HWY_INLINE void needed_until_here(const V& value) {
 #endif
 }
 
-/// The first `count` lanes, which are those of `mask`; zeros after them. Reads nothing else.
+/// Loads the first `count` lanes, which are those of `mask`, with zeros after them. Reads nothing
+/// else.
 template <class D, class M, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_first(D d, M mask, const T* from, std::int64_t count) {
   if constexpr (kMasksAreSafe) {
@@ -88,7 +89,8 @@ HWY_INLINE void store_first(hn::Vec<D> v, D d, M mask, T* to, std::int64_t count
   }
 }
 
-/// Like load_first, from memory readable to the end of the vector; other lanes are arbitrary.
+/// Loads the lanes of `mask` from memory readable to the end of the vector; other lanes are
+/// arbitrary.
 template <class D, class M, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_padded(D d, M mask, const T* from) {
   if constexpr (kMasksAreSafe) {
@@ -98,7 +100,7 @@ HWY_INLINE hn::Vec<D> load_padded(D d, M mask, const T* from) {
   }
 }
 
-/// max(floor, x) with floor not NaN; NaN where x is NaN.
+/// Returns max(floor, x) with floor not NaN; NaN where x is NaN.
 template <class V>
 HWY_INLINE V max_or_nan(V floor, V x) {
 #if HWY_ARCH_X86

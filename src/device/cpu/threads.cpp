@@ -17,10 +17,9 @@
 #include "base/parts.h"
 #include "onnxgrad/error.h"
 
-// A ticket says that there is work: its number, and how many threads take part. The caller writes
-// the work and then the ticket; each worker that takes part runs its part and writes the number
-// next to its own state, where the caller looks for it. A ticket that a worker has no part in may
-// escape it.
+// A ticket announces work: the work's number, and how many threads take part. The caller writes the
+// work and then the ticket; each worker that takes part runs its chunk and writes the number into
+// its own Member, where the caller waits for it. A worker may miss tickets in which it has no part.
 
 namespace onnxgrad::device {
 namespace {
@@ -42,7 +41,7 @@ void pause() {
 #endif
 }
 
-/// True once ready() is, false if that takes long.
+/// Waits until ready() is true, and returns true; returns false if that takes long.
 template <class F>
 bool wait_actively(const F& ready) {
   using Clock = std::chrono::steady_clock;
@@ -57,7 +56,7 @@ bool wait_actively(const F& ready) {
   };
   if (round()) return true;
   if (members.load(std::memory_order_relaxed) > processors.load(std::memory_order_relaxed)) {
-    return false;  // whoever is waited for may need this processor
+    return false;  // the awaited thread may need this processor
   }
   const Clock::time_point end = Clock::now() + kLong;
   do {
@@ -66,9 +65,9 @@ bool wait_actively(const F& ready) {
   return false;
 }
 
-/// Lets one thread wait for what others write. All that ready() reads, and what is written before
-/// wake(), is sequentially consistent: either the waiting thread sees it or wake() sees that the
-/// thread sleeps.
+/// Lets one thread sleep until another one wakes it. Values that ready() reads, and those written
+/// before wake(), are sequentially consistent: either the waiting thread sees them or wake() sees
+/// that the thread sleeps.
 class Waiter {
  public:
   template <class F>
@@ -94,9 +93,9 @@ class Waiter {
 };
 
 struct alignas(kLine) Member {
-  std::atomic<std::uint64_t> done{0};  ///< number of the last work that it took part in
+  std::atomic<std::uint64_t> done{0};  ///< number of the last work that the thread took part in
   Waiter waiter;
-  std::thread thread;  ///< none: the caller
+  std::thread thread;  ///< not joinable: the caller's
 };
 
 [[noreturn]] void throw_no_threads(std::int64_t threads) {
@@ -116,7 +115,7 @@ class ThreadPool {
     processors = base::num_processors();
   }
   ~ThreadPool() {
-    if (forks_ != forks) {  // its threads are the parent's
+    if (forks_ != forks) {  // the threads are the parent process's
       for (auto& member : members_) [[maybe_unused]]
         const Member* kept = member.release();
       return;
@@ -133,7 +132,7 @@ class ThreadPool {
 
   bool is_from_before_fork() const { return forks_ != forks; }
 
-  // Members take part when they read members_, which does not change then.
+  // Members read members_ only while they take part in work, when it does not change.
   void grow(std::int64_t threads) {
     if (threads <= size()) return;
     if (threads > kMostThreads) throw_no_threads(threads);
@@ -231,7 +230,7 @@ class ThreadPool {
   std::vector<std::unique_ptr<Member>> members_;  ///< the caller first
   Member& caller_;
   int forks_ = forks;
-  // Of wait().
+  // The barrier of wait(): threads that have arrived, and how often all have.
   alignas(kLine) std::atomic<std::int64_t> arrived_{0};
   alignas(kLine) std::atomic<std::uint64_t> phase_{0};
 };

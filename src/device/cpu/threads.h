@@ -4,19 +4,19 @@
 #include <algorithm>
 #include <cstdint>
 
-// The threads that compute a kernel together. Each thread of a program that runs kernels has a pool
-// of its own, which grows to the largest count asked for and then stays: a kernel that takes fewer
-// threads leaves the others alone, so kernels of different counts may follow each other. (OpenMP's
-// runtime of GCC ends the threads that a region does not need, and makes them anew for the next
-// one.) Threads that wait do so actively for a moment, then asleep; if there are more of them than
-// processors, asleep almost at once. What one thread writes and others read has cache lines of its
-// own.
+// Thread pools, whose threads compute a kernel together. Each thread of a program that runs kernels
+// has a pool of its own, which grows to the largest count asked for and then stays: a kernel that
+// takes fewer threads leaves the others alone, so kernels of different counts may follow each
+// other. (OpenMP's runtime of GCC ends the threads that a region does not need, and makes them anew
+// for the next one.) Waiting threads spin for a moment, then sleep; if there are more of them than
+// processors, they sleep almost at once. Variables that one thread writes and others read have
+// cache lines of their own.
 
 namespace onnxgrad::device {
 
 class ThreadPool;
 
-/// One of the threads that compute a kernel together, and its part of what they chunk.
+/// One thread of a kernel and its chunk of the work: [first(total), last(total)) of any range.
 struct Chunk {
   std::int64_t thread = 0;
   std::int64_t threads = 1;
@@ -24,22 +24,23 @@ struct Chunk {
 
   std::int64_t first(std::int64_t total) const { return total * thread / threads; }
   std::int64_t last(std::int64_t total) const { return total * (thread + 1) / threads; }
-  /// Returns when all threads have called it.
+  /// Waits until all threads of the kernel have called it: a barrier.
   void wait() const;
 };
 
 using ChunkFn = void (*)(const void* context, const Chunk& chunk);
 
-/// Lets the calling thread have this many, itself included, so that on_threads() will not throw.
+/// Grows the calling thread's pool to `threads`, itself included, so that on_threads() will not
+/// throw.
 void start_threads(std::int64_t threads);
 
-/// See on_threads().
+/// Runs `part` on the threads of the pool; see on_threads().
 void run_on_pool(std::int64_t threads, ChunkFn part, const void* context);
 
 /// Calls part(chunk) on `threads` threads, thread 0 being this one, and returns when all are done.
-/// What each of them writes, the others see after wait(), and the caller after the call. Within a
-/// part the number of threads is 1. A part must not throw. Throws: DeviceError, before anything is
-/// called (the system has no more threads).
+/// Writes of each thread are visible to the others after wait(), and to the caller after the call.
+/// Within a part the number of threads is 1. A part must not throw. Throws: DeviceError, before
+/// anything is called (the system has no more threads).
 template <class F>
 void on_threads(std::int64_t threads, const F& part) {
   if (threads <= 1) {
@@ -70,7 +71,7 @@ void parallel_for(std::int64_t threads, std::int64_t total, const F& f) {
   });
 }
 
-/// How many of at most `most` threads get at least `least` of `work` each; 1 if there is less.
+/// Number of threads, at most `most`, that get at least `least` of `work` each; at least 1.
 template <class Work>
 int useful_threads(Work work, Work least, std::int64_t most) {
   const double times = static_cast<double>(work) / static_cast<double>(least);

@@ -17,7 +17,7 @@
 namespace onnxgrad::device {
 namespace {
 
-// More than the processors of most machines, too.
+// Thread counts, also larger than the processors of most machines.
 constexpr int kCounts[] = {1, 2, 3, 8, 16, 64};
 
 TEST(Threads, EachPartRunsOnceOnAThreadOfItsOwn) {
@@ -77,7 +77,7 @@ TEST(Threads, ChunksCoverARange) {
   }
 }
 
-// GCC's runtime for OpenMP makes threads anew here.
+// Threads stay between kernels of different counts, where GCC's OpenMP runtime makes threads anew.
 TEST(Threads, KernelsOfDifferentCountsKeepTheThreads) {
   std::thread([] {
     std::mutex mutex;
@@ -135,7 +135,7 @@ TEST(Threads, ThatSleepAreWoken) {
   }
 }
 
-// Here for the caller, which does nothing in the meantime.
+// The processor time of threads that wait for a caller which does nothing meanwhile.
 TEST(Threads, DoNotWaitActivelyForLong) {
   on_threads(16, [](const Chunk& /*chunk*/) {});
   const std::clock_t start = std::clock();  // of all threads of this process

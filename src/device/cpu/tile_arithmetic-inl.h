@@ -146,7 +146,7 @@ struct IsInfOp {
 };
 // NOLINTEND(readability-named-parameter)
 
-/// NaN if either is NaN, as in NumPy.
+/// Maximum; NaN if either operand is NaN, as in NumPy.
 struct MaxOp {
   template <class D, class V>
   HWY_INLINE V operator()(D, V a, V b) const {
@@ -177,7 +177,7 @@ struct ReciprocalOp {
   }
 };
 
-/// -1, 0 or 1; NaN for NaN.
+/// Sign: -1, 0 or 1; NaN for NaN.
 struct SignOp {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a) const {
@@ -265,7 +265,8 @@ struct Folding {
     return kFold == Fold::kMax ? hn::Neg(infinity) : infinity;
   }
 
-  /// Going from left to right would be one long chain: halves are combined until one lane is left.
+  /// Reduces a vector to one element: its two halves are combined until one lane is left, since
+  /// lane after lane would be one long chain of dependent operations.
   static HWY_INLINE T across(V v) {
     const D d;
     if constexpr (kFold == Fold::kSum) return hn::GetLane(hn::SumOfLanes(d, v));

@@ -23,14 +23,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <class D, class V>
 HWY_INLINE V exp_of(D d, V x) {
   using T = hn::TFromD<D>;
-  // Everything from here on overflows; Highway's range ends slightly later.
+  // The exponential overflows from here on; Highway's range ends slightly later.
   const V limit = hn::Set(d, sizeof(T) == 4 ? T(89) : T(709.8));
   V y = hn::Exp(d, hn::Min(x, limit));
   y = hn::IfThenElse(hn::Ge(x, limit), hn::Inf(d), y);
   return hn::IfThenElse(hn::IsNaN(x), x, y);
 }
 
-/// Vectors of 16 floats.
+/// Whether D is a vector of 16 floats.
 template <class D>
 inline constexpr bool kIsWholeFloats = sizeof(hn::TFromD<D>) == 4 && hn::MaxLanes(D()) == 16;
 

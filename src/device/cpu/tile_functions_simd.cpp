@@ -85,7 +85,7 @@ struct ToF16Op {
   }
 };
 
-// Functions that no hot loop has needed yet: the C library's, lane by lane.
+// Functions that no hot loop has needed yet call the C library, lane by lane.
 #define ONNXGRAD_LANE_OP(Name, function)                           \
   struct Name {                                                    \
     template <class D, class V>                                    \
@@ -113,7 +113,7 @@ struct PowOp {
   }
 };
 
-/// With the sign of the dividend, as in C's fmod.
+/// Remainder with the sign of the dividend, as in C's fmod.
 struct FmodOp {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a, V b) const {
@@ -122,7 +122,7 @@ struct FmodOp {
   }
 };
 
-/// With the sign of the divisor, as in Python's %.
+/// Remainder with the sign of the divisor, as in Python's %.
 struct ModOp {
   template <class D, class V>
   HWY_INLINE V operator()(D d, V a, V b) const {

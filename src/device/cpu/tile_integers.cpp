@@ -26,23 +26,23 @@ struct Integers {
   static Int wrap_neg(Int a) { return wrap_add(~a, 1); }
   static Int wrap_sub(Int a, Int b) { return wrap_add(a, wrap_neg(b)); }
 
-  /// Towards zero.
+  /// Quotient rounded towards zero.
   static Int divide(Int a, Int b) {
     if (b == 0) return 0;
     if (kIsSigned && b == kMinusOne) return wrap_neg(a);
     return a / b;
   }
 
-  /// With the sign of the dividend.
+  /// Remainder with the sign of the dividend.
   static Int remainder(Int a, Int b) { return b == 0 || (kIsSigned && b == kMinusOne) ? 0 : a % b; }
 
-  /// With the sign of the divisor.
+  /// Remainder with the sign of the divisor.
   static Int modulo(Int a, Int b) {
     const Int rest = remainder(a, b);
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
   }
 
-  /// Negative exponents yield the integer part of the exact power.
+  /// Power; a negative exponent yields the integer part of the exact power.
   static Int power(Int base, Int exponent) {
     if (exponent < 0) {
       if (base == 1) return 1;

@@ -122,7 +122,7 @@ void add_ternary(TileTable& table, TileOp op) {
   table.at(op, kBothScalar) = ternary_tile<T, Op, true, true>;
 }
 
-/// For functions without a vector version: `f` on each lane.
+/// Calls `f` on each lane, for functions without a vector version.
 template <class D, class V, class F>
 HWY_INLINE V per_lane(D d, V v, F f) {
   using T = hn::TFromD<D>;

@@ -34,7 +34,7 @@ constexpr TileOp tile_op(opdef::ExprOp op) { return static_cast<TileOp>(op); }
 using TileFn = void (*)(void* to, const void* a, const void* b, const void* c, std::int64_t n,
                         bool pad);
 
-/// Which operands are one element for the whole tile.
+/// Operands of a tile function that are one element for the whole tile.
 enum TileForm : std::uint8_t {
   kAllVectors = 0,
   kLastScalar = 1,   ///< b of binary, c of ternary instructions
@@ -64,10 +64,10 @@ struct TileTable {
   }
 };
 
-/// For kFloat32, kFloat64, kInt64 or kUint64.
+/// Returns the functions for kFloat32, kFloat64, kInt64 or kUint64.
 TileTable make_tile_table(DataType compute);
 
-// Parts of the above.
+// Functions that fill parts of a TileTable.
 void fill_float_arithmetic(TileTable& table);
 void fill_double_arithmetic(TileTable& table);
 void fill_functions(TileTable& table, DataType compute);

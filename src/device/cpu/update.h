@@ -21,17 +21,17 @@ struct GradientPart {
   std::int64_t first = 0;
   std::int64_t rows = 1;
   std::int64_t columns = 0;
-  std::int64_t row = 0;  ///< of the weight, from row to row
+  std::int64_t row = 0;  ///< elements from row to row of the weight
 };
 
-/// Arrays of `count` elements, or `rows` times as many of matrices; w', m' and v' may be w, m
-/// and v.
+/// Arrays of an update: matrices of `rows` rows of `count` elements. new_w, new_m and new_v may be
+/// w, m and v.
 template <class T>
 struct UpdateArrays {
   const T* gradient = nullptr;
   const T* w = nullptr;
-  const T* m = nullptr;  ///< not of plain descent
-  const T* v = nullptr;  ///< kAdam
+  const T* m = nullptr;  ///< nullptr: plain descent
+  const T* v = nullptr;  ///< of UpdateRule::kAdam
   T* new_w = nullptr;
   T* new_m = nullptr;
   T* new_v = nullptr;
@@ -41,9 +41,9 @@ struct UpdateArrays {
   std::int64_t count = 0;
   std::int64_t rows = 1;
   std::int64_t row = 0;           ///< elements from row to row
-  std::int64_t gradient_row = 0;  ///< the same for the gradient
+  std::int64_t gradient_row = 0;  ///< elements from row to row of the gradient
 
-  /// The same arrays from element `first` on.
+  /// Returns `number` elements of the arrays from element `first` on.
   UpdateArrays<T> from(std::int64_t first, std::int64_t number) const {
     UpdateArrays part = *this;
     if (gradient != nullptr) part.gradient += first;
@@ -52,7 +52,7 @@ struct UpdateArrays {
     return part;
   }
 
-  /// The elements whose gradient is `part`.
+  /// Returns the arrays of the elements whose gradient is `part`.
   UpdateArrays<T> with(const GradientPart<T>& part) const {
     UpdateArrays result = *this;
     result.skip(part.first);
@@ -64,7 +64,7 @@ struct UpdateArrays {
     return result;
   }
 
-  /// Moves to a later element; the gradient stays.
+  /// Moves all arrays but the gradient by `elements`.
   void skip(std::int64_t elements) {
     w += elements;
     new_w += elements;
@@ -78,14 +78,14 @@ struct UpdateArrays {
 template <class T>
 using UpdateFn = void (*)(const WeightUpdate& spec, const UpdateArrays<T>& arrays);
 
-/// The loop for `spec`, for float or double. float: roots and quotients use estimates
+/// Returns the loop for `spec`, for float or double. float: roots and quotients use estimates
 /// with one Newton step each if the processor has them, or exact quotients where these are faster:
 /// within 4 units in the last place with AVX-512, 8 with the estimates of other processors.
 /// Denormal numbers count as zero.
 template <class T>
 UpdateFn<T> find_update(const WeightUpdate& spec);
 
-/// The loop for w' = w - rate * gradient, plain descent: `spec`, m and v are not read.
+/// Returns the loop of plain descent, new_w = w - rate * gradient: `spec`, m and v are not read.
 template <class T>
 UpdateFn<T> find_descent();
 

@@ -18,8 +18,7 @@ namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Whether a division takes no longer than the multiply-adds that it runs beside: on AMD's
-// processors with 512-bit vectors (measured: Zen 4, where an update of Adam takes 15 % less with
-// it), not on Intel's.
+// processors with 512-bit vectors (measured on Zen 4, with an update of Adam), not on Intel's.
 bool divides_beside_multiply_adds() {
 #if HWY_ARCH_X86 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
   return HWY_MAX_BYTES == 64 && __builtin_cpu_is("amd");
@@ -35,16 +34,16 @@ inline constexpr bool kHasEstimates = true;
 inline constexpr bool kHasEstimates = false;
 #endif
 
-// How a step divides by a root.
+// Methods to divide by a root.
 enum class Quotient {
   kExact,
-  kRootEstimate,  ///< and an exact division: where that runs beside multiply-adds
-  kEstimates,     ///< of both
+  kRootEstimate,  ///< root by an estimate, exact division: where it runs beside multiply-adds
+  kEstimates,     ///< root and quotient by estimates
 };
 
-/// start - rate * m / (sqrt(v) + epsilon). With estimates y of 1 / sqrt(v) and r of 1 / d a Newton
-/// step each: e = v y, d = e (3 - e y) + 2 epsilon is twice the divisor, and r (2 - d r), doubled,
-/// the quotient's other factor. Twelve vector operations, where root and division take as
+/// Returns start - rate * m / (sqrt(v) + epsilon). With estimates y of 1 / sqrt(v) and r of 1 / d a
+/// Newton step each: e = v y, d = e (3 - e y) + 2 epsilon is twice the divisor, and r (2 - d r),
+/// doubled, the quotient's other factor. Twelve vector operations, where root and division take as
 /// long as thirty.
 template <class D, Quotient kQuotient>
 struct RootStep {
@@ -82,8 +81,8 @@ struct RootStep {
   V rate_;
 };
 
-// m + share (g - m) for (1 - share) m + share g: an operation less, and a multiplication less.
-// With larger shares, a small g would be lost beside m.
+// Whether averages can be computed as m + share (g - m) instead of (1 - share) m + share g, with a
+// multiplication less. With larger shares, a small g would be lost beside m.
 bool are_averages(const WeightUpdate& spec) {
   constexpr double kLargestShare = 0.5;
   return spec.beta1 == 1 - spec.share1 && spec.share1 <= kLargestShare &&

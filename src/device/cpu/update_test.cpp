@@ -31,7 +31,7 @@ const std::vector<WeightUpdate>& specs() {
         }
       }
     }
-    // Not averages, and one in which the gradient counts more than the slot.
+    // Slots that are no averages, and one average in which the gradient counts more than the slot.
     all.push_back(
         {.rule = UpdateRule::kAdam, .beta1 = 0.9, .share1 = 1, .beta2 = 0.99, .share2 = 0.5});
     all.push_back({.rule = UpdateRule::kAdam,
@@ -55,7 +55,7 @@ struct Problem {
     }
     for (T& x : v) x = std::abs(x);
     if (rule == UpdateRule::kRoot) {
-      for (T& x : m) x = std::abs(x);  // of squares
+      for (T& x : m) x = std::abs(x);  // a mean of squares
     }
     // Weights without a gradient so far.
     for (std::size_t i = 0; i < n; i += 5) g[i] = m[i] = v[i] = 0;

@@ -57,7 +57,7 @@ void VnniGemm::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uin
         from = copy;
         from_row = pairs;
       }
-      // Bits are moved only.
+      // A transpose moves bits only.
       target.transpose(reinterpret_cast<const float*>(from), from_row,
                        reinterpret_cast<float*>(to + j), width, rows, pairs);
     }
@@ -106,7 +106,7 @@ void pad_columns(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t row
     const std::int64_t taken = std::min(steps - 2 * p, 2 * kVnniLanes);
     pack_vnni(from + 2 * p * row, row, taken, rows, lines, length);
     std::fill(lines + (taken + 1) / 2 * length, lines + kVnniLanes * length, 0U);
-    // Bits are moved only.
+    // A transpose moves bits only.
     target.transpose(reinterpret_cast<const float*>(lines), length,
                      reinterpret_cast<float*>(to) + p, pairs, kVnniLanes, rows);
   }

@@ -10,8 +10,8 @@
 #include "base/f16.h"
 #include "device/testing/emulated_amx.h"
 
-// Against sums in double of the same numbers: sizes that are no multiples of a tile, both layouts
-// of B, a part of its rows and columns.
+// VnniGemm against sums in double of the same elements: sizes that are no multiples of a tile, both
+// layouts of B, a part of its rows and columns.
 
 namespace onnxgrad::device {
 namespace {

@@ -9,7 +9,7 @@
 namespace onnxgrad::device::emulated_amx_detail {
 namespace {
 
-/// An element of bfloat16; subnormal ones are zero.
+/// Returns a bfloat16 element as float; a subnormal one as zero.
 float number(const std::byte* from) {
   base::Bfloat16 value;
   std::memcpy(&value.bits, from, sizeof(value.bits));
@@ -68,15 +68,16 @@ void run_tap_gemms(const TapGemms& products) {
 
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-constexpr std::uint32_t kHalfOfLast = 0x8000;  // of bfloat16's last place, in float32's bits
+constexpr std::uint32_t kHalfOfLast =
+    0x8000;  // half a unit of bfloat16's last place, in float32's bits
 constexpr std::uint32_t kPartBits = 0xFFFF0000;
 
 float rounded(float value) {
   return std::bit_cast<float>((bits_of(value) + kHalfOfLast) & kPartBits);
 }
 
-/// Writes the parts of pair (x, y) to the pair's place in each tile. Returns their smallest parts'
-/// sum: NaN if the parts do not add up.
+/// Writes the parts of the VNNI pair (x, y) to its place in each part's tile. Returns the sum of
+/// the smallest parts: NaN if the parts do not add up.
 float split_pair(float x, float y, int parts, std::byte* to) {
   float last = 0;
   float rest[2] = {x, y};
@@ -95,7 +96,8 @@ float split_pair(float x, float y, int parts, std::byte* to) {
   return last;
 }
 
-/// `at(i, k)`: row or column i, step k; `place(i, p)`: bytes within a tile.
+/// Packs groups. `at(i, k)`: element of row or column i at step k; `place(i, p)`: byte offset of
+/// pair p within a tile.
 template <class At, class Place>
 bool pack(const SplitSource& source, const At& at, const Place& place) {
   float all = 0;
@@ -116,7 +118,7 @@ bool pack(const SplitSource& source, const At& at, const Place& place) {
   return !std::isnan(all);
 }
 
-/// kIsA: which operand has the pairs. kIsTransposed: whether it is transposed in memory.
+/// Packs A (kIsA) or B. kIsTransposed: whether it is transposed in memory.
 template <bool kIsA, bool kIsTransposed>
 bool pack(const SplitSource& source) {
   // Steps of A's rows, and columns of B's steps, are adjacent, or else the others.
@@ -129,12 +131,12 @@ bool pack(const SplitSource& source) {
   });
 }
 
-// The products of parts, (of A, of B), each of which shares an operand with the one before.
+// Tile products as (part of A, part of B), each of which shares an operand with the one before.
 constexpr int kThreeParts[split_gemms(3)][2] = {{0, 2}, {0, 1}, {1, 1}, {1, 0}, {2, 0}, {0, 0}};
 constexpr int kTwoParts[split_gemms(2)][2] = {{0, 1}, {1, 1}, {1, 0}, {0, 0}};
 constexpr int kOnePart[split_gemms(1)][2] = {{0, 0}};
 
-/// One product of tiles for sum [i, j].
+/// Returns the contribution of a tile product to one sum.
 float tile_gemm(const std::byte* a, const std::byte* b) {
   float even = 0;
   float odd = 0;

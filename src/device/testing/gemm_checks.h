@@ -15,7 +15,7 @@
 #include "base/memory_budget.h"
 #include "device/cpu/gemm.h"
 
-// Products of float32 and float64 beside sums in float64, whatever computes them.
+// Checks of float32 and float64 GEMM against sums in float64, for any implementation.
 
 namespace onnxgrad::device {
 
@@ -27,7 +27,7 @@ std::vector<T> random_numbers(std::int64_t count, std::mt19937& random) {
   return numbers;
 }
 
-/// What a product should be, and a bound of the rounding errors of any order of the sums.
+/// Exact element of a matrix product, and a bound of the rounding errors of any order of its sum.
 struct Expected {
   double value = 0;
   double bound = 0;
@@ -104,7 +104,7 @@ void check(const GemmSpec& spec, std::mt19937& random, double factor, bool in_pl
   }
 }
 
-/// Any of the ways to start and end a product.
+/// Checks a GEMM with each shape of `start` and a random epilogue.
 template <class T>
 void check_variants(GemmSpec spec, std::mt19937& random) {
   spec.dtype = dtype_of<T>();
@@ -118,7 +118,7 @@ void check_variants(GemmSpec spec, std::mt19937& random) {
   }
 }
 
-/// `count` rows and matrices that are added besides the start, one of them C itself.
+/// Checks `count` addends besides `start`, rows and matrices, one of them C itself.
 template <class T>
 void check_more_addends(GemmSpec spec, std::mt19937& random, std::size_t count = 3) {
   spec.dtype = dtype_of<T>();
@@ -141,7 +141,7 @@ void check_more_addends(GemmSpec spec, std::mt19937& random, std::size_t count =
         .c = c.data(),
         .scratch = scratch.get(),
         .more = {c.data(), row.data(), other.data()}});
-  // What the product alone gives for the sum of all of them.
+  // Expected results are those of one addend, the sum of all of them.
   std::vector<T> sums = matrix;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::size_t column = i % static_cast<std::size_t>(spec.n);
@@ -163,7 +163,7 @@ void check_more_addends(GemmSpec spec, std::mt19937& random, std::size_t count =
   }
 }
 
-/// A product whose elements are multiplied by those of a matrix, and the sums of its columns.
+/// Checks a GEMM whose elements are multiplied by those of a matrix, and the sums of its columns.
 template <class T>
 void check_scaled(GemmSpec spec, std::mt19937& random) {
   spec.dtype = dtype_of<T>();

@@ -40,7 +40,7 @@ class Memory {
     const std::scoped_lock lock(mutex_);
     ranges_.erase(static_cast<std::uintptr_t>(address));
   }
-  /// The pointer for an address. `bytes` from there on must belong to one buffer.
+  /// Returns the pointer for an address. `bytes` from there on must belong to one buffer.
   std::byte* pointer(Address address, std::int64_t bytes) const {
     const auto at = static_cast<std::uintptr_t>(address);
     const std::scoped_lock lock(mutex_);
@@ -130,7 +130,7 @@ class SimulatedStream final : public Stream {
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return ends_ || has_to_work(); });
-      if (!has_to_work()) return;  // what nobody waited for is never done
+      if (!has_to_work()) return;  // work that nobody waited for is never done
       const std::function<void()> next = std::move(queue_.front());
       queue_.pop_front();
       is_working_ = true;

@@ -8,8 +8,7 @@
 #include <numeric>
 #include <vector>
 
-// That the simulated device catches what it is there for. What runs on it is the whole test suite
-// of runtime and train.
+// Errors that the simulated device must catch. The test suites of runtime and train run on it.
 
 namespace onnxgrad::device::testing::simulated_device_test {
 namespace {
@@ -61,7 +60,7 @@ TEST_F(SimulatedDevice, NewMemoryIsNaN) {
   for (const double value : read(x)) EXPECT_TRUE(std::isnan(value));
 }
 
-// What is given with a call is taken with it: the source, the arguments, the step.
+// A call copies its source, arguments and step before it returns.
 TEST_F(SimulatedDevice, TakesWhatItIsGivenAtOnce) {
   std::vector<double> values{1, 2, 3, 4};
   opdef::StepCells cells{.step = 10};
@@ -83,7 +82,7 @@ TEST_F(SimulatedDevice, AnErrorComesLaterAndStopsWhatFollows) {
   EXPECT_EQ(read(x), values);
 }
 
-// The stream's thread would be missing in a process that is only forked.
+// Death tests start a new process: a forked one would lack the stream's thread.
 struct SimulatedDeviceDeath : SimulatedDevice {
   SimulatedDeviceDeath() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };

@@ -379,7 +379,7 @@ void set_stripes(ResizePlan<T>& plan) {
     plan.scratch_offsets.push_back(plan.scratch);
     plan.scratch += (level == 0 ? rows : plan.passes[level].input) * plan.passes[level].inner_out;
   }
-  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not chunk a cache line
+  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not share a cache line
 }
 
 // Plans the resize of x to y along all axes with these tables; nullptr stands for the identity.

@@ -12,7 +12,7 @@
 #include "ops/nn/window.h"
 
 // Kernels of BatchNormalization, InstanceNormalization and their gradients: reference kernels, and
-// float32 SIMD kernels for long contiguous runs. The elements of a group chunk statistics:
+// float32 SIMD kernels for long contiguous runs. The elements of a group share statistics:
 // `segments` runs of `length` elements with stride `stride`, the first at group * length.
 
 namespace onnxgrad::ops::batch_normalization_cpu {

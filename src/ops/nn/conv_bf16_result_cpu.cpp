@@ -33,7 +33,7 @@ constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;  // copies of a un
 constexpr std::int64_t kFewestChannels = 16;  // fewer source channels would mostly multiply zeros
 constexpr std::int64_t kSlack = 16;           // elements that vector stores may exceed the end by
 
-/// Results that chunk their taps.
+/// Results that share their taps.
 struct Phase {
   std::array<AxisPhase, 3> axes;
   std::vector<std::int32_t> a_offsets = {}, b_offsets = {};

@@ -24,7 +24,7 @@ using opdef::Launch;
 constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
 constexpr std::int64_t kMostPhases = 64;
 
-/// Results that chunk their taps; see AxisPhase. Places are element offsets, for a full band.
+/// Results that share their taps; see AxisPhase. Places are element offsets, for a full band.
 struct Phase {
   std::vector<std::int64_t> taps = {};     ///< positions in the kernel
   std::vector<std::int32_t> offsets = {};  ///< [taps], in source pixels

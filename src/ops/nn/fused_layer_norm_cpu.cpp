@@ -238,7 +238,7 @@ struct GradSums {
 };
 constexpr std::int64_t kScratchRows = 4;
 
-// Returns the scratch elements per thread, in whole cache lines, so that threads never chunk one.
+// Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
 std::int64_t thread_elements(const GradTask& task) {
   constexpr std::int64_t kLine = 16;
   const std::int64_t groups = task.has_f16() ? 3 * group_elements(task.rows) : 0;

@@ -161,7 +161,7 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
   });
 }
 
-// Quantizes any types, in order: elements may chunk bytes.
+// Quantizes any types, in order: elements may share bytes.
 void run_quantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);

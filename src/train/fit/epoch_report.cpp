@@ -50,8 +50,8 @@ void EpochReport::finish(EpochLog& log) {
   if (workers_.has_others()) share_times(log);
 }
 
-// Those of the first worker, so that all have the same history; and what each has computed and
-// waited, in seconds, for who is slow.
+// Replaces the times by those of the first worker, so that all have the same history, and adds the
+// seconds that each worker has computed and waited, which show the slow ones.
 void EpochReport::share_times(EpochLog& log) const {
   const auto size = static_cast<std::size_t>(workers_.size());
   std::vector<double> times(4 + size, 0);

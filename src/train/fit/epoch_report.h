@@ -42,7 +42,7 @@ class EpochReport {
   void finish(EpochLog& log);
   /// Adds it to the history.
   void append(const EpochLog& log);
-  /// The same for a fit that has ended within an epoch; checkpoints continue without it.
+  /// Adds the part of an epoch in which the fit has ended; checkpoints continue without it.
   void append_part(double waited_s);
   /// Ends the fit if there was no improvement for as long as the options allow. Returns whether.
   bool stops_early(FitStop& stop) const;

@@ -67,7 +67,7 @@ bool FitStop::note_callback() {
   return callback_stops_ || end_by_callback();
 }
 
-// What an interrupt throws waits until all workers have ended.
+// An exception of an interrupt is kept until all workers have ended.
 bool FitStop::wants_stop() {
   if (!workers_.has_others()) return flag_.is_set();
   if (interruption_ != nullptr) return true;
@@ -79,7 +79,7 @@ bool FitStop::wants_stop() {
   }
 }
 
-// Of one of several workers: the same on all of them.
+// With several workers, all give the same reason.
 std::string FitStop::reason() const {
   return workers_.has_others() ? "a worker was stopped" : flag_.reason();
 }

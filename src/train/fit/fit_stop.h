@@ -22,7 +22,7 @@ class FitStop {
   void begin();
   /// Returns false, for its callers; the first reason is kept.
   bool end_with(std::string reason);
-  /// The same, after one of the functions below was true.
+  /// Ends with reason(), after one of the functions below returned true.
   bool end() { return end_with(reason()); }
   bool end_by_callback();
   bool has_ended() const { return !history_.stop_reason.empty(); }

@@ -40,7 +40,7 @@ class LossPolicy {
   bool begin_block(const RowBlock& block, bool is_first);
   /// Whether to look at each step: its update may be skipped.
   bool skips() const { return fit_.options.on_non_finite == OnNonFinite::kSkip; }
-  /// Of the next `most` steps, those after which no snapshot is due.
+  /// Number of the next steps, at most `most`, after which no snapshot is due.
   std::int64_t steps_before_snapshot(std::int64_t most) const {
     return faults_ ? std::min(most, faults_->steps_before_snapshot()) : most;
   }

@@ -65,7 +65,8 @@ bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view pur
   steps_ = checkpoint.get_int(fmt::format("fit/{}_steps", purpose));
   std::ranges::move(stored, copies_.begin());
   is_initial_ = false;
-  // What a checkpoint lacks: of workers that update alone, which then begin at these weights.
+  // The state of OuterStep, which the checkpoint lacks: workers that update alone begin at these
+  // weights.
   if (const OuterStep* outer = step_.state().outer()) {
     const std::size_t momenta = state.size();
     const std::size_t starts = momenta + outer->num_weights();

@@ -340,7 +340,7 @@ void add_update(Draft& draft, const Optimizer& optimizer, const StepGraphOptions
   cut_around_state(*draft.model(), controls);
 }
 
-// F16 become float32 in the state.
+// Converts f16 and bf16 weights to float32 in the state.
 void widen(Draft& draft, StateWeights& weights) {
   for (const auto* list : {&weights.trained, &weights.held}) {
     for (const Weight& weight : *list) widen_weight(draft.graph(), weight.value);

@@ -47,7 +47,7 @@ class LineSearch {
     high_ = a_is_low ? std::move(b) : std::move(a);
   }
 
-  // F16 the distance to a length where the loss is not finite.
+  // Halves the distance to a length where the loss is not finite.
   LinePoint evaluate_finite(double from, double length) {
     LinePoint point = evaluate(length);
     while (!is_finite(point) && has_evaluations()) {

@@ -36,7 +36,7 @@ class UpdateOfWorkers {
                                          ir::Value* /*when*/) {
     return {gradients.begin(), gradients.end()};
   }
-  /// What this worker updates of the i-th of these weights; nullptr: nothing.
+  /// The part of the i-th of these weights that this worker updates; nullptr: none.
   virtual ir::Value* own_part(ir::Value* weight, std::size_t /*i*/) const { return weight; }
   /// From what each worker has of a number, of the weights that it owns. Unchanged if it owns all.
   virtual ir::Value* sum_over_owners(ir::Value* number) const { return number; }

@@ -19,8 +19,8 @@ class BatchFiller {
   BatchFiller(const BatchForm& form, const StepRunner& step, bool adds_weights)
       : form_(form), step_(step), adds_weights_(adds_weights) {}
 
-  /// The same feeds, with a weight of 1 for each row where weights are there only to fill batches
-  /// up.
+  /// Returns `feeds`, with a sample weight of 1 for each row where weights only serve to fill
+  /// batches.
   NamedTensors with_weights(const NamedTensors& feeds) const;
   /// How many rows there are, if the batch is fixed and has another number of them.
   std::optional<std::int64_t> rows_to_split(const NamedTensors& feeds) const;

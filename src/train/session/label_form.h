@@ -12,7 +12,7 @@
 #include "onnxgrad/tensor.h"
 #include "runtime/execution.h"
 
-// What a loss may leave open until labels are known: whether the plain columns of an automatic
+// Decisions of a loss that wait for labels: whether the plain columns of an automatic
 // loss are scores of classes, whether targets are class numbers or rows with one 1, which axis of
 // the scores has the classes, whether one column of a binary cross-entropy is compared with class
 // numbers or with numbers from 0 to 1, and whether the whole numbers that a loss of the user's
@@ -50,15 +50,15 @@ bool awaits_labels(const Session& session);
 /// Decides what depends on the labels. Before a fit; inside one it does nothing.
 /// Throws: DataError (labels that match no axis of the scores, or several).
 void settle_by_labels(Session& session, const FirstRows& rows);
-/// The same by the first rows of a data set.
+/// Decides what depends on the labels by the first rows of a data set.
 void settle_by_labels(Session& session, const Dataset& data);
-/// What has been decided so far; and the same from elsewhere, for what is still open here.
+/// Returns the decisions so far; sets those of another session where this one's are open.
 LabelForms label_forms(const Session& session);
 void set_label_forms(Session& session, const LabelForms& forms);
 
 /// Whether a target is not yet in the form that the loss reads, or the loss is undecided.
 bool needs_fitting(const Session& session, const NamedTensors& feeds);
-/// The same feeds with targets as the loss reads them; they decide the loss first.
+/// Returns `feeds` with targets in the form that the loss reads; they decide the loss first.
 NamedTensors fit_feeds(Session& session, const NamedTensors& feeds);
 
 /// Throws: ShapeError if labels of several axes differ in size from the dimensions of the scores

@@ -23,7 +23,7 @@ class LbfgsStep {
   double run(runtime::Execution& plan, double learning_rate, std::span<const std::size_t> wanted,
              std::vector<Tensor>* results);
   LbfgsSolver& solver() { return solver_; }
-  /// Of the copies of the state, after the first step.
+  /// Bytes of the copies of the state, after the first step.
   std::int64_t snapshot_bytes() const;
 
  private:

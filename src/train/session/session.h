@@ -170,8 +170,8 @@ class Session {
   BatchCheck checks_;
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
-  /// Of the last sets of outputs (see SessionValues::runnable) that were wanted, the last one
-  /// first.
+  /// Predictions of the last sets of outputs (see SessionValues::runnable) that were wanted, the
+  /// last one first.
   std::list<std::pair<std::vector<std::size_t>, Prediction>> predictions_;
 };
 

@@ -16,7 +16,7 @@ namespace onnxgrad::train {
 
 class FileTraining;
 
-/// What a session takes and returns, as users see it.
+/// Inputs and outputs of a session, as users see them.
 struct SessionValues {
   std::vector<ValueInfo> inputs = {};
   std::vector<ValueInfo> outputs = {};
@@ -25,7 +25,7 @@ struct SessionValues {
   std::vector<std::string> unused_inputs = {};  ///< that the loss does not need
 };
 
-/// What a session has compiled.
+/// Parts that a session has compiled.
 struct CompiledParts {
   const Source& source;
   const ir::Model& given;  ///< the model before texts are numbered

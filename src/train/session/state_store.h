@@ -43,7 +43,7 @@ class StateStore {
   /// Restores the initial values.
   void reset();
   std::int64_t bytes() const;
-  /// Of all workers, which all ask.
+  /// Whether the state of every worker is finite; all workers call it.
   bool is_finite() const { return !workers_.any(!executor_.is_state_finite()); }
 
   /// Copies of all states in order, without what the optimizer keeps on the host; save_to()
@@ -60,7 +60,7 @@ class StateStore {
   bool has_initial_values() const;
   /// Names of the trained weights that have the same bits in `copies`.
   std::vector<std::string> unchanged_weights(const std::vector<Tensor>& copies) const;
-  /// Of copies held elsewhere.
+  /// Bytes of copies held elsewhere.
   std::int64_t snapshot_bytes() const { return snapshot_bytes_; }
   void add_snapshot_bytes(std::int64_t bytes) { snapshot_bytes_ += bytes; }
 
@@ -74,10 +74,10 @@ class StateStore {
   /// All workers have the same weights, also those that update their own; their running statistics
   /// become their means.
   void average_statistics();
-  /// The same; and sums of gradients within an accumulated update become those of the first worker:
-  /// its state is then what one worker would have.
+  /// Averages statistics and replaces sums of gradients within an accumulated update by those of
+  /// the first worker, whose state is then that of a fit on one worker.
   void unify();
-  /// Of a state that unify() made, and that all workers have loaded.
+  /// Keeps this worker's part of a state that unify() made and that all workers have loaded.
   void keep_own_part();
 
  private:

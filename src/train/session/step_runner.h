@@ -106,7 +106,7 @@ class StepRunner : public Runner {
 
   StateStore& state() { return state_; }
   const StateStore& state() const { return state_; }
-  /// Of copies of the state, here and elsewhere.
+  /// Bytes of copies of the state, here and elsewhere.
   std::int64_t snapshot_bytes() const {
     return state_.snapshot_bytes() + (lbfgs_ ? lbfgs_->snapshot_bytes() : 0);
   }

@@ -109,7 +109,7 @@ void sync_normalization(GraphBuilder& g, const Node& node, Value* weight,
   axes.erase(axes.begin() + 1);
   const auto epsilon = static_cast<double>(node.float_attribute("epsilon", 1e-5F));
   const auto momentum = static_cast<double>(node.float_attribute("momentum", 0.9F));
-  // F16 are added up in float32.
+  // 16-bit floats are summed in float32.
   Value* wide = is_f16(x->dtype()) ? g.cast(x, DataType::kFloat32) : x;
   Value* share = g.cast_like(weight, wide);
   Value* channels = g.gather(g.shape_of(x), g.int_scalar(1), 0);
