@@ -70,7 +70,8 @@ std::int64_t plan_packed(GemmPlan<T>& plan, bool in_blocks) {
   plan.block_k = in_blocks ? equal_steps(plan) : plan.k;
   plan.block_m = std::min(plan.m, kBlockM);
   const std::int64_t b_panels = plan.columns.count();
-  // What the thread with most has of all; b_panels if equal, since then each thread reads its own.
+  // Fraction of the work of the busiest thread; threads share the B panels if equal: each reads its
+  // own.
   const auto largest = [&plan](std::int64_t units) {
     return static_cast<double>(ceil_div(units, plan.threads)) / static_cast<double>(units);
   };
