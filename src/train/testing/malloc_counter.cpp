@@ -40,6 +40,8 @@ void fail_allocations(std::int64_t number, bool all_after) {
   left = number;
 }
 
+void stop_failing() { left = 0; }
+
 bool has_failed_allocation() { return has_failed; }
 
 std::int64_t allocation_count() { return count.load(std::memory_order_relaxed); }

@@ -12,6 +12,8 @@ std::int64_t allocation_count();
 /// Makes the `number`-th allocation from now on fail, counted from 1, and with `all_after` every
 /// later one too; 0 ends failures.
 void fail_allocations(std::int64_t number, bool all_after = false);
+/// Lets all further allocations succeed; has_failed_allocation() stays as it is.
+void stop_failing();
 /// True if an allocation has failed since then.
 bool has_failed_allocation();
 

@@ -184,6 +184,10 @@ class WeightFinder {
         reason = "of a transformer before the estimator";
       }
       const bool is_parameter = reason.empty();
+      weight.is_learned_array =
+          weight.is_learned_array ||
+          (kind_of(*weight.value) == Kind::kAttribute && reading.role != Role::kNone &&
+           reading.role != Role::kStatistic && weight.value->initializer.num_elements() > 1);
       if (!is_parameter && !is_first) continue;
       is_first = false;
       weight.reason = std::move(reason);
@@ -329,6 +333,7 @@ std::vector<bool> match_weights(std::span<const std::string> patterns,
       continue;
     }
     if (select([&](std::size_t i) { return is_parameter(weights[i]); })) continue;
+    if (select([&](std::size_t i) { return weights[i].is_learned_array; })) continue;
     const auto first = static_cast<std::size_t>(std::ranges::find(matched, true) - matched.begin());
     throw ModelError({.what = fmt::format("'{}' matches no parameter", pattern),
                       .where = {.value = names[first].name},

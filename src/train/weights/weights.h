@@ -32,6 +32,9 @@ struct Weight {
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
   bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
   bool is_statistic = false;        ///< not trainable: running statistics
+  /// Not trained by default, but learned when the file was made: the leaves of trees, the offsets
+  /// of a scaler, and other arrays in attributes of ai.onnx.ml.
+  bool is_learned_array = false;
 };
 
 /// All initializers of the top graph in file order, of any type.
@@ -47,8 +50,9 @@ bool is_plain_number(const WeightInfo& weight);
 /// True for weights without numbers in the file: they come from the definition of an operator.
 bool is_of_definition(const Weight& weight);
 
-/// Selects weights by names and patterns. A full name selects any of them, a pattern only
-/// parameters: "p_*" selects no ratio of a Dropout. `what`: the weights, in messages.
+/// Selects weights by names and patterns. A full name selects any of them; a pattern the
+/// parameters among those it matches, or if there are none the learned arrays: "p_*" selects no
+/// ratio of a Dropout. `what`: the weights, in messages.
 /// Throws: ModelError (a pattern that selects nothing).
 std::vector<bool> match_weights(std::span<const std::string> patterns,
                                 std::span<const Weight> weights, std::string_view what,
