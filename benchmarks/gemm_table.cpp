@@ -151,7 +151,10 @@ class Product {
   }
 
   std::string name() const {
-    return library_ != nullptr ? "BLAS" : gemm_.label.substr(0, gemm_.label.find(' '));
+    if (library_ != nullptr) return "BLAS";
+    constexpr std::string_view kPackedA = "packed A";  // the one label of two words
+    if (gemm_.label.starts_with(kPackedA)) return std::string(kPackedA);
+    return gemm_.label.substr(0, gemm_.label.find(' '));
   }
 
  private:
@@ -185,7 +188,7 @@ template <class T>
 void print_table(double budget_s, std::string_view wanted, double ring_bytes, int threads,
                  const std::optional<BlasLibrary>& library) {
   fmt::print(
-      "| {} |{} tiles | dots | blocked | a_panels | split | chosen | GFLOP/s | over the best |\n",
+      "| {} |{} tiles | dots | blocked | packed A | split | chosen | GFLOP/s | over the best |\n",
       onnxgrad::dtype_name(onnxgrad::dtype_of<T>()), library ? " BLAS |" : "");
   fmt::print("| --- |{} --- | --- | --- | --- | --- | --- | --- | --- |\n",
              library ? " --- |" : "");
@@ -215,7 +218,7 @@ void print_table(double budget_s, std::string_view wanted, double ring_bytes, in
     for (std::size_t i = 0; i + 1 < products.size(); ++i) {
       // An implementation that cannot compute this product falls back on tiles.
       const std::size_t first = library ? 1 : 0;
-      const std::string names[] = {"tiles", "dots", "blocked", "a_panels", "split"};
+      const std::string names[] = {"tiles", "dots", "blocked", "packed A", "split"};
       if (i > first && products[i].name() != names[i - first]) {
         row += " |";
         continue;

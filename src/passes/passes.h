@@ -14,8 +14,8 @@
 
 // Passes over the graph of a plan: all shapes that can be known are numbers. Each rewrites the
 // graph in place, preserves what its outputs compute and returns whether it changed anything; a
-// second run right after changes nothing. plan_passes is the order in which a plan uses them; after
-// each of them ir::find_fault finds none.
+// second run right after changes nothing. They are declared by subject; passes.cpp has the order in
+// which a plan runs them. After each of them ir::find_fault finds none.
 
 namespace onnxgrad::passes {
 
@@ -54,7 +54,7 @@ void run_passes(ir::Graph& graph, const PassContext& context, bool fuse);
 /// Infers types node by node and replaces known values by constants: nodes whose inputs are all
 /// constants (results of at most 64 KiB, or of the size of the node's inputs), Shape etc. A node
 /// that can then be replaced by one of its subgraphs (If) becomes the nodes of that. All nodes have
-/// complete attributes afterwards: the first pass of a plan.
+/// complete attributes afterwards. In a plan only widen_f16 runs before it.
 bool fold_constants(ir::Graph& graph, const PassContext& context);
 
 /// Nodes that only float32 kernels can run are put between Casts from and to float16 and bfloat16.

@@ -1,8 +1,8 @@
 """The options of sessions, which trainers, passes and functions that write models take too.
 
-A row is all that there is to say about one: the signatures and docstrings of what takes it, the
-command line and its help, and the tables of the documents are made of it. scripts/generate.py reads
-this file alone, before the package can be imported.
+The signatures and docstrings of what takes an option, the command line and its help, and the tables
+of the documents are made of its row; the bindings and the calls that pass it on are written by
+hand. scripts/generate.py reads this file alone, before the package can be imported.
 """
 
 from __future__ import annotations

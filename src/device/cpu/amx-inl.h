@@ -33,7 +33,7 @@ ONNXGRAD_AMX_INLINE void zero_sums() {
   if (kHasLower && kIsWide) _tile_zero(3);
 }
 
-/// Stores tiles 0 to 3; `row`: bytes from row to row of `sums`.
+/// Stores tiles 0 to 3; `row`: row stride of `sums` in bytes.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void store_sums(float* sums, std::ptrdiff_t row) {
   auto* upper = reinterpret_cast<std::byte*>(sums);

@@ -21,7 +21,7 @@ ConvertFn find_conversion(DataType from, DataType to);
 ConvertFn find_vector_conversion(DataType from, DataType to);
 
 /// Converts a matrix: to[i, j] = from[i, j], with zeros after the last column up to a full vector.
-/// to_row, from_row: elements from row to row.
+/// to_row, from_row: row strides in elements.
 using ConvertRowsFn = void (*)(float* to, std::ptrdiff_t to_row, const void* from,
                                std::ptrdiff_t from_row, std::int64_t rows, std::int64_t columns);
 

@@ -12,8 +12,8 @@
 
 // A program of opdef/expr.h as instructions over tiles. A value lives in a slot: an entry of the
 // table of pointers kept by the run, which points to an operand, an output, a cell (one element)
-// or a buffer of one tile. Values that do not change within a tile are computed once per call or
-// per row.
+// or a buffer of one tile. Neither an optimizer's slot nor a cell of opdef::StepCells is meant.
+// Values that do not change within a tile are computed once per call or per row.
 
 namespace onnxgrad::device {
 
@@ -42,8 +42,8 @@ struct Instruction {
 
 /// Properties of an operand that compile_code() uses.
 struct CodeOperand {
-  Rate rate = Rate::kTile;          ///< kCall: one element; kRow: one per row; kTile: one per index
-  bool in_place = true;             ///< read in place; else the run loads it into a cell or buffer
+  Rate rate = Rate::kTile;  ///< kCall: one element; kRow: one per row; kTile: one per element
+  bool in_place = true;     ///< read in place; else the run loads it into a cell or buffer
   bool may_be_overwritten = false;  ///< an output may have its address
 };
 

@@ -23,7 +23,7 @@ using f16_gemm::F16Plan;
 using f16_gemm::kBPanelColumns;
 using f16_gemm::kLanes;
 
-/// Splits columns into b_panels of vectors.
+/// Splits columns into B panels.
 EvenSplit split_columns(std::int64_t columns) {
   return split_evenly(ceil_div(columns, kLanes), kVnniMaxVectors);
 }

@@ -57,7 +57,7 @@ struct Block {
   std::ptrdiff_t sums_row = 0;
 };
 
-/// Initialises the tiles of sums by `start`, or by zero. `row`: bytes from row to row.
+/// Initialises the tiles of sums by `start`, or by zero. `row`: row stride in bytes.
 template <bool kHasLower, bool kIsWide>
 ONNXGRAD_AMX_INLINE void begin_sums(const float* start, std::ptrdiff_t row) {
   if (start == nullptr) return amx::zero_sums<kHasLower, kIsWide>();

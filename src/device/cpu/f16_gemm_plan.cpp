@@ -54,7 +54,7 @@ bool is_widened(const F16GemmSpec& spec) {
 
 /// Lays out the scratch and returns its bytes.
 std::int64_t lay_out(F16Plan& plan) {
-  // The last a_panel of rows is packed in full, and lines are read in full vectors.
+  // The last A panel is packed in full, and lines are read in full vectors.
   const std::int64_t row_room = round_up(plan.block_m, plan.consumer_rows) + kLanes;
   const std::int64_t k_room = round_up(plan.block_k, 2 * kAmxVnni);
   const std::int64_t sums = plan.spec.has_consumer ? plan.consumer_rows * kBPanelColumns : 0;
@@ -131,7 +131,7 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
   PreparedGemm prepared;
   prepared.label =
       fmt::format("{} {} {}x{}x{}", dtype_name(spec.dtype),
-                  plan->is_amx ? "tiles AMX" : "pairs AVX512-BF16", spec.m, spec.n, spec.k);
+                  plan->is_amx ? "tiles AMX" : "VNNI AVX512-BF16", spec.m, spec.n, spec.k);
   prepared.fn = spec.m == 0 || spec.n == 0 ? run_nothing : f16_gemm::run;
   prepared.scratch_bytes = lay_out(*plan);
   prepared.data = std::move(plan);

@@ -25,7 +25,7 @@ struct F16Plan {
   bool is_amx = false;
   bool split_m = true;
   std::int64_t consumer_rows = 0;  ///< a multiple of the rows of the widest tiles
-  std::int64_t a_row = 0;          ///< elements from row to row of A in memory
+  std::int64_t a_row = 0;          ///< row stride of A in memory, in elements
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
   std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
   bool shares_b = false;      ///< threads pack B together; else each packs its own

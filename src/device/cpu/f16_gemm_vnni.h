@@ -26,7 +26,7 @@ struct F16End {
 /// Rows of A times one packed B panel: c[i, j] = end(sum over VNNI pairs p of a[i, p] . b[p, j]).
 struct VnniPanel {
   const std::byte* a = nullptr;
-  std::ptrdiff_t a_row = 0;          ///< bytes from row to row
+  std::ptrdiff_t a_row = 0;          ///< row stride in bytes
   std::ptrdiff_t a_step = 0;         ///< bytes from pair to pair
   const std::uint32_t* b = nullptr;  ///< [pairs, 16 vectors], zeros after the last column
   std::int64_t rows = 0;

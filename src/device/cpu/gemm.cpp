@@ -314,7 +314,7 @@ PreparedGemm prepare(const GemmSpec& spec) {
       [[fallthrough]];
     case GemmChoice::kBlocked:
       prepared.scratch_bytes = plan_blocked(*plan);
-      return finish(run_blocked<T>, plan->packs_a ? "a_panels" : "blocked");
+      return finish(run_blocked<T>, plan->packs_a ? "packed A" : "blocked");
     case GemmChoice::kSplit:
       if constexpr (std::is_same_v<T, float>) {
         plan->split = &spec.cpu.amx->split;

@@ -72,7 +72,7 @@ struct GemmSpec {
 /// Complete elements of C: `rows` x `columns` of them, from C[row, column] on.
 struct GemmBlock {
   const void* c = nullptr;  ///< at C[row, column]
-  std::int64_t c_row = 0;   ///< elements from row to row
+  std::int64_t c_row = 0;   ///< row stride in elements
   std::int64_t row = 0, rows = 0;
   std::int64_t column = 0, columns = 0;
 };

@@ -26,7 +26,7 @@ namespace onnxgrad::device {
 namespace {
 
 constexpr std::int64_t kPrefetchDistance = 16;  // rows: enough time for one to come from memory
-constexpr std::int64_t kFetchingRows = 64;      // rows that use a B panel while the next is fetched
+constexpr std::int64_t kFetchingRows = 64;  // rows that use a B panel while the next is prefetched
 
 }  // namespace
 
@@ -382,8 +382,8 @@ void BlockedGemm<T>::set_end() {
   extras_.reads_next[extras_.reads_next_count++] = extras_.scales;
 }
 
-/// Runs a few tiles at a time and passes them to the consumer; the rows that it reads are
-/// prefetched into the L1 cache meanwhile.
+/// Runs a few tiles at a time and passes them to the consumer; while tiles run, the rows that
+/// it reads next are prefetched into the L1 cache.
 template <class T>
 void BlockedGemm<T>::consume(GemmTile<T>& tile, const RowSplit<T>& split) {
   const std::int64_t together = consumed_tiles(plan_);

@@ -35,7 +35,7 @@ class BlockedGemm {
     bool packs_b = false;  ///< the first block that reads them packs them
   };
 
-  /// Tiles [at, at + count) of `all`: the same fraction of a matrix is prefetched meanwhile.
+  /// Tiles [at, at + count) of `all`: the same fraction of a matrix is prefetched with them.
   struct Progress {
     std::int64_t at = 0, count = 0, all = 0;
   };
@@ -179,7 +179,7 @@ class BlockedGemm {
   const GemmPlan<T>& plan_;
   // A from a_begin_row_ and a_begin_k_ on: all of it, or the converted block.
   const T* a_;
-  std::ptrdiff_t a_line_;  // from row to row in memory
+  std::ptrdiff_t a_line_;  // row stride in memory
   std::int64_t a_begin_row_ = 0, a_begin_k_ = 0;
   const T* b_;
   T* c_;  // C, or the block of it that the consumer gets
@@ -190,9 +190,9 @@ class BlockedGemm {
   const GemmOperands& operands_;
   T* packed_b_;
   T* packed_a_;               // of a block
-  bool a_is_packed_ = false;  // for the b_panel that is computed
+  bool a_is_packed_ = false;  // for the B panel that is computed
   T* converted_a_;
-  T* lines_;  // of B, while they are converted
+  T* lines_;  // rows of B while they are converted
   GemmExtras<T> extras_ = {};
   ColumnSplit split_ = {};
   ColumnSums<T> sums_;

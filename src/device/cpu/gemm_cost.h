@@ -7,7 +7,7 @@
 namespace onnxgrad::device {
 
 /// Returns the implementation of a GEMM, never kBest: kTiles if spec.choice cannot compute it
-/// (kDots with a transposed A).
+/// (kDots with a transposed A or several addends; kSplit without AMX).
 template <class T>
 GemmChoice choose_gemm(const GemmSpec& spec, const GemmTarget<T>& target);
 

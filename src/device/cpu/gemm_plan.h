@@ -17,7 +17,7 @@ namespace onnxgrad::device {
 
 struct SplitTarget;  // gemm_split.h
 
-/// Steps of a block, at most: a b_panel of 2 vectors of 256 bits is half of an L1 cache then.
+/// Steps of a block, at most: a B panel of 2 vectors of 256 bits is half of an L1 cache then.
 inline constexpr std::int64_t kBlockSteps = 256;
 
 /// Maximum of k with a consumer, whose blocks of C are completed one after the other.
@@ -50,7 +50,7 @@ RowSplit<T> split_rows(std::int64_t total, const GemmTarget<T>& target, std::int
              : split_rows(total, target.tile[vectors - 1], target.max_rows[vectors - 1]);
 }
 
-/// Columns of C in b_panels of vectors; the last vector has `tail` columns.
+/// Columns of C in B panels; the last vector has `tail` columns.
 struct ColumnSplit : EvenSplit {
   int tail = 0;
 };
@@ -63,17 +63,17 @@ ColumnSplit split_columns(std::int64_t total, const GemmTarget<T>& target) {
   return split_columns(total, target.lanes, target.max_vectors);
 }
 
-/// Arrays in a thread's scratch of a blocked product.
+/// Arrays in a thread's scratch of a blocked GEMM.
 template <class T>
 struct BlockedScratch {
   ScratchArray<T> packed_b = {}, packed_a = {};
   ScratchArray<T> converted_a = {};
-  ScratchArray<T> lines = {};        ///< lines of B while they are converted
+  ScratchArray<T> lines = {};        ///< rows of B while they are converted
   ScratchArray<T> handed_over = {};  ///< complete elements of a few tiles
   ScratchArray<T> c = {};            ///< sums of the steps before the last ones
 };
 
-/// Arrays in scratch of a product of parts (gemm_split.h). Each thread has its own, except for `c`
+/// Arrays in scratch of a split GEMM (gemm_split.h). Each thread has its own, except for `c`
 /// and, if it is shared, the operand that is packed whole.
 struct SplitScratch {
   ScratchArray<std::byte> packed = {}, whole = {};
@@ -109,10 +109,10 @@ struct GemmPlan {
   std::int64_t block_m = 0, block_n = 0, block_k = 0;
   bool split_m = false;  ///< threads split the rows of C; else its columns
   bool has_consumer = false;
-  bool packs_a = false;        ///< into A panels as high as a tile
+  bool packs_a = false;        ///< packs A into A panels as high as a tile
   bool packs_in_turn = false;  ///< packs each B panel before its tiles, instead of a block of them
   bool b_is_packed = false;    ///< all of B is packed, in the B panels of `columns`
-  /// Types of A and B in memory if they are converted; `source_row`: elements from row to row of A.
+  /// Types of A and B in memory if they are converted; `source_row`: row stride of A in elements.
   GemmSource a_source = {}, b_source = {};
   std::int64_t source_row = 0;
   bool is_scaled = false;
@@ -123,7 +123,7 @@ struct GemmPlan {
   ScratchArray<T> block_sums = {};       ///< [n], in a thread's scratch
   const SplitTarget* split = nullptr;
   SplitScratch parts = {};
-  std::int64_t whole_bytes = 0;  ///< split: of the operand that threads do not share
+  std::int64_t whole_bytes = 0;  ///< split: bytes of the operand that threads do not share
 };
 
 /// Moves the tile's pointers down by `rows` rows of C.
@@ -185,8 +185,8 @@ inline std::int64_t a_panel_elements(bool transposed, std::int64_t height, std::
   return height * (transposed ? steps : round_up(steps, kGemmChunk));
 }
 
-/// Packs `a_panels` A panels of `height` rows each. `a_row`: elements from row to row in memory,
-/// whose rows are steps of k if `transposed`.
+/// Packs `a_panels` A panels of `height` rows each. `a_row`: row stride in memory in elements;
+/// rows in memory are steps of k if `transposed`.
 template <class T>
 void pack_a_panels(const GemmTarget<T>& target, const T* a, std::ptrdiff_t a_row, bool transposed,
                    std::int64_t a_panels, std::int64_t height, std::int64_t steps, T* to) {

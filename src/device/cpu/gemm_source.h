@@ -25,10 +25,11 @@ struct GemmSource {
   }
 };
 
-/// Returns the conversion of f16 or bf16 elements; `rounds`: of float32 rounded to them.
+/// Returns the conversion of elements of type `half`, float16 or bfloat16, to float32; with
+/// `rounds`, of float32 elements that are rounded to that type.
 GemmSource source_of_f16(DataType half, bool rounds = false);
 
-/// [rows, columns] of a matrix from element `first` on; `row`: elements from row to row.
+/// Block [rows, columns] of a matrix whose first element is `first`; `row`: row stride in elements.
 struct SourceBlock {
   const void* matrix = nullptr;
   std::int64_t first = 0, row = 0;
@@ -38,8 +39,8 @@ struct SourceBlock {
 inline constexpr std::int64_t kSourceLines = 16;   ///< rows that are transposed at a time
 inline constexpr std::int64_t kSourceSteps = 256;  ///< elements of each: they fit the L1 cache
 
-/// to[j, i] = block[i, j] for i in [0, width), zeros after the block's last row. `lines`: scratch
-/// of [kSourceLines, kSourceSteps].
+/// to[j, i] = block[i, j] for rows i in [0, width) and all columns j of the block, zeros for rows
+/// beyond the block's. `lines`: scratch of [kSourceLines, kSourceSteps].
 void transpose_source(const GemmSource& source, const SourceBlock& block, std::int64_t width,
                       const GemmTarget<float>& target, float* to, std::ptrdiff_t to_row,
                       float* lines);

@@ -399,7 +399,7 @@ bool shares_rows(const GemmPlan<float>& plan) {
 }  // namespace
 
 std::int64_t plan_split(GemmPlan<float>& plan) {
-  // Parts that are handed over are complete: sums of several blocks need a C of their own.
+  // Blocks that a consumer gets are complete: sums of several blocks need a C of their own.
   const bool has_one_block =
       plan.has_consumer && aligned_bytes<float>(plan.m * plan.n) > kMostBytesOfC;
   const std::int64_t blocks = has_one_block ? 1 : ceil_div(plan.k, kMostSteps);

@@ -30,7 +30,7 @@ inline constexpr std::int64_t kSplitBlock = 2 * kSplitGroup;  ///< rows and colu
 /// the last group become zeros.
 struct SplitSource {
   const float* from = nullptr;
-  std::ptrdiff_t row = 0;  ///< elements from row to row in memory
+  std::ptrdiff_t row = 0;  ///< row stride in memory, in elements
   std::int64_t count = 0;  ///< rows of A or columns of B
   std::int64_t steps = 0;
   std::byte* to = nullptr;
@@ -42,7 +42,7 @@ struct SplitSource {
 struct SplitLines {
   const std::byte* from = nullptr;
   std::int64_t rows = 0, lines = 0;
-  std::ptrdiff_t row = 0;  ///< bytes from row to row
+  std::ptrdiff_t row = 0;  ///< row stride in bytes
 };
 
 /// Cache lines that are prefetched while tiles are multiplied, a few after each tile product: more

@@ -16,7 +16,7 @@ struct SplitOperand {
 
   const void* matrix = nullptr;
   GemmSource source;
-  std::ptrdiff_t row = 0;          ///< elements from row to row in memory
+  std::ptrdiff_t row = 0;          ///< row stride in memory, in elements
   bool are_steps_adjacent = true;  ///< in memory; else A's rows, or B's columns, are
   SplitPackFn pack_fn = nullptr;
   float* lines = nullptr;

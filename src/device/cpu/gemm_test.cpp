@@ -196,7 +196,7 @@ TEST(Gemm, ShortVectorsReadPackedA) {
         prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300});
     // With 512-bit vectors only Intel's processors pack A.
     if (lanes < 8) {
-      EXPECT_EQ(gemm.label.find("a_panels"), 0U) << gemm.label;
+      EXPECT_EQ(gemm.label.find("packed A"), 0U) << gemm.label;
     }
   });
 }

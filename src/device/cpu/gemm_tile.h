@@ -16,7 +16,7 @@ enum class GemmFinish : std::int32_t {
   kRelu    ///< c = max(0, scale * sum + start); NaN stays NaN
 };
 
-inline constexpr std::int64_t kGemmLongSum = 96;  // steps of k from which tiles prefetch
+inline constexpr std::int64_t kGemmLongSum = 96;  // minimum of k with which tiles prefetch
 inline constexpr std::int64_t kGemmChunk = 16;  // steps of k between prefetches, and of kRowAPanel
 inline constexpr int kGemmMaxMore = 3;          // addends besides `start`
 inline constexpr int kGemmMaxReadsNext = kGemmMaxMore + 3;
@@ -26,7 +26,7 @@ template <class T>
 struct GemmPrefetch {
   const T* from = nullptr;
   std::int64_t rows = 0;
-  std::ptrdiff_t row = 0;  ///< elements from row to row
+  std::ptrdiff_t row = 0;  ///< row stride in elements
   std::int64_t lines = 0;
 };
 
@@ -38,8 +38,8 @@ struct GemmExtras {
   const T* more[kGemmMaxMore] = {};
   std::ptrdiff_t more_row[kGemmMaxMore] = {};
   int more_count = 0;
-  /// Matrix by which complete sums are multiplied element by element: its [0, 0], and elements from
-  /// row to row. nullptr: none.
+  /// Matrix by which complete sums are multiplied element by element: its [0, 0], and its row
+  /// stride in elements. nullptr: none.
   const T* scales = nullptr;
   std::ptrdiff_t scales_row = 0;
   /// Sums by column of C, to which each tile adds its columns' sums. nullptr: none.
@@ -47,11 +47,11 @@ struct GemmExtras {
   /// Matrices shaped like C, of which a tile prefetches its own elements while long sums are
   /// computed.
   const void* reads_next[kGemmMaxReadsNext] = {};
-  std::ptrdiff_t reads_next_row = 0;           ///< elements
+  std::ptrdiff_t reads_next_row = 0;           ///< row stride in elements
   std::ptrdiff_t reads_next_size = sizeof(T);  ///< bytes per element, at most sizeof(T)
   int reads_next_count = 0;
-  /// Parts that are prefetched into the L2 cache meanwhile, from their first row on, evenly over
-  /// the steps.
+  /// Parts that are prefetched into the L2 cache while the tile is computed, from their first row
+  /// on, evenly over the steps.
   GemmPrefetch<T> prefetch[2] = {};
   std::int64_t prefetch_rows = 0;  ///< rows of the longer of the two
 };
@@ -88,8 +88,8 @@ template <class T>
 struct GemmDots {
   const T* a = nullptr;
   const T* b = nullptr;
-  std::int64_t rows = 0;     ///< of a
-  std::int64_t columns = 0;  ///< of c: rows of b
+  std::int64_t rows = 0;     ///< rows of a and c
+  std::int64_t columns = 0;  ///< columns of c: rows of b
   std::int64_t steps = 0;    ///< size of k, and row stride of a and b
   T* c = nullptr;            ///< [rows, columns]
   const T* start = nullptr;
@@ -101,8 +101,9 @@ struct GemmDots {
 
 /// Order of elements in a packed A panel.
 enum class GemmPackedA : std::int32_t {
-  kStepAPanel,  ///< [step][row]
-  kRowAPanel    ///< [step / kGemmChunk][row][step % kGemmChunk], steps padded to a multiple
+  kStepAPanel,  ///< k-major: [step][row]
+  /// Row-major in chunks of k: [step / kGemmChunk][row][step % kGemmChunk], k padded to a multiple.
+  kRowAPanel
 };
 
 inline constexpr int kGemmMaxVectors = 4;

@@ -17,8 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace onnxgrad::device::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// Epilogue of a tile, which writes elements of C. D: Highway's tag of the vectors, of which the
-/// last one of a row is masked to `tail` columns.
+/// Epilogue of a tile, which writes elements of C. D is Highway's tag of a vector type. The last
+/// vector of a row is masked to `tail` columns.
 template <class D, int kRows, int kVectors>
 struct TileEnd {
   using T = hn::TFromD<D>;
@@ -35,8 +35,8 @@ struct TileEnd {
   }
 
   /// Adds `start` to all sums before any is written: a load right after a masked store to the same
-  /// cache line waits for it. Without a scale it only adds: some processors add beside the
-  /// multiply-adds of the next tile.
+  /// cache line waits for it. Without a scale it only adds: some processors run
+  /// additions and the multiply-adds of the next tile on different ports.
   template <bool kScales>
   void add(V (&sum)[kRows][kVectors], const T* start, std::ptrdiff_t start_row, V scale) const {
 #pragma GCC unroll 16
@@ -152,10 +152,10 @@ HWY_INLINE void set_zero(D d, V (&sum)[kRows][kVectors]) {
   }
 }
 
-/// Prefetches operands that are packed later (GemmExtras::prefetch), as many cache lines with each
-/// part of a tile's steps: no branch that is hard to predict interrupts the multiply-adds. Takes
-/// few instructions: Intel's processors add integers on the ports that multiply vectors of 512
-/// bits.
+/// Prefetches operands that are packed later (GemmExtras::prefetch), equally many cache lines with
+/// each part of a tile's steps: no branch that is hard to predict interrupts the multiply-adds.
+/// Takes few instructions: Intel's processors add integers on the ports that multiply vectors of
+/// 512 bits.
 template <class T>
 class Prefetch {
  public:
@@ -176,7 +176,7 @@ class Prefetch {
       const T* at = lines.at;
       const T* end = lines.end;
       std::int64_t count = lines.together;
-      keep_in_register(count);  // not as a vector with another counter
+      keep_in_register(count);  // else the compiler keeps two counters in one vector
       lines.left -= count;
       for (; count > 0; --count) {
         __builtin_prefetch(at, 0, 2);
@@ -198,17 +198,17 @@ class Prefetch {
     const T* at = nullptr;
     const T* end = nullptr;     // end of the current row
     std::ptrdiff_t gap = 0;     // elements from there to the next row
-    std::ptrdiff_t row = 0;     // elements from row to row
-    std::int64_t left = 0;      // lines left
-    std::int64_t together = 0;  // lines per part
+    std::ptrdiff_t row = 0;     // row stride in elements
+    std::int64_t left = 0;      // cache lines left
+    std::int64_t together = 0;  // cache lines per part
   };
 
   Lines lines_[2];
 };
 
 /// Prefetches rows of the matrices that a tile's epilogue reads or writes (GemmExtras::reads_next),
-/// tile by tile: a few rows with each part of the tile's steps, in which loads of B are waited for
-/// anyway, of one matrix after the other.
+/// tile by tile: with each part of the tile's steps, which wait for loads of B anyway, a few rows
+/// of one matrix, the matrices in turn.
 template <class T, int kRows, std::ptrdiff_t kColumns>
 class ReadsNext {
  public:
@@ -256,7 +256,7 @@ class ReadsNext {
   const char* next_[kGemmMaxReadsNext];
   int count_ = 0;
   int now_ = 0;                // current matrix
-  std::ptrdiff_t row_ = 0;     // bytes from row to row
+  std::ptrdiff_t row_ = 0;     // row stride in bytes
   std::int64_t together_ = 1;  // rows per part
   std::int64_t left_ = 0;      // parts left
   bool are_whole_ = false;     // rows begin with a cache line

@@ -39,7 +39,7 @@ struct PackedGemm {
     std::ptrdiff_t start_row = 0;  ///< 0: one row for all
     std::int64_t steps = -1;       ///< the first steps of k to sum over; -1: all
     std::int64_t columns = -1;     ///< the first columns of C to compute; -1: all
-    /// Parts of matrices that are prefetched into the L2 cache meanwhile, if there are
+    /// Parts of matrices that are prefetched into the L2 cache by this GEMM, if there are
     /// kGemmLongSum steps or more.
     std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
@@ -48,7 +48,7 @@ struct PackedGemm {
   Rows rows(std::int64_t m) const;
   /// Number of elements of op(B) as pack() writes it.
   std::int64_t packed_size() const;
-  /// Packs B, [k, n], or [n, k] if `transpose`; `b_row` elements from row to row. `packed`: 64-byte
+  /// Packs B, [k, n], or [n, k] if `transpose`; `b_row`: row stride in elements. `packed`: 64-byte
   /// aligned, packed_size() elements.
   void pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const;
   /// Computes C. Sums run over k in an order that depends only on the sizes.
@@ -85,8 +85,8 @@ struct RowSumGemm {
   /// Numbers of elements of the packed A, which several GEMMs may share, and of the packed B.
   std::int64_t a_size() const;
   std::int64_t b_size() const;
-  /// Pack rows [first, first + count) of a block. `packed` is 64-byte aligned; `a_row`: elements
-  /// from row to row of A.
+  /// Pack rows [first, first + count) of a block. `packed` is 64-byte aligned; `a_row`: row stride
+  /// of A in elements.
   void pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
               T* packed) const;
   void pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const;

@@ -13,15 +13,16 @@ namespace onnxgrad::device {
 using opdef::UpdateRule;
 using opdef::WeightUpdate;
 
-/// The gradient of `rows` times `columns` elements of a weight, from its element `first` on.
+/// The gradient of a block of a weight: `rows` rows of `columns` elements, from element `first` of
+/// the weight on.
 template <class T>
 struct GradientPart {
   const T* gradient = nullptr;
-  std::int64_t gradient_row = 0;  ///< elements from row to row
+  std::int64_t gradient_row = 0;  ///< row stride of the gradient in elements
   std::int64_t first = 0;
   std::int64_t rows = 1;
   std::int64_t columns = 0;
-  std::int64_t row = 0;  ///< elements from row to row of the weight
+  std::int64_t row = 0;  ///< row stride of the weight in elements
 };
 
 /// Arrays of an update: matrices of `rows` rows of `count` elements. new_w, new_m and new_v may be
@@ -31,17 +32,17 @@ struct UpdateArrays {
   const T* gradient = nullptr;
   const T* w = nullptr;
   const T* m = nullptr;  ///< nullptr: plain descent
-  const T* v = nullptr;  ///< of UpdateRule::kAdam
+  const T* v = nullptr;  ///< for UpdateRule::kAdam
   T* new_w = nullptr;
   T* new_m = nullptr;
   T* new_v = nullptr;
   T rate = 0;
   T epsilon = 0;
-  T shrink = 1;
+  T shrink = 1;  ///< factor of w before the update: decoupled weight decay
   std::int64_t count = 0;
   std::int64_t rows = 1;
-  std::int64_t row = 0;           ///< elements from row to row
-  std::int64_t gradient_row = 0;  ///< elements from row to row of the gradient
+  std::int64_t row = 0;           ///< row stride of all arrays but the gradient, in elements
+  std::int64_t gradient_row = 0;  ///< row stride of the gradient
 
   /// Returns `number` elements of the arrays from element `first` on.
   UpdateArrays<T> from(std::int64_t first, std::int64_t number) const {
@@ -81,7 +82,7 @@ using UpdateFn = void (*)(const WeightUpdate& spec, const UpdateArrays<T>& array
 /// Returns the loop for `spec`, for float or double. float: roots and quotients use estimates
 /// with one Newton step each if the processor has them, or exact quotients where these are faster:
 /// within 4 units in the last place with AVX-512, 8 with the estimates of other processors.
-/// Denormal numbers count as zero.
+/// Denormals are flushed to zero.
 template <class T>
 UpdateFn<T> find_update(const WeightUpdate& spec);
 

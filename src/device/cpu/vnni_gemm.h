@@ -32,7 +32,7 @@ struct VnniGemm {
 
   struct Operands {
     const std::uint16_t* a = nullptr;
-    std::ptrdiff_t a_row = 0;  ///< elements from row to row
+    std::ptrdiff_t a_row = 0;  ///< row stride in elements
     const std::uint32_t* packed = nullptr;
     float* c = nullptr;
     std::ptrdiff_t c_row = 0;

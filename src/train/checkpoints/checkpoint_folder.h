@@ -21,10 +21,10 @@ std::optional<std::int64_t> checkpoint_step(const std::string& name);
 /// Bytes that can still be written to a folder; nullopt: unknown. See base::available_bytes.
 using FreeBytes = std::function<std::optional<std::int64_t>(const std::string& folder)>;
 
-/// Writes a standalone checkpoint, not one of a fit, with the same care: it is refused
-/// if its bytes do not fit on the disk (a file that it replaces is kept until the new one is
-/// complete), or if a fit is writing to the folder and the name is one of the fit's files
-/// there. Throws: CheckpointError.
+/// Writes a standalone checkpoint, not one of a fit, as atomically as CheckpointFolder does.
+/// Refused if its bytes do not fit on the disk (a file that it replaces is kept until the new one
+/// is complete), or if a fit is writing to the folder and the name is one of the fit's files there.
+/// Throws: CheckpointError.
 void save_checkpoint_file(const std::string& path, Checkpoint& checkpoint,
                           const FreeBytes& free_bytes = base::available_bytes);
 

@@ -9,9 +9,8 @@
 
 namespace onnxgrad::train {
 
-/// While it lives, the passes of a source give one of several workers its part of the rows: a range
-/// of those in their order, without the others. Where a source cannot leave rows out, and to one
-/// worker, all of them.
+/// Restricts a source, while alive, to this rank's contiguous shard of the rows. Does nothing for
+/// one worker, or for a source that cannot skip rows.
 class OwnRange {
  public:
   OwnRange(DataSource& source, const Workers& workers) : source_(source) {

@@ -15,7 +15,8 @@ struct WrittenLoss {
   ir::Value* denominator = nullptr;
   ir::Value* loss = nullptr;
   ir::Value* rows = nullptr;  ///< for Reduction::kNone: the weighted loss of each row [N]
-  /// True if the denominator depends on more than the number of rows: weights, ignored classes.
+  /// True if the denominator is not the number of rows: with weights or ignored classes, it depends
+  /// on the batch.
   bool has_counts = false;
 };
 
@@ -23,7 +24,7 @@ struct WrittenLoss {
 void check_loss_options(const LossFunction& function);
 
 /// The type of the graph input that `function` takes its targets from, for these scores: class
-/// numbers int64 of the scores' shape without the class axis, or numbers of the scores' type and
+/// indices int64 of the scores' shape without the class axis, or values of the scores' type and
 /// shape. Throws: ModelError (scores of a type or rank that the function does not take).
 ir::Type target_type(const LossFunction& function, const ir::Value& scores,
                      std::int64_t class_axis = 1);
@@ -38,7 +39,8 @@ struct LossPlace {
   /// WorkerInputs::weight, if there are several workers. The denominator is then that of all
   /// workers, and the loss the contribution of this one's rows.
   ir::Value* worker_weight = nullptr;
-  bool updates_alone = false;  ///< the denominator is that of this worker's rows alone
+  /// The worker averages over its own rows, for an update of its own weights (sync_every).
+  bool updates_alone = false;
 };
 
 /// Appends the nodes of `function` (formulas: onnxgrad/losses.h).
@@ -61,16 +63,16 @@ std::string describe(const LossFunction& function);
 /// True for scores [N] or [N, 1].
 bool is_single_column(const ir::Value& scores);
 
-/// True if the target is a class number and not a quantity.
+/// True if the target is a class index and not a quantity.
 bool is_classification(const LossFunction& function, const ir::Value& scores);
 
 /// True if the function reads scores, and not the output of Softmax or Sigmoid.
 bool takes_scores(const LossFunction& function);
 
-/// True if targets are numbers from 0 to 1 where one column of scores would take class numbers.
+/// True if targets are values from 0 to 1 where one column of scores would take class indices.
 bool has_soft_targets(const LossFunction& function);
 
-/// The class number of ignored rows.
+/// The class index of ignored rows.
 std::optional<std::int64_t> ignored_class(const LossFunction& function);
 
 }  // namespace onnxgrad::train
