@@ -49,6 +49,26 @@ def test_batches_as_they_come_are_the_rows_in_order(kind, rows):
         np.testing.assert_array_equal(weights_after(found)[name], value)
 
 
+@pytest.mark.parametrize("kind", ["dictionaries", "tables"])
+def test_a_target_of_several_columns(kind, rows):
+    X, y = rows
+    columns = ["p", "q", "r"]
+    batches = []
+    for part, values in in_batches(X, y, 10):
+        named = {name: values[:, i] for i, name in enumerate(columns)}
+        if kind == "dictionaries":
+            batches.append({"X": part, **named})
+        else:
+            named |= {f"x{i}": part[:, i] for i in range(4)}
+            batches.append(pytest.importorskip("pyarrow").table(named))
+    expected = make_trainer().fit(X, y, epochs=2, batch_size=10, shuffle=False, verbose=0)
+    found = make_trainer().fit(og.data.Batches(batches, target=columns), epochs=2, verbose=0)
+    for name, value in weights_after(expected).items():
+        np.testing.assert_array_equal(weights_after(found)[name], value)
+    with pytest.raises(og.DataError, match="'z'" if kind == "dictionaries" else "columns"):
+        make_trainer().fit(og.data.Batches(batches, target=["p", "z"]), epochs=1, verbose=0)
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 10, 64, 103])
 def test_rows_are_collected_to_batches(chunk, rows):
     X, y = rows

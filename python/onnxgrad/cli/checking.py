@@ -150,10 +150,10 @@ def _labelled(
             hint="Name one .csv, .tsv, .jsonl, .parquet or .npz file.",
         )
     core = trainer.session._core
-    feeds = X if isinstance(X, Feeds) else None
+    named = X if isinstance(X, Feeds) else None
     targets = native_targets(y)
-    trainer._labels.learn(core, targets, feeds=feeds)
-    y = trainer._labels.native(core, targets[""], feeds=feeds)
+    trainer._labels.learn(core, targets, feeds=named)
+    y = trainer._labels.native(core, targets[""], feeds=named)
     y = _class_numbers(y, trainer.session.classes)
     names = [value.name for value in trainer.session.get_inputs()]
     rows = dict(X) if isinstance(X, Mapping) else dict.fromkeys(names, X)

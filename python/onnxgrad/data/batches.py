@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from onnxgrad import _core
 from onnxgrad.base.checks import nearest_or
-from onnxgrad.data.arrays import num_rows_of, to_native
+from onnxgrad.data.arrays import as_numpy, num_rows_of, to_native
 from onnxgrad.data.arrow import is_table, named_arrays
 from onnxgrad.data.sources import Session, Source, Target
 from onnxgrad.errors import DataError
@@ -25,9 +27,10 @@ class Batches(Source):
         the target by name (and ``"sample_weight"``), or a table with the Arrow C interface, whose
         columns feed inputs like those of a `CsvFile`. With several targets `y` is a dictionary by
         output. A generator lasts for one epoch; a function that returns a new one for any number.
-    target : str or dict of str to str, default=None
-        Name of the target in batches that are tables or dictionaries, or a dictionary of names by
-        output. None means the names of the session's inputs for targets, such as ``"label"``.
+    target : str, list of str or dict of str to str, default=None
+        Name of the target in batches that are tables or dictionaries, a list of those of its
+        columns, or a dictionary of names by output. None means the names of the session's inputs
+        for targets, such as ``"label"``.
     sample_weight : bool or str, default=False
         Whether batches have sample weights, or their name in tables and dictionaries.
     rows : int, default=None
@@ -91,12 +94,15 @@ class BatchReader:
         self,
         batches: Iterable[Any] | Callable[[], Iterable[Any]],
         session: _core.TrainingSession,
-        target: str | Mapping[str, str] | None,
+        target: Target | None,
         sample_weight: bool | str,
     ) -> None:
         self._batches = batches
         self._dtypes = {value.name: value.dtype for value in session.inputs}
-        self._targets = self._names(session, target)
+        self._columns: list[str] = []  # of a target that has several
+        if target is not None and not isinstance(target, (str, Mapping)):
+            self._columns = [str(name) for name in target]
+        self._targets = self._names(session, self._columns[0] if self._columns else target)
         self._weight = sample_weight if isinstance(sample_weight, str) else "sample_weight"
         self._has_weight = bool(sample_weight)
         self._iterator: Iterator[Any] = iter(())
@@ -104,13 +110,11 @@ class BatchReader:
         self._rows = 0
 
     @staticmethod
-    def _names(
-        session: _core.TrainingSession, target: str | Mapping[str, str] | None
-    ) -> dict[str, list[str]]:
+    def _names(session: _core.TrainingSession, target: Target | None) -> dict[str, list[str]]:
         """Return the possible names of each target, by output; ``""`` if there is only one."""
         if isinstance(target, str):
             return {"": [target]}
-        if target is not None:
+        if isinstance(target, Mapping):
             return {str(output): [str(name)] for output, name in target.items()}
         losses = (session.loss, *session.loss.others)
         if len(losses) == 1:
@@ -164,12 +168,21 @@ class BatchReader:
 
     def _parts_of_table(self, table: Any) -> tuple[Any, Any, Any]:
         """Return the table and the names of its columns, which are looked up later."""
-        y = {output: names[0] for output, names in self._targets.items()}
-        return table, y.get("", y), self._weight if self._has_weight else None
+        y: dict[str, Any] = {output: names[0] for output, names in self._targets.items()}
+        named = self._columns or y.get("", y)
+        return table, named, self._weight if self._has_weight else None
 
     def _parts_by_name(self, arrays: dict[str, Any]) -> tuple[Any, Any, Any]:
-        found = {}
-        for output, names in self._targets.items():
+        found: dict[str, Any] = {}
+        if self._columns:
+            missing = [name for name in self._columns if name not in arrays]
+            if missing:
+                hint = nearest_or(missing[0], arrays, "")
+                raise self._error(f"a dictionary without the target '{missing[0]}'", hint)
+            found[""] = np.column_stack(
+                [as_numpy(arrays.pop(name), name) for name in self._columns]
+            )
+        for output, names in ({} if self._columns else self._targets).items():
             name = next((name for name in names if name in arrays), None)
             if name is None:
                 hint = nearest_or(names[0], arrays, "")

@@ -190,6 +190,12 @@ def open_file(
                 file=text,
                 hint="Give fit('X.npy', 'y.npy').",
             )
+        if not isinstance(target, (str, os.PathLike, Mapping)):
+            raise DataError(
+                what=f"{text}: a list of targets, but y of an .npy file is a file with all columns",
+                file=text,
+                hint="Give fit('X.npy', 'y.npy').",
+            )
         return NpyFiles(path, target, sample_weight)
     name: Target = "y"
     if isinstance(target, (list, tuple)):
