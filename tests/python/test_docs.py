@@ -196,6 +196,19 @@ def precision(names):
     onnx.save(one_head(), "model.onnx")
 
 
+def pytorch(names):
+    """Write a network with the names of modules, and make rows of three classes."""
+    model = mlp_proto([4, 8, 3])
+    new = {"W0": "encoder.weight", "b0": "encoder.bias", "W1": "head.weight", "b1": "head.bias"}
+    for tensor in model.graph.initializer:
+        tensor.name = new[tensor.name]
+    for node in model.graph.node:
+        node.input[:] = [new.get(name, name) for name in node.input]
+    onnx.save(model, "net.onnx")
+    X, y = rows()
+    names |= {"X": X, "y": np.digitize(y[:, 0], [-1, 1])}
+
+
 DOCUMENTS = {
     "README.md": lambda names: None,
     "docs/checkpoints.md": checkpoints,
@@ -206,6 +219,7 @@ DOCUMENTS = {
     "docs/first-steps.md": first_steps,
     "docs/precision.md": precision,
     "docs/python.md": regression,
+    "docs/pytorch.md": pytorch,
     "docs/scikit-learn.md": lambda names: None,
     "docs/separate-passes.md": sessions,
     "docs/sessions.md": sessions,
