@@ -13,7 +13,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_files import ROOT, is_generated, list_files
+from source_files import is_generated, list_files, run_check
 
 CPP_SUFFIXES = {".h", ".cpp", ".cu", ".inc"}
 PYTHON_SUFFIXES = {".py", ".pyi"}
@@ -105,13 +105,5 @@ def check_tree(root: Path) -> list[str]:
     return problems
 
 
-def main(arguments: list[str]) -> int:
-    """Print every violation; return the exit status."""
-    problems = check_tree(Path(arguments[0]).resolve() if arguments else ROOT)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_check(check_tree, sys.argv[1:]))

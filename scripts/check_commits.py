@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from source_files import ROOT
+from source_files import run_check
 
 LIMIT = 72
 # Areas besides the names of folders and modules.
@@ -65,14 +65,6 @@ def check_history(base: str, root: Path) -> list[str]:
     ]
 
 
-def main(arguments: list[str]) -> int:
-    """Print every violation; return the exit status."""
-    base = arguments[0] if arguments else ""
-    problems = check_history(base, Path(arguments[1]).resolve() if arguments[1:] else ROOT)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    base, *root = sys.argv[1:] or [""]
+    sys.exit(run_check(lambda path: check_history(base, path), root))

@@ -7,7 +7,7 @@ edit").
 import sys
 from pathlib import Path
 
-from source_files import ROOT, is_generated, list_files
+from source_files import is_generated, list_files, run_check
 
 LIMIT = 600
 SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".cc", ".py", ".pyi", ".sh", ".cmake"}
@@ -29,13 +29,5 @@ def too_long(root: Path, limit: int = LIMIT) -> list[str]:
     return problems
 
 
-def main(arguments: list[str]) -> int:
-    """Print the files that are too long; return the exit status."""
-    problems = too_long(Path(arguments[0]).resolve() if arguments else ROOT)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_check(too_long, sys.argv[1:]))

@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from source_files import ROOT, list_files
+from source_files import list_files, run_check
 
 # Folder of src/ -> folders that it may include besides itself, directly.
 ALLOWED: dict[str, set[str]] = {
@@ -388,13 +388,5 @@ def check_tree(root: Path) -> list[str]:
     return problems
 
 
-def main(arguments: list[str]) -> int:
-    """Print every violation; return the exit status."""
-    problems = check_tree(Path(arguments[0]).resolve() if arguments else ROOT)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_check(check_tree, sys.argv[1:]))

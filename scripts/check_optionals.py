@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from source_files import ROOT, list_files
+from source_files import list_files, run_check
 
 FUNCTIONS = (
     "static_dims|static_elements|static_bytes|known_dim|known_rank|known_ints|constant_ints?|"
@@ -39,13 +39,5 @@ def unchecked(root: Path) -> list[str]:
     return problems
 
 
-def main(arguments: list[str]) -> int:
-    """Print the places; return the exit status."""
-    problems = unchecked(Path(arguments[0]).resolve() if arguments else ROOT)
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return 1 if problems else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_check(unchecked, sys.argv[1:]))

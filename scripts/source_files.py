@@ -1,6 +1,8 @@
-"""Lists the project's own files for the checks in this folder."""
+"""The project's own files, and how the checks in this folder go through them."""
 
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,3 +35,14 @@ def is_generated(text: str) -> bool:
     """Return whether one of the first five lines says that the file is generated."""
     head = "\n".join(text.splitlines()[:5]).lower()
     return all(words in head for words in _GENERATED)
+
+
+def run_check(check: Callable[[Path], list[str]], arguments: list[str]) -> int:
+    """Print what `check` finds under a root, the first argument or the project's own.
+
+    Returns the exit status: 1 if something was found.
+    """
+    problems = check(Path(arguments[0]).resolve() if arguments else ROOT)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
