@@ -5,7 +5,7 @@
 //                         [seconds per product and column, default 1]
 //
 // Each product takes the next operands, weight and slots of a ring, which come from beyond the L2
-// cache, as in a step. "stored": the gradient is written to memory. "handed over": its parts are
+// cache, as in a step. "stored": the gradient is written to memory. "consumed": its parts are
 // complete in the cache and nobody reads them. "SGD", "Adam": each part updates its part of the
 // weight. "stored, then Adam": by two kernels.
 
@@ -171,7 +171,7 @@ class Gradient {
 };
 
 void print_table(int threads, std::string_view wanted, double ring_bytes, double budget_s) {
-  fmt::print("| gradient | stored | handed over | SGD | Adam | stored, then Adam |\n");
+  fmt::print("| gradient | stored | consumed | SGD | Adam | stored, then Adam |\n");
   fmt::print("| --- | --- | --- | --- | --- | --- |\n");
   for (const Shape& shape : kShapes) {
     const std::string title = fmt::format("{}x{}x{}", shape.m, shape.n, shape.k);

@@ -8,7 +8,7 @@
 // Functions that f16_gemm_amx.cpp and gemm_split_amx.cpp share: AMX tiles 0 to 3 hold the sums of a
 // block of up to 2 x 2 tiles of 16 x 16 float32.
 
-#if ONNXGRAD_HAS_PAIRS && defined(__linux__)
+#if ONNXGRAD_HAS_VNNI && defined(__linux__)
 #define ONNXGRAD_HAS_AMX 1
 #define ONNXGRAD_AMX_TARGET __attribute__((target(ONNXGRAD_VNNI_FEATURES ",amx-tile,amx-bf16")))
 #define ONNXGRAD_AMX_INLINE ONNXGRAD_AMX_TARGET __attribute__((always_inline)) inline

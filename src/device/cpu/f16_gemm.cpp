@@ -54,8 +54,8 @@ class F16Blocks {
       block_columns_ = std::min(plan_.block_n, column + columns - j);
       for (k_ = 0; k_ == 0 || k_ < spec_.k; k_ += plan_.block_k) {
         steps_ = std::min(plan_.block_k, spec_.k - k_);
-        vnni_ = ceil_div(steps_, 2);
-        if (plan_.is_amx) vnni_ = round_up(vnni_, kAmxVnni);
+        pairs_ = ceil_div(steps_, 2);
+        if (plan_.is_amx) pairs_ = round_up(pairs_, kAmxVnni);
         pack_b_panels();
         for (std::int64_t i = row; i < row + rows; i += plan_.block_m) {
           run_rows(i, std::min(plan_.block_m, row + rows - i));
@@ -82,7 +82,7 @@ class F16Blocks {
   }
 
   std::uint32_t* vnni_panel_at(std::int64_t column) const {
-    return reinterpret_cast<std::uint32_t*>(packed_b_) + column * vnni_;
+    return reinterpret_cast<std::uint32_t*>(packed_b_) + column * pairs_;
   }
 
   const std::uint16_t* f16_of_b() const { return static_cast<const std::uint16_t*>(b_); }
@@ -90,7 +90,7 @@ class F16Blocks {
   void vnni_panel(std::int64_t column, std::int64_t count, std::int64_t width,
                   std::uint32_t* to) const {
     const std::int64_t pairs = ceil_div(steps_, 2);
-    std::fill(to + pairs * width, to + vnni_ * width, 0U);
+    std::fill(to + pairs * width, to + pairs_ * width, 0U);
     if (!spec_.transpose_b) {
       const std::int64_t at = k_ * spec_.n + column;
       if (spec_.rounds_b) {
@@ -152,19 +152,17 @@ class F16Blocks {
     return taken_;
   }
 
-  bool has_a_panels() const {
-    return plan_.packs_a && spec_.transpose_a && plan_.choice == F16GemmChoice::kVnni;
-  }
+  bool has_a_panels() const { return plan_.packs_a && spec_.transpose_a && !plan_.is_amx; }
 
   PackedA make_a(std::int64_t row, std::int64_t rows, int vectors) {
     const std::int64_t first = spec_.transpose_a ? k_ * plan_.a_row + row : row * plan_.a_row + k_;
     const std::uint16_t* from = a_ + first;
-    const std::ptrdiff_t padded_row = vnni_ * 4;
+    const std::ptrdiff_t padded_row = pairs_ * 4;
     if (!plan_.packs_a) {
       return {reinterpret_cast<const std::byte*>(from), plan_.a_row * 2, 4};
     }
     if (!spec_.transpose_a) {
-      pad_rows(from, plan_.a_row, rows, steps_, 2 * vnni_,
+      pad_rows(from, plan_.a_row, rows, steps_, 2 * pairs_,
                reinterpret_cast<std::uint16_t*>(packed_a_));
       return {packed_a_, padded_row, 4};
     }
@@ -178,7 +176,7 @@ class F16Blocks {
     const std::int64_t height = kVnniRows[vectors - 1];
     auto* line = reinterpret_cast<std::uint32_t*>(line_);
     auto* to = reinterpret_cast<std::uint32_t*>(packed_a_);
-    for (std::int64_t p = 0; p < vnni_; ++p) {
+    for (std::int64_t p = 0; p < pairs_; ++p) {
       pack_vnni(from + 2 * p * plan_.a_row, plan_.a_row, std::min<std::int64_t>(2, steps_ - 2 * p),
                 rows, line, 0);
       std::uint32_t* at = to + p * height;
@@ -188,7 +186,7 @@ class F16Blocks {
         } else {
           std::memcpy(at, line + i, 8 * sizeof(std::uint32_t));
         }
-        at += height * vnni_;
+        at += height * pairs_;
       }
     }
     return {packed_a_, 4, height * 4};
@@ -202,7 +200,7 @@ class F16Blocks {
     F16End end{.scale = scale_};
     const bool writes_f16 = is_f16(spec_.c_dtype);
     if (writes_f16) {
-      end.half = reinterpret_cast<std::uint16_t*>(c_) + row * spec_.n + column;
+      end.f16_c = reinterpret_cast<std::uint16_t*>(c_) + row * spec_.n + column;
       end.c_row = spec_.n;
     } else {
       end.c = reinterpret_cast<float*>(c_) + row * spec_.n + column;
@@ -254,7 +252,7 @@ class F16Blocks {
                                              .rows = count,
                                              .column = j_ + column,
                                              .columns = columns});
-      a.at += has_a_panels() ? count * 4 * vnni_ : count * a.row;
+      a.at += has_a_panels() ? count * 4 * pairs_ : count * a.row;
     }
   }
 
@@ -276,11 +274,11 @@ class F16Blocks {
                             .a_step = a.step,
                             .b = vnni_panel_at(column),
                             .rows = rows,
-                            .pairs = vnni_,
+                            .pairs = pairs_,
                             .vectors = vectors,
                             .columns = columns,
                             .end = end};
-    if (plan_.choice == F16GemmChoice::kVnni) {
+    if (!plan_.is_amx) {
       run_vnni(b_panel);
     } else {
       spec_.cpu.amx->run_b_panel(b_panel);
@@ -303,7 +301,7 @@ class F16Blocks {
   PackedA taken_ = {};  ///< the packed rows of A: for taken_row_, taken_k_, taken_height_
   std::int64_t taken_row_ = -1, taken_k_ = -1;
   int taken_height_ = 0;
-  std::int64_t j_ = 0, k_ = 0, steps_ = 0, vnni_ = 0, block_columns_ = 0;
+  std::int64_t j_ = 0, k_ = 0, steps_ = 0, pairs_ = 0, block_columns_ = 0;
 };
 
 }  // namespace

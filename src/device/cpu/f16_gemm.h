@@ -45,8 +45,8 @@ struct F16GemmSpec {
   CpuOptions cpu = {};
 };
 
-/// Returns the spec of a bfloat16 GEMM with float32 results that has the sizes, transposes, start,
-/// factor, threads and options of `gemm`.
+/// Returns the spec of a GEMM of gemm.dtype, float16 or bfloat16, with float32 results that has the
+/// sizes, transposes, start, factor, threads and options of `gemm`.
 F16GemmSpec f16_gemm_spec(const GemmSpec& gemm);
 
 /// Plans a GEMM. Sums run over k in an order that depends only on sizes and implementation.

@@ -101,7 +101,7 @@ ONNXGRAD_AMX_TARGET void multiply(const Block& block) {
 }
 
 /// Addend of a block: none, float32 or bfloat16.
-enum class Start : std::uint8_t { kNone, kFloat, kHalf };
+enum class Start : std::uint8_t { kNone, kFloat, kF16 };
 
 /// Applies the epilogue to sums in rows `2 * kTile` apart and stores bfloat16: two vectors per row,
 /// the columns of `mask`.
@@ -113,7 +113,7 @@ ONNXGRAD_AMX_TARGET void finish_f16(const F16End& given, const float* sums, std:
   const auto high_mask = static_cast<__mmask16>(mask >> 16);
   const __m512 scale = _mm512_set1_ps(end.scale);
   const __m512 least = _mm512_set1_ps(end.relu ? 0.0F : -__builtin_inff());
-  std::uint16_t* to = end.half + row * end.c_row + column;
+  std::uint16_t* to = end.f16_c + row * end.c_row + column;
   std::ptrdiff_t start = row * end.start_row + column;
   for (std::int64_t i = 0; i < rows; ++i) {
     __m512 low = _mm512_load_ps(sums + i * 2 * kTile);
@@ -146,18 +146,18 @@ ONNXGRAD_AMX_TARGET void finish_f16(const F16End& given, const float* sums, std:
 ONNXGRAD_AMX_TARGET void finish_block(const F16End& end, const float* sums, std::int64_t row,
                                       std::int64_t rows, std::int64_t column,
                                       std::int64_t columns) {
-  if (end.half != nullptr) {
+  if (end.f16_c != nullptr) {
     const auto mask = static_cast<__mmask32>((std::uint64_t{1} << columns) - 1);
-    const auto finish = end.f16_start != nullptr ? finish_f16<Start::kHalf>
+    const auto finish = end.f16_start != nullptr ? finish_f16<Start::kF16>
                         : end.start != nullptr   ? finish_f16<Start::kFloat>
                                                  : finish_f16<Start::kNone>;
     return finish(end, sums, row, rows, column, mask);
   }
-  const __mmask16 last = pairs::last_mask(columns);
+  const __mmask16 last = vnni::last_mask(columns);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; j += kTile) {
-      pairs::finish(end, _mm512_load_ps(sums + i * 2 * kTile + j), row + i, column + j,
-                    j + kTile < columns ? static_cast<__mmask16>(0xFFFF) : last);
+      vnni::finish(end, _mm512_load_ps(sums + i * 2 * kTile + j), row + i, column + j,
+                   j + kTile < columns ? static_cast<__mmask16>(0xFFFF) : last);
     }
   }
 }
@@ -211,7 +211,7 @@ ONNXGRAD_AMX_TARGET void run_b_panel(const VnniPanel& b_panel) {
   const F16End& end = b_panel.end;
   // Sums of full vectors with only a float32 addend begin with it and are stored as tiles.
   const bool is_plain =
-      end.half == nullptr && end.f16_start == nullptr && end.scale == 1 && !end.relu;
+      end.f16_c == nullptr && end.f16_start == nullptr && end.scale == 1 && !end.relu;
   Block block{.a_row = b_panel.a_row, .b_row = b_panel.vectors * kLine, .pairs = b_panel.pairs};
   std::int64_t configured = 0;
   for (std::int64_t row = 0; row < b_panel.rows; row += 2 * kTile) {

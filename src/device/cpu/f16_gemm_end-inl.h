@@ -10,11 +10,11 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
-#define ONNXGRAD_HAS_PAIRS 1
+#define ONNXGRAD_HAS_VNNI 1
 #define ONNXGRAD_VNNI_FEATURES "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"
 #define ONNXGRAD_VNNI_TARGET __attribute__((target(ONNXGRAD_VNNI_FEATURES)))
 
-namespace onnxgrad::device::pairs {
+namespace onnxgrad::device::vnni {
 
 ONNXGRAD_VNNI_TARGET inline __m512 load_start(const F16End& end, std::ptrdiff_t at,
                                               __mmask16 mask) {
@@ -34,9 +34,9 @@ ONNXGRAD_VNNI_TARGET inline void finish(const F16End& end, __m512 sum, std::int6
   }
   if (end.relu) sum = _mm512_max_ps(_mm512_setzero_ps(), sum);  // NaN stays: second operand
   const std::ptrdiff_t at = row * end.c_row + column;
-  if (end.half != nullptr) {
+  if (end.f16_c != nullptr) {
     const auto bits = _mm512_cvtneps_pbh(sum);
-    _mm256_mask_storeu_epi16(end.half + at, mask, reinterpret_cast<const __m256i&>(bits));
+    _mm256_mask_storeu_epi16(end.f16_c + at, mask, reinterpret_cast<const __m256i&>(bits));
   } else {
     _mm512_mask_storeu_ps(end.c + at, mask, sum);
   }
@@ -48,10 +48,10 @@ inline __mmask16 last_mask(std::int64_t columns) {
   return static_cast<__mmask16>((1U << left) - 1);
 }
 
-}  // namespace onnxgrad::device::pairs
+}  // namespace onnxgrad::device::vnni
 
 #else
-#define ONNXGRAD_HAS_PAIRS 0
+#define ONNXGRAD_HAS_VNNI 0
 #endif
 
 #endif  // ONNXGRAD_DEVICE_CPU_F16_GEMM_END_INL_H_

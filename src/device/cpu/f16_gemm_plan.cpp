@@ -109,11 +109,10 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
       2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
   if (flops < kSharedFlops) spec.threads = 1;
   if (is_widened(spec)) return f16_gemm::prepare_widened(spec);
-  plan->choice = choose(spec);
   plan->target = &gemm_target<float>();
   plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
-  plan->is_amx = plan->choice == F16GemmChoice::kAmx;
+  plan->is_amx = choose(spec) == F16GemmChoice::kAmx;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxVnni : 2;
   plan->packs_a = spec.transpose_a || spec.k % unit_k != 0;
   const bool is_whole = is_f16(spec.c_dtype) || spec.has_consumer;

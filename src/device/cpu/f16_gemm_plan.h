@@ -19,7 +19,6 @@ inline constexpr std::int64_t kBPanelColumns = kVnniMaxVectors * kLanes;
 /// Sizes and choices of a kVnni or kAmx GEMM.
 struct F16Plan {
   F16GemmSpec spec;
-  F16GemmChoice choice = F16GemmChoice::kVnni;
   const GemmTarget<float>* target = nullptr;
   bool packs_a = false;
   bool is_amx = false;
@@ -27,8 +26,7 @@ struct F16Plan {
   std::int64_t consumer_rows = 0;  ///< a multiple of the rows of the widest tiles
   std::int64_t a_row = 0;          ///< row stride of A in memory, in elements
   std::int64_t block_k = 0, block_n = 0, block_m = 0;
-  std::int64_t packed_k = 0;  ///< elements of k that a packed operand has room for
-  bool shares_b = false;      ///< threads pack B together; else each packs its own
+  bool shares_b = false;  ///< threads pack B together; else each packs its own
   ScratchBlocks thread_scratch = {};
   ScratchArray<std::byte> packed_b = {};  ///< in scratch if it is shared, else a thread's
   ScratchArray<std::byte> packed_a = {}, line = {};

@@ -10,7 +10,7 @@
 
 // bfloat16 GEMM kernels by AVX512-BF16 (vdpbf16ps).
 
-#if ONNXGRAD_HAS_PAIRS
+#if ONNXGRAD_HAS_VNNI
 #include <cpuid.h>
 #endif
 
@@ -25,9 +25,9 @@ void pack_plainly(const T* from, std::ptrdiff_t from_row, std::int64_t steps, st
                   std::uint32_t* to, std::ptrdiff_t to_row) {
   for (std::int64_t k = 0; k < steps; k += 2) {
     for (std::int64_t j = 0; j < (count + kVnniLanes - 1) / kVnniLanes * kVnniLanes; ++j) {
-      const bool is_vnni = j < count && k + 1 < steps;
+      const bool has_second = j < count && k + 1 < steps;
       const std::uint32_t low = j < count ? bits_of(from[k * from_row + j]) : 0;
-      const std::uint32_t high = is_vnni ? bits_of(from[(k + 1) * from_row + j]) : 0;
+      const std::uint32_t high = has_second ? bits_of(from[(k + 1) * from_row + j]) : 0;
       to[k / 2 * to_row + j] = low | high << 16;
     }
   }
@@ -35,7 +35,7 @@ void pack_plainly(const T* from, std::ptrdiff_t from_row, std::int64_t steps, st
 
 }  // namespace
 
-#if ONNXGRAD_HAS_PAIRS
+#if ONNXGRAD_HAS_VNNI
 
 namespace {
 
@@ -85,13 +85,13 @@ ONNXGRAD_VNNI_TARGET void a_panel(const VnniPanel& b_panel, std::int64_t row, co
     }
     a += a_step;
   }
-  const __mmask16 last = pairs::last_mask(b_panel.columns);
+  const __mmask16 last = vnni::last_mask(b_panel.columns);
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      pairs::finish(b_panel.end, sum[i][v], row + i, v * kVnniLanes,
-                    v + 1 < kVectors ? static_cast<__mmask16>(0xFFFF) : last);
+      vnni::finish(b_panel.end, sum[i][v], row + i, v * kVnniLanes,
+                   v + 1 < kVectors ? static_cast<__mmask16>(0xFFFF) : last);
     }
   }
 }
@@ -151,14 +151,14 @@ ONNXGRAD_VNNI_TARGET void pack_vectors(const std::uint16_t* from, std::ptrdiff_t
   for (std::int64_t k = 0; k < steps; k += 2) {
     const std::uint16_t* first = from + k * from_row;
     const std::uint16_t* second = first + from_row;
-    const __mmask32 is_vnni = k + 1 < steps ? 0xFFFFFFFF : 0;
+    const __mmask32 has_second = k + 1 < steps ? 0xFFFFFFFF : 0;
     for (std::int64_t j = 0; j < count; j += kBoth) {
       const auto left = std::min<std::int64_t>(count - j, kBoth);
       const auto mask = static_cast<__mmask32>((std::uint64_t{1} << left) - 1);
       __builtin_prefetch(first + kPrefetchDistance * from_row + j);
       __builtin_prefetch(second + kPrefetchDistance * from_row + j);
       const __m512i low = _mm512_maskz_loadu_epi16(mask, first + j);
-      const __m512i high = _mm512_maskz_loadu_epi16(mask & is_vnni, second + j);
+      const __m512i high = _mm512_maskz_loadu_epi16(mask & has_second, second + j);
       _mm512_storeu_si512(to + j, _mm512_permutex2var_epi16(low, lower, high));
       if (j + kVnniLanes < count) {
         _mm512_storeu_si512(to + j + kVnniLanes, _mm512_permutex2var_epi16(low, upper, high));

@@ -13,8 +13,8 @@ namespace onnxgrad::device {
 
 /// Epilogue of a block's sums, c = max(floor, scale * sum + start); strides are in elements.
 struct F16End {
-  float* c = nullptr;             ///< float32 result
-  std::uint16_t* half = nullptr;  ///< bfloat16 result, written instead of `c`
+  float* c = nullptr;              ///< float32 result
+  std::uint16_t* f16_c = nullptr;  ///< bfloat16 result, written instead of `c`
   std::ptrdiff_t c_row = 0;
   const float* start = nullptr;              ///< float32 addend; nullptr: none
   const std::uint16_t* f16_start = nullptr;  ///< bfloat16 addend, instead of `start`

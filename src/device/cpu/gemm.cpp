@@ -32,18 +32,6 @@ const T* zeros() {
   return kZeros;
 }
 
-template <class T>
-void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
-  tile.blocks = rows.big_count;
-  tile.a_block = rows.big * tile.a_row;
-  rows.big_fn(tile);
-  if (rows.small_count == 0) return;
-  move_down(tile, rows.big_count * rows.big);
-  tile.blocks = rows.small_count;
-  tile.a_block -= tile.a_row;
-  rows.small_fn(tile);
-}
-
 /// Runs all B panels, with all rows in each. `tile` is at C[0, 0].
 template <class T>
 void run_b_panels(const GemmPlan<T>& plan, GemmTile<T>& tile) {
@@ -406,20 +394,22 @@ bool packs_parts_anew(const GemmSpec& spec) {
   return spec.m >= kManyRows || (spec.threads == 1 && spec.n >= kManyColumns);
 }
 
-}  // namespace
-
-bool can_have_consumer(const GemmSpec& spec) {
-  if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxConsumerSteps) return false;
+bool runs_in_blocks(const GemmSpec& spec) {
   const GemmChoice choice = choice_of(spec);
   return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedPackedA ||
          choice == GemmChoice::kSplit;
 }
 
+}  // namespace
+
+bool can_have_consumer(const GemmSpec& spec) {
+  if (spec.m == 0 || spec.n <= 1 || spec.k > kMaxConsumerSteps) return false;
+  return runs_in_blocks(spec);
+}
+
 bool can_scale(const GemmSpec& spec) {
   if (spec.m == 0 || spec.n <= 1 || spec.has_consumer || spec.b_is_packed) return false;
-  const GemmChoice choice = choice_of(spec);
-  return choice == GemmChoice::kBlocked || choice == GemmChoice::kBlockedPackedA ||
-         choice == GemmChoice::kSplit;
+  return runs_in_blocks(spec);
 }
 
 bool can_pack_b(const GemmSpec& spec) {

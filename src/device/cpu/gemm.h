@@ -39,7 +39,7 @@ enum class GemmChoice : std::int32_t {
 /// C = scales * max(floor, alpha * op(A) * op(B) + start + more), everything dense, row-major.
 /// A: [m, k], or [k, m] if transpose_a. B: [k, n], or [n, k] if transpose_b. C: [m, n].
 struct GemmSpec {
-  DataType dtype = DataType::kFloat32;  ///< float32 or float64
+  DataType dtype = DataType::kFloat32;  ///< float32, float64; 16 bits only for f16_gemm_spec()
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;

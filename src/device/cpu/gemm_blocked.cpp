@@ -52,7 +52,7 @@ BlockedGemm<T>::BlockedGemm(const GemmPlan<T>& plan, const GemmOperands& operand
   }
   if (plan.sums_columns) sums_ = ColumnSums<T>(plan, scratch);
   if (!plan.has_consumer) return;
-  consumed_ = plan.blocked.handed_over.in(scratch);
+  consumed_ = plan.blocked.consumed.in(scratch);
   c_ = plan.blocked.c.in(scratch);
   c_row_ = plan.block_n;
 }

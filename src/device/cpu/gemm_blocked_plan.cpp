@@ -54,7 +54,7 @@ std::int64_t lay_out(GemmPlan<T>& plan) {
                   .packed_a = own.reserve<T>(plan.packs_a ? packed_a_elements(plan) : 0),
                   .converted_a = own.reserve<T>(converted_a_elements(plan)),
                   .lines = own.reserve<T>(converted_lines(plan)),
-                  .handed_over = own.reserve<T>(consumed_elements(plan))};
+                  .consumed = own.reserve<T>(consumed_elements(plan))};
   const bool has_block = plan.has_consumer && plan.block_k < plan.k;
   plan.blocked.c = own.reserve<T>(has_block ? plan.block_m * plan.block_n : 0);
   if (plan.sums_columns) ColumnSums<T>::reserve(plan, own);

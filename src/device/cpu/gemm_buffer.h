@@ -28,16 +28,7 @@ void run_tiles_of(const GemmTarget<T>& target, GemmTile<T> top, std::int64_t row
     const std::int64_t vectors = split.size(p);
     GemmTile<T> tile = top;
     tile.tail = p + 1 == count ? split.tail : target.lanes;
-    const RowSplit<T> tiles = split_rows(rows, target, vectors);
-    tile.blocks = tiles.big_count;
-    tile.a_block = tiles.big * tile.a_row;
-    tiles.big_fn(tile);
-    if (tiles.small_count > 0) {
-      move_down(tile, tiles.big_count * tiles.big);
-      tile.blocks = tiles.small_count;
-      tile.a_block -= tile.a_row;
-      tiles.small_fn(tile);
-    }
+    run_rows(tile, split_rows(rows, target, vectors));
     const std::int64_t width = vectors * target.lanes;
     if (top.b != nullptr) top.b += width;
     move_right(top, width, 1);

@@ -68,9 +68,9 @@ template <class T>
 struct BlockedScratch {
   ScratchArray<T> packed_b = {}, packed_a = {};
   ScratchArray<T> converted_a = {};
-  ScratchArray<T> lines = {};        ///< rows of B while they are converted
-  ScratchArray<T> handed_over = {};  ///< complete elements of a few tiles
-  ScratchArray<T> c = {};            ///< sums of the steps before the last ones
+  ScratchArray<T> lines = {};     ///< rows of B while they are converted
+  ScratchArray<T> consumed = {};  ///< complete elements of a few tiles
+  ScratchArray<T> c = {};         ///< sums of the steps before the last ones
 };
 
 /// Arrays in scratch of a split GEMM (gemm_split.h). Each thread has its own, except for `c`
@@ -133,6 +133,19 @@ void move_down(GemmTile<T>& tile, std::int64_t rows) {
   tile.c += rows * tile.c_row;
   tile.start += rows * tile.start_row;
   tile.row += rows;
+}
+
+/// Runs the tiles of all rows, from `tile` on down.
+template <class T>
+void run_rows(GemmTile<T>& tile, const RowSplit<T>& rows) {
+  tile.blocks = rows.big_count;
+  tile.a_block = rows.big * tile.a_row;
+  rows.big_fn(tile);
+  if (rows.small_count == 0) return;
+  move_down(tile, rows.big_count * rows.big);
+  tile.blocks = rows.small_count;
+  tile.a_block -= tile.a_row;
+  rows.small_fn(tile);
 }
 
 /// Moves the tile's pointers right by `columns` columns of C, but not `b`, which may be packed.

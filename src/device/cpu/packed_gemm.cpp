@@ -26,11 +26,7 @@ void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras
   rows.big_fn(tile);
   if (extras != nullptr) extras->prefetch_rows = 0;
   if (rows.small_count == 0) return;
-  const std::int64_t done = rows.big_count * rows.big;
-  tile.a += done * tile.a_row;
-  tile.c += done * tile.c_row;
-  tile.start += done * tile.start_row;
-  tile.row += done;
+  move_down(tile, rows.big_count * rows.big);
   tile.blocks = rows.small_count;
   tile.a_block -= tile.a_row;
   rows.small_fn(tile);

@@ -24,8 +24,8 @@ void finish_one(const F16End& end, float value, std::int64_t row, std::int64_t c
   if (end.f16_start != nullptr) value += base::to_float(base::Bfloat16{end.f16_start[start]});
   if (end.start != nullptr) value += end.start[start];
   if (end.relu && value < 0) value = 0;
-  if (end.half != nullptr) {
-    end.half[to] = base::to_bfloat16(value).bits;
+  if (end.f16_c != nullptr) {
+    end.f16_c[to] = base::to_bfloat16(value).bits;
   } else {
     end.c[to] = value;
   }

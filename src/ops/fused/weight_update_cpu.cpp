@@ -124,7 +124,6 @@ void run_matmul_and_update(const void* raw, std::byte* const* args,
   const std::byte* a = args[data.gradient];
   const std::byte* b = args[data.b];
   const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
-  if (data.block_threads == 1) return update_blocks(data, arrays, a, b, scratch, 0, blocks);
   device::on_threads(data.block_threads, [&](const device::Chunk& chunk) {
     update_blocks(data, arrays, a, b, data.thread_scratch.in(scratch, chunk.thread),
                   chunk.first(blocks), chunk.last(blocks));

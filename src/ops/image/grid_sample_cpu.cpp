@@ -180,11 +180,11 @@ class PatchBlock {
     for (std::int64_t p = 0; p < count; ++p) {
       T* upper = dx + first_[static_cast<std::size_t>(p)];
       T* lower = upper + width;
-      const T* chunk = shares_.data() + 4 * p;
-      upper[0] += chunk[0];
-      upper[1] += chunk[1];
-      lower[0] += chunk[2];
-      lower[1] += chunk[3];
+      const T* share = shares_.data() + 4 * p;
+      upper[0] += share[0];
+      upper[1] += share[1];
+      lower[0] += share[2];
+      lower[1] += share[3];
     }
   }
 
@@ -235,12 +235,6 @@ class PatchBlock {
                                  .stride = kMaxBlock};
 };
 
-// Splits [0, total) among the threads: calls f(first, end) for each chunk.
-template <class F>
-void visit_chunks(int threads, std::int64_t total, F&& f) {
-  device::parallel_ranges(threads, total, f);
-}
-
 // args: x, grid, y.
 template <class T, class Block>
 void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) {
@@ -249,18 +243,20 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
   const T* grid = reinterpret_cast<const T*>(args[1]);
   T* y = reinterpret_cast<T*>(args[2]);
   const std::int64_t blocks = task.blocks();
-  visit_chunks(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
-    Block block(task, false);
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t image = i / blocks;
-      const std::int64_t first = i % blocks * task.block;
-      const std::int64_t count = std::min(task.block, task.points - first);
-      block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank), first, count);
-      for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
-        block.sample(x + c * task.plane, count, y + c * task.points + first);
-      }
-    }
-  });
+  device::parallel_ranges(
+      task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
+        Block block(task, false);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t image = i / blocks;
+          const std::int64_t first = i % blocks * task.block;
+          const std::int64_t count = std::min(task.block, task.points - first);
+          block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank), first,
+                     count);
+          for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
+            block.sample(x + c * task.plane, count, y + c * task.points + first);
+          }
+        }
+      });
 }
 
 // args: dy, x (not read), grid, dx. Each thread has its own channels, so that no two threads add to
@@ -271,24 +267,24 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* grid = reinterpret_cast<const T*>(args[2]);
   T* dx = reinterpret_cast<T*>(args[3]);
-  visit_chunks(task.threads, task.images * task.channels,
-               [&](std::int64_t begin, std::int64_t end) {
-                 Block block(task, false);
-                 std::fill(dx + begin * task.plane, dx + end * task.plane, T(0));
-                 while (begin < end) {
-                   const std::int64_t image = begin / task.channels;
-                   const std::int64_t stop = std::min(end, (image + 1) * task.channels);
-                   for (std::int64_t first = 0; first < task.points; first += task.block) {
-                     const std::int64_t count = std::min(task.block, task.points - first);
-                     block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank),
-                                first, count);
-                     for (std::int64_t c = begin; c < stop; ++c) {
-                       block.spread(dy + c * task.points + first, count, dx + c * task.plane);
-                     }
-                   }
-                   begin = stop;
-                 }
-               });
+  device::parallel_ranges(
+      task.threads, task.images * task.channels, [&](std::int64_t begin, std::int64_t end) {
+        Block block(task, false);
+        std::fill(dx + begin * task.plane, dx + end * task.plane, T(0));
+        while (begin < end) {
+          const std::int64_t image = begin / task.channels;
+          const std::int64_t stop = std::min(end, (image + 1) * task.channels);
+          for (std::int64_t first = 0; first < task.points; first += task.block) {
+            const std::int64_t count = std::min(task.block, task.points - first);
+            block.find(grid + image * task.points * static_cast<std::int64_t>(task.rank), first,
+                       count);
+            for (std::int64_t c = begin; c < stop; ++c) {
+              block.spread(dy + c * task.points + first, count, dx + c * task.plane);
+            }
+          }
+          begin = stop;
+        }
+      });
 }
 
 // args: dy, x, grid, dgrid.
@@ -305,20 +301,21 @@ void run_grid_gradient(const void* data, std::byte* const* args, const opdef::La
     std::fill_n(dgrid, task.images * task.points * rank, T(0));
     return;
   }
-  visit_chunks(task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
-    Block block(task, true);
-    for (std::int64_t i = begin; i < end; ++i) {
-      const std::int64_t image = i / blocks;
-      const std::int64_t first = i % blocks * task.block;
-      const std::int64_t count = std::min(task.block, task.points - first);
-      block.find(grid + image * task.points * rank, first, count);
-      block.clear_sums();
-      for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
-        block.add(x + c * task.plane, dy + c * task.points + first, count);
-      }
-      block.grid_gradient(count, dgrid + (image * task.points + first) * rank);
-    }
-  });
+  device::parallel_ranges(
+      task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
+        Block block(task, true);
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t image = i / blocks;
+          const std::int64_t first = i % blocks * task.block;
+          const std::int64_t count = std::min(task.block, task.points - first);
+          block.find(grid + image * task.points * rank, first, count);
+          block.clear_sums();
+          for (std::int64_t c = image * task.channels; c < (image + 1) * task.channels; ++c) {
+            block.add(x + c * task.plane, dy + c * task.points + first, count);
+          }
+          block.grid_gradient(count, dgrid + (image * task.points + first) * rank);
+        }
+      });
 }
 
 [[noreturn]] void refuse(const KernelRequest& request, const Dims& x, const Dims& grid) {

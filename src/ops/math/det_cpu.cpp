@@ -162,18 +162,17 @@ void run_matrices(const void* data, std::byte* const* args, const opdef::Launch&
   const std::int64_t size = task.n * task.n;
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[1]);
-  const auto run_chunk = [&](std::int64_t chunk) {
-    auto* a = reinterpret_cast<double*>(task.thread_scratch.in(args[2], chunk));
-    const std::int64_t end = task.matrices * (chunk + 1) / task.threads;
-    for (std::int64_t m = task.matrices * chunk / task.threads; m < end; ++m) {
+  device::on_threads(task.threads, [&](const device::Chunk& chunk) {
+    auto* a = reinterpret_cast<double*>(task.thread_scratch.in(args[2], chunk.thread));
+    const std::int64_t end = chunk.last(task.matrices);
+    for (std::int64_t m = chunk.first(task.matrices); m < end; ++m) {
       std::copy_n(x + m * size, size, a);
       if constexpr (kIsDet)
         y[m] = static_cast<T>(det_of(a, task.n));
       else
         cofactors_of(a, task.n, a + size, y + m * size);
     }
-  };
-  device::parallel_for(task.threads, task.threads, run_chunk);
+  });
 }
 
 template <bool kIsDet>

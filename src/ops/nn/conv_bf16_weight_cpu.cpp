@@ -30,7 +30,7 @@ using opdef::Launch;
 constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;  // x and y of a unit, in the L2 cache
 constexpr std::int64_t kFewestColumns = 16;
 constexpr std::int64_t kOwnSumBytes = std::int64_t{1024} * 1024;
-constexpr std::int64_t kHandedChannels = 64;
+constexpr std::int64_t kConsumedChannels = 64;
 
 struct Bf16WeightPlan {
   ConvTask task;
@@ -201,12 +201,12 @@ class Worker {
       for (std::int64_t i = 0; i < (last - first) * plan_.padded_columns; ++i) sums[i] += from[i];
     }
     auto* spare = reinterpret_cast<float*>(rows_);  // y is no longer needed
-    for (std::int64_t m = 0; m < plan_.columns; m += kHandedChannels) {
+    for (std::int64_t m = 0; m < plan_.columns; m += kConsumedChannels) {
       finish_weights<float>(plan_.task, args_,
                             {.from = sums + m,
                              .from_row = plan_.padded_columns,
                              .channel = m,
-                             .channels = std::min(kHandedChannels, plan_.columns - m),
+                             .channels = std::min(kConsumedChannels, plan_.columns - m),
                              .column = first,
                              .columns = last - first},
                             spare);
@@ -259,7 +259,7 @@ void place_scratch(Bf16WeightPlan& plan) {
   const bool has_all = plan.splits_images || plan.splits_taps;
   const std::int64_t own =
       has_all ? plan.channels : (blocks + plan.threads - 1) / plan.threads * kTapColumns;
-  const std::int64_t spare = plan.task.update == nullptr ? 0 : kHandedChannels * kHandedColumns;
+  const std::int64_t spare = plan.task.update == nullptr ? 0 : kConsumedChannels * kConsumedColumns;
   ScratchLayout thread;
   plan.copy = thread.reserve<std::uint16_t>(own * plan.copies.channel());
   plan.y_rows = thread.reserve<std::uint16_t>(std::max(kTapColumns * plan.length, 2 * spare));

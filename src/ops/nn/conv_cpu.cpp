@@ -170,12 +170,12 @@ void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBl
               block.columns, block.channels);
     return;
   }
-  for (std::int64_t k = 0; k < block.columns; k += kHandedColumns) {
-    const std::int64_t columns = std::min(kHandedColumns, block.columns - k);
-    transpose(block.from + k * block.from_row, block.from_row, spare, kHandedColumns, columns,
+  for (std::int64_t k = 0; k < block.columns; k += kConsumedColumns) {
+    const std::int64_t columns = std::min(kConsumedColumns, block.columns - k);
+    transpose(block.from + k * block.from_row, block.from_row, spare, kConsumedColumns, columns,
               block.channels);
     task.update->apply<T>(args, {.gradient = spare,
-                                 .gradient_row = kHandedColumns,
+                                 .gradient_row = kConsumedColumns,
                                  .first = first + k,
                                  .rows = block.channels,
                                  .columns = columns,

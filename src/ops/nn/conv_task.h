@@ -64,9 +64,9 @@ struct WeightBlock {
 };
 
 /// Columns of w that an update consumes per call.
-inline constexpr std::int64_t kHandedColumns = 96;
+inline constexpr std::int64_t kConsumedColumns = 96;
 
-/// Stores a block of w, or passes it to the update through `spare`, which has kHandedColumns
+/// Stores a block of w, or passes it to the update through `spare`, which has kConsumedColumns
 /// elements per channel.
 template <class T>
 void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBlock<T>& block,

@@ -215,7 +215,7 @@ void place_scratch(WeightPlan<T>& plan) {
   if (plan.task.update != nullptr && plan.mode != WeightMode::kDots) {
     std::int64_t widest = 0;
     for (const ChannelPanel& panel : plan.panels) widest = std::max(widest, panel.width);
-    plan.spare = own.reserve<T>(widest * kHandedColumns);
+    plan.spare = own.reserve<T>(widest * kConsumedColumns);
   }
   ScratchLayout all;
   if (!plan.shares_panels) plan.all_sums = own.reserve<T>(plan.sums());

@@ -43,7 +43,7 @@ struct WinogradWeightPlan {
   ScratchBlocks thread_scratch = {};
   std::int64_t x_copy_elements = 0, y_copy_elements = 0;
   ScratchArray<float> x_copy = {}, y_copy = {}, sums = {}, spare = {};
-  ScratchArray<float> handed = {};  ///< block passed to an update
+  ScratchArray<float> consumed = {};  ///< block passed to an update
   std::int64_t scratch_bytes = 0;
 
   std::int64_t num_panels() const { return static_cast<std::int64_t>(panels.size()); }
@@ -210,7 +210,7 @@ class WeightWorker {
                            .channels = std::min(width, geometry.result.channels - panel(p).first),
                            .column = c * taps,
                            .columns = count * taps},
-                          plan_.handed.in(own_));
+                          plan_.consumed.in(own_));
   }
 
   const WinogradWeightPlan& plan_;
@@ -263,7 +263,7 @@ void place_scratch(WinogradWeightPlan& plan) {
   plan.gradients = of_tiles.reserve<float>(kPoints * plan.gradient_plane * plan.num_panels());
   plan.sums = own.reserve<float>(sums);
   plan.spare = own.reserve<float>(plan.taps() * std::min(kRowBlock, x.channels) * width);
-  if (plan.task.update != nullptr) plan.handed = own.reserve<float>(kHandedColumns * width);
+  if (plan.task.update != nullptr) plan.consumed = own.reserve<float>(kConsumedColumns * width);
   plan.thread_scratch = all.reserve_blocks(plan.threads, own);
   plan.scratch_bytes = all.size_bytes();
 }

@@ -73,10 +73,10 @@ void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*l
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* x = reinterpret_cast<const T*>(args[1]);
   T* dx = reinterpret_cast<T*>(args[3]);
-  const auto run_chunk = [&](std::int64_t chunk) {
-    T* r = reinterpret_cast<T*>(args[4]) + chunk * c.inner;
-    const std::int64_t end = c.outer * (chunk + 1) / c.threads;
-    for (std::int64_t o = c.outer * chunk / c.threads; o < end; ++o) {
+  device::on_threads(c.threads, [&](const device::Chunk& chunk) {
+    T* r = reinterpret_cast<T*>(args[4]) + chunk.thread * c.inner;
+    const std::int64_t end = chunk.last(c.outer);
+    for (std::int64_t o = chunk.first(c.outer); o < end; ++o) {
       cumprod_slice(c, o, /*is_exclusive=*/true, x, dx);
       std::fill_n(r, c.inner, T{0});
       for (std::int64_t k = c.length; k-- > 0;) {
@@ -91,8 +91,7 @@ void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*l
         for (std::int64_t i = 0; i < c.inner; ++i) dx[row + i] *= r[i];
       }
     }
-  };
-  device::parallel_for(c.threads, c.threads, run_chunk);
+  });
 }
 
 std::optional<CumProdData> read(const KernelRequest& request, std::size_t x, std::size_t axis_input,

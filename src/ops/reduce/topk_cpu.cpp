@@ -240,10 +240,10 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
   // A task is one row, or several rows that are transposed together.
   const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;
   const std::int64_t tasks = topk.outer * tasks_per_slice;
-  const auto run_chunk = [&](std::int64_t chunk) {
-    std::byte* scratch = topk.thread_scratch.in(args[4], chunk);
-    const std::int64_t end = tasks * (chunk + 1) / topk.threads;
-    for (std::int64_t task = tasks * chunk / topk.threads; task < end; ++task) {
+  device::on_threads(topk.threads, [&](const device::Chunk& chunk) {
+    std::byte* scratch = topk.thread_scratch.in(args[4], chunk.thread);
+    const std::int64_t end = chunk.last(tasks);
+    for (std::int64_t task = chunk.first(tasks); task < end; ++task) {
       const std::int64_t o = task / tasks_per_slice;
       const std::int64_t column = task % tasks_per_slice * kColumns;
       const T* from = x + o * topk.length * topk.inner + column;
@@ -257,8 +257,7 @@ void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*l
                     scratch);
       }
     }
-  };
-  device::parallel_for(topk.threads, topk.threads, run_chunk);
+  });
 }
 
 template <class T>

@@ -61,7 +61,7 @@ Value* dft(GraphBuilder& g, const Transform& t, Value* x, bool inverse, bool one
 
 // Gradient of the inverse of a spectrum of which only half is given: y = real(conj(F) X) / n, with
 // X mirrored, so that all bins but X_0 and (n even) X_n/2 count twice.
-Value* f16_gradient(GraphBuilder& g, const Transform& t, Value* x, Value* dy) {
+Value* half_spectrum_gradient(GraphBuilder& g, const Transform& t, Value* x, Value* dy) {
   Value* spectrum = dft(g, t, dy, /*inverse=*/false, /*onesided=*/true);
   Value* bins = g.squeeze(dim_value(g, spectrum, t.axis), {0});
   Value* numbers = g.op("Range", {g.int_scalar(0), bins, g.int_scalar(1)});
@@ -97,7 +97,7 @@ std::vector<Value*> dft_vjp(VjpContext& ctx, GraphBuilder& g) {
   t.length = length == nullptr ? dim_value(g, full, t.axis)
                                : g.reshape(g.cast(length, DataType::kInt64), {1});
   t.length_scalar = g.squeeze(t.length, {0});
-  if (inverse && onesided) return {f16_gradient(g, t, x, dy)};
+  if (inverse && onesided) return {half_spectrum_gradient(g, t, x, dy)};
   Value* scale = g.cast_like(t.length, dy);
   if (inverse) return {as_input(g, g.div(dft(g, t, dy, false, false), scale), x, t.axis)};
   // The bins that a onesided transform omits have cotangent zero.

@@ -39,7 +39,7 @@ struct DftTask {
   std::int64_t parts_out = 2;  // 1: only the real part
   bool is_inverse = false;
   bool is_paired = false;
-  bool is_f16 = false;  // the input is the first half of a Hermitian spectrum
+  bool is_half_spectrum = false;  // the input is the first half of a Hermitian spectrum
   int num_args = 3;
   int threads = 1;
 
@@ -55,7 +55,8 @@ template <class T>
 void load(const DftTask<T>& task, const T* x, std::int64_t first, std::int64_t count,
           fft::Parts<T> to) {
   const std::int64_t step = task.inner * task.parts_in;
-  const std::int64_t given = std::min(task.length_in, task.is_f16 ? task.n / 2 + 1 : task.n);
+  const std::int64_t given =
+      std::min(task.length_in, task.is_half_spectrum ? task.n / 2 + 1 : task.n);
   std::fill_n(to.re, task.n * task.batch, T(0));
   std::fill_n(to.im, task.n * task.batch, T(0));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -69,7 +70,7 @@ void load(const DftTask<T>& task, const T* x, std::int64_t first, std::int64_t c
       if (task.parts_in == 2) to.im[t * task.batch + b] = from[1];
     }
   }
-  if (!task.is_f16) return;
+  if (!task.is_half_spectrum) return;
   for (std::int64_t t = task.n / 2 + 1; t < task.n; ++t) {
     for (std::int64_t b = 0; b < count; ++b) {
       to.re[t * task.batch + b] = to.re[(task.n - t) * task.batch + b];
@@ -176,7 +177,7 @@ KernelOffer offer_typed(const KernelRequest& request, std::size_t axis, std::int
                   .parts_out = y[last],
                   .is_inverse = is_inverse,
                   .is_paired = x[last] == 1 && !is_inverse,
-                  .is_f16 = is_inverse && is_onesided,
+                  .is_half_spectrum = is_inverse && is_onesided,
                   .num_args = static_cast<int>(request.inputs.size()),
                   .threads = request.threads};
   if (signals * n < kParallelElements) task.threads = 1;
@@ -198,13 +199,13 @@ KernelOffer offer_dft(const KernelRequest& request) {
   const auto axis = static_cast<std::size_t>(
       normalize_axis(axis_given && !axis_given->empty() ? axis_given->front() : -2, rank));
   if (axis == rank - 1) refuse(request, "the axis of the real and imaginary parts is transformed");
-  const bool is_f16 =
+  const bool is_half_spectrum =
       request.node.int_attribute("inverse") != 0 && request.node.int_attribute("onesided") != 0;
   const auto length_given = planned_ints(request, 1);
-  std::int64_t n = is_f16 ? 2 * (x[axis] - 1) : x[axis];
+  std::int64_t n = is_half_spectrum ? 2 * (x[axis] - 1) : x[axis];
   if (length_given && !length_given->empty()) n = length_given->front();
   if (n < 1 || n > kLongest) refuse(request, fmt::format("a transform of length {}", n));
-  const bool is_onesided = request.node.int_attribute("onesided") != 0 && !is_f16;
+  const bool is_onesided = request.node.int_attribute("onesided") != 0 && !is_half_spectrum;
   const std::int64_t length_out = is_onesided ? n / 2 + 1 : n;
   if (y.rank() != rank || y[axis] != length_out) {
     refuse(request,
