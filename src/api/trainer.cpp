@@ -71,6 +71,15 @@ class PeekedSource : public DataSource {
   bool has_started_ = false;
 };
 
+// Decides the loss by the first chunk of `source`, if it waits for labels, and returns a source
+// that gives that chunk again; nullptr: it does not wait.
+std::unique_ptr<PeekedSource> settle_by_first_chunk(train::Session& session, DataSource& source) {
+  if (!train::awaits_labels(session)) return nullptr;
+  auto peeked = std::make_unique<PeekedSource>(source);
+  if (peeked->first()) train::settle_by_labels(session, *peeked->first());
+  return peeked;
+}
+
 void check_batch_size(std::int64_t batch_size) {
   if (batch_size >= 1) return;
   throw OptionError({.what = "batch_size is " + std::to_string(batch_size) + ", expected 1 or more",
@@ -101,10 +110,7 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 const LossInfo& Trainer::choose_loss(const Tensor& target) {
-  const api::CallGuard guard(impl_->fitting);
-  const api::CallGuard session_guard(impl_->busy());
-  train::settle_by_labels(impl_->compiled(), Dataset{.inputs = {}, .target = target});
-  return impl_->session->loss();
+  return choose_loss(Dataset{.inputs = {}, .target = target});
 }
 
 const LossInfo& Trainer::choose_loss(const Dataset& data) {
@@ -117,10 +123,7 @@ const LossInfo& Trainer::choose_loss(const Dataset& data) {
 std::unique_ptr<DataSource> Trainer::choose_loss(DataSource& source) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  if (!train::awaits_labels(impl_->compiled())) return nullptr;
-  auto peeked = std::make_unique<PeekedSource>(source);
-  if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
-  return peeked;
+  return settle_by_first_chunk(impl_->compiled(), source);
 }
 
 std::vector<std::int64_t> window_starts(std::int64_t rows, std::int64_t batch_size,
@@ -154,11 +157,7 @@ const History& Trainer::fit(const Dataset& data, const FitOptions& options) {
 const History& Trainer::fit(DataSource& source, const FitOptions& options) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
-  std::optional<PeekedSource> peeked;
-  if (train::awaits_labels(impl_->compiled())) {
-    peeked.emplace(source);
-    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
-  }
+  const auto peeked = settle_by_first_chunk(impl_->compiled(), source);
   DataSource& rows = peeked ? *peeked : source;
   impl_->compile_for(options);
   train::FitLoop loop(impl_->compiled(), rows, options, impl_->stop, impl_->history);
@@ -185,11 +184,7 @@ EvaluationResult Trainer::evaluate(DataSource& source, std::int64_t batch_size,
   const api::CallGuard session_guard(impl_->busy(), api::CallGuard::Kind::kFromCallback);
   train::Session& session = impl_->compiled();
   check_batch_size(batch_size);
-  std::optional<PeekedSource> peeked;
-  if (train::awaits_labels(session)) {
-    peeked.emplace(source);
-    if (peeked->first()) train::settle_by_labels(impl_->compiled(), *peeked->first());
-  }
+  const auto peeked = settle_by_first_chunk(session, source);
   DataSource& rows = peeked ? *peeked : source;
   if (session.batch().fixed_rows() > 0) batch_size = session.batch().fixed_rows();
   const auto evaluation = session.evaluation(!metrics.empty());

@@ -21,7 +21,7 @@ struct ImportEngine {
   /// autodiff::add_gradient_at(), for nodes of the operator Gradient.
   std::vector<ir::Value*> (*gradient_at)(ir::GraphBuilder& g, const opdef::OpRegistry& registry,
                                          const opdef::GradientAt& request,
-                                         const opdef::CustomGradients* custom) = nullptr;
+                                         const opdef::CustomGradients* custom);
 };
 
 /// Returns the working copy of `file`, with the operators that users registered; see

@@ -181,7 +181,7 @@ void copy_to_mirror(int descriptor) {
   }
 }
 
-enum class Verdict : std::uint8_t { kGo, kFail, kHalf, kF16ThenDie };
+enum class Verdict : std::uint8_t { kGo, kFail, kHalf, kHalfThenDie };
 
 // Counts the call and says what becomes of it.
 Verdict judge(const char* call, bool writes) {
@@ -194,7 +194,7 @@ Verdict judge(const char* call, bool writes) {
     return writes ? Verdict::kHalf : Verdict::kGo;
   }
   if (s.kind == Kind::kKill) {
-    if (writes) return Verdict::kF16ThenDie;
+    if (writes) return Verdict::kHalfThenDie;
     (void)::kill(::getpid(), SIGKILL);
   }
   write_log(std::string("failed ") + call + "\n");
@@ -233,7 +233,7 @@ ssize_t written(const char* call, int descriptor, std::size_t count, auto write_
   if (verdict == Verdict::kFail) return -1;
   if (verdict == Verdict::kGo || count < 2) return write_it(count);
   const ssize_t result = write_it(count / 2);
-  if (verdict == Verdict::kF16ThenDie) (void)::kill(::getpid(), SIGKILL);
+  if (verdict == Verdict::kHalfThenDie) (void)::kill(::getpid(), SIGKILL);
   return result;
 }
 

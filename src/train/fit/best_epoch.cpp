@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -12,13 +13,20 @@ namespace {
 
 constexpr std::string_view kPurpose = "best";  // name of the copy in a checkpoint
 
-[[noreturn]] void refuse_monitor(const std::string& monitor,
-                                 const std::vector<std::string>& known) {
-  throw DataError(
-      {.what = "there is no '" + monitor + "' to monitor",
-       .detail = "There are " + base::quote_list(known) + ".",
-       .hint = base::nearest_or(monitor, known,
-                                "Monitor one of these, or add the metric, or validation rows.")});
+// The number that determines the best epoch; smaller is better.
+double monitored(const FitOptions& options, const EpochLog& log) {
+  if (!options.early_stopping || options.early_stopping->monitor.empty()) {
+    return log.val_loss.value_or(log.train_loss);
+  }
+  const std::string& monitor = options.early_stopping->monitor;
+  const double sign = options.early_stopping->maximize ? -1 : 1;
+  if (monitor == "train_loss") return sign * log.train_loss;
+  if (monitor == "val_loss" && log.val_loss) return sign * *log.val_loss;
+  if (monitor == "val_accuracy" && log.val_accuracy) return sign * *log.val_accuracy;
+  const auto found =
+      std::ranges::find(log.val_metrics, monitor, &std::pair<std::string, double>::first);
+  ONNXGRAD_ASSERT(found != log.val_metrics.end());  // check_monitor() refuses others
+  return sign * found->second;
 }
 
 }  // namespace
@@ -38,7 +46,12 @@ void BestEpoch::check_monitor(bool has_validation, bool counts_correct_rows) con
     for (const Metric& metric : options_.metrics) known.push_back("val_" + metric.name);
   }
   const std::string& monitor = options_.early_stopping->monitor;
-  if (std::ranges::find(known, monitor) == known.end()) refuse_monitor(monitor, known);
+  if (std::ranges::find(known, monitor) != known.end()) return;
+  throw DataError(
+      {.what = "there is no '" + monitor + "' to monitor",
+       .detail = "There are " + base::quote_list(known) + ".",
+       .hint = base::nearest_or(monitor, known,
+                                "Monitor one of these, or add the metric, or validation rows.")});
 }
 
 void BestEpoch::add(EpochLog& log) {
@@ -87,25 +100,6 @@ void BestEpoch::take_weights(const Checkpoint& checkpoint, bool has_best) {
 void BestEpoch::take_numbers(const Checkpoint& checkpoint) {
   epochs_without_improvement_ = checkpoint.get_int("fit/epochs_without_improvement");
   loss_ = checkpoint.get_double("fit/best_loss");
-}
-
-double monitored(const FitOptions& options, const EpochLog& log) {
-  if (!options.early_stopping || options.early_stopping->monitor.empty()) {
-    return log.val_loss.value_or(log.train_loss);
-  }
-  const std::string& monitor = options.early_stopping->monitor;
-  const double sign = options.early_stopping->maximize ? -1 : 1;
-  if (monitor == "train_loss") return sign * log.train_loss;
-  if (monitor == "val_loss" && log.val_loss) return sign * *log.val_loss;
-  if (monitor == "val_accuracy" && log.val_accuracy) return sign * *log.val_accuracy;
-  for (const auto& [name, value] : log.val_metrics) {
-    if (name == monitor) return sign * value;
-  }
-  std::vector<std::string> known{"train_loss"};
-  if (log.val_loss) known.emplace_back("val_loss");
-  if (log.val_accuracy) known.emplace_back("val_accuracy");
-  for (const auto& [name, value] : log.val_metrics) known.push_back(name);
-  refuse_monitor(monitor, known);
 }
 
 }  // namespace onnxgrad::train

@@ -44,10 +44,6 @@ class BestEpoch {
   bool is_unsaved_ = false;
 };
 
-/// The number that determines the best epoch; smaller is better. Throws: DataError (the log has
-/// no such number).
-double monitored(const FitOptions& options, const EpochLog& log);
-
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_FIT_BEST_EPOCH_H_

@@ -107,8 +107,7 @@ void ChunkFeed::prepare_class_weights() {
   if (!weigher_ || !weigher_->needs_counts()) return;
   const Workers& workers = session_.workers();
   const OwnRange own(source_, workers);
-  StopFlag never;
-  if (!count(workers.has_others() ? never : stop_)) return;
+  if (!count(stop_)) return;
   if (own.is_part()) {
     weigher_->put_together(workers);
     count_.reset();  // they are this worker's

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "onnxgrad/option_error.h"
@@ -19,7 +18,7 @@ namespace {
 void choose_fixed_batch(const Session& session, FitOptions& options) {
   const std::int64_t fixed = session.batch().fixed_rows();
   if (fixed == 0) return;
-  const std::string why = "The batch dimension is not opened: " + session.batch().obstacle + ".";
+  const std::string why = session.batch().why_fixed();
   if (session.workers().has_others()) {
     throw OptionError({.what = fmt::format("several workers cannot share batches of {} rows, which "
                                            "the file fixes",
@@ -65,7 +64,7 @@ FitLoop::FitLoop(Session& session, const Dataset& data, const FitOptions& option
 FitLoop::FitLoop(Session& session, DataSource& source, const FitOptions& options, StopFlag& stop,
                  History& history)
     : FitLoop(session, options, stop, history) {
-  feed_ = std::make_unique<ChunkFeed>(session_, source, options_, stop_.flag());
+  feed_ = std::make_unique<ChunkFeed>(session_, source, options_, stop_.reading_flag());
   prepare();
 }
 

@@ -31,7 +31,6 @@ class FileTraining {
   /// The model's graph and the algorithm that has the loss; only the first outputs are the model's.
   std::shared_ptr<const ir::Model> working() const { return parts_[loss_part_].working; }
   std::size_t num_model_outputs() const { return num_model_outputs_; }
-  bool is_model_input(const std::string& name) const { return model_inputs_.contains(name); }
   const Loss& loss() const { return loss_; }
   /// Value of an algorithm's initializer `learning_rate`, a scalar that nothing updates; else 0.
   double learning_rate() const { return learning_rate_; }

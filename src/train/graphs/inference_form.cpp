@@ -30,7 +30,7 @@ class Leaver {
         return true;
       }
       if (!node->domain.empty()) return false;
-      if (node->op_type == "Dropout") return is_true(node->input(2));
+      if (node->op_type == "Dropout") return is_training_dropout(*node);
       return node->op_type == "BatchNormalization" && is_training_norm(*node);
     });
   }
@@ -50,8 +50,10 @@ class Leaver {
   }
 
  private:
+  static bool is_training_dropout(const Node& node) { return is_true(node.input(2)); }
+
   static bool leave_dropout(Node& node) {
-    if (!is_true(node.input(2))) return false;
+    if (!is_training_dropout(node)) return false;
     node.inputs.resize(node.inputs[1] == nullptr ? 1 : 2);
     return true;
   }

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
-#include <utility>
 
 #include "train/tools/collectives.h"
 #include "train/weights/weights.h"

@@ -48,6 +48,8 @@ struct BatchForm {
   bool is_opened() const { return rows > 0 && obstacle.empty(); }
   /// Rows that every batch must have; 0: any number.
   std::int64_t fixed_rows() const { return obstacle.empty() ? 0 : rows; }
+  /// The obstacle as a sentence, for errors about fixed_rows().
+  std::string why_fixed() const { return "The batch dimension is not opened: " + obstacle + "."; }
 };
 
 /// Opens the batch dimension of `working` if it is a number: of inputs, values and outputs, and

@@ -25,8 +25,7 @@ NamedTensors BatchFiller::with_weights(const NamedTensors& feeds) const {
   const bool are_given =
       name.empty() || std::ranges::find(feeds, name, &NamedTensor::name) != feeds.end();
   if (!adds_weights_ || are_given) return feeds;
-  const auto ports = step_.data_ports();
-  const auto port = std::ranges::find(ports, name, &runtime::Port::name);
+  const auto port = step_.weights_port();
   // Targets have a row for each of the scores, which sizes that are fed may make other ones.
   auto rows_of = std::ranges::find_if(feeds, [this](const NamedTensor& feed) {
     return find_target(step_.graph().loss, feed.name) != nullptr && feed.tensor.dims().rank() > 0;
@@ -34,11 +33,10 @@ NamedTensors BatchFiller::with_weights(const NamedTensors& feeds) const {
   if (rows_of == feeds.end()) {
     rows_of = std::ranges::find(feeds, form_.inputs.front(), &NamedTensor::name);
   }
-  if (port == ports.end() || rows_of == feeds.end() || rows_of->tensor.dims().rank() == 0) {
-    return feeds;
-  }
+  if (!port || rows_of == feeds.end() || rows_of->tensor.dims().rank() == 0) return feeds;
   NamedTensors all = feeds;
-  all.push_back({.name = name, .tensor = ones_of_rows(*port, rows_of->tensor.dims()[0])});
+  all.push_back(
+      {.name = name, .tensor = ones_of_rows(step_.data_ports()[*port], rows_of->tensor.dims()[0])});
   return all;
 }
 
@@ -82,7 +80,7 @@ void BatchFiller::expect_filling(std::int64_t rows) const {
       {.what = fmt::format("the last {} of {} rows are no whole batch: the file fixes batches of "
                            "{}, and this loss cannot leave rows out",
                            rows % fixed, rows, fixed),
-       .detail = "The batch dimension is not opened: " + form_.obstacle + ".",
+       .detail = form_.why_fixed(),
        .hint = "Give a multiple of the batch, use drop_last=True in training, or export the model "
                "with a dynamic batch, in PyTorch dynamic_shapes={\"x\": {0: \"batch\"}}."});
 }
@@ -92,7 +90,7 @@ void BatchFiller::expect_whole_batch(const NamedTensors& feeds) const {
   if (!rows) return;
   throw ShapeError({.what = fmt::format("{} rows, but the file fixes its batch at {}", *rows,
                                         form_.fixed_rows()),
-                    .detail = "The batch dimension is not opened: " + form_.obstacle + ".",
+                    .detail = form_.why_fixed(),
                     .hint = fmt::format("Give {} rows in each step; Trainer.fit does so by itself.",
                                         form_.fixed_rows())});
 }

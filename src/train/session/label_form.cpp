@@ -119,16 +119,12 @@ std::optional<std::int64_t> find_class_axis(const Session& session, const LossIn
 }  // namespace
 
 bool awaits_labels(const Session& session) {
-  const auto is_open = [&](const Loss& asked, const LossInfo& loss) {
-    return loss.is_class_axis_open || may_be_scores(session, asked, loss);
-  };
-  const Loss& asked = session.asked_loss();
-  const LossInfo& loss = session.loss();
-  if (is_open(asked, loss)) return true;
-  for (std::size_t i = 0; i < asked.others.size(); ++i) {
-    if (is_open(asked.others[i], loss.others[i])) return true;
-  }
-  return false;
+  bool is_open = false;
+  for_each_loss(session.asked_loss(), session.loss(),
+                [&](const Loss& asked, const LossInfo& loss, std::size_t /*i*/) {
+                  is_open |= loss.is_class_axis_open || may_be_scores(session, asked, loss);
+                });
+  return is_open;
 }
 
 LabelForms label_forms(const Session& session) {

@@ -35,10 +35,13 @@ std::int64_t elements_of(std::span<const Tensor> tensors) {
   return total;
 }
 
-std::vector<Tensor> copies_of_weights(const runtime::Executor& executor, std::size_t count) {
-  std::vector<Tensor> copies;
-  for (std::size_t i = 0; i < count; ++i) copies.push_back(executor.read_state(i).clone());
-  return copies;
+// Room for the first states of `executor`.
+std::vector<Tensor> room_for(const runtime::Executor& executor, std::size_t count) {
+  std::vector<Tensor> room;
+  for (const runtime::Port& state : std::span(executor.state()).first(count)) {
+    room.push_back(Tensor::empty(state.type.dtype, state.type.fixed_dims()));
+  }
+  return room;
 }
 
 }  // namespace
@@ -46,7 +49,7 @@ std::vector<Tensor> copies_of_weights(const runtime::Executor& executor, std::si
 LbfgsStep::LbfgsStep(const Lbfgs& spec, runtime::Executor& executor, const StepGraph& graph)
     : executor_(executor),
       graph_(graph),
-      tensors_(copies_of_weights(executor, graph.weights.size())),
+      tensors_(room_for(executor, graph.weights.size())),
       weights_(static_cast<std::size_t>(elements_of(tensors_))),
       solver_(spec, elements_of(tensors_)) {}
 
@@ -58,11 +61,7 @@ std::int64_t LbfgsStep::snapshot_bytes() const {
 
 double LbfgsStep::run(runtime::Execution& plan, double learning_rate,
                       std::span<const std::size_t> wanted, std::vector<Tensor>* results) {
-  if (before_.empty()) {
-    for (const runtime::Port& state : executor_.state()) {
-      before_.push_back(Tensor::empty(state.type.dtype, state.type.fixed_dims()));
-    }
-  }
+  if (before_.empty()) before_ = room_for(executor_, executor_.state().size());
   executor_.copy_state(before_);
   struct Undo {
     explicit Undo(LbfgsStep& step) : runner(&step) {}

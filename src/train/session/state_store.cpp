@@ -6,7 +6,6 @@
 #include <cstring>
 #include <iterator>
 #include <span>
-#include <utility>
 
 #include "base/check.h"
 #include "train/optimizers/optimizers.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <utility>
 
 #include "autodiff/gradient_at.h"
 #include "base/memory_budget.h"
