@@ -13,10 +13,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-from source_files import is_generated, list_files, run_check
+from source_files import CPP_SUFFIXES, PYTHON_SUFFIXES, is_generated, list_files, run_check
 
-CPP_SUFFIXES = {".h", ".cpp", ".cu", ".inc"}
-PYTHON_SUFFIXES = {".py", ".pyi"}
 # First words that are refused, each as a regular expression.
 REFUSED = re.compile(
     r"(What|Of|The same|Those|Whether (?:they are|it is)(?=[.,:;]|$)"

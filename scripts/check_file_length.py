@@ -7,10 +7,10 @@ edit").
 import sys
 from pathlib import Path
 
-from source_files import is_generated, list_files, run_check
+from source_files import CPP_SUFFIXES, PYTHON_SUFFIXES, is_generated, list_files, run_check
 
 LIMIT = 600
-SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".cc", ".py", ".pyi", ".sh", ".cmake"}
+SUFFIXES = CPP_SUFFIXES | PYTHON_SUFFIXES | {".sh", ".cmake"}
 NAMES = {"CMakeLists.txt", "Makefile"}
 
 

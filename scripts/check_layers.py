@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from source_files import list_files, run_check
+from source_files import CPP_SUFFIXES, list_files, run_check
 
 # Folder of src/ -> folders that it may include besides itself, directly.
 ALLOWED: dict[str, set[str]] = {
@@ -130,7 +130,6 @@ COMPAT_NEVER_USES = {
     },
 }
 _INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
-_SOURCE_SUFFIXES = {".h", ".hpp", ".cpp", ".cu", ".inc"}
 
 
 def closure(layer: str, allowed: dict[str, set[str]] = ALLOWED) -> set[str]:
@@ -381,7 +380,7 @@ def check_tree(root: Path) -> list[str]:
     problems = shadowing_headers(root) + check_circles(root)
     for path in list_files(root):
         relative = path.relative_to(root)
-        if path.suffix in _SOURCE_SUFFIXES:
+        if path.suffix in CPP_SUFFIXES:
             problems += check_includes(relative, path.read_text(encoding="utf-8"), src_folders)
         elif path.suffix == ".py":
             problems += check_imports(relative, path.read_text(encoding="utf-8"))

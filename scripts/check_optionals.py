@@ -10,13 +10,12 @@ import re
 import sys
 from pathlib import Path
 
-from source_files import list_files, run_check
+from source_files import CPP_SUFFIXES, list_files, run_check
 
 FUNCTIONS = (
     "static_dims|static_elements|static_bytes|known_dim|known_rank|known_ints|constant_ints?|"
     "constant_number|planned_ints|fixed_trip_count"
 )
-SUFFIXES = {".h", ".cpp"}
 # An operand, which may go through members, elements and calls: `node.inputs[0]->type.`
 BEFORE = r"(?:[A-Za-z_]\w*(?:::|->|\.|\[[^\]]*\](?:->|\.)|\([^()]*\)(?:->|\.)))*"
 ARGUMENTS = r"\((?:[^()]|\([^()]*\))*\)"
@@ -28,7 +27,7 @@ def unchecked(root: Path) -> list[str]:
     """Return one message for each optional of a call under `root`/src that is used unchecked."""
     problems = []
     for path in list_files(root):
-        if path.suffix not in SUFFIXES or path.relative_to(root).parts[0] != "src":
+        if path.suffix not in CPP_SUFFIXES or path.relative_to(root).parts[0] != "src":
             continue
         text = path.read_text(encoding="utf-8")
         for pattern in (DEREFERENCED, MEMBER):
