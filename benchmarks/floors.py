@@ -182,7 +182,7 @@ def main() -> None:
             entries += found
             print(line, flush=True)
     print("\n\\* convolutions at the fastest library's time")
-    result_files.add(options.results, entries, {})
+    result_files.add(options.results, entries, result_files.versions("onnxgrad"))
 
 
 if __name__ == "__main__":

@@ -475,7 +475,9 @@ def main() -> int:
                     for pair in zip(known[name], rows, strict=True)
                 ]
     report(best)
-    result_files.add(arguments.results, entries_of(best, arguments.threads), {})
+    result_files.add(
+        arguments.results, entries_of(best, arguments.threads), result_files.versions("onnxgrad")
+    )
     return 0
 
 

@@ -190,7 +190,7 @@ def main() -> int:
         for system, rows in best.items()
         for (op, batch), seconds in zip(CASES, (row["seconds"] for row in rows), strict=True)
     ]
-    result_files.add(arguments.results, entries, {})
+    result_files.add(arguments.results, entries, result_files.versions("onnxgrad"))
     return 0
 
 

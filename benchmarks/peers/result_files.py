@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -117,6 +118,11 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         help="add the figures to this file (benchmarks/results/<processor>.json)",
     )
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of installed packages."""
+    return {name: importlib.metadata.version(name) for name in packages}
 
 
 def _command() -> str:

@@ -265,7 +265,10 @@ def test_several_target_columns_of_several_files(tmp_path, kind):
     expected = w - 0.1 * 2 / 24 * x.T.astype(float) @ (x @ w - y)
     (tmp_path / "m.onnx").write_bytes(onnx.parser.parse_model(TWO).SerializeToString())
     trainer = og.Trainer(str(tmp_path / "m.onnx"), "mse", og.optimizers.SGD(0.1))
-    trainer.fit(pattern, ["p", "q"], epochs=1, batch_size=12, verbose=0)
+    trainer.fit(
+        pattern, ["p", "q"], epochs=1, batch_size=12, verbose=0, run_dir=tmp_path / "python"
+    )
+    assert 'target = "p,q"' in (tmp_path / "python" / "config.toml").read_text()
     np.testing.assert_allclose(initializers(trainer.trained_model())["w"], expected, rtol=1e-5)
     run(
         *("train", tmp_path / "m.onnx", "--data", pattern, "--target", "p", "--target", "q"),
@@ -280,3 +283,9 @@ def test_several_target_columns_of_several_files(tmp_path, kind):
         status=4,
     )
     assert "there is no column 'r'" in err
+
+
+def test_a_list_of_one_column_is_that_column():
+    for kind in (og.data.CsvFile, og.data.NpzFile):
+        assert kind("rows", ["y"]).target == "y"
+        assert kind("rows", ["y", "z"]).target == ["y", "z"]

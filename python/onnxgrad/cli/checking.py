@@ -16,7 +16,7 @@ from onnxgrad.cli.console import out
 from onnxgrad.cli.derivatives import Model, Operators, load_all
 from onnxgrad.cli.model_inputs import in_type_of, read_inputs
 from onnxgrad.cli.rows import open_rows
-from onnxgrad.data.columns import Feeds
+from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.labels import native_targets
 from onnxgrad.errors import DataError, GradientError, OptionError
 from onnxgrad.gradient_checks.check import check_with_source
@@ -150,7 +150,7 @@ def _labelled(
             hint="Name one .csv, .tsv, .jsonl, .parquet or .npz file.",
         )
     core = trainer.session._core
-    named = X if isinstance(X, Feeds) else None
+    named = feeds_of(X)
     targets = native_targets(y)
     trainer._labels.learn(core, targets, feeds=named)
     y = trainer._labels.native(core, targets[""], feeds=named)

@@ -17,7 +17,7 @@ from onnxgrad.base.models import to_core_model
 from onnxgrad.cli.console import out, report_written, standard_output
 from onnxgrad.cli.model_inputs import read_inputs
 from onnxgrad.cli.rows import open_rows
-from onnxgrad.data.columns import Feeds
+from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.labels import native_targets
 from onnxgrad.errors import DataError, ModelError, OptionError
 from onnxgrad.files import write_file
@@ -56,7 +56,7 @@ def evaluate(
         delimiter=delimiter,
     )
     if rows[1] is not None:  # string labels of a model that lists no classes: numbered as by `fit`
-        feeds = rows[0] if isinstance(rows[0], Feeds) else None
+        feeds = feeds_of(rows[0])
         targets = native_targets(rows[1])
         trainer._labels.learn(trainer.session._core, targets, every=True, feeds=feeds)
     names = [name.strip() for text in metrics or () for name in text.split(",")]

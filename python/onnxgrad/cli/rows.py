@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -143,8 +143,7 @@ def _open(_trainer: Trainer, path: str, options: SimpleNamespace) -> Rows:
     target: str | list[str] = options.target
     if "," in options.target and not path.endswith(".npy"):
         names = column_names(files_of(path)[0] if is_pattern(path) else path, options.delimiter)
-        if options.target not in names:
-            target = [name.strip() for name in options.target.split(",")]
+        target = _target_columns(names, options.target)
     if path.endswith(".npy") and path != options.data:
         raise _no_validation_file()
     source: Source = open_file(path, target, options.sample_weight)
@@ -171,7 +170,7 @@ def _columns(trainer: Trainer, table: Table, options: SimpleNamespace) -> Rows:
     without = list(options.ignored or [])
     for name in without:
         table.take(name, "--ignored")
-    targets = _target_columns(table, options.target)
+    targets = _target_columns(table.columns, options.target)
     columns = [table.take(name, "--target") for name in targets]
     classes = trainer.session.classes
     if classes is None or classes.dtype.kind not in "UO":  # they are numbers
@@ -205,9 +204,9 @@ def _side_by_side(table: Table, names: list[str], columns: list[Any]) -> Any:
     return np.column_stack([column.ravel() for column in columns])
 
 
-def _target_columns(table: Table, target: str) -> list[str]:
-    """Return the columns of ``--target``: one, or several with commas between them."""
-    if target in table.columns or "," not in target:
+def _target_columns(names: Collection[str], target: str) -> list[str]:
+    """Return the columns of ``--target``: one of `names`, or several with commas between them."""
+    if target in names or "," not in target:
         return [target]
     return [name.strip() for name in target.split(",")]
 

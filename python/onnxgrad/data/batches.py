@@ -99,10 +99,7 @@ class BatchReader:
     ) -> None:
         self._batches = batches
         self._dtypes = {value.name: value.dtype for value in session.inputs}
-        self._columns: list[str] = []  # of a target that has several
-        if target is not None and not isinstance(target, (str, Mapping)):
-            self._columns = [str(name) for name in target]
-        self._targets = self._names(session, self._columns[0] if self._columns else target)
+        self._targets = self._names(session, target)
         self._weight = sample_weight if isinstance(sample_weight, str) else "sample_weight"
         self._has_weight = bool(sample_weight)
         self._iterator: Iterator[Any] = iter(())
@@ -110,17 +107,23 @@ class BatchReader:
         self._rows = 0
 
     @staticmethod
-    def _names(session: _core.TrainingSession, target: Target | None) -> dict[str, list[str]]:
-        """Return the possible names of each target, by output; ``""`` if there is only one."""
+    def _names(session: _core.TrainingSession, target: Target | None) -> dict[str, list[list[str]]]:
+        """Return the possible columns of each target, by output; ``""`` if there is only one."""
         if isinstance(target, str):
-            return {"": [target]}
+            return {"": [[target]]}
         if isinstance(target, Mapping):
-            return {str(output): [str(name)] for output, name in target.items()}
+            return {str(output): [[str(name)]] for output, name in target.items()}
+        if target is not None:
+            if not target:
+                raise DataError(
+                    what="target: a list without names", hint="Give the columns of the target."
+                )
+            return {"": [[str(name) for name in target]]}
         losses = (session.loss, *session.loss.others)
         if len(losses) == 1:
             name = session.loss.target.name
-            return {"": [name]} if name else {}
-        return {one.output: [one.target.name, one.output] for one in losses}
+            return {"": [[name]]} if name else {}
+        return {one.output: [[one.target.name], [one.output]] for one in losses}
 
     def start(self, epoch: int, shuffle: bool, seed: int) -> None:  # noqa: ARG002 (interface)
         """Begin a pass."""
@@ -168,26 +171,28 @@ class BatchReader:
 
     def _parts_of_table(self, table: Any) -> tuple[Any, Any, Any]:
         """Return the table and the names of its columns, which are looked up later."""
-        y: dict[str, Any] = {output: names[0] for output, names in self._targets.items()}
-        named = self._columns or y.get("", y)
-        return table, named, self._weight if self._has_weight else None
+        y: dict[str, Any] = {
+            output: columns if len(columns) > 1 else columns[0]
+            for output, (columns, *_) in self._targets.items()
+        }
+        return table, y.get("", y), self._weight if self._has_weight else None
 
     def _parts_by_name(self, arrays: dict[str, Any]) -> tuple[Any, Any, Any]:
-        found: dict[str, Any] = {}
-        if self._columns:
-            missing = [name for name in self._columns if name not in arrays]
-            if missing:
-                hint = nearest_or(missing[0], arrays, "")
-                raise self._error(f"a dictionary without the target '{missing[0]}'", hint)
-            found[""] = np.column_stack(
-                [as_numpy(arrays.pop(name), name) for name in self._columns]
+        found = {}
+        for output, possible in self._targets.items():
+            columns = next(
+                (names for names in possible if all(name in arrays for name in names)), None
             )
-        for output, names in ({} if self._columns else self._targets).items():
-            name = next((name for name in names if name in arrays), None)
-            if name is None:
-                hint = nearest_or(names[0], arrays, "")
-                raise self._error(f"a dictionary without the target '{names[0]}'", hint)
-            found[output] = arrays.pop(name)
+            if columns is None:
+                missing = next(name for name in possible[0] if name not in arrays)
+                hint = nearest_or(missing, arrays, "")
+                raise self._error(f"a dictionary without the target '{missing}'", hint)
+            parts = [arrays.pop(name) for name in columns]
+            found[output] = parts[0]
+            if len(parts) > 1:
+                found[output] = np.column_stack(
+                    [as_numpy(part, name) for name, part in zip(columns, parts, strict=True)]
+                )
         is_input = self._weight in self._dtypes
         weight = None if is_input else arrays.pop(self._weight, None)
         return arrays, found.get("", found), weight

@@ -12,7 +12,7 @@ from onnxgrad import _core
 from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.errors import DataError
 
-__all__ = ["ColumnPlan", "Feeds", "name_list", "plan_columns", "without_gaps"]
+__all__ = ["ColumnPlan", "Feeds", "feeds_of", "name_list", "plan_columns", "without_gaps"]
 
 
 class ColumnPlan(NamedTuple):
@@ -185,3 +185,8 @@ class Feeds(dict[str, np.ndarray[Any, Any]]):
     def row(self, row: int) -> str:
         """Return the name of a row in messages."""
         return f"row {row}" if self.line_of is None else f"line {self.line_of(row)}"
+
+
+def feeds_of(X: Any) -> Feeds | None:
+    """Return rows that have names for messages, or None for any others."""
+    return X if isinstance(X, Feeds) else None

@@ -230,9 +230,9 @@ class Labels:
         if loss is None or not _needs_numbers(loss, labels):
             return labels
         texts, shape = labels
-        _check_filled(texts, output, feeds)
         classes = self.classes.get(loss.output)
         if classes is None:
+            _check_filled(texts, output, feeds)
             raise DataError(
                 what=f"labels{_of(output)} are strings, but the model does not list its classes",
                 value=output or "y",
@@ -240,7 +240,8 @@ class Labels:
             )
         numbers = {label: number for number, label in enumerate(classes)}
         unknown = next((row for row, label in enumerate(texts) if label not in numbers), None)
-        if unknown is not None:
+        if unknown is not None:  # a label without a character is no class
+            _check_filled(texts, output, feeds)
             row = _row_name(feeds, unknown)
             raise DataError(
                 what=f"label '{texts[unknown]}' in {row}{_of(output)} is not one of the classes",

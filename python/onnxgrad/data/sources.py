@@ -83,8 +83,10 @@ class ColumnFile(Source):
     ) -> None:
         self.path = path_text("path", path)
         self.target: Target = target
-        if not isinstance(target, str):
-            self.target = {**target} if isinstance(target, Mapping) else list(target)
+        if isinstance(target, Mapping):
+            self.target = {**target}
+        elif not isinstance(target, str):
+            self.target = list(target) if len(target) != 1 else target[0]
         self.sample_weight = sample_weight
         self.ignored = [ignored] if isinstance(ignored, str) else list(ignored)
         self.chunk_bytes = positive_int("chunk_bytes", chunk_bytes)

@@ -20,6 +20,7 @@ from onnxgrad.gradient_checks.lines import (
     Precision,
     judge,
 )
+from onnxgrad.graphs.dependencies import subgraphs
 from onnxgrad.graphs.gradients import core_gradient
 from onnxgrad.sessions import InferenceSession
 
@@ -454,8 +455,4 @@ def _is_random(model: onnx.ModelProto) -> bool:
 
 
 def _has_bodies(model: onnx.ModelProto) -> bool:
-    return bool(model.functions) or any(
-        attribute.HasField("g") or attribute.graphs
-        for node in model.graph.node
-        for attribute in node.attribute
-    )
+    return bool(model.functions) or any(True for node in model.graph.node for _ in subgraphs(node))

@@ -55,8 +55,12 @@ def _data(fit: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {"data": data, "stream": True}
     for name, option in (("y", "target"), ("sample_weight", "sample_weight")):
         if fit[name] is not None and not isinstance(fit[name], Mapping):  # a single target
-            is_file = data.endswith(".npy")
-            options[option] = _absolute(fit[name]) if is_file else str(fit[name])
+            if data.endswith(".npy"):
+                options[option] = _absolute(fit[name])
+            elif isinstance(fit[name], (list, tuple)):
+                options[option] = ",".join(map(str, fit[name]))
+            else:
+                options[option] = str(fit[name])
     return options
 
 

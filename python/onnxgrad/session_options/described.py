@@ -91,8 +91,8 @@ class PassOptions(TypedDict, total=False):
         the batch (and updates the running ones), even if the model was exported for inference. See
         `TrainingSession`.
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. See
-        `TrainingSession`.
+        What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
+        with L-BFGS. See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
         Device to train on.
     threads : int, default=None
@@ -168,8 +168,8 @@ class SessionOptions(TypedDict, total=False):
         as the file says, and fill up what is left with rows of weight 0; `step` takes whole
         batches. `batch_line` says what was done.
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The
-        weights stay float32.
+        What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
+        with L-BFGS. The weights stay float32.
     skip_non_finite : bool, default=False
         Whether a step whose loss or new weights are NaN or infinite changes nothing.
     evaluation_only : bool, default=False
@@ -185,8 +185,9 @@ class SessionOptions(TypedDict, total=False):
     memory_limit : int or str, default=None
         Bytes that may be used, or text as in ``"2GB"`` or ``"500 MiB"``: weights, optimizer state,
         values of a step, and the model's file. Where a step would need more, it computes values
-        again instead of keeping them for the gradient; results have the same bits. `memory` returns
-        what that costs. An error lists the least limit that works.
+        again instead of keeping them for the gradient; results of steps have the same bits, those
+        of separate passes agree up to rounding. `memory` returns what that costs. An error lists
+        the least limit that works.
     dist : "auto", Workers, distributed.DataParallel or None, default=None
         The other workers of a data-parallel training; the feeds of `step` are then the rows of this
         worker. ``"auto"``: those that the launcher of this process started.
@@ -252,8 +253,8 @@ class StepOptions(TypedDict, total=False):
         the batch (and updates the running ones), even if the model was exported for inference. See
         `TrainingSession`.
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. See
-        `TrainingSession`.
+        What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
+        with L-BFGS. See `TrainingSession`.
     schedule : str or Schedule, default=None
         See `onnxgrad.schedules`: the rate of each update is computed from ``learning_rate`` and the
         number of updates, which is then part of the state.
@@ -322,8 +323,8 @@ class TrainerOptions(TypedDict, total=False):
         What to do with a model whose file fixes the number of rows of a batch, as exports do by
         default. See `TrainingSession`.
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. See
-        `TrainingSession`.
+        What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
+        with L-BFGS. See `TrainingSession`.
     device : {"cpu", "auto"}, default="cpu"
         Device to train on.
     threads : int, default=None

@@ -273,8 +273,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         "float32",
         '{"float32", "bf16", "fp16"} or Precision',
         _ALL,
-        "What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. The "
-        "weights stay float32.",
+        "What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; "
+        "not with L-BFGS. The weights stay float32.",
         CommandOption(
             _MODEL,
             str,
@@ -338,8 +338,9 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         _ENGINE,
         'Bytes that may be used, or text as in ``"2GB"`` or ``"500 MiB"``: weights, optimizer '
         "state, values of a step, and the model's file. Where a step would need more, it computes "
-        "values again instead of keeping them for the gradient; results have the same bits. "
-        "`memory` returns what that costs. An error lists the least limit that works.",
+        "values again instead of keeping them for the gradient; results of steps have the same "
+        "bits, those of separate passes agree up to rounding. `memory` returns what that costs. "
+        "An error lists the least limit that works.",
         CommandOption(
             _PROCESS,
             str,

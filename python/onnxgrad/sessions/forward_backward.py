@@ -75,6 +75,8 @@ class ForwardBackward:
     outputs and returns those of weights and inputs. Nothing is copied between them: inputs and
     weights are read in place, outputs and saved tensors belong to the result of `forward`.
 
+    With ``precision="fp16"`` scale the gradients of the outputs yourself.
+
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto

@@ -105,8 +105,8 @@ class EstimatorParameters(Parameters):
         What to do with a model whose file fixes the number of rows of a batch, as exports do by
         default. See `onnxgrad.TrainingSession`.
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. See
-        `onnxgrad.TrainingSession`.
+        What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
+        with L-BFGS. See `onnxgrad.TrainingSession`.
     dtype : {"float32", "float64"}, default=None
         Dtype of a network built here; None means float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()
@@ -271,8 +271,8 @@ class ClassifierParameters(EstimatorParameters):
         What to do with a model whose file fixes the number of rows of a batch, as exports do by
         default. See `onnxgrad.TrainingSession`.
     precision : {"float32", "bf16", "fp16"} or Precision, default="float32"
-        What steps multiply and store in 16 bits, see `onnxgrad.Precision`; not with L-BFGS. See
-        `onnxgrad.TrainingSession`.
+        What steps, or separate passes, multiply and store in 16 bits, see `onnxgrad.Precision`; not
+        with L-BFGS. See `onnxgrad.TrainingSession`.
     dtype : {"float32", "float64"}, default=None
         Dtype of a network built here; None means float32 if `X` is, else float64.
     callbacks : list of Callback or function, default=()

@@ -9,7 +9,7 @@ from onnxgrad import _core
 from onnxgrad.base.checks import real_number
 from onnxgrad.data.arrays import NativeArray, to_native
 from onnxgrad.data.arrow import is_table
-from onnxgrad.data.columns import Feeds
+from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.files import source_like
 from onnxgrad.data.labels import Labels, native_targets
 from onnxgrad.data.maps import with_rows
@@ -60,7 +60,7 @@ def convert(
 ) -> NativeRows:
     """Return rows for the loop of the extension, with their `native_targets`."""
     core, X = session._core, rows.X
-    feeds = X if isinstance(X, Feeds) else None
+    feeds = feeds_of(X)
     weight = None
     if rows.sample_weight is not None:
         weight = to_native(rows.sample_weight, "sample_weight")

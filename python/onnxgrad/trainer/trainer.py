@@ -20,7 +20,7 @@ from onnxgrad.callbacks.progress import progress_for
 from onnxgrad.callbacks.several import CallbackList, stopping_of
 from onnxgrad.data import Source
 from onnxgrad.data.arrays import ArrayLike, from_native
-from onnxgrad.data.columns import Feeds
+from onnxgrad.data.columns import feeds_of
 from onnxgrad.data.labels import (
     ClassWeight,
     Labels,
@@ -280,8 +280,7 @@ class Trainer(FitHooks):
         """
         chosen = complete(options)
         given = {**locals(), **chosen}
-        is_first = self.session._data_parallel is None or self.session._data_parallel.is_first
-        verbose = verbose if is_first else 0
+        verbose = verbose if self._is_first_worker else 0
         native = self._native_options(chosen)
         native.metrics = native_metrics(metrics, has_rows=validation is not None)
         source, y, sample_weight = as_source(X, y, sample_weight)
@@ -304,6 +303,11 @@ class Trainer(FitHooks):
         )
         self._run(rows, native, held_out, verbose)
         return self
+
+    @property
+    def _is_first_worker(self) -> bool:
+        parallel = self.session._data_parallel
+        return parallel is None or parallel.is_first
 
     def _native_options(self, chosen: dict[str, Any]) -> _core.FitOptions:
         """Return the fit options and those of the trainer; a trial ignores losses like NaN."""
@@ -333,9 +337,8 @@ class Trainer(FitHooks):
             added += [folder, folder.checkpoint]
         added += stopping_of(fit["early_stopping"])
         several = CallbackList([*added, *CallbackList(fit["callbacks"]).callbacks]).callbacks
-        is_first = parallel is None or parallel.is_first
         self._callbacks = CallbackList(
-            [one for one in several if is_first or not one.first_worker_only]
+            [one for one in several if self._is_first_worker or not one.first_worker_only]
         )
 
     def _converted_source(
@@ -371,7 +374,7 @@ class Trainer(FitHooks):
             if core.loss.one_hot_targets:
                 targets[""] = core.encode_target(targets[""], "")
                 rows = rows._replace(y=from_native(targets[""]))
-        feeds = rows.X if isinstance(rows.X, Feeds) else None
+        feeds = feeds_of(rows.X)
         self._labels.learn(core, targets, feeds=feeds)
         if not self._is_trial:
             report_notes(core, rows.X, rows.y, validation, verbose)
