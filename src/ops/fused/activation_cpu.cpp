@@ -109,7 +109,7 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
   task.result = F16Stream::result(result, request.outputs[0].dtype);
   opdef::KernelOffer offer =
       prepared(run_f16, task,
-               fmt::format("{}{} of 16 bits {}", kNames[static_cast<int>(task.function)],
+               fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
                            task.has_gradient ? " gradient"
                            : has_slope       ? ", slope"
                                              : "",

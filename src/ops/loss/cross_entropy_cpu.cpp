@@ -417,7 +417,7 @@ KernelOffer offer_f16(const KernelRequest& request, LossTask task, opdef::Kernel
   device::ScratchLayout layout;
   layout.reserve<std::byte>(RowScratch<double>::bytes(task.rows()));
   task.lines = layout.reserve<float>(task.threads * task.classes);
-  KernelOffer offer = prepared(fn, std::move(task), "simd rows of 16 bits");
+  KernelOffer offer = prepared(fn, std::move(task), "simd rows of halves");
   offer.kernel.scratch_bytes = layout.size_bytes();
   return offer;
 }

@@ -344,7 +344,7 @@ opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const Con
   place_scratch(*plan, kernel_bytes);
   opdef::PreparedKernel kernel;
   kernel.fn = conv_f16::run;
-  kernel.label = "16 bits, " + plan->kernels[0][0].label;
+  kernel.label = "halves, " + plan->kernels[0][0].label;
   kernel.flops = shape.flops();
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.data = std::move(plan);

@@ -403,7 +403,7 @@ KernelOffer offer_norm(const KernelRequest& request) {
   }
   task.scratch = first + static_cast<int>(request.outputs.size());
   const std::int64_t elements = task.rows.threads * (2 * group_elements(task.rows));
-  KernelOffer offer = prepared(run_norm, std::move(task), "simd rows of 16 bits");
+  KernelOffer offer = prepared(run_norm, std::move(task), "simd rows by halves");
   offer.kernel.scratch_bytes = elements * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
@@ -460,7 +460,7 @@ KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::stri
   task.dy = F16Stream::operand(0, request.inputs[0].dtype);
   task.x = F16Stream::operand(1, request.inputs[1].dtype);
   task.ds = F16Stream::result(first, request.outputs[0].dtype);
-  if (task.has_f16()) label += " of 16 bits";
+  if (task.has_f16()) label += " by halves";
   task.dscale = first + 1;
   task.dbias = first + 2;
   task.scratch = first + static_cast<int>(request.outputs.size());
