@@ -17,13 +17,13 @@
 #include "base/check.h"
 #include "base/memory_budget.h"
 #include "base/packed.h"
+#include "ir/uses.h"
 #include "onnx/file_bytes.h"
 #include "opdef/packed_constants.h"
 #include "passes/passes.h"
 #include "runtime/input_sizes.h"
 #include "runtime/packed_graph.h"
 #include "train/graphs/outputs.h"
-#include "train/graphs/place_loss.h"
 #include "train/tools/engine.h"
 #include "train/tools/feeds.h"
 #include "train/tools/text_codes.h"
@@ -136,9 +136,9 @@ InferenceSession::Impl::Call InferenceSession::Impl::call_for(std::vector<std::s
     if (is_fed && input->is_initializer()) call.overridden.push_back(input->name);
     if (is_fed || input->is_initializer()) continue;
     if (needed.empty()) {
-      for (const std::size_t i : call.outputs) {
-        needed.merge(train::ancestors_of(runnable[i].value));
-      }
+      std::vector<const ir::Value*> values;
+      for (const std::size_t i : call.outputs) values.push_back(runnable[i].value);
+      needed = ir::ancestors_of(values);
     }
     if (!needed.contains(input)) call.omitted.push_back(input->name);
   }

@@ -8,11 +8,11 @@
 
 #include "api/model_impl.h"
 #include "autodiff/gradient.h"
+#include "ir/uses.h"
 #include "onnxgrad/losses.h"
 #include "onnxgrad/optimizers.h"
 #include "train/data/targets.h"
 #include "train/graphs/outputs.h"
-#include "train/graphs/place_loss.h"
 #include "train/graphs/training_graph.h"
 #include "train/graphs/weights_line.h"
 #include "train/tools/engine.h"
@@ -62,17 +62,14 @@ bool can_differentiate(const OperatorName& name, const onnx_io::OperatorTable& c
 // The operators that are computed when all outputs of the working copy are: postprocessing of
 // outputs (the maps of a ZipMap, labels that are strings) is not included.
 OperatorCounts computed_operators(const ir::Model& working, bool& all_outputs) {
-  std::unordered_set<const ir::Value*> needed;
+  std::vector<const ir::Value*> computed;
   all_outputs = true;
   for (const train::RunnableOutput& output : train::runnable_outputs(*working.graph)) {
     all_outputs = all_outputs && output.value != nullptr;
-    if (output.value != nullptr) needed.merge(train::ancestors_of(output.value));
+    if (output.value != nullptr) computed.push_back(output.value);
   }
   OperatorCounts counts;
-  for (const Node* node : working.graph->nodes) {
-    const bool is_needed = std::ranges::any_of(
-        node->outputs, [&](const ir::Value* value) { return needed.contains(value); });
-    if (!is_needed) continue;
+  for (const Node* node : ir::nodes_for(*working.graph, computed)) {
     ++counts[{node->domain, node->op_type}];
     for (const ir::Graph* subgraph : node->subgraphs()) count_operators(*subgraph, counts);
   }

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "autodiff/gradient.h"
+#include "ir/uses.h"
 #include "opdef/random_stream.h"
 
 namespace onnxgrad::autodiff {
@@ -13,16 +14,6 @@ namespace {
 using ir::Graph;
 using ir::Node;
 using ir::Value;
-
-// The values that a node reads: its inputs, and what its subgraphs capture.
-std::vector<Value*> values_read(const Node& node) {
-  std::vector<Value*> values = node.inputs;
-  std::erase(values, nullptr);
-  if (node.subgraphs().empty()) return values;
-  const std::vector<Value*> captured = ir::captured_values(node);
-  values.insert(values.end(), captured.begin(), captured.end());
-  return values;
-}
 
 // The nodes through which y depends on some values, in the order of the graphs, outermost first.
 class Between {
@@ -49,7 +40,7 @@ class Between {
       const auto [node, is_left] = open.back();
       if (is_left) {
         open.pop_back();
-        const std::vector<Value*> read = values_read(*node);
+        const std::vector<Value*> read = ir::values_read(*node);
         const bool is_dependent =
             std::ranges::any_of(read, [this](const Value* value) { return depends(value); });
         if (is_dependent && dependent_.insert(node).second) nodes_.push_back(node);
@@ -60,7 +51,7 @@ class Between {
         open.pop_back();
         continue;
       }
-      for (const Value* value : values_read(*node)) push(value);
+      for (const Value* value : ir::values_read(*node)) push(value);
     }
   }
 

@@ -1,5 +1,7 @@
 #include "ir/uses.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 // A snapshot is taken by every pass that looks for readers: one walk over the graph and three
@@ -78,6 +80,36 @@ Node* Uses::only_reader(const Value* value) const {
   const auto uses = of(value);
   if (uses.size() != 1 || uses.front().node == nullptr) return nullptr;
   return uses.front().node->graph == value->graph ? uses.front().node : nullptr;
+}
+
+std::vector<Value*> values_read(const Node& node) {
+  std::vector<Value*> values = node.inputs;
+  std::erase(values, nullptr);
+  if (node.subgraphs().empty()) return values;
+  const std::vector<Value*> captured = captured_values(node);
+  values.insert(values.end(), captured.begin(), captured.end());
+  return values;
+}
+
+std::unordered_set<const Value*> ancestors_of(std::span<const Value* const> values) {
+  std::unordered_set<const Value*> ancestors;
+  std::vector<const Value*> open(values.begin(), values.end());
+  while (!open.empty()) {
+    const Value* next = open.back();
+    open.pop_back();
+    if (!ancestors.insert(next).second || next->producer == nullptr) continue;
+    for (const Value* value : values_read(*next->producer)) open.push_back(value);
+  }
+  return ancestors;
+}
+
+std::vector<const Node*> nodes_for(const Graph& graph, std::span<const Value* const> values) {
+  const std::unordered_set<const Value*> needed = ancestors_of(values);
+  std::vector<const Node*> nodes;
+  std::ranges::copy_if(graph.nodes, std::back_inserter(nodes), [&](const Node* node) {
+    return std::ranges::any_of(node->outputs, [&](const Value* v) { return needed.contains(v); });
+  });
+  return nodes;
 }
 
 }  // namespace onnxgrad::ir

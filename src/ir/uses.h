@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "ir/graph.h"
@@ -41,6 +42,13 @@ class Uses {
   PointerMap<Value, Row> rows_;
   std::vector<Use> uses_;
 };
+
+/// The values that `node` reads: its inputs that are present, then what its subgraphs capture.
+std::vector<Value*> values_read(const Node& node);
+/// `values` and all values that they are computed from.
+std::unordered_set<const Value*> ancestors_of(std::span<const Value* const> values);
+/// The nodes of `graph` that `values` are computed by, in its order.
+std::vector<const Node*> nodes_for(const Graph& graph, std::span<const Value* const> values);
 
 }  // namespace onnxgrad::ir
 

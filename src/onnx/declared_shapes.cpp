@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "ir/uses.h"
 #include "onnx/control_flow.h"
 #include "onnx/functions.h"
 #include "onnx/schemas.h"
@@ -18,16 +19,6 @@ using ir::Dim;
 using ir::Node;
 using ir::Type;
 using ir::Value;
-
-std::vector<Value*> all_inputs(const Node& node) {
-  std::vector<Value*> values = node.inputs;
-  if (!node.subgraphs().empty()) {
-    const auto captured = ir::captured_values(node);
-    values.insert(values.end(), captured.begin(), captured.end());
-  }
-  std::erase(values, nullptr);
-  return values;
-}
 
 bool has_fixed_sizes(const Value& value) {
   return value.type.is_tensor() && value.type.static_dims().has_value();
@@ -136,7 +127,7 @@ bool DeclaredShapes::is_relied_on(const Node& node, const Value& output) {
       find_schema(node.domain, node.op_type, newest_opset(node.domain)) != nullptr;
   if (!is_known) return true;
   bool has_computed_sizes = !output.type.has_rank();
-  for (const Value* input : all_inputs(node)) {
+  for (const Value* input : ir::values_read(node)) {
     if (!has_fixed_sizes(*input)) return false;
     if (!may_give_sizes(*input) || input->is_constant()) continue;
     if (is_fed(input)) return false;
@@ -163,7 +154,7 @@ bool DeclaredShapes::is_fed(const Value* value) {
     bool result = def != nullptr && def->is_random;
     const bool is_of_types = def != nullptr && def->fold_types != nullptr;
     const std::size_t before = open.size();
-    for (const Value* input : all_inputs(*node)) {
+    for (const Value* input : ir::values_read(*node)) {
       if (is_of_types) {
         result = result || !has_fixed_sizes(*input);
       } else if (const auto known = is_fed_.find(input); known != is_fed_.end()) {

@@ -30,9 +30,9 @@ std::string key_of(const ir::Graph& body, std::span<const opdef::TensorDesc> inp
 bool is_captured_input(const ir::Value* value) { return !value->is_constant(); }
 
 // The program of a body: states are state, other outputs come first, each in a block of its own.
-Program make_program(const ir::Graph& body, opdef::BodyForm form) {
+Program make_program(const ir::Graph& body, opdef::BodyForm form, ir::Model& model) {
   Program program;
-  ir::Graph& graph = *program.model.graph;
+  ir::Graph& graph = *model.graph;
   graph.name = body.name;
   std::unordered_map<const ir::Value*, ir::Value*> map;
   for (std::size_t i = 0; i < body.inputs.size(); ++i) {
@@ -148,11 +148,13 @@ PlannedBodies::Entry PlannedBodies::make_entry(const ir::Graph& body,
       feeds.push_back({.desc = inputs[i], .value = {}});
     }
   }
-  Program program = make_program(body, form);
-  program.model.functions = functions_;
-  program.model.opset_imports = opset_imports_;
+  const auto model = std::make_shared<ir::Model>();
+  Program program = make_program(body, form, *model);
+  program.model = model;
+  model->functions = functions_;
+  model->opset_imports = opset_imports_;
   for (std::size_t i = 0; i < states.size(); ++i) {
-    program.model.graph->inputs[form.first_state + i]->type =
+    model->graph->inputs[form.first_state + i]->type =
         ir::Type::tensor(states[i].dtype, states[i].dims);
   }
   try {

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ir/inline.h"
+#include "ir/uses.h"
 #include "opdef/shape_values.h"
 #include "passes/passes.h"
 #include "passes/widen_f16.h"
@@ -15,6 +16,7 @@
 #include "runtime/evaluator.h"
 #include "runtime/exchanges.h"
 #include "runtime/kernel_selection.h"
+#include "runtime/packed_graph.h"
 #include "runtime/program.h"
 #include "runtime/recompute.h"
 
@@ -26,16 +28,6 @@ using ValueSet = std::unordered_set<const ir::Value*>;
 bool is_static(const ir::Value* value) {
   return value == nullptr || (value->type.is_tensor() && value->type.has_rank() &&
                               std::ranges::all_of(*value->type.shape, &ir::Dim::is_static));
-}
-
-std::vector<ir::Value*> reads(const ir::Node& node) {
-  std::vector<ir::Value*> values = node.inputs;
-  if (!node.subgraphs().empty()) {
-    const auto captured = ir::captured_values(node);
-    values.insert(values.end(), captured.begin(), captured.end());
-  }
-  std::erase(values, nullptr);
-  return values;
 }
 
 class Compiler {
@@ -88,18 +80,25 @@ class Compiler {
   // A copy of the program's model with the types and values of this run.
   void specialise() {
     std::unordered_map<const ir::Value*, ir::Value*> map;
-    region_.model = std::make_shared<ir::Model>(ir::clone(program_.model, &map));
-    if (program_.is_inferred) {
-      for (const std::size_t i : program_.settled) inferred_.insert(graph().nodes[i]);
-    }
+    region_.model = std::make_shared<ir::Model>(ir::clone(*program_.model, &map));
+    if (program_.is_given) pack_values(graph(), engine_.kernels);
+    ValueSet fed;
     for (std::size_t i = 0; i < program_.inputs.size(); ++i) {
       ir::Value* input = graph().inputs[i];
       const InputSource& source = program_.inputs[i];
+      if (source.is_constant) {
+        input->is_input = false;
+        continue;
+      }
       if (source.is_state) {
         binding_.states.emplace(input, source.index);
+        if (input->is_initializer()) {
+          input->type = ir::Type::tensor(input->dtype(), input->initializer.dims());
+        }
         input->initializer = {};  // the state's memory holds the value, not the graph
         continue;
       }
+      fed.insert(input);
       const FeedInfo& feed = feeds_[source.index];
       input->type = ir::Type::tensor(feed.desc.dtype, feed.desc.dims);
       if (feed.value.is_defined()) {
@@ -117,6 +116,22 @@ class Compiler {
     binding_.keeps_state_if_thrown = program_.keeps_state_if_thrown;
     for (const StateUpdate& update : program_.updates) {
       binding_.updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
+      // Passes preserve outputs: the new state is one too.
+      if (program_.is_given) graph().outputs.push_back(map.at(update.value));
+    }
+    if (program_.is_given) ir::eliminate_dead_nodes(graph());
+    if (program_.is_inferred) find_settled_nodes(fed);
+  }
+
+  void find_settled_nodes(const ValueSet& fed) {
+    const auto is_settled = [&](const ir::Value* value) {
+      return value == nullptr || (!fed.contains(value) && is_static(value));
+    };
+    for (const ir::Node* node : graph().nodes) {
+      if (node->subgraphs().empty() && std::ranges::all_of(node->inputs, is_settled) &&
+          std::ranges::all_of(node->outputs, is_settled)) {
+        inferred_.insert(node);
+      }
     }
   }
 
@@ -223,7 +238,7 @@ class Compiler {
     available.insert(graph().initializers.begin(), graph().initializers.end());
     std::vector<ir::Node*> now;
     for (ir::Node* node : std::vector<ir::Node*>(graph().nodes)) {  // closed forms are made in it
-      const std::vector<ir::Value*> inputs = reads(*node);
+      const std::vector<ir::Value*> inputs = ir::values_read(*node);
       const bool has_inputs = std::ranges::all_of(
           inputs, [&](const ir::Value* v) { return available.contains(v) && is_static(v); });
       const bool is_dynamic = engine_.kernels.dynamic(node->domain, node->op_type) != nullptr;
@@ -301,10 +316,13 @@ class Compiler {
   // needs.
   void make_tail() {
     auto tail = std::make_unique<Program>();
+    const auto model = std::make_shared<ir::Model>();
     ir::Graph& from = graph();
-    tail->model.functions = region_.model->functions;
-    tail->model.opset_imports = region_.model->opset_imports;
-    tail->model.graph->name = from.name;
+    ir::Graph& to = *model->graph;
+    model->functions = region_.model->functions;
+    model->opset_imports = region_.model->opset_imports;
+    to.name = from.name;
+    tail->model = model;
     tail->is_tail = true;
     tail->keeps_state_if_thrown = program_.keeps_state_if_thrown;
 
@@ -336,7 +354,7 @@ class Compiler {
     const auto import = [&](ir::Value* value) {
       if (value == nullptr || inside.contains(value) || map.contains(value)) return;
       if (value->is_constant()) return;  // append_nodes copies initializers too
-      ir::Value* input = tail->model.graph->add_input(value->name, value->type);
+      ir::Value* input = to.add_input(value->name, value->type);
       map.emplace(value, input);
       if (const auto state = binding_.states.find(value); state != binding_.states.end()) {
         tail->inputs.push_back({.is_state = true, .index = state->second});
@@ -352,7 +370,7 @@ class Compiler {
       region_.tail_feeds.push_back(feed);
     };
     for (const ir::Node* node : rest_) {
-      for (ir::Value* value : reads(*node)) import(value);
+      for (ir::Value* value : ir::values_read(*node)) import(value);
     }
     for (ir::Value* output : from.outputs) import(output);
     for (const StateUpdate& update : binding_.updates) {
@@ -360,10 +378,9 @@ class Compiler {
       import(update.value);
     }
     std::swap(from.nodes, rest_);
-    ir::append_nodes(from, *tail->model.graph, map);
+    ir::append_nodes(from, to, map);
     std::swap(from.nodes, rest_);
-    for (const ir::Value* output : from.outputs)
-      tail->model.graph->outputs.push_back(map.at(output));
+    for (const ir::Value* output : from.outputs) to.outputs.push_back(map.at(output));
     for (const StateUpdate& update : binding_.updates) {
       tail->updates.push_back({.input = map.at(update.input), .value = map.at(update.value)});
     }

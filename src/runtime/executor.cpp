@@ -24,7 +24,9 @@
 namespace onnxgrad::runtime {
 namespace {
 
-Port port_of(const ir::Value* value) { return {.name = value->name, .type = value->type}; }
+Port port_of(const ir::Value* value) {
+  return {.name = value->name, .type = packed_type(value->type)};
+}
 
 }  // namespace
 
@@ -59,64 +61,42 @@ struct Executor::Impl {
 
   // Inputs that are state and the others, requested outputs and the new state.
   void make_program(std::shared_ptr<const ir::Model> source) {
-    program.model = std::move(*ir::writable(std::move(source)));
-    ir::Graph& graph = *program.model.graph;
-    pack_values(graph, engine.kernels);
+    program.model = std::move(source);
+    program.is_given = true;
+    program.output_blocks = options.output_blocks;
+    const ir::Model& model = *program.model;
+    const ir::Graph& graph = *model.graph;
     std::unordered_map<const ir::Value*, std::size_t> state_of;
-    for (const ir::StateBinding& binding : program.model.state) {
+    std::vector<const ir::Value*> results(graph.outputs.begin(), graph.outputs.end());
+    for (const ir::StateBinding& binding : model.state) {
       if (!binding.input->is_initializer()) {
         throw ModelError({.what = "a state input has no initial value",
                           .where = {.graph = graph.name, .value = binding.input->name},
                           .hint = "Give it an initializer with its name."});
       }
       const Tensor& initial = binding.input->initializer;
-      binding.input->type = ir::Type::tensor(initial.dtype(), initial.dims());
       state_of.emplace(binding.input, state_ports.size());
-      state_ports.push_back(port_of(binding.input));
-      initial_state.push_back(binding.input->initializer);
+      state_ports.push_back(
+          {.name = binding.input->name, .type = ir::Type::tensor(initial.dtype(), initial.dims())});
+      initial_state.push_back(initial);
       program.updates.push_back({.input = binding.input, .value = binding.output});
+      results.push_back(binding.output);
     }
-    // A default that no caller overrides is a constant.
-    std::erase_if(graph.inputs, [&](ir::Value* input) {
-      if (!input->is_initializer() || state_of.contains(input)) return false;
-      input->is_input = false;
-      return true;
-    });
-    for (ir::Value* input : graph.inputs) {
+    for (const ir::Value* input : graph.inputs) {
       if (const auto state = state_of.find(input); state != state_of.end()) {
         program.inputs.push_back({.is_state = true, .index = state->second});
-        continue;
+      } else if (input->is_initializer()) {  // a default that no caller overrides
+        program.inputs.push_back({.is_constant = true});
+      } else {
+        program.inputs.push_back({.index = program.num_feeds++});
+        input_ports.push_back(port_of(input));
       }
-      program.inputs.push_back({.is_state = false, .index = program.num_feeds++});
-      input_ports.push_back(port_of(input));
     }
     for (const ir::Value* output : graph.outputs) output_ports.push_back(port_of(output));
     program.keeps_state_if_thrown = !program.updates.empty();
-    // Passes preserve outputs: the new state is one too.
-    program.output_blocks = options.output_blocks;
     ONNXGRAD_ASSERT(program.output_blocks.size() <= graph.outputs.size());
-    for (const StateUpdate& update : program.updates) graph.outputs.push_back(update.value);
-    ir::eliminate_dead_nodes(graph);
-    check_operators(program.model, engine);
-    find_settled_nodes();
-  }
-
-  void find_settled_nodes() {
-    ir::PointerSet<ir::Value> fed(input_ports.size());
-    for (std::size_t i = 0; i < program.inputs.size(); ++i) {
-      if (!program.inputs[i].is_state) fed.insert(program.model.graph->inputs[i]);
-    }
-    const auto is_settled = [&](const ir::Value* value) {
-      return value == nullptr || (!fed.contains(value) && value->type.is_tensor() &&
-                                  value->type.static_dims().has_value());
-    };
-    const std::vector<ir::Node*>& nodes = program.model.graph->nodes;
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i]->subgraphs().empty() && std::ranges::all_of(nodes[i]->inputs, is_settled) &&
-          std::ranges::all_of(nodes[i]->outputs, is_settled)) {
-        program.settled.push_back(i);
-      }
-    }
+    auto problem = find_unsupported(model, engine, results);
+    if (problem) throw UnsupportedOperatorError(std::move(*problem));
   }
 
   void make_state() {

@@ -33,11 +33,10 @@ struct MemoryUse {
 
 class Executor {
  public:
-  /// A model that nothing else holds is taken over, any other copied. Initializers, including those
-  /// of inputs, become constants of the plans; inputs with a StateBinding become state with the
-  /// value of their initializer (which is required). Function calls are expanded if no kernel
-  /// supports them. Throws: UnsupportedOperatorError naming every node without a kernel,
-  /// ModelError.
+  /// The model is shared and must not change. Initializers, including those of inputs, become
+  /// constants of the plans; inputs with a StateBinding become state with the value of their
+  /// initializer (which is required). Function calls are expanded if no kernel supports them.
+  /// Throws: UnsupportedOperatorError naming every node without a kernel, ModelError.
   Executor(std::shared_ptr<const ir::Model> model, const Engine& engine,
            ExecutorOptions options = {});
   ~Executor();

@@ -243,6 +243,24 @@ TEST(Executor, StatesMayTakeOneValue) {
   }
 }
 
+TEST(Executor, SharesTheGivenModelAndLeavesItAsItIs) {
+  Fixture f;
+  Value* x = f.input("x", {ir::Dim::named("N")});
+  Value* w = f.state("w", Tensor::from(std::vector<double>{2}, Dims{1}));
+  f.update(w, f.g.add(w, w));
+  f.model.graph->outputs = {f.g.mul(x, w)};
+  const auto model = std::make_shared<const ir::Model>(ir::clone(f.model));
+  const std::string before = ir::to_text(*model->graph);
+  Executor executor(model, builtin_engine());
+  EXPECT_EQ(model.use_count(), 2);  // no copy besides those of its plans
+  for (const std::vector<double>& numbers : {std::vector{1.0}, std::vector{1.0, 3.0}}) {
+    const Dims dims{static_cast<std::int64_t>(numbers.size())};
+    executor.run(std::vector{Tensor::from(numbers, dims)});
+  }
+  EXPECT_EQ(executor.read_state(0).to_doubles(), std::vector{8.0});
+  EXPECT_EQ(ir::to_text(*model->graph), before);
+}
+
 TEST(Executor, WrongInputsAreNamed) {
   Fixture f;
   Value* x = f.input("pixels", {ir::Dim::named("N"), 3});

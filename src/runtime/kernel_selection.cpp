@@ -10,6 +10,8 @@
 #include "base/check.h"
 #include "base/memory_budget.h"
 #include "ir/builder.h"
+#include "ir/uses.h"
+#include "runtime/packed_graph.h"
 
 namespace onnxgrad::runtime {
 namespace {
@@ -164,9 +166,12 @@ class UnsupportedSearch {
     for (const ir::Graph* body : node.subgraphs()) visit(*body);
     const ir::Function* function = model_.find_function(node.domain, node.op_type);
     if (function == nullptr) {
-      if (!can_run(node, engine_)) found.push_back(&node);
+      const bool is_moved = !is_in_function_ && runs_packed(node, engine_.kernels);
+      if (!is_moved && !can_run(node, engine_)) found.push_back(&node);
     } else if (visited_.insert(function).second) {
+      const bool was_in_function = std::exchange(is_in_function_, true);
       visit(*function->body);
+      is_in_function_ = was_in_function;
     }
   }
 
@@ -176,6 +181,7 @@ class UnsupportedSearch {
   const ir::Model& model_;
   const Engine& engine_;
   std::unordered_set<const ir::Function*> visited_;
+  bool is_in_function_ = false;
 };
 
 std::string full_name(const ir::Node& node) {
@@ -198,7 +204,8 @@ Hint hint_for(const ir::Node& node, const Engine& engine) {
 }  // namespace
 
 std::optional<Problem> find_unsupported(const ir::Model& model, const Engine& engine,
-                                        std::span<const ir::Node* const> nodes) {
+                                        std::span<const ir::Value* const> values) {
+  const std::vector<const ir::Node*> nodes = ir::nodes_for(*model.graph, values);
   UnsupportedSearch search(model, engine);
   for (const ir::Node* node : nodes) search.visit(*node);
   const std::vector<const ir::Node*>& found = search.found;
@@ -223,13 +230,6 @@ std::optional<Problem> find_unsupported(const ir::Model& model, const Engine& en
                                      found.size() == 1 ? "" : "s", list),
                  .where = {.graph = model.graph->name, .op_type = full_name(*found.front())},
                  .hint = hint_for(*found.front(), engine)};
-}
-
-void check_operators(const ir::Model& model, const Engine& engine) {
-  const std::vector<ir::Node*>& nodes = model.graph->nodes;
-  auto problem =
-      find_unsupported(model, engine, std::vector<const ir::Node*>(nodes.begin(), nodes.end()));
-  if (problem) throw UnsupportedOperatorError(std::move(*problem));
 }
 
 }  // namespace onnxgrad::runtime

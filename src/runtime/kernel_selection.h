@@ -30,13 +30,11 @@ double estimate_ns(const opdef::KernelRequest& request, const opdef::PreparedKer
 /// Throws UnsupportedOperatorError naming node, operator and the reasons of the offers.
 [[noreturn]] void throw_no_kernel(const ir::Node& node, const std::string& reasons);
 
-/// Names those of `nodes`, of the main graph of `model`, whose operator no kernel, expression,
-/// lowering or function can compute, whatever its types, and such nodes of their subgraphs and of
-/// the functions that they call. nullopt: there is none.
+/// Names those nodes that `values`, of the main graph of `model`, depend on whose operator no
+/// kernel, expression, lowering or function can compute, whatever its types, and such nodes of
+/// their subgraphs and of the functions that they call. nullopt: there is none.
 std::optional<Problem> find_unsupported(const ir::Model& model, const Engine& engine,
-                                        std::span<const ir::Node* const> nodes);
-/// Throws UnsupportedOperatorError if find_unsupported() finds a node in the main graph.
-void check_operators(const ir::Model& model, const Engine& engine);
+                                        std::span<const ir::Value* const> values);
 
 }  // namespace onnxgrad::runtime
 

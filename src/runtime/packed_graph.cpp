@@ -30,14 +30,7 @@ bool gives_texts(const ir::Node& node) {
 void move_nodes(ir::Graph& graph, const opdef::KernelRegistry& kernels) {
   for (ir::Node* node : graph.nodes) {
     for (ir::Graph* body : node->subgraphs()) move_nodes(*body, kernels);
-    // Operators of ai.onnx.ml are registered under their own domain as well: a node of a file may
-    // have any name there, also that of an operator of sequences.
-    const bool is_ml = node->domain == "ai.onnx.ml";
-    if (!node->domain.empty() && !is_ml) continue;
-    if (is_ml && kernels.dynamic(node->domain, node->op_type) == nullptr) continue;
-    if (kernels.dynamic(ir::kFusedDomain, node->op_type) == nullptr) continue;
-    // Operators with kernels for plans have the other form for texts, which no plan holds.
-    if (!kernels.offers("", node->op_type).empty() && !gives_texts(*node)) continue;
+    if (!runs_packed(*node, kernels)) continue;
     std::vector<std::int64_t> kinds;
     for (const ir::Value* value : node->inputs) {
       kinds.push_back(static_cast<std::int64_t>(kind_of(value)));
@@ -51,8 +44,7 @@ void move_nodes(ir::Graph& graph, const opdef::KernelRegistry& kernels) {
 }
 
 void change_type(ir::Value* value) {
-  if (value == nullptr || !is_packed(value->type)) return;
-  value->type = ir::Type::tensor(DataType::kUint8, ir::SymbolicShape{ir::Dim()});
+  if (value != nullptr) value->type = packed_type(value->type);
 }
 
 void change_types(ir::Graph& graph) {
@@ -65,12 +57,28 @@ void change_types(ir::Graph& graph) {
 
 }  // namespace
 
+bool runs_packed(const ir::Node& node, const opdef::KernelRegistry& kernels) {
+  // Operators of ai.onnx.ml are registered under their own domain as well: a node of a file may
+  // have any name there, also that of an operator of sequences.
+  const bool is_ml = node.domain == "ai.onnx.ml";
+  if (!node.domain.empty() && !is_ml) return false;
+  if (is_ml && kernels.dynamic(node.domain, node.op_type) == nullptr) return false;
+  if (kernels.dynamic(ir::kFusedDomain, node.op_type) == nullptr) return false;
+  // Operators with kernels for plans have the other form for texts, which no plan holds.
+  return kernels.offers("", node.op_type).empty() || gives_texts(node);
+}
+
 bool is_packed(const ir::Type& type) {
   if (type.kind == Kind::kMap) return type.element == nullptr || type.element->is_tensor();
   if (type.kind == Kind::kOptional) {
     return type.element == nullptr || type.element->is_tensor() || is_packed(*type.element);
   }
   return type.kind == Kind::kSequence && (type.element == nullptr || type.element->is_tensor());
+}
+
+ir::Type packed_type(const ir::Type& type) {
+  if (!is_packed(type)) return type;
+  return ir::Type::tensor(DataType::kUint8, ir::SymbolicShape{ir::Dim()});
 }
 
 void pack_values(ir::Graph& graph, const opdef::KernelRegistry& kernels) {

@@ -13,8 +13,12 @@ namespace onnxgrad::runtime {
 /// see opdef::PackedKind.
 void pack_values(ir::Graph& graph, const opdef::KernelRegistry& kernels);
 
+/// True for nodes outside of functions that pack_values() moves.
+bool runs_packed(const ir::Node& node, const opdef::KernelRegistry& kernels);
 /// True for values that pack_values() packs.
 bool is_packed(const ir::Type& type);
+/// The type that a value of type `type` has then.
+ir::Type packed_type(const ir::Type& type);
 
 }  // namespace onnxgrad::runtime
 

@@ -20,21 +20,21 @@ namespace onnxgrad::runtime {
 /// The source of an input of a program's graph.
 struct InputSource {
   bool is_state = false;
-  std::size_t index = 0;  ///< number of the state or feed
+  bool is_constant = false;  ///< its initializer
+  std::size_t index = 0;     ///< number of the state or feed
 };
 
 struct Program {
-  ir::Model model;
+  std::shared_ptr<const ir::Model> model;
   std::vector<InputSource> inputs;  ///< one per graph input
   std::vector<StateUpdate> updates;
   std::size_t num_feeds = 0;
   bool is_tail = false;
+  bool is_given = false;  ///< the model of an executor, whose values are not packed yet
   bool keeps_state_if_thrown = false;           ///< see GraphBinding
   std::vector<std::size_t> output_blocks = {};  ///< see GraphBinding
-  /// Nodes of the graph, by position, whose types do not depend on feeds; once a plan has
-  /// been made, they need not be inferred for another one.
-  std::vector<std::size_t> settled = {};
-  bool is_inferred = false;  ///< a plan has been made
+  /// A plan has been made: nodes whose types do not depend on feeds need not be inferred again.
+  bool is_inferred = false;
 };
 
 /// One feed of a run, as a region is compiled for it.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ir/uses.h"
 #include "onnxgrad/error.h"
 #include "opdef/gradient_type.h"
 #include "opdef/random_stream.h"
@@ -25,19 +26,10 @@ bool can_have_gradient(const Value* value) {
   return value != nullptr && opdef::can_have_gradient(value->type);
 }
 
-std::vector<Value*> reads(const Node& node) {
-  std::vector<Value*> values = node.inputs;
-  if (!node.subgraphs().empty()) {
-    const std::vector<Value*> captured = ir::captured_values(node);
-    values.insert(values.end(), captured.begin(), captured.end());
-  }
-  return values;
-}
-
 // Returns the values of the body that depend on `sources` in a differentiable way, and `sources`.
 Values reached_from(const ir::Graph& body, Values sources) {
   for (const Node* node : body.nodes) {
-    const std::vector<Value*> inputs = reads(*node);
+    const std::vector<Value*> inputs = ir::values_read(*node);
     if (std::ranges::none_of(inputs, [&](const Value* v) { return sources.contains(v); })) continue;
     for (const Value* output : node->outputs) {
       if (can_have_gradient(output)) sources.insert(output);
@@ -52,7 +44,7 @@ Values needed_for(const ir::Graph& body, Values targets) {
     const Node& node = *body.nodes[n];
     const auto is_target = [&](const Value* v) { return targets.contains(v); };
     if (std::ranges::none_of(node.outputs, is_target)) continue;
-    for (const Value* input : reads(node)) {
+    for (const Value* input : ir::values_read(node)) {
       if (can_have_gradient(input)) targets.insert(input);
     }
   }

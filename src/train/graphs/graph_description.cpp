@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "ir/uses.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -95,29 +96,6 @@ class Describer {
   NameOf name_of_;
 };
 
-// The nodes that these values need, in the order of the graph.
-std::vector<const ir::Node*> needed_nodes(const ir::Graph& graph,
-                                          std::vector<const ir::Value*> wanted) {
-  std::unordered_set<const ir::Node*> needed;
-  while (!wanted.empty()) {
-    const ir::Value* value = wanted.back();
-    wanted.pop_back();
-    const ir::Node* producer = value->producer;
-    if (producer == nullptr || producer->graph != &graph || !needed.insert(producer).second) {
-      continue;
-    }
-    for (const ir::Value* input : producer->inputs) {
-      if (input != nullptr) wanted.push_back(input);
-    }
-    for (const ir::Value* captured : ir::captured_values(*producer)) wanted.push_back(captured);
-  }
-  std::vector<const ir::Node*> ordered;
-  for (const ir::Node* node : graph.nodes) {
-    if (needed.contains(node)) ordered.push_back(node);
-  }
-  return ordered;
-}
-
 }  // namespace
 
 std::string describe_model(const ir::Model& model, const std::unordered_set<std::string>& weights) {
@@ -152,7 +130,7 @@ std::string training_checksum(const StepGraph& step_graph) {
   });
   std::vector<const ir::Value*> results{step.graph->outputs.at(step_graph.ports.loss)};
   for (const ir::StateBinding& binding : step.state) results.push_back(binding.output);
-  for (const ir::Node* node : needed_nodes(*step.graph, results)) describer.add(*node);
+  for (const ir::Node* node : ir::nodes_for(*step.graph, results)) describer.add(*node);
   for (const ir::Value* constant : constants) {
     describer.text += describe_tensor(constant->initializer) + "\n";
   }

@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
 #include "ir/pattern.h"
 #include "onnx/map_inputs.h"
 #include "runtime/kernel_selection.h"
-#include "runtime/packed_graph.h"
-#include "train/graphs/place_loss.h"
 #include "train/tools/engine.h"
 
 namespace onnxgrad::train {
@@ -112,27 +109,9 @@ std::vector<RunnableOutput> runnable_outputs(const ir::Graph& graph) {
 }
 
 void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& outputs) {
-  const runtime::Engine& engine = builtin_engine();
-  const std::vector<const Node*> as_given(model.graph->nodes.begin(), model.graph->nodes.end());
-  if (!runtime::find_unsupported(model, engine, as_given)) return;
-  std::unordered_map<const Value*, Value*> map;
-  const ir::Model packed = ir::clone(model, &map);  // kernels run sequences as bytes
-  runtime::pack_values(*packed.graph, engine.kernels);
-  const std::vector<Node*>& all = packed.graph->nodes;
-  if (!runtime::find_unsupported(packed, engine,
-                                 std::vector<const Node*>(all.begin(), all.end()))) {
-    return;
-  }
   for (RunnableOutput& output : outputs) {
     if (output.value == nullptr) continue;
-    const auto needed = ancestors_of(map.at(output.value));
-    std::vector<const Node*> nodes;
-    for (const Node* node : all) {
-      const bool is_needed = std::ranges::any_of(
-          node->outputs, [&](const Value* value) { return needed.contains(value); });
-      if (is_needed) nodes.push_back(node);
-    }
-    output.problem = runtime::find_unsupported(packed, engine, nodes);
+    output.problem = runtime::find_unsupported(model, builtin_engine(), {&output.value, 1});
     if (output.problem) output.value = nullptr;
   }
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "ir/uses.h"
 #include "train/graphs/outputs.h"
 #include "train/losses/class_axis.h"
 #include "train/losses/table.h"
@@ -275,9 +276,9 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
                   int workers, PlacedLoss placed) {
   std::vector<Penalized> penalties;
   if (!loss.penalties.empty()) {
-    auto ancestors = ancestors_of(placed.written.loss);
-    for (const PlacedLoss& other : placed.others) ancestors.merge(ancestors_of(other.written.loss));
-    penalties = find_penalized(weights, loss, ancestors);
+    std::vector<const Value*> losses{placed.written.loss};
+    for (const PlacedLoss& other : placed.others) losses.push_back(other.written.loss);
+    penalties = find_penalized(weights, loss, ir::ancestors_of(losses));
   }
   LossInfo& info = placed.resolved.info;
   for (const Penalized& penalized : penalties) {
@@ -293,19 +294,6 @@ PlacedLoss finish(GraphBuilder& g, const Loss& loss, const std::vector<Weight>& 
 }
 
 }  // namespace
-
-std::unordered_set<const Value*> ancestors_of(const Value* value) {
-  std::unordered_set<const Value*> ancestors;
-  std::vector<const Value*> open{value};
-  while (!open.empty()) {
-    const Value* next = open.back();
-    open.pop_back();
-    if (next == nullptr || !ancestors.insert(next).second || next->producer == nullptr) continue;
-    for (const Value* input : next->producer->inputs) open.push_back(input);
-    for (const Value* captured : ir::captured_values(*next->producer)) open.push_back(captured);
-  }
-  return ancestors;
-}
 
 LossPlace PlacedLoss::place() const {
   return {.scores = resolved.scores,

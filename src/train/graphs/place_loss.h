@@ -2,7 +2,6 @@
 #define ONNXGRAD_TRAIN_PLACE_LOSS_H_
 
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "ir/builder.h"
@@ -43,9 +42,6 @@ struct PlacedLoss {
 PlacedLoss place_loss(ir::GraphBuilder& g, const opdef::OpRegistry& registry, const Loss& loss,
                       const std::vector<std::string>* trained = nullptr,
                       const LossOfWorker& worker = {});
-
-/// All values that `value` is computed from, including itself.
-std::unordered_set<const ir::Value*> ancestors_of(const ir::Value* value);
 
 }  // namespace onnxgrad::train
 

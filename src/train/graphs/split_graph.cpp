@@ -13,10 +13,10 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "ir/naming.h"
+#include "ir/uses.h"
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "opdef/shape_values.h"
-#include "train/graphs/inference_form.h"
 #include "train/graphs/step_parts.h"
 #include "train/graphs/training_mode.h"
 #include "train/precision/precision.h"
@@ -41,25 +41,11 @@ constexpr std::string_view kExpensive[] = {
     "Attention",   "LSTM",          "GRU",  "RNN",           "MatMulInteger", "ConvInteger",
     "QLinearConv", "QLinearMatMul", "DFT",  "STFT"};
 
-std::vector<Value*> reads(const Node& node) {
-  std::vector<Value*> values = node.inputs;
-  if (!node.subgraphs().empty()) {
-    const auto captured = ir::captured_values(node);
-    values.insert(values.end(), captured.begin(), captured.end());
-  }
-  std::erase(values, nullptr);
-  return values;
-}
-
 // Nodes that `values` depend on.
 NodeSet ancestors(const std::vector<Value*>& values) {
   NodeSet found;
-  std::vector<const Value*> open(values.begin(), values.end());
-  while (!open.empty()) {
-    const Node* node = open.back()->producer;
-    open.pop_back();
-    if (node == nullptr || !found.insert(node).second) continue;
-    for (const Value* value : reads(*node)) open.push_back(value);
+  for (const Value* value : ir::ancestors_of(values)) {
+    if (value->producer != nullptr) found.insert(value->producer);
   }
   return found;
 }
@@ -214,7 +200,7 @@ class Splitter {
     forward_ = ancestors(computed);
     ValueSet from_seeds(seeds_.begin(), seeds_.end());
     for (const Node* node : graph_.nodes) {
-      const auto inputs = reads(*node);
+      const auto inputs = ir::values_read(*node);
       const bool sees_seed =
           std::ranges::any_of(inputs, [&](const Value* v) { return from_seeds.contains(v); });
       if (sees_seed) from_seeds.insert(node->outputs.begin(), node->outputs.end());
@@ -226,7 +212,7 @@ class Splitter {
     }
     for (const Node* node : graph_.nodes) {
       if (!needed.contains(node) || forward_.contains(node)) continue;
-      for (Value* value : reads(*node)) read_backward(value);
+      for (Value* value : ir::values_read(*node)) read_backward(value);
     }
     if (options_.repeat_cheap) repeat_cheap_nodes();
   }
@@ -255,7 +241,7 @@ class Splitter {
     std::erase_if(saved_, [&](const Value* value) { return !kept.contains(value); });
     for (Node* node : graph_.nodes) {
       if (!repeated.contains(node)) continue;
-      for (Value* value : reads(*node)) {
+      for (Value* value : ir::values_read(*node)) {
         if (value->producer == nullptr || !repeated.contains(value->producer)) read_backward(value);
       }
     }
@@ -386,7 +372,7 @@ class Splitter {
       while (!open.empty()) {
         Node* next = open.back();
         const std::size_t before = open.size();
-        for (const Value* input : reads(*next)) {
+        for (const Value* input : ir::values_read(*next)) {
           if (waiting.contains(input->producer)) open.push_back(input->producer);
         }
         if (open.size() > before) continue;

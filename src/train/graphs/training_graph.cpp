@@ -43,7 +43,7 @@ Value* find_in(const ir::Graph& graph, const WeightInfo& weight) {
 // Weights that the loss depends on. Naming one that does not affect it is an error.
 std::vector<Weight> reachable_weights(const std::vector<Weight>& selected, Value* loss,
                                       bool were_named) {
-  const auto needed = ancestors_of(loss);
+  const auto needed = ir::ancestors_of({&loss, 1});
   std::vector<Weight> reachable;
   for (const Weight& weight : selected) {
     if (needed.contains(weight.value)) {
@@ -220,7 +220,7 @@ struct StateWeights {
 // Puts operators into training mode. Statistics that they keep are neither trained nor held.
 StateWeights enter_training(Draft& draft, const opdef::OpRegistry& registry, ChosenWeights chosen,
                             Value* loss, const StepGraphOptions& options) {
-  const auto needed = ancestors_of(loss);
+  const auto needed = ir::ancestors_of({&loss, 1});
   StateWeights result{.held = std::move(chosen.held)};
   result.statistics = switch_on_training(draft.g(), registry, needed, values_of(chosen.trained),
                                          options.training_mode);

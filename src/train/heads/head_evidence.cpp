@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "ir/pattern.h"
+#include "ir/uses.h"
 #include "train/heads/head_patterns.h"
 #include "train/tools/engine.h"
 
@@ -143,27 +143,6 @@ class RangeFinder {
   int depth_ = 0;
 };
 
-// Calls visit(value) for `value` and all that it is computed from, also by the nodes of subgraphs,
-// until one call returns true; `follow` says of which nodes the inputs are visited.
-bool any_ancestor(const Value* value, const std::function<bool(const Value&)>& visit,
-                  const std::function<bool(const Node&)>& follow) {
-  std::unordered_set<const Value*> seen;
-  std::vector<const Value*> open = {value};
-  while (!open.empty()) {
-    const Value* next = open.back();
-    open.pop_back();
-    if (next == nullptr || !seen.insert(next).second) continue;
-    if (visit(*next)) return true;
-    const Node* node = next->producer;
-    if (node == nullptr || !follow(*node)) continue;
-    open.insert(open.end(), node->inputs.begin(), node->inputs.end());
-    if (node->subgraphs().empty()) continue;
-    const auto captured = ir::captured_values(*node);
-    open.insert(open.end(), captured.begin(), captured.end());
-  }
-  return false;
-}
-
 }  // namespace
 
 bool is_never_negative(const Value* value) { return RangeFinder().range_of(value).is_positive(); }
@@ -183,13 +162,18 @@ bool may_have_gradient(const Value* value) {
                           output->dtype() == DataType::kUndefined || is_floating(output->dtype());
     return is_float && (def == nullptr || !def->zero_gradient);
   };
-  return any_ancestor(value, is_source, carries);
-}
-
-bool depends_on(const Value* value, const Value* source) {
-  return any_ancestor(
-      value, [source](const Value& one) { return &one == source; },
-      [](const Node&) { return true; });
+  std::unordered_set<const Value*> seen;
+  std::vector<const Value*> open = {value};
+  while (!open.empty()) {
+    const Value* next = open.back();
+    open.pop_back();
+    if (!seen.insert(next).second) continue;
+    if (is_source(*next)) return true;
+    const Node* node = next->producer;
+    if (node == nullptr || !carries(*node)) continue;
+    for (const Value* read : ir::values_read(*node)) open.push_back(read);
+  }
+  return false;
 }
 
 }  // namespace onnxgrad::train

@@ -18,9 +18,6 @@ bool is_never_negative(const ir::Value* value);
 /// comparisons and roundings alone (votes).
 bool may_have_gradient(const ir::Value* value);
 
-/// True if `value` is computed from `source`.
-bool depends_on(const ir::Value* value, const ir::Value* source);
-
 }  // namespace onnxgrad::train
 
 #endif  // ONNXGRAD_TRAIN_HEADS_HEAD_EVIDENCE_H_

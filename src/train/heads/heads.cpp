@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "ir/uses.h"
 #include "train/heads/head_evidence.h"
 #include "train/heads/head_patterns.h"
 #include "train/losses/class_axis.h"
@@ -98,7 +99,7 @@ void find_scores_of_votes(std::vector<Head>& heads, const std::vector<Head>& vot
     for (const Head& vote : votes) {
       if (!vote.from_labels || !vote.classes.labels.is_defined()) continue;
       if (class_columns(*head.scores) != vote.classes.labels.num_elements()) continue;
-      if (depends_on(vote.scores, head.scores)) continue;
+      if (ir::ancestors_of({&vote.scores, 1}).contains(head.scores)) continue;
       const bool are_shares = is_never_negative(head.scores);
       head.kind = are_shares ? HeadKind::kProbabilities : HeadKind::kScores;
       if (are_shares) head.probabilities = head.scores;

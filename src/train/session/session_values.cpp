@@ -4,8 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "ir/uses.h"
 #include "train/graphs/file_training.h"
-#include "train/graphs/place_loss.h"
 #include "train/tools/feeds.h"
 
 namespace onnxgrad::train {
@@ -83,7 +83,7 @@ void Finder::find_outputs() {
 bool Finder::needs_targets(const RunnableOutput& output) const {
   if (!std::holds_alternative<OutputLoss>(parts_.loss.function) || output.value == nullptr)
     return false;
-  const auto needed = ancestors_of(output.value);
+  const auto needed = ir::ancestors_of({&output.value, 1});
   return std::ranges::any_of(needed, [this](const auto* value) { return is_own_input(value); });
 }
 
