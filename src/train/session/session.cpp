@@ -405,15 +405,9 @@ EvaluationResult Session::evaluate(const NamedTensors& feeds) {
 EvaluationResult Session::evaluate_on(const NamedTensors& feeds) {
   if (const auto rows = filler().rows_to_split(feeds)) return evaluate_parts(feeds, *rows);
   const NamedTensors filled = fills_batches_ ? filler().with_weights(feeds) : NamedTensors();
-  const NamedTensors& all = fills_batches_ ? filled : feeds;
-  const auto ports = evaluation()->data_ports();
-  const auto ordered = order_feeds(all, ports, values_.unused_inputs);
   std::int64_t rows = 0;
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    if (find_target(loss(), ports[i].name) != nullptr) rows = rows_of(*ordered[i]);
-  }
-  if (loss().target.name.empty() && !ordered.empty()) rows = rows_of(*ordered[0]);
-  return result_of(sums_on(all), rows);
+  const LossSums sums = sums_on(fills_batches_ ? filled : feeds, rows);
+  return result_of(sums, rows);
 }
 
 EvaluationResult Session::evaluate_parts(const NamedTensors& feeds, std::int64_t rows) {
@@ -422,16 +416,22 @@ EvaluationResult Session::evaluate_parts(const NamedTensors& feeds, std::int64_t
   filler.expect_filling(rows);
   const NamedTensors weighted = filler.with_weights(feeds);
   LossSums sums;
+  std::int64_t batch_rows = 0;
   for (std::int64_t begin = 0; begin < rows; begin += fixed) {
-    sums += sums_on(filler.batch_of(weighted, begin, rows));
+    sums += sums_on(filler.batch_of(weighted, begin, rows), batch_rows);
   }
   return result_of(sums, rows);
 }
 
-LossSums Session::sums_on(const NamedTensors& feeds) {
+// `rows`: of the targets, or of the first input if the loss has none.
+LossSums Session::sums_on(const NamedTensors& feeds, std::int64_t& rows) {
   const auto evaluated = evaluation();
   const auto ports = evaluated->data_ports();
   const auto ordered = order_feeds(feeds, ports, values_.unused_inputs);
+  for (std::size_t i = 0; i < ports.size(); ++i) {
+    if (find_target(loss(), ports[i].name) != nullptr) rows = rows_of(*ordered[i]);
+  }
+  if (loss().target.name.empty() && !ordered.empty()) rows = rows_of(*ordered[0]);
   checks_.check(checked_step(), ports, ordered);
   return evaluated->run(bind_all(*evaluated, ordered));
 }

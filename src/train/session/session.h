@@ -146,7 +146,7 @@ class Session {
   void change(T& option, T value);
   StepResult step_on(const NamedTensors& feeds);
   EvaluationResult evaluate_on(const NamedTensors& feeds);
-  LossSums sums_on(const NamedTensors& feeds);
+  LossSums sums_on(const NamedTensors& feeds, std::int64_t& rows);
   EvaluationResult result_of(const LossSums& sums, std::int64_t rows);
   std::vector<Tensor> predict_batch(const NamedTensors& feeds,
                                     std::span<const std::string> output_names);
