@@ -63,10 +63,11 @@ std::string checksum_of(const PreparedData& data, const PreparedData* validation
   return checksum.hex();
 }
 
-ArrayFeed::ArrayFeed(const FitSession& session, const Dataset& data, FitOptions& options)
+ArrayFeed::ArrayFeed(Session& session, const Dataset& data, FitOptions& options)
     : session_(session),
       options_(options),
-      data_(prepare_data(session.schema(), session.step().data_ports(), data, options.allow_nan)) {
+      data_(
+          prepare_data(session.schema(), session.runner().data_ports(), data, options.allow_nan)) {
   if (options.class_weights) {
     ClassWeigher weigher(session.schema(), *options.class_weights);
     if (weigher.needs_counts()) weigher.count(data_.columns[data_.target].values);
@@ -79,7 +80,7 @@ ArrayFeed::ArrayFeed(const FitSession& session, const Dataset& data, FitOptions&
   }
   block_.data = &data_;
   block_.rows = train_rows_.empty() ? data_.rows : static_cast<std::int64_t>(train_rows_.size());
-  choose_batch_size(session.step(), block_.rows, options);
+  choose_batch_size(session.runner(), block_.rows, options);
   block_.batch_rows = std::min(options.batch_size, block_.rows);
   const bool has_windows = options.sampling == Sampling::kWindows;
   if (has_windows) block_.rows = count_windows(block_.rows, block_.batch_rows) * block_.batch_rows;

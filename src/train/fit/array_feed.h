@@ -19,7 +19,7 @@ class ArrayFeed final : public BatchFeed {
  public:
   /// Sets the batch size in `options`. Both outlive this.
   /// Throws: DataError, OptionError.
-  ArrayFeed(const FitSession& session, const Dataset& data, FitOptions& options);
+  ArrayFeed(Session& session, const Dataset& data, FitOptions& options);
 
   void begin_epoch(std::int64_t epoch) override;
   const RowBlock* next(StopFlag& stop) override;
@@ -32,7 +32,7 @@ class ArrayFeed final : public BatchFeed {
  private:
   std::optional<PreparedData> take_validation();
 
-  const FitSession& session_;
+  Session& session_;
   const FitOptions& options_;
   PreparedData data_;
   std::vector<std::int64_t> train_rows_;  ///< empty: all rows of data_

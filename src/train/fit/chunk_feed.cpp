@@ -37,15 +37,14 @@ BlockReader::Keep drawn_rows(double fraction, std::uint64_t seed, bool for_valid
 
 }  // namespace
 
-ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options,
-                     StopFlag& stop)
+ChunkFeed::ChunkFeed(Session& session, DataSource& source, FitOptions& options, StopFlag& stop)
     : session_(session),
       source_(source),
       options_(options),
       as_they_come_(options.batch_size == FitOptions::kAsTheyCome),
       has_checksum_(options.checkpoint || !options.resume.empty()),
       stop_(stop) {
-  if (session_.step().takes_whole_batch()) {
+  if (session_.runner().takes_whole_batch()) {
     refuse_options("L-BFGS takes all rows at once, not data in chunks",
                    "Give arrays, or use another optimizer.");
   }
@@ -70,7 +69,7 @@ ChunkFeed::ChunkFeed(const FitSession& session, DataSource& source, FitOptions& 
   reader_.emplace(
       source_,
       [this](const Dataset& chunk) {
-        PreparedData rows = prepare_data(session_.schema(), session_.step().data_ports(), chunk,
+        PreparedData rows = prepare_data(session_.schema(), session_.runner().data_ports(), chunk,
                                          options_.allow_nan);
         if (weigher_) weigher_->weigh(rows);
         return rows;

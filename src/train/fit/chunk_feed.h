@@ -21,7 +21,7 @@ class ChunkFeed final : public BatchFeed {
   /// The arguments except `stop` outlive this; the batch size is set in `options`.
   /// With ClassWeights::balanced the source is read once, unless `stop` becomes true.
   /// Throws: DataError (options that need all rows at once, or more passes than are possible).
-  ChunkFeed(const FitSession& session, DataSource& source, FitOptions& options, StopFlag& stop);
+  ChunkFeed(Session& session, DataSource& source, FitOptions& options, StopFlag& stop);
 
   void begin_epoch(std::int64_t epoch) override;
   const RowBlock* next(StopFlag& stop) override;
@@ -42,7 +42,7 @@ class ChunkFeed final : public BatchFeed {
   void add_own_rows_to_checksum(const Block& block);
   BlockOptions block_options();
 
-  const FitSession& session_;
+  Session& session_;
   DataSource& source_;
   const FitOptions& options_;
   bool as_they_come_ = false;

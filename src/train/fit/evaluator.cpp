@@ -20,15 +20,15 @@ namespace {
 constexpr const char* kValidation = "validation";  // name of its rows in messages
 
 // Large enough to keep the engine busy, small enough for its memory.
-std::int64_t evaluation_batch(const FitSession& session, const FitOptions& options) {
-  const std::int64_t fixed = session.step().fixed_rows();
+std::int64_t evaluation_batch(Session& session, const FitOptions& options) {
+  const std::int64_t fixed = session.runner().fixed_rows();
   if (fixed > 0) return fixed;
   const std::int64_t batch_size = options.batch_size;
   if (batch_size < 1) return 256;
   return std::max(batch_size, std::min<std::int64_t>(256, 4 * batch_size));
 }
 
-Evaluator evaluator_of(const FitSession& session, const FitOptions& options) {
+Evaluator evaluator_of(Session& session, const FitOptions& options) {
   return {session.evaluation(!options.metrics.empty()), session.schema().loss, options.metrics,
           session.workers()};
 }
@@ -177,7 +177,7 @@ std::optional<EvaluationResult> Evaluator::run(BlockReader& reader, std::int64_t
   return all;
 }
 
-Validation::Validation(const FitSession& session, const FitOptions& options, PreparedData rows)
+Validation::Validation(Session& session, const FitOptions& options, PreparedData rows)
     : options_(options),
       evaluator_(evaluator_of(session, options)),
       rows_(std::move(rows)),
@@ -186,7 +186,7 @@ Validation::Validation(const FitSession& session, const FitOptions& options, Pre
   evaluator_.prepare(rows_, batch_size_);
 }
 
-Validation::Validation(const FitSession& session, const FitOptions& options, DataSource& source,
+Validation::Validation(Session& session, const FitOptions& options, DataSource& source,
                        BlockReader::Keep keep, const ClassWeigher* weigher)
     : options_(options),
       evaluator_(evaluator_of(session, options)),
@@ -221,7 +221,7 @@ void Validation::run(StopFlag& stop, EpochLog& log) {
   }
 }
 
-std::optional<PreparedData> validation_rows(const FitSession& session, const FitOptions& options) {
+std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options) {
   if (options.validation == nullptr) return std::nullopt;
   return prepare_data(session.schema(), session.evaluation(false)->data_ports(),
                       *options.validation, options.allow_nan, kValidation);

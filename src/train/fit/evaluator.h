@@ -87,10 +87,10 @@ class Evaluator {
 class Validation {
  public:
   /// `options` and what they refer to outlive this.
-  Validation(const FitSession& session, const FitOptions& options, PreparedData rows);
+  Validation(Session& session, const FitOptions& options, PreparedData rows);
   /// `keep`: selects rows of the source; empty: all. `weigher`: weights of these rows, outlives
   /// this; or nullptr.
-  Validation(const FitSession& session, const FitOptions& options, DataSource& source,
+  Validation(Session& session, const FitOptions& options, DataSource& source,
              BlockReader::Keep keep = {}, const ClassWeigher* weigher = nullptr);
   /// Validates and writes the results into `log`; omitted if `stop` became true meanwhile.
   void run(StopFlag& stop, EpochLog& log);
@@ -108,7 +108,7 @@ class Validation {
 };
 
 /// The validation data in `options` besides a fraction; nullopt if there is none.
-std::optional<PreparedData> validation_rows(const FitSession& session, const FitOptions& options);
+std::optional<PreparedData> validation_rows(Session& session, const FitOptions& options);
 
 }  // namespace onnxgrad::train
 

@@ -13,6 +13,7 @@
 #include "train/fit/fault_search.h"
 #include "train/fit/fit_history.h"
 #include "train/fit/options.h"
+#include "train/session/session_checkpoint.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -67,7 +68,7 @@ std::string number_or_none(std::optional<std::int64_t> number) {
 Texts FitCheckpoints::fixed_options() const {
   const FitOptions& options = fit_.options;
   const bool has_arrays = fit_.feed.known_block() != nullptr;
-  const bool has_norm = fit_.session.step().graph().ports.gradient_norm.has_value();
+  const bool has_norm = fit_.session.runner().graph().ports.gradient_norm.has_value();
   Texts texts{{"data", has_arrays ? "arrays" : "chunks"}};
   for (auto& text : fit_option_rows().fixed(options)) {
     if (!has_arrays || text.first != "buffer_bytes") texts.push_back(std::move(text));
@@ -132,7 +133,8 @@ bool FitCheckpoints::open(const RowBlock*& block, StopFlag& stop) {
     });
   }
   const auto found = find_for_all();
-  const std::int64_t steps = found ? found->get_int("session/steps") : fit_.session.step().steps();
+  const std::int64_t steps =
+      found ? found->get_int("session/steps") : fit_.session.runner().steps();
   on_first_worker([&] {
     if (folder_) folder_->begin(steps, found ? &*found : nullptr);
   });
@@ -234,7 +236,7 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
                     "Use another checkpoint: this file was not written by onnxgrad.");
   }
   if (!seek_rows(checkpoint, place, block, stop)) return false;
-  const StepGraph& graph = fit_.session.step().graph();
+  const StepGraph& graph = fit_.session.runner().graph();
   History history;
   read_history(checkpoint, fit_.options, graph.target_losses, history);
   if (!place.loss.set_state(checkpoint.get_doubles("fit/epoch_loss"), graph.target_losses.size())) {
@@ -252,9 +254,9 @@ bool FitCheckpoints::resume(const Checkpoint& checkpoint, const RowBlock*& block
   fit_.rates.prepare(fit_.feed, block != nullptr, stop);
   if (fit_.options.schedule) fit_.rates.resume(checkpoint.get_doubles("fit/schedule_state"));
   fit_.best.take_numbers(checkpoint);
-  fit_.session.restore(checkpoint);
+  restore_session(fit_.session, checkpoint);
   if (new_rate) take_rate(checkpoint, *new_rate);
-  if (!has_part_) fit_.session.step().state().keep_own_part();
+  if (!has_part_) fit_.session.runner().state().keep_own_part();
   History& own = fit_.history;
   own.epochs.insert(own.epochs.end(), history.epochs.begin(), history.epochs.end());
   own.epoch_stride = history.epoch_stride;
@@ -279,7 +281,7 @@ std::optional<double> FitCheckpoints::changed_rate(const Checkpoint& checkpoint)
 
 // Continues with another rate, from which a schedule then starts.
 void FitCheckpoints::take_rate(const Checkpoint& checkpoint, double rate) {
-  fit_.session.step().set_learning_rate(rate);
+  fit_.session.runner().set_learning_rate(rate);
   fit_.history.notes.push_back(
       fmt::format("the learning rate is {:g} from the checkpoint on, as given now; the first run "
                   "had {:g}",
@@ -287,13 +289,13 @@ void FitCheckpoints::take_rate(const Checkpoint& checkpoint, double rate) {
 }
 
 std::array<std::int64_t, 3> FitCheckpoints::here() const {
-  return {fit_.session.step().steps(), fit_.progress.epoch, fit_.progress.row};
+  return {fit_.session.runner().steps(), fit_.progress.epoch, fit_.progress.row};
 }
 
 Checkpoint FitCheckpoints::make(bool of_worker) const {
   const FitProgress& now = fit_.progress;
   const bool is_within = now.row > 0;  // an epoch
-  Checkpoint checkpoint = fit_.session.checkpoint(of_worker);
+  Checkpoint checkpoint = checkpoint_of(fit_.session, of_worker);
   for (const auto& [name, value] : fixed_options()) {
     checkpoint.metadata[fmt::format("{}{}", kOption, name)] = value;
   }
@@ -324,7 +326,7 @@ void FitCheckpoints::end_epoch(const EpochLog& log) {
 
 void FitCheckpoints::save() {
   const bool is_best = fit_.best.is_unsaved() && fit_.progress.row == 0;
-  StateStore& state = fit_.session.step().state();
+  StateStore& state = fit_.session.runner().state();
   saved_time_ = Clock::now();
   data_hash_ = fit_.feed.checksum(fit_.progress.row);  // over the rows of all workers
   CheckpointLog log;
@@ -332,7 +334,7 @@ void FitCheckpoints::save() {
   // A checkpoint has the states that one worker would have; then each worker continues with its
   // own.
   std::vector<Tensor> own;
-  if (fit_.session.session().has_own_state()) {
+  if (fit_.session.has_own_state()) {
     own = state.make_copies();
     state.save_to(own);
   }
@@ -353,7 +355,7 @@ void FitCheckpoints::save() {
 
 // Whether a tensor of this name belongs to a worker's part.
 bool FitCheckpoints::is_own(const std::string& name) const {
-  const StepRunner& step = fit_.session.step();
+  const StepRunner& step = fit_.session.runner();
   const auto begins = [&](std::string_view section) {
     return name.starts_with(fmt::format("{}{}", kReservedPrefix, section));
   };
@@ -368,13 +370,13 @@ bool FitCheckpoints::is_own(const std::string& name) const {
 // The states that differ between workers, before the checkpoint that they belong to. Returns
 // why that failed, the same on all workers.
 std::string FitCheckpoints::write_parts() {
-  if (!fit_.session.session().has_own_state()) return "";
+  if (!fit_.session.has_own_state()) return "";
   const Workers& workers = fit_.session.workers();
   std::string problem;
   try {
     Checkpoint part = make(/*of_worker=*/true);
     std::erase_if(part.tensors, [&](const NamedTensor& entry) { return !is_own(entry.name); });
-    const std::string name = checkpoint_name(fit_.session.step().steps());
+    const std::string name = checkpoint_name(fit_.session.runner().steps());
     write_checkpoint(part_path(fmt::format("{}/{}", fit_.options.checkpoint->folder, name),
                                workers.rank(), workers.size()),
                      part, base::Existing::kReplaceOwn);
@@ -395,10 +397,10 @@ CheckpointLog FitCheckpoints::write(bool is_finite, bool is_best) {
                              .hint = "Resume from the previous checkpoint, with a smaller rate."});
     }
     Checkpoint checkpoint = make();
-    if (fit_.session.session().has_own_state()) {
+    if (fit_.session.has_own_state()) {
       set_workers(checkpoint, fit_.session.workers().size());
     }
-    return {.path = folder_->save(checkpoint, fit_.session.step().steps(), is_best)};
+    return {.path = folder_->save(checkpoint, fit_.session.runner().steps(), is_best)};
   } catch (const CheckpointError& error) {
     return {.path = folder_->path(), .problem = error.what()};
   }

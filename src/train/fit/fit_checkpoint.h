@@ -20,7 +20,7 @@ namespace onnxgrad::train {
 
 /// The parts of a fit that a checkpoint covers; they outlive the FitCheckpoints.
 struct FitParts {
-  FitSession& session;
+  Session& session;
   const FitOptions& options;
   BatchFeed& feed;
   FitProgress& progress;

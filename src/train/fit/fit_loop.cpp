@@ -41,8 +41,9 @@ void choose_fixed_batch(const Session& session, FitOptions& options) {
 }  // namespace
 
 FitLoop::FitLoop(Session& session, const FitOptions& options, StopFlag& stop, History& history)
-    : session_(session),
-      step_(session_.step()),
+    : scope_(session),
+      session_(session),
+      step_(session_.runner()),
       options_(options),
       stop_(stop, options_, step_, history),
       history_(history),
@@ -136,7 +137,7 @@ bool FitLoop::has_stopped() {
 // worker's is an error on all of them.
 void FitLoop::check_workers() const {
   if (!step_.workers().has_others()) return;
-  check_same(fingerprint_of(session_.session(), options_, *feed_), step_.workers());
+  check_same(fingerprint_of(session_, options_, *feed_), step_.workers());
 }
 
 void FitLoop::run() {

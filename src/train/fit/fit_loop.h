@@ -66,7 +66,8 @@ class FitLoop {
   bool has_done_steps();
   void check_workers() const;
 
-  FitSession session_;
+  FitScope scope_;
+  Session& session_;
   StepRunner& step_;
   FitOptions options_;
   FitStop stop_;

@@ -24,7 +24,6 @@
 
 namespace onnxgrad::train {
 
-struct Checkpoint;
 class FileTraining;
 
 /// The implementation of TrainingSession: a model, the options of its training, and the step,
@@ -73,7 +72,7 @@ class Session {
   bool reads_texts() const { return texts_ != nullptr; }
 
   // Methods that recompile the step: its state keeps the values, previous plans and executions are
-  // invalid afterwards, and nothing has changed if it throws. Throws: Error while a FitSession
+  // invalid afterwards, and nothing has changed if it throws. Throws: Error while a FitScope
   // exists.
 
   /// See TrainingSession.
@@ -101,7 +100,7 @@ class Session {
   StepRunner& runner() { return *step_; }
   const StepRunner& runner() const { return *step_; }
   const runtime::ExecutorOptions& executor_options() const { return executor_options_; }
-  /// While a FitSession exists.
+  /// While a FitScope exists.
   bool is_fitting() const { return is_fitting_; }
   const Workers& workers() const { return workers_; }
   /// Whether workers have states that differ: some slots, weights, running statistics, or sums of
@@ -114,7 +113,7 @@ class Session {
   std::shared_ptr<Evaluation> evaluation(bool with_scores = false);
 
  private:
-  friend class FitSession;
+  friend class FitScope;
 
   Tensor weight_value(const std::string& name) const {
     return step_->executor().read_state(step_->state().find(name).value());
@@ -175,27 +174,16 @@ class Session {
   std::list<std::pair<std::vector<std::size_t>, Prediction>> predictions_;
 };
 
-/// The interface of a session for an epoch loop. During its lifetime, plans are kept.
-class FitSession {
+/// An epoch loop that runs. During its lifetime, plans are kept.
+class FitScope {
  public:
-  explicit FitSession(Session& session) : session_(session) {
+  explicit FitScope(Session& session) : session_(session) {
     session.expect_training();
     session_.is_fitting_ = true;
   }
-  ~FitSession() { session_.is_fitting_ = false; }
-  FitSession(const FitSession&) = delete;
-  FitSession& operator=(const FitSession&) = delete;
-
-  StepRunner& step() const { return session_.runner(); }
-  std::shared_ptr<Evaluation> evaluation(bool with_scores) const {
-    return session_.evaluation(with_scores);
-  }
-  DataSchema schema() const { return session_.schema(); }
-  const Session& session() const { return session_; }
-  const Workers& workers() const { return session_.workers(); }
-  /// Only of the session: see session/session_checkpoint.h.
-  Checkpoint checkpoint(bool of_worker = false) const;
-  void restore(const Checkpoint& checkpoint) const;
+  ~FitScope() { session_.is_fitting_ = false; }
+  FitScope(const FitScope&) = delete;
+  FitScope& operator=(const FitScope&) = delete;
 
  private:
   Session& session_;

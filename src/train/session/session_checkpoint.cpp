@@ -262,12 +262,4 @@ void restore_session(Session& session, const Checkpoint& checkpoint) {
   }
 }
 
-Checkpoint FitSession::checkpoint(bool of_worker) const {
-  return checkpoint_of(session_, of_worker);
-}
-
-void FitSession::restore(const Checkpoint& checkpoint) const {
-  restore_session(session_, checkpoint);
-}
-
 }  // namespace onnxgrad::train
