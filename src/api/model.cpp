@@ -89,8 +89,7 @@ const std::shared_ptr<const ir::Model>& Model::Impl::working() const {
   std::call_once(working_made_, [&] {
     const base::MemoryBudgetScope scope(budget_of(options));
     const opdef::OpRegistry& ops = train::builtin_engine().ops;
-    auto model = std::make_shared<ir::Model>(
-        onnx_io::to_working_copy(file, train::builtin_import_engine(), operators.get()));
+    auto model = std::make_shared<ir::Model>(train::to_working_copy(file, operators.get()));
     const std::vector<train::Weight> found = train::find_weights(*model, ops);
     train::give_aliases(*model, found, ops, separated);
     for (const train::Weight& weight : found) {

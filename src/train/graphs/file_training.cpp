@@ -56,8 +56,7 @@ std::shared_ptr<ir::Model> working_copy_of(const onnx_io::FileModel& file,
     return problem;
   };
   try {
-    return std::make_shared<ir::Model>(
-        onnx_io::to_working_copy(file, builtin_import_engine(), operators));
+    return std::make_shared<ir::Model>(to_working_copy(file, operators));
   } catch (const ModelError& error) {
     throw ModelError(in_place(error.problem()));
   } catch (const GradientError& error) {

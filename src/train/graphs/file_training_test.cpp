@@ -41,7 +41,7 @@ struct Written {
 
   onnx_io::FileModel plain = onnx_io::load_text(kModel);
   std::shared_ptr<const ir::Model> working =
-      std::make_shared<const ir::Model>(onnx_io::to_working_copy(plain, builtin_import_engine()));
+      std::make_shared<const ir::Model>(to_working_copy(plain));
   Optimizer optimizer = Sgd{.learning_rate = 0.1, .momentum = 0.9};
   StepGraph step;
   onnx_io::FileModel file;

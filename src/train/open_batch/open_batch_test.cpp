@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "onnx/model_io.h"
-#include "train/graphs/inference_form.h"
-#include "train/session/filled_batches.h"
+#include "train/graphs/training_mode.h"
+#include "train/session/batch_filler.h"
 #include "train/tools/engine.h"
 
 // The rows of opened models are compared with stock onnxruntime's in
@@ -19,7 +19,7 @@ namespace {
 
 std::shared_ptr<const ir::Model> working_copy(const std::string& text) {
   const auto file = onnx_io::load_text("<ir_version: 8, opset_import: [\"\" : 18]>\n" + text);
-  return std::make_shared<const ir::Model>(onnx_io::to_working_copy(file, builtin_import_engine()));
+  return std::make_shared<const ir::Model>(to_working_copy(file));
 }
 
 struct OpenBatchCase {

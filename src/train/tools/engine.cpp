@@ -9,6 +9,7 @@
 #include "device/cpu_options.h"
 #include "device/thread_count.h"
 #include "onnx/inference.h"
+#include "onnx/operator_table.h"
 #include "onnxgrad/option_error.h"
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
@@ -63,11 +64,12 @@ const opdef::Evaluator& builtin_evaluator() {
   return evaluator;
 }
 
-const onnx_io::ImportEngine& builtin_import_engine() {
-  static const onnx_io::ImportEngine engine{.ops = builtin_engine().ops,
-                                            .evaluator = builtin_evaluator(),
-                                            .gradient_at = autodiff::add_gradient_at};
-  return engine;
+ir::Model to_working_copy(const onnx_io::FileModel& file, const onnx_io::OperatorTable* operators) {
+  const opdef::OpRegistry& ops = builtin_engine().ops;
+  return onnx_io::to_internal(file, ops, &builtin_evaluator(), {.table = operators},
+                              [&](ir::GraphBuilder& g, const opdef::GradientAt& request) {
+                                return autodiff::add_gradient_at(g, ops, request, operators);
+                              });
 }
 
 int thread_count(const EngineOptions& options) {

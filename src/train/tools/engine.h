@@ -3,7 +3,8 @@
 
 #include <memory>
 
-#include "onnx/working_copy.h"
+#include "ir/graph.h"
+#include "onnx/model_io.h"
 #include "onnxgrad/inference_session.h"
 #include "opdef/custom_gradients.h"
 #include "runtime/engine.h"
@@ -20,8 +21,10 @@ void set_builtin_device(device::Device& device);
 /// Computes single nodes with those kernels: for constants. Thread-safe.
 const opdef::Evaluator& builtin_evaluator();
 
-/// The part of it that onnx_io::to_working_copy() takes. Thread-safe.
-const onnx_io::ImportEngine& builtin_import_engine();
+/// The working copy of a file, in the internal opset, with the operators that users registered: the
+/// graph that everything after loading reads. Throws: see onnx_io::to_internal(). Thread-safe.
+ir::Model to_working_copy(const onnx_io::FileModel& file,
+                          const onnx_io::OperatorTable* operators = nullptr);
 
 /// A copy of `node` with the defaults of its attributes.
 ir::Node complete_node(const ir::Node& node);

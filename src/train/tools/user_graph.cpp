@@ -17,8 +17,7 @@ void refuse_user_part(const UserPart& part, const std::string& what, const std::
 ir::Model load_user_part(const UserPart& part, const std::shared_ptr<const std::string>& bytes) {
   if (bytes == nullptr) refuse_user_part(part, "there is no model", "Give one.");
   const auto operators = onnx_io::current_operators();
-  ir::Model model = onnx_io::to_working_copy(onnx_io::load_bytes(*bytes), builtin_import_engine(),
-                                             operators.get());
+  ir::Model model = to_working_copy(onnx_io::load_bytes(*bytes), operators.get());
   for (const Value* input : model.graph->inputs) {
     if (input->type.is_tensor()) continue;
     refuse_user_part(part, "input '" + input->name + "' is not a tensor", "");
