@@ -219,7 +219,6 @@ void register_classes(LossTable& table) {
        .takes_scores = true},
       Described<SoftmaxCrossEntropy>{
           .type = "SoftmaxCrossEntropy",
-          .python_name = "SoftmaxCrossEntropy",
           .summary = "softmax cross-entropy",
           .source = "torch: CrossEntropyLoss",
           .formula =
@@ -247,7 +246,6 @@ void register_classes(LossTable& table) {
       {.target = TargetKind::kClasses, .scores = ScoreShape::kClassesPlaces},
       Described<NegativeLogLikelihood>{
           .type = "NegativeLogLikelihood",
-          .python_name = "NegativeLogLikelihood",
           .summary = "negative log-likelihood",
           .source = "torch: NLLLoss of log p",
           .formula = "-log p[t] on probabilities. p: [N, C] and t: [N] class numbers, or more axes "
@@ -261,7 +259,6 @@ void register_classes(LossTable& table) {
       {.target = TargetKind::kNumbers, .scores = ScoreShape::kClassesPlaces, .takes_scores = true},
       Described<KlDivergence>{
           .type = "KlDivergence",
-          .python_name = "KlDivergence",
           .summary = "Kullback-Leibler divergence",
           .source = "torch: KLDivLoss of log p",
           .formula = "sum_c t[c] (log t[c] - log softmax(s)[c]). s: [N, C] before any Softmax, or "
@@ -279,7 +276,6 @@ void register_columns(LossTable& table) {
       {.target = TargetKind::kByColumns, .takes_scores = true},
       Described<BinaryCrossEntropy>{
           .type = "BinaryCrossEntropy",
-          .python_name = "BinaryCrossEntropy",
           .summary = "binary cross-entropy",
           .source = "torch: BCEWithLogitsLoss",
           .formula = "log(1 + exp(s)) - t*s with t in {0, 1}, averaged over the columns of a row. "
@@ -294,7 +290,6 @@ void register_columns(LossTable& table) {
       {.target = TargetKind::kByColumns},
       Described<LogLoss>{
           .type = "LogLoss",
-          .python_name = "LogLoss",
           .summary = "log loss",
           .source = "scikit-learn: log_loss",
           .formula = "-t log p - (1 - t) log(1 - p) on probabilities, averaged over the columns of "
@@ -308,7 +303,6 @@ void register_columns(LossTable& table) {
       {.target = TargetKind::kClasses, .scores = ScoreShape::kBinaryOrKnown, .takes_scores = true},
       Described<OneVsRest>{
           .type = "OneVsRest",
-          .python_name = "OneVsRest",
           .summary = "one-vs-rest log loss",
           .source = "scikit-learn: SGDClassifier",
           .formula = "One problem 'this class against the rest' per column. With y = +1 for the "

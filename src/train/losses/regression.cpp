@@ -81,7 +81,6 @@ void register_regression(LossTable& table) {
   table.add<write_squared_error>(
       numbers, Described<SquaredError>{
                    .type = "SquaredError",
-                   .python_name = "SquaredError",
                    .summary = "squared error",
                    .source = "torch: MSELoss",
                    .formula = "d^2, averaged over the outputs of a row." + kLikeScores,
@@ -91,7 +90,6 @@ void register_regression(LossTable& table) {
       numbers,
       Described<AbsoluteError>{
           .type = "AbsoluteError",
-          .python_name = "AbsoluteError",
           .summary = "absolute error",
           .source = "torch: L1Loss",
           .formula = "abs(d), averaged over the outputs of a row." + kLikeScores,
@@ -100,7 +98,6 @@ void register_regression(LossTable& table) {
   table.add<write_huber>(
       numbers, Described<Huber>{
                    .type = "Huber",
-                   .python_name = "Huber",
                    .summary = "Huber loss",
                    .source = "torch: HuberLoss",
                    .formula = "d^2 / 2 where abs(d) <= delta, else delta * (abs(d) - delta / 2); "
@@ -112,7 +109,6 @@ void register_regression(LossTable& table) {
   table.add<write_smooth_l1>(
       numbers, Described<SmoothL1>{
                    .type = "SmoothL1",
-                   .python_name = "SmoothL1",
                    .summary = "smooth L1 loss",
                    .source = "torch: SmoothL1Loss",
                    .formula = "The Huber loss divided by beta: d^2 / (2 beta) where "
@@ -125,7 +121,6 @@ void register_regression(LossTable& table) {
       numbers,
       Described<Elastic>{
           .type = "Elastic",
-          .python_name = "Elastic",
           .summary = "elastic loss",
           .source = "onnxcustom: ElasticLearningLoss",
           .formula =
@@ -145,7 +140,6 @@ void register_regression(LossTable& table) {
       numbers,
       Described<Poisson>{
           .type = "Poisson",
-          .python_name = "Poisson",
           .summary = "Poisson loss",
           .source = "torch: PoissonNLLLoss",
           .formula = "exp(s) - t s, or s - t log(s + 1e-8) without `log_input`; averaged over the "
@@ -159,7 +153,6 @@ void register_regression(LossTable& table) {
       {.target = TargetKind::kNumbers, .scores = ScoreShape::kMatrix},
       Described<Cosine>{
           .type = "Cosine",
-          .python_name = "Cosine",
           .summary = "cosine loss",
           .source = "torch: cosine_similarity",
           .formula = "1 - s.t / (norm(s) norm(t)), with norms of at least 1e-8. s, t: [N, K]; "

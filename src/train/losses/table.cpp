@@ -44,7 +44,6 @@ const PenaltyTable& penalty_rows() {
     PenaltyTable made("penalty");
     made.add(Described<Penalty>{
         .type = "Penalty",
-        .python_name = "Penalty",
         .summary = "Penalty on weights",
         .source = "Hoerl and Kennard 1970 for l2, Tibshirani 1996 for l1, Zou and Hastie 2005 for "
                   "both: the elastic net",

@@ -143,11 +143,13 @@ Elements write_output_loss(GraphBuilder& g, const OutputLoss& /*spec*/, const Lo
 }  // namespace
 
 void register_users(LossTable& table) {
-  table.add<write_user_loss>({.target = TargetKind::kByOptions},
-                             Described<UserLoss>{.type = "UserLoss", .summary = "user loss"});
+  table.add<write_user_loss>(
+      {.target = TargetKind::kByOptions},
+      Described<UserLoss>{.type = "UserLoss", .python_name = "", .summary = "user loss"});
   table.add<write_output_loss>(
       {.target = TargetKind::kNumbers},
-      Described<OutputLoss>{.type = "OutputLoss", .summary = "the model's own loss"});
+      Described<OutputLoss>{
+          .type = "OutputLoss", .python_name = "", .summary = "the model's own loss"});
 }
 
 }  // namespace onnxgrad::train

@@ -195,7 +195,6 @@ const std::vector<StateInfo> kAdamStates{{"adam_m", "m"},
 void register_adam(OptimizerTable& table) {
   table.add<AdamRule<Adam>>(Described<Adam>{
       .type = "Adam",
-      .python_name = "Adam",
       .summary = "Adam",
       .source = "Kingma and Ba, 2014",
       .formula =
@@ -207,7 +206,6 @@ void register_adam(OptimizerTable& table) {
   });
   table.add<AdamRule<AdamW>>(Described<AdamW>{
       .type = "AdamW",
-      .python_name = "AdamW",
       .summary = "Adam with decoupled weight decay",
       .source = "Loshchilov and Hutter, 2017",
       .formula = "w *= 1 - lr * weight_decay, then as in Adam.",

@@ -99,7 +99,6 @@ class RmsPropRule : public UpdateRule {
 void register_adaptive(OptimizerTable& table) {
   table.add<AdagradRule>(Described<Adagrad>{
       .type = "Adagrad",
-      .python_name = "Adagrad",
       .summary = "Adagrad",
       .source = "Duchi, Hazan and Singer, 2011",
       .formula = "s += g^2; w -= lr / (1 + (t - 1) * rate_decay) * g / (sqrt(s) + epsilon).",

@@ -134,7 +134,6 @@ void register_momentum(OptimizerTable& table) {
   });
   table.add<LionRule>(Described<Lion>{
       .type = "Lion",
-      .python_name = "Lion",
       .summary = "Lion",
       .source = "Chen et al., 2023, algorithm 2",
       .formula = "w = w * (1 - lr * weight_decay) - lr * sign(beta1 * m + (1 - beta1) * g), then "

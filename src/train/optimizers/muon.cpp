@@ -76,7 +76,6 @@ class MuonRule : public UpdateRule {
 void register_muon(OptimizerTable& table) {
   table.add<MuonRule>(Described<Muon>{
       .type = "Muon",
-      .python_name = "Muon",
       .summary = "Muon: orthogonalised momentum for matrices, AdamW for all other weights",
       .source = "Jordan et al., 2024; the factor 0.2 * sqrt(max(rows, columns)): Liu et al., 2025",
       .formula =

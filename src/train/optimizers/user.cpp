@@ -138,6 +138,7 @@ class UserRule : public UpdateRule {
 void register_user(OptimizerTable& table) {
   table.add<UserRule>(Described<UserOptimizer>{
       .type = "UserOptimizer",
+      .python_name = "",
       .summary = "A model of the user's",
       .fields = {rate_field<UserOptimizer>(), decay_field<UserOptimizer>()},
   });

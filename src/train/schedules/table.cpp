@@ -46,7 +46,6 @@ void add_powers(Rows& rows) {
   });
   rows.add(Described<InverseScaling>{
       .type = "InverseScaling",
-      .python_name = "InverseScaling",
       .summary = "An inverse power of the time",
       .source = "scikit-learn: invscaling",
       .formula = "r / (t + 1)^power.",
@@ -126,7 +125,6 @@ void add_curves(Rows& rows) {
   });
   rows.add(Described<CosineRestarts>{
       .type = "CosineRestarts",
-      .python_name = "CosineRestarts",
       .summary = "A cosine with restarts",
       .source = "Loshchilov and Hutter, 2016; torch: CosineAnnealingWarmRestarts",
       .formula = "Each round is length_factor times longer than the one before, and begins at "
@@ -140,7 +138,6 @@ void add_curves(Rows& rows) {
   });
   rows.add(Described<OneCycle>{
       .type = "OneCycle",
-      .python_name = "OneCycle",
       .summary = "Up to r, then down to almost zero",
       .source = "Smith and Topin, 2017; torch: OneCycleLR with max_lr = r",
       .formula = "From r / start_divisor up to r in the first `rise` of the length, then down to "
@@ -182,7 +179,6 @@ void add_curves(Rows& rows) {
 void add_others(Rows& rows) {
   rows.add(Described<Plateau>{
       .type = "Plateau",
-      .python_name = "Plateau",
       .summary = "Lower the rate when the loss stops falling",
       .source = "torch: ReduceLROnPlateau; scikit-learn: adaptive, with factor 0.2",
       .formula = "Monitors the validation loss (without validation the training loss) of each "
@@ -197,6 +193,7 @@ void add_others(Rows& rows) {
                        "The rate does not fall below r * minimum_factor.")},
       .names = {{"plateau", {}, {"ReduceLROnPlateau"}}},
   });
+      .python_name = "",
   rows.add(Described<ScheduleSequence>{
       .type = "ScheduleSequence",
       .summary = "One after another, each with t from 0",
@@ -210,6 +207,7 @@ void add_others(Rows& rows) {
                                .hint = "Give one schedule or more, each with its end."});
           },
   });
+      .python_name = "",
   rows.add(Described<ScheduleProduct>{
       .type = "ScheduleProduct",
       .summary = "All at once: the rate of each part is the r of the next",

@@ -113,7 +113,7 @@ struct Named {
 template <class Spec>
 struct Described {
   std::string type = {};
-  std::string python_name = {};
+  std::optional<std::string> python_name = {};  ///< nullopt: `type`; empty: no class in Python
   std::string summary = {};
   std::string source = {};
   std::string formula = {};
@@ -201,8 +201,8 @@ class DescriptionTable : public DescriptionRows {
     const Variant initial = Spec{};
     const std::size_t index = initial.index();
     add_row(index,
-            {.info = {.type = std::move(described.type),
-                      .python_name = std::move(described.python_name),
+            {.info = {.type = described.type,
+                      .python_name = described.python_name.value_or(described.type),
                       .summary = std::move(described.summary),
                       .source = std::move(described.source),
                       .formula = std::move(described.formula),
