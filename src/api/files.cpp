@@ -5,37 +5,34 @@
 #include "onnxgrad/error.h"
 
 namespace onnxgrad {
+namespace {
 
-void write_file(const std::string& path, std::string_view contents) {
+template <class Work>
+auto as_checkpoint_error(const Work& work) {
   try {
-    base::write_atomically(path, contents);
+    return work();
   } catch (const Error& error) {
     throw CheckpointError(error.problem());
   }
+}
+
+}  // namespace
+
+void write_file(const std::string& path, std::string_view contents) {
+  as_checkpoint_error([&] { return base::write_atomically(path, contents); });
 }
 
 void write_own_file(const std::string& path, std::string_view contents) {
-  try {
-    base::write_atomically(path, contents, base::Existing::kReplaceOwn);
-  } catch (const Error& error) {
-    throw CheckpointError(error.problem());
-  }
+  as_checkpoint_error(
+      [&] { return base::write_atomically(path, contents, base::Existing::kReplaceOwn); });
 }
 
 int open_own_file(const std::string& path, int flags) {
-  try {
-    return base::open_own(path, flags);
-  } catch (const Error& error) {
-    throw CheckpointError(error.problem());
-  }
+  return as_checkpoint_error([&] { return base::open_own(path, flags); });
 }
 
 void check_writable(const std::string& path, std::int64_t bytes) {
-  try {
-    base::check_writable(path, bytes);
-  } catch (const Error& error) {
-    throw CheckpointError(error.problem());
-  }
+  as_checkpoint_error([&] { return base::check_writable(path, bytes); });
 }
 
 }  // namespace onnxgrad

@@ -49,6 +49,22 @@ std::string export_node(const ir::Node& node);
 std::string export_graph(const ir::Graph& graph);
 void write_tensor(WireWriter& out, int field, const Tensor& tensor, std::string_view name = "");
 
+/// Runs `write`; errors of files that leave it are ModelError.
+template <class Write>
+void as_model_error(const Write& write) {
+  try {
+    write();
+  } catch (const ModelError&) {
+    throw;
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ModelError(error.problem());
+  }
+}
+
 }  // namespace onnxgrad::onnx_io
 
 #endif  // ONNXGRAD_ONNX_EXPORTER_H_

@@ -72,17 +72,7 @@ std::string to_bytes(const ir::Model& model) {
 }
 
 void save_file(const ir::Model& model, const std::string& path) {
-  try {
-    save_model(model, path, kMaxInlineBytes);
-  } catch (const ModelError&) {
-    throw;
-  } catch (const DeviceError&) {
-    throw;
-  } catch (const InternalError&) {
-    throw;
-  } catch (const Error& error) {
-    throw ModelError(error.problem());
-  }
+  as_model_error([&] { save_model(model, path, kMaxInlineBytes); });
 }
 
 }  // namespace onnxgrad::onnx_io

@@ -284,7 +284,7 @@ bool has_external_data(const FileModel& file) {
 void save_with_weights(const FileModel& file, const ir::Model& working, Weights weights,
                        const std::string& path, std::string_view note) {
   namespace fs = std::filesystem;
-  try {
+  as_model_error([&] {
     const std::string data_path = free_data_path(path);
     ExternalTensors external{.location = fs::path(data_path).filename().string()};
     Patcher patcher(file, working, &external);
@@ -302,15 +302,7 @@ void save_with_weights(const FileModel& file, const ir::Model& working, Weights 
       patcher.edit().write(sink);
       sink(note);
     });
-  } catch (const ModelError&) {
-    throw;
-  } catch (const DeviceError&) {
-    throw;
-  } catch (const InternalError&) {
-    throw;
-  } catch (const Error& error) {
-    throw ModelError(error.problem());
-  }
+  });
 }
 
 }  // namespace onnxgrad::onnx_io
