@@ -13,7 +13,7 @@
 
 #include "base/f16.h"
 #include "dist/testing/ordered_values.h"
-#include "dist/threads.h"
+#include "dist/testing/threads.h"
 
 namespace onnxgrad::dist {
 namespace collectives_test {

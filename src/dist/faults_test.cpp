@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "dist/threads.h"
+#include "dist/testing/threads.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::dist {

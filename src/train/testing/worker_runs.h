@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/philox.h"
-#include "dist/threads.h"
+#include "dist/testing/threads.h"
 #include "train/fit/fit_loop.h"
 #include "train/testing/draft.h"
 #include "train/tools/engine.h"

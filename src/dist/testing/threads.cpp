@@ -1,4 +1,4 @@
-#include "dist/threads.h"
+#include "dist/testing/threads.h"
 
 #include <fmt/format.h>
 

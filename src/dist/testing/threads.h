@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_DIST_THREADS_H_
-#define ONNXGRAD_DIST_THREADS_H_
+#ifndef ONNXGRAD_DIST_TESTING_THREADS_H_
+#define ONNXGRAD_DIST_TESTING_THREADS_H_
 
 #include <functional>
 #include <memory>
@@ -39,4 +39,4 @@ class ThreadGroup {
 
 }  // namespace onnxgrad::dist
 
-#endif  // ONNXGRAD_DIST_THREADS_H_
+#endif  // ONNXGRAD_DIST_TESTING_THREADS_H_
