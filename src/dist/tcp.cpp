@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "dist/host_name.h"
-#include "dist/tcp_rendezvous.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::dist {

@@ -2,8 +2,10 @@
 #define ONNXGRAD_DIST_TCP_H_
 
 #include <memory>
+#include <vector>
 
 #include "dist/job.h"
+#include "dist/socket.h"
 #include "dist/transport.h"
 
 namespace onnxgrad::dist {
@@ -16,6 +18,10 @@ namespace onnxgrad::dist {
 /// Throws: DeviceError (an address that cannot be used; ranks that did not come within
 /// `timeout_s`, by number).
 std::unique_ptr<Transport> connect_tcp(const Job& job, double timeout_s);
+
+/// Connects all ranks of a job with each other; returns a socket to each, an empty one to itself.
+/// Throws: DeviceError, see connect_tcp.
+std::vector<Socket> connect_all(const Job& job, double timeout_s);
 
 }  // namespace onnxgrad::dist
 

@@ -1,4 +1,4 @@
-#include "dist/tcp_rendezvous.h"
+#include "dist/tcp.h"
 
 #include <fmt/format.h>
 #include <poll.h>
