@@ -1,5 +1,3 @@
-#include "onnx/downgrade_dense.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

@@ -1,5 +1,3 @@
-#include "onnx/downgrade_forms.h"
-
 #include <algorithm>
 #include <limits>
 #include <string>

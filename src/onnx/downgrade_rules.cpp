@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "onnx/downgrade_dense.h"
-#include "onnx/downgrade_forms.h"
 #include "onnx/downgrading.h"
 #include "onnx/functions.h"
 #include "onnx/known_values.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "onnx/opaque_message.h"
 #include "onnx/type_message.h"
 #include "onnx/wire.h"
 #include "onnxgrad/error.h"

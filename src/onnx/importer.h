@@ -11,11 +11,24 @@
 
 #include "ir/graph.h"
 #include "onnx/tensor_message.h"
+#include "onnxgrad/error.h"
 
 // Conversion of a serialized ModelProto to a graph, with every check that needs names: the result
 // has unique, defined values in topological order and well-formed attributes.
 
 namespace onnxgrad::onnx_io {
+
+/// The bytes of a message that is passed through unread. protobuf must accept them as a `Message`
+/// too, since the files we write contain them. `what` names it. Throws: ModelError.
+template <class Message>
+std::string opaque(std::string_view bytes, const char* what) {
+  Message message;
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    throw ModelError({.what = std::string("the bytes of ") + what + " are damaged",
+                      .hint = "Fetch or export the model again."});
+  }
+  return std::string(bytes);
+}
 
 /// Builds a graph from messages. Start reading at import_model().
 class Importer {

@@ -8,7 +8,6 @@
 #include "base/interrupt.h"
 #include "onnx/importer.h"
 #include "onnx/inferer.h"
-#include "onnx/opaque_message.h"
 #include "onnx/wire.h"
 #include "onnxgrad/error.h"
 
