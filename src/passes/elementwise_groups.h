@@ -2,13 +2,26 @@
 #define ONNXGRAD_PASSES_ELEMENTWISE_GROUPS_H_
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "ir/graph.h"
+#include "opdef/fused.h"
 #include "opdef/registry.h"
 
 namespace onnxgrad::passes {
+
+/// A reduction that an onnxgrad.fused.Elementwise can end in. Pattern: ReduceSum, ReduceMean,
+/// ReduceMax, ReduceMin of float32 or float64 over axes known when the plan is made.
+struct Reduction {
+  std::vector<std::int64_t> axes;  ///< sorted, of the input; only those longer than 1
+  opdef::Fold fold = opdef::Fold::kSum;
+  double factor = 1;  ///< applied to the result (1/n of a mean)
+};
+
+/// Matches a reduction; nullopt for other nodes, unknown shapes, empty tensors and no axes.
+std::optional<Reduction> match_reduction(const ir::Node& node);
 
 /// The role of a node in its group.
 enum class Role : std::uint8_t {

@@ -13,7 +13,6 @@
 #include "opdef/fused.h"
 #include "passes/elementwise_groups.h"
 #include "passes/passes.h"
-#include "passes/reduction.h"
 
 // Turns groups of element-wise nodes into onnxgrad.fused.Elementwise nodes. Looks through Expand:
 // an operand is broadcast by the kernel itself.

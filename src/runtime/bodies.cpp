@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "ir/builder.h"
-#include "runtime/plan_key.h"
+#include "runtime/executor.h"
 #include "runtime/planned_body.h"
 #include "runtime/recompute.h"
 #include "runtime/tail_cache.h"
@@ -218,5 +218,31 @@ std::int64_t PlannedBodies::constant_bytes() const {
   for (const Entry& entry : entries_) total += entry.constant_bytes;
   return total;
 }
+
+BodyRunner::BodyRunner(const ir::Graph& body, std::span<ir::Value* const> captured,
+                       const ir::Model& model, const Engine& engine, ExecutorOptions options) {
+  auto runner = std::make_shared<ir::Model>();
+  runner->functions = model.functions;
+  runner->opset_imports = model.opset_imports;
+  runner->graph = close_body(body, captured);
+  options.output_blocks.clear();
+  options.shape_inputs.clear();
+  executor_ = std::make_unique<Executor>(std::move(runner), engine, std::move(options));
+}
+
+BodyRunner::~BodyRunner() = default;
+
+std::vector<Tensor> BodyRunner::run(const std::vector<Tensor>& inputs,
+                                    const opdef::StepCells& cells, std::int64_t iteration) {
+  executor_->cells() = opdef::cells_of_iteration(cells, iteration);
+  return executor_->run(inputs);
+}
+
+std::int64_t BodyRunner::memory_bytes() const {
+  const MemoryUse use = executor_->memory();
+  return use.state + use.arena + use.constants + use.dynamic;
+}
+
+std::int64_t BodyRunner::num_plans() const { return executor_->num_cached(); }
 
 }  // namespace onnxgrad::runtime

@@ -11,6 +11,7 @@
 
 #include "ir/graph.h"
 #include "opdef/body.h"
+#include "opdef/kernel.h"
 #include "runtime/engine.h"
 #include "runtime/plan.h"
 #include "runtime/program.h"
@@ -20,6 +21,43 @@
 // PlannedBody runs its plan.
 
 namespace onnxgrad::runtime {
+
+/// Runs one subgraph of a dynamic node with an executor: its formal inputs, then the captured
+/// values.
+class BodyRunner {
+ public:
+  /// `model`: whose functions the body may call. `options`: of the executor of the node.
+  BodyRunner(const ir::Graph& body, std::span<ir::Value* const> captured, const ir::Model& model,
+             const Engine& engine, ExecutorOptions options);
+  ~BodyRunner();
+  BodyRunner(const BodyRunner&) = delete;
+  BodyRunner& operator=(const BodyRunner&) = delete;
+
+  /// `iteration`: how often the body has run for its node before; each run has random numbers of
+  /// its own.
+  std::vector<Tensor> run(const std::vector<Tensor>& inputs, const opdef::StepCells& cells,
+                          std::int64_t iteration);
+  /// Bytes that its executor holds.
+  std::int64_t memory_bytes() const;
+  std::int64_t num_plans() const;
+
+ private:
+  std::unique_ptr<Executor> executor_;
+};
+
+// Keys of plans compiled for given shapes.
+
+template <class T>
+void append_bytes(std::string& key, const T& value) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
+/// Appends element type, rank and dimensions.
+inline void append_desc(std::string& key, const opdef::TensorDesc& desc) {
+  append_bytes(key, desc.dtype);
+  append_bytes(key, desc.dims.rank());
+  for (const std::int64_t dim : desc.dims) append_bytes(key, dim);
+}
 
 /// A copy of `body` that reads nothing of enclosing graphs: constants among `captured` become its
 /// initializers, other values inputs after its own.

@@ -11,9 +11,8 @@
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "opdef/collectives.h"
-#include "runtime/body_runner.h"
+#include "runtime/bodies.h"
 #include "runtime/finite.h"
-#include "runtime/plan_key.h"
 #include "runtime/tail_cache.h"
 
 namespace onnxgrad::runtime {

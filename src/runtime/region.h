@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/block_pool.h"
+#include "runtime/arena.h"
 #include "runtime/device_image.h"
 #include "runtime/engine.h"
 #include "runtime/execution.h"
