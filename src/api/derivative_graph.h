@@ -12,6 +12,7 @@
 #include "autodiff/gradient.h"
 #include "ir/builder.h"
 #include "onnxgrad/gradient.h"
+#include "train/graphs/training_graph.h"
 
 namespace onnxgrad::api {
 
@@ -70,6 +71,11 @@ class DerivativeGraph {
   std::unordered_set<const ir::Value*> given_;  // values computed by nodes of the model
   std::ptrdiff_t num_added_ = 0;                // outputs
 };
+
+/// Builds the step with these options for a training copy.
+train::StepGraph build_step_graph(const ir::Model& working, const Loss& loss,
+                                  const Optimizer& optimizer, const TrainingStepOptions& options,
+                                  const opdef::CustomGradients* custom);
 
 }  // namespace onnxgrad::api
 

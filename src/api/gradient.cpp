@@ -5,7 +5,6 @@
 
 #include "api/derivative_graph.h"
 #include "api/model_impl.h"
-#include "api/step_graph.h"
 #include "ir/naming.h"
 #include "train/graphs/stop_gradient.h"
 #include "train/graphs/training_graph.h"

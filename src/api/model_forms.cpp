@@ -5,7 +5,7 @@
 
 #include "api/model_impl.h"
 #include "api/training_session_impl.h"
-#include "train/graphs/inference_form.h"
+#include "train/graphs/training_mode.h"
 #include "train/open_batch/batch_proof.h"
 #include "train/open_batch/open_batch.h"
 

@@ -2,7 +2,6 @@
 
 #include "onnxgrad/tables.h"
 #include "train/schedules/schedules.h"
-#include "train/schedules/table.h"
 
 namespace onnxgrad {
 

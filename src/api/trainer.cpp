@@ -17,7 +17,6 @@
 #include "train/fit/evaluator.h"
 #include "train/fit/fit_loop.h"
 #include "train/fit/options.h"
-#include "train/fit/own_range.h"
 
 namespace onnxgrad {
 

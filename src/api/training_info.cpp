@@ -1,7 +1,7 @@
 #include "onnxgrad/training_info.h"
 
+#include "api/derivative_graph.h"
 #include "api/model_impl.h"
-#include "api/step_graph.h"
 #include "api/training_session_impl.h"
 #include "onnx/training_info.h"
 #include "onnxgrad/training_session.h"

@@ -12,8 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "train/data/source_count.h"
-
 namespace onnxgrad::train {
 namespace {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/session/filled_batches.h"
+#include "train/session/batch_filler.h"
 
 namespace onnxgrad::train {
 namespace {

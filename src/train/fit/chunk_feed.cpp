@@ -12,7 +12,7 @@
 #include "train/data/sampler.h"
 #include "train/data/targets.h"
 #include "train/fit/array_feed.h"
-#include "train/fit/own_range.h"
+#include "train/fit/evaluator.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "base/checksum.h"
 #include "train/data/block_reader.h"
-#include "train/data/source_count.h"
 #include "train/fit/batch_feed.h"
 #include "train/fit/class_weigher.h"
 

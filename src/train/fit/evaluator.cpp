@@ -10,9 +10,8 @@
 #include <utility>
 
 #include "onnxgrad/option_error.h"
-#include "train/fit/own_range.h"
-#include "train/session/filled_batches.h"
-#include "train/tools/mean.h"
+#include "train/session/batch_filler.h"
+#include "train/session/forward_runner.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "onnxgrad/data.h"
 #include "onnxgrad/metrics.h"
 #include "onnxgrad/trainer.h"
 #include "train/data/block_reader.h"
@@ -13,8 +14,34 @@
 #include "train/fit/class_weigher.h"
 #include "train/graphs/metrics.h"
 #include "train/session/session.h"
+#include "train/tools/workers.h"
 
 namespace onnxgrad::train {
+
+/// Restricts a source, while alive, to this rank's contiguous shard of the rows. Does nothing for
+/// one worker, or for a source that cannot skip rows.
+class OwnRange {
+ public:
+  OwnRange(DataSource& source, const Workers& workers) : source_(source) {
+    if (!workers.has_others()) return;
+    rows_ = source.num_rows();
+    if (!rows_ || source.pieces().empty()) return;
+    const RowSlice own = workers.slice_of(*rows_);
+    is_part_ = source.take_rows(own.first, own.first + own.rows);
+  }
+  ~OwnRange() {
+    if (is_part_) source_.take_rows(0, *rows_);
+  }
+  OwnRange(const OwnRange&) = delete;
+  OwnRange& operator=(const OwnRange&) = delete;
+
+  bool is_part() const { return is_part_; }
+
+ private:
+  DataSource& source_;
+  std::optional<std::int64_t> rows_;
+  bool is_part_ = false;
+};
 
 /// Loss, accuracy and metrics over rows, in batches: begin(), add() any number of times, result().
 class Evaluator {

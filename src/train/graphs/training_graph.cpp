@@ -13,7 +13,6 @@
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "onnxgrad/option_error.h"
-#include "train/graphs/inference_form.h"
 #include "train/graphs/outputs.h"
 #include "train/graphs/place_loss.h"
 #include "train/graphs/step_of_worker.h"
@@ -26,7 +25,7 @@
 #include "train/schedules/schedules.h"
 #include "train/tools/engine.h"
 #include "train/tools/patterns.h"
-#include "train/weights/master_weights.h"
+#include "train/weights/weights.h"
 
 namespace onnxgrad::train {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ir/builder.h"
 #include "onnxgrad/losses.h"
-#include "train/losses/rules.h"
+#include "train/losses/table.h"
 
 // Finds the class axis of the scores by the rule of onnxgrad/losses.h, `Loss::class_axis`. Rows are
 // axis 0. Rules of losses read classes on axis 1; with_classes_second() moves other axes there.

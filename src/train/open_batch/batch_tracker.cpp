@@ -12,7 +12,7 @@
 #include "onnx/inference.h"
 #include "onnx/known_branches.h"
 #include "onnxgrad/error.h"
-#include "train/graphs/inference_form.h"
+#include "train/graphs/training_mode.h"
 #include "train/tools/engine.h"
 
 namespace onnxgrad::train {

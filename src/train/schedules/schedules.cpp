@@ -6,8 +6,6 @@
 
 #include "base/check.h"
 #include "train/schedules/schedule_formulas.h"
-#include "train/schedules/schedule_nodes.h"
-#include "train/schedules/table.h"
 
 // ScheduleRun converts t and T of the formulas to the unit of the schedule and selects the part of
 // a sequence: for a number, and as nodes of a graph.

@@ -9,6 +9,7 @@
 
 #include "ir/builder.h"
 #include "onnxgrad/schedules.h"
+#include "train/tools/descriptions.h"
 
 namespace onnxgrad::train {
 
@@ -82,6 +83,9 @@ class ScheduleRun {
   double epochs_;
   Part root_;
 };
+
+/// The table of schedules; their formulas are in train/schedules/schedule_formulas.h.
+const DescriptionTable<Schedule::Rule>& schedule_rows();
 
 }  // namespace onnxgrad::train
 

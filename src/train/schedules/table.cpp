@@ -1,5 +1,3 @@
-#include "train/schedules/table.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -193,9 +191,9 @@ void add_others(Rows& rows) {
                        "The rate does not fall below r * minimum_factor.")},
       .names = {{"plateau", {}, {"ReduceLROnPlateau"}}},
   });
-      .python_name = "",
   rows.add(Described<ScheduleSequence>{
       .type = "ScheduleSequence",
+      .python_name = "",
       .summary = "One after another, each with t from 0",
       .source = "torch: SequentialLR",
       .names = {{"warmup_cosine", after_warm_up(CosineDecay{})},
@@ -207,9 +205,9 @@ void add_others(Rows& rows) {
                                .hint = "Give one schedule or more, each with its end."});
           },
   });
-      .python_name = "",
   rows.add(Described<ScheduleProduct>{
       .type = "ScheduleProduct",
+      .python_name = "",
       .summary = "All at once: the rate of each part is the r of the next",
       .source = "torch: ChainedScheduler",
       .check =

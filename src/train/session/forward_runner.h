@@ -13,6 +13,9 @@
 
 namespace onnxgrad::train {
 
+/// sum / count; 0 if nothing counts, as in the step's loss.
+inline double mean_of(double sum, double count) { return count == 0 ? 0 : sum / count; }
+
 /// Runs a graph forward on the weights in the state of a step, which it reads in place: the
 /// inputs after the data are states, by name.
 class ForwardRunner : public Runner {

@@ -12,15 +12,15 @@
 #include "train/data/targets.h"
 #include "train/graphs/file_training.h"
 #include "train/graphs/graph_description.h"
-#include "train/graphs/inference_form.h"
 #include "train/graphs/place_loss.h"
 #include "train/graphs/stop_gradient.h"
+#include "train/graphs/training_mode.h"
 #include "train/losses/losses.h"
 #include "train/optimizers/optimizers.h"
+#include "train/session/forward_runner.h"
 #include "train/session/shared_slots.h"
 #include "train/session/trained_set.h"
 #include "train/tools/feeds.h"
-#include "train/tools/mean.h"
 
 namespace onnxgrad::train {
 namespace {

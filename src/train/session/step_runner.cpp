@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "train/losses/losses.h"
+#include "train/session/label_form.h"
+#include "train/tools/engine.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -159,6 +161,19 @@ std::string StepRunner::plan_summary() const {
 std::optional<double> StepRunner::gradient_norm(const Execution& plan) const {
   if (!graph_.ports.gradient_norm) return std::nullopt;
   return scalar(plan, *graph_.ports.gradient_norm);
+}
+
+Runner::Runner(std::shared_ptr<const ir::Model> model, const runtime::ExecutorOptions& options)
+    : executor_(std::move(model), builtin_engine(), options),
+      num_data_ports_(executor_.inputs().size()) {}
+
+runtime::Execution& Runner::prepare_plan(const std::vector<Dims>& dims, const LossInfo& loss) {
+  try {
+    return executor_.prepare(dims);
+  } catch (const ShapeError&) {
+    check_places(loss, data_ports(), dims);
+    throw;
+  }
 }
 
 }  // namespace onnxgrad::train

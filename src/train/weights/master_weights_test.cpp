@@ -1,4 +1,4 @@
-#include "train/weights/master_weights.h"
+#include "train/weights/weights.h"
 
 #include <gtest/gtest.h>
 

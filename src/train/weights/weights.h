@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/builder.h"
 #include "ir/graph.h"
 #include "onnxgrad/model.h"
 #include "opdef/registry.h"
@@ -67,6 +68,17 @@ WeightInfo weight_info(const Weight& weight);
 std::vector<Weight> select_weights(const std::vector<Weight>& weights,
                                    const std::vector<std::string>& trainable,
                                    const std::vector<std::string>& frozen);
+
+// Float32 copies of weights that the file stores as float16 or bfloat16: small updates would be
+// lost in the rounding. The model reads them through a Cast, which rounds as the file will.
+
+/// Makes an initializer or input of float16 or bfloat16 float32, with a Cast for its readers;
+/// others are unchanged.
+void widen_weight(ir::Graph& graph, ir::Value* weight);
+
+/// Makes running statistics float32: the operators that keep them compute them so, where their
+/// definition allows that.
+void widen_statistics(ir::GraphBuilder& g, std::vector<ir::StateBinding>& statistics);
 
 }  // namespace onnxgrad::train
 

@@ -1,4 +1,4 @@
-#include "train/fit/epoch_loss.h"
+#include "train/fit/fit_progress.h"
 
 #include <algorithm>
 
