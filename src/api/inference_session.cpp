@@ -92,14 +92,7 @@ InferenceSession::Impl::Impl(const Model& source, const EngineOptions& engine_op
   runnable = train::runnable_outputs(*model->graph);
   for (std::size_t i = 0; i < runnable.size(); ++i) {
     train::RunnableOutput& output = runnable[i];
-    const ir::Value& named = *given->graph->outputs[i];
-    if (texts != nullptr && train::is_text_output(named, output)) {
-      output.labels = texts->table();
-      output.is_text = true;
-    }
-    const bool is_number = output.value != nullptr && !output.labels.is_defined();
-    outputs.push_back(
-        train::output_info(output, (is_number ? *output.value : named).type, named.type));
+    outputs.push_back(train::describe_output(output, *given->graph->outputs[i], texts.get()));
     ir::Value* const declared = model->graph->outputs[i];
     if (output.value == nullptr && runtime::is_packed(declared->type)) output.value = declared;
   }
@@ -262,14 +255,8 @@ MemoryReport InferenceSession::memory() const {
   MemoryReport report{.constants = packed,
                       .file = file == nullptr ? 0 : std::ssize(file->memory())};
   for (const Impl::Runner& runner : impl_->runners) {
-    const runtime::MemoryUse use = runner.executor.memory();
-    report.activations += use.arena - use.scratch + use.blocks;
-    report.scratch += use.scratch;
-    report.constants += use.constants - packed;
-    report.dynamic += use.dynamic;
-    report.recomputed_values += use.recomputed_values;
-    report.recomputed_bytes += use.recomputed_bytes;
-    report.recomputed_flops += use.recomputed_flops;
+    train::add_memory(report, runner.executor);
+    report.constants -= packed;  // they share it
   }
   return report;
 }

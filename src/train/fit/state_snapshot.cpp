@@ -38,14 +38,8 @@ void StateSnapshot::restore() const {
 void StateSnapshot::add_to(Checkpoint& checkpoint, std::string_view purpose) const {
   const auto& state = step_.executor().state();
   for (std::size_t i = 0; i < state.size(); ++i) {
-    const std::string name = copy_name(purpose, state[i].name);
-    const Tensor& value = values()[i];
-    const auto part = part_of_slot(step_.graph(), state[i].name, value);
-    if (part) {
-      checkpoint.set_part(name, value, part->begin, part->whole);
-    } else {
-      checkpoint.set(name, value);
-    }
+    add_state(checkpoint, step_.graph(), state[i].name, copy_name(purpose, state[i].name),
+              values()[i]);
   }
   checkpoint.set_int(fmt::format("fit/{}_steps", purpose), steps_);
 }
@@ -56,9 +50,7 @@ bool StateSnapshot::take_from(const Checkpoint& checkpoint, std::string_view pur
   for (std::size_t i = 0; i < state.size(); ++i) {
     const Tensor* found = checkpoint.find(copy_name(purpose, state[i].name));
     if (found == nullptr) return false;
-    const auto part = part_of_slot(step_.graph(), state[i].name, copies_[i]);
-    Tensor tensor = part && found->dims() == part->whole ? take_part_of(*found, *part, copies_[i])
-                                                         : found->clone();
+    Tensor tensor = own_part(step_.graph(), state[i].name, *found, copies_[i]).clone();
     if (tensor.dtype() != copies_[i].dtype() || tensor.dims() != copies_[i].dims()) return false;
     stored.push_back(std::move(tensor));
   }

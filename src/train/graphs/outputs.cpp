@@ -147,11 +147,6 @@ std::vector<std::size_t> choose_outputs(std::span<const RunnableOutput> outputs,
   return chosen;
 }
 
-bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable) {
-  return declared.type.is_tensor() && declared.dtype() == DataType::kString &&
-         runnable.value != nullptr && !runnable.labels.is_defined();
-}
-
 ValueInfo value_info(const std::string& name, const ir::Type& type) {
   ValueInfo info{.name = name, .is_tensor = type.is_tensor(), .type = type.to_string()};
   if (!type.is_tensor()) return info;
@@ -165,12 +160,20 @@ ValueInfo value_info(const std::string& name, const ir::Type& type) {
   return info;
 }
 
-ValueInfo output_info(const RunnableOutput& output, const ir::Type& shown,
-                      const ir::Type& declared) {
-  ValueInfo info = value_info(output.name, shown);
+ValueInfo describe_output(RunnableOutput& output, const ir::Value& declared,
+                          const TextCodes* texts) {
+  const bool is_text = texts != nullptr && declared.type.is_tensor() &&
+                       declared.dtype() == DataType::kString && output.value != nullptr &&
+                       !output.labels.is_defined();
+  if (is_text) {
+    output.labels = texts->table();
+    output.is_text = true;
+  }
+  const bool is_number = output.value != nullptr && !output.labels.is_defined();
+  ValueInfo info = value_info(output.name, is_number ? output.value->type : declared.type);
   if (!output.keys.is_defined()) return info;
   info.keys = output.keys;
-  info.type = declared.to_string();
+  info.type = declared.type.to_string();
   return info;
 }
 

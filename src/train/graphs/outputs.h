@@ -10,6 +10,7 @@
 #include "ir/graph.h"
 #include "onnxgrad/error.h"
 #include "onnxgrad/model.h"
+#include "train/tools/text_codes.h"
 
 namespace onnxgrad::train {
 
@@ -43,16 +44,14 @@ void leave_out_unsupported(const ir::Model& model, std::vector<RunnableOutput>& 
 std::vector<std::size_t> choose_outputs(std::span<const RunnableOutput> outputs,
                                         std::span<const std::string> names);
 
-/// True if the output `declared` is a string whose number `runnable` computes.
-bool is_text_output(const ir::Value& declared, const RunnableOutput& runnable);
-
 /// The description of a value in the public interface.
 ValueInfo value_info(const std::string& name, const ir::Type& type);
 
-/// The description of an output: `shown` is the type of the returned value; maps have their keys
-/// and the type that the model declares.
-ValueInfo output_info(const RunnableOutput& output, const ir::Type& shown,
-                      const ir::Type& declared);
+/// Describes an output by its value, or if that is another one by what the model declares; maps
+/// have their keys and the declared type. Strings whose numbers `output` computes are those of
+/// `texts`; nullptr: the model reads none.
+ValueInfo describe_output(RunnableOutput& output, const ir::Value& declared,
+                          const TextCodes* texts);
 
 /// Sets ValueInfo::keys and the type of inputs that are maps in the model of a file, and tensors in
 /// its working copy. nullptr: the graph is not from a file.

@@ -1,5 +1,4 @@
 #include "train/graphs/training_mode.h"
-#include "ir/uses.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "ir/uses.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -162,9 +163,6 @@ std::vector<StateBinding> switch_on_training(GraphBuilder& g, const opdef::OpReg
 }
 
 namespace {
-
-using ir::Node;
-using ir::Value;
 
 bool is_true(const Value* value) {
   const Tensor* const tensor = constant_tensor(value);

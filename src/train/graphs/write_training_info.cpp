@@ -1,7 +1,6 @@
 #include "train/graphs/write_training_info.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -32,13 +31,6 @@ const Tensor* find_tensor(const NamedTensors& tensors, const std::string& name) 
 
 bool has_form_of(const Tensor& a, const Tensor& b) {
   return a.dtype() == b.dtype() && a.dims() == b.dims();
-}
-
-bool are_equal(const Tensor& a, const Tensor& b) {
-  if (!has_form_of(a, b)) return false;
-  if (a.dtype() == DataType::kString) return std::ranges::equal(a.strings(), b.strings());
-  return a.num_elements() == 0 ||
-         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.size_bytes())) == 0;
 }
 
 // The initializer of the file that a weight is, element by element, possibly in another
@@ -139,7 +131,7 @@ void AlgorithmWriter::find_shared() {
     const bool is_state =
         std::ranges::find(step_.state, value, &ir::StateBinding::input) != step_.state.end();
     const bool is_same =
-        is_state ? is_weight(value->name) : are_equal(same->initializer, value->initializer);
+        is_state ? is_weight(value->name) : same->initializer.equals(value->initializer);
     if (is_same) share(value, same);
   }
 }

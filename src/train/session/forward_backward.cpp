@@ -368,15 +368,7 @@ MemoryReport SplitRunner::memory() const {
   MemoryReport report;
   for (const Tensor& weight : weights_) report.weights += weight.size_bytes();
   for (const auto* executor : {&inference_, &forward_, &backward_}) {
-    if (!executor->has_value()) continue;
-    const runtime::MemoryUse use = (*executor)->memory();
-    report.activations += use.arena - use.scratch + use.blocks;
-    report.scratch += use.scratch;
-    report.constants += use.constants;
-    report.dynamic += use.dynamic;
-    report.recomputed_values += use.recomputed_values;
-    report.recomputed_bytes += use.recomputed_bytes;
-    report.recomputed_flops += use.recomputed_flops;
+    if (executor->has_value()) add_memory(report, **executor);
   }
   if (source_.file.bytes != nullptr) report.file = std::ssize(source_.file.bytes->memory());
   report.recomputed_values += std::ssize(split_.repeated);

@@ -519,17 +519,10 @@ NamedTensors Session::weights() const {
 }
 
 MemoryReport Session::memory() const {
-  const runtime::MemoryUse use = step_->executor().memory();
   MemoryReport report{
-      .activations = use.arena - use.scratch,
-      .scratch = use.scratch,
-      .constants = use.constants,
-      .dynamic = use.dynamic,
       .snapshots = step_->snapshot_bytes(),
-      .file = source_.file.bytes == nullptr ? 0 : std::ssize(source_.file.bytes->memory()),
-      .recomputed_values = use.recomputed_values,
-      .recomputed_bytes = use.recomputed_bytes,
-      .recomputed_flops = use.recomputed_flops};
+      .file = source_.file.bytes == nullptr ? 0 : std::ssize(source_.file.bytes->memory())};
+  add_memory(report, step_->executor());
   for (const WeightInfo& weight : graph().state_weights()) {
     report.weights += weight_value(weight.name).size_bytes();
   }

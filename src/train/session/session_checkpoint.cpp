@@ -99,9 +99,7 @@ std::vector<Tensor> ordered_state(const Session& session, const NamedTensors& st
           fmt::format("the checkpoint lacks the {} '{}' of this session", what, entry.name),
           entry.name);
     }
-    Tensor tensor = *found->second;
-    const auto part = part_of_slot(session.graph(), entry.name, entry.tensor);
-    if (part && tensor.dims() == part->whole) tensor = take_part_of(tensor, *part, entry.tensor);
+    Tensor tensor = own_part(session.graph(), entry.name, *found->second, entry.tensor);
     if (tensor.dtype() != entry.tensor.dtype() || tensor.dims() != entry.tensor.dims()) {
       refuse_state(checkpoint,
                    fmt::format("{} '{}' is {} in the checkpoint, {} in this session", what,
@@ -222,14 +220,9 @@ Checkpoint checkpoint_of(const Session& session, bool of_worker) {
   const auto weights = weight_names(session);
   const std::string graph = describe_model(*session.source().working, weights);
   Checkpoint checkpoint;
-  for (NamedTensor& entry : session.runner().state().read()) {
-    const std::string name = stored_state_name(entry.name, weights.contains(entry.name));
-    const auto part = part_of_slot(session.graph(), entry.name, entry.tensor);
-    if (part) {
-      checkpoint.set_part(name, entry.tensor, part->begin, part->whole);
-    } else {
-      checkpoint.set(name, entry.tensor);
-    }
+  for (const NamedTensor& entry : session.runner().state().read()) {
+    add_state(checkpoint, session.graph(), entry.name,
+              stored_state_name(entry.name, weights.contains(entry.name)), entry.tensor);
   }
   if (const OuterStep* outer = session.runner().state().outer()) {
     const std::vector<Tensor> state = outer->state();

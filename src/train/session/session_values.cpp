@@ -67,13 +67,7 @@ void Finder::find_outputs() {
     RunnableOutput& output = all[i];
     const ir::Value& declared = *parts_.given.graph->outputs[i];
     if (needs_targets(output)) continue;
-    if (parts_.texts != nullptr && is_text_output(declared, output)) {
-      output.labels = parts_.texts->table();
-      output.is_text = true;
-    }
-    const bool is_number = output.value != nullptr && !output.labels.is_defined();
-    const ir::Value& shown = is_number ? *output.value : declared;
-    found_.outputs.push_back(output_info(output, shown.type, declared.type));
+    found_.outputs.push_back(describe_output(output, declared, parts_.texts));
     found_.runnable.push_back(std::move(output));
   }
   leave_out_unsupported(*parts_.source.working, found_.runnable);

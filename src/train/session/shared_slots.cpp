@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -13,6 +14,12 @@
 
 namespace onnxgrad::train {
 namespace {
+
+// The part of a slot that this worker has: elements of a tensor of shape `whole`.
+struct SlotPart {
+  Dims whole = {};
+  std::int64_t begin = 0;
+};
 
 /// States as bytes, one after another: the name, the type, where it begins in the whole, its shape
 /// and that of the whole, the elements.
@@ -94,8 +101,8 @@ bool is_weight(const StepGraph& graph, std::string_view state) {
   return find_weight(weights, state) != weights.end();
 }
 
-}  // namespace
-
+// The part of a state that this worker has; nullopt: all of it. `value`: the state in a step of
+// this graph.
 std::optional<SlotPart> part_of_slot(const StepGraph& graph, std::string_view state,
                                      const Tensor& value) {
   if (graph.owners.empty() || is_accumulated(state) || is_weight(graph, state)) return {};
@@ -112,6 +119,8 @@ std::optional<SlotPart> part_of_slot(const StepGraph& graph, std::string_view st
   return SlotPart{.whole = weight->dims, .begin = begin};
 }
 
+}  // namespace
+
 bool is_elsewhere(const StepGraph& graph, std::string_view state) {
   if (graph.owners.empty() || is_weight(graph, state)) return false;
   if (state == kStepCount) return true;  // only workers that update something have it
@@ -121,12 +130,22 @@ bool is_elsewhere(const StepGraph& graph, std::string_view state) {
   return owners->second.at(rank) == owners->second.at(rank + 1);
 }
 
-Tensor take_part_of(const Tensor& whole, const SlotPart& part, const Tensor& like) {
-  Tensor taken = Tensor::empty(whole.dtype(), like.dims());
-  std::memcpy(
-      taken.mutable_raw(),
-      static_cast<const std::byte*>(whole.raw()) + Dims{part.begin}.size_bytes(whole.dtype()),
-      static_cast<std::size_t>(taken.size_bytes()));
+void add_state(Checkpoint& checkpoint, const StepGraph& graph, std::string_view state,
+               const std::string& stored, const Tensor& value) {
+  if (const auto part = part_of_slot(graph, state, value)) {
+    checkpoint.set_part(stored, value, part->begin, part->whole);
+  } else {
+    checkpoint.set(stored, value);
+  }
+}
+
+Tensor own_part(const StepGraph& graph, std::string_view state, const Tensor& stored,
+                const Tensor& value) {
+  const auto part = part_of_slot(graph, state, value);
+  if (!part || stored.dims() != part->whole) return stored;
+  Tensor taken = Tensor::empty(stored.dtype(), value.dims());
+  std::memcpy(taken.mutable_raw(), stored.raw() + Dims{part->begin}.size_bytes(stored.dtype()),
+              static_cast<std::size_t>(taken.size_bytes()));
   return taken;
 }
 
@@ -148,8 +167,7 @@ void move_slots(StepRunner& to, const StepRunner& from) {
     const auto& [name, value] = states[i];
     const auto known = whole.find(name);
     if (known == whole.end()) continue;
-    const auto part = part_of_slot(to.graph(), name, value);
-    to.executor().set_state(i, part ? take_part_of(known->second, *part, value) : known->second);
+    to.executor().set_state(i, own_part(to.graph(), name, known->second, value));
   }
 }
 

@@ -1,31 +1,28 @@
 #ifndef ONNXGRAD_TRAIN_SESSION_SHARED_SLOTS_H_
 #define ONNXGRAD_TRAIN_SESSION_SHARED_SLOTS_H_
 
-#include <cstdint>
-#include <optional>
+#include <string>
 #include <string_view>
 
+#include "train/checkpoints/checkpoint.h"
 #include "train/session/step_runner.h"
 
 // Slots of workers that share the update: each has its own elements, see StepGraph::owners.
 
 namespace onnxgrad::train {
 
-/// The part of a slot that this worker has: elements of a tensor of shape `whole`.
-struct SlotPart {
-  Dims whole = {};
-  std::int64_t begin = 0;
-};
-/// The part of a state that this worker has; nullopt: all of it. `value`: the state in a step of
-/// this graph.
-std::optional<SlotPart> part_of_slot(const StepGraph& graph, std::string_view state,
-                                     const Tensor& value);
+/// Adds the value of a state of this graph to a checkpoint under the name `stored`: as part of a
+/// slot if other workers have the rest.
+void add_state(Checkpoint& checkpoint, const StepGraph& graph, std::string_view state,
+               const std::string& stored, const Tensor& value);
+
+/// This worker's part of a whole slot, in the shape of its value in a step of this graph; `stored`
+/// itself if it is no whole slot, or the worker has all of it.
+Tensor own_part(const StepGraph& graph, std::string_view state, const Tensor& stored,
+                const Tensor& value);
 
 /// Whether another worker alone has this state.
 bool is_elsewhere(const StepGraph& graph, std::string_view state);
-
-/// The elements of `part`, in the shape of `like`.
-Tensor take_part_of(const Tensor& whole, const SlotPart& part, const Tensor& like);
 
 /// Gives each worker its elements of the slots of `from`, which were distributed in another way.
 /// All workers call it.

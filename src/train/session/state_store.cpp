@@ -146,11 +146,8 @@ bool StateStore::has_initial_values() const {
   if (executor_.state_changes() == reset_changes_) return true;
   if (executor_.cells().step > 0) return false;
   for (std::size_t i = 0; i < num_states(); ++i) {
-    const Tensor state = executor_.read_state(i);
     const Tensor& initial = graph_.model->state[i].input->initializer;
-    if (state.dtype() != initial.dtype() || state.dims() != initial.dims()) return false;
-    const auto size = static_cast<std::size_t>(state.size_bytes());
-    if (size > 0 && std::memcmp(state.raw(), initial.raw(), size) != 0) return false;
+    if (!executor_.read_state(i).equals(initial)) return false;
   }
   return true;
 }

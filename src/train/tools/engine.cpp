@@ -13,6 +13,7 @@
 #include "onnxgrad/option_error.h"
 #include "ops/builtin.h"
 #include "runtime/evaluator.h"
+#include "runtime/executor.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -78,6 +79,17 @@ int thread_count(const EngineOptions& options) {
                        .hint = "Pass 0 for the number of cores, or a positive number."});
   }
   return options.threads > 0 ? options.threads : device::available_threads();
+}
+
+void add_memory(MemoryReport& report, const runtime::Executor& executor) {
+  const runtime::MemoryUse use = executor.memory();
+  report.activations += use.arena - use.scratch + use.blocks;
+  report.scratch += use.scratch;
+  report.constants += use.constants;
+  report.dynamic += use.dynamic;
+  report.recomputed_values += use.recomputed_values;
+  report.recomputed_bytes += use.recomputed_bytes;
+  report.recomputed_flops += use.recomputed_flops;
 }
 
 runtime::ExecutorOptions executor_options(const EngineOptions& options) {

@@ -41,6 +41,9 @@ bool amx_computes_float32();
 /// listing the available ones).
 runtime::ExecutorOptions executor_options(const EngineOptions& options);
 
+/// Adds what an executor holds besides its state.
+void add_memory(MemoryReport& report, const runtime::Executor& executor);
+
 /// A file, its working copy, and the gradients that users registered; all immutable and shared.
 struct Source {
   onnx_io::FileModel file;

@@ -37,11 +37,6 @@ MatrixKey key_of(const Tensor& matrix) {
           element(matrix, 0), element(matrix, matrix.num_elements() - 1)};
 }
 
-bool has_equal_bytes(const Tensor& a, const Tensor& b) {
-  return a.dims() == b.dims() &&
-         std::memcmp(a.raw(), b.raw(), static_cast<std::size_t>(a.size_bytes())) == 0;
-}
-
 Tensor transposed_matrix(const Tensor& matrix) {
   const std::int64_t rows = matrix.dims()[0];
   const std::int64_t columns = matrix.dims()[1];
@@ -61,8 +56,7 @@ Tensor transposed_matrix(const Tensor& matrix) {
 }
 
 bool is_transposition(const Tensor& a, const Tensor& b) {
-  return a.dims()[0] == b.dims()[1] && a.dims()[1] == b.dims()[0] &&
-         has_equal_bytes(transposed_matrix(a), b);
+  return a.dims()[0] == b.dims()[1] && a.dims()[1] == b.dims()[0] && transposed_matrix(a).equals(b);
 }
 
 /// A matrix and what is known of its parameter.
@@ -108,7 +102,7 @@ std::vector<TiedWeight> find_tied_weights(const ir::Model& working) {
       if (!has_own_values(matrix.numbers())) continue;
       bool is_transposed = false;
       const auto main = std::ranges::find_if(mains, [&](const Matrix& other) {
-        is_transposed = !has_equal_bytes(other.numbers(), matrix.numbers());
+        is_transposed = !other.numbers().equals(matrix.numbers());
         if (!is_transposed) return is_one_parameter(other, matrix);
         return !are_different_parameters(other, matrix) &&
                is_transposition(other.numbers(), matrix.numbers());
