@@ -14,7 +14,7 @@
 #include "onnx/inference.h"
 #include "onnx/model_io.h"
 #include "onnx/model_rules.h"
-#include "onnx/schema_info.h"
+#include "onnx/schemas.h"
 #include "onnxgrad/error.h"
 
 // Every expansion of a user's function is the import of a small model: the call with inputs of the
@@ -238,17 +238,19 @@ OperatorTable::Key operator_of(const Node& node) {
 }
 
 std::optional<std::pair<std::size_t, std::size_t>> arity_of(const OperatorTable::Key& key) {
-  const auto schema =
-      schema_info(key.first, key.second, key.first.empty() ? ir::kInternalOpset : 0);
-  if (!schema) return std::nullopt;
-  const auto is_variadic = [](const SchemaParameter& parameter) {
-    return parameter.kind == SchemaParameter::Kind::kVariadic;
+  const auto& [domain, name] = key;
+  const Schema* schema =
+      find_schema(domain, name, domain.empty() ? ir::kInternalOpset : newest_opset(domain));
+  if (schema == nullptr) return std::nullopt;
+  const auto& inputs = schema->op().inputs();
+  const auto& outputs = schema->op().outputs();
+  const auto is_variadic = [](const onnx::OpSchema::FormalParameter& parameter) {
+    return parameter.GetOption() == onnx::OpSchema::Variadic;
   };
-  if (std::ranges::any_of(schema->inputs, is_variadic) ||
-      std::ranges::any_of(schema->outputs, is_variadic)) {
+  if (std::ranges::any_of(inputs, is_variadic) || std::ranges::any_of(outputs, is_variadic)) {
     return std::nullopt;
   }
-  return std::pair(schema->inputs.size(), schema->outputs.size());
+  return std::pair(inputs.size(), outputs.size());
 }
 
 const ir::Function* OperatorTable::body_of(const Node& node) const {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "moves.h"
-#include "onnx/schema_info.h"
 #include "onnx/schemas.h"
+#include "onnx/testing/schema_info.h"
 
 namespace onnxgrad::fuzz {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ir/builder.h"
-#include "onnx/schema_info.h"
+#include "onnx/testing/schema_info.h"
 
 namespace onnxgrad::ops_test {
 namespace {

@@ -14,7 +14,7 @@
 #include "ir/builder.h"
 #include "onnx/inference.h"
 #include "onnx/model_io.h"
-#include "onnx/schema_info.h"
+#include "onnx/testing/schema_info.h"
 #include "opdef/collectives.h"
 #include "opdef/fused.h"
 #include "ops/testing/case_runner.h"

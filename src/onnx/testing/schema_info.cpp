@@ -1,4 +1,4 @@
-#include "onnx/schema_info.h"
+#include "onnx/testing/schema_info.h"
 
 #include <algorithm>
 

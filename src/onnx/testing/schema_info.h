@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_ONNX_SCHEMA_INFO_H_
-#define ONNXGRAD_ONNX_SCHEMA_INFO_H_
+#ifndef ONNXGRAD_ONNX_TESTING_SCHEMA_INFO_H_
+#define ONNXGRAD_ONNX_TESTING_SCHEMA_INFO_H_
 
 #include <cstdint>
 #include <map>
@@ -38,4 +38,4 @@ std::optional<SchemaInfo> schema_info(std::string_view domain, std::string_view 
 
 }  // namespace onnxgrad::onnx_io
 
-#endif  // ONNXGRAD_ONNX_SCHEMA_INFO_H_
+#endif  // ONNXGRAD_ONNX_TESTING_SCHEMA_INFO_H_
