@@ -95,7 +95,8 @@ IN_SUBPACKAGE = {
 # Imports of python/onnxgrad/sklearn besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
-ESTIMATORS_CHECK_WITH = "onnxgrad.base.checks"  # arguments, as everywhere
+# Arguments and models are checked as everywhere.
+ESTIMATORS_CHECK_WITH = ("onnxgrad.base.checks", "onnxgrad.base.models")
 # Imports of the compatibility layers besides the standard library and onnxgrad's public names.
 COMPAT_LIBRARIES = {
     "IPython",

@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import onnxgrad
+from onnxgrad.base.models import Kind, deliver, is_model, to_core_model
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.errors import OptionError
 from onnxgrad.files import save_model
@@ -73,12 +73,16 @@ class OnnxEstimator(EstimatorParameters):
 
         cls.__doc__ = re.sub(r"^( *)\{parameters\}$", indented, cls.__doc__ or "", flags=re.M)
 
-    def to_onnx(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+    def to_onnx(
+        self, path: str | os.PathLike[str] | None = None, *, like: bool = False
+    ) -> onnx.ModelProto:
         """Return the trained model; also write it to a file if a path is given.
 
         Parameters
         ----------
         path : path, default=None
+        like : bool, default=False
+            As for `onnxgrad.gradient`.
 
         Returns
         -------
@@ -90,7 +94,10 @@ class OnnxEstimator(EstimatorParameters):
         trained = self._training.trained_model()
         if path is not None:
             save_model(trained, path)
-        return trained
+        if not like:
+            return trained
+        result: onnx.ModelProto = deliver(to_core_model(trained), path, self._kind)
+        return result
 
     # Hooks for the two estimators.
 
@@ -150,12 +157,14 @@ class OnnxEstimator(EstimatorParameters):
         model: Any = self.model
         if model is None:
             dtype = self.dtype or ("float32" if X.dtype == np.float32 else "float64")
-            model = self._network(X.shape[1], dtype, seed)
+            given = model = self._network(X.shape[1], dtype, seed)
         else:
-            if callable(model):
+            if callable(model) and not is_model(model):
                 model = model(X.shape[1], num_outputs)
+            given = model
             if self.initializer is not None:
                 model = onnxgrad.initialize(model, self.initializer, seed, untie=self.untie)
+        self._kind = Kind.of(given)
         options = {name: getattr(self, name) for name in SESSION_PARAMETERS} | {
             "loss": self._placed_loss(),
             "optimizer": self.optimizer,
@@ -164,7 +173,7 @@ class OnnxEstimator(EstimatorParameters):
             "seed": seed,
             "threads": _thread_limit() if self.threads is None else self.threads,
         }
-        self._training = self._settle(Training(_bytes_of(model), options))
+        self._training = self._settle(Training(to_core_model(model).to_bytes(), options))
         inputs = self._training.inputs()
         if len(inputs) != 1 or inputs[0].type not in _INPUT_DTYPES:
             found = ", ".join(f"'{value.name}' {value.type}" for value in inputs)
@@ -251,17 +260,6 @@ class OnnxEstimator(EstimatorParameters):
         if any(int(size) != size or size < 1 for size in sizes):
             raise ValueError(f"hidden_layer_sizes must be integers above 0, got {hidden!r}.")
         return [num_features, *(int(size) for size in sizes), num_outputs]
-
-
-def _bytes_of(model: Any) -> bytes:
-    if isinstance(model, (str, os.PathLike)):
-        proto = onnxgrad.set_weights(model, {})  # raises ModelError for an invalid file
-        folder = Path(model).resolve().parent
-        onnx.load_external_data_for_model(proto, str(folder))
-        model = proto
-    if isinstance(model, onnx.ModelProto):
-        return bytes(model.SerializeToString())
-    return bytes(model)
 
 
 def _thread_limit() -> int:
