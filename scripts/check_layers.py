@@ -95,8 +95,15 @@ IN_SUBPACKAGE = {
 # Imports of python/onnxgrad/sklearn besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
 ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
-# Arguments and models are checked as everywhere.
-ESTIMATORS_CHECK_WITH = ("onnxgrad.base.checks", "onnxgrad.base.models")
+# Arguments, models and arrays are read as everywhere.
+ESTIMATORS_CHECK_WITH = (
+    "onnxgrad.base.checks",
+    "onnxgrad.base.exporters",
+    "onnxgrad.base.models",
+    "onnxgrad.data.arrays",
+    "onnxgrad.data.arrow",
+    "onnxgrad.data.foreign",
+)
 # Imports of the compatibility layers besides the standard library and onnxgrad's public names.
 COMPAT_LIBRARIES = {
     "IPython",

@@ -128,13 +128,16 @@ def _writing() -> Iterator[None]:
     except Error:
         raise
     except Exception as error:
+        texts = [f"{type(error).__name__}: {error}"]
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+            texts.append(f"{type(cause).__name__}: {cause}")
         hint = "Check that all its weights have values and that files beside it are still there."
-        if "Fake" in str(error) or "Fake" in type(error).__name__:
+        if "fake" in " ".join(texts).lower():  # torch's, of a module that was made without memory
             hint = "Give it its weights first: program.apply_weights(module.state_dict())."
         raise ModelError(
-            what="onnx_ir cannot write the model",
-            detail=f"{type(error).__name__}: {error}".split("\n")[0],
-            hint=hint,
+            what="onnx_ir cannot write the model", detail=texts[-1].split("\n")[0], hint=hint
         ) from error
 
 

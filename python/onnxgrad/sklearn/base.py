@@ -17,8 +17,12 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import onnxgrad
+from onnxgrad.base.exporters import is_exported
 from onnxgrad.base.models import Kind, deliver, is_model, to_core_model
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
+from onnxgrad.data.arrays import as_numpy
+from onnxgrad.data.arrow import is_table
+from onnxgrad.data.foreign import plain_table
 from onnxgrad.errors import OptionError
 from onnxgrad.files import save_model
 from onnxgrad.losses import LossLike
@@ -99,6 +103,20 @@ class OnnxEstimator(EstimatorParameters):
         result: onnx.ModelProto = deliver(to_core_model(trained), path, self._kind)
         return result
 
+    # Parameters that cannot be copied: open files, and programs of torch.
+
+    def __sklearn_clone__(self) -> Self:
+        shared = {n: v for n, v in self.get_params(deep=False).items() if is_exported(v)}
+        bare = object.__new__(type(self))
+        bare.__dict__ = vars(self) | dict.fromkeys(shared)
+        made: Self = super(OnnxEstimator, bare).__sklearn_clone__()
+        return made.set_params(**shared) if shared else made
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        given = {n: state[n] for n in self.get_params(deep=False) if is_exported(state.get(n))}
+        return state | {name: to_core_model(model).to_bytes() for name, model in given.items()}
+
     # Hooks for the two estimators.
 
     def _network(self, num_features: int, dtype: str, seed: int) -> onnx.ModelProto:
@@ -126,6 +144,7 @@ class OnnxEstimator(EstimatorParameters):
     def _validated(self, X: Any, y: Any, is_new: bool, **options: Any) -> tuple[Any, Any]:
         """Return X and y as arrays, checked as by scikit-learn."""
         own = self.model is None
+        X, y = _readable(X, "X"), _readable(y, "y")
         if not own and np.asarray(y).ndim > 2:  # validate_data has no option for it
             y = check_array(y, dtype=None, ensure_2d=False, allow_nd=True)
             X = validate_data(self, X, reset=is_new, dtype="numeric", allow_nd=True)
@@ -145,6 +164,7 @@ class OnnxEstimator(EstimatorParameters):
     def _weights(self, sample_weight: Any, X: Any) -> Any:
         if sample_weight is None:
             return None
+        sample_weight = _readable(sample_weight, "sample_weight")
         weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         if not np.any(weight):
             raise ValueError("Sample weights must contain at least one non-zero number.")
@@ -247,7 +267,7 @@ class OnnxEstimator(EstimatorParameters):
         own = self.model is None
         rows = validate_data(
             self,
-            X,
+            _readable(X, "X"),
             reset=False,
             dtype=(np.float64, np.float32) if own else "numeric",
             allow_nd=not own,
@@ -260,6 +280,18 @@ class OnnxEstimator(EstimatorParameters):
         if any(int(size) != size or size < 1 for size in sizes):
             raise ValueError(f"hidden_layer_sizes must be integers above 0, got {hidden!r}.")
         return [num_features, *(int(size) for size in sizes), num_outputs]
+
+
+def _readable(value: Any, name: str) -> Any:
+    """Return arrays and tables that scikit-learn cannot read as those that it can."""
+    value = plain_table(value, name)
+    has_arrow = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    is_column = has_arrow and not is_table(value) and not hasattr(value, "iloc")
+    if not hasattr(value, "__dlpack__") and not is_column:
+        return value
+    array = as_numpy(value, name)
+    is_small = array.dtype.name.startswith(("bfloat", "float8"))  # types that NumPy lacks
+    return array.astype(np.float32) if is_small else array
 
 
 def _thread_limit() -> int:
