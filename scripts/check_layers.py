@@ -94,7 +94,7 @@ IN_SUBPACKAGE = {
 }
 # Imports of python/onnxgrad/sklearn besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
-ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
+ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "skl2onnx", "sklearn", "threadpoolctl"}
 # Arguments, models and arrays are read as everywhere.
 ESTIMATORS_CHECK_WITH = (
     "onnxgrad.base.checks",
