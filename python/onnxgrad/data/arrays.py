@@ -58,7 +58,9 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
     """Convert `value` to a NumPy array, sharing its memory if possible."""
     if isinstance(value, np.ndarray):
         return value
-    value = plain_table(value, name)
+    table, value = value, plain_table(value, name)
+    if isinstance(value, Mapping) and table is not value:  # of transformed rows
+        return np.column_stack([as_numpy(column, str(key)) for key, column in value.items()])
     if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
         value = value.detach()  # numbers to read, whatever gradients their library tracks
     if hasattr(value, "resolve_conj"):

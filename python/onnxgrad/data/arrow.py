@@ -21,7 +21,7 @@ __all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
 
 
 def is_table(value: Any) -> bool:
-    """Return whether `value` is a table with columns, with the Arrow C interface or of `datasets`."""
+    """Return whether `value` is a table: of the Arrow C interface, or of `datasets`."""
     if is_dataset(value):
         return True
     if isinstance(value, np.ndarray) or not (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,17 +81,26 @@ class _Renamed:
         return 1, 0
 
 
+def _capsule(value: Any) -> Any:
+    try:
+        return value.__dlpack__(max_version=(1, 0))
+    except TypeError:  # of DLPack before 1.0
+        return value.__dlpack__()
+
+
 def _with_other_type(value: Any) -> np.ndarray[Any, Any] | None:
     """Return an array of a type that NumPy lacks, read as unsigned integers; None for others."""
     try:
-        capsule = value.__dlpack__()
+        capsule = _capsule(value)
     except (BufferError, RuntimeError, TypeError, ValueError):
         return None
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype = ctypes.c_void_p
-    pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = name_of(capsule)
     # A DLTensor begins with its data, device and rank (8, 8 and 4 bytes); then come code and bits.
-    start = pointer_of(capsule, b"dltensor") + 20
+    # In a capsule with a version, it comes after the version, two pointers and flags.
+    start = pointer_of(capsule, name) + 20 + (32 if name == b"dltensor_versioned" else 0)
     dtype = (ctypes.c_uint8 * 2).from_address(start)
     found = _TYPES.get((dtype[0], dtype[1]))
     if found is None:
@@ -166,28 +176,49 @@ def arrow_columns(table: Any) -> dict[str, Any]:
             import pyarrow as pa
         except ImportError:
             raise error from None
-        return _core.arrow_columns(_with_fixed_lists(pa, table))
+        fixed, shapes = _with_fixed_lists(pa, table)
+        found = _core.arrow_columns(fixed)
+        return {
+            name: value.reshape(-1, *shapes[name]) if name in shapes else value
+            for name, value in found.items()
+        }
 
 
-def _with_fixed_lists(pa: Any, table: Any) -> Any:
+def _with_fixed_lists(pa: Any, table: Any) -> tuple[Any, dict[str, tuple[int, ...]]]:
+    """Return a table or a column with lists of a fixed size, and the shapes of rows by name."""
     if not hasattr(table, "__arrow_c_stream__"):
-        return _fixed(pa, pa.array(table))
+        array, shape = _fixed(pa, pa.array(table))
+        return array, {"": shape} if shape else {}
     try:
         read = pa.table(table)
     except pa.ArrowInvalid:  # a column
-        return _fixed(pa, pa.chunked_array(table).combine_chunks())
-    columns = [_fixed(pa, column.combine_chunks()) for column in read.columns]
-    return pa.table(columns, names=read.column_names)
+        array, shape = _fixed(pa, pa.chunked_array(table).combine_chunks())
+        return array, {"": shape} if shape else {}
+    found = [_fixed(pa, column.combine_chunks()) for column in read.columns]
+    shapes = {
+        name: shape for name, (_, shape) in zip(read.column_names, found, strict=True) if shape
+    }
+    return pa.table([array for array, _ in found], names=read.column_names), shapes
 
 
-def _fixed(pa: Any, array: Any) -> Any:
-    """Return an Arrow array whose lists of equal lengths have this length as their type."""
+def _fixed(pa: Any, array: Any) -> tuple[Any, tuple[int, ...]]:
+    """Return an Arrow array whose lists of equal lengths are flat, and the shape of a row."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if not pa.types.is_list(array.type) and not pa.types.is_large_list(array.type):
-        return array
-    lengths = {*array.value_lengths().to_pylist()}
-    if len(lengths) != 1 or None in lengths:
-        return array
-    values = _fixed(pa, array.flatten())
-    return pa.FixedSizeListArray.from_arrays(values, lengths.pop())
+    kind = pa.types
+    if kind.is_fixed_size_list(array.type):
+        lengths = {array.type.list_size}
+    elif kind.is_list(array.type) or kind.is_large_list(array.type):
+        lengths = {*array.value_lengths().to_pylist()}
+    else:
+        return array, ()
+    if len(lengths) != 1 or None in lengths or array.null_count:
+        return array, ()
+    length = lengths.pop()
+    values, shape = _fixed(pa, array.flatten())
+    if shape:  # lists of lists
+        values = values.flatten()
+    if kind.is_nested(values.type):
+        return array, ()
+    size = length * math.prod(shape)
+    return pa.FixedSizeListArray.from_arrays(values, size), (length, *shape)

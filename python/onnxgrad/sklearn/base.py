@@ -103,10 +103,10 @@ class OnnxEstimator(EstimatorParameters):
         result: onnx.ModelProto = deliver(to_core_model(trained), path, self._kind)
         return result
 
-    # Parameters that cannot be copied: open files, and programs of torch.
+    # Models that cannot be copied or pickled: open files, and programs of torch.
 
     def __sklearn_clone__(self) -> Self:
-        shared = {n: v for n, v in self.get_params(deep=False).items() if is_exported(v)}
+        shared = {n: v for n, v in self.get_params(deep=False).items() if _is_uncopied(v)}
         bare = object.__new__(type(self))
         bare.__dict__ = vars(self) | dict.fromkeys(shared)
         made: Self = super(OnnxEstimator, bare).__sklearn_clone__()
@@ -114,7 +114,7 @@ class OnnxEstimator(EstimatorParameters):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        given = {n: state[n] for n in self.get_params(deep=False) if is_exported(state.get(n))}
+        given = {n: state[n] for n in self.get_params(deep=False) if _is_uncopied(state.get(n))}
         return state | {name: to_core_model(model).to_bytes() for name, model in given.items()}
 
     # Hooks for the two estimators.
@@ -282,12 +282,18 @@ class OnnxEstimator(EstimatorParameters):
         return [num_features, *(int(size) for size in sizes), num_outputs]
 
 
+def _is_uncopied(value: Any) -> bool:
+    return isinstance(value, memoryview) or is_exported(value)
+
+
 def _readable(value: Any, name: str) -> Any:
     """Return arrays and tables that scikit-learn cannot read as those that it can."""
-    value = plain_table(value, name)
+    table, value = value, plain_table(value, name)
+    if isinstance(value, Mapping) and table is not value:  # of transformed rows
+        return as_numpy(table, name)
     has_arrow = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
-    is_column = has_arrow and not is_table(value) and not hasattr(value, "iloc")
-    if not hasattr(value, "__dlpack__") and not is_column:
+    is_known = hasattr(value, "iloc") or (is_table(value) and hasattr(value, "__array__"))
+    if not hasattr(value, "__dlpack__") and (is_known or not has_arrow):
         return value
     array = as_numpy(value, name)
     is_small = array.dtype.name.startswith(("bfloat", "float8"))  # types that NumPy lacks

@@ -40,10 +40,10 @@ class _Watcher:
         del path, target
         if name != _PACKAGE:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
             return None
         load = spec.loader.exec_module
 
@@ -51,7 +51,7 @@ class _Watcher:
             try:
                 load(module)
             except BaseException:
-                sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+                sys.meta_path.insert(0, self)
                 raise
             _register(module, self._classes)
 
@@ -65,7 +65,7 @@ def register_when_imported(*classes: type) -> None:
     if module is not None:
         _register(module, classes)
     else:
-        sys.meta_path.insert(0, _Watcher(classes))  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Watcher(classes))
 
 
 def _register(skl2onnx: Any, classes: Sequence[type]) -> None:
@@ -93,7 +93,7 @@ def _classifier_types(operator: Any) -> None:
     estimator = operator.raw_operator
     is_text = _known_labels(operator.scope_inst, estimator).dtype.kind in "OUST"
     columns = len(estimator.classes_)
-    shape = [None]
+    shape: list[int | None] = [None]
     if estimator._is_multi_label:
         shape = [None, columns]
     elif estimator._has_positions:
@@ -203,7 +203,8 @@ def _standard(estimator: Any, opset: int) -> onnx.ModelProto:
     model = select_model_inputs_outputs(model, outputs=[name])
     found = {entry.domain: entry.version for entry in model.opset_import}
     if found.get("", found.get("ai.onnx")) == opset:
-        return model
+        same: onnx.ModelProto = model
+        return same
     passes = onnxgrad.ForwardBackward(model, input_gradients=False)
     graphs = passes.graphs(target_opset=min(opset, _MOST_OPSET), inline=True)
     model = graphs["inference"]
