@@ -22,7 +22,7 @@ _B = np.array([0.5, -0.5], np.float32)
 
 
 class Program:
-    """What torch.onnx.export returns, as far as onnxgrad uses it."""
+    """A result of torch.onnx.export, as far as onnxgrad uses it."""
 
     def __init__(self, model, exported_program):
         self.model = model

@@ -10,6 +10,8 @@ import pytest
 
 import onnxgrad as og
 from exported_models import ROWS, TARGETS, proto
+from onnxgrad.compat.onnxcustom.training.fitting import as_array
+from onnxgrad.compat.onnxruntime.values import array_of
 from onnxgrad.data.arrays import as_numpy, to_native
 from onnxgrad.data.arrow import columns_of, is_table
 from onnxgrad.sklearn import OnnxRegressor
@@ -58,7 +60,7 @@ class Typed:
 
 
 class OldTyped(Typed):
-    """The same in DLPack before its versions."""
+    """An array of that kind with DLPack before its versions."""
 
     def __dlpack__(self):
         return super().__dlpack__()
@@ -227,6 +229,11 @@ def step(make):
     return og.TrainingSession(proto(), "mse").step({"X": make(ROWS), "label": make(TARGETS)}) > 0
 
 
+def bound(make):
+    rows = make(ROWS)
+    return hasattr(rows, "iloc") or np.array_equal(array_of(rows), ROWS)
+
+
 ENTRIES = {
     "fit": same_fit,
     "fit by input": lambda make: fitted({"X": make(ROWS)}, make(TARGETS), None).epochs == 2,
@@ -244,6 +251,8 @@ ENTRIES = {
     "check_gradients": lambda make: og.check_gradients(proto(), {"X": make(ROWS)}) is not None,
     "set_weights": lambda make: og.set_weights(proto(), {"b": make(WEIGHTS[:2])}).graph.node,
     "estimator": estimator_agrees,
+    "onnxcustom's optimizer": lambda make: np.array_equal(as_array(make(ROWS)), ROWS),
+    "onnxruntime's binding": bound,
 }
 
 
