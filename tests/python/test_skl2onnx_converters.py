@@ -160,6 +160,9 @@ try:
     import skl2onnx
 except ImportError:
     del sys.modules["skl2onnx"]
+import importlib.util
+assert importlib.util.find_spec("skl2onnx")  # asks, and does not import
+assert "skl2onnx" not in sys.modules
 import skl2onnx
 from skl2onnx._supported_operators import sklearn_operator_name_map as known
 assert {onnxgrad.sklearn.OnnxClassifier, onnxgrad.sklearn.OnnxRegressor} <= {*known}

@@ -29,30 +29,30 @@ _MOST_OPSET = 26  # of the graphs that onnxgrad writes
 class _Watcher:
     """Registers the converters as soon as skl2onnx is imported, which takes a while.
 
-    It is first among the finders of modules, finds none itself, and removes itself.
+    It is first among the finders of modules, until that import; the others find the module.
     """
 
     def __init__(self, classes: Sequence[type]) -> None:
         self._classes = classes
+        self._is_finding = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return how to load skl2onnx, followed by the registration; None for other modules."""
         del path, target
-        if name != _PACKAGE:
+        if name != _PACKAGE or self._is_finding:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._is_finding = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_finding = False
         if spec is None or spec.loader is None:
-            sys.meta_path.insert(0, self)
             return None
         load = spec.loader.exec_module
 
         def load_and_register(module: Any) -> None:
-            try:
-                load(module)
-            except BaseException:
-                sys.meta_path.insert(0, self)
-                raise
+            load(module)
+            sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
             _register(module, self._classes)
 
         spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
