@@ -46,6 +46,7 @@ _BITS = {
 }
 # Types that `cast_number` converts to.
 _CAST_TO = ("float32", "float64", "float16", "bfloat16", "int64")
+_NUMPY_FLOATS = ("float32", "float64", "float16")
 _LARGE = 64 << 20  # bytes: the free memory is checked before a larger copy
 
 
@@ -253,10 +254,9 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
 
 def cast_number(value: Any, dtype: str, name: str) -> Any:
     """Convert an array of numbers to the dtype of the model's input, as `fit` does."""
-    if isinstance(value, tuple) and value[1] in _BITS and dtype.startswith("float"):
-        value = from_native(value)
-        _check_memory(value, name)
-        return value.astype(dtype) if dtype in _CAST_TO else value
+    if isinstance(value, tuple) and isinstance(value[1], str) and dtype in _NUMPY_FLOATS:
+        _check_memory(value[0], name)
+        return from_native(value).astype(dtype)
     if isinstance(value, np.ndarray) and dtype in _CAST_TO:
         if value.dtype.name == dtype:
             return value
