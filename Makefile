@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test generated docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ test-faults: build ## kills and failing file calls, all of them (a sample is par
 pytest: build ## the Python tests
 	@[[ -n $${ONNXGRAD_OFFLINE:-} ]] || scripts/old_onnxruntime.sh >/dev/null
 	@$(pytest_env) python -m pytest -n $(jobs) -q
+
+interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
+	@scripts/interop.sh
 
 lint: build ## formatting, types, layers, file lengths, comments; clang-tidy on changed files
 	@scripts/lint.sh

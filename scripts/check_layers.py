@@ -94,8 +94,17 @@ IN_SUBPACKAGE = {
 }
 # Imports of python/onnxgrad/sklearn besides the public names of onnxgrad (threadpoolctl comes
 # with scikit-learn).
-ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "sklearn", "threadpoolctl"}
-ESTIMATORS_CHECK_WITH = "onnxgrad.base.checks"  # arguments, as everywhere
+ESTIMATORS_MAY_IMPORT = {"numpy", "onnx", "skl2onnx", "sklearn", "threadpoolctl"}
+# Arguments, models and arrays are read as everywhere.
+ESTIMATORS_CHECK_WITH = (
+    "onnxgrad.base.checks",
+    "onnxgrad.base.exporters",
+    "onnxgrad.base.models",
+    "onnxgrad.data.arrays",
+    "onnxgrad.data.arrow",
+    "onnxgrad.data.foreign",
+)
+COMPAT_READS_WITH = "onnxgrad.data.arrays"  # arrays of any library
 # Imports of the compatibility layers besides the standard library and onnxgrad's public names.
 COMPAT_LIBRARIES = {
     "IPython",
@@ -321,6 +330,8 @@ def _is_public(name: str, subpackage: str) -> bool:
     if parts[1:2] == [subpackage] or len(parts) == 1:
         return True
     if subpackage == "sklearn" and name.startswith(ESTIMATORS_CHECK_WITH):
+        return True
+    if subpackage == "compat" and name.startswith(COMPAT_READS_WITH):
         return True
     is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
     return not is_private and parts[1] != "base" and len(parts) <= 3

@@ -8,8 +8,8 @@ new weights:
 >>> trainer.fit(X, y, validation=0.1, epochs=20, batch_size=32)        # doctest: +SKIP
 >>> trainer.save("trained.onnx")                                       # doctest: +SKIP
 
-Models are given as a path, bytes or an ``onnx.ModelProto``; arrays as NumPy arrays or objects with
-DLPack. All exceptions derive from `onnxgrad.Error`.
+Models are given as a path, bytes, an ``onnx.ModelProto``, or as exporters return them; arrays as
+those of NumPy or another library. All exceptions derive from `onnxgrad.Error`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, as_proto
 from onnxgrad.base.optional import import_optional
 
 __all__ = ["draw_graph", "draw_graphs", "graph_svg"]
@@ -94,8 +94,7 @@ def graph_svg(model: ModelLike) -> str:
 
 def _graph_of(model: ModelLike) -> onnx.GraphProto:
     # A model in memory is drawn as it is, whether it is valid or not.
-    proto = model if isinstance(model, onnx.ModelProto) else to_proto(to_core_model(model))
-    return proto.graph
+    return as_proto(model).graph
 
 
 def _pyplot() -> Any:

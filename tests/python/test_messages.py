@@ -352,8 +352,8 @@ NO_MODELS = {
 
 @pytest.mark.parametrize("name", NO_MODELS)
 def test_files_that_are_not_models_are_identified(name, command, tmp_path, monkeypatch):
+    from onnxgrad.compat.models import load_proto
     from onnxgrad.compat.onnxruntime.training.artifacts import generate_artifacts
-    from onnxgrad.compat.onnxruntime.training_session import load_proto
 
     content, said = NO_MODELS[name]
     (tmp_path / name).write_bytes(content)

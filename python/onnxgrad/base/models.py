@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from onnxgrad import _core
 from onnxgrad.base.checks import path_text
+from onnxgrad.base.exporters import ir_of, is_binary_file, is_exported, plain_model, refuse_model
 from onnxgrad.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
@@ -22,35 +24,74 @@ class SerializableModel(Protocol):
         ...
 
 
-ModelLike: TypeAlias = (
-    "str | os.PathLike[str] | bytes | bytearray | memoryview | SerializableModel | _core.Model"
-)
-"""A model: the path or the bytes of a file, or an ``onnx.ModelProto``."""
+ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | SerializableModel | _core.Model | Any"
+"""A model: the path or the bytes of a file, a binary file, an ``onnx.ModelProto``, or what an
+exporter returns: an ``ONNXProgram`` of torch, an ``onnx_ir.Model``, a function of onnxscript, a
+graph of spox, or the ``(inputs, outputs)`` that spox and ndonnx build one of."""
 
 
-def to_core_model(model: Any) -> _core.Model:
+def is_model(model: Any) -> bool:
+    """Return whether an object is a model in any form but that of a path as a string."""
+    if isinstance(model, (os.PathLike, bytes, bytearray, memoryview, _core.Model)):
+        return True
+    return _is_message(model) or is_exported(model)
+
+
+def _is_message(model: Any) -> bool:
+    """Return whether an object is a ModelProto, not a class, nor another message of ONNX."""
+    if isinstance(model, type) or not isinstance(model, SerializableModel):
+        return False
+    return type(model).__name__ == "ModelProto" or not type(model).__module__.startswith("onnx.")
+
+
+def to_core_model(model: ModelLike) -> _core.Model:
     """Convert any `ModelLike` to the extension's model."""
     if isinstance(model, _core.Model):
         return model
-    to_model_proto = getattr(model, "to_model_proto", None)  # an onnxscript function
-    if to_model_proto is not None:
-        model = to_model_proto()
+    given = model
+    model = plain_model(model)
     if isinstance(model, (str, os.PathLike)):
         return _core.Model.load(os.fsdecode(model))
     if isinstance(model, (bytes, bytearray, memoryview)):
         return _core.Model.from_bytes(bytes(model))
-    if isinstance(model, SerializableModel) and not isinstance(model, type):
-        return _core.Model.from_bytes(model.SerializeToString())
-    hint = "Give the path of an .onnx file, its bytes, or an onnx.ModelProto."
-    if hasattr(model, "state_dict") and hasattr(model, "forward"):  # torch.nn.Module
-        hint = "Export it first: torch.onnx.export(model, (x,), 'model.onnx', dynamo=True)."
-    elif hasattr(model, "get_params") and hasattr(model, "fit"):  # scikit-learn
-        hint = "Convert it first: skl2onnx.to_onnx(model, X[:1], options={'zipmap': False})."
-    raise OptionError(
-        what=f"model: {type(model).__module__}.{type(model).__qualname__} is not a model",
-        value="model",
-        hint=hint,
-    )
+    if _is_message(model):
+        return _from_message(model)
+    raise refuse_model(given)
+
+
+def _from_message(model: Any) -> _core.Model:
+    try:
+        content = model.SerializeToString()
+    except Exception as error:  # of protobuf, which has several
+        raise ModelError(
+            what="protobuf cannot serialize the model: it has a limit of 2 GiB",
+            detail=f"{type(error).__name__}: {error}".split("\n")[0],
+            hint="onnx.save(model, 'm.onnx', save_as_external_data=True), and give this path.",
+        ) from error
+    try:
+        return _core.Model.from_bytes(content)
+    except ModelError as error:
+        if "external root" not in (error.hint or ""):
+            raise
+        raise ModelError(
+            what=f"'{error.value}': {error.what}" if error.value else error.what,
+            value=error.value,
+            hint="Give its path, or onnx.load_external_data_for_model(model, folder) first.",
+        ) from error
+
+
+def as_proto(model: ModelLike) -> onnx.ModelProto:
+    """Convert any `ModelLike` to an ``onnx.ModelProto``; one that is given is returned itself.
+
+    Raises
+    ------
+    ModelError
+        The file does not exist or is not a model.
+    """
+    import onnx
+
+    plain = model if isinstance(model, (str, bytes)) else plain_model(model)
+    return plain if isinstance(plain, onnx.ModelProto) else to_proto(to_core_model(plain))
 
 
 def to_proto(model: _core.Model) -> onnx.ModelProto:
@@ -71,16 +112,105 @@ def to_proto(model: _core.Model) -> onnx.ModelProto:
     return proto
 
 
-def deliver(model: _core.Model, path: str | os.PathLike[str] | None) -> onnx.ModelProto:
+class Kind(NamedTuple):
+    """A form of models, for results in the form that was given.
+
+    Attributes
+    ----------
+    name : {"path", "bytes", "proto", "ir", "program", "other"}
+    given : str
+        Name of the class.
+    module : str
+        Module of the class.
+    """
+
+    name: str
+    given: str
+    module: str
+
+    @classmethod
+    def of(cls, model: Any) -> Kind:
+        """Return the form of a model."""
+        name = "other"
+        if isinstance(model, (str, os.PathLike)):
+            name = "path"
+        elif isinstance(model, (bytes, bytearray, memoryview)):
+            name = "bytes"
+        elif isinstance(model, _core.Model) or _is_message(model):
+            name = "proto"
+        elif (inner := ir_of(model)) is not None:
+            name = "ir" if inner is model else "program"
+        given = "file" if is_binary_file(model) else type(model).__name__
+        return cls(name, given, type(model).__module__)
+
+    def check(self, path: Any = None) -> None:
+        """Refuse a form that a result cannot have.
+
+        Raises
+        ------
+        OptionError
+        """
+        if self.name not in ("path", "other") or (self.name == "path" and path is not None):
+            return
+        line = "onnx.save(result, path) writes the result."
+        if self.name == "path":
+            line += " A function with path= returns that path."
+        what = "a path" if self.name == "path" else f"a {self.given}"
+        raise OptionError(
+            what=f"like=True: {what} was given, and a result cannot be one",
+            value="like",
+            hint=f"Leave it out: {line}",
+        )
+
+
+def deliver(
+    model: _core.Model,
+    path: str | os.PathLike[str] | None = None,
+    kind: Kind | None = None,
+) -> onnx.ModelProto:
     """Convert the extension's model to an ``onnx.ModelProto``; with a path, write it there as well.
 
     Above 2 GiB, which no message holds, large tensors go to a file next to `path`, and the message
-    refers to them.
+    refers to them. With a kind, the result has this form, whatever the signature says.
     """
-    if path is None:
+    if kind is not None:
+        kind.check(path)
+    text = None if path is None else path_text("path", path)
+    if text is not None:
+        model.save(text)
+    if kind is not None and kind.name == "path":
+        return cast("onnx.ModelProto", path)
+    if kind is not None and kind.name != "proto":
+        return cast("onnx.ModelProto", _in_form(model, kind, text))
+    if text is None:
         return to_proto(model)
     import onnx
 
-    text = path_text("path", path)
-    model.save(text)
     return onnx.load(text, load_external_data=False)
+
+
+def _in_form(model: _core.Model, kind: Kind, path: str | None) -> Any:
+    if kind.name == "bytes":
+        return model.to_bytes()
+    import onnx_ir as ir
+
+    result = ir.from_proto(to_proto(model)) if path is None else ir.load(path)
+    if kind.name == "ir":
+        return result
+    program = getattr(importlib.import_module(kind.module), kind.given)
+    return program(result, None)  # no exported program belongs to it
+
+
+def kind_if(like: bool, model: Any, path: Any = None) -> Kind | None:
+    """Return the form of a result: with the option `like` that of `model`, else None.
+
+    Raises
+    ------
+    OptionError
+        A result cannot have the form of `model`.
+    """
+    if not like:
+        return None
+    kind = Kind.of(model)
+    kind.check(path)
+    return kind

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from onnxgrad import _core
+from onnxgrad.data.foreign import arrow_columns, from_dlpack, plain_table
 from onnxgrad.data.memory import free_bytes
 from onnxgrad.errors import DataError, DeviceError
 
@@ -45,6 +46,7 @@ _BITS = {
 }
 # Types that `cast_number` converts to.
 _CAST_TO = ("float32", "float64", "float16", "bfloat16", "int64")
+_NUMPY_FLOATS = ("float32", "float64", "float16")
 _LARGE = 64 << 20  # bytes: the free memory is checked before a larger copy
 
 
@@ -57,12 +59,19 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
     """Convert `value` to a NumPy array, sharing its memory if possible."""
     if isinstance(value, np.ndarray):
         return value
+    table, value = value, plain_table(value, name)
+    if isinstance(value, Mapping) and table is not value:  # of transformed rows
+        return np.column_stack([as_numpy(column, str(key)) for key, column in value.items()])
     if getattr(value, "requires_grad", False) is True and hasattr(value, "detach"):
         value = value.detach()  # numbers to read, whatever gradients their library tracks
+    if hasattr(value, "resolve_conj"):
+        value = value.resolve_conj()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
         try:
-            return np.from_dlpack(value)
+            return from_dlpack(value, name)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
             if not hasattr(value, "__array__"):
                 raise DataError(
                     what=f"'{name}': a {type(value).__name__} that NumPy cannot read",
@@ -70,12 +79,9 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
                     detail=f"{error}",
                     hint="Move it to host memory (and detach it from its gradients) first.",
                 ) from error
-    if not hasattr(value, "__array__") and (
-        hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
-    ):
-        columns = [from_native(column) for column in _core.arrow_columns(value).values()]
-        if len(columns) == 1:
-            return columns[0]
+    has_arrow = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    if has_arrow and not hasattr(value, "__array__"):
+        return _from_arrow(value)
     if is_sparse(value):
         raise DataError(
             what=f"'{name}': a sparse {type(value).__name__}",
@@ -83,7 +89,7 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
             hint="Call toarray() on it. Only X [N, C] of a Trainer may be sparse.",
         )
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
     except MemoryError as error:
         raise _out_of_memory(name, str(error)) from None
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
@@ -93,6 +99,18 @@ def as_numpy(value: ArrayLike, name: str) -> np.ndarray[Any, Any]:
             detail=str(error).split(". ")[0],
             hint="Give a NumPy array, nested lists of equal lengths, or an object with DLPack.",
         ) from error
+    # Lists in cells, decimals, and missing values beside others than floats.
+    return _from_arrow(value) if has_arrow and _has_others_than_texts(array) else array
+
+
+def _has_others_than_texts(array: np.ndarray[Any, Any]) -> bool:
+    return array.dtype.kind == "O" and not all(isinstance(item, str) for item in array.flat)
+
+
+def _from_arrow(value: Any) -> np.ndarray[Any, Any]:
+    """Return a column [N, ...], or those of a table side by side."""
+    columns = [from_native(column) for column in arrow_columns(value).values()]
+    return columns[0] if len(columns) == 1 else np.column_stack(columns)
 
 
 def to_native(value: ArrayLike, name: str) -> NativeArray:
@@ -236,6 +254,9 @@ def _from_objects(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any
 
 def cast_number(value: Any, dtype: str, name: str) -> Any:
     """Convert an array of numbers to the dtype of the model's input, as `fit` does."""
+    if isinstance(value, tuple) and isinstance(value[1], str) and dtype in _NUMPY_FLOATS:
+        _check_memory(value[0], name)
+        return from_native(value).astype(dtype)
     if isinstance(value, np.ndarray) and dtype in _CAST_TO:
         if value.dtype.name == dtype:
             return value

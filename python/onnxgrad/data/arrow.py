@@ -11,6 +11,7 @@ from onnxgrad import _core
 from onnxgrad.base.checks import is_number, nearest_or
 from onnxgrad.data.arrays import as_numpy, from_native
 from onnxgrad.data.columns import Feeds, name_list, plan_columns, without_gaps
+from onnxgrad.data.foreign import arrow_columns, is_dataset, plain_table
 from onnxgrad.errors import DataError
 
 Array = np.ndarray[Any, Any]
@@ -20,7 +21,9 @@ __all__ = ["columns_of", "is_table", "match_columns", "named_arrays"]
 
 
 def is_table(value: Any) -> bool:
-    """Return whether `value` is a table with named columns and the Arrow C interface."""
+    """Return whether `value` is a table: of the Arrow C interface, or of `datasets`."""
+    if is_dataset(value):
+        return True
     if isinstance(value, np.ndarray) or not (
         hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
     ):
@@ -35,9 +38,10 @@ def columns_of(table: Any) -> dict[str, Array]:
 
     The index of a pandas table is not a column.
     """
-    if hasattr(table, "reset_index"):
-        table = table.reset_index(drop=True)
-    return {name: from_native(value) for name, value in _core.arrow_columns(table).items()}
+    table = plain_table(table)
+    if isinstance(table, Mapping):
+        return {str(name): as_numpy(value, str(name)) for name, value in table.items()}
+    return {name: from_native(value) for name, value in arrow_columns(table).items()}
 
 
 def match_columns(

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 from onnxgrad import _core
 from onnxgrad.base.checks import positive_int
 from onnxgrad.data.arrays import by_input, is_sparse, to_native
-from onnxgrad.data.arrow import named_arrays
+from onnxgrad.data.arrow import is_table, named_arrays
 from onnxgrad.data.batches import Batches
 from onnxgrad.data.files import open_file
+from onnxgrad.data.foreign import plain_table
 from onnxgrad.data.maps import columns_of_maps
 from onnxgrad.data.sources import Source
 from onnxgrad.errors import DataError
@@ -91,6 +92,10 @@ def as_source(X: Any, y: Any, sample_weight: Any = None) -> tuple[Source | None,
     """
     if isinstance(X, Source):
         return X, y, sample_weight
+    if is_table(X):
+        return None, y, sample_weight
+    if not callable(X):
+        plain_table(X)  # refuses tables that are none yet
     if isinstance(X, (str, os.PathLike)):
         return open_file(X, y, sample_weight), None, None
     array_names = ("__array__", "__dlpack__", "__arrow_c_stream__", "__arrow_c_array__")

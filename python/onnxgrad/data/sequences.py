@@ -10,7 +10,8 @@ import numpy as np
 
 from onnxgrad import _core
 from onnxgrad.base.checks import positive_int
-from onnxgrad.data.arrays import ArrayLike, to_native
+from onnxgrad.data.arrays import ArrayLike, as_numpy, to_native
+from onnxgrad.data.foreign import plain_table
 from onnxgrad.data.sources import Session, Source
 from onnxgrad.errors import DataError, OptionError
 
@@ -98,7 +99,8 @@ class Sequences(Source):
             )
         self._lengths = np.asarray(sizes[0].lengths)
         self._labels = _Column.of(y, "y")
-        self._weights = None if sample_weight is None else _Column.of(np.asarray(sample_weight), "")
+        weights = None if sample_weight is None else as_numpy(sample_weight, "sample_weight")
+        self._weights = None if weights is None else _Column.of(weights, "")
         self._check(sample_weight is not None)
         self.has_sample_weight = sample_weight is not None
         self._mask = mask
@@ -205,8 +207,9 @@ class _Column:
     def of(value: Any, name: str) -> _Column:
         if isinstance(value, np.ndarray) and value.dtype.kind != "O":
             return _Column(value, None)
+        value = plain_table(value, name)
         try:
-            parts = [np.asarray(part) for part in value]
+            parts = [as_numpy(part, name) for part in value]
         except (TypeError, ValueError) as error:
             raise DataError(
                 what=f"'{name}' is no list of sequences: {error}",
@@ -214,7 +217,7 @@ class _Column:
                 hint="Give an array [T, ...] for each sequence.",
             ) from error
         if any(part.ndim == 0 for part in parts):
-            return _Column(np.asarray(value), None)
+            return _Column(as_numpy(value, name), None)
         return _Column(parts, [len(part) for part in parts])
 
     def batch(self, rows: np.ndarray[Any, Any], length: int, padding: float | str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.data.arrays import as_numpy
 from onnxgrad.data.columns import name_list
 from onnxgrad.errors import DataError, Error, ModelError
 from onnxgrad.gradient_checks.cut import cut, floating_outputs, is_float, show_scores
@@ -463,8 +464,9 @@ def _complete(
         kind = value.type.tensor_type.elem_type
         if value.name in feeds:
             given = feeds[value.name]
-            is_double = kind == onnx.TensorProto.DOUBLE
-            arrays[value.name] = array_in_double(np.asarray(given)) if is_double else given
+            if kind == onnx.TensorProto.DOUBLE:
+                given = array_in_double(as_numpy(given, value.name))
+            arrays[value.name] = given
             continue
         if value.type.WhichOneof("value") != "tensor_type" or kind == onnx.TensorProto.STRING:
             raise DataError(

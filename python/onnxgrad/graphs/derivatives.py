@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns
-from onnxgrad.base.models import ModelLike, deliver, to_core_model
+from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.graphs.gradients import native_options, zero_warning
 from onnxgrad.session_options import DerivativeOptions
 from onnxgrad.session_options.taking import takes_session_options
@@ -233,10 +233,11 @@ def _derivative(
     outputs: str | Iterable[str] | None,
     options: DerivativeOptions,
 ) -> onnx.ModelProto:
+    form = kind_if(options.get("like", False), model, options.get("path"))
     result, warning = core_derivative(kind, to_core_model(model), wrt, outputs, **options)
     if warning:
         warnings.warn(warning, stacklevel=4)
-    return deliver(result, options.get("path"))
+    return deliver(result, options.get("path"), form)
 
 
 def core_derivative(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onnxgrad import _core
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 
 if TYPE_CHECKING:
     import onnx
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["open_batch", "to_inference"]
 
 
-def open_batch(model: ModelLike) -> onnx.ModelProto:
+def open_batch(model: ModelLike, *, like: bool = False) -> onnx.ModelProto:
     """Return a model that takes any number of rows.
 
     Exporters fix the batch by default: ``torch.onnx.export`` without ``dynamic_shapes`` writes the
@@ -23,6 +23,8 @@ def open_batch(model: ModelLike) -> onnx.ModelProto:
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
+    like : bool, default=False
+        As for `gradient`.
 
     Returns
     -------
@@ -59,10 +61,11 @@ def open_batch(model: ModelLike) -> onnx.ModelProto:
     >>> session.run(None, {"x": np.zeros((3, 2, 2), np.float32)})[0].shape
     (3, 4)
     """
-    return to_proto(_core.open_batch(to_core_model(model)))
+    kind = kind_if(like, model)
+    return deliver(_core.open_batch(to_core_model(model)), kind=kind)
 
 
-def to_inference(model: ModelLike) -> onnx.ModelProto:
+def to_inference(model: ModelLike, *, like: bool = False) -> onnx.ModelProto:
     """Return a model whose operators are in inference mode.
 
     Files that are exported for training (``training=TrainingMode.TRAINING`` of
@@ -73,10 +76,13 @@ def to_inference(model: ModelLike) -> onnx.ModelProto:
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
+    like : bool, default=False
+        As for `gradient`.
 
     Returns
     -------
     onnx.ModelProto
         `model` itself if it is in inference mode. A mode that is an input of the model stays one.
     """
-    return to_proto(_core.to_inference(to_core_model(model)))
+    kind = kind_if(like, model)
+    return deliver(_core.to_inference(to_core_model(model)), kind=kind)

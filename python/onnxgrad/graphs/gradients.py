@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
-from onnxgrad.base.models import ModelLike, deliver, to_core_model
+from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.columns import name_list
 from onnxgrad.session_options import DerivativeOptions
 from onnxgrad.session_options.taking import takes_session_options, with_defaults
@@ -74,6 +74,7 @@ def gradient(
     >>> [output.name for output in grad.graph.output]
     ['coef_grad', 'intercept_grad']
     """
+    kind = kind_if(options.get("like", False), model, options.get("path"))
     result, warning = core_gradient(
         to_core_model(model),
         wrt,
@@ -83,7 +84,7 @@ def gradient(
     )
     if warning:
         warnings.warn(warning, stacklevel=3)
-    return deliver(result, options.get("path"))
+    return deliver(result, options.get("path"), kind)
 
 
 def core_gradient(
@@ -110,7 +111,7 @@ def core_gradient(
 
 
 def native_options(options: DerivativeOptions) -> tuple[bool, list[str], int, bool]:
-    """Convert options for the extension, but for the path."""
+    """Convert options for the extension, but for the form of the result."""
     given = with_defaults(DerivativeOptions, options)
     return (
         bool(given["keep_outputs"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names
-from onnxgrad.base.models import to_core_model
+from onnxgrad.base.models import as_proto, is_model, to_core_model
 from onnxgrad.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Registration", "load_operators", "register_gradient", "register_operator"]
 
 FunctionLike: TypeAlias = Any
-"""An ``onnx.FunctionProto``, the text of one (``onnx.parser``), an ``onnxscript`` function, or an
-``onnx.ModelProto`` (as ``ndonnx`` builds it), whose graph is the function."""
+"""An ``onnx.FunctionProto``, the text of one (``onnx.parser``), an ``onnxscript`` function, or a
+model in any form but that of a path as a string, whose graph is the function."""
 
 _RULES = "onnxgrad.rules"  # domain of gradients until they are registered
 
@@ -258,7 +258,8 @@ def _functions_of(
         copy = onnx.FunctionProto()
         copy.CopyFrom(source)
         return copy, []
-    if isinstance(source, onnx.ModelProto):
+    if is_model(source):
+        source = as_proto(source)
         return _function_of_model(option, source, name), list(source.functions)
     raise OptionError(
         what=f"{option}: a {type(source).__name__} is not a function",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, patterns, positive_int
 from onnxgrad.base.engine_options import training_mode_of
-from onnxgrad.base.models import ModelLike, deliver, to_core_model
+from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.losses import LossLike, to_core_loss
 from onnxgrad.optimizers import OptimizerLike, as_optimizer, update_options
 from onnxgrad.precision import as_precision
@@ -68,12 +68,13 @@ def add_loss(
     (['X', 'label'], 'loss')
     """
     given = with_defaults(LossOptions, options)
+    kind = kind_if(given["like"], model, given["path"])
     described = to_core_loss(
         loss, given["target"], given["sample_weight"] or "", penalty=given["penalty"]
     )
     opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
     native = _core.add_loss(to_core_model(model), described, loss_name, bool(keep_outputs), opset)
-    return deliver(native, given["path"])
+    return deliver(native, given["path"], kind)
 
 
 @checked_names
@@ -125,13 +126,14 @@ def training_step(
     ['loss', 'next/coef']
     """
     given = with_defaults(StepOptions, options)
+    kind = kind_if(given["like"], model, given["path"])
     native = _core.training_step(
         to_core_model(model),
         gradients=bool(gradients),
         target_opset=positive_int("target_opset", target_opset),
         **_native_options(loss, optimizer, given),
     )
-    return deliver(native, given["path"])
+    return deliver(native, given["path"], kind)
 
 
 @checked_names
@@ -187,12 +189,13 @@ def add_training_info(
     "loss: 'loss' of the training that the file describes"
     """
     given = with_defaults(StepOptions, options)
+    kind = kind_if(given["like"], model, given["path"])
     native = _core.add_training_info(
         to_core_model(model),
         target_opset=0 if target_opset is None else positive_int("target_opset", target_opset),
         **_native_options(loss, optimizer, given),
     )
-    return deliver(native, given["path"])
+    return deliver(native, given["path"], kind)
 
 
 def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, path_text, patterns, positive_int, unknown_name
-from onnxgrad.base.models import ModelLike, deliver, to_core_model, to_proto
+from onnxgrad.base.models import ModelLike, deliver, kind_if, to_core_model
 from onnxgrad.data.arrays import ArrayLike, from_native, to_feeds
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def initialize(
     weights: str | Iterable[str] | None = None,
     untie: bool = True,
     path: str | os.PathLike[str] | None = None,
+    like: bool = False,
 ) -> onnx.ModelProto:
     """Return a model with new random weights; everything else is unchanged, byte for byte.
 
@@ -67,6 +68,8 @@ def initialize(
         Whether to separate weights that are one in the file by accident; see `TrainingSession`.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    like : bool, default=False
+        As for `gradient`.
 
     Returns
     -------
@@ -84,8 +87,9 @@ def initialize(
     >>> one == og.initialize(linear_model, seed=1), one == two
     (True, False)
     """
+    kind = kind_if(like, model, path)
     core = core_initialize(to_core_model(model), scheme, seed, weights=weights, untie=untie)
-    return deliver(core, path)
+    return deliver(core, path, kind)
 
 
 def core_initialize(
@@ -110,6 +114,7 @@ def set_weights(
     weights: Mapping[str, ArrayLike] | str | os.PathLike[str],
     *,
     path: str | os.PathLike[str] | None = None,
+    like: bool = False,
 ) -> onnx.ModelProto:
     """Return a model with these weights; everything else is unchanged, byte for byte.
 
@@ -122,6 +127,8 @@ def set_weights(
         training separates (``b_1``). A tensor that the file stores twice is set in both places.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    like : bool, default=False
+        As for `gradient`.
 
     Returns
     -------
@@ -138,11 +145,12 @@ def set_weights(
     --------
     load_state_dict : Weights in the form that PyTorch has them.
     """
+    kind = kind_if(like, model, path)
     if isinstance(weights, (str, os.PathLike)):
         named = _core.load_weights(path_text("weights", weights))
     else:
         named = to_feeds(weights)
-    return deliver(_core.set_weights(to_core_model(model), named), path)
+    return deliver(_core.set_weights(to_core_model(model), named), path, kind)
 
 
 @checked_names
@@ -179,7 +187,7 @@ def state_dict(model: ModelLike) -> dict[str, np.ndarray[Any, Any]]:
 
 @checked_names
 def load_state_dict(
-    model: ModelLike, state: Mapping[str, ArrayLike], *, strict: bool = True
+    model: ModelLike, state: Mapping[str, ArrayLike], *, strict: bool = True, like: bool = False
 ) -> onnx.ModelProto:
     """Return a model with the weights of a state dictionary, as of ``torch.nn.Module.state_dict``.
 
@@ -192,6 +200,8 @@ def load_state_dict(
         does not have, is ignored.
     strict : bool, default=True
         Whether names that are missing or unexpected are an error; else they are warned about.
+    like : bool, default=False
+        As for `gradient`.
 
     Returns
     -------
@@ -212,6 +222,7 @@ def load_state_dict(
     >>> float(og.state_dict(loaded)["intercept"][0])
     0.25
     """
+    kind = kind_if(like, model)
     core, missing, unexpected = _core.load_state_dict(
         to_core_model(model), to_feeds(state), bool(strict)
     )
@@ -219,4 +230,4 @@ def load_state_dict(
     text = "; ".join(f"{kind} {', '.join(map(repr, names))}" for kind, names in found if names)
     if text:
         warnings.warn(f"load_state_dict: {text}", UserWarning, stacklevel=3)
-    return to_proto(core)
+    return deliver(core, kind=kind)

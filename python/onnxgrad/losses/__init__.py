@@ -24,7 +24,6 @@ A loss can also be given as:
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -32,6 +31,7 @@ from typing import Any, TypeAlias
 from onnxgrad import _core
 from onnxgrad.base.checks import real_number
 from onnxgrad.base.family import Family
+from onnxgrad.base.models import is_model
 from onnxgrad.base.option_texts import texts_of, with_options
 from onnxgrad.errors import OptionError
 from onnxgrad.losses import described
@@ -128,9 +128,7 @@ def as_loss(loss: Any) -> Loss:
     """Return a loss, given as such, by name or as a string, as a model or as a function."""
     if isinstance(loss, str):
         return from_text(loss)
-    if isinstance(loss, (bytes, os.PathLike)) or hasattr(loss, "SerializeToString"):
-        return User(loss)
-    if hasattr(loss, "to_model_proto"):  # a function of onnxscript
+    if is_model(loss):
         return User(loss)
     if callable(loss) and not isinstance(loss, (type, Loss)):
         return traced(loss)
@@ -147,7 +145,8 @@ def _terms(loss: Any) -> list[tuple[Loss, float]]:
         )
     terms = []
     for output, entry in loss.items():
-        pair = entry if isinstance(entry, (tuple, list)) else (entry, 1.0)
+        is_pair = isinstance(entry, (tuple, list)) and not is_model(entry)
+        pair = entry if is_pair else (entry, 1.0)
         if len(pair) != 2:
             raise OptionError(
                 what=f"loss: {len(pair)} entries for output '{output}', expected (loss, factor)",

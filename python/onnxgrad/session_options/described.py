@@ -41,6 +41,9 @@ class DerivativeOptions(TypedDict, total=False):
         Whether to inline model-local functions, for runtimes that do not support them.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    like : bool, default=False
+        Whether to return the kind of model that was given, not an ``onnx.ModelProto``: bytes, an
+        ``onnx_ir.Model``, an ``ONNXProgram``, or `path`. Other kinds are refused.
     """
 
     stop_gradient: str | Iterable[str] | None
@@ -48,6 +51,7 @@ class DerivativeOptions(TypedDict, total=False):
     target_opset: int
     inline: bool
     path: str | os.PathLike[str] | None
+    like: bool
 
 
 class LossOptions(TypedDict, total=False):
@@ -65,12 +69,16 @@ class LossOptions(TypedDict, total=False):
         ``{"coef": {"l2": 0.01}}``.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    like : bool, default=False
+        Whether to return the kind of model that was given, not an ``onnx.ModelProto``: bytes, an
+        ``onnx_ir.Model``, an ``ONNXProgram``, or `path`. Other kinds are refused.
     """
 
     target: str
     sample_weight: str | None
     penalty: PenaltyLike | None
     path: str | os.PathLike[str] | None
+    like: bool
 
 
 class PassOptions(TypedDict, total=False):
@@ -267,6 +275,9 @@ class StepOptions(TypedDict, total=False):
         Whether to inline model-local functions, for runtimes that do not support them.
     path : str or path, default=None
         Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.
+    like : bool, default=False
+        Whether to return the kind of model that was given, not an ``onnx.ModelProto``: bytes, an
+        ``onnx_ir.Model``, an ``ONNXProgram``, or `path`. Other kinds are refused.
     """
 
     target: str
@@ -287,6 +298,7 @@ class StepOptions(TypedDict, total=False):
     epochs: int
     inline: bool
     path: str | os.PathLike[str] | None
+    like: bool
 
 
 class TrainerOptions(TypedDict, total=False):

@@ -417,4 +417,13 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         ("step", "loss", "derivative"),
         "Where to write the result as well. Above 2 GiB its large tensors go to a file next to it.",
     ),
+    SessionOption(
+        "like",
+        "bool",
+        False,
+        "bool",
+        ("step", "loss", "derivative"),
+        "Whether to return the kind of model that was given, not an ``onnx.ModelProto``: bytes, an "
+        "``onnx_ir.Model``, an ``ONNXProgram``, or `path`. Other kinds are refused.",
+    ),
 )

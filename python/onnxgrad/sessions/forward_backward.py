@@ -17,7 +17,7 @@ from onnxgrad.base.checks import (
     shown,
 )
 from onnxgrad.base.engine_options import engine_options, training_mode_of
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import NodeArg, node_args
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
@@ -136,6 +136,7 @@ class ForwardBackward:
             "stop_gradient": patterns("stop_gradient", given["stop_gradient"]),
             "precision": as_precision(given["precision"]),
         }
+        self._kind = Kind.of(model)
         self._build(to_core_model(model))
 
     def _build(self, model: _core.Model) -> None:
@@ -300,12 +301,19 @@ class ForwardBackward:
         """Names of the inputs that have a gradient."""
         return list(self._core.gradient_inputs)
 
-    def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the current weights."""
-        return to_proto(self._core.trained_model())
+    def trained_model(self, *, like: bool = False) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the current weights.
 
-    def graphs(self, *, target_opset: int = 26, inline: bool = False) -> dict[str, onnx.ModelProto]:
+        With `like` it is of the kind that was given; see `gradient`.
+        """
+        return deliver(self._core.trained_model(), kind=self._kind if like else None)
+
+    def graphs(
+        self, *, target_opset: int = 26, inline: bool = False, like: bool = False
+    ) -> dict[str, onnx.ModelProto]:
         """Return the graphs that are run, as models for any runtime.
+
+        With `like` they are of the kind that was given; see `gradient`.
 
         Returns
         -------
@@ -315,7 +323,11 @@ class ForwardBackward:
             ``"backward"``: the inputs are ``<output>_grad`` and, by the same names, inputs and
             outputs of ``"forward"``; the outputs are ``<weight>_grad`` and ``<input>_grad``.
         """
-        return {name: to_proto(graph) for name, graph in self._native_graphs(target_opset, inline)}
+        kind = self._kind if like else None
+        if kind is not None:
+            kind.check()
+        native = self._native_graphs(target_opset, inline)
+        return {name: deliver(graph, kind=kind) for name, graph in native}
 
     def save(
         self,
@@ -352,12 +364,14 @@ class ForwardBackward:
         weights = {name: value.copy() for name, value in self.weights.items()}
         return {
             "model": self._core.trained_model().to_bytes(),
+            "kind": self._kind,
             "options": self._options,
             "weights": weights,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._options = state["options"]
+        self._kind = state.get("kind", Kind.of(b""))
         self._build(_core.Model.from_bytes(state["model"]))
         self.weights = state["weights"]
 

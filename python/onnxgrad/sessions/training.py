@@ -17,7 +17,7 @@ from onnxgrad.base.checks import (
 )
 from onnxgrad.base.checks import patterns as pattern_list
 from onnxgrad.base.engine_options import batch_opening_of, engine_options, training_mode_of
-from onnxgrad.base.models import ModelLike, to_core_model, to_proto
+from onnxgrad.base.models import Kind, ModelLike, deliver, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.base.values import Evaluation, NodeArg, WeightInfo, node_args, weight_infos
 from onnxgrad.data.arrays import ArrayLike, from_native, from_native_list, to_feeds, to_native
@@ -96,6 +96,7 @@ class TrainingSession(NotPickled):
         self._data_parallel = as_data_parallel(dist)
         if threads is None and self._data_parallel is not None:
             threads = self._data_parallel.workers.threads
+        self._kind = Kind.of(model)
         self._model = to_core_model(model)
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
@@ -375,12 +376,18 @@ class TrainingSession(NotPickled):
         """Restore the initial weights and clear the optimizer state."""
         self._core.reset()
 
-    def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the current weights."""
-        return to_proto(self._core.trained_model())
+    def trained_model(self, *, like: bool = False) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the current weights.
+
+        With `like` it is of the kind that was given; see `gradient`.
+        """
+        return self._delivered(self._core.trained_model(), like)
+
+    def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
+        return deliver(model, kind=self._kind if like else None)
 
     def with_training_info(
-        self, *, target_opset: int | None = None, inline: bool = False
+        self, *, target_opset: int | None = None, inline: bool = False, like: bool = False
     ) -> onnx.ModelProto:
         """Return the trained model with its training, as it is now, as ``training_info``.
 
@@ -393,7 +400,7 @@ class TrainingSession(NotPickled):
             With L-BFGS, which is a loop around loss and gradient.
         """
         opset = 0 if target_opset is None else positive_int("target_opset", target_opset)
-        return to_proto(self._core.with_training_info(opset, bool(inline)))
+        return self._delivered(self._core.with_training_info(opset, bool(inline)), like)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a checkpoint, from which training continues bit for bit.

@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,12 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import onnxgrad
+from onnxgrad.base.exporters import is_exported
+from onnxgrad.base.models import Kind, deliver, is_model, to_core_model
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
+from onnxgrad.data.arrays import as_numpy
+from onnxgrad.data.arrow import is_table
+from onnxgrad.data.foreign import plain_table
 from onnxgrad.errors import OptionError
 from onnxgrad.files import save_model
 from onnxgrad.losses import LossLike
@@ -73,12 +77,16 @@ class OnnxEstimator(EstimatorParameters):
 
         cls.__doc__ = re.sub(r"^( *)\{parameters\}$", indented, cls.__doc__ or "", flags=re.M)
 
-    def to_onnx(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+    def to_onnx(
+        self, path: str | os.PathLike[str] | None = None, *, like: bool = False
+    ) -> onnx.ModelProto:
         """Return the trained model; also write it to a file if a path is given.
 
         Parameters
         ----------
         path : path, default=None
+        like : bool, default=False
+            As for `onnxgrad.gradient`.
 
         Returns
         -------
@@ -90,7 +98,24 @@ class OnnxEstimator(EstimatorParameters):
         trained = self._training.trained_model()
         if path is not None:
             save_model(trained, path)
-        return trained
+        if not like:
+            return trained
+        result: onnx.ModelProto = deliver(to_core_model(trained), path, self._kind)
+        return result
+
+    # Models that cannot be copied or pickled: open files, and programs of torch.
+
+    def __sklearn_clone__(self) -> Self:
+        shared = {n: v for n, v in self.get_params(deep=False).items() if _is_uncopied(v)}
+        bare = object.__new__(type(self))
+        bare.__dict__ = vars(self) | dict.fromkeys(shared)
+        made: Self = super(OnnxEstimator, bare).__sklearn_clone__()
+        return made.set_params(**shared) if shared else made
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        given = {n: state[n] for n in self.get_params(deep=False) if _is_uncopied(state.get(n))}
+        return state | {name: to_core_model(model).to_bytes() for name, model in given.items()}
 
     # Hooks for the two estimators.
 
@@ -119,6 +144,7 @@ class OnnxEstimator(EstimatorParameters):
     def _validated(self, X: Any, y: Any, is_new: bool, **options: Any) -> tuple[Any, Any]:
         """Return X and y as arrays, checked as by scikit-learn."""
         own = self.model is None
+        X, y = _readable(X, "X"), _readable(y, "y")
         if not own and np.asarray(y).ndim > 2:  # validate_data has no option for it
             y = check_array(y, dtype=None, ensure_2d=False, allow_nd=True)
             X = validate_data(self, X, reset=is_new, dtype="numeric", allow_nd=True)
@@ -138,6 +164,7 @@ class OnnxEstimator(EstimatorParameters):
     def _weights(self, sample_weight: Any, X: Any) -> Any:
         if sample_weight is None:
             return None
+        sample_weight = _readable(sample_weight, "sample_weight")
         weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
         if not np.any(weight):
             raise ValueError("Sample weights must contain at least one non-zero number.")
@@ -150,12 +177,14 @@ class OnnxEstimator(EstimatorParameters):
         model: Any = self.model
         if model is None:
             dtype = self.dtype or ("float32" if X.dtype == np.float32 else "float64")
-            model = self._network(X.shape[1], dtype, seed)
+            given = model = self._network(X.shape[1], dtype, seed)
         else:
-            if callable(model):
+            if callable(model) and not is_model(model):
                 model = model(X.shape[1], num_outputs)
+            given = model
             if self.initializer is not None:
                 model = onnxgrad.initialize(model, self.initializer, seed, untie=self.untie)
+        self._kind = Kind.of(given)
         options = {name: getattr(self, name) for name in SESSION_PARAMETERS} | {
             "loss": self._placed_loss(),
             "optimizer": self.optimizer,
@@ -164,7 +193,7 @@ class OnnxEstimator(EstimatorParameters):
             "seed": seed,
             "threads": _thread_limit() if self.threads is None else self.threads,
         }
-        self._training = self._settle(Training(_bytes_of(model), options))
+        self._training = self._settle(Training(to_core_model(model).to_bytes(), options))
         inputs = self._training.inputs()
         if len(inputs) != 1 or inputs[0].type not in _INPUT_DTYPES:
             found = ", ".join(f"'{value.name}' {value.type}" for value in inputs)
@@ -238,7 +267,7 @@ class OnnxEstimator(EstimatorParameters):
         own = self.model is None
         rows = validate_data(
             self,
-            X,
+            _readable(X, "X"),
             reset=False,
             dtype=(np.float64, np.float32) if own else "numeric",
             allow_nd=not own,
@@ -253,15 +282,22 @@ class OnnxEstimator(EstimatorParameters):
         return [num_features, *(int(size) for size in sizes), num_outputs]
 
 
-def _bytes_of(model: Any) -> bytes:
-    if isinstance(model, (str, os.PathLike)):
-        proto = onnxgrad.set_weights(model, {})  # raises ModelError for an invalid file
-        folder = Path(model).resolve().parent
-        onnx.load_external_data_for_model(proto, str(folder))
-        model = proto
-    if isinstance(model, onnx.ModelProto):
-        return bytes(model.SerializeToString())
-    return bytes(model)
+def _is_uncopied(value: Any) -> bool:
+    return isinstance(value, memoryview) or is_exported(value)
+
+
+def _readable(value: Any, name: str) -> Any:
+    """Return arrays and tables that scikit-learn cannot read as those that it can."""
+    table, value = value, plain_table(value, name)
+    if isinstance(value, Mapping) and table is not value:  # of transformed rows
+        return as_numpy(table, name)
+    has_arrow = hasattr(value, "__arrow_c_stream__") or hasattr(value, "__arrow_c_array__")
+    is_known = hasattr(value, "iloc") or (is_table(value) and hasattr(value, "__array__"))
+    if not hasattr(value, "__dlpack__") and (is_known or not has_arrow):
+        return value
+    array = as_numpy(value, name)
+    is_small = array.dtype.name.startswith(("bfloat", "float8"))  # types that NumPy lacks
+    return array.astype(np.float32) if is_small else array
 
 
 def _thread_limit() -> int:

@@ -12,7 +12,6 @@ import numpy as np
 
 from onnxgrad import _core as native
 from onnxgrad.base.checks import path_text, unknown_name
-from onnxgrad.base.models import to_proto
 from onnxgrad.callbacks.several import CallbackList
 from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
 from onnxgrad.data.maps import with_rows
@@ -114,19 +113,22 @@ class TrainedModel:
         self._core.save(text)
         self._call("on_checkpoint", text)
 
-    def trained_model(self) -> onnx.ModelProto:
-        """Return the model as it was loaded, with the current weights."""
-        return to_proto(self._core.trained_model())
+    def trained_model(self, *, like: bool = False) -> onnx.ModelProto:
+        """Return the model as it was loaded, with the current weights.
+
+        With `like` it is of the kind that was given; see `gradient`.
+        """
+        return self.session._delivered(self._core.trained_model(), like)
 
     def with_training_info(
-        self, *, target_opset: int | None = None, inline: bool = False
+        self, *, target_opset: int | None = None, inline: bool = False, like: bool = False
     ) -> onnx.ModelProto:
         """Return the trained model with its training; see `TrainingSession.with_training_info`.
 
         A schedule of the trainer is not part of it: the learning rate is the current one. See
         `add_training_info` for a training with a schedule.
         """
-        return self.session.with_training_info(target_opset=target_opset, inline=inline)
+        return self.session.with_training_info(target_opset=target_opset, inline=inline, like=like)
 
     def _call(self, hook: str, *arguments: Any) -> bool:
         stop = self._callbacks.call(hook, self, *arguments)
@@ -149,6 +151,7 @@ class TrainedModel:
             checkpoint = path.read_bytes()
         return {
             "model": session._model.to_bytes(),
+            "kind": session._kind,
             "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
@@ -158,6 +161,7 @@ class TrainedModel:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         session = self.session = TrainingSession(state["model"], **state["arguments"])
+        session._kind = state.get("kind", session._kind)
         self._core = native.Trainer(session._core)
         if state["weighs_positions"]:
             session._use_sample_weight(per_position=True)

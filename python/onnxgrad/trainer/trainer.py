@@ -12,7 +12,7 @@ import numpy as np
 from onnxgrad import _core
 from onnxgrad.base.checks import checked_names, positive_int, real_number
 from onnxgrad.base.messages import Verbosity
-from onnxgrad.base.models import ModelLike, to_core_model
+from onnxgrad.base.models import Kind, ModelLike, to_core_model
 from onnxgrad.base.typed_options import documents_options
 from onnxgrad.callbacks import CallbackLike, EarlyStopping
 from onnxgrad.callbacks.log import messages
@@ -157,6 +157,7 @@ class Trainer(FitHooks):
             if lr is not None:
                 self.session.lr = lr
         else:
+            kind = Kind.of(model)
             model = to_core_model(model)
             is_of_file = describes_training(model, loss, optimizer)
             optimizer = "adam" if optimizer is None else optimizer
@@ -168,6 +169,7 @@ class Trainer(FitHooks):
                 dist=dist,
                 **options,
             )
+            self.session._kind = kind
             if is_of_file and lr is not None:
                 self.session.lr = lr
         self._core = _core.Trainer(self.session._core)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import onnxgrad as og
-from onnxgrad.compat.onnxruntime.training_session import load_proto
+from onnxgrad.compat.models import load_proto
 from onnxgrad.files import write_file
 
 __all__ = ["GradientGraphBuilder"]

@@ -12,7 +12,8 @@ import onnx.helper
 
 import onnxgrad as og
 from onnxgrad.compat.graphs import tools
-from onnxgrad.compat.onnxruntime.training_session import device_of, load_proto
+from onnxgrad.compat.models import load_proto
+from onnxgrad.compat.onnxruntime.training_session import device_of
 from onnxgrad.compat.onnxruntime.values import OrtValueVector, array_of
 
 __all__ = [

@@ -11,6 +11,7 @@ import onnx.helper
 import onnx.shape_inference
 
 import onnxgrad as og
+from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.io_binding import IOBinding
 from onnxgrad.compat.onnxruntime.run_options import check_run_options
 from onnxgrad.compat.onnxruntime.values import DEVICES, array_of
@@ -332,17 +333,6 @@ class TrainingSession:
 
     def __repr__(self) -> str:
         return f"TrainingSession(weights={self.weights}, outputs={self._outputs})"
-
-
-def load_proto(model: Any) -> onnx.ModelProto:
-    """Return a model given as path, bytes or ModelProto as ModelProto.
-
-    Raises
-    ------
-    onnxgrad.ModelError
-        The file does not exist or is not a model.
-    """
-    return model if isinstance(model, onnx.ModelProto) else og.set_weights(model, {})
 
 
 def check_providers(providers: Sequence[Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx.helper
 
+from onnxgrad.data.arrays import as_numpy
 from onnxgrad.errors import DeviceError
 
 __all__ = [
@@ -24,6 +25,8 @@ __all__ = [
 
 # Devices of execution providers.
 DEVICES = {"CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda"}
+# Attributes of arrays and tables of other libraries, which have one of these.
+_PROTOCOLS = ("__dlpack__", "__arrow_c_stream__", "__arrow_c_array__", "with_format")
 _TYPE_NAMES = {"float32": "float", "float64": "double", "object": "string"}
 
 
@@ -267,19 +270,20 @@ def tensor_type(dtype: Any) -> str:
 def array_of(value: Any) -> np.ndarray[Any, Any]:
     """Return the array of a value, sharing its memory if possible.
 
-    Takes `OrtValue`, NumPy arrays, stock onnxruntime's ``OrtValue`` and ``C_OrtValue``, and objects
-    with DLPack.
+    Takes `OrtValue`, NumPy arrays, stock onnxruntime's ``OrtValue`` and ``C_OrtValue``, and arrays
+    and tables of other libraries.
     """
     if isinstance(value, OrtValue):
         return value.numpy()
     if isinstance(value, np.ndarray):
         return value
     inner = getattr(value, "_ortvalue", value)  # stock onnxruntime's OrtValue holds a C_OrtValue
-    if hasattr(inner, "__dlpack__"):
+    if hasattr(inner, "__dlpack__") and hasattr(inner, "data_type"):
         array = np.from_dlpack(inner)
         # onnxruntime exports bool as bytes, since older versions of DLPack lack the type.
-        is_bool = hasattr(inner, "data_type") and inner.data_type() == "tensor(bool)"
-        return array.view(np.bool_) if is_bool else array
+        return array.view(np.bool_) if inner.data_type() == "tensor(bool)" else array
+    if any(hasattr(inner, name) for name in _PROTOCOLS):
+        return as_numpy(inner, "value")
     if hasattr(inner, "numpy"):
         return np.asarray(inner.numpy())
     raise TypeError(f"a {type(value).__name__} is neither an OrtValue nor an array")

@@ -11,10 +11,12 @@ import onnx.helper
 import onnx.shape_inference
 
 from onnxgrad.compat.graphs import tools
+from onnxgrad.compat.models import takes_models
 
 __all__ = ["onnx_rename_names", "select_model_inputs_outputs"]
 
 
+@takes_models("model")
 def select_model_inputs_outputs(
     model: onnx.ModelProto,
     outputs: str | Sequence[str] | None = None,
@@ -60,6 +62,7 @@ def select_model_inputs_outputs(
     return result
 
 
+@takes_models("model")
 def onnx_rename_names(
     model: onnx.ModelProto,
     strategy: str = "simple",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 import onnxgrad as og
+from onnxgrad.compat.models import load_proto
 
 __all__ = ["OnnxInference"]
 
@@ -59,5 +61,6 @@ def _stock_session(model: Any) -> Any:
         import onnxruntime
     except ImportError:
         return None
-    data = model.SerializeToString() if hasattr(model, "SerializeToString") else model
+    is_read = isinstance(model, (str, os.PathLike, bytes))
+    data = model if is_read else load_proto(model).SerializeToString()
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])

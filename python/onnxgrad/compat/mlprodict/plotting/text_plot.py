@@ -6,9 +6,12 @@ from typing import Any
 
 import onnx
 
+from onnxgrad.compat.models import takes_models
+
 __all__ = ["onnx_simple_text_plot", "onnx_text_plot_io"]
 
 
+@takes_models("model")
 def onnx_text_plot_io(
     model: onnx.ModelProto, verbose: bool = False, att_display: Any = None
 ) -> str:
@@ -28,6 +31,7 @@ def onnx_text_plot_io(
     return str(_library().onnx_text_plot_io(model, verbose=verbose, att_display=att_display))
 
 
+@takes_models("model")
 def onnx_simple_text_plot(
     model: onnx.ModelProto, verbose: bool = False, att_display: Any = None, **options: Any
 ) -> str:

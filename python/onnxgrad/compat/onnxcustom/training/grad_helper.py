@@ -8,6 +8,7 @@ from enum import IntFlag
 import onnx
 
 import onnxgrad as og
+from onnxgrad.compat.models import takes_models
 from onnxgrad.compat.onnxcustom.utils.onnx_helper import get_onnx_opset
 from onnxgrad.compat.onnxcustom.utils.orttraining_helper import get_train_initializer
 from onnxgrad.files import save_model
@@ -34,6 +35,7 @@ class DerivativeOptions(IntFlag):
     Loss = 5
 
 
+@takes_models("onx")
 def onnx_derivative(
     onx: onnx.ModelProto,
     weights: Sequence[str] | None = None,

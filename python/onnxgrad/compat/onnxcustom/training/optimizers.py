@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
+from onnxgrad.compat.models import takes_models
 from onnxgrad.compat.onnxcustom.training.fitting import (
     BaseEstimator,
     as_array,
@@ -66,6 +67,7 @@ class OrtGradientOptimizer(BaseEstimator):
         Empty without validation.
     """
 
+    @takes_models("model_onnx")
     def __init__(
         self,
         model_onnx: onnx.ModelProto,
@@ -229,6 +231,7 @@ class OrtGradientOptimizer(BaseEstimator):
         if self._is_fitted():
             self.trained_coef_ = self.train_session_.get_state()
 
+    @takes_models("model")
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
         """Return a model with the trained weights; None means the one that was trained."""
         return replace_initializers_into_onnx(model or self.model_onnx, self.get_state())

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 import onnxgrad as og
+from onnxgrad.compat.models import takes_models
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import BaseOnnxClass
 from onnxgrad.compat.onnxcustom.training.fitting import (
     BaseEstimator,
@@ -92,6 +93,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
     validation_losses_ : list of float or None
     """
 
+    @takes_models("model_onnx")
     def __init__(
         self,
         model_onnx: onnx.ModelProto,
@@ -395,6 +397,7 @@ class OrtGradientForwardBackwardOptimizer(BaseEstimator):
                 raise ValueError(f"Unexpected value {name!r} {new.shape()}, expected {names}.")
             self._states_[kind][name] = OrtValue(np.zeros_like(new.numpy())) if zero else new
 
+    @takes_models("model")
     def get_trained_onnx(self, model: onnx.ModelProto | None = None) -> onnx.ModelProto:
         """Return a model with the trained weights; None means the one that was trained."""
         return replace_initializers_into_onnx(

@@ -12,6 +12,7 @@ import onnx.numpy_helper
 
 import onnxgrad as og
 from onnxgrad.compat.graphs import tools
+from onnxgrad.compat.models import takes_models
 from onnxgrad.compat.onnxcustom.training.base_onnx_class import (
     GraphFolder,
     check_graph_folder,
@@ -81,6 +82,7 @@ class OrtGradientForwardBackward:
         A subclass of `OrtGradientForwardBackwardFunction`.
     """
 
+    @takes_models("onnx_model")
     def __init__(
         self,
         onnx_model: onnx.ModelProto,

@@ -10,6 +10,7 @@ import onnx.helper
 import onnx.numpy_helper
 
 from onnxgrad.compat.mlprodict.onnx_tools.onnx_manipulations import onnx_rename_names
+from onnxgrad.compat.models import takes_models
 
 __all__ = [
     "add_initializer",
@@ -21,6 +22,7 @@ __all__ = [
 ]
 
 
+@takes_models("onx")
 def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
     """Prefix the names of initializers with ``I0_``, ``I1_``, ... in their order, in place.
 
@@ -32,6 +34,7 @@ def onnx_rename_weights(onx: onnx.ModelProto) -> onnx.ModelProto:
     return onnx_rename_names(onx, recursive=False, replace=replace)
 
 
+@takes_models("onx")
 def get_onnx_opset(onx: onnx.ModelProto, domain: str = "") -> int:
     """Return the version of the operator set of a domain.
 
@@ -74,6 +77,7 @@ def dtype_to_var_type(dtype: Any) -> Any:
     return getattr(data_types, kinds[name])
 
 
+@takes_models("model")
 def add_initializer(model: onnx.ModelProto, name: str, value: Any) -> onnx.ModelProto:
     """Return the model with an additional initializer.
 
@@ -96,6 +100,7 @@ def add_initializer(model: onnx.ModelProto, name: str, value: Any) -> onnx.Model
     return changed
 
 
+@takes_models("model")
 def replace_initializers_into_onnx(
     model: onnx.ModelProto, results: dict[str, Any]
 ) -> onnx.ModelProto:

@@ -7,10 +7,12 @@ from typing import Any
 import onnx
 
 from onnxgrad.compat.graphs import summed_losses, tools
+from onnxgrad.compat.models import takes_models
 
 __all__ = ["onnx_rewrite_operator", "unreduced_onnx_loss"]
 
 
+@takes_models("onx", "sub_onx")
 def onnx_rewrite_operator(
     onx: onnx.ModelProto,
     op_type: str,
@@ -26,6 +28,7 @@ def onnx_rewrite_operator(
     return tools.replace_operator(onx, op_type, sub_onx, recursive)
 
 
+@takes_models("onx")
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
     """Return a loss model that returns the loss of each element instead of their sum or mean.
 

@@ -8,6 +8,7 @@ from typing import Any
 import onnx
 
 from onnxgrad.compat.graphs import tools
+from onnxgrad.compat.models import takes_models
 
 __all__ = ["OnnxSegment", "OnnxSplitting", "split_onnx"]
 
@@ -67,6 +68,7 @@ class OnnxSplitting:
         The segments between the cut points.
     """
 
+    @takes_models("onnx_model")
     def __init__(
         self,
         onnx_model: onnx.ModelProto,
@@ -130,6 +132,7 @@ class OnnxSplitting:
         return parts
 
 
+@takes_models("onnx_model")
 def split_onnx(
     onnx_model: onnx.ModelProto,
     n_parts: int | None = None,

@@ -10,12 +10,14 @@ import onnx.numpy_helper
 from onnx import TensorProto
 
 from onnxgrad.compat.graphs import summed_losses
+from onnxgrad.compat.models import takes_models
 
 __all__ = ["add_loss_output", "get_train_initializer", "penalty_loss_onnx"]
 
 _FLOATS = (TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
+@takes_models("onx")
 def get_train_initializer(onx: onnx.ModelProto) -> dict[str, tuple[Any, onnx.TensorProto]]:
     """Return the initializers of floating type: ``{name: (array, tensor)}`` in their order."""
     return {
@@ -39,6 +41,7 @@ def penalty_loss_onnx(
     return summed_losses.penalty_nodes(name, dtype, l1, l2, existing_names)
 
 
+@takes_models("onx")
 def add_loss_output(
     onx: onnx.ModelProto,
     score_name: str = "squared_error",

@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 
 import onnxgrad as og
+from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import described, step_model, step_sum
 from onnxgrad.compat.onnxruntime.training.api.module import KEY
-from onnxgrad.compat.onnxruntime.training_session import load_proto
 from onnxgrad.files import save_model
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]
@@ -112,8 +112,7 @@ def generate_artifacts(
         raise RuntimeError(f"Parameters that are frozen and require a gradient: {sorted(both)}.")
     if additional_output_names is not None and not isinstance(additional_output_names, list):
         raise RuntimeError("additional_output_names must be a list of names.")
-    if isinstance(model, (str, os.PathLike)):
-        model = load_proto(model)
+    model = load_proto(model)
     update = _optimizer_of(optimizer)
     with_loss = _with_loss(model, loss, loss_input_names)
     frozen = list(frozen_params or [])

@@ -12,8 +12,8 @@ import onnx.utils
 
 import onnxgrad as og
 from onnxgrad.compat.graphs.tools import names_above
+from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
-from onnxgrad.compat.onnxruntime.training_session import load_proto
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import onnxgrad as og
+from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import (
     gradient_name,
     optimizer_from,
@@ -15,7 +16,6 @@ from onnxgrad.compat.onnxruntime.training.api.gradient_step import (
     step_sum,
 )
 from onnxgrad.compat.onnxruntime.training.api.module import KEY, Module, metadata
-from onnxgrad.compat.onnxruntime.training_session import load_proto
 
 __all__ = ["Optimizer"]
 
