@@ -16,17 +16,23 @@
 
 namespace onnxgrad::ops {
 
+using opdef::DynamicCall;
+using opdef::KernelOffer;
+using opdef::KernelRequest;
+using opdef::Launch;
+using opdef::TensorDesc;
+
 /// Returns the bytes of one element in memory (1, 2, 4, 8 or 16); 0 for strings and sub-byte types,
 /// which kernels that only move data decline.
 std::int64_t element_bytes(DataType dtype);
 
 /// Declines with a reason such as "no kernel for Cast to string", for a type that is not supported.
-opdef::KernelOffer decline_dtype(const opdef::KernelRequest& request, DataType dtype);
+KernelOffer decline_dtype(const KernelRequest& request, DataType dtype);
 
 /// Returns a kernel that owns `data` and receives its address.
 template <class Data>
-opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
-  opdef::KernelOffer offer;
+KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
+  KernelOffer offer;
   offer.kernel.fn = fn;
   offer.kernel.data = std::make_shared<const Data>(std::move(data));
   offer.kernel.label = std::move(label);
@@ -34,7 +40,7 @@ opdef::KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
 }
 
 /// Returns the elements of an integer input if they are known at plan time, else nullopt.
-std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
+std::optional<std::vector<std::int64_t>> planned_ints(const KernelRequest& request,
                                                       std::size_t input);
 
 /// Where indices come from, for messages.
@@ -45,7 +51,7 @@ struct IndexSource {
 };
 
 /// The source of the indices in `input`.
-IndexSource index_source(const opdef::KernelRequest& request, std::size_t input);
+IndexSource index_source(const KernelRequest& request, std::size_t input);
 
 [[noreturn]] void throw_index_error(std::int64_t index, std::int64_t size,
                                     const IndexSource& source, std::int64_t position);
@@ -61,9 +67,8 @@ inline std::int64_t checked_index(std::int64_t index, std::int64_t size, const I
 /// Adds a check of the indices in `input` to the kernel: in [-size, size), or in [0, size) if
 /// `from_zero`; with several sizes, each row of indices has one index for each of them. Nothing is
 /// added for a constant with valid indices.
-void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
-                      std::size_t input, const std::vector<std::int64_t>& sizes,
-                      bool from_zero = false);
+void note_index_check(const KernelRequest& request, KernelOffer& offer, std::size_t input,
+                      const std::vector<std::int64_t>& sizes, bool from_zero = false);
 
 /// Calls f with a value of the unsigned type of `bytes` (1, 2, 4 or 8).
 template <class Function>

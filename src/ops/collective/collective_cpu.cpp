@@ -18,9 +18,6 @@ namespace onnxgrad::ops::collective_cpu {
 using opdef::Collective;
 using opdef::Collectives;
 using opdef::Exchange;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -155,7 +152,7 @@ KernelOffer offer_finish(const KernelRequest& request) {
   ExchangeTask task = make_task(spec);
   task.buffer = request.inputs.size() - 1;
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    const opdef::TensorDesc& desc = request.outputs[i];
+    const TensorDesc& desc = request.outputs[i];
     if (!desc.is_present() || spec.received.at(i) < 0) continue;
     task.parts.push_back({.arg = request.inputs.size() + i,
                           .offset = spec.received[i],

@@ -61,11 +61,11 @@ Value* gelu(GraphBuilder& g, Value* x);
 Value* tanh_gelu(GraphBuilder& g, Value* x);
 
 /// Attribute specifications; without `default_value` the attribute has no default.
-opdef::AttributeSpec int_attribute(std::string_view name, std::int64_t min, std::int64_t max,
-                                   std::optional<std::int64_t> default_value = {});
-opdef::AttributeSpec ints_attribute(std::string_view name);
-opdef::AttributeSpec floats_attribute(std::string_view name);
-opdef::AttributeSpec string_attribute(std::string_view name);
+AttributeSpec int_attribute(std::string_view name, std::int64_t min, std::int64_t max,
+                            std::optional<std::int64_t> default_value = {});
+AttributeSpec ints_attribute(std::string_view name);
+AttributeSpec floats_attribute(std::string_view name);
+AttributeSpec string_attribute(std::string_view name);
 
 }  // namespace onnxgrad::ops
 

@@ -11,8 +11,6 @@
 namespace onnxgrad::ops::if_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 using opdef::Slice;
 
 constexpr std::array<const char*, 2> kBranches = {"else_branch", "then_branch"};
@@ -36,7 +34,7 @@ struct IfKernel {
   std::int64_t workspace_offset = 0;
 };
 
-void run_branch(const void* data, std::byte* const* args, const opdef::Launch& launch) {
+void run_branch(const void* data, std::byte* const* args, const Launch& launch) {
   const auto& kernel = *static_cast<const IfKernel*>(data);
   const std::size_t first_output = 1 + kernel.num_inputs;
   std::byte* scratch = args[first_output + kernel.unread.size()];
@@ -68,8 +66,8 @@ KernelOffer offer_if(const KernelRequest& request) {
                                               std::span(request.inputs).subspan(1), {}, reason);
     if (body == nullptr) return KernelOffer::decline(std::move(reason));
     for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-      const opdef::TensorDesc& wanted = request.outputs[i];
-      const opdef::TensorDesc& given = body->outputs().at(i);
+      const TensorDesc& wanted = request.outputs[i];
+      const TensorDesc& given = body->outputs().at(i);
       if (wanted.is_present() && (wanted.dtype != given.dtype || wanted.dims != given.dims)) {
         return KernelOffer::decline("its branches return different shapes");
       }
@@ -89,7 +87,7 @@ KernelOffer offer_if(const KernelRequest& request) {
     if (request.outputs[i].is_present()) continue;
     std::int64_t bytes = 0;
     for (const auto& branch : kernel.branches) {
-      const opdef::TensorDesc& given = branch->outputs()[i];
+      const TensorDesc& given = branch->outputs()[i];
       bytes = std::max(bytes, given.dims.size_bytes(given.dtype));
     }
     end += aligned(bytes);
@@ -102,7 +100,7 @@ KernelOffer offer_if(const KernelRequest& request) {
   return offer;
 }
 
-std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_if(const DynamicCall& call) {
   const Tensor& condition = call.inputs.at(0);
   if (condition.dtype() != DataType::kBool || condition.num_elements() != 1) {
     throw ShapeError({.what = "the condition has shape " + condition.dims().to_string() +

@@ -20,11 +20,7 @@ namespace {
 
 using opdef::BodyRun;
 using opdef::BodyState;
-using opdef::DynamicCall;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 using opdef::Slice;
-using opdef::TensorDesc;
 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
@@ -148,7 +144,7 @@ struct IterationKernel {
   }
 };
 
-void run_kernel(const void* data, std::byte* const* args, const opdef::Launch& launch) {
+void run_kernel(const void* data, std::byte* const* args, const Launch& launch) {
   const auto& kernel = *static_cast<const IterationKernel*>(data);
   kernel.body->run(kernel.bind(args), launch);
 }

@@ -31,7 +31,7 @@ void share_elements(const Task& task, const F& run_part) {
 }
 
 template <class T>
-void run(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   auto* y = reinterpret_cast<T*>(args[1]);
@@ -49,7 +49,7 @@ struct F16Task : Task {
   bool has_gradient = false;
 };
 
-void run_f16(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_f16(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const F16Task*>(data);
   share_elements(task, [&](std::int64_t first, std::int64_t last) {
     alignas(64) float x[kPart];
@@ -74,18 +74,18 @@ void run_f16(const void* data, std::byte* const* args, const opdef::Launch& /*la
 
 constexpr const char* kNames[] = {"gelu", "tanh gelu", "silu"};
 
-opdef::ActivationFunction function_of(const opdef::KernelRequest& request) {
+opdef::ActivationFunction function_of(const KernelRequest& request) {
   return static_cast<opdef::ActivationFunction>(request.node.int_attribute("function"));
 }
 
-int threads_for(const opdef::KernelRequest& request) {
+int threads_for(const KernelRequest& request) {
   constexpr std::int64_t kParallelElements = 8192;  // minimum per thread
   return static_cast<int>(std::clamp<std::int64_t>(
       request.inputs[0].dims.num_elements() / kParallelElements, 1, request.threads));
 }
 
 /// Offers (x) -> (y, slope?) or (x, dy) -> (dx) for float32, f16 or bf16 operands.
-opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
+KernelOffer offer_f16(const KernelRequest& request) {
   F16Task task;
   task.function = function_of(request);
   task.count = request.inputs[0].dims.num_elements();
@@ -93,7 +93,7 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
   task.has_gradient = request.inputs.size() == 2;
   DataType half = DataType::kUndefined;
   for (const auto* list : {&request.inputs, &request.outputs}) {
-    for (const opdef::TensorDesc& desc : *list) {
+    for (const TensorDesc& desc : *list) {
       if (!desc.is_present() || desc.dtype == DataType::kFloat32) continue;
       if (!is_f16(desc.dtype) || (half != DataType::kUndefined && half != desc.dtype)) {
         return decline_dtype(request, desc.dtype);
@@ -107,7 +107,7 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
   task.x = F16Stream::operand(0, request.inputs[0].dtype);
   if (task.has_gradient) task.dy = F16Stream::operand(1, request.inputs[1].dtype);
   task.result = F16Stream::result(result, request.outputs[0].dtype);
-  opdef::KernelOffer offer =
+  KernelOffer offer =
       prepared(run_f16, task,
                fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
                            task.has_gradient ? " gradient"
@@ -121,8 +121,8 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
   return offer;
 }
 
-opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
-  const opdef::TensorDesc& x = request.inputs[0];
+KernelOffer offer_activation(const KernelRequest& request) {
+  const TensorDesc& x = request.inputs[0];
   const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
   if (is_f16(x.dtype) || is_f16(request.outputs[0].dtype) ||
       (has_slope && is_f16(request.outputs[1].dtype))) {
@@ -134,10 +134,9 @@ opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
   const Task task{.function = function_of(request),
                   .count = x.dims.num_elements(),
                   .threads = threads_for(request)};
-  opdef::KernelOffer offer =
-      prepared(x.dtype == DataType::kFloat32 ? run<float> : run<double>, task,
-               fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
-                           has_slope ? ", slope" : "", x.dims.to_string()));
+  KernelOffer offer = prepared(x.dtype == DataType::kFloat32 ? run<float> : run<double>, task,
+                               fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
+                                           has_slope ? ", slope" : "", x.dims.to_string()));
   offer.kernel.in_place = {{0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);
   return offer;

@@ -12,6 +12,7 @@
 #include "device/cpu/f16_gemm_vnni.h"
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
+#include "ops/kernel_support.h"
 
 // Worker of one thread for AttentionGradient.
 
@@ -21,8 +22,7 @@ namespace onnxgrad::ops::fused_attention_cpu {
 template <class T>
 class Backward : public Worker<T> {
  public:
-  Backward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
-           const opdef::Launch& launch)
+  Backward(const Task<T>& task, std::byte* const* args, std::byte* scratch, const Launch& launch)
       : Worker<T>(task, args, 6, scratch, launch),
         dq_(6 + static_cast<int>(task.masks.size())),
         stats_(reinterpret_cast<const T*>(args[2])),

@@ -8,6 +8,7 @@
 
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
+#include "ops/kernel_support.h"
 
 // Worker of one thread for Attention.
 
@@ -17,8 +18,7 @@ namespace onnxgrad::ops::fused_attention_cpu {
 template <class T>
 class Forward : public Worker<T> {
  public:
-  Forward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
-          const opdef::Launch& launch)
+  Forward(const Task<T>& task, std::byte* const* args, std::byte* scratch, const Launch& launch)
       : Worker<T>(task, args, 3, scratch, launch),
         y_(3 + static_cast<int>(task.masks.size())),
         stats_(reinterpret_cast<T*>(args[y_ + 1])) {}

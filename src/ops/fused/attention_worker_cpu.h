@@ -11,8 +11,8 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/vnni_gemm.h"
 #include "opdef/attention.h"
-#include "opdef/kernel.h"
 #include "ops/fused/attention_rows.h"
+#include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
 // Parts shared by the kernels of attention and its gradient: the plan, and masking, dropout and
@@ -120,7 +120,7 @@ template <class T>
 class Worker {
  public:
   Worker(const Task<T>& task, std::byte* const* args, int first_mask, std::byte* scratch,
-         const opdef::Launch& launch)
+         const Launch& launch)
       : task_(task), args_(args), first_mask_(first_mask), scratch_(scratch), launch_(launch) {}
 
  protected:
@@ -271,7 +271,7 @@ class Worker {
   std::byte* const* args_;
   int first_mask_;
   std::byte* scratch_;
-  const opdef::Launch& launch_;
+  const Launch& launch_;
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

@@ -5,8 +5,8 @@
 
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "opdef/kernel.h"
 #include "ops/fused/linear_step.h"
+#include "ops/kernel_support.h"
 
 // onnxgrad.fused.LinearStep: a whole training step of a linear model in one call, since for ten
 // rows of two columns the cost of a kernel is mostly the call.
@@ -27,7 +27,7 @@ struct StepData {
 };
 
 template <class T>
-void run_step(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_step(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const StepData<T>*>(raw);
   const auto in = [&](int i) { return reinterpret_cast<const T*>(args[i]); };
   const auto out = [&](int i) { return reinterpret_cast<T*>(args[i]); };
@@ -50,8 +50,8 @@ void run_step(const void* raw, std::byte* const* args, const opdef::Launch& /*la
 }
 
 template <class T>
-opdef::PreparedKernel prepare(const opdef::KernelRequest& request, LinearStepFn<T> step,
-                              std::int64_t rows, std::int64_t features) {
+opdef::PreparedKernel prepare(const KernelRequest& request, LinearStepFn<T> step, std::int64_t rows,
+                              std::int64_t features) {
   const auto op = opdef::LinearStep::read(request.node);
   opdef::PreparedKernel kernel;
   kernel.fn = run_step<T>;
@@ -76,21 +76,21 @@ opdef::PreparedKernel prepare(const opdef::KernelRequest& request, LinearStepFn<
   return kernel;
 }
 
-opdef::KernelOffer offer_step(const opdef::KernelRequest& request) {
+KernelOffer offer_step(const KernelRequest& request) {
   if (request.inputs.size() != kInputs || request.outputs.size() < 2) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": operands are missing");
+    return KernelOffer::decline(request.node.describe() + ": operands are missing");
   }
-  const opdef::TensorDesc& x = request.inputs[0];
-  const opdef::TensorDesc& weight = request.inputs[1];
-  const opdef::TensorDesc& target = request.inputs[3];
+  const TensorDesc& x = request.inputs[0];
+  const TensorDesc& weight = request.inputs[1];
+  const TensorDesc& target = request.inputs[3];
   const bool is_double = x.dtype == DataType::kFloat64;
   if (!is_double && x.dtype != DataType::kFloat32) {
-    return opdef::KernelOffer::decline("float32 and float64 only");
+    return KernelOffer::decline("float32 and float64 only");
   }
   const std::int64_t rows = target.dims.num_elements();
   const std::int64_t features = weight.dims.num_elements();
   if (x.dims.num_elements() != rows * features) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+    return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   return {.kernel = is_double ? prepare(request, linear_step_double(features), rows, features)
                               : prepare(request, linear_step_float(features), rows, features),

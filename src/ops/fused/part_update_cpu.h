@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "device/cpu/update.h"
 #include "opdef/fused.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 // Parts shared by kernels that update a weight: the arguments of the update, and the update of a
 // block of the weight as soon as that block of the gradient is complete.
@@ -25,7 +25,7 @@ struct UpdatePlaces {
 
   /// Returns the argument indices for `update`, whose operands are the last inputs of a node, from
   /// w = argument `first` on; nullptr stands for plain descent, (w, rate) -> w'.
-  static UpdatePlaces of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
+  static UpdatePlaces of(const opdef::WeightUpdate* update, const KernelRequest& request,
                          int first) {
     const bool has_m = update != nullptr;
     const bool has_v = has_m && update->has_v();
@@ -82,8 +82,7 @@ struct PartUpdate {
   device::UpdateFn<double> of_doubles = nullptr;
 
   /// Reads the update of a node; see UpdatePlaces::of for the arguments.
-  static PartUpdate of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
-                       int first) {
+  static PartUpdate of(const opdef::WeightUpdate* update, const KernelRequest& request, int first) {
     PartUpdate result{.at = UpdatePlaces::of(update, request, first)};
     if (update == nullptr) {
       result.of_floats = device::find_descent<float>();

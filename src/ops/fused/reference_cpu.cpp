@@ -20,8 +20,6 @@ namespace {
 using opdef::ExprOp;
 using opdef::ExprProgram;
 using opdef::Fold;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 // ---- Elementwise ----
 
@@ -37,7 +35,7 @@ struct ElementwiseData {
   std::int64_t num_elements = 0;
   std::int64_t num_reduced = 0;
   std::vector<Operand> operands;
-  std::vector<opdef::TensorDesc> post_operands;
+  std::vector<TensorDesc> post_operands;
   std::vector<DataType> outputs;
 };
 
@@ -127,7 +125,7 @@ struct ElementwiseRun {
         operands[r] = static_cast<T>(reduced[r][static_cast<std::size_t>(i)]);
       }
       for (std::size_t k = 0; k < d.post_operands.size(); ++k) {
-        const opdef::TensorDesc& desc = d.post_operands[k];
+        const TensorDesc& desc = d.post_operands[k];
         operands[reduced.size() + k] = load<T>(inputs[d.operands.size() + k], desc.dtype,
                                                desc.dims.num_elements() == 1 ? 0 : i);
       }
@@ -140,14 +138,14 @@ struct ElementwiseRun {
 };
 
 template <class T>
-void elementwise(const void* data, std::byte* const* args, const opdef::Launch&) {
+void elementwise(const void* data, std::byte* const* args, const Launch&) {
   const auto& d = *static_cast<const ElementwiseData*>(data);
   const std::size_t num_inputs = d.operands.size() + d.post_operands.size();
   ElementwiseRun<T>{.d = d, .inputs = args, .outputs = args + num_inputs}.run();
 }
 
-bool can_access(const std::vector<opdef::TensorDesc>& descs) {
-  return std::ranges::all_of(descs, [](const opdef::TensorDesc& desc) {
+bool can_access(const std::vector<TensorDesc>& descs) {
+  return std::ranges::all_of(descs, [](const TensorDesc& desc) {
     return !desc.is_present() || visit_dtype(desc.dtype, [](auto) {});
   });
 }
@@ -164,7 +162,7 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   d.space.assign(space.begin(), space.end());
   d.num_elements = space.num_elements();
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const opdef::TensorDesc& desc = request.inputs[i];
+    const TensorDesc& desc = request.inputs[i];
     if (i < main_operands) {
       d.operands.push_back({.dtype = desc.dtype, .strides = broadcast_strides(desc.dims, space)});
     } else {
@@ -176,7 +174,7 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   const Dims reduced{std::move(kept)};
   d.num_reduced = reduced.num_elements();
   d.reduced_strides = broadcast_strides(reduced, space);
-  for (const opdef::TensorDesc& desc : request.outputs) d.outputs.push_back(desc.dtype);
+  for (const TensorDesc& desc : request.outputs) d.outputs.push_back(desc.dtype);
   d.op = std::move(op);
   switch (d.op.compute) {
     case DataType::kFloat32:
@@ -242,7 +240,7 @@ Accumulator<T> dot(const GemmData& d, const T* a, const T* b, std::int64_t i, st
 }
 
 template <class T>
-void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
+void gemm(const void* data, std::byte* const* args, const Launch&) {
   const auto& d = *static_cast<const GemmData*>(data);
   const auto* a = reinterpret_cast<const T*>(args[d.a]);
   const auto* b = reinterpret_cast<const T*>(args[d.b]);
@@ -296,7 +294,7 @@ KernelOffer offer_matmul(const KernelRequest& request, std::size_t a, bool trans
   const Dims space{d.m, d.n};
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     if (i == d.a || i == d.b) continue;
-    const opdef::TensorDesc& desc = request.inputs[i];
+    const TensorDesc& desc = request.inputs[i];
     const Dims flat = desc.dims == out                  ? space
                       : desc.dims.num_elements() == 1   ? Dims{}
                       : desc.dims.rank() > space.rank() ? Dims{desc.dims.num_elements()}

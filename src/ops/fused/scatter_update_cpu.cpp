@@ -115,7 +115,7 @@ struct Step {
 };
 
 template <class T>
-void run_scatter_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_scatter_update(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const ScatterData<T>*>(raw);
   std::byte* scratch = args[data.at.scratch];
   const Step<T> step{.data = data,
@@ -135,7 +135,7 @@ void run_scatter_update(const void* raw, std::byte* const* args, const opdef::La
 }
 
 template <class T>
-opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_descent) {
+KernelOffer offer_typed(const KernelRequest& request, bool is_descent) {
   auto data = std::make_shared<ScatterData<T>>();
   data->is_descent = is_descent;
   if (!is_descent) data->spec = WeightUpdate::read(request.node);
@@ -154,7 +154,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   data->next = all.reserve<std::int32_t>(data->places);
   own.reserve<T>(2 * data->columns);
   data->thread_rows = all.reserve_blocks(data->threads, own);
-  opdef::KernelOffer offer;
+  KernelOffer offer;
   offer.kernel.fn = run_scatter_update<T>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.label = fmt::format(
@@ -165,15 +165,15 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   return offer;
 }
 
-opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool is_descent) {
+KernelOffer offer_any(const KernelRequest& request, bool is_descent) {
   const Dims& dims = request.outputs[0].dims;
-  const opdef::TensorDesc& rows = request.inputs[1];
+  const TensorDesc& rows = request.inputs[1];
   const std::int64_t places = request.inputs[0].dims.num_elements();
   if (dims.rank() < 1 || rows.dims.num_elements() != places * dims.product(1, dims.rank())) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+    return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   if (std::max(dims[0], places) > INT32_MAX) {
-    return opdef::KernelOffer::decline("more rows than a 32-bit number counts");
+    return KernelOffer::decline("more rows than a 32-bit number counts");
   }
   const DataType dtype = request.outputs[0].dtype;
   if (rows.dtype != dtype) return decline_dtype(request, rows.dtype);
@@ -182,11 +182,11 @@ opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool is_descen
   return decline_dtype(request, dtype);
 }
 
-opdef::KernelOffer offer_weight_update(const opdef::KernelRequest& request) {
+KernelOffer offer_weight_update(const KernelRequest& request) {
   return offer_any(request, /*is_descent=*/false);
 }
 
-opdef::KernelOffer offer_descent(const opdef::KernelRequest& request) {
+KernelOffer offer_descent(const KernelRequest& request) {
   return offer_any(request, /*is_descent=*/true);
 }
 

@@ -88,7 +88,7 @@ void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
 }
 
 template <class T>
-void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_update(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   update_range(data, arrays_of(data, args));
 }
@@ -115,8 +115,7 @@ void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::
 }
 
 template <class T>
-void run_matmul_and_update(const void* raw, std::byte* const* args,
-                           const opdef::Launch& /*launch*/) {
+void run_matmul_and_update(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   UpdateArrays<T> arrays = arrays_of(data, args);
   arrays.gradient = nullptr;
@@ -151,8 +150,7 @@ void update_part(const void* context, const device::GemmBlock& block) {
 }
 
 template <class T>
-void run_matmul_with_updates(const void* raw, std::byte* const* args,
-                             const opdef::Launch& /*launch*/) {
+void run_matmul_with_updates(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   UpdateContext<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
@@ -267,8 +265,7 @@ std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
 }
 
 template <class T>
-opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
-                               const std::optional<Product>& product) {
+KernelOffer offer_typed(const KernelRequest& request, const std::optional<Product>& product) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
   if (product) data->b = 1;
@@ -277,7 +274,7 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, request.threads));
-  opdef::KernelOffer offer;
+  KernelOffer offer;
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
   offer.kernel.fn = run_update<T>;
@@ -293,27 +290,24 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   return offer;
 }
 
-opdef::KernelOffer offer_any(const opdef::KernelRequest& request,
-                             const std::optional<Product>& product) {
+KernelOffer offer_any(const KernelRequest& request, const std::optional<Product>& product) {
   // A scalar joins the surrounding element-wise kernel.
   if (request.outputs[0].dims.rank() == 0) {
-    return opdef::KernelOffer::decline("the weight has rank 0");
+    return KernelOffer::decline("the weight has rank 0");
   }
   const DataType dtype = request.outputs[0].dtype;
   if (dtype == DataType::kFloat32) return offer_typed<float>(request, product);
   if (dtype == DataType::kFloat64) return offer_typed<double>(request, product);
-  return opdef::KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
+  return KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
 }
 
-opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
-  return offer_any(request, std::nullopt);
-}
+KernelOffer offer_update(const KernelRequest& request) { return offer_any(request, std::nullopt); }
 
-opdef::KernelOffer offer_matmul_and_update(const opdef::KernelRequest& request) {
+KernelOffer offer_matmul_and_update(const KernelRequest& request) {
   const auto op = opdef::GemmWeightUpdate::read(request.node);
   const auto gemm = matmul_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+    return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   const DataType dtype = request.outputs[0].dtype;
   const bool is_of_f16 = is_f16(gemm->dtype) && dtype == DataType::kFloat32;

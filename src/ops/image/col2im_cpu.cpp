@@ -18,9 +18,6 @@
 namespace onnxgrad::ops::col2im_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 constexpr std::int64_t kParallelElements = 1 << 15;
 
 // Run of `count` elements: contiguous in the columns from `column` on, and in the image from
@@ -47,7 +44,7 @@ void visit_planes(const Col2ImTask& task, F&& f) {
 
 // args: columns, image_shape, block_shape, image.
 template <class T>
-void run_col2im(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_col2im(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const Col2ImTask*>(data);
   visit_planes(task, [&](std::int64_t plane) {
     const T* columns = reinterpret_cast<const T*>(args[0]) + plane * task.columns;
@@ -69,7 +66,7 @@ void run_col2im(const void* data, std::byte* const* args, const opdef::Launch&) 
 
 // args: image, image_shape, block_shape, columns.
 template <class T>
-void run_col2im_grad(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_col2im_grad(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const Col2ImTask*>(data);
   visit_planes(task, [&](std::int64_t plane) {
     const T* image = reinterpret_cast<const T*>(args[0]) + plane * task.pixels;

@@ -22,9 +22,6 @@
 namespace onnxgrad::ops::grid_sample_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 constexpr std::int64_t kEntries = 1024;  // points times taps of a block, which stay in the L1 cache
 constexpr std::int64_t kMaxBlock = 256;  // points, a multiple of sample::kPadding
 constexpr std::int64_t kParallelElements = 1 << 14;
@@ -237,7 +234,7 @@ class PatchBlock {
 
 // args: x, grid, y.
 template <class T, class Block>
-void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_sample(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   const T* grid = reinterpret_cast<const T*>(args[1]);
@@ -262,7 +259,7 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
 // args: dy, x (not read), grid, dx. Each thread has its own channels, so that no two threads add to
 // one element.
 template <class T, class Block>
-void run_image_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_image_gradient(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* grid = reinterpret_cast<const T*>(args[2]);
@@ -289,7 +286,7 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
 
 // args: dy, x, grid, dgrid.
 template <class T, class Block>
-void run_grid_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_grid_gradient(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* x = reinterpret_cast<const T*>(args[1]);

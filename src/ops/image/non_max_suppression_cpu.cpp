@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "onnxgrad/error.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::non_max_suppression_cpu {
 namespace {
-
-using opdef::DynamicCall;
 
 struct Boxes {
   std::vector<float> low_y, low_x, high_y, high_x, area;

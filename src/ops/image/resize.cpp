@@ -21,10 +21,6 @@
 namespace onnxgrad::ops::resize_op {
 namespace {
 
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
 // Returns input `i` of a Resize node; nullptr also for an empty tensor, which older files have in
 // place of an absent input.
 Value* given_input(const Node& node, std::size_t i) {
@@ -279,8 +275,7 @@ std::optional<std::vector<Value*>> lower_integers(const Node& node, GraphBuilder
   return {{g.cast(y, dtype)}};
 }
 
-std::vector<opdef::AttributeSpec> interpolation_specs() {
-  using opdef::AttributeType;
+std::vector<AttributeSpec> interpolation_specs() {
   constexpr auto kMaxRank = static_cast<std::int64_t>(Dims::kMaxRank);
   return {
       choice_attribute("mode", {"nearest", "linear", "cubic"}),
@@ -304,8 +299,7 @@ std::vector<opdef::AttributeSpec> interpolation_specs() {
 }  // namespace
 
 void register_resize(opdef::OpRegistry& registry) {
-  using opdef::AttributeType;
-  std::vector<opdef::AttributeSpec> attributes = interpolation_specs();
+  std::vector<AttributeSpec> attributes = interpolation_specs();
   attributes.push_back(float_attribute("extrapolation_value", 0.0F));
   registry.add({.op_type = "Resize",
                 .since_version = 19,
@@ -314,7 +308,7 @@ void register_resize(opdef::OpRegistry& registry) {
                 .vjp = resize_vjp,
                 .lower = lower_integers,
                 .planned_inputs = {1, 2, 3}});
-  std::vector<opdef::AttributeSpec> of_gradient = interpolation_specs();
+  std::vector<AttributeSpec> of_gradient = interpolation_specs();
   of_gradient.push_back({.name = "rank", .required = true, .min = 0});
   of_gradient.push_back({.name = "resized_axes", .type = AttributeType::kInts, .required = true});
   of_gradient.push_back({.name = "entries", .type = AttributeType::kInts, .required = true});

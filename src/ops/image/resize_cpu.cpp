@@ -24,9 +24,6 @@
 namespace onnxgrad::ops::resize_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 constexpr std::int64_t kStripeBytes = 192 << 10;  // scratch memory within the L2 cache
 constexpr std::int64_t kParallelElements = 1 << 15;
 
@@ -280,7 +277,7 @@ void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* 
 
 // Runs a plan; args: kInputs inputs, y, scratch.
 template <class T, int kInputs>
-void run_resize(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_resize(const void* data, std::byte* const* args, const Launch&) {
   const auto& plan = *static_cast<const ResizePlan<T>*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[kInputs]);
@@ -470,7 +467,7 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
   const std::int64_t bytes =
       request.inputs[0].dims.num_elements() * element_bytes(request.inputs[0].dtype);
   return prepared(
-      [](const void* data, std::byte* const* args, const opdef::Launch&) {
+      [](const void* data, std::byte* const* args, const Launch&) {
         const auto& copy = *static_cast<const Copy*>(data);
         std::memcpy(args[copy.output], args[0], copy.bytes);
       },
@@ -482,8 +479,7 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
 std::optional<KernelOffer> offer_nothing(const KernelRequest& request) {
   if (request.outputs[0].dims.num_elements() > 0) return std::nullopt;
   struct Nothing {};
-  return prepared([](const void*, std::byte* const*, const opdef::Launch&) {}, Nothing{},
-                  "nothing");
+  return prepared([](const void*, std::byte* const*, const Launch&) {}, Nothing{}, "nothing");
 }
 
 bool are_identities(const std::vector<ResizeTable>& tables) {

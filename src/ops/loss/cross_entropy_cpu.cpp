@@ -20,10 +20,6 @@
 
 namespace onnxgrad::ops::cross_entropy_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct LossTask {

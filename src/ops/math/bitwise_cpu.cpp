@@ -15,9 +15,6 @@
 namespace onnxgrad::ops::bitwise_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct BitwiseData {
   device::Space space;  // operands a and b; for one operand, b is a
   int second_arg = 1;
@@ -78,7 +75,7 @@ void run_along(const T* a, bool a_moves, const T* b, bool b_moves, T* y, std::in
 }
 
 template <class Op, class T>
-void run_bitwise(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_bitwise(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const BitwiseData*>(data);
   const device::Space& space = task.space;
   const T* a = reinterpret_cast<const T*>(args[0]);

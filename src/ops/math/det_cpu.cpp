@@ -19,9 +19,6 @@
 namespace onnxgrad::ops::det_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct MatrixData {
   std::int64_t matrices = 0;
   std::int64_t n = 0;
@@ -157,7 +154,7 @@ void cofactors_of(double* a, std::int64_t n, double* scratch, T* result) {
 }
 
 template <class T, bool kIsDet>
-void run_matrices(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_matrices(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const MatrixData*>(data);
   const std::int64_t size = task.n * task.n;
   const T* x = reinterpret_cast<const T*>(args[0]);

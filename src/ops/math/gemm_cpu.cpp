@@ -14,16 +14,16 @@
 namespace onnxgrad::ops::gemm_cpu {
 namespace {
 
-bool has_addend(const opdef::KernelRequest& request) {
+bool has_addend(const KernelRequest& request) {
   return request.inputs.size() > 2 && request.inputs[2].is_present() &&
          request.node.float_attribute("beta") != 0;
 }
 
-opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
+KernelOffer offer_gemm(const KernelRequest& request) {
   const ir::Node& node = request.node;
   const auto gemm = matmul_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                  node.int_attribute("transB") != 0);
-  if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
+  if (!gemm) return KernelOffer::decline("shapes do not match");
   // f16/bf16 Gemm is fused by passes/narrow_matmuls.cpp, so that the result is rounded once.
   if (is_f16(gemm->dtype)) return decline_dtype(request, gemm->dtype);
   MatmulSpec spec{.gemm = *gemm};
@@ -64,7 +64,7 @@ template <class T>
 using PlainSum = typename PlainSumOf<T>::Type;
 
 template <class T>
-void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void plain_gemm(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& d = *static_cast<const PlainData*>(data);
   using Sum = PlainSum<T>;
   const T* a = reinterpret_cast<const T*>(args[0]);
@@ -90,11 +90,11 @@ void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /
   }
 }
 
-opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
+KernelOffer offer_plain(const KernelRequest& request) {
   const ir::Node& node = request.node;
   const auto gemm = matmul_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                  node.int_attribute("transB") != 0);
-  if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
+  if (!gemm) return KernelOffer::decline("shapes do not match");
   PlainData data{.m = gemm->m,
                  .n = gemm->n,
                  .k = gemm->k,

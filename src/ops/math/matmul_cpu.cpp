@@ -97,12 +97,12 @@ void run_range(const BatchData& data, std::byte* const* args, std::byte* scratch
   }
 }
 
-void run_batch(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_batch(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& batch = *static_cast<const BatchData*>(data);
   run_range(batch, args, args[3], 0, batch.batch.a.size());
 }
 
-void run_batch_parallel(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_batch_parallel(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& batch = *static_cast<const BatchData*>(data);
   device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
     const auto count = static_cast<std::int64_t>(batch.batch.a.size());
@@ -113,17 +113,16 @@ void run_batch_parallel(const void* data, std::byte* const* args, const opdef::L
 }
 
 // Returns true for batched f16/bf16 operands; single matrices are fused by fuse_gemm.
-bool multiplies_f16(const opdef::KernelRequest& request) {
-  const opdef::TensorDesc& a = request.inputs[0];
-  const opdef::TensorDesc& b = request.inputs[1];
+bool multiplies_f16(const KernelRequest& request) {
+  const TensorDesc& a = request.inputs[0];
+  const TensorDesc& b = request.inputs[1];
   const DataType result = request.outputs[0].dtype;
   return is_f16(a.dtype) && b.dtype == a.dtype &&
          (result == a.dtype || result == DataType::kFloat32) &&
          !(a.dims.rank() >= 2 && b.dims.rank() == 2);
 }
 
-device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batch& batch,
-                                 int threads) {
+device::PreparedGemm prepare_one(const KernelRequest& request, const Batch& batch, int threads) {
   const DataType dtype = request.inputs[0].dtype;
   if (is_f16(dtype)) {
     return device::prepare_f16_gemm({.dtype = dtype,
@@ -142,13 +141,13 @@ device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batc
                                .cpu = device::cpu_options(request)});
 }
 
-opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
+KernelOffer offer_matmul(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64 && !multiplies_f16(request)) {
-    return opdef::KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
+    return KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
   }
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
-  if (!batch) return opdef::KernelOffer::decline("shapes do not match");
+  if (!batch) return KernelOffer::decline("shapes do not match");
   constexpr double kParallelFlops = 4e6;
   const auto count = static_cast<double>(batch->a.size());
   const double flops = 2.0 * count * static_cast<double>(batch->m) * static_cast<double>(batch->n) *
@@ -163,7 +162,7 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   device::ScratchLayout all, own;
   own.reserve<std::byte>(data.gemm.scratch_bytes);
   data.thread_scratch = all.reserve_blocks(data.threads, own);
-  opdef::KernelOffer offer;
+  KernelOffer offer;
   offer.kernel.fn = shares_batch ? run_batch_parallel : run_batch;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.flops = flops;
@@ -180,7 +179,7 @@ template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
 template <class T>
-void plain_matmul(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void plain_matmul(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& batch = *static_cast<const Batch*>(data);
   for (std::size_t p = 0; p < batch.a.size(); ++p) {
     const T* a = reinterpret_cast<const T*>(args[0]) + batch.a[p] * batch.m * batch.k;
@@ -198,9 +197,9 @@ void plain_matmul(const void* data, std::byte* const* args, const opdef::Launch&
   }
 }
 
-opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
+KernelOffer offer_plain(const KernelRequest& request) {
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
-  if (!batch) return opdef::KernelOffer::decline("shapes do not match");
+  if (!batch) return KernelOffer::decline("shapes do not match");
   switch (request.inputs[0].dtype) {
     case DataType::kFloat32:
       return prepared(plain_matmul<float>, *std::move(batch), "plain");

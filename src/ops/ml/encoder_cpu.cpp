@@ -18,9 +18,6 @@
 namespace onnxgrad::ops::encoder_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // Sorted keys; among equal ones the first is kept, as in a linear search.
 template <class Key>
 class KeyTable {
@@ -90,7 +87,7 @@ struct LabelData {
 
 // x: [count] of type T, y: [count] elements of element_bytes.
 template <class T, class Key>
-void run_label_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_label_encoder(const void* data, std::byte* const* args, const Launch&) {
   const auto& table = *static_cast<const LabelData<Key>*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   std::byte* y = args[1];
@@ -210,7 +207,7 @@ struct OneHotData {
 
 // y: [count, categories], at most one 1 per row.
 template <class T, class Key>
-void run_one_hot_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_one_hot_encoder(const void* data, std::byte* const* args, const Launch&) {
   const auto& table = *static_cast<const OneHotData<Key>*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   auto* y = reinterpret_cast<float*>(args[1]);

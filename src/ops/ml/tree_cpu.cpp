@@ -15,9 +15,6 @@
 namespace onnxgrad::ops::tree_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // Split with the fields that a traversal reads; negative children are leaves: child = ~leaf.
 template <class T>
 struct WalkNode {
@@ -101,7 +98,7 @@ void walk_rows(const TreeData<T>& trees, const T* x, T* y, std::int64_t first, s
 
 // x: [rows, features], y: [rows, targets].
 template <class T>
-void run_trees(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_trees(const void* data, std::byte* const* args, const Launch&) {
   const auto& trees = *static_cast<const TreeData<T>*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   auto* y = reinterpret_cast<T*>(args[1]);
@@ -169,7 +166,7 @@ KernelOffer make_trees(const KernelRequest& request, const Forest& forest) {
 }
 
 KernelOffer offer_trees(const KernelRequest& request) {
-  const opdef::TensorDesc& x = request.inputs[0];
+  const TensorDesc& x = request.inputs[0];
   if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {
     return decline_dtype(request, x.dtype);
   }

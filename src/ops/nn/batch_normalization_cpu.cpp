@@ -17,10 +17,6 @@
 
 namespace onnxgrad::ops::batch_normalization_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct NormTask {
@@ -299,7 +295,7 @@ template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
 KernelOffer offer_typed(const KernelRequest& request, const NormTask& task,
                         bool takes_several_types = false) {
   const DataType dtype = request.inputs[0].dtype;
-  for (const opdef::TensorDesc& input : request.inputs) {
+  for (const TensorDesc& input : request.inputs) {
     if (input.dtype != dtype && !takes_several_types) {
       return KernelOffer::decline("inputs of different types");
     }
@@ -340,7 +336,7 @@ NormTask grad_task(const KernelRequest& request, bool per_instance) {
 // Offers the kernel `fn` for float32 and runs of at least a vector.
 KernelOffer offer_simd(const KernelRequest& request, NormTask task, opdef::KernelFn fn) {
   constexpr std::int64_t kShortest = 16;
-  for (const opdef::TensorDesc& input : request.inputs) {
+  for (const TensorDesc& input : request.inputs) {
     if (input.dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
   }
   if (task.length < kShortest) return KernelOffer::decline("stretches shorter than 16 elements");

@@ -10,6 +10,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/norm_channels.h"
@@ -25,9 +26,6 @@ using device::kTapColumns;
 using device::kTapNumbers;
 using device::kTapRows;
 using device::kTapVnni;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;  // copies of a unit, in the L2 cache
 constexpr std::int64_t kFewestChannels = 16;  // fewer source channels would mostly multiply zeros

@@ -7,6 +7,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
@@ -23,9 +24,6 @@ using device::kTapColumns;
 using device::kTapNumbers;
 using device::kTapRows;
 using device::kTapVnni;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;  // x and y of a unit, in the L2 cache
 constexpr std::int64_t kFewestColumns = 16;

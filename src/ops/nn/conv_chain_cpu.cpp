@@ -10,6 +10,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/conv_chain.h"
 #include "opdef/registry.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // Consecutive convolutions on a few images at a time: a result is still in the cache when the next
@@ -19,10 +20,6 @@
 namespace onnxgrad::ops::conv_chain_cpu {
 
 using opdef::ConvChain;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-using opdef::TensorDesc;
 
 namespace {
 

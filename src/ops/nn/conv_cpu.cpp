@@ -8,6 +8,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "opdef/registry.h"
 #include "ops/fused/part_update_cpu.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_task.h"
 #include "ops/nn/conv_winograd_cpu.h"
 #include "ops/nn/norm_channels.h"
@@ -17,10 +18,6 @@
 // assignment.
 
 namespace onnxgrad::ops::conv_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -69,7 +66,7 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
 
 namespace onnxgrad::ops {
 
-std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
+std::optional<ConvTask> ConvTask::of(const KernelRequest& request) {
   const ir::Node& node = request.node;
   const std::string_view op_type = opdef::base_name(node.domain, node.op_type);
   const auto& in = request.inputs;
@@ -120,7 +117,7 @@ std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   return task;
 }
 
-const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg) {
+const TensorDesc& operand(const KernelRequest& request, int arg) {
   const auto index = static_cast<std::size_t>(arg);
   const std::size_t count = request.inputs.size();
   return index < count ? request.inputs[index] : request.outputs[index - count];
@@ -376,8 +373,8 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task) {
-  opdef::KernelOffer offer;
+KernelOffer offer_conv_float(const KernelRequest& request, const ConvTask& task) {
+  KernelOffer offer;
   for (const conv_cpu::FloatOffer& best : conv_cpu::kOffers) {
     offer = best.of_task(request, task);
     if (offer.kernel.fn != nullptr) break;

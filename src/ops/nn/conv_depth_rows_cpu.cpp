@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_rows.h"
 
@@ -10,10 +11,6 @@
 
 namespace onnxgrad::ops::depth_rows {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 struct DepthRowsPlan {
   ConvTask task;
@@ -100,20 +97,20 @@ depth::PlaneShape shape_of(const ConvTask& task) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task) {
+KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
-    return opdef::KernelOffer::decline("channels chunk results");
+    return KernelOffer::decline("channels chunk results");
   }
-  if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
+  if (shape.flops() == 0) return KernelOffer::decline("an empty tensor");
   if (task.pass == ConvTask::Pass::kBackwardWeight) {
-    return opdef::KernelOffer::decline("sums for weights are taken by channels");
+    return KernelOffer::decline("sums for weights are taken by channels");
   }
   if (!depth_rows::fits(task) || !depth::has_plane_rows()) {
-    return opdef::KernelOffer::decline("neither 3 x 3 nor 5 x 5 with strides of at most 2");
+    return KernelOffer::decline("neither 3 x 3 nor 5 x 5 with strides of at most 2");
   }
   if (shape.batch * shape.groups < request.threads) {
-    return opdef::KernelOffer::decline("fewer planes than threads");
+    return KernelOffer::decline("fewer planes than threads");
   }
   auto plan = std::make_shared<depth_rows::DepthRowsPlan>();
   plan->task = task;

@@ -6,6 +6,7 @@
 
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_tiles.h"
 
@@ -15,10 +16,6 @@
 
 namespace onnxgrad::ops::depth {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Size of the source and result pixels of a band.
 constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
@@ -464,12 +461,12 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task) {
+KernelOffer offer_depthwise(const KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
-    return opdef::KernelOffer::decline("channels chunk results");
+    return KernelOffer::decline("channels chunk results");
   }
-  if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
+  if (shape.flops() == 0) return KernelOffer::decline("an empty tensor");
   return request.outputs[0].dtype == DataType::kFloat32 ? depth::offer<float>(request, task)
                                                         : depth::offer<double>(request, task);
 }

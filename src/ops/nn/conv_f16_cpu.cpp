@@ -8,6 +8,7 @@
 
 #include "device/cpu/convert.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // Convolutions of f16/bf16 images with float32 weights: a unit of work, some images or some
@@ -17,10 +18,6 @@
 
 namespace onnxgrad::ops::conv_f16 {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Float32 size of a unit: half of the L2 cache; and if all threads compute each unit together.
 constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;
@@ -258,7 +255,7 @@ KernelOffer unit_kernel(const KernelRequest& request, const F16ConvPlan& plan, s
                      .threads = plan.is_shared ? plan.threads : 1,
                      .cpu = request.cpu};
   for (auto* list : {&wide.inputs, &wide.outputs}) {
-    for (opdef::TensorDesc& desc : *list) {
+    for (TensorDesc& desc : *list) {
       if (desc.is_present()) desc.dtype = DataType::kFloat32;
     }
   }
@@ -314,9 +311,8 @@ bool is_image_type(DataType type) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const ConvTask& task) {
+KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task) {
   using namespace conv_f16;  // NOLINT(google-build-using-namespace): this file's own
-  using opdef::KernelOffer;
   if (!is_float32(request, task.w) || !is_float32(request, task.bias)) {
     return KernelOffer::decline("weights of 16 bits");
   }

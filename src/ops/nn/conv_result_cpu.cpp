@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
@@ -16,10 +17,6 @@
 // Convolutions on SIMD Architectures, SC 2018; Dukhan, The Indirect Convolution Algorithm, 2019.
 
 namespace onnxgrad::ops {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_weight_plan_cpu.h"
 
 // w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap]: GEMMs of x's
@@ -15,10 +16,6 @@
 // ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
 
 namespace onnxgrad::ops {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 

@@ -1,5 +1,6 @@
 #include "ops/nn/conv_winograd_cpu.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 
 #include <fmt/format.h>
 
@@ -13,10 +14,6 @@
 
 namespace onnxgrad::ops::winograd {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Size of a unit's transformed tiles and of their products with a panel.
 constexpr std::int64_t kUnitBytes = std::int64_t{900} * 1024;
@@ -487,12 +484,11 @@ double image_cycles(const Geometry& geometry, std::int64_t lanes) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
-                                         const ConvTask& task) {
+KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task) {
   using namespace winograd;
   const auto& target = device::offset_target<float>();
   const auto geometry = geometry_of(task, target.lanes);
-  if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
+  if (!geometry) return KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   const auto direct = plan_conv_result<float>(task, request.threads);
   auto plan = std::make_shared<winograd::WinogradResultPlan>();
   plan->task = task;
@@ -504,7 +500,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   const PanelChoice best = choose_vectors(
       target.max_vectors, [&](std::int64_t v) { return winograd::result_cycles(*plan, v); });
   if (direct != nullptr && best.cycles > kWorthwhile * direct->image_cycles) {
-    return opdef::KernelOffer::decline("sums tap by tap take less time");
+    return KernelOffer::decline("sums tap by tap take less time");
   }
   plan->is_constant = plan->is_constant && request.keeps_constants;  // same choice without packing
   const Images& source = geometry->source;
@@ -522,7 +518,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   place_scratch(*plan);
   if (plan->is_constant) pack_weights(*constant, *plan);
   if (!is_affordable(plan->scratch_bytes, task.shape)) {
-    return opdef::KernelOffer::decline("takes too much memory");
+    return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
   kernel.fn = run_result;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/cpu/gemm_tile.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/winograd_tiles.h"
 
@@ -185,8 +186,8 @@ double image_cycles(const Geometry& geometry, std::int64_t lanes);
 namespace onnxgrad::ops {
 
 /// Offers Winograd's algorithm for float32 where it is estimated to be faster.
-opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request, const ConvTask& task);
-opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task);
+KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

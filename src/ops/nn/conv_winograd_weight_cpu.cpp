@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
 // w = sum over images and windows of y * x: for each tile of x and its tile of y, the 36 products
@@ -13,10 +14,6 @@
 
 namespace onnxgrad::ops::winograd {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Size of a unit's transformed tiles of x and y.
 constexpr std::int64_t kWeightUnitBytes = std::int64_t{900} * 1024;
@@ -284,12 +281,11 @@ double weight_cycles(const WinogradWeightPlan& plan, std::int64_t vectors) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
-                                         const ConvTask& task) {
+KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task) {
   using namespace winograd;
   const auto& target = device::offset_target<float>();
   const auto geometry = geometry_of(task, target.lanes);
-  if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
+  if (!geometry) return KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   auto plan = std::make_shared<winograd::WinogradWeightPlan>();
   plan->task = task;
   plan->geometry = *geometry;
@@ -298,7 +294,7 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   const PanelChoice best =
       choose_vectors(target.max_vectors, [&](std::int64_t v) { return weight_cycles(*plan, v); });
   if (best.cycles > kWorthwhileWeight * weight_image_cycles(task, request.threads)) {
-    return opdef::KernelOffer::decline("sums tap by tap take less time");
+    return KernelOffer::decline("sums tap by tap take less time");
   }
   const Images& x = geometry->source;
   const Images& y = geometry->result;
@@ -314,7 +310,7 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   }
   place_scratch(*plan);
   if (!is_affordable(plan->scratch_bytes, task.shape)) {
-    return opdef::KernelOffer::decline("takes too much memory");
+    return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
   kernel.fn = run_weight;

@@ -25,11 +25,6 @@
 namespace onnxgrad::ops::fused_layer_norm_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-using opdef::TensorDesc;
-
 // Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
 

@@ -18,9 +18,6 @@ namespace onnxgrad::ops::fused_normalization_cpu {
 namespace {
 
 using opdef::FusedNormalization;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 13;  // per thread

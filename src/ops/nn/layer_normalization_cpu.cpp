@@ -17,10 +17,6 @@
 
 namespace onnxgrad::ops::layer_normalization_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 // Offsets into an operand that broadcasts to x, for x's elements in order.
@@ -168,7 +164,7 @@ LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
 template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
 KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   const DataType dtype = request.inputs[0].dtype;
-  for (const opdef::TensorDesc& input : request.inputs) {
+  for (const TensorDesc& input : request.inputs) {
     if (input.is_present() && input.dtype != dtype) return decline_dtype(request, input.dtype);
   }
   if (request.outputs[0].is_present() && request.outputs[0].dtype != dtype) {

@@ -23,10 +23,6 @@
 
 namespace onnxgrad::ops::pool_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct PoolTask {
@@ -391,7 +387,7 @@ Dims output_dims(const Dims& x, const PoolShape& shape) {
 // and output, inputs first. A gradient without the pool's input has its output in place of it.
 std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
                                   std::initializer_list<std::size_t> ys) {
-  const auto desc = [&](std::size_t i) -> const opdef::TensorDesc& {
+  const auto desc = [&](std::size_t i) -> const TensorDesc& {
     return i < request.inputs.size() ? request.inputs[i]
                                      : request.outputs[i - request.inputs.size()];
   };

@@ -12,10 +12,6 @@
 
 namespace onnxgrad::ops::softmax_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct AxisShape {

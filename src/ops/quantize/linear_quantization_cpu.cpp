@@ -18,9 +18,6 @@
 namespace onnxgrad::ops::linear_quantization_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct Run {
   std::int64_t first = 0;  // index of the first element
   std::int64_t count = 0;
@@ -141,7 +138,7 @@ Factors load_factors(const Task& task, DataType zero_type, std::byte* const* arg
 }
 
 template <class T>
-void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_quantize(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);
   const auto* x = reinterpret_cast<const float*>(args[0]);
@@ -162,7 +159,7 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
 }
 
 // Quantizes any types, in order: elements may share bytes.
-void run_quantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_quantize_any(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);
   const bool is_float = is_small_float(task.y);
@@ -179,7 +176,7 @@ void run_quantize_any(const void* data, std::byte* const* args, const opdef::Lau
 }
 
 template <class T>
-void run_dequantize(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_dequantize(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.x, args);
   const auto* x = reinterpret_cast<const T*>(args[0]);
@@ -199,7 +196,7 @@ void run_dequantize(const void* data, std::byte* const* args, const opdef::Launc
   });
 }
 
-void run_dequantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_dequantize_any(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.x, args);
   const std::int64_t runs = task.layout.num_runs();

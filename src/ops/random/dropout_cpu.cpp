@@ -28,8 +28,8 @@ double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::str
                    .hint = "Give a fraction such as 0.5."});
 }
 
-void note_dropout_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
-                        std::size_t input, std::size_t training_mode) {
+void note_dropout_check(const KernelRequest& request, KernelOffer& offer, std::size_t input,
+                        std::size_t training_mode) {
   const auto constant = [&](std::size_t i) {
     return i < request.constants.size() ? request.constants[i] : nullptr;
   };
@@ -49,10 +49,6 @@ void note_dropout_check(const opdef::KernelRequest& request, opdef::KernelOffer&
 }  // namespace onnxgrad::ops
 
 namespace onnxgrad::ops::dropout_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 

@@ -16,10 +16,6 @@
 
 namespace onnxgrad::ops::random_numbers_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct RandomTask {

@@ -14,9 +14,6 @@
 
 namespace onnxgrad::ops::recurrent {
 
-using opdef::KernelRequest;
-using opdef::TensorDesc;
-
 namespace {
 
 // Minimum number of operations for a second thread.

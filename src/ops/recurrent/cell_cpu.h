@@ -13,7 +13,7 @@
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 #include "ops/recurrent/cell.h"
 #include "ops/recurrent/cell_steps.h"
 
@@ -153,8 +153,7 @@ struct CellSignature {
 
 /// Fills `plan` with shapes, activation functions and argument indices. Returns the reason why no
 /// kernel supports the node, or "". Throws: ShapeError, ModelError.
-std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& signature,
-                      CellPlan& plan);
+std::string plan_cell(const KernelRequest& request, const CellSignature& signature, CellPlan& plan);
 
 /// Sums of both biases, [D, G H] in scratch.
 template <class T>

@@ -12,9 +12,6 @@
 namespace onnxgrad::ops::recurrent::gru {
 
 using enum Operand;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kY};
 constexpr std::array kOutputs = {kOutY, kOutYh, kOutGates, kOutKept};

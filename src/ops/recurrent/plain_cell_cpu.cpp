@@ -12,10 +12,6 @@
 namespace onnxgrad::ops::recurrent {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 template <class T>
 struct ForwardPlan {
   CellPlan cell = {};

@@ -6,9 +6,6 @@
 namespace onnxgrad::ops::arg_extremum_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct ArgData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -25,7 +22,7 @@ bool beats(T candidate, T best, const ArgData& data) {
 }
 
 template <class T>
-void run_arg(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_arg(const void* data, std::byte* const* args, const Launch&) {
   const auto& arg = *static_cast<const ArgData*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   auto* y = reinterpret_cast<std::int64_t*>(args[1]);

@@ -11,9 +11,6 @@
 namespace onnxgrad::ops::cumprod_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct CumProdData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -58,7 +55,7 @@ void cumprod_slice(const CumProdData& c, std::int64_t o, bool is_exclusive, cons
 }
 
 template <class T>
-void run_cumprod(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_cumprod(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& c = *static_cast<const CumProdData*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[2]);
@@ -68,7 +65,7 @@ void run_cumprod(const void* data, std::byte* const* args, const opdef::Launch& 
 
 // Writes the products p to dx; then r, a row per thread in scratch, runs from the other end.
 template <class T>
-void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& c = *static_cast<const CumProdData*>(data);
   const T* dy = reinterpret_cast<const T*>(args[0]);
   const T* x = reinterpret_cast<const T*>(args[1]);

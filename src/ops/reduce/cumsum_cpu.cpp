@@ -7,9 +7,6 @@
 namespace onnxgrad::ops::cumsum_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct CumSumData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -27,7 +24,7 @@ T wrapping_add(T a, T b) {
 }
 
 template <class T>
-void run_cumsum(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_cumsum(const void* data, std::byte* const* args, const Launch&) {
   const auto& c = *static_cast<const CumSumData*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[2]);

@@ -14,10 +14,6 @@
 namespace onnxgrad::ops::reduce_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 struct Layout {
   struct Axis {
     std::int64_t size = 1;

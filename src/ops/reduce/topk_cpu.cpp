@@ -23,9 +23,6 @@
 namespace onnxgrad::ops::topk_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct TopKData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -231,7 +228,7 @@ void run_columns(const TopKData& topk, const T* x, std::int64_t count, T* values
 }
 
 template <class T>
-void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_topk(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& topk = *static_cast<const TopKData*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* values = reinterpret_cast<T*>(args[2]);

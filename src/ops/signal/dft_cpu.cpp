@@ -19,9 +19,6 @@
 namespace onnxgrad::ops::dft_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 constexpr std::int64_t kMaxBatch = 16;
 constexpr std::int64_t kBatchElements = 1 << 14;  // per batch: four arrays fit into the L2 cache
 constexpr std::int64_t kParallelElements = 1 << 14;
@@ -137,7 +134,7 @@ void transform_batches(const DftTask<T>& task, std::int64_t begin, std::int64_t 
 }
 
 template <class T>
-void run_dft(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_dft(const void* data, std::byte* const* args, const Launch&) {
   const auto& task = *static_cast<const DftTask<T>*>(data);
   const T* x = reinterpret_cast<const T*>(args[0]);
   T* y = reinterpret_cast<T*>(args[task.num_args]);

@@ -13,9 +13,6 @@
 namespace onnxgrad::ops::mel_weight_matrix_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // Mel scale: O'Shaughnessy, Speech Communication, 1987.
 double to_mel(double hertz) { return 2595 * std::log10(1 + hertz / 700); }
 double to_hertz(double mel) { return 700 * (std::pow(10, mel / 2595) - 1); }
@@ -66,7 +63,7 @@ Tensor mel_matrix(const MelSpec& spec) {
   return matrix;
 }
 
-void run_constant(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_constant(const void* data, std::byte* const* args, const Launch&) {
   const auto& matrix = *static_cast<const Tensor*>(data);
   std::memcpy(args[5], matrix.raw(), static_cast<std::size_t>(matrix.size_bytes()));
 }

@@ -21,9 +21,6 @@
 namespace onnxgrad::ops::cast_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct CastData {
   DataType from = DataType::kUndefined;
   DataType to = DataType::kUndefined;
@@ -96,7 +93,7 @@ void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) 
   }
 }
 
-void run_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_cast(const void* data, std::byte* const* args, const Launch&) {
   const auto& cast = *static_cast<const CastData*>(data);
   for (std::int64_t i = 0; i < cast.count; ++i) {
     const double value = load_plain(cast.from, args[0], i);
@@ -147,7 +144,7 @@ std::int64_t read_integer(const std::string& text) {
   return static_cast<std::int64_t>(fraction);
 }
 
-void run_text_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_text_cast(const void* data, std::byte* const* args, const Launch&) {
   const auto& cast = *static_cast<const TextData*>(data);
   const auto* texts = reinterpret_cast<const std::string*>(args[0]);
   for (std::int64_t i = 0; i < cast.count; ++i) {
@@ -183,7 +180,7 @@ std::string text_of(double number) {
   return fmt::format("{:.8g}", number);
 }
 
-std::vector<Tensor> run_write_texts(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_write_texts(const DynamicCall& call) {
   const Tensor& x = call.inputs.at(0);
   const DataType from = x.dtype();
   if (from == DataType::kString) return {x};

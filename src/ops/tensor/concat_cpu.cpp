@@ -7,10 +7,6 @@
 namespace onnxgrad::ops::concat_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::TensorDesc;
-
 // parts[i] copies between the whole tensor and the part in args[part_args[i]].
 struct PartsData {
   std::vector<CopyPlan> parts;
@@ -18,14 +14,14 @@ struct PartsData {
   std::size_t whole_arg = 0;
 };
 
-void run_concat(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_concat(const void* data, std::byte* const* args, const Launch&) {
   const auto& parts = *static_cast<const PartsData*>(data);
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.part_args[i]], args[parts.whole_arg]);
   }
 }
 
-void run_split(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_split(const void* data, std::byte* const* args, const Launch&) {
   const auto& parts = *static_cast<const PartsData*>(data);
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.whole_arg], args[parts.part_args[i]]);

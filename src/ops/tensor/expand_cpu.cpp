@@ -7,15 +7,12 @@
 namespace onnxgrad::ops::expand_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct RepeatData {
   CopyPlan copy;
   std::size_t output_arg = 2;
 };
 
-void run_repeat(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_repeat(const void* data, std::byte* const* args, const Launch&) {
   const auto& repeat = *static_cast<const RepeatData*>(data);
   run_copy(repeat.copy, args[0], args[repeat.output_arg]);
 }

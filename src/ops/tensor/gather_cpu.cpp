@@ -11,9 +11,6 @@
 namespace onnxgrad::ops::gather_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // y [outer, indices, block] is gathered from x [outer, length, block]; block in bytes.
 struct GatherData {
   std::int64_t outer = 0;
@@ -24,7 +21,7 @@ struct GatherData {
 };
 
 template <class Index>
-void run_gather(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_gather(const void* data, std::byte* const* args, const Launch&) {
   const auto& gather = *static_cast<const GatherData*>(data);
   const auto* indices = reinterpret_cast<const Index*>(args[1]);
   std::byte* y = args[2];
@@ -68,7 +65,7 @@ struct GatherElementsData {
 };
 
 template <class T, class Index>
-void run_gather_elements(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_gather_elements(const void* data, std::byte* const* args, const Launch&) {
   const auto& gather = *static_cast<const GatherElementsData*>(data);
   const auto* x = reinterpret_cast<const T*>(args[0]);
   const auto* const begin = reinterpret_cast<const Index*>(args[1]);
@@ -152,7 +149,7 @@ struct GatherNdData {
   IndexSource source;
 };
 
-void run_gather_nd(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_gather_nd(const void* data, std::byte* const* args, const Launch&) {
   const auto& gather = *static_cast<const GatherNdData*>(data);
   const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);
   const std::int64_t* indices = begin;

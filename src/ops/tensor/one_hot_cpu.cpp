@@ -8,9 +8,6 @@
 namespace onnxgrad::ops::one_hot_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // y [outer, depth, inner] is computed from indices [outer, inner].
 struct OneHotData {
   std::int64_t outer = 0;
@@ -33,7 +30,7 @@ std::int64_t hot_place(Index index, std::int64_t depth) {
 }
 
 template <class Index, class T>
-void run_one_hot(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_one_hot(const void* data, std::byte* const* args, const Launch&) {
   const auto& hot = *static_cast<const OneHotData*>(data);
   const auto* indices = reinterpret_cast<const Index*>(args[0]);
   T values[2];

@@ -13,9 +13,6 @@
 namespace onnxgrad::ops::pad_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // Pads of all axes (zero if not named).
 struct Pads {
   std::vector<std::int64_t> before;
@@ -61,7 +58,7 @@ struct ConstantData {
   std::size_t output_arg = 0;
 };
 
-void run_constant(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_constant(const void* data, std::byte* const* args, const Launch&) {
   const auto& pad = *static_cast<const ConstantData*>(data);
   std::byte* y = args[pad.output_arg];
   if (pad.has_value && pad.element_bytes <= 8) {
@@ -116,7 +113,7 @@ struct MappedData {
 };
 
 template <class T>
-void run_mapped(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_mapped(const void* data, std::byte* const* args, const Launch&) {
   const auto& pad = *static_cast<const MappedData*>(data);
   const std::size_t outer = pad.origins.size() - 1;
   const std::vector<std::int64_t>& row = pad.origins.back();

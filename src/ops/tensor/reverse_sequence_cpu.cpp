@@ -11,9 +11,6 @@
 namespace onnxgrad::ops::reverse_sequence_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct ReverseData {
   std::int64_t times = 0;
   std::int64_t batch = 0;
@@ -30,7 +27,7 @@ struct ReverseData {
                    .hint = "Give lengths of at most the size of the time axis."});
 }
 
-void run_reverse(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_reverse(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const ReverseData*>(data);
   const auto* lengths = reinterpret_cast<const std::int64_t*>(args[1]);
   for (std::int64_t b = 0; b < task.batch; ++b) {

@@ -13,9 +13,6 @@
 namespace onnxgrad::ops::scatter_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct Overwrite {
   template <class T>
   static T apply(T, T update) {
@@ -100,7 +97,7 @@ void scatter_elements(const ScatterElementsData& scatter, std::byte* const* args
 }
 
 template <class T, class Operation>
-void run_scatter_elements(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_scatter_elements(const void* data, std::byte* const* args, const Launch&) {
   const auto& scatter = *static_cast<const ScatterElementsData*>(data);
   copy_data(args[0], args[3], scatter.data_bytes);
   if (scatter.has_wide_indices)
@@ -120,7 +117,7 @@ struct ScatterNdData {
 };
 
 template <class T, class Operation>
-void run_scatter_nd(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_scatter_nd(const void* data, std::byte* const* args, const Launch&) {
   const auto& scatter = *static_cast<const ScatterNdData*>(data);
   copy_data(args[0], args[3], scatter.data_bytes);
   const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);

@@ -11,15 +11,12 @@
 namespace onnxgrad::ops::shape_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // Output that is a constant at plan time.
 struct NumbersData {
   std::vector<std::int64_t> numbers;
 };
 
-void run_numbers(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_numbers(const void* data, std::byte* const* args, const Launch&) {
   const auto& numbers = static_cast<const NumbersData*>(data)->numbers;
   if (numbers.empty()) return;
   std::memcpy(args[1], numbers.data(), numbers.size() * sizeof(std::int64_t));
@@ -47,7 +44,7 @@ struct FillData {
   std::int64_t count = 0;
 };
 
-void run_fill(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_fill(const void* data, std::byte* const* args, const Launch&) {
   const auto& fill = *static_cast<const FillData*>(data);
   if (fill.element_bytes == 16) {
     for (std::int64_t i = 0; i < fill.count; ++i) {
@@ -85,7 +82,7 @@ struct EyeData {
 };
 
 template <class T>
-void run_eye(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_eye(const void* data, std::byte* const* args, const Launch&) {
   const auto& eye = *static_cast<const EyeData*>(data);
   T* y = reinterpret_cast<T*>(args[1]);
   std::fill_n(y, eye.rows * eye.columns, T{0});
@@ -121,14 +118,14 @@ KernelOffer offer_eye(const KernelRequest& request) {
   }
 }
 
-[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what, const char* hint) {
+[[noreturn]] void refuse_range(const DynamicCall& call, const char* what, const char* hint) {
   throw ShapeError(
       {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .hint = hint});
 }
 
 // Returns max(ceil((limit - start) / delta), 0), the number of elements as defined by ONNX.
 template <class T>
-std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
+std::vector<Tensor> make_range(const DynamicCall& call) {
   const T start = call.inputs.at(0).data<T>()[0];
   const T limit = call.inputs.at(1).data<T>()[0];
   const T delta = call.inputs.at(2).data<T>()[0];
@@ -154,7 +151,7 @@ std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
   return {y};
 }
 
-std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_range(const DynamicCall& call) {
   for (const Tensor& number : call.inputs) {
     if (number.num_elements() != 1) {
       refuse_range(call, "start, limit and delta must be one number each", "Give three numbers.");

@@ -8,15 +8,12 @@
 namespace onnxgrad::ops::slice_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct SliceData {
   CopyPlan copy;
   std::size_t output_arg = 0;
 };
 
-void run_slice(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_slice(const void* data, std::byte* const* args, const Launch&) {
   const auto& slice = *static_cast<const SliceData*>(data);
   run_copy(slice.copy, args[0], args[slice.output_arg]);
 }

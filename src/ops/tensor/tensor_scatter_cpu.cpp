@@ -10,9 +10,6 @@
 namespace onnxgrad::ops::tensor_scatter_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct TensorScatterData {
   std::int64_t batch = 0;
   std::int64_t prefixes = 0;
@@ -37,7 +34,7 @@ std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts,
   return start;
 }
 
-void run_tensor_scatter(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_tensor_scatter(const void* data, std::byte* const* args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const TensorScatterData*>(data);
   const auto* starts = reinterpret_cast<const std::int64_t*>(args[2]);
   std::byte* present = args[task.output_arg];

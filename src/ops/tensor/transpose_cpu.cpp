@@ -5,10 +5,7 @@
 namespace onnxgrad::ops::transpose_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
-void run_transpose(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_transpose(const void* data, std::byte* const* args, const Launch&) {
   run_copy(*static_cast<const CopyPlan*>(data), args[0], args[1]);
 }
 

@@ -7,9 +7,6 @@
 namespace onnxgrad::ops::trilu_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct TriluData {
   std::int64_t matrices = 0;
   std::int64_t rows = 0;
@@ -22,7 +19,7 @@ struct TriluData {
 
 // Row i keeps columns [i + k, columns) or [0, i + k + 1); k is clamped to the range where it
 // matters.
-void run_trilu(const void* data, std::byte* const* args, const opdef::Launch&) {
+void run_trilu(const void* data, std::byte* const* args, const Launch&) {
   const auto& t = *static_cast<const TriluData*>(data);
   const std::int64_t given = t.has_k ? *reinterpret_cast<const std::int64_t*>(args[1]) : 0;
   const std::int64_t k = std::clamp(given, -t.rows - 1, t.columns + 1);

@@ -17,8 +17,6 @@
 namespace onnxgrad::ops::unique_cpu {
 namespace {
 
-using opdef::DynamicCall;
-
 struct Items {
   std::int64_t outer = 1;
   std::int64_t count = 0;

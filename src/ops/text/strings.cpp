@@ -7,8 +7,6 @@
 
 namespace onnxgrad::ops::strings_op {
 
-using opdef::AttributeType;
-
 void register_strings(opdef::OpRegistry& registry) {
   registry.add({.op_type = "StringConcat", .since_version = 20, .zero_gradient = true});
   registry.add({.op_type = "StringSplit",
