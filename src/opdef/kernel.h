@@ -14,6 +14,7 @@
 
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
+#include "opdef/kernel_args.h"
 #include "opdef/op_table.h"
 
 // The interface through which a plan gets its kernels. The planner asks the offers for a node, best
@@ -78,10 +79,9 @@ struct Launch {
   const StepCells* cells = nullptr;
 };
 
-/// args: the inputs, then the outputs (nullptr where absent), then the scratch block. All dense
-/// row-major. Never fails on the request that it was prepared for, except for
-/// PreparedKernel::checks; never allocates.
-using KernelFn = void (*)(const void* data, std::byte* const* args, const Launch& launch);
+/// Never fails on the request that it was prepared for, except for PreparedKernel::checks; never
+/// allocates.
+using KernelFn = void (*)(const void* data, KernelArgs args, const Launch& launch);
 
 /// A reason for which a kernel may throw when it runs: values of an input that it checks.
 struct ValueCheck {

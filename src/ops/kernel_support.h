@@ -17,6 +17,7 @@
 namespace onnxgrad::ops {
 
 using opdef::DynamicCall;
+using opdef::KernelArgs;
 using opdef::KernelOffer;
 using opdef::KernelRequest;
 using opdef::Launch;

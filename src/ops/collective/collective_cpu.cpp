@@ -47,7 +47,7 @@ struct ExchangeTask {
   bool as_bfloat16 = false;
 };
 
-bool happens(const ExchangeTask& task, std::byte* const* args) {
+bool happens(const ExchangeTask& task, KernelArgs args) {
   return !task.is_conditional || args[0][0] != std::byte{0};
 }
 
@@ -56,7 +56,7 @@ Collectives& workers_of(const Launch& launch) {
   return *launch.cells->collectives;
 }
 
-void start_exchange(const void* data, std::byte* const* args, const Launch& launch) {
+void start_exchange(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const ExchangeTask*>(data);
   std::byte* const buffer = args[task.buffer];
   const bool is_sent = happens(task, args);
@@ -76,7 +76,7 @@ void start_exchange(const void* data, std::byte* const* args, const Launch& laun
                                          .owned = task.owned});
 }
 
-void finish_exchange(const void* data, std::byte* const* args, const Launch& launch) {
+void finish_exchange(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const ExchangeTask*>(data);
   if (happens(task, args)) workers_of(launch).wait(task.number);
   const std::byte* const buffer = args[task.buffer];

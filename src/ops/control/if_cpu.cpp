@@ -34,7 +34,7 @@ struct IfKernel {
   std::int64_t workspace_offset = 0;
 };
 
-void run_branch(const void* data, std::byte* const* args, const Launch& launch) {
+void run_branch(const void* data, KernelArgs args, const Launch& launch) {
   const auto& kernel = *static_cast<const IfKernel*>(data);
   const std::size_t first_output = 1 + kernel.num_inputs;
   std::byte* scratch = args[first_output + kernel.unread.size()];

@@ -105,14 +105,14 @@ struct IterationKernel {
     workspace_offset = take(body->workspace_bytes());
   }
 
-  std::int64_t trip_count(std::byte* const* args) const {
+  std::int64_t trip_count(KernelArgs args) const {
     if (!has_trip_count) return count;
-    const std::int64_t given = *reinterpret_cast<const std::int64_t*>(args[0]);
+    const std::int64_t given = *args.at<std::int64_t>(0);
     return std::min(count, std::max<std::int64_t>(given, 0));
   }
 
   // Writes the tables of a run.
-  BodyRun bind(std::byte* const* args) const {
+  BodyRun bind(KernelArgs args) const {
     std::byte* scratch = args[first_output + num_states + outputs.size()];
     auto* states = reinterpret_cast<BodyState*>(scratch + states_offset);
     auto* in = reinterpret_cast<Slice*>(scratch + inputs_offset);
@@ -144,7 +144,7 @@ struct IterationKernel {
   }
 };
 
-void run_kernel(const void* data, std::byte* const* args, const Launch& launch) {
+void run_kernel(const void* data, KernelArgs args, const Launch& launch) {
   const auto& kernel = *static_cast<const IterationKernel*>(data);
   kernel.body->run(kernel.bind(args), launch);
 }

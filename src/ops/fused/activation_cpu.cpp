@@ -31,11 +31,11 @@ void share_elements(const Task& task, const F& run_part) {
 }
 
 template <class T>
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<T*>(args[1]);
-  auto* slope = reinterpret_cast<T*>(args[2]);
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<T>(1);
+  auto* slope = args.at<T>(2);
   share_elements(task, [&](std::int64_t first, std::int64_t last) {
     activation_rows::apply(task.function, x + first, y + first,
                            slope == nullptr ? nullptr : slope + first, last - first);
@@ -49,7 +49,7 @@ struct F16Task : Task {
   bool has_gradient = false;
 };
 
-void run_f16(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_f16(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const F16Task*>(data);
   share_elements(task, [&](std::int64_t first, std::int64_t last) {
     alignas(64) float x[kPart];

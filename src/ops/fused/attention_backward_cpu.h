@@ -22,11 +22,11 @@ namespace onnxgrad::ops::fused_attention_cpu {
 template <class T>
 class Backward : public Worker<T> {
  public:
-  Backward(const Task<T>& task, std::byte* const* args, std::byte* scratch, const Launch& launch)
+  Backward(const Task<T>& task, KernelArgs args, std::byte* scratch, const Launch& launch)
       : Worker<T>(task, args, 6, scratch, launch),
         dq_(6 + static_cast<int>(task.masks.size())),
-        stats_(reinterpret_cast<const T*>(args[2])),
-        dscore_(reinterpret_cast<T*>(args[dq_ + 3])) {}
+        stats_(args.at<T>(2)),
+        dscore_(args.at<T>(dq_ + 3)) {}
 
   /// Computes a key head. Its last block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t next) {

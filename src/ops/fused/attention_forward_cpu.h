@@ -18,10 +18,10 @@ namespace onnxgrad::ops::fused_attention_cpu {
 template <class T>
 class Forward : public Worker<T> {
  public:
-  Forward(const Task<T>& task, std::byte* const* args, std::byte* scratch, const Launch& launch)
+  Forward(const Task<T>& task, KernelArgs args, std::byte* scratch, const Launch& launch)
       : Worker<T>(task, args, 3, scratch, launch),
         y_(3 + static_cast<int>(task.masks.size())),
-        stats_(reinterpret_cast<T*>(args[y_ + 1])) {}
+        stats_(args.at<T>(y_ + 1)) {}
 
   /// Computes blocks [first, last) of the query heads that share key head `key_head`. The last
   /// block prefetches key head `next`, unless that is negative.

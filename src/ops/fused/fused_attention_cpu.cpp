@@ -28,7 +28,7 @@ namespace onnxgrad::ops::fused_attention_cpu {
 namespace {
 
 template <class T>
-void run_forward(const void* data, std::byte* const* args, const Launch& launch) {
+void run_forward(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const Task<T>*>(data);
   std::byte* scratch = args[3 + task.masks.size() + 2];
   const std::int64_t key_heads = task.k.count();
@@ -53,7 +53,7 @@ void run_forward(const void* data, std::byte* const* args, const Launch& launch)
 }
 
 template <class T>
-void run_backward(const void* data, std::byte* const* args, const Launch& launch) {
+void run_backward(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const Task<T>*>(data);
   std::byte* scratch = args[6 + task.masks.size() + 4];
   const auto run_part = [&](const device::Chunk& chunk) {

@@ -27,25 +27,23 @@ struct StepData {
 };
 
 template <class T>
-void run_step(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
+void run_step(const void* raw, KernelArgs args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const StepData<T>*>(raw);
-  const auto in = [&](int i) { return reinterpret_cast<const T*>(args[i]); };
-  const auto out = [&](int i) { return reinterpret_cast<T*>(args[i]); };
-  const double rate = data.has_rate ? static_cast<double>(*in(4)) : 1;
-  const T bias = data.has_bias ? *in(2) : T(0);
-  const auto sums = data.step({.x = in(0),
-                               .weight = in(1),
-                               .target = in(3),
-                               .new_weight = out(kInputs + 1),
-                               .sums = out(data.scratch_at),
+  const double rate = data.has_rate ? static_cast<double>(*args.at<T>(4)) : 1;
+  const T bias = data.has_bias ? *args.at<T>(2) : T(0);
+  const auto sums = data.step({.x = args.at<T>(0),
+                               .weight = args.at<T>(1),
+                               .target = args.at<T>(3),
+                               .new_weight = args.at<T>(kInputs + 1),
+                               .sums = args.at<T>(data.scratch_at),
                                .rows = data.rows,
                                .features = data.features,
                                .offset = data.bias * bias + data.shift,
                                .target_factor = data.target,
                                .weight_step = static_cast<T>(data.weight_step * rate)});
-  *out(kInputs) = data.loss_scale * sums.squares;
+  *args.at<T>(kInputs) = data.loss_scale * sums.squares;
   if (data.has_new_bias) {
-    *out(kInputs + 2) = bias + static_cast<T>(data.bias_step * rate) * sums.values;
+    *args.at<T>(kInputs + 2) = bias + static_cast<T>(data.bias_step * rate) * sums.values;
   }
 }
 

@@ -39,7 +39,7 @@ struct MatmulData {
   device::ScratchArray<std::byte> epilogue_scratch = {};
 };
 
-void run_gemm(const MatmulData& data, std::byte* const* args) {
+void run_gemm(const MatmulData& data, KernelArgs args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
@@ -50,17 +50,17 @@ void run_gemm(const MatmulData& data, std::byte* const* args) {
   if (data.column_sums >= 0) operands.column_sums = args[data.column_sums];
   if (data.factor >= 0) {
     operands.factor = data.dtype == DataType::kFloat32
-                          ? static_cast<double>(*reinterpret_cast<const float*>(args[data.factor]))
-                          : *reinterpret_cast<const double*>(args[data.factor]);
+                          ? static_cast<double>(*args.at<const float>(data.factor))
+                          : *args.at<const double>(data.factor);
   }
   data.gemm(operands);
 }
 
-void run_matmul(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_matmul(const void* data, KernelArgs args, const Launch& /*launch*/) {
   run_gemm(*static_cast<const MatmulData*>(data), args);
 }
 
-void run_matmul_and_epilogue(const void* data, std::byte* const* args, const Launch& launch) {
+void run_matmul_and_epilogue(const void* data, KernelArgs args, const Launch& launch) {
   const auto& product = *static_cast<const MatmulData*>(data);
   run_gemm(product, args);
   std::byte* scratch = args[product.scratch];

@@ -55,22 +55,16 @@ struct UpdatePlaces {
 
   /// Returns the arrays, without the gradient and sizes.
   template <class T>
-  device::UpdateArrays<T> arrays(std::byte* const* args) const {
-    const auto in = [&](int place) {
-      return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
-    };
-    const auto out = [&](int place) {
-      return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
-    };
-    return {.w = in(w),
-            .m = in(m),
-            .v = in(v),
-            .new_w = out(new_w),
-            .new_m = out(new_m),
-            .new_v = out(new_v),
-            .rate = *in(rate),
-            .epsilon = epsilon < 0 ? T(0) : *in(epsilon),
-            .shrink = shrink < 0 ? T(1) : *in(shrink)};
+  device::UpdateArrays<T> arrays(KernelArgs args) const {
+    return {.w = args.find<T>(w),
+            .m = args.find<T>(m),
+            .v = args.find<T>(v),
+            .new_w = args.find<T>(new_w),
+            .new_m = args.find<T>(new_m),
+            .new_v = args.find<T>(new_v),
+            .rate = *args.at<T>(rate),
+            .epsilon = epsilon < 0 ? T(0) : *args.at<T>(epsilon),
+            .shrink = shrink < 0 ? T(1) : *args.at<T>(shrink)};
   }
 };
 
@@ -96,7 +90,7 @@ struct PartUpdate {
   }
 
   template <class T>
-  void apply(std::byte* const* args, const device::GradientPart<T>& part) const {
+  void apply(KernelArgs args, const device::GradientPart<T>& part) const {
     const device::UpdateArrays<T> arrays = at.arrays<T>(args).with(part);
     if constexpr (std::is_same_v<T, float>) {
       of_floats(spec, arrays);

@@ -55,8 +55,8 @@ using Accumulator = std::conditional_t<std::is_same_v<T, float>, double, T>;
 template <class T>
 struct ElementwiseRun {
   const ElementwiseData& d;
-  std::byte* const* inputs;
-  std::byte* const* outputs;
+  KernelArgs inputs;
+  KernelArgs outputs;
   std::vector<T> registers = std::vector<T>(
       std::max(d.op.program.instructions.size(), d.op.post ? d.op.post->instructions.size() : 0));
   std::vector<std::vector<Accumulator<T>>> reduced = {};
@@ -138,10 +138,10 @@ struct ElementwiseRun {
 };
 
 template <class T>
-void elementwise(const void* data, std::byte* const* args, const Launch&) {
+void elementwise(const void* data, KernelArgs args, const Launch&) {
   const auto& d = *static_cast<const ElementwiseData*>(data);
   const std::size_t num_inputs = d.operands.size() + d.post_operands.size();
-  ElementwiseRun<T>{.d = d, .inputs = args, .outputs = args + num_inputs}.run();
+  ElementwiseRun<T>{.d = d, .inputs = args, .outputs = args.from(num_inputs)}.run();
 }
 
 bool can_access(const std::vector<TensorDesc>& descs) {
@@ -240,10 +240,10 @@ Accumulator<T> dot(const GemmData& d, const T* a, const T* b, std::int64_t i, st
 }
 
 template <class T>
-void gemm(const void* data, std::byte* const* args, const Launch&) {
+void gemm(const void* data, KernelArgs args, const Launch&) {
   const auto& d = *static_cast<const GemmData*>(data);
-  const auto* a = reinterpret_cast<const T*>(args[d.a]);
-  const auto* b = reinterpret_cast<const T*>(args[d.b]);
+  const auto* a = args.at<T>(d.a);
+  const auto* b = args.at<T>(d.b);
   std::vector<T> operands(d.operands.size() + 1);
   std::vector<T> registers(d.program.instructions.size());
   for (std::int64_t i = 0; i < d.m; ++i) {
@@ -255,18 +255,18 @@ void gemm(const void* data, std::byte* const* args, const Launch&) {
       }
       evaluate(d.program, operands.data(), registers.data());
       for (std::size_t r = 0; r < d.program.results.size(); ++r) {
-        auto* out = reinterpret_cast<T*>(args[d.first_output + r]);
+        auto* out = args.at<T>(d.first_output + r);
         if (out == nullptr) continue;
         out[i * d.n + j] = registers[static_cast<std::size_t>(d.program.results[r])];
       }
     }
   }
   if (!d.sums_columns) return;
-  const auto* out = reinterpret_cast<const T*>(args[d.first_output]);
+  const auto* out = args.at<T>(d.first_output);
   for (std::int64_t j = 0; j < d.n; ++j) {
     Accumulator<T> sum{};
     for (std::int64_t i = 0; i < d.m; ++i) sum += static_cast<Accumulator<T>>(out[i * d.n + j]);
-    reinterpret_cast<T*>(args[d.first_output + 1])[j] = static_cast<T>(sum);
+    args.at<T>(d.first_output + 1)[j] = static_cast<T>(sum);
   }
 }
 

@@ -115,12 +115,12 @@ struct Step {
 };
 
 template <class T>
-void run_scatter_update(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
+void run_scatter_update(const void* raw, KernelArgs args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const ScatterData<T>*>(raw);
   std::byte* scratch = args[data.at.scratch];
   const Step<T> step{.data = data,
-                     .lists = link(data, reinterpret_cast<const std::int64_t*>(args[0]), scratch),
-                     .rows = reinterpret_cast<const T*>(args[1]),
+                     .lists = link(data, args.at<const std::int64_t>(0), scratch),
+                     .rows = args.at<const T>(1),
                      .arrays = data.at.template arrays<T>(args)};
   if (data.is_descent && args[data.at.w] != args[data.at.new_w]) {
     std::memcpy(args[data.at.new_w], args[data.at.w],

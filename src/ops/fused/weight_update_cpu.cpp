@@ -65,9 +65,9 @@ struct UpdateData {
 };
 
 template <class T>
-UpdateArrays<T> arrays_of(const UpdateData<T>& data, std::byte* const* args) {
+UpdateArrays<T> arrays_of(const UpdateData<T>& data, KernelArgs args) {
   UpdateArrays<T> arrays = data.at.template arrays<T>(args);
-  arrays.gradient = reinterpret_cast<const T*>(args[data.gradient]);
+  arrays.gradient = args.at<const T>(data.gradient);
   arrays.count = data.count;
   return arrays;
 }
@@ -88,7 +88,7 @@ void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
 }
 
 template <class T>
-void run_update(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
+void run_update(const void* raw, KernelArgs args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   update_range(data, arrays_of(data, args));
 }
@@ -115,7 +115,7 @@ void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::
 }
 
 template <class T>
-void run_matmul_and_update(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
+void run_matmul_and_update(const void* raw, KernelArgs args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   UpdateArrays<T> arrays = arrays_of(data, args);
   arrays.gradient = nullptr;
@@ -150,7 +150,7 @@ void update_part(const void* context, const device::GemmBlock& block) {
 }
 
 template <class T>
-void run_matmul_with_updates(const void* raw, std::byte* const* args, const Launch& /*launch*/) {
+void run_matmul_with_updates(const void* raw, KernelArgs args, const Launch& /*launch*/) {
   const auto& data = *static_cast<const UpdateData<T>*>(raw);
   UpdateContext<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;

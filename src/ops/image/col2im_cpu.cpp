@@ -44,11 +44,11 @@ void visit_planes(const Col2ImTask& task, F&& f) {
 
 // args: columns, image_shape, block_shape, image.
 template <class T>
-void run_col2im(const void* data, std::byte* const* args, const Launch&) {
+void run_col2im(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Col2ImTask*>(data);
   visit_planes(task, [&](std::int64_t plane) {
-    const T* columns = reinterpret_cast<const T*>(args[0]) + plane * task.columns;
-    T* image = reinterpret_cast<T*>(args[3]) + plane * task.pixels;
+    const T* columns = args.at<T>(0) + plane * task.columns;
+    T* image = args.at<T>(3) + plane * task.pixels;
     std::fill_n(image, task.pixels, T(0));
     for (const Row& row : task.rows) {
       const T* from = columns + row.column;
@@ -66,11 +66,11 @@ void run_col2im(const void* data, std::byte* const* args, const Launch&) {
 
 // args: image, image_shape, block_shape, columns.
 template <class T>
-void run_col2im_grad(const void* data, std::byte* const* args, const Launch&) {
+void run_col2im_grad(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Col2ImTask*>(data);
   visit_planes(task, [&](std::int64_t plane) {
-    const T* image = reinterpret_cast<const T*>(args[0]) + plane * task.pixels;
-    T* columns = reinterpret_cast<T*>(args[3]) + plane * task.columns;
+    const T* image = args.at<T>(0) + plane * task.pixels;
+    T* columns = args.at<T>(3) + plane * task.columns;
     std::fill_n(columns, task.columns, T(0));
     for (const Row& row : task.rows) {
       const T* from = image + row.pixel;

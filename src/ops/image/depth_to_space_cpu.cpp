@@ -10,7 +10,7 @@
 namespace onnxgrad::ops::depth_to_space_cpu {
 namespace {
 
-void run_blocks(const void* data, std::byte* const* args, const Launch&) {
+void run_blocks(const void* data, KernelArgs args, const Launch&) {
   run_copy(*static_cast<const CopyPlan*>(data), args[0], args[1]);
 }
 

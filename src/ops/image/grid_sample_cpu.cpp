@@ -234,11 +234,11 @@ class PatchBlock {
 
 // args: x, grid, y.
 template <class T, class Block>
-void run_sample(const void* data, std::byte* const* args, const Launch&) {
+void run_sample(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  const T* grid = reinterpret_cast<const T*>(args[1]);
-  T* y = reinterpret_cast<T*>(args[2]);
+  const T* x = args.at<T>(0);
+  const T* grid = args.at<T>(1);
+  T* y = args.at<T>(2);
   const std::int64_t blocks = task.blocks();
   device::parallel_ranges(
       task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
@@ -259,11 +259,11 @@ void run_sample(const void* data, std::byte* const* args, const Launch&) {
 // args: dy, x (not read), grid, dx. Each thread has its own channels, so that no two threads add to
 // one element.
 template <class T, class Block>
-void run_image_gradient(const void* data, std::byte* const* args, const Launch&) {
+void run_image_gradient(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* grid = reinterpret_cast<const T*>(args[2]);
-  T* dx = reinterpret_cast<T*>(args[3]);
+  const T* dy = args.at<T>(0);
+  const T* grid = args.at<T>(2);
+  T* dx = args.at<T>(3);
   device::parallel_ranges(
       task.threads, task.images * task.channels, [&](std::int64_t begin, std::int64_t end) {
         Block block(task, false);
@@ -286,12 +286,12 @@ void run_image_gradient(const void* data, std::byte* const* args, const Launch&)
 
 // args: dy, x, grid, dgrid.
 template <class T, class Block>
-void run_grid_gradient(const void* data, std::byte* const* args, const Launch&) {
+void run_grid_gradient(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const SampleTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  const T* grid = reinterpret_cast<const T*>(args[2]);
-  T* dgrid = reinterpret_cast<T*>(args[3]);
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  const T* grid = args.at<T>(2);
+  T* dgrid = args.at<T>(3);
   const std::int64_t blocks = task.blocks();
   const auto rank = static_cast<std::int64_t>(task.rank);
   if (task.axes[0].mode == sample::Mode::kNearest) {  // piecewise constant

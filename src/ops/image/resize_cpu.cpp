@@ -277,11 +277,11 @@ void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* 
 
 // Runs a plan; args: kInputs inputs, y, scratch.
 template <class T, int kInputs>
-void run_resize(const void* data, std::byte* const* args, const Launch&) {
+void run_resize(const void* data, KernelArgs args, const Launch&) {
   const auto& plan = *static_cast<const ResizePlan<T>*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[kInputs]);
-  T* scratch = reinterpret_cast<T*>(args[kInputs + 1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(kInputs);
+  T* scratch = args.at<T>(kInputs + 1);
   const std::int64_t tasks = plan.planes * plan.stripes;
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     for (std::int64_t task = chunk.first(tasks); task < chunk.last(tasks); ++task) {
@@ -467,7 +467,7 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
   const std::int64_t bytes =
       request.inputs[0].dims.num_elements() * element_bytes(request.inputs[0].dtype);
   return prepared(
-      [](const void* data, std::byte* const* args, const Launch&) {
+      [](const void* data, KernelArgs args, const Launch&) {
         const auto& copy = *static_cast<const Copy*>(data);
         std::memcpy(args[copy.output], args[0], copy.bytes);
       },
@@ -479,7 +479,7 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
 std::optional<KernelOffer> offer_nothing(const KernelRequest& request) {
   if (request.outputs[0].dims.num_elements() > 0) return std::nullopt;
   struct Nothing {};
-  return prepared([](const void*, std::byte* const*, const Launch&) {}, Nothing{}, "nothing");
+  return prepared([](const void*, KernelArgs, const Launch&) {}, Nothing{}, "nothing");
 }
 
 bool are_identities(const std::vector<ResizeTable>& tables) {

@@ -75,12 +75,12 @@ void run_along(const T* a, bool a_moves, const T* b, bool b_moves, T* y, std::in
 }
 
 template <class Op, class T>
-void run_bitwise(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_bitwise(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const BitwiseData*>(data);
   const device::Space& space = task.space;
-  const T* a = reinterpret_cast<const T*>(args[0]);
-  const T* b = reinterpret_cast<const T*>(args[task.second_arg]);
-  T* y = reinterpret_cast<T*>(args[task.output_arg]);
+  const T* a = args.at<T>(0);
+  const T* b = args.at<T>(task.second_arg);
+  T* y = args.at<T>(task.output_arg);
   const std::int64_t rows = space.rows();
   const std::int64_t run = space.run();
   if (run == 0) return;

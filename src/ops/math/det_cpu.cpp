@@ -154,11 +154,11 @@ void cofactors_of(double* a, std::int64_t n, double* scratch, T* result) {
 }
 
 template <class T, bool kIsDet>
-void run_matrices(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_matrices(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const MatrixData*>(data);
   const std::int64_t size = task.n * task.n;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   device::on_threads(task.threads, [&](const device::Chunk& chunk) {
     auto* a = reinterpret_cast<double*>(task.thread_scratch.in(args[2], chunk.thread));
     const std::int64_t end = chunk.last(task.matrices);

@@ -64,13 +64,13 @@ template <class T>
 using PlainSum = typename PlainSumOf<T>::Type;
 
 template <class T>
-void plain_gemm(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void plain_gemm(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& d = *static_cast<const PlainData*>(data);
   using Sum = PlainSum<T>;
-  const T* a = reinterpret_cast<const T*>(args[0]);
-  const T* b = reinterpret_cast<const T*>(args[1]);
-  const T* c = reinterpret_cast<const T*>(args[2]);
-  T* out = reinterpret_cast<T*>(args[d.output]);
+  const T* a = args.at<T>(0);
+  const T* b = args.at<T>(1);
+  const T* c = args.at<T>(2);
+  T* out = args.at<T>(d.output);
   for (std::int64_t i = 0; i < d.m; ++i) {
     for (std::int64_t j = 0; j < d.n; ++j) {
       Sum sum = 0;

@@ -83,7 +83,7 @@ struct BatchData {
   int threads = 1;
 };
 
-void run_range(const BatchData& data, std::byte* const* args, std::byte* scratch, std::size_t first,
+void run_range(const BatchData& data, KernelArgs args, std::byte* scratch, std::size_t first,
                std::size_t last) {
   const Batch& batch = data.batch;
   const std::int64_t a_bytes = batch.m * batch.k * data.element_bytes;
@@ -97,12 +97,12 @@ void run_range(const BatchData& data, std::byte* const* args, std::byte* scratch
   }
 }
 
-void run_batch(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_batch(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& batch = *static_cast<const BatchData*>(data);
   run_range(batch, args, args[3], 0, batch.batch.a.size());
 }
 
-void run_batch_parallel(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_batch_parallel(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& batch = *static_cast<const BatchData*>(data);
   device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
     const auto count = static_cast<std::int64_t>(batch.batch.a.size());
@@ -179,12 +179,12 @@ template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
 template <class T>
-void plain_matmul(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void plain_matmul(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& batch = *static_cast<const Batch*>(data);
   for (std::size_t p = 0; p < batch.a.size(); ++p) {
-    const T* a = reinterpret_cast<const T*>(args[0]) + batch.a[p] * batch.m * batch.k;
-    const T* b = reinterpret_cast<const T*>(args[1]) + batch.b[p] * batch.k * batch.n;
-    T* c = reinterpret_cast<T*>(args[2]) + static_cast<std::int64_t>(p) * batch.m * batch.n;
+    const T* a = args.at<T>(0) + batch.a[p] * batch.m * batch.k;
+    const T* b = args.at<T>(1) + batch.b[p] * batch.k * batch.n;
+    T* c = args.at<T>(2) + static_cast<std::int64_t>(p) * batch.m * batch.n;
     for (std::int64_t i = 0; i < batch.m; ++i) {
       for (std::int64_t j = 0; j < batch.n; ++j) {
         Sum<T> sum = 0;

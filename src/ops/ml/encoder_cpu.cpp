@@ -87,9 +87,9 @@ struct LabelData {
 
 // x: [count] of type T, y: [count] elements of element_bytes.
 template <class T, class Key>
-void run_label_encoder(const void* data, std::byte* const* args, const Launch&) {
+void run_label_encoder(const void* data, KernelArgs args, const Launch&) {
   const auto& table = *static_cast<const LabelData<Key>*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
+  const auto* x = args.at<T>(0);
   std::byte* y = args[1];
   const auto bytes = static_cast<std::size_t>(table.element_bytes);
   for (std::int64_t i = 0; i < table.count; ++i) {
@@ -207,10 +207,10 @@ struct OneHotData {
 
 // y: [count, categories], at most one 1 per row.
 template <class T, class Key>
-void run_one_hot_encoder(const void* data, std::byte* const* args, const Launch&) {
+void run_one_hot_encoder(const void* data, KernelArgs args, const Launch&) {
   const auto& table = *static_cast<const OneHotData<Key>*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<float*>(args[1]);
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<float>(1);
   std::fill_n(y, table.count * table.categories, 0.0F);
   for (std::int64_t i = 0; i < table.count; ++i, y += table.categories) {
     std::int64_t found = -1;

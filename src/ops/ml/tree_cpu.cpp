@@ -98,10 +98,10 @@ void walk_rows(const TreeData<T>& trees, const T* x, T* y, std::int64_t first, s
 
 // x: [rows, features], y: [rows, targets].
 template <class T>
-void run_trees(const void* data, std::byte* const* args, const Launch&) {
+void run_trees(const void* data, KernelArgs args, const Launch&) {
   const auto& trees = *static_cast<const TreeData<T>*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<T*>(args[1]);
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<T>(1);
   std::fill_n(y, trees.rows * trees.targets, T{0});
   constexpr std::int64_t kBlock = 64;
   const std::int64_t blocks = (trees.rows + kBlock - 1) / kBlock;

@@ -109,13 +109,13 @@ double channel_number(const std::byte* numbers, DataType dtype, std::int64_t c) 
              : static_cast<double>(reinterpret_cast<const float*>(numbers)[c]);
 }
 
-Statistics given_statistics(const NormTask& task, std::byte* const* args, std::int64_t c) {
+Statistics given_statistics(const NormTask& task, KernelArgs args, std::int64_t c) {
   return {.mean = channel_number(args[3], task.statistics_dtype, c),
           .variance = channel_number(args[4], task.statistics_dtype, c)};
 }
 
 // running = old * momentum + batch * (1 - momentum)
-void update_running(const NormTask& task, std::byte* const* args, std::int64_t c,
+void update_running(const NormTask& task, KernelArgs args, std::int64_t c,
                     const Statistics& batch) {
   for (int i = 0; i < task.running; ++i) {
     std::byte* running = args[task.outputs + 1 + i];
@@ -133,10 +133,10 @@ void update_running(const NormTask& task, std::byte* const* args, std::int64_t c
 
 // args: x, scale, bias[, mean, variance], y[, running mean, running variance].
 template <std::floating_point T>
-void run_normalization(const void* data, std::byte* const* args, const Launch&) {
+void run_normalization(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.outputs]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(task.outputs);
   for (std::int64_t group = 0; group < task.groups; ++group) {
     const std::int64_t c = group % task.channels;
     const Statistics batch =
@@ -152,12 +152,12 @@ void run_normalization(const void* data, std::byte* const* args, const Launch&) 
 }
 
 // Normalizes float32 runs as run_normalization does, with SIMD.
-void run_stretches(const void* data, std::byte* const* args, const Launch&) {
+void run_stretches(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
-  const auto* x = reinterpret_cast<const float*>(args[0]);
-  const auto* scale = reinterpret_cast<const float*>(args[1]);
-  const auto* bias = reinterpret_cast<const float*>(args[2]);
-  auto* y = reinterpret_cast<float*>(args[task.outputs]);
+  const auto* x = args.at<float>(0);
+  const auto* scale = args.at<float>(1);
+  const auto* bias = args.at<float>(2);
+  auto* y = args.at<float>(task.outputs);
   visit_channels(task, [&](std::int64_t c) {
     for (std::int64_t group = c; group < task.groups; group += task.channels) {
       const Statistics batch =
@@ -185,14 +185,14 @@ struct GradFactors {
 };
 
 // Computes the gradient of float32 runs as run_grad does, with SIMD.
-void run_grad_stretches(const void* data, std::byte* const* args, const Launch&) {
+void run_grad_stretches(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
-  const auto* dy = reinterpret_cast<const float*>(args[0]);
-  const auto* x = reinterpret_cast<const float*>(args[1]);
-  const auto* scale = reinterpret_cast<const float*>(args[2]);
-  auto* dx = reinterpret_cast<float*>(args[task.outputs]);
-  auto* dscale = reinterpret_cast<float*>(args[task.outputs + 1]);
-  auto* dbias = reinterpret_cast<float*>(args[task.outputs + 2]);
+  const auto* dy = args.at<float>(0);
+  const auto* x = args.at<float>(1);
+  const auto* scale = args.at<float>(2);
+  auto* dx = args.at<float>(task.outputs);
+  auto* dscale = args.at<float>(task.outputs + 1);
+  auto* dbias = args.at<float>(task.outputs + 2);
   const auto count = static_cast<double>(task.count());
   visit_channels(task, [&](std::int64_t c) {
     double scale_sum = 0;
@@ -225,14 +225,14 @@ void run_grad_stretches(const void* data, std::byte* const* args, const Launch&)
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. See normalization_grad_body.
 template <std::floating_point T>
-void run_grad(const void* data, std::byte* const* args, const Launch&) {
+void run_grad(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const NormTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  const T* scale = reinterpret_cast<const T*>(args[2]);
-  T* dx = reinterpret_cast<T*>(args[task.outputs]);
-  T* dscale = reinterpret_cast<T*>(args[task.outputs + 1]);
-  T* dbias = reinterpret_cast<T*>(args[task.outputs + 2]);
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  const T* scale = args.at<T>(2);
+  T* dx = args.at<T>(task.outputs);
+  T* dscale = args.at<T>(task.outputs + 1);
+  T* dbias = args.at<T>(task.outputs + 2);
   if (dscale != nullptr) std::fill_n(dscale, task.channels, T{0});
   if (dbias != nullptr) std::fill_n(dbias, task.channels, T{0});
   const auto count = static_cast<double>(task.count());

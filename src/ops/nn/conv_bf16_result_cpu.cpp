@@ -74,7 +74,7 @@ struct Bf16ResultPlan {
 
 class Worker {
  public:
-  Worker(const Bf16ResultPlan& plan, std::byte* const* args, std::int64_t thread)
+  Worker(const Bf16ResultPlan& plan, KernelArgs args, std::int64_t thread)
       : plan_(plan), args_(args), weights_(plan.weights.in(args[plan.task.scratch])) {
     std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], thread);
     copy_ = plan.copy.in(own);
@@ -148,8 +148,7 @@ class Worker {
   /// Packs the weights of one out channel: [tap, channel], zero-padded to `padded` channels.
   void pack_taps(std::int64_t m, std::int64_t channels, std::int64_t padded, std::uint16_t* to) {
     const std::int64_t taps = plan_.kernel_size;
-    const auto* w =
-        reinterpret_cast<const std::uint16_t*>(args_[plan_.task.w]) + m * channels * taps;
+    const auto* w = args_.at<std::uint16_t>(plan_.task.w) + m * channels * taps;
     if (taps == 1) {
       std::copy_n(w, channels, to);
       std::fill(to + channels, to + padded, std::uint16_t{0});
@@ -167,8 +166,7 @@ class Worker {
 
   /// Copies two channels at a time, interleaved (VNNI layout).
   void copy_images(std::int64_t image, std::int64_t images) {
-    const auto* source = reinterpret_cast<const std::uint16_t*>(
-        args_[plan_.is_forward ? plan_.task.x : plan_.task.y]);
+    const auto* source = args_.at<std::uint16_t>(plan_.is_forward ? plan_.task.x : plan_.task.y);
     const std::int64_t size = plan_.source_size;
     auto* line = reinterpret_cast<std::uint32_t*>(line_);
     for (std::int64_t c = 0; c < plan_.source_channels; c += 2) {
@@ -259,13 +257,12 @@ class Worker {
       const float* residual = nullptr;
       if (task.residual >= 0 && plan_.residual_is_f16) {
         auto* line = reinterpret_cast<float*>(line_);
-        plan_.widen(line, reinterpret_cast<const std::uint16_t*>(args_[task.residual]) + at, size);
+        plan_.widen(line, args_.at<const std::uint16_t>(task.residual) + at, size);
         residual = line;
       } else if (task.residual >= 0) {
-        residual = reinterpret_cast<const float*>(args_[task.residual]) + at;
+        residual = args_.at<const float>(task.residual) + at;
       }
-      const float bias =
-          task.bias < 0 ? 0 : reinterpret_cast<const float*>(args_[task.bias])[channel];
+      const float bias = task.bias < 0 ? 0 : args_.at<const float>(task.bias)[channel];
       channels::forward_functions<float>().normalize(
           values, residual, {.segments = 1, .stride = size, .length = size},
           {.shift = bias, .low = task.low, .high = task.high}, values);
@@ -278,7 +275,7 @@ class Worker {
   }
 
   const Bf16ResultPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   std::uint16_t* weights_;
   std::uint32_t* copy_;
   float* sums_;
@@ -287,7 +284,7 @@ class Worker {
   std::byte* spare_ = nullptr;
 };
 
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Bf16ResultPlan*>(data);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);

@@ -64,7 +64,7 @@ struct Bf16WeightPlan {
 class Worker {
  public:
   /// all: all threads; chunk: the threads that process the same images.
-  Worker(const Bf16WeightPlan& plan, std::byte* const* args, const device::Chunk& all,
+  Worker(const Bf16WeightPlan& plan, KernelArgs args, const device::Chunk& all,
          const device::Chunk& chunk)
       : plan_(plan), args_(args), all_(all), chunk_(chunk) {
     std::byte* scratch = args[plan.task.scratch];
@@ -140,9 +140,7 @@ class Worker {
     }
   }
 
-  const std::uint16_t* halves(int arg) const {
-    return reinterpret_cast<const std::uint16_t*>(args_[arg]);
-  }
+  const std::uint16_t* halves(int arg) const { return args_.at<const std::uint16_t>(arg); }
 
   void copy_x(std::int64_t image, std::int64_t images) {
     for (std::int64_t c = first_; c < last_; ++c) {
@@ -212,7 +210,7 @@ class Worker {
   }
 
   const Bf16WeightPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   device::Chunk all_, chunk_;
   std::uint32_t* turned_;
   float* sums_;
@@ -222,7 +220,7 @@ class Worker {
   std::int64_t first_tap_ = 0, last_tap_ = 0;
 };
 
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const Bf16WeightPlan*>(data);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     if (plan.splits_images) {

@@ -52,12 +52,12 @@ struct ChainPlan {
 
 std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
 
-void run_unit(const ChainPlan& plan, std::int64_t unit, std::byte* const* args, std::byte* own,
+void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::byte* own,
               const Launch& launch) {
   const std::int64_t image = unit * plan.unit_images;
   const std::size_t is_last = image + plan.unit_images > plan.batch ? 1 : 0;
   std::byte* x = part(args[0], image * plan.x_elements);
-  std::byte* const* operands = args + 1;
+  KernelArgs operands = args.from(1);
   for (const Link& link : plan.links) {
     const bool is_end = &link == &plan.links.back();
     std::byte* y = is_end ? part(operands[ConvChain::kLinkInputs], image * link.y_elements)
@@ -69,11 +69,11 @@ void run_unit(const ChainPlan& plan, std::int64_t unit, std::byte* const* args, 
     const opdef::PreparedKernel& kernel = link.kernels[is_last];
     kernel.fn(kernel.data.get(), inner.data(), launch);
     x = y;
-    operands += ConvChain::kLinkInputs;
+    operands = operands.from(ConvChain::kLinkInputs);
   }
 }
 
-void run(const void* data, std::byte* const* args, const Launch& launch) {
+void run(const void* data, KernelArgs args, const Launch& launch) {
   const auto& plan = *static_cast<const ChainPlan*>(data);
   std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
   if (plan.is_shared) {

@@ -22,21 +22,15 @@ struct DepthRowsPlan {
   std::int64_t planes() const { return task.shape.batch * task.shape.groups; }
 };
 
-template <class T>
-T* pointer(std::byte* const* args, int index) {
-  return index < 0 ? nullptr : reinterpret_cast<T*>(args[index]);
-}
-
 /// Computes planes [first, last) of all images.
 template <class T>
-void run_planes(const DepthRowsPlan& plan, std::byte* const* args, std::int64_t first,
-                std::int64_t last) {
+void run_planes(const DepthRowsPlan& plan, KernelArgs args, std::int64_t first, std::int64_t last) {
   const depth::PlaneShape& shape = plan.shape;
-  const auto* from = pointer<const T>(args, plan.is_forward() ? plan.task.x : plan.task.y);
-  auto* to = pointer<T>(args, plan.is_forward() ? plan.task.y : plan.task.x);
-  const auto* weights = pointer<const T>(args, plan.task.w);
-  const auto* bias = pointer<const T>(args, plan.task.bias);
-  const auto* residual = pointer<const T>(args, plan.task.residual);
+  const auto* from = args.at<T>(plan.is_forward() ? plan.task.x : plan.task.y);
+  auto* to = args.at<T>(plan.is_forward() ? plan.task.y : plan.task.x);
+  const auto* weights = args.at<T>(plan.task.w);
+  const auto* bias = args.find<T>(plan.task.bias);
+  const auto* residual = args.find<T>(plan.task.residual);
   while (first < last) {
     const std::int64_t channel = first % plan.channels();
     const std::int64_t results = first * shape.result_size();
@@ -52,7 +46,7 @@ void run_planes(const DepthRowsPlan& plan, std::byte* const* args, std::int64_t 
 }
 
 template <class T>
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const DepthRowsPlan*>(data);
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     run_planes<T>(plan, args, chunk.first(plan.planes()), chunk.last(plan.planes()));

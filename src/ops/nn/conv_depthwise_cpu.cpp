@@ -148,13 +148,13 @@ std::int64_t positions(const DepthwisePlan& plan, const Phase& phase, std::int64
 template <class T>
 class Results {
  public:
-  Results(const DepthwisePlan& plan, std::byte* const* args, std::byte* own)
+  Results(const DepthwisePlan& plan, KernelArgs args, std::byte* own)
       : plan_(plan),
         args_(args),
-        from_(reinterpret_cast<const T*>(args[plan.is_forward() ? plan.task.x : plan.task.y])),
-        to_(reinterpret_cast<T*>(args[plan.is_forward() ? plan.task.y : plan.task.x])),
-        w_(reinterpret_cast<const T*>(args[plan.task.w])),
-        bias_(plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias])),
+        from_(args.at<T>(plan.is_forward() ? plan.task.x : plan.task.y)),
+        to_(args.at<T>(plan.is_forward() ? plan.task.y : plan.task.x)),
+        w_(args.at<T>(plan.task.w)),
+        bias_(args.find<const T>(plan.task.bias)),
         weights_(array<T>(plan.weights, own)),
         source_(plan, plan.source, array<T>(plan.source_pixels, own)),
         result_(plan, plan.result, array<T>(plan.result_pixels, own)),
@@ -211,7 +211,7 @@ class Results {
   }
 
   const DepthwisePlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const T* from_;
   T* to_;
   const T* w_;
@@ -226,11 +226,11 @@ class Results {
 template <class T>
 class Sums {
  public:
-  Sums(const DepthwisePlan& plan, std::byte* const* args, std::byte* own)
+  Sums(const DepthwisePlan& plan, KernelArgs args, std::byte* own)
       : plan_(plan),
-        x_(reinterpret_cast<const T*>(args[plan.task.x])),
-        y_(reinterpret_cast<const T*>(args[plan.task.y])),
-        w_(reinterpret_cast<T*>(args[plan.task.w])),
+        x_(args.at<T>(plan.task.x)),
+        y_(args.at<T>(plan.task.y)),
+        w_(args.at<T>(plan.task.w)),
         sums_(array<T>(plan.sums, args[plan.task.scratch])),
         x_pixels_(plan, plan.source, array<T>(plan.source_pixels, own)),
         y_pixels_(plan, plan.result, array<T>(plan.result_pixels, own)) {}
@@ -287,7 +287,7 @@ class Sums {
 };
 
 template <class T>
-void run_part(const DepthwisePlan& plan, std::byte* const* args, const device::Chunk& chunk) {
+void run_part(const DepthwisePlan& plan, KernelArgs args, const device::Chunk& chunk) {
   std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], chunk.thread);
   if (plan.is_sum()) {
     Sums<T> sums(plan, args, own);
@@ -302,7 +302,7 @@ void run_part(const DepthwisePlan& plan, std::byte* const* args, const device::C
 }
 
 template <class T>
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const DepthwisePlan*>(data);
   device::on_threads(plan.threads,
                      [&](const device::Chunk& chunk) { run_part<T>(plan, args, chunk); });

@@ -99,15 +99,15 @@ struct OnThisThread {
 
 /// Runs a unit; if the weights are the result, they are written to `weights`.
 template <class Split>
-void run_unit(const F16ConvPlan& plan, const Unit& unit, std::byte* const* args, std::byte* own,
+void run_unit(const F16ConvPlan& plan, const Unit& unit, KernelArgs args, std::byte* own,
               std::byte* weights, const Split& split, const Launch& launch) {
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   const ConvTask& task = plan.task;
   std::array<std::byte*, kMostArgs> inner = {};
-  std::copy_n(args, task.scratch, inner.begin());
   const auto argument = [&](int index) -> std::byte*& {
     return inner[static_cast<std::size_t>(index)];
   };
+  for (int i = 0; i < task.scratch; ++i) argument(i) = args[i];
   const auto stored = [&](const Images& tensor, std::int64_t i) {
     return args[tensor.arg] + (unit.first(plan, tensor) + i) * tensor.element_bytes;
   };
@@ -138,9 +138,9 @@ void add(const float* from, std::int64_t first, std::int64_t last, float* to) {
 }
 
 /// Computes one unit after the other on all threads. Units have all groups.
-void run_together(const F16ConvPlan& plan, std::byte* const* args, const Launch& launch) {
+void run_together(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* own = args[plan.task.scratch];
-  auto* w = reinterpret_cast<float*>(args[plan.task.w]);
+  auto* w = args.at<float>(plan.task.w);
   const OnAllThreads split{plan.threads};
   for (std::int64_t u = 0; u < plan.units(); ++u) {
     float* to = u == 0 ? w : plan.partial.in(own);
@@ -151,11 +151,11 @@ void run_together(const F16ConvPlan& plan, std::byte* const* args, const Launch&
 }
 
 /// Computes separate units on each thread; sums are added in the order of units, then of threads.
-void run_apart(const F16ConvPlan& plan, std::byte* const* args, const Launch& launch) {
+void run_apart(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[plan.task.scratch];
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
-    auto* w = reinterpret_cast<float*>(args[plan.task.w]);
+    auto* w = args.at<float>(plan.task.w);
     float* sums = chunk.thread == 0 ? w : plan.sums.in(own);
     float* partial = plan.partial.in(own);
     const std::int64_t begin = chunk.first(plan.units());
@@ -179,7 +179,7 @@ void run_apart(const F16ConvPlan& plan, std::byte* const* args, const Launch& la
   });
 }
 
-void run(const void* data, std::byte* const* args, const Launch& launch) {
+void run(const void* data, KernelArgs args, const Launch& launch) {
   const auto& plan = *static_cast<const F16ConvPlan*>(data);
   if (plan.is_shared) {
     run_together(plan, args, launch);

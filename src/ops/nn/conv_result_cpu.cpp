@@ -119,15 +119,12 @@ struct Range {
 template <class T>
 class Unit {
  public:
-  Unit(const ResultPlan<T>& plan, std::byte* const* args, const std::byte* packed, std::byte* own)
+  Unit(const ResultPlan<T>& plan, KernelArgs args, const std::byte* packed, std::byte* own)
       : plan_(plan),
         args_(args),
-        from_(reinterpret_cast<const T*>(
-            args[plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y])),
-        to_(reinterpret_cast<T*>(
-            args[plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x])),
-        residual_(plan.task.residual < 0 ? nullptr
-                                         : reinterpret_cast<const T*>(args[plan.task.residual])),
+        from_(args.at<T>(plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y)),
+        to_(args.at<T>(plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x)),
+        residual_(args.find<const T>(plan.task.residual)),
         weights_(plan.weights.in(packed)),
         bias_(plan.bias.in(packed)),
         copy_(plan.copy.in(own)),
@@ -325,7 +322,7 @@ class Unit {
   }
 
   const ResultPlan<T>& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const T* from_;
   T* to_;
   const T* residual_;
@@ -338,7 +335,7 @@ class Unit {
 };
 
 template <class T>
-void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_result(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const ResultPlan<T>*>(data);
   std::byte* scratch = args[plan.task.scratch];
   const bool is_packed = plan.packed.is_defined();
@@ -348,10 +345,9 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
   const auto run_part = [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
     if (!is_packed) {
-      const T* bias =
-          plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias]);
-      pack_weights(plan, reinterpret_cast<const T*>(args[plan.task.w]), bias, chunk.first(items),
-                   chunk.last(items), scratch, plan.spare.in(own));
+      const T* bias = args.find<T>(plan.task.bias);
+      pack_weights(plan, args.at<const T>(plan.task.w), bias, chunk.first(items), chunk.last(items),
+                   scratch, plan.spare.in(own));
       chunk.wait();
     }
     Unit<T>(plan, args, packed, own).run(chunk.first(units), chunk.last(units));

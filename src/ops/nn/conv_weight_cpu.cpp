@@ -243,10 +243,10 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
 template <class T>
 class Unit {
  public:
-  Unit(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t thread, std::byte* scratch)
+  Unit(const WeightPlan<T>& plan, KernelArgs args, std::int64_t thread, std::byte* scratch)
       : plan_(plan),
-        x_(reinterpret_cast<const T*>(args[plan.task.x])),
-        y_(reinterpret_cast<const T*>(args[plan.task.y])),
+        x_(args.at<T>(plan.task.x)),
+        y_(args.at<T>(plan.task.y)),
         sums_(plan.thread_sums(scratch, thread)) {
     std::byte* own = plan.thread_scratch.in(scratch, thread);
     copy_ = plan.copy.in(own);
@@ -459,7 +459,7 @@ class Unit {
 
 /// Writes w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, group by group.
 template <class T>
-void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t first,
+void write_weights(const WeightPlan<T>& plan, KernelArgs args, std::int64_t first,
                    std::int64_t last, const T* sums, T* spare) {
   const std::int64_t rows = plan.rows();
   const auto count = static_cast<std::int64_t>(plan.panels.size());
@@ -488,7 +488,7 @@ void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last,
 }
 
 template <class T>
-void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_weight(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WeightPlan<T>*>(data);
   std::byte* scratch = args[plan.task.scratch];
   const std::int64_t units =

@@ -63,13 +63,13 @@ struct WinogradResultPlan {
 /// Worker of one thread.
 class Worker {
  public:
-  Worker(const WinogradResultPlan& plan, std::byte* const* args, std::int64_t thread)
+  Worker(const WinogradResultPlan& plan, KernelArgs args, std::int64_t thread)
       : plan_(plan),
         args_(args),
-        source_(pointer(args, plan.is_forward() ? plan.task.x : plan.task.y)),
-        weights_(pointer(args, plan.task.w)),
-        result_(pointer(args, plan.is_forward() ? plan.task.y : plan.task.x)),
-        given_bias_(plan.task.bias < 0 ? nullptr : pointer(args, plan.task.bias)),
+        source_(args.at<float>(plan.is_forward() ? plan.task.x : plan.task.y)),
+        weights_(args.at<float>(plan.task.w)),
+        result_(args.at<float>(plan.is_forward() ? plan.task.y : plan.task.x)),
+        given_bias_(args.find<float>(plan.task.bias)),
         shared_(args[plan.task.scratch]),
         own_(plan.thread_scratch.in(shared_, thread)) {
     clear_copy(plan.geometry.source, plan.copy_elements, plan.copy.in(own_));
@@ -153,9 +153,6 @@ class Worker {
   // Rows of packed weights that stay in the L1 cache while tiles are traversed.
   static constexpr std::int64_t kProductChannels = 128;
 
-  static float* pointer(std::byte* const* args, int index) {
-    return reinterpret_cast<float*>(args[index]);
-  }
   const float* panel_weights(std::int64_t panel) const {
     const float* first =
         plan_.packed.is_defined() ? plan_.packed.data<float>().data() : shared_weights();
@@ -261,7 +258,7 @@ class Worker {
   }
 
   const WinogradResultPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const float* source_;
   const float* weights_;
   float* result_;
@@ -270,7 +267,7 @@ class Worker {
   std::byte* own_;
 };
 
-void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_result(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WinogradResultPlan*>(data);
   const auto run_part = [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);

@@ -52,11 +52,11 @@ struct WinogradWeightPlan {
 /// Worker of one thread.
 class WeightWorker {
  public:
-  WeightWorker(const WinogradWeightPlan& plan, std::byte* const* args, std::int64_t thread)
+  WeightWorker(const WinogradWeightPlan& plan, KernelArgs args, std::int64_t thread)
       : plan_(plan),
         args_(args),
-        x_(reinterpret_cast<const float*>(args[plan.task.x])),
-        y_(reinterpret_cast<const float*>(args[plan.task.y])),
+        x_(args.at<float>(plan.task.x)),
+        y_(args.at<float>(plan.task.y)),
         shared_(args[plan.task.scratch]),
         own_(part_of(thread)) {
     const Geometry& geometry = plan.geometry;
@@ -211,14 +211,14 @@ class WeightWorker {
   }
 
   const WinogradWeightPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const float* x_;
   const float* y_;
   std::byte* shared_;
   std::byte* own_;
 };
 
-void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_weight(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WinogradWeightPlan*>(data);
   const auto run_part = [&](const device::Chunk& chunk) {
     WeightWorker worker(plan, args, chunk.thread);

@@ -122,7 +122,7 @@ struct Drop {
   float scale = 1;
 };
 
-Drop drop_of(const NormTask& task, std::byte* const* args) {
+Drop drop_of(const NormTask& task, KernelArgs args) {
   const bool is_training =
       task.drops && task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
   if (!is_training) return {};
@@ -163,27 +163,21 @@ void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, 
   }
 }
 
-void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
+void run_norm(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const NormTask*>(data);
   const Rows& rows = task.rows;
-  const auto in = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<const float*>(args[place]);
-  };
-  const auto out = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<float*>(args[place]);
-  };
-  const float* residual = in(task.residual);
-  const float* scale = in(task.scale);
-  const float* bias = in(task.bias);
-  float* sum = out(task.sum);
-  float* means = out(task.mean);
-  float* inverses = out(task.inverse);
-  auto* mask = task.mask < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(args[task.mask]);
+  const float* residual = args.find<float>(task.residual);
+  const float* scale = args.find<float>(task.scale);
+  const float* bias = args.find<float>(task.bias);
+  float* sum = args.find<float>(task.sum);
+  float* means = args.find<float>(task.mean);
+  float* inverses = args.find<float>(task.inverse);
+  auto* mask = args.find<std::uint8_t>(task.mask);
   const Drop drop = drop_of(task, args);
   const std::int64_t group = group_elements(rows);
   const bool has_y = !task.y.is_absent(args);
   share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
-    float* own = task.scratch < 0 ? nullptr : out(task.scratch) + thread * (2 * group);
+    float* own = task.scratch < 0 ? nullptr : args.at<float>(task.scratch) + thread * (2 * group);
     visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
       const std::int64_t begin = row * rows.size;
       const std::int64_t end = begin + count * rows.size;
@@ -240,10 +234,10 @@ std::int64_t thread_elements(const GradTask& task) {
   return groups + (kScratchRows * task.rows.size + kLine - 1) / kLine * kLine;
 }
 
-GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thread) {
+GradSums sums_of(const GradTask& task, KernelArgs args, std::int64_t thread) {
   const std::int64_t size = task.rows.size;
   const std::int64_t elements = thread_elements(task);
-  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * elements;
+  float* first = args.at<float>(task.scratch) + thread * elements;
   const std::int64_t group = group_elements(task.rows);
   float* groups = first + elements - 3 * group;
   return {first,  first + size,   first + 2 * size,  first + 3 * size,
@@ -251,17 +245,16 @@ GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thre
 }
 
 /// Applies the operations after the gradient of the normalised values to one row.
-void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, float* row,
-                float* sums) {
+void finish_row(const GradTask& task, KernelArgs args, std::int64_t at, float* row, float* sums) {
   const std::int64_t size = task.rows.size;
-  const auto elements = [&](int place) { return reinterpret_cast<float*>(args[place]) + at; };
+  const auto elements = [&](int place) { return args.at<float>(place) + at; };
   if (task.more >= 0) {
     stretches::add(row, elements(task.more), row, size);
   }
   const float* result = row;
   if (task.mask >= 0) {
-    const auto* mask = reinterpret_cast<const std::uint8_t*>(args[task.mask]) + at;
-    const float factor = *reinterpret_cast<const float*>(args[task.factor]);
+    const auto* mask = args.at<std::uint8_t>(task.mask) + at;
+    const float factor = *args.at<float>(task.factor);
     float* dx = elements(task.dx);
     for (std::int64_t i = 0; i < size; ++i) dx[i] = row[i] * (static_cast<float>(mask[i]) * factor);
     result = dx;
@@ -270,10 +263,10 @@ void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, f
   stretches::add(sums, result, sums, size);
 }
 
-void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_grad(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const GradTask*>(data);
   const Rows& rows = task.rows;
-  const auto* scale = reinterpret_cast<const float*>(args[2]);
+  const auto* scale = args.at<float>(2);
   const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
   const bool has_ds = !task.ds.is_absent(args);
   const auto size = static_cast<double>(rows.size);
@@ -311,7 +304,7 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
   });
   const auto collect = [&](int place, auto part) {
     if (place < 0 || args[place] == nullptr) return;
-    auto* to = reinterpret_cast<float*>(args[place]);
+    auto* to = args.at<float>(place);
     std::copy_n(part(sums_of(task, args, 0)), rows.size, to);
     for (int thread = 1; thread < rows.threads; ++thread) {
       const float* from = part(sums_of(task, args, thread));

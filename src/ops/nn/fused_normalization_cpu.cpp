@@ -40,11 +40,6 @@ void visit_channels(const Task& task, F&& f) {
                        task.channels, f);
 }
 
-template <class T>
-T* argument(std::byte* const* args, int index) {
-  return reinterpret_cast<T*>(args[index]);
-}
-
 // Returns the map of both directions, so that a mask recomputes exactly the forward values.
 channels::Affine affine_of(const FusedNormalization& op, float mean, float inverse, float scale,
                            float shift) {
@@ -54,30 +49,30 @@ channels::Affine affine_of(const FusedNormalization& op, float mean, float inver
 // args, with images of type E: x, scale, bias, mean, variance[, residual], y, running mean, running
 // variance, saved mean, saved inverse.
 template <class E>
-void run_forward(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_forward(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
   const auto functions = channels::forward_functions<E>();
-  const auto* x = argument<const E>(args, 0);
-  const auto* scale = argument<const float>(args, 1);
-  const auto* shift = argument<const float>(args, 2);
-  const auto* residual = task.has_residual ? argument<const E>(args, 5) : nullptr;
-  auto* y = argument<E>(args, task.outputs);
+  const auto* x = args.at<E>(0);
+  const auto* scale = args.at<float>(1);
+  const auto* shift = args.at<float>(2);
+  const auto* residual = task.has_residual ? args.at<E>(5) : nullptr;
+  auto* y = args.at<E>(task.outputs);
   const auto momentum = static_cast<double>(task.op.momentum);
   visit_channels(task, [&](std::int64_t c) {
     const std::int64_t first = c * task.stretches.length;
     const channels::Moments moments = functions.moments(x + first, task.stretches);
     for (int i = 0; i < 2; ++i) {
-      auto* running = argument<float>(args, task.outputs + 1 + i);
+      auto* running = args.at<float>(task.outputs + 1 + i);
       if (running == nullptr) continue;
-      const auto old = static_cast<double>(argument<const float>(args, 3 + i)[c]);
+      const auto old = static_cast<double>(args.at<float>(3 + i)[c]);
       const double current = i == 0 ? moments.mean : moments.variance;
       running[c] = static_cast<float>(old * momentum + current * (1 - momentum));
     }
     const auto mean = static_cast<float>(moments.mean);
     const auto inverse =
         static_cast<float>(1 / std::sqrt(moments.variance + static_cast<double>(task.op.epsilon)));
-    if (auto* saved = argument<float>(args, task.outputs + 3)) saved[c] = mean;
-    if (auto* saved = argument<float>(args, task.outputs + 4)) saved[c] = inverse;
+    if (auto* saved = args.at<float>(task.outputs + 3)) saved[c] = mean;
+    if (auto* saved = args.at<float>(task.outputs + 4)) saved[c] = inverse;
     if (y == nullptr) return;
     functions.normalize(x + first, residual == nullptr ? nullptr : residual + first, task.stretches,
                         affine_of(task.op, mean, inverse, scale[c], shift[c]), y + first);
@@ -88,29 +83,29 @@ void run_forward(const void* data, std::byte* const* args, const Launch& /*launc
 // inverse, more, result, dx, dscale, dbias, g. dx = scale * inverse * (g - mean(g) - h * mean(g *
 // h)), h = (x - mean) * inverse.
 template <class G, class X>
-void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_grad(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const Task*>(data);
   const auto at = [](auto* tensor, std::int64_t first) {
     return tensor == nullptr ? nullptr : tensor + first;
   };
-  const auto* scale = argument<const float>(args, 2);
-  const auto* shift = argument<const float>(args, 3);
+  const auto* scale = args.at<float>(2);
+  const auto* shift = args.at<float>(3);
   const auto functions = channels::grad_functions<G, X>();
-  const auto* more = task.has_residual ? argument<const G>(args, 6) : nullptr;
-  const auto* result = task.has_result ? argument<const X>(args, 7) : nullptr;
-  auto* dx = argument<G>(args, task.outputs);
-  auto* dscale = argument<float>(args, task.outputs + 1);
-  auto* dbias = argument<float>(args, task.outputs + 2);
-  auto* stored = task.stores ? argument<G>(args, task.outputs + 3) : nullptr;
+  const auto* more = task.has_residual ? args.at<G>(6) : nullptr;
+  const auto* result = task.has_result ? args.at<X>(7) : nullptr;
+  auto* dx = args.at<G>(task.outputs);
+  auto* dscale = args.at<float>(task.outputs + 1);
+  auto* dbias = args.at<float>(task.outputs + 2);
+  auto* stored = task.stores ? args.at<G>(task.outputs + 3) : nullptr;
   const auto count = static_cast<double>(task.stretches.count());
   visit_channels(task, [&](std::int64_t c) {
     const std::int64_t first = c * task.stretches.length;
-    const float mean = argument<const float>(args, 4)[c];
-    const float saved = argument<const float>(args, 5)[c];
+    const float mean = args.at<float>(4)[c];
+    const float saved = args.at<float>(5)[c];
     channels::Cotangent<G, X> cotangent{
-        .dy = argument<const G>(args, 0) + first,
+        .dy = args.at<const G>(0) + first,
         .more = at(more, first),
-        .x = argument<const X>(args, 1) + first,
+        .x = args.at<const X>(1) + first,
         .result = at(result, first),
         .mask = static_cast<channels::Mask>(task.op.mask),
         .affine = affine_of(task.op, mean, saved, scale[c], shift[c])};

@@ -88,15 +88,14 @@ Statistics row_statistics(const T* x, const LayerTask& task) {
 
 // args: x, scale[, bias], y[, mean[, inverse deviation]]; the statistics are float32.
 template <std::floating_point T>
-void run_layer_normalization(const void* data, std::byte* const* args, const Launch&) {
+void run_layer_normalization(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const LayerTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  const T* scale = reinterpret_cast<const T*>(args[1]);
-  const T* bias = task.has_bias ? reinterpret_cast<const T*>(args[2]) : nullptr;
-  T* y = reinterpret_cast<T*>(args[task.outputs]);
+  const T* x = args.at<T>(0);
+  const T* scale = args.at<T>(1);
+  const T* bias = task.has_bias ? args.at<T>(2) : nullptr;
+  T* y = args.at<T>(task.outputs);
   const auto statistic = [&](int output) {
-    return task.num_outputs > output ? reinterpret_cast<float*>(args[task.outputs + output])
-                                     : nullptr;
+    return task.num_outputs > output ? args.at<float>(task.outputs + output) : nullptr;
   };
   float* means = statistic(1);
   float* inverses = statistic(2);
@@ -116,14 +115,14 @@ void run_layer_normalization(const void* data, std::byte* const* args, const Lau
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. scale: [size].
 template <std::floating_point T>
-void run_grad(const void* data, std::byte* const* args, const Launch&) {
+void run_grad(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const LayerTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  const T* scale = reinterpret_cast<const T*>(args[2]);
-  T* dx = reinterpret_cast<T*>(args[3]);
-  T* dscale = reinterpret_cast<T*>(args[4]);
-  T* dbias = reinterpret_cast<T*>(args[5]);
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  const T* scale = args.at<T>(2);
+  T* dx = args.at<T>(3);
+  T* dscale = args.at<T>(4);
+  T* dbias = args.at<T>(5);
   if (dscale != nullptr) std::fill_n(dscale, task.size, T{0});
   if (dbias != nullptr) std::fill_n(dbias, task.size, T{0});
   const auto size = static_cast<double>(task.size);

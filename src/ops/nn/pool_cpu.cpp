@@ -101,12 +101,12 @@ bool is_nan(T number) {
 
 // args: x, y, and indices if there are any.
 template <class T>
-void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
+void run_max_pool(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
-  auto* indices = task.has_indices ? reinterpret_cast<std::int64_t*>(args[2]) : nullptr;
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
+  auto* indices = task.has_indices ? args.at<std::int64_t>(2) : nullptr;
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     const T* input = x + plane * shape.input_size();
     visit_windows(shape, [&](const auto& window, std::int64_t number) {
@@ -135,12 +135,12 @@ void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
 
 // args: dy, indices, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_max_pool_grad(const void* data, std::byte* const* args, const Launch&) {
+void run_max_pool_grad(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
-  T* dx = reinterpret_cast<T*>(args[task.dx]);
+  const T* dy = args.at<T>(0);
+  const auto* indices = args.at<std::int64_t>(1);
+  T* dx = args.at<T>(task.dx);
   const std::int64_t count = shape.planes * shape.input_size();
   std::fill_n(dx, count, T{0});
   for (std::int64_t o = 0; o < shape.planes * shape.output_size(); ++o) {
@@ -179,13 +179,13 @@ struct MaxPoolArgs {
   float* y;
   std::int64_t* indices;
 
-  MaxPoolArgs(const PoolTask& task, std::byte* const* args)
-      : x(reinterpret_cast<const float*>(args[0])),
-        y(reinterpret_cast<float*>(args[1])),
-        indices(task.has_indices ? reinterpret_cast<std::int64_t*>(args[2]) : nullptr) {}
+  MaxPoolArgs(const PoolTask& task, KernelArgs args)
+      : x(args.at<const float>(0)),
+        y(args.at<float>(1)),
+        indices(task.has_indices ? args.at<std::int64_t>(2) : nullptr) {}
 };
 
-void run_max_pool_halved(const void* data, std::byte* const* args, const Launch&) {
+void run_max_pool_halved(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
@@ -196,7 +196,7 @@ void run_max_pool_halved(const void* data, std::byte* const* args, const Launch&
   });
 }
 
-void run_max_pool_taps(const void* data, std::byte* const* args, const Launch&) {
+void run_max_pool_taps(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
@@ -212,12 +212,12 @@ void run_max_pool_taps(const void* data, std::byte* const* args, const Launch&) 
   });
 }
 
-void run_max_pool_halved_grad(const void* data, std::byte* const* args, const Launch& launch) {
+void run_max_pool_halved_grad(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const auto* dy = reinterpret_cast<const float*>(args[0]);
-  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
-  auto* dx = reinterpret_cast<float*>(args[task.dx]);
+  const auto* dy = args.at<float>(0);
+  const auto* indices = args.at<std::int64_t>(1);
+  auto* dx = args.at<float>(task.dx);
   std::atomic<bool> is_done{true};
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     const std::int64_t output = first * shape.output_size();
@@ -240,11 +240,11 @@ std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& wi
 
 // args: x, y.
 template <std::floating_point T>
-void run_average_pool(const void* data, std::byte* const* args, const Launch&) {
+void run_average_pool(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     const T* input = x + plane * shape.input_size();
     visit_windows(shape, [&](const auto& window, std::int64_t number) {
@@ -257,11 +257,11 @@ void run_average_pool(const void* data, std::byte* const* args, const Launch&) {
 
 // args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_average_pool_grad(const void* data, std::byte* const* args, const Launch&) {
+void run_average_pool_grad(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  T* dx = reinterpret_cast<T*>(args[task.dx]);
+  const T* dy = args.at<T>(0);
+  T* dx = args.at<T>(task.dx);
   std::fill_n(dx, shape.planes * shape.input_size(), T{0});
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     T* result = dx + plane * shape.input_size();
@@ -288,11 +288,11 @@ void merge_rows(PoolTask& task) {
 
 // args: x, y.
 template <std::floating_point T>
-void run_average_pool_rows(const void* data, std::byte* const* args, const Launch&) {
+void run_average_pool_rows(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       const T* input = x + plane * shape.input_size() * task.row;
@@ -311,11 +311,11 @@ void run_average_pool_rows(const void* data, std::byte* const* args, const Launc
 
 // args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_average_pool_rows_grad(const void* data, std::byte* const* args, const Launch&) {
+void run_average_pool_rows_grad(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PoolTask*>(data);
   const PoolShape& shape = task.shape;
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  T* dx = reinterpret_cast<T*>(args[task.dx]);
+  const T* dy = args.at<T>(0);
+  T* dx = args.at<T>(task.dx);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       T* result = dx + plane * shape.input_size() * task.row;
@@ -337,10 +337,10 @@ struct PlaneTask {
 };
 
 template <std::floating_point T>
-void run_global_average(const void* data, std::byte* const* args, const Launch&) {
+void run_global_average(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PlaneTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
     // Four sums, so that additions do not wait for each other.
     std::array<T, 4> sums{};
@@ -354,10 +354,10 @@ void run_global_average(const void* data, std::byte* const* args, const Launch&)
 }
 
 template <std::floating_point T>
-void run_global_max(const void* data, std::byte* const* args, const Launch&) {
+void run_global_max(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const PlaneTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
     T most = x[0];
     for (std::int64_t i = 1; i < task.size; ++i) {

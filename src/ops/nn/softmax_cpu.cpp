@@ -66,10 +66,10 @@ void hardmax_column(const T* x, T* y, std::int64_t size, std::int64_t stride) {
 }
 
 template <std::floating_point T, ColumnFn<T> kColumn>
-void run_columns(const void* data, std::byte* const* args, const Launch&) {
+void run_columns(const void* data, KernelArgs args, const Launch&) {
   const auto& shape = *static_cast<const AxisShape*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t o = 0; o < shape.outer; ++o) {
     const std::int64_t block = o * shape.size * shape.inner;
     for (std::int64_t i = 0; i < shape.inner; ++i) {
@@ -102,10 +102,9 @@ KernelOffer offer_columns(const KernelRequest& request) {
 }
 
 template <std::floating_point T, void (*kRows)(const T*, T*, std::int64_t, std::int64_t)>
-void run_rows(const void* data, std::byte* const* args, const Launch&) {
+void run_rows(const void* data, KernelArgs args, const Launch&) {
   const auto& shape = *static_cast<const AxisShape*>(data);
-  kRows(reinterpret_cast<const T*>(args[0]), reinterpret_cast<T*>(args[1]), shape.outer,
-        shape.size);
+  kRows(args.at<const T>(0), args.at<T>(1), shape.outer, shape.size);
 }
 
 KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,

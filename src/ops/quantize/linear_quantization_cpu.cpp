@@ -127,8 +127,8 @@ struct Factors {
   const float* zero = nullptr;
 };
 
-Factors load_factors(const Task& task, DataType zero_type, std::byte* const* args) {
-  auto* scratch = reinterpret_cast<float*>(args[task.num_inputs + 1]);
+Factors load_factors(const Task& task, DataType zero_type, KernelArgs args) {
+  auto* scratch = args.at<float>(task.num_inputs + 1);
   const std::int64_t count = task.layout.num_scales;
   for (std::int64_t i = 0; i < count; ++i) {
     scratch[i] = load_small(task.scale, args[1], i);
@@ -138,11 +138,11 @@ Factors load_factors(const Task& task, DataType zero_type, std::byte* const* arg
 }
 
 template <class T>
-void run_quantize(const void* data, std::byte* const* args, const Launch&) {
+void run_quantize(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);
-  const auto* x = reinterpret_cast<const float*>(args[0]);
-  auto* y = reinterpret_cast<T*>(args[task.num_inputs]);
+  const auto* x = args.at<float>(0);
+  auto* y = args.at<T>(task.num_inputs);
   const auto& table = std::get<quantize::QuantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
   const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
@@ -159,7 +159,7 @@ void run_quantize(const void* data, std::byte* const* args, const Launch&) {
 }
 
 // Quantizes any types, in order: elements may share bytes.
-void run_quantize_any(const void* data, std::byte* const* args, const Launch&) {
+void run_quantize_any(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.y, args);
   const bool is_float = is_small_float(task.y);
@@ -176,11 +176,11 @@ void run_quantize_any(const void* data, std::byte* const* args, const Launch&) {
 }
 
 template <class T>
-void run_dequantize(const void* data, std::byte* const* args, const Launch&) {
+void run_dequantize(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.x, args);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<float*>(args[task.num_inputs]);
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<float>(task.num_inputs);
   const auto& table = std::get<quantize::DequantizeTable<T>>(quantize::run_tables());
   const std::int64_t runs = task.layout.num_runs();
   const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
@@ -196,7 +196,7 @@ void run_dequantize(const void* data, std::byte* const* args, const Launch&) {
   });
 }
 
-void run_dequantize_any(const void* data, std::byte* const* args, const Launch&) {
+void run_dequantize_any(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
   const Factors factors = load_factors(task, task.x, args);
   const std::int64_t runs = task.layout.num_runs();

@@ -65,11 +65,11 @@ struct DropoutTask {
 };
 
 template <std::floating_point T>
-void run_dropout(const void* data, std::byte* const* args, const Launch& launch) {
+void run_dropout(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const DropoutTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.output]);
-  auto* mask = task.has_mask ? reinterpret_cast<std::uint8_t*>(args[task.output + 1]) : nullptr;
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(task.output);
+  auto* mask = task.has_mask ? args.at<std::uint8_t>(task.output + 1) : nullptr;
   const bool is_training = task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
   const std::byte* given = task.ratio < 0 ? nullptr : args[task.ratio];
   const double ratio = is_training ? read_dropout_ratio(given, task.ratio_dtype, task.node) : 0;

@@ -61,18 +61,18 @@ void visit_draws(const RandomTask& task, const Launch& launch, F&& f) {
 }
 
 template <std::floating_point T>
-void run_uniform(const void* data, std::byte* const* args, const Launch& launch) {
+void run_uniform(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const RandomTask*>(data);
-  T* y = reinterpret_cast<T*>(args[task.output]);
+  T* y = args.at<T>(task.output);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
     y[i] = static_cast<T>(task.first + (task.second - task.first) * unit);
   });
 }
 
 template <std::floating_point T>
-void run_normal(const void* data, std::byte* const* args, const Launch& launch) {
+void run_normal(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const RandomTask*>(data);
-  T* y = reinterpret_cast<T*>(args[task.output]);
+  T* y = args.at<T>(task.output);
   visit_draws<normal_pair>(task, launch, [&](std::int64_t i, double number) {
     y[i] = static_cast<T>(task.first + task.second * number);
   });
@@ -87,10 +87,10 @@ void run_normal(const void* data, std::byte* const* args, const Launch& launch) 
 
 // args: probabilities, samples.
 template <std::floating_point P, class T>
-void run_bernoulli(const void* data, std::byte* const* args, const Launch& launch) {
+void run_bernoulli(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const RandomTask*>(data);
-  const P* p = reinterpret_cast<const P*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.output]);
+  const P* p = args.at<P>(0);
+  T* y = args.at<T>(task.output);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
     const auto probability = static_cast<double>(p[i]);
     if (!(probability >= 0 && probability <= 1)) throw_probability(task, probability);
@@ -121,11 +121,11 @@ void add_up_row(const MultinomialTask& task, const P* logits, std::int64_t row, 
 
 // args: scores [rows, classes], sampled classes [rows, samples], scratch for the sums of a row.
 template <std::floating_point P, class T>
-void run_multinomial(const void* data, std::byte* const* args, const Launch& launch) {
+void run_multinomial(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const MultinomialTask*>(data);
-  const P* logits = reinterpret_cast<const P*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
-  auto* sums = reinterpret_cast<double*>(args[2]);
+  const P* logits = args.at<P>(0);
+  T* y = args.at<T>(1);
+  auto* sums = args.at<double>(2);
   std::int64_t summed = -1;
   visit_draws<uniform_pair>(task.draw, launch, [&](std::int64_t i, double unit) {
     const std::int64_t row = i / task.samples;

@@ -102,12 +102,12 @@ TaskRows task_rows(const CellPlan& plan, std::int64_t task);
 /// Arguments of one call.
 struct CellArgs {
   const CellPlan& plan;
-  std::byte* const* args;
+  KernelArgs args;
 
   template <class T>
   T* at(Operand operand) const {
     const int place = plan.place[static_cast<std::size_t>(operand)];
-    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
+    return args.find<T>(place);
   }
   /// Returns an array in scratch; nullptr if none is reserved.
   template <class T>

@@ -103,7 +103,7 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
 }
 
 template <class T>
-void run_forward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
+void run_forward(const void* data, KernelArgs arguments, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const ForwardPlan<T>*>(data);
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
@@ -243,7 +243,7 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
 }
 
 template <class T>
-void run_backward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
+void run_backward(const void* data, KernelArgs arguments, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const BackwardPlan<T>*>(data);
   const CellShape& s = plan.cell.shape;
   const CellArgs args{plan.cell, arguments};

@@ -22,10 +22,10 @@ bool beats(T candidate, T best, const ArgData& data) {
 }
 
 template <class T>
-void run_arg(const void* data, std::byte* const* args, const Launch&) {
+void run_arg(const void* data, KernelArgs args, const Launch&) {
   const auto& arg = *static_cast<const ArgData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<std::int64_t*>(args[1]);
+  const T* x = args.at<T>(0);
+  auto* y = args.at<std::int64_t>(1);
   for (std::int64_t o = 0; o < arg.outer; ++o) {
     for (std::int64_t i = 0; i < arg.inner; ++i) {
       const T* column = x + o * arg.length * arg.inner + i;

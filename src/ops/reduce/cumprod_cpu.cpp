@@ -55,23 +55,23 @@ void cumprod_slice(const CumProdData& c, std::int64_t o, bool is_exclusive, cons
 }
 
 template <class T>
-void run_cumprod(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_cumprod(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& c = *static_cast<const CumProdData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[2]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(2);
   device::parallel_for(c.threads, c.outer,
                        [&](std::int64_t o) { cumprod_slice(c, o, c.is_exclusive, x, y); });
 }
 
 // Writes the products p to dx; then r, a row per thread in scratch, runs from the other end.
 template <class T>
-void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_grad(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& c = *static_cast<const CumProdData*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  T* dx = reinterpret_cast<T*>(args[3]);
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  T* dx = args.at<T>(3);
   device::on_threads(c.threads, [&](const device::Chunk& chunk) {
-    T* r = reinterpret_cast<T*>(args[4]) + chunk.thread * c.inner;
+    T* r = args.at<T>(4) + chunk.thread * c.inner;
     const std::int64_t end = chunk.last(c.outer);
     for (std::int64_t o = chunk.first(c.outer); o < end; ++o) {
       cumprod_slice(c, o, /*is_exclusive=*/true, x, dx);

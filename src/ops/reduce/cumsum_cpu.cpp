@@ -24,10 +24,10 @@ T wrapping_add(T a, T b) {
 }
 
 template <class T>
-void run_cumsum(const void* data, std::byte* const* args, const Launch&) {
+void run_cumsum(const void* data, KernelArgs args, const Launch&) {
   const auto& c = *static_cast<const CumSumData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[2]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(2);
   const std::int64_t step = c.is_reverse ? -c.inner : c.inner;
   for (std::int64_t o = 0; o < c.outer; ++o) {
     const std::int64_t first =

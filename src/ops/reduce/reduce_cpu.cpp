@@ -190,22 +190,22 @@ struct ReduceData {
 };
 
 template <class T, class Kind>
-void run_reduce(const void* data, std::byte* const* args, const Launch&) {
+void run_reduce(const void* data, KernelArgs args, const Launch&) {
   const auto& [layout, output_arg] = *static_cast<const ReduceData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[output_arg]);
-  auto* acc = reinterpret_cast<typename Kind::Acc*>(args[output_arg + 1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(output_arg);
+  auto* acc = args.at<typename Kind::Acc>(output_arg + 1);
   accumulate<Kind, T>(layout, x, acc);
   for (std::int64_t i = 0; i < layout.num_outputs; ++i) y[i] = Kind::finish(acc[i], layout.count);
 }
 
 // y = m + ln sum e^(x - m) with m = max x, so that nothing overflows.
 template <class T>
-void run_log_sum_exp(const void* data, std::byte* const* args, const Launch&) {
+void run_log_sum_exp(const void* data, KernelArgs args, const Launch&) {
   const auto& [layout, output_arg] = *static_cast<const ReduceData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[output_arg]);
-  auto* acc = reinterpret_cast<double*>(args[output_arg + 1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(output_arg);
+  auto* acc = args.at<double>(output_arg + 1);
   accumulate<Max<T>, T>(layout, x, y);
   for (std::int64_t i = 0; i < layout.num_outputs; ++i) {
     if (!std::isfinite(y[i])) y[i] = 0;

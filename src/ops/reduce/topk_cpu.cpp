@@ -228,11 +228,11 @@ void run_columns(const TopKData& topk, const T* x, std::int64_t count, T* values
 }
 
 template <class T>
-void run_topk(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_topk(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& topk = *static_cast<const TopKData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* values = reinterpret_cast<T*>(args[2]);
-  auto* indices = reinterpret_cast<std::int64_t*>(args[3]);
+  const T* x = args.at<T>(0);
+  T* values = args.at<T>(2);
+  auto* indices = args.at<std::int64_t>(3);
   if (topk.k == 0) return;
   // A task is one row, or several rows that are transposed together.
   const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;

@@ -134,11 +134,11 @@ void transform_batches(const DftTask<T>& task, std::int64_t begin, std::int64_t 
 }
 
 template <class T>
-void run_dft(const void* data, std::byte* const* args, const Launch&) {
+void run_dft(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const DftTask<T>*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.num_args]);
-  T* scratch = reinterpret_cast<T*>(args[task.num_args + 1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(task.num_args);
+  T* scratch = args.at<T>(task.num_args + 1);
   const std::int64_t batches = (task.signals() + task.batch_signals() - 1) / task.batch_signals();
   device::on_threads(task.threads, [&](const device::Chunk& chunk) {
     transform_batches(task, chunk.first(batches), chunk.last(batches), x, y,

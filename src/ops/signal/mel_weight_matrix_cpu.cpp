@@ -63,7 +63,7 @@ Tensor mel_matrix(const MelSpec& spec) {
   return matrix;
 }
 
-void run_constant(const void* data, std::byte* const* args, const Launch&) {
+void run_constant(const void* data, KernelArgs args, const Launch&) {
   const auto& matrix = *static_cast<const Tensor*>(data);
   std::memcpy(args[5], matrix.raw(), static_cast<std::size_t>(matrix.size_bytes()));
 }

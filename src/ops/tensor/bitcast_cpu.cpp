@@ -11,7 +11,7 @@ struct Bytes {
   std::int64_t count = 0;
 };
 
-void run_bitcast(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_bitcast(const void* data, KernelArgs args, const Launch& /*launch*/) {
   if (args[1] == args[0]) return;
   const auto count = static_cast<const Bytes*>(data)->count;
   std::memcpy(args[1], args[0], static_cast<std::size_t>(count));

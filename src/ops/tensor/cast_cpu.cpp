@@ -93,7 +93,7 @@ void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) 
   }
 }
 
-void run_cast(const void* data, std::byte* const* args, const Launch&) {
+void run_cast(const void* data, KernelArgs args, const Launch&) {
   const auto& cast = *static_cast<const CastData*>(data);
   for (std::int64_t i = 0; i < cast.count; ++i) {
     const double value = load_plain(cast.from, args[0], i);
@@ -144,9 +144,9 @@ std::int64_t read_integer(const std::string& text) {
   return static_cast<std::int64_t>(fraction);
 }
 
-void run_text_cast(const void* data, std::byte* const* args, const Launch&) {
+void run_text_cast(const void* data, KernelArgs args, const Launch&) {
   const auto& cast = *static_cast<const TextData*>(data);
-  const auto* texts = reinterpret_cast<const std::string*>(args[0]);
+  const auto* texts = args.at<std::string>(0);
   for (std::int64_t i = 0; i < cast.count; ++i) {
     std::byte* to = args[1] + i * cast.element_bytes;
     if (cast.to_integer) {

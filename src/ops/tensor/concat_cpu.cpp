@@ -14,14 +14,14 @@ struct PartsData {
   std::size_t whole_arg = 0;
 };
 
-void run_concat(const void* data, std::byte* const* args, const Launch&) {
+void run_concat(const void* data, KernelArgs args, const Launch&) {
   const auto& parts = *static_cast<const PartsData*>(data);
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.part_args[i]], args[parts.whole_arg]);
   }
 }
 
-void run_split(const void* data, std::byte* const* args, const Launch&) {
+void run_split(const void* data, KernelArgs args, const Launch&) {
   const auto& parts = *static_cast<const PartsData*>(data);
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.whole_arg], args[parts.part_args[i]]);

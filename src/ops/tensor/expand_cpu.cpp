@@ -12,7 +12,7 @@ struct RepeatData {
   std::size_t output_arg = 2;
 };
 
-void run_repeat(const void* data, std::byte* const* args, const Launch&) {
+void run_repeat(const void* data, KernelArgs args, const Launch&) {
   const auto& repeat = *static_cast<const RepeatData*>(data);
   run_copy(repeat.copy, args[0], args[repeat.output_arg]);
 }

@@ -21,9 +21,9 @@ struct GatherData {
 };
 
 template <class Index>
-void run_gather(const void* data, std::byte* const* args, const Launch&) {
+void run_gather(const void* data, KernelArgs args, const Launch&) {
   const auto& gather = *static_cast<const GatherData*>(data);
-  const auto* indices = reinterpret_cast<const Index*>(args[1]);
+  const auto* indices = args.at<Index>(1);
   std::byte* y = args[2];
   const auto bytes = static_cast<std::size_t>(gather.block_bytes);
   for (std::int64_t o = 0; o < gather.outer; ++o) {
@@ -65,12 +65,12 @@ struct GatherElementsData {
 };
 
 template <class T, class Index>
-void run_gather_elements(const void* data, std::byte* const* args, const Launch&) {
+void run_gather_elements(const void* data, KernelArgs args, const Launch&) {
   const auto& gather = *static_cast<const GatherElementsData*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  const auto* const begin = reinterpret_cast<const Index*>(args[1]);
+  const auto* x = args.at<T>(0);
+  const auto* const begin = args.at<Index>(1);
   const Index* indices = begin;
-  auto* y = reinterpret_cast<T*>(args[2]);
+  auto* y = args.at<T>(2);
   if (std::ranges::find(gather.sizes, 0) != gather.sizes.end()) return;
   const std::size_t outer = gather.sizes.size() - 1;
   const std::int64_t step = gather.source_strides[outer];
@@ -149,9 +149,9 @@ struct GatherNdData {
   IndexSource source;
 };
 
-void run_gather_nd(const void* data, std::byte* const* args, const Launch&) {
+void run_gather_nd(const void* data, KernelArgs args, const Launch&) {
   const auto& gather = *static_cast<const GatherNdData*>(data);
-  const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);
+  const auto* const begin = args.at<std::int64_t>(1);
   const std::int64_t* indices = begin;
   std::byte* y = args[2];
   for (std::int64_t b = 0; b < gather.batches; ++b) {

@@ -30,12 +30,12 @@ std::int64_t hot_place(Index index, std::int64_t depth) {
 }
 
 template <class Index, class T>
-void run_one_hot(const void* data, std::byte* const* args, const Launch&) {
+void run_one_hot(const void* data, KernelArgs args, const Launch&) {
   const auto& hot = *static_cast<const OneHotData*>(data);
-  const auto* indices = reinterpret_cast<const Index*>(args[0]);
+  const auto* indices = args.at<Index>(0);
   T values[2];
   std::memcpy(values, args[2], sizeof(values));
-  auto* y = reinterpret_cast<T*>(args[3]);
+  auto* y = args.at<T>(3);
   std::fill_n(y, hot.outer * hot.depth * hot.inner, values[0]);
   for (std::int64_t o = 0; o < hot.outer; ++o) {
     for (std::int64_t i = 0; i < hot.inner; ++i) {

@@ -58,7 +58,7 @@ struct ConstantData {
   std::size_t output_arg = 0;
 };
 
-void run_constant(const void* data, std::byte* const* args, const Launch&) {
+void run_constant(const void* data, KernelArgs args, const Launch&) {
   const auto& pad = *static_cast<const ConstantData*>(data);
   std::byte* y = args[pad.output_arg];
   if (pad.has_value && pad.element_bytes <= 8) {
@@ -113,11 +113,11 @@ struct MappedData {
 };
 
 template <class T>
-void run_mapped(const void* data, std::byte* const* args, const Launch&) {
+void run_mapped(const void* data, KernelArgs args, const Launch&) {
   const auto& pad = *static_cast<const MappedData*>(data);
   const std::size_t outer = pad.origins.size() - 1;
   const std::vector<std::int64_t>& row = pad.origins.back();
-  auto* y = reinterpret_cast<T*>(args[pad.output_arg]);
+  auto* y = args.at<T>(pad.output_arg);
   for (const auto& axis : pad.origins) {
     if (axis.empty()) return;
   }

@@ -27,9 +27,9 @@ struct ReverseData {
                    .hint = "Give lengths of at most the size of the time axis."});
 }
 
-void run_reverse(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_reverse(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const ReverseData*>(data);
-  const auto* lengths = reinterpret_cast<const std::int64_t*>(args[1]);
+  const auto* lengths = args.at<std::int64_t>(1);
   for (std::int64_t b = 0; b < task.batch; ++b) {
     if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
   }

@@ -16,7 +16,7 @@ struct NumbersData {
   std::vector<std::int64_t> numbers;
 };
 
-void run_numbers(const void* data, std::byte* const* args, const Launch&) {
+void run_numbers(const void* data, KernelArgs args, const Launch&) {
   const auto& numbers = static_cast<const NumbersData*>(data)->numbers;
   if (numbers.empty()) return;
   std::memcpy(args[1], numbers.data(), numbers.size() * sizeof(std::int64_t));
@@ -44,7 +44,7 @@ struct FillData {
   std::int64_t count = 0;
 };
 
-void run_fill(const void* data, std::byte* const* args, const Launch&) {
+void run_fill(const void* data, KernelArgs args, const Launch&) {
   const auto& fill = *static_cast<const FillData*>(data);
   if (fill.element_bytes == 16) {
     for (std::int64_t i = 0; i < fill.count; ++i) {
@@ -54,7 +54,7 @@ void run_fill(const void* data, std::byte* const* args, const Launch&) {
   }
   with_element_type(fill.element_bytes, [&](auto element) {
     std::memcpy(&element, fill.element.data(), sizeof(element));
-    std::fill_n(reinterpret_cast<decltype(element)*>(args[1]), fill.count, element);
+    std::fill_n(args.at<decltype(element)>(1), fill.count, element);
   });
 }
 
@@ -82,9 +82,9 @@ struct EyeData {
 };
 
 template <class T>
-void run_eye(const void* data, std::byte* const* args, const Launch&) {
+void run_eye(const void* data, KernelArgs args, const Launch&) {
   const auto& eye = *static_cast<const EyeData*>(data);
-  T* y = reinterpret_cast<T*>(args[1]);
+  T* y = args.at<T>(1);
   std::fill_n(y, eye.rows * eye.columns, T{0});
   // k is in [-rows, columns], so nothing overflows.
   for (std::int64_t i = std::max<std::int64_t>(0, -eye.k); i < eye.rows; ++i) {

@@ -13,7 +13,7 @@ struct SliceData {
   std::size_t output_arg = 0;
 };
 
-void run_slice(const void* data, std::byte* const* args, const Launch&) {
+void run_slice(const void* data, KernelArgs args, const Launch&) {
   const auto& slice = *static_cast<const SliceData*>(data);
   run_copy(slice.copy, args[0], args[slice.output_arg]);
 }

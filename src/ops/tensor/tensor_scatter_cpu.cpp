@@ -34,9 +34,9 @@ std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts,
   return start;
 }
 
-void run_tensor_scatter(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_tensor_scatter(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const TensorScatterData*>(data);
-  const auto* starts = reinterpret_cast<const std::int64_t*>(args[2]);
+  const auto* starts = args.at<std::int64_t>(2);
   std::byte* present = args[task.output_arg];
   const std::int64_t cache_bytes = task.length * task.block_bytes;
   const std::int64_t update_bytes = task.count * task.block_bytes;

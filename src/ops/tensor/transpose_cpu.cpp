@@ -5,7 +5,7 @@
 namespace onnxgrad::ops::transpose_cpu {
 namespace {
 
-void run_transpose(const void* data, std::byte* const* args, const Launch&) {
+void run_transpose(const void* data, KernelArgs args, const Launch&) {
   run_copy(*static_cast<const CopyPlan*>(data), args[0], args[1]);
 }
 

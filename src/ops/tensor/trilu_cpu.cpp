@@ -19,9 +19,9 @@ struct TriluData {
 
 // Row i keeps columns [i + k, columns) or [0, i + k + 1); k is clamped to the range where it
 // matters.
-void run_trilu(const void* data, std::byte* const* args, const Launch&) {
+void run_trilu(const void* data, KernelArgs args, const Launch&) {
   const auto& t = *static_cast<const TriluData*>(data);
-  const std::int64_t given = t.has_k ? *reinterpret_cast<const std::int64_t*>(args[1]) : 0;
+  const std::int64_t given = t.has_k ? *args.at<const std::int64_t>(1) : 0;
   const std::int64_t k = std::clamp(given, -t.rows - 1, t.columns + 1);
   const std::byte* x = args[0];
   std::byte* y = args[t.output_arg];

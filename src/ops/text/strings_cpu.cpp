@@ -193,11 +193,11 @@ struct EqualData {
   Dims full;
 };
 
-void run_equal(const void* data, std::byte* const* args, const Launch& /*launch*/) {
+void run_equal(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& equal = *static_cast<const EqualData*>(data);
-  const auto* a = reinterpret_cast<const std::string*>(args[0]);
-  const auto* b = reinterpret_cast<const std::string*>(args[1]);
-  auto* y = reinterpret_cast<bool*>(args[2]);
+  const auto* a = args.at<std::string>(0);
+  const auto* b = args.at<std::string>(1);
+  auto* y = args.at<bool>(2);
   visit_broadcast(equal.a, equal.b, equal.full,
                   [&](std::size_t i, std::size_t j) { *y++ = a[i] == b[j]; });
 }
