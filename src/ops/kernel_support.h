@@ -10,12 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "base/rounding.h"
 #include "opdef/kernel.h"
 
 // Helpers shared by the reference kernels of several families.
 
 namespace onnxgrad::ops {
 
+using base::ceil_div;
+using base::round_up;
 using opdef::DynamicCall;
 using opdef::KernelArgs;
 using opdef::KernelOffer;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/rounding.h"
 #include "ops/contrib/attention.h"
 #include "ops/contrib/contrib.h"
 #include "ops/quantize/linear_quantization.h"
@@ -20,7 +21,7 @@ struct BlockWeights {
   std::int64_t k = 0;
   std::int64_t bits = 4;
   std::int64_t block = 32;
-  std::int64_t blocks() const { return (k + block - 1) / block; }
+  std::int64_t blocks() const { return base::ceil_div(k, block); }
 };
 
 BlockWeights read_blocks(const Node& node) {
@@ -35,7 +36,7 @@ BlockWeights read_blocks(const Node& node) {
 Tensor unpack(const Node& node, const Tensor& packed, std::int64_t rows, std::int64_t count,
               std::int64_t bits) {
   const std::int64_t per_byte = 8 / bits;
-  const std::int64_t row_bytes = (count + per_byte - 1) / per_byte;
+  const std::int64_t row_bytes = base::ceil_div(count, per_byte);
   if (packed.size_bytes() != rows * row_bytes) {
     throw ShapeError({.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(),
                                           rows * row_bytes),

@@ -20,15 +20,7 @@ struct Task {
   int threads = 1;
 };
 
-/// Splits the elements among the threads: calls run_part(first, last) for each chunk.
-template <class F>
-void share_elements(const Task& task, const F& run_part) {
-  constexpr std::int64_t kLine = 64;
-  device::parallel_ranges(task.threads, (task.count + kLine - 1) / kLine,
-                          [&](std::int64_t first, std::int64_t last) {
-                            run_part(first * kLine, std::min(task.count, last * kLine));
-                          });
-}
+constexpr std::int64_t kBlock = 64;  // threads get multiples of this many elements
 
 template <class T>
 void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
@@ -36,10 +28,11 @@ void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto* x = args.at<T>(0);
   auto* y = args.at<T>(1);
   auto* slope = args.at<T>(2);
-  share_elements(task, [&](std::int64_t first, std::int64_t last) {
-    activation_rows::apply(task.function, x + first, y + first,
-                           slope == nullptr ? nullptr : slope + first, last - first);
-  });
+  device::parallel_blocks(
+      task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
+        activation_rows::apply(task.function, x + first, y + first,
+                               slope == nullptr ? nullptr : slope + first, last - first);
+      });
 }
 
 constexpr std::int64_t kPart = 512;  // elements converted at a time
@@ -51,25 +44,27 @@ struct F16Task : Task {
 
 void run_f16(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& task = *static_cast<const F16Task*>(data);
-  share_elements(task, [&](std::int64_t first, std::int64_t last) {
-    alignas(64) float x[kPart];
-    alignas(64) float y[kPart];
-    alignas(64) float slopes[kPart];
-    for (std::int64_t at = first; at < last; at += kPart) {
-      const std::int64_t count = std::min(kPart, last - at);
-      const float* from = task.x.load(args, at, count, x);
-      float* to = task.result.place(args, at, y);
-      if (task.has_gradient) {
-        const float* dy = task.dy.load(args, at, count, y);
-        activation_rows::multiply_slopes(task.function, from, dy, to, count);
-      } else {
-        float* slope = task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
-        activation_rows::apply(task.function, from, to, slope, count);
-        if (slope != nullptr) task.slope.finish(args, at, count, slope);
-      }
-      task.result.finish(args, at, count, to);
-    }
-  });
+  device::parallel_blocks(
+      task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
+        alignas(64) float x[kPart];
+        alignas(64) float y[kPart];
+        alignas(64) float slopes[kPart];
+        for (std::int64_t at = first; at < last; at += kPart) {
+          const std::int64_t count = std::min(kPart, last - at);
+          const float* from = task.x.load(args, at, count, x);
+          float* to = task.result.place(args, at, y);
+          if (task.has_gradient) {
+            const float* dy = task.dy.load(args, at, count, y);
+            activation_rows::multiply_slopes(task.function, from, dy, to, count);
+          } else {
+            float* slope =
+                task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
+            activation_rows::apply(task.function, from, to, slope, count);
+            if (slope != nullptr) task.slope.finish(args, at, count, slope);
+          }
+          task.result.finish(args, at, count, to);
+        }
+      });
 }
 
 constexpr const char* kNames[] = {"gelu", "tanh gelu", "silu"};

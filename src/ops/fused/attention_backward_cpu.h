@@ -32,7 +32,7 @@ class Backward : public Worker<T> {
   void run(std::int64_t key_head, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
-    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
+    const std::int64_t blocks = ceil_div(task.queries(), task.block_rows);
     // With a causal mask, the first block may not reach all keys, whose gradients then start at
     // zero.
     adds_ = blocks * task.groups > 1 || task.causal;

@@ -28,7 +28,7 @@ class Forward : public Worker<T> {
   void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
-    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
+    const std::int64_t blocks = ceil_div(task.queries(), task.block_rows);
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
       next_ = i + 1 < last ? -1 : next;

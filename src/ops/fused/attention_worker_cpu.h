@@ -262,7 +262,7 @@ class Worker {
   }
   static std::int64_t lines(std::int64_t elements) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
-    return (elements + kLine - 1) / kLine;
+    return ceil_div(elements, kLine);
   }
 
   const Task<T>& task_;

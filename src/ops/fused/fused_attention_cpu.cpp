@@ -32,8 +32,7 @@ void run_forward(const void* data, KernelArgs args, const Launch& launch) {
   const auto& task = *static_cast<const Task<T>*>(data);
   std::byte* scratch = args[3 + task.masks.size() + 2];
   const std::int64_t key_heads = task.k.count();
-  const std::int64_t blocks =
-      task.groups * ((task.queries() + task.block_rows - 1) / task.block_rows);
+  const std::int64_t blocks = task.groups * ceil_div(task.queries(), task.block_rows);
   // With few heads, threads split the blocks of each head, and all of them pack its keys and
   // values.
   const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
@@ -72,9 +71,9 @@ std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes, bool is_c
   constexpr std::int64_t kFewest = 24;
   const std::int64_t block_bytes = is_causal ? 32 << 10 : 128 << 10;
   const std::int64_t most = std::max(kFewest, block_bytes / row_bytes / kFewest * kFewest);
-  const std::int64_t blocks = (queries + most - 1) / most;
-  const std::int64_t rows = (queries + blocks - 1) / blocks;
-  return std::min(queries, (rows + 5) / 6 * 6);
+  const std::int64_t blocks = ceil_div(queries, most);
+  const std::int64_t rows = ceil_div(queries, blocks);
+  return std::min(queries, round_up(rows, 6));
 }
 
 template <class T>

@@ -74,17 +74,11 @@ UpdateArrays<T> arrays_of(const UpdateData<T>& data, KernelArgs args) {
 
 template <class T>
 void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
-  if (data.threads == 1) {
-    data.update(data.spec, arrays);
-    return;
-  }
-  constexpr std::int64_t kLine = 64;  // threads get multiples of this many elements
-  const std::int64_t chunk = (arrays.count / data.threads + kLine) / kLine * kLine;
-  device::parallel_for(data.threads, data.threads, [&](std::int64_t part) {
-    const std::int64_t begin = std::min(arrays.count, part * chunk);
-    const std::int64_t end = std::min(arrays.count, begin + chunk);
-    if (begin < end) data.update(data.spec, arrays.from(begin, end - begin));
-  });
+  constexpr std::int64_t kBlock = 64;  // threads get multiples of this many elements
+  device::parallel_blocks(data.threads, arrays.count, kBlock,
+                          [&](std::int64_t first, std::int64_t last) {
+                            data.update(data.spec, arrays.from(first, last - first));
+                          });
 }
 
 template <class T>
@@ -122,7 +116,7 @@ void run_matmul_and_update(const void* raw, KernelArgs args, const Launch& /*lau
   std::byte* scratch = args[data.at.scratch];
   const std::byte* a = args[data.gradient];
   const std::byte* b = args[data.b];
-  const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
+  const std::int64_t blocks = ceil_div(data.rows, data.block_rows);
   device::on_threads(data.block_threads, [&](const device::Chunk& chunk) {
     update_blocks(data, arrays, a, b, data.thread_scratch.in(scratch, chunk.thread),
                   chunk.first(blocks), chunk.last(blocks));
@@ -206,7 +200,7 @@ std::int64_t block_bytes(const device::GemmSpec& gemm) {
 /// Rounds the rows per block so that each block starts at a cache line of the weight and its slots.
 std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int64_t most_bytes) {
   const std::int64_t unit = kLineBytes / std::gcd(kLineBytes, row_bytes);
-  const std::int64_t above = (rows + unit - 1) / unit * unit;
+  const std::int64_t above = round_up(rows, unit);
   if (above * row_bytes <= most_bytes) return above;
   const std::int64_t below = rows / unit * unit;
   return below > 0 ? below : rows;
@@ -217,13 +211,13 @@ std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int6
 template <class T>
 std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, UpdateData<T>& data) {
   const std::int64_t row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t blocks = std::min(gemm.m, (gemm.m * row_bytes + most - 1) / most);
+  const std::int64_t blocks = std::min(gemm.m, ceil_div(gemm.m * row_bytes, most));
   const std::int64_t work = gemm.m * gemm.n * gemm.k;
   const std::int64_t threads = std::min({std::int64_t{gemm.threads}, gemm.m, work / kSharedWork});
   if (is_f16(gemm.dtype) || threads <= 1) return blocks;
   data.block_threads = static_cast<int>(threads);
   data.threads = 1;
-  return std::min(gemm.m, (blocks + threads - 1) / threads * threads);
+  return std::min(gemm.m, round_up(blocks, threads));
 }
 
 /// Splits the product into blocks of rows; returns the scratch bytes.
@@ -245,7 +239,7 @@ std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
     gemm.a_row_length = gemm.transpose_a ? gemm.m : gemm.k;
     if (data.block_threads > 1) gemm.threads = 1;
   }
-  data.block_rows = std::max<std::int64_t>((gemm.m + blocks - 1) / blocks, 1);
+  data.block_rows = std::max<std::int64_t>(ceil_div(gemm.m, blocks), 1);
   if (blocks > 1) data.block_rows = in_whole_lines(data.block_rows, row_bytes, most);
   data.a_step = data.block_rows * (gemm.transpose_a ? 1 : gemm.k) * ops::element_bytes(gemm.dtype);
   const std::int64_t rest = gemm.m % data.block_rows;

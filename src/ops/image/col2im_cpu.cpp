@@ -111,7 +111,7 @@ void find_rows(const std::vector<WindowAxis>& axes, Col2ImTask& task) {
     const auto tap = unravel(t, kernel);
     const std::int64_t shift = tap[last] * axes[last].dilation - axes[last].pad_begin;
     // Windows o with 0 <= o * stride + shift < input.
-    const std::int64_t first = shift >= 0 ? 0 : (-shift + task.stride - 1) / task.stride;
+    const std::int64_t first = shift >= 0 ? 0 : ceil_div(-shift, task.stride);
     const std::int64_t room = axes[last].input - 1 - shift;
     const std::int64_t end = room < 0 ? 0 : std::min(windows, room / task.stride + 1);
     if (first >= end) continue;

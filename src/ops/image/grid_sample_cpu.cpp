@@ -41,7 +41,7 @@ struct SampleTask {
     return rank == 2 && axes[0].mode == sample::Mode::kLinear && axes[0].size > 1 &&
            axes[1].size > 1;
   }
-  std::int64_t blocks() const { return (points + block - 1) / block; }
+  std::int64_t blocks() const { return ceil_div(points, block); }
 };
 
 // Taps of one block of points.

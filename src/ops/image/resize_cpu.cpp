@@ -357,7 +357,7 @@ void set_stripes(ResizePlan<T>& plan) {
   const Pass<T>& pass = plan.passes[0];
   plan.stripe = std::max<std::int64_t>(pass.output, 1);
   const std::int64_t parts = plan.planes >= plan.threads ? 1 : 2 * plan.threads;
-  plan.stripe = (plan.stripe + parts - 1) / parts;
+  plan.stripe = ceil_div(plan.stripe, parts);
   if (plan.passes.size() > 1) {
     const double rows_per_output = static_cast<double>(pass.input) /
                                    static_cast<double>(std::max<std::int64_t>(pass.output, 1));
@@ -365,7 +365,7 @@ void set_stripes(ResizePlan<T>& plan) {
     const auto fitting = static_cast<std::int64_t>(kStripeBytes / std::max(row_bytes, 1.0));
     plan.stripe = std::clamp<std::int64_t>(fitting, 1, plan.stripe);
   }
-  plan.stripes = (pass.output + plan.stripe - 1) / plan.stripe;
+  plan.stripes = ceil_div(pass.output, plan.stripe);
   std::int64_t rows = 0;
   for (std::int64_t s = 0; s < plan.stripes; ++s) {
     const auto [least, most] =
@@ -376,7 +376,7 @@ void set_stripes(ResizePlan<T>& plan) {
     plan.scratch_offsets.push_back(plan.scratch);
     plan.scratch += (level == 0 ? rows : plan.passes[level].input) * plan.passes[level].inner_out;
   }
-  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not share a cache line
+  plan.scratch = round_up(plan.scratch, 16);  // threads do not share a cache line
 }
 
 // Plans the resize of x to y along all axes with these tables; nullptr stands for the identity.

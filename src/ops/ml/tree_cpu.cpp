@@ -104,7 +104,7 @@ void run_trees(const void* data, KernelArgs args, const Launch&) {
   auto* y = args.at<T>(1);
   std::fill_n(y, trees.rows * trees.targets, T{0});
   constexpr std::int64_t kBlock = 64;
-  const std::int64_t blocks = (trees.rows + kBlock - 1) / kBlock;
+  const std::int64_t blocks = ceil_div(trees.rows, kBlock);
   const auto walk = trees.has_plain_splits ? walk_rows<T, true> : walk_rows<T, false>;
   device::parallel_for(trees.threads, blocks, [&](std::int64_t b) {
     walk(trees, x, y, b * kBlock, std::min(trees.rows, (b + 1) * kBlock));

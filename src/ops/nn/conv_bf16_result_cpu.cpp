@@ -68,7 +68,7 @@ struct Bf16ResultPlan {
   std::int64_t scratch_bytes = 0;
 
   std::int64_t result_size() const { return result[0] * result[1] * result[2]; }
-  std::int64_t units() const { return (batch + images - 1) / images * parts; }
+  std::int64_t units() const { return ceil_div(batch, images) * parts; }
   std::int64_t copy_elements() const { return padded_channels / 2 * copies.channel(); }
 };
 
@@ -135,7 +135,7 @@ class Worker {
       const std::int64_t part = unit % plan_.parts;
       const std::int64_t images = std::min(plan_.images, plan_.batch - image);
       if (part == 0 || unit == first) copy_images(image, images);
-      const std::int64_t blocks = (plan_.result_channels + kTapRows - 1) / kTapRows;
+      const std::int64_t blocks = ceil_div(plan_.result_channels, kTapRows);
       const std::int64_t end = blocks * (part + 1) / plan_.parts * kTapRows;
       for (std::int64_t c = blocks * part / plan_.parts * kTapRows;
            c < std::min(end, plan_.result_channels); c += kTapRows) {
@@ -389,10 +389,9 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   plan->images = std::clamp<std::int64_t>(kUnitBytes / (2 * plan->padded_channels * of_image), 1,
                                           std::max<std::int64_t>(plan->batch / plan->threads, 1));
   plan->images = even_part_of(plan->batch, plan->images, plan->threads);
-  const std::int64_t image_units = (plan->batch + plan->images - 1) / plan->images;
+  const std::int64_t image_units = ceil_div(plan->batch, plan->images);
   if (image_units < plan->threads) {
-    plan->parts =
-        std::min<std::int64_t>(plan->threads, (plan->result_channels + kTapRows - 1) / kTapRows);
+    plan->parts = std::min<std::int64_t>(plan->threads, ceil_div(plan->result_channels, kTapRows));
   }
   plan->copies.set_images(plan->images);
   std::int64_t span = 0;

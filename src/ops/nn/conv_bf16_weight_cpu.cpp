@@ -57,7 +57,7 @@ struct Bf16WeightPlan {
   std::int64_t window_count() const { return windows[0] * windows[1] * windows[2]; }
   std::int64_t rows() const { return channels * taps; }
   std::int64_t steps(std::int64_t of_images) const {
-    return (copies.span(windows, of_images) + kTapNumbers - 1) / kTapNumbers;
+    return ceil_div(copies.span(windows, of_images), kTapNumbers);
   }
 };
 
@@ -74,7 +74,7 @@ class Worker {
     std::byte* own = plan.thread_scratch.in(scratch, all.thread);
     copy_ = plan.copy.in(own);
     rows_ = plan.y_rows.in(own);
-    const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
+    const std::int64_t blocks = ceil_div(plan.channels, kTapColumns);
     first_ = plan.splits_taps ? 0 : std::min(chunk.first(blocks) * kTapColumns, plan.channels);
     last_ = plan.splits_taps ? plan.channels
                              : std::min(chunk.last(blocks) * kTapColumns, plan.channels);
@@ -251,10 +251,9 @@ void place_scratch(Bf16WeightPlan& plan) {
   plan.turned = set.reserve<std::uint32_t>(plan.length / 2 * plan.padded_columns);
   plan.sums = set.reserve<float>(plan.rows() * plan.padded_columns);
   plan.sets = plan.splits_images ? plan.threads : 1;
-  const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
+  const std::int64_t blocks = ceil_div(plan.channels, kTapColumns);
   const bool has_all = plan.splits_images || plan.splits_taps;
-  const std::int64_t own =
-      has_all ? plan.channels : (blocks + plan.threads - 1) / plan.threads * kTapColumns;
+  const std::int64_t own = has_all ? plan.channels : ceil_div(blocks, plan.threads) * kTapColumns;
   const std::int64_t spare = plan.task.update == nullptr ? 0 : kConsumedChannels * kConsumedColumns;
   ScratchLayout thread;
   plan.copy = thread.reserve<std::uint16_t>(own * plan.copies.channel());

@@ -47,7 +47,7 @@ struct ChainPlan {
   ScratchBlocks thread_scratch = {};
   ScratchArray<std::byte> kernel_scratch = {};
 
-  std::int64_t units() const { return (batch + unit_images - 1) / unit_images; }
+  std::int64_t units() const { return ceil_div(batch, unit_images); }
 };
 
 std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
@@ -155,7 +155,7 @@ void split_work(const std::vector<LinkRequest>& links, ChainPlan& plan) {
   const std::int64_t most = kUnitBytes / kFloat / largest;
   plan.unit_images =
       images_of_unit(plan.batch, std::min(most, plan.batch / plan.threads), plan.threads);
-  const std::int64_t rounds = (plan.units() + plan.threads - 1) / plan.threads;
+  const std::int64_t rounds = ceil_div(plan.units(), plan.threads);
   plan.is_shared = kLongestWait * static_cast<double>(plan.batch) <
                    static_cast<double>(rounds * plan.threads * plan.unit_images);
   if (plan.is_shared) plan.unit_images = images_of_unit(plan.batch, most * plan.threads, 1);

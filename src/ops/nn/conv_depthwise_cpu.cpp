@@ -59,7 +59,7 @@ struct DepthwisePlan {
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   bool is_forward() const { return task.pass != ConvTask::Pass::kBackwardData; }
-  std::int64_t blocks() const { return (channels + lanes - 1) / lanes; }
+  std::int64_t blocks() const { return ceil_div(channels, lanes); }
   std::int64_t width(std::int64_t block_index) const {
     return std::min(lanes, channels - block_index * lanes);
   }
@@ -343,7 +343,7 @@ void set_extents(DepthwisePlan& plan, const std::vector<Axes>& phases, std::int6
   }
   const AxisPhase& along = phases.front()[axis];
   plan.block = block;
-  plan.bands = (along.count + block - 1) / block;
+  plan.bands = ceil_div(along.count, block);
   for (std::size_t i = 0; i < 3; ++i) {
     plan.source.low[i] = covered[i].low;
     plan.source.count[i] = covered[i].padded();
@@ -422,13 +422,12 @@ std::shared_ptr<DepthwisePlan> make_plan(const ConvTask& task, int threads, std:
     return nullptr;
   }
   for (std::int64_t bands = 2; bytes() > kBandBytes && plan->block > 1; ++bands) {
-    set_extents(*plan, phases, (all + bands - 1) / bands);
+    set_extents(*plan, phases, ceil_div(all, bands));
   }
   if (plan->source.pixels() * lanes > std::numeric_limits<std::int32_t>::max()) return nullptr;
   set_tables(*plan, phases);
   if (plan->is_sum()) {
-    plan->parts =
-        std::clamp<std::int64_t>((threads + plan->blocks() - 1) / plan->blocks(), 1, plan->batch);
+    plan->parts = std::clamp<std::int64_t>(ceil_div(threads, plan->blocks()), 1, plan->batch);
   }
   const std::int64_t pixel_bytes = lanes * element_bytes;
   ScratchLayout scratch, own;

@@ -54,8 +54,8 @@ struct F16ConvPlan {
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   std::int64_t weights() const { return groups * group_weights; }
-  std::int64_t image_units() const { return (batch + unit_images - 1) / unit_images; }
-  std::int64_t group_units() const { return (groups + unit_groups - 1) / unit_groups; }
+  std::int64_t image_units() const { return ceil_div(batch, unit_images); }
+  std::int64_t group_units() const { return ceil_div(groups, unit_groups); }
   std::int64_t units() const { return image_units() * group_units(); }
 };
 

@@ -25,9 +25,7 @@ inline constexpr std::int64_t kLargestPadding = 16;
 inline constexpr std::int64_t kPaddingAllowance = 65536;
 
 using device::aligned_count;
-using device::ceil_div;
 using device::EvenSplit;
-using device::round_up;
 using device::ScratchArray;
 using device::ScratchBlocks;
 using device::ScratchLayout;
@@ -108,7 +106,7 @@ struct ResultPlan {
 
   std::int64_t group_weights() const { return padded_channels * panel_steps; }
   /// Returns the units of a part: images, groups and blocks.
-  std::int64_t part_units() const { return (batch + images - 1) / images * groups * blocks; }
+  std::int64_t part_units() const { return ceil_div(batch, images) * groups * blocks; }
   /// Returns the range of panels of a part.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t part) const {
     const auto i = static_cast<std::size_t>(part);

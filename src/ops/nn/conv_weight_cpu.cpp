@@ -48,7 +48,7 @@ double dot_cycles(const WeightPlan<T>& plan) {
       std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
   const std::int64_t width = plan.axes[2].count;
   const std::int64_t lanes = plan.target->lanes;
-  const std::int64_t vectors = (width + lanes - 1) / lanes;  // per row
+  const std::int64_t vectors = ceil_div(width, lanes);  // per row
   const double end = kDotEnd * static_cast<double>(plan.y_channels * plan.rows()) /
                      static_cast<double>(plan.windows * dot_images(plan));
   return block * static_cast<double>(channels.count() * taps.count() * vectors) /
@@ -95,7 +95,7 @@ void choose_tiles(WeightPlan<T>& plan) {
     return;
   }
   const std::int64_t lanes = plan.target->lanes;
-  const std::int64_t total = (plan.y_channels + lanes - 1) / lanes;
+  const std::int64_t total = ceil_div(plan.y_channels, lanes);
   const std::int64_t weights = plan.groups * plan.rows() * plan.y_channels;
   const std::int64_t pixels =
       plan.batch * plan.groups * (plan.channels * plan.input + plan.y_channels * plan.windows);
@@ -127,9 +127,9 @@ void split_work(WeightPlan<T>& plan) {
   const std::int64_t count = plan.axes[plan.block_axis].count;
   const std::int64_t inner = plan.windows / count;
   const std::int64_t at_once = std::max<std::int64_t>(largest / inner, 1);
-  plan.blocks = (count + at_once - 1) / at_once;
-  plan.block = (count + plan.blocks - 1) / plan.blocks;
-  plan.blocks = (count + plan.block - 1) / plan.block;
+  plan.blocks = ceil_div(count, at_once);
+  plan.block = ceil_div(count, plan.blocks);
+  plan.blocks = ceil_div(count, plan.block);
   if (plan.blocks == 1) {
     const std::int64_t of_thread = plan.shares_panels ? plan.batch : plan.batch / plan.threads;
     plan.images = std::min({largest / plan.windows, of_thread, fitting});
@@ -491,8 +491,7 @@ template <class T>
 void run_weight(const void* data, KernelArgs args, const Launch& /*launch*/) {
   const auto& plan = *static_cast<const WeightPlan<T>*>(data);
   std::byte* scratch = args[plan.task.scratch];
-  const std::int64_t units =
-      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
+  const std::int64_t units = ceil_div(plan.batch, plan.images) * plan.groups * plan.blocks;
   T* sums = plan.thread_sums(scratch, 0);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {

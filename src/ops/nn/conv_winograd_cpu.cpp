@@ -94,7 +94,7 @@ class Worker {
     }
   }
   std::int64_t channel_blocks() const {
-    return (plan_.geometry.source.channels + kBlockChannels - 1) / kBlockChannels;
+    return ceil_div(plan_.geometry.source.channels, kBlockChannels);
   }
 
   void prepare_images(std::int64_t first, std::int64_t last) {
@@ -374,7 +374,7 @@ void Units::split(std::int64_t most, std::int64_t threads) {
   images = std::clamp<std::int64_t>(most / of_image, 1, std::max<std::int64_t>(batch / threads, 1));
   images = even_part_of(batch, images, threads);
   if (images > 1) return;
-  const std::int64_t bands = std::max((of_image + most - 1) / most, (threads + batch - 1) / batch);
+  const std::int64_t bands = std::max(ceil_div(of_image, most), ceil_div(threads, batch));
   const std::int64_t of_band = std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1);
   rows = split_evenly(tile_rows, of_band).big;
 }
@@ -388,7 +388,7 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
                     height.kernel == kernel && height.stride == 1 && width.stride == 1 &&
                     height.dilation == 1 && width.dilation == 1;
   if (!fits || shape.flops() == 0) return std::nullopt;
-  const auto padded = [&](std::int64_t channels) { return (channels + lanes - 1) / lanes * lanes; };
+  const auto padded = [&](std::int64_t channels) { return round_up(channels, lanes); };
   const Images x{.channels = shape.in_channels,
                  .padded = padded(shape.in_channels),
                  .height = height.input,
@@ -404,9 +404,7 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
   geometry.pad_top = turned ? kernel - 1 - height.pad_begin : height.pad_begin;
   geometry.pad_left = turned ? kernel - 1 - width.pad_begin : width.pad_begin;
   geometry.units.batch = shape.batch;
-  const auto tiles = [&](std::int64_t results) {
-    return (results + geometry.step - 1) / geometry.step;
-  };
+  const auto tiles = [&](std::int64_t results) { return ceil_div(results, geometry.step); };
   geometry.units.tile_rows = tiles(geometry.result.height);
   geometry.units.tile_columns = tiles(geometry.result.width);
   geometry.units.rows = geometry.units.tile_rows;

@@ -42,8 +42,8 @@ struct Units {
   std::int64_t images = 1;  ///< images per unit
   std::int64_t rows = 0;    ///< tile rows per unit and image
 
-  std::int64_t blocks() const { return (tile_rows + rows - 1) / rows; }
-  std::int64_t count() const { return (batch + images - 1) / images * blocks(); }
+  std::int64_t blocks() const { return ceil_div(tile_rows, rows); }
+  std::int64_t count() const { return ceil_div(batch, images) * blocks(); }
   std::int64_t most_tiles() const { return images * rows * tile_columns; }
   /// Returns the number of images of a unit, all of which have the rows of `part(unit, 0)`.
   std::int64_t parts(std::int64_t unit) const {

@@ -46,7 +46,7 @@ struct WinogradWeightPlan {
   std::int64_t num_panels() const { return static_cast<std::int64_t>(panels.size()); }
   std::int64_t widest() const { return panels.front().width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
-  std::int64_t row_blocks() const { return (geometry.source.channels + kRowBlock - 1) / kRowBlock; }
+  std::int64_t row_blocks() const { return ceil_div(geometry.source.channels, kRowBlock); }
 };
 
 /// Worker of one thread.

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/kernel.h"
@@ -87,8 +88,7 @@ void visit_groups(const Rows& rows, std::int64_t first, std::int64_t last, const
 
 /// Returns the elements of a buffer for a group of rows, in whole cache lines.
 std::int64_t group_elements(const Rows& rows) {
-  constexpr std::int64_t kLine = 16;
-  return (rows_together(rows) * rows.size + kLine - 1) / kLine * kLine;
+  return device::aligned_count<float>(rows_together(rows) * rows.size);
 }
 
 /// Calls f(first row, end row, thread) on each thread.
@@ -229,9 +229,8 @@ constexpr std::int64_t kScratchRows = 4;
 
 // Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
 std::int64_t thread_elements(const GradTask& task) {
-  constexpr std::int64_t kLine = 16;
   const std::int64_t groups = task.has_f16() ? 3 * group_elements(task.rows) : 0;
-  return groups + (kScratchRows * task.rows.size + kLine - 1) / kLine * kLine;
+  return groups + device::aligned_count<float>(kScratchRows * task.rows.size);
 }
 
 GradSums sums_of(const GradTask& task, KernelArgs args, std::int64_t thread) {

@@ -39,11 +39,11 @@ struct Layout {
   static constexpr std::int64_t kChunk = 1 << 14;
 
   std::int64_t elements() const { return outer * size * inner; }
-  std::int64_t blocks() const { return (size + block - 1) / block; }
+  std::int64_t blocks() const { return ceil_div(size, block); }
 
   std::int64_t num_runs() const {
     if (elements() == 0) return 0;
-    if (kind == Kind::kSingle) return (elements() + kChunk - 1) / kChunk;
+    if (kind == Kind::kSingle) return ceil_div(elements(), kChunk);
     if (inner > 1) return outer * size;
     return kind == Kind::kAxis ? outer : outer * blocks();
   }

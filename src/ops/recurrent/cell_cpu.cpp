@@ -138,7 +138,7 @@ std::string plan_cell(const KernelRequest& request, const CellSignature& signatu
   plan.cpu = device::cpu_options(request);
   const CellShape& s = plan.shape;
   const bool is_large = 2 * s.rows() * s.width() * s.hidden >= kParallelFlops;
-  const std::int64_t wanted = (plan.threads + s.directions - 1) / s.directions;
+  const std::int64_t wanted = ceil_div(plan.threads, s.directions);
   plan.blocks =
       is_large ? std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(s.batch, 1)) : 1;
   if (!is_large) plan.threads = 1;
@@ -382,7 +382,7 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
                                    std::max<std::int64_t>(s.steps, 1));
   const std::int64_t block = steps * s.batch;
   const std::int64_t lanes = device::RowSumGemm<T>::prepare(1, 1, 1).lanes;
-  const std::int64_t panels = (s.width() + lanes - 1) / lanes;
+  const std::int64_t panels = ceil_div(s.width(), lanes);
   const std::int64_t shares = plan.blocks == 1 ? 1 : std::min<std::int64_t>(plan.threads, panels);
   const std::int64_t count = plan.blocks == 1 ? s.directions : shares;
   for (std::int64_t i = 0; i < count; ++i) {

@@ -235,7 +235,7 @@ void run_topk(const void* data, KernelArgs args, const Launch& /*launch*/) {
   auto* indices = args.at<std::int64_t>(3);
   if (topk.k == 0) return;
   // A task is one row, or several rows that are transposed together.
-  const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;
+  const std::int64_t tasks_per_slice = ceil_div(topk.inner, kColumns);
   const std::int64_t tasks = topk.outer * tasks_per_slice;
   device::on_threads(topk.threads, [&](const device::Chunk& chunk) {
     std::byte* scratch = topk.thread_scratch.in(args[4], chunk.thread);
@@ -321,7 +321,7 @@ KernelOffer offer_topk(const KernelRequest& request) {
                 .is_largest = request.node.int_attribute("largest") != 0,
                 .threads = 1};
   if (dims.num_elements() >= kParallelElements) {
-    const std::int64_t tasks = data.outer * ((data.inner + kColumns - 1) / kColumns);
+    const std::int64_t tasks = data.outer * ceil_div(data.inner, kColumns);
     data.threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, request.threads));
   }
   return choose(request, data);

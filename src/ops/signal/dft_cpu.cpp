@@ -42,9 +42,7 @@ struct DftTask {
 
   std::int64_t signals() const { return outer * inner; }
   std::int64_t batch_signals() const { return is_paired ? 2 * batch : batch; }
-  std::int64_t thread_scratch() const {
-    return (4 * n * batch + transform.scratch() + 15) / 16 * 16;
-  }
+  std::int64_t thread_scratch() const { return round_up(4 * n * batch + transform.scratch(), 16); }
 };
 
 // Gathers [n, batch] from signals [first, first + count).
@@ -139,7 +137,7 @@ void run_dft(const void* data, KernelArgs args, const Launch&) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(task.num_args);
   T* scratch = args.at<T>(task.num_args + 1);
-  const std::int64_t batches = (task.signals() + task.batch_signals() - 1) / task.batch_signals();
+  const std::int64_t batches = ceil_div(task.signals(), task.batch_signals());
   device::on_threads(task.threads, [&](const device::Chunk& chunk) {
     transform_batches(task, chunk.first(batches), chunk.last(batches), x, y,
                       scratch + chunk.thread * task.thread_scratch());

@@ -84,7 +84,7 @@ KernelOffer offer_split(const KernelRequest& request) {
     if (!planned) return KernelOffer::decline("the sizes are not known before the step runs");
     lengths = *planned;
   } else {
-    const std::int64_t length = (whole.dims[axis] + count - 1) / count;
+    const std::int64_t length = ceil_div(whole.dims[axis], count);
     std::int64_t left = whole.dims[axis];
     for (std::int64_t i = 0; i < count; ++i) {
       lengths.push_back(std::min(length, left));
