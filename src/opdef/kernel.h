@@ -54,6 +54,9 @@ struct KernelRequest {
   PackedConstants* packed = nullptr;
   /// For kernels on the CPU: what they may use of it; nullptr: everything.
   const device::CpuOptions* cpu = nullptr;
+
+  bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i].is_present(); }
+  bool has_output(std::size_t i) const { return i < outputs.size() && outputs[i].is_present(); }
 };
 
 /// Values that change from step to step, besides pointers; written by the loop before the step.

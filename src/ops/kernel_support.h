@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/rounding.h"
+#include "base/visit_types.h"
 #include "opdef/kernel.h"
 
 // Helpers shared by the reference kernels of several families.
@@ -41,6 +42,21 @@ KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
   offer.kernel.data = std::make_shared<const Data>(std::move(data));
   offer.kernel.label = std::move(label);
   return offer;
+}
+
+/// Returns f(T()), an offer, for the one of `Types` that is the element type of `dtype`; declines
+/// others.
+template <class... Types, class F>
+KernelOffer offer_for_types(const KernelRequest& request, DataType dtype, F&& f) {
+  KernelOffer offer;
+  const bool is_one = base::visit_types<Types...>(dtype, [&](auto element) { offer = f(element); });
+  return is_one ? offer : decline_dtype(request, dtype);
+}
+
+/// Returns element `i` of a float32 or float64 array.
+inline double read_float(const std::byte* from, DataType dtype, std::int64_t i = 0) {
+  if (dtype == DataType::kFloat64) return reinterpret_cast<const double*>(from)[i];
+  return static_cast<double>(reinterpret_cast<const float*>(from)[i]);
 }
 
 /// Returns the elements of an integer input if they are known at plan time, else nullopt.

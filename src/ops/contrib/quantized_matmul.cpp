@@ -175,13 +175,7 @@ opdef::AttributeSpec required_int(std::string_view name, std::int64_t max) {
 }  // namespace
 
 void register_quantized_matmul(opdef::OpRegistry& registry) {
-  const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
-                               std::vector<opdef::AttributeSpec> attributes) {
-    registry.add({.domain = kMicrosoft,
-                  .op_type = op_type,
-                  .attributes = std::move(attributes),
-                  .lower = lower});
-  };
+  const LoweredOps add{registry};
   constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
   add("MatMulNBits", lower_matmul_n_bits,
       {required_int("K", kMaxSize), required_int("N", kMaxSize),

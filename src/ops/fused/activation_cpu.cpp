@@ -97,7 +97,7 @@ KernelOffer offer_f16(const KernelRequest& request) {
     }
   }
   const auto result = static_cast<int>(request.inputs.size());
-  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+  const bool has_slope = request.has_output(1);
   if (has_slope) task.slope = F16Stream::result(result + 1, request.outputs[1].dtype);
   task.x = F16Stream::operand(0, request.inputs[0].dtype);
   if (task.has_gradient) task.dy = F16Stream::operand(1, request.inputs[1].dtype);
@@ -118,20 +118,19 @@ KernelOffer offer_f16(const KernelRequest& request) {
 
 KernelOffer offer_activation(const KernelRequest& request) {
   const TensorDesc& x = request.inputs[0];
-  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+  const bool has_slope = request.has_output(1);
   if (is_f16(x.dtype) || is_f16(request.outputs[0].dtype) ||
       (has_slope && is_f16(request.outputs[1].dtype))) {
     return offer_f16(request);
   }
-  if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {
-    return decline_dtype(request, x.dtype);
-  }
   const Task task{.function = function_of(request),
                   .count = x.dims.num_elements(),
                   .threads = threads_for(request)};
-  KernelOffer offer = prepared(x.dtype == DataType::kFloat32 ? run<float> : run<double>, task,
-                               fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
-                                           has_slope ? ", slope" : "", x.dims.to_string()));
+  KernelOffer offer = offer_for_types<float, double>(request, x.dtype, [&]<class T>(T) {
+    return prepared(run<T>, task,
+                    fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
+                                has_slope ? ", slope" : "", x.dims.to_string()));
+  });
   offer.kernel.in_place = {{0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);
   return offer;

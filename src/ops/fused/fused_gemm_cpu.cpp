@@ -34,7 +34,7 @@ KernelOffer offer_gemm_update(const KernelRequest& request) {
   MatmulSpec spec{.gemm = *gemm, .a = 1, .b = 2, .start = 0};
   spec.gemm.start = device::GemmStart::kMatrix;
   spec.gemm.alpha = op.scale;
-  if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
+  if (request.has_input(3)) {
     const DataType wanted = is_f16(gemm->dtype) ? DataType::kFloat32 : gemm->dtype;
     if (request.inputs[3].dtype != wanted || request.inputs[3].dims.num_elements() != 1) {
       return decline_shapes(request);

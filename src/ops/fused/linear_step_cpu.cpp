@@ -59,7 +59,7 @@ opdef::PreparedKernel prepare(const KernelRequest& request, LinearStepFn<T> step
                   .features = features,
                   .has_bias = request.inputs[2].is_present(),
                   .has_rate = request.inputs[4].is_present(),
-                  .has_new_bias = request.outputs.size() > 2 && request.outputs[2].is_present(),
+                  .has_new_bias = request.has_output(2),
                   .scratch_at = kInputs + static_cast<int>(request.outputs.size()),
                   .bias = static_cast<T>(op.bias),
                   .target = static_cast<T>(op.target),

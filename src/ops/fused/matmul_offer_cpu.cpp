@@ -49,9 +49,7 @@ void run_gemm(const MatmulData& data, KernelArgs args) {
   if (data.scales >= 0) operands.scales = args[data.scales];
   if (data.column_sums >= 0) operands.column_sums = args[data.column_sums];
   if (data.factor >= 0) {
-    operands.factor = data.dtype == DataType::kFloat32
-                          ? static_cast<double>(*args.at<const float>(data.factor))
-                          : *args.at<const double>(data.factor);
+    operands.factor = read_float(args[data.factor], data.dtype);
   }
   data.gemm(operands);
 }

@@ -146,7 +146,7 @@ void elementwise(const void* data, KernelArgs args, const Launch&) {
 
 bool can_access(const std::vector<TensorDesc>& descs) {
   return std::ranges::all_of(descs, [](const TensorDesc& desc) {
-    return !desc.is_present() || visit_dtype(desc.dtype, [](auto) {});
+    return !desc.is_present() || base::visit_numbers(desc.dtype, [](auto) {});
   });
 }
 
@@ -176,18 +176,11 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   d.reduced_strides = broadcast_strides(reduced, space);
   for (const TensorDesc& desc : request.outputs) d.outputs.push_back(desc.dtype);
   d.op = std::move(op);
-  switch (d.op.compute) {
-    case DataType::kFloat32:
-      return prepared(&elementwise<float>, std::move(d), "reference float32");
-    case DataType::kFloat64:
-      return prepared(&elementwise<double>, std::move(d), "reference float64");
-    case DataType::kInt64:
-      return prepared(&elementwise<std::int64_t>, std::move(d), "reference int64");
-    case DataType::kUint64:
-      return prepared(&elementwise<std::uint64_t>, std::move(d), "reference uint64");
-    default:
-      return KernelOffer::decline("unknown compute type");
-  }
+  return offer_for_types<float, double, std::int64_t, std::uint64_t>(
+      request, d.op.compute, [&]<class T>(T) {
+        return prepared(elementwise<T>, std::move(d),
+                        "reference " + std::string(dtype_name(base::element_type<T>())));
+      });
 }
 
 KernelOffer offer_elementwise(const KernelRequest& request) {

@@ -385,8 +385,7 @@ KernelOffer offer_rows(const KernelRequest& request, LossTask task, opdef::Kerne
 
 LossTask loss_task(const KernelRequest& request) {
   LossTask task = make_task(request, 0);
-  if (request.outputs.size() > 1 && request.outputs[1].is_present())
-    task.log_prob = task.result + 1;
+  if (request.has_output(1)) task.log_prob = task.result + 1;
   return task;
 }
 

@@ -190,13 +190,9 @@ KernelOffer offer_matrices(const KernelRequest& request) {
   device::ScratchLayout all, own;
   own.reserve<double>(cells);  // or as many indices
   data.thread_scratch = all.reserve_blocks(data.threads, own);
-  const DataType dtype = request.inputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  const bool is_single = dtype == DataType::kFloat32;
-  KernelOffer offer = prepared(
-      is_single ? run_matrices<float, kIsDet> : run_matrices<double, kIsDet>, data, "elimination");
+  KernelOffer offer = offer_for_types<float, double>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared(run_matrices<T, kIsDet>, data, "elimination"); });
   offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
 }

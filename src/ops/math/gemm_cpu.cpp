@@ -15,8 +15,7 @@ namespace onnxgrad::ops::gemm_cpu {
 namespace {
 
 bool has_addend(const KernelRequest& request) {
-  return request.inputs.size() > 2 && request.inputs[2].is_present() &&
-         request.node.float_attribute("beta") != 0;
+  return request.has_input(2) && request.node.float_attribute("beta") != 0;
 }
 
 KernelOffer offer_gemm(const KernelRequest& request) {
@@ -110,22 +109,8 @@ KernelOffer offer_plain(const KernelRequest& request) {
     data.c_column = columns == 1 ? 0 : 1;
     data.c_row = rows == 1 ? 0 : columns;
   }
-  switch (gemm->dtype) {
-    case DataType::kFloat32:
-      return prepared(plain_gemm<float>, data, "plain");
-    case DataType::kFloat64:
-      return prepared(plain_gemm<double>, data, "plain");
-    case DataType::kInt32:
-      return prepared(plain_gemm<std::int32_t>, data, "plain");
-    case DataType::kInt64:
-      return prepared(plain_gemm<std::int64_t>, data, "plain");
-    case DataType::kUint32:
-      return prepared(plain_gemm<std::uint32_t>, data, "plain");
-    case DataType::kUint64:
-      return prepared(plain_gemm<std::uint64_t>, data, "plain");
-    default:
-      return decline_dtype(request, gemm->dtype);
-  }
+  return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
+      request, gemm->dtype, [&]<class T>(T) { return prepared(plain_gemm<T>, data, "plain"); });
 }
 
 }  // namespace

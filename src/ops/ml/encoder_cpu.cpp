@@ -167,25 +167,19 @@ KernelOffer offer_label_encoder(const KernelRequest& request) {
   if ((from == DataType::kString) != (keys.dtype() == DataType::kString)) {
     return KernelOffer::decline("there are no keys of this type");
   }
-  switch (from) {
-    case DataType::kString: {
-      const auto texts = keys.strings();
-      return make_label_encoder<std::string, std::string>(
-          request, std::vector<std::string>(texts.begin(), texts.end()), values);
-    }
-    case DataType::kFloat32:
-      return make_label_encoder<float, double>(request, keys.to_doubles(), values);
-    case DataType::kFloat64:
-      return make_label_encoder<double, double>(request, keys.to_doubles(), values);
-    case DataType::kInt64:
-      return make_label_encoder<std::int64_t, std::int64_t>(request, keys.to_int64s(), values);
-    case DataType::kInt32:
-      return make_label_encoder<std::int32_t, std::int64_t>(request, keys.to_int64s(), values);
-    case DataType::kInt16:
-      return make_label_encoder<std::int16_t, std::int64_t>(request, keys.to_int64s(), values);
-    default:
-      return decline_dtype(request, from);
+  if (from == DataType::kString) {
+    const auto texts = keys.strings();
+    return make_label_encoder<std::string, std::string>(
+        request, std::vector<std::string>(texts.begin(), texts.end()), values);
   }
+  return offer_for_types<float, double, std::int64_t, std::int32_t, std::int16_t>(
+      request, from, [&]<class T>(T) {
+        if constexpr (std::is_floating_point_v<T>) {
+          return make_label_encoder<T, double>(request, keys.to_doubles(), values);
+        } else {
+          return make_label_encoder<T, std::int64_t>(request, keys.to_int64s(), values);
+        }
+      });
 }
 
 template <class Key>
@@ -253,19 +247,9 @@ KernelOffer offer_one_hot_encoder(const KernelRequest& request) {
                         texts == nullptr ? std::vector<std::string>() : *texts);
   }
   const std::vector<std::int64_t> categories = request.node.ints_attribute("cats_int64s");
-  const auto make = [&](opdef::KernelFn fn) { return make_one_hot(request, fn, categories); };
-  switch (from) {
-    case DataType::kFloat32:
-      return make(run_one_hot_encoder<float, std::int64_t>);
-    case DataType::kFloat64:
-      return make(run_one_hot_encoder<double, std::int64_t>);
-    case DataType::kInt64:
-      return make(run_one_hot_encoder<std::int64_t, std::int64_t>);
-    case DataType::kInt32:
-      return make(run_one_hot_encoder<std::int32_t, std::int64_t>);
-    default:
-      return decline_dtype(request, from);
-  }
+  return offer_for_types<float, double, std::int64_t, std::int32_t>(request, from, [&]<class T>(T) {
+    return make_one_hot(request, run_one_hot_encoder<T, std::int64_t>, categories);
+  });
 }
 
 }  // namespace

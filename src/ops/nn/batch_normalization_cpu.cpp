@@ -102,16 +102,9 @@ Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t
   return {.mean = mean, .variance = std::max(squares / count - error * error, 0.0)};
 }
 
-// Returns element `c` of a per-channel operand.
-double channel_number(const std::byte* numbers, DataType dtype, std::int64_t c) {
-  return dtype == DataType::kFloat64
-             ? reinterpret_cast<const double*>(numbers)[c]
-             : static_cast<double>(reinterpret_cast<const float*>(numbers)[c]);
-}
-
 Statistics given_statistics(const NormTask& task, KernelArgs args, std::int64_t c) {
-  return {.mean = channel_number(args[3], task.statistics_dtype, c),
-          .variance = channel_number(args[4], task.statistics_dtype, c)};
+  return {.mean = read_float(args[3], task.statistics_dtype, c),
+          .variance = read_float(args[4], task.statistics_dtype, c)};
 }
 
 // running = old * momentum + batch * (1 - momentum)
@@ -120,7 +113,7 @@ void update_running(const NormTask& task, KernelArgs args, std::int64_t c,
   for (int i = 0; i < task.running; ++i) {
     std::byte* running = args[task.outputs + 1 + i];
     if (running == nullptr) continue;
-    const double old = channel_number(args[3 + i], task.statistics_dtype, c);
+    const double old = read_float(args[3 + i], task.statistics_dtype, c);
     const double current = i == 0 ? batch.mean : batch.variance;
     const double next = old * task.momentum + current * (1 - task.momentum);
     if (task.statistics_dtype == DataType::kFloat64) {
@@ -143,10 +136,10 @@ void run_normalization(const void* data, KernelArgs args, const Launch&) {
         task.uses_batch ? batch_statistics(task, x, group) : given_statistics(task, args, c);
     update_running(task, args, c, batch);
     if (y == nullptr) continue;
-    const double scale = channel_number(args[1], task.scale_dtype, c);
+    const double scale = read_float(args[1], task.scale_dtype, c);
     const auto factor = static_cast<T>(scale / std::sqrt(batch.variance + task.epsilon));
     const auto mean = static_cast<T>(batch.mean);
-    const auto bias = static_cast<T>(channel_number(args[2], task.scale_dtype, c));
+    const auto bias = static_cast<T>(read_float(args[2], task.scale_dtype, c));
     visit_group(task, group, [&](std::int64_t i) { y[i] = (x[i] - mean) * factor + bias; });
   }
 }

@@ -344,10 +344,6 @@ bool is_present(const KernelRequest& request, std::size_t input) {
   return input < request.inputs.size() && request.inputs[input].is_present();
 }
 
-bool has_output(const KernelRequest& request, std::size_t output) {
-  return output < request.outputs.size() && request.outputs[output].is_present();
-}
-
 /// Returns "" if all present inputs and outputs are float32, except for the named ones and for the
 /// first `f16_inputs` inputs and the first output, which may be f16 or bf16.
 std::string wrong_type(const KernelRequest& request, std::size_t f16_inputs,
@@ -362,7 +358,7 @@ std::string wrong_type(const KernelRequest& request, std::size_t f16_inputs,
     }
   }
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    if (has_output(request, i) && i != other_output &&
+    if (request.has_output(i) && i != other_output &&
         !is_float32(request.outputs[i], i == 0 && f16_inputs > 0)) {
       return "float32 only";
     }
@@ -383,8 +379,8 @@ KernelOffer offer_norm(const KernelRequest& request) {
     }
   }
   if (is_present(request, 2)) task.bias = 2;
-  if (has_output(request, 1)) task.mean = first + 1;
-  if (has_output(request, 2)) task.inverse = first + 2;
+  if (request.has_output(1)) task.mean = first + 1;
+  if (request.has_output(2)) task.inverse = first + 2;
   if (!task.x.is_f16() && !task.y.is_f16()) {
     return prepared(run_norm, std::move(task), "simd rows");
   }
@@ -407,12 +403,12 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
                 .sum = first + 1,
                 .drops = request.node.int_attribute("drops", 0) != 0,
                 .node = request.node.name};
-  const bool fits = request.inputs[1].dims == x && has_output(request, 1) &&
+  const bool fits = request.inputs[1].dims == x && request.has_output(1) &&
                     is_row(request.inputs[2].dims, x, task.rows.size) &&
                     (!is_present(request, 3) || is_row(request.inputs[3].dims, x, task.rows.size));
   if (!fits) return KernelOffer::decline("shapes do not match");
   if (is_present(request, 3)) task.bias = 3;
-  if (has_output(request, 2)) task.mask = first + 2;
+  if (request.has_output(2)) task.mask = first + 2;
   if (task.drops) {
     task.draws = RandomStream::of(request.node);
     task.stretches = RowStretches::of(request.node, x);
@@ -487,10 +483,10 @@ KernelOffer offer_fused_grad(const KernelRequest& request) {
     task.dx = first + 3;
     fits = fits && request.inputs[4].dims == x && request.inputs[4].dtype == DataType::kBool &&
            is_present(request, 5) && request.inputs[5].dims.num_elements() == 1 &&
-           request.inputs[5].dtype == DataType::kFloat32 && has_output(request, 3);
+           request.inputs[5].dtype == DataType::kFloat32 && request.has_output(3);
     label += ", dropout";
   }
-  if (has_output(request, 4)) {
+  if (request.has_output(4)) {
     task.sums = first + 4;
     fits = fits && request.outputs[4].dims.num_elements() == task.rows.size;
     label += ", sums of columns";

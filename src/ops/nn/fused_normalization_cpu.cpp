@@ -152,10 +152,6 @@ DataType common_type(const KernelRequest& request, std::initializer_list<std::si
   return common;
 }
 
-bool has_input(const KernelRequest& request, std::size_t i) {
-  return i < request.inputs.size() && request.inputs[i].is_present();
-}
-
 std::string label_of(DataType images, DataType cotangents) {
   if (images == DataType::kFloat32) return "simd";
   const std::string type(dtype_name(images));
@@ -176,7 +172,7 @@ KernelOffer offer_forward(const KernelRequest& request) {
     return KernelOffer::decline("images of float32 or of one type of 16 bits only");
   }
   Task task = task_of(request, 0);
-  task.has_residual = has_input(request, 5);
+  task.has_residual = request.has_input(5);
   KernelOffer offer =
       prepared(run, task, label_of(type, type) + (task.has_residual ? ", residual" : ""));
   offer.kernel.in_place = {{0, 0}};
@@ -203,9 +199,9 @@ opdef::KernelFn grad_kernel(DataType cotangents, DataType images) {
 
 KernelOffer offer_grad(const KernelRequest& request) {
   Task task = task_of(request, 1);
-  task.has_residual = has_input(request, 6);
-  task.has_result = has_input(request, 7);
-  task.stores = request.outputs.size() > 3 && request.outputs[3].is_present();
+  task.has_residual = request.has_input(6);
+  task.has_result = request.has_input(7);
+  task.stores = request.has_output(3);
   const std::size_t first = request.inputs.size();
   const DataType cotangents = task.has_residual ? common_type(request, {0, 6, first, first + 3})
                                                 : common_type(request, {0, first, first + 3});

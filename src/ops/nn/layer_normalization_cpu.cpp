@@ -179,7 +179,7 @@ LayerTask layer_task(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   try {
     task.scale = BroadcastWalk(x, request.inputs[1].dims);
-    task.has_bias = request.inputs.size() > 2 && request.inputs[2].is_present();
+    task.has_bias = request.has_input(2);
     if (task.has_bias) task.bias = BroadcastWalk(x, request.inputs[2].dims);
   } catch (const ShapeError& error) {
     throw ShapeError(problem_at(request.node, error.problem().what, {}, error.problem().hint));

@@ -422,15 +422,10 @@ constexpr std::int64_t kMaxTable = std::int64_t{1} << 18;  // entries, 1 MB
 KernelOffer offer_max_pool(const KernelRequest& request) {
   auto task = pool_task(request, 0, {1, 2});
   if (!task) return KernelOffer::decline(kTooManyAxes);
-  task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
-  switch (request.inputs[0].dtype) {
-    case DataType::kInt8:
-      return prepared(run_max_pool<std::int8_t>, std::move(*task), "reference");
-    case DataType::kUint8:
-      return prepared(run_max_pool<std::uint8_t>, std::move(*task), "reference");
-    default:
-      return offer_typed<run_max_pool<float>, run_max_pool<double>>(request, std::move(*task));
-  }
+  task->has_indices = request.has_output(1);
+  return offer_for_types<float, double, std::int8_t, std::uint8_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared(run_max_pool<T>, std::move(*task), "reference"); });
 }
 
 // Returns, for each tap of the kernel, the position that it reads in each window; taps in the
@@ -460,7 +455,7 @@ KernelOffer offer_max_pool_simd(const KernelRequest& request) {
   auto task = pool_task(request, 0, {1, 2});
   if (!task) return KernelOffer::decline(kTooManyAxes);
   if (task->column_major) return KernelOffer::decline("only indices in row-major order");
-  task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
+  task->has_indices = request.has_output(1);
   const PoolShape& shape = task->shape;
   if (shape.input_size() > kMaxPlane) return KernelOffer::decline("planes above 2^30 elements");
   if (is_halving(shape)) return prepared(run_max_pool_halved, std::move(*task), "simd 2x2");

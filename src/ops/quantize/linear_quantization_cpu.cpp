@@ -137,16 +137,11 @@ Factors load_factors(const Task& task, DataType zero_type, KernelArgs args) {
   return {.scale = scratch, .zero = scratch + count};
 }
 
-template <class T>
-void run_quantize(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
-  const Factors factors = load_factors(task, task.y, args);
-  const auto* x = args.at<float>(0);
-  auto* y = args.at<T>(task.num_inputs);
-  const auto& table = std::get<quantize::QuantizeTable<T>>(quantize::run_tables());
-  const std::int64_t runs = task.layout.num_runs();
+// Calls the functions of `table` for runs with one scale and for runs with a scale per element.
+template <class Table, class X, class Y>
+void run_table(const Table& table, const Task& task, const Factors& factors, const X* x, Y* y) {
   const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
-  device::parallel_for(threads, runs, [&](std::int64_t r) {
+  device::parallel_for(threads, task.layout.num_runs(), [&](std::int64_t r) {
     const Run run = task.layout.run(r);
     const float* scale = factors.scale + run.scale;
     const float* zero = factors.zero + run.scale;
@@ -156,6 +151,13 @@ void run_quantize(const void* data, KernelArgs args, const Launch&) {
       table.run(x + run.first, *scale, *zero, y + run.first, run.count);
     }
   });
+}
+
+template <class T>
+void run_quantize(const void* data, KernelArgs args, const Launch&) {
+  const auto& task = *static_cast<const Task*>(data);
+  run_table(std::get<quantize::QuantizeTable<T>>(quantize::run_tables()), task,
+            load_factors(task, task.y, args), args.at<float>(0), args.at<T>(task.num_inputs));
 }
 
 // Quantizes any types, in order: elements may share bytes.
@@ -178,22 +180,8 @@ void run_quantize_any(const void* data, KernelArgs args, const Launch&) {
 template <class T>
 void run_dequantize(const void* data, KernelArgs args, const Launch&) {
   const auto& task = *static_cast<const Task*>(data);
-  const Factors factors = load_factors(task, task.x, args);
-  const auto* x = args.at<T>(0);
-  auto* y = args.at<float>(task.num_inputs);
-  const auto& table = std::get<quantize::DequantizeTable<T>>(quantize::run_tables());
-  const std::int64_t runs = task.layout.num_runs();
-  const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
-  device::parallel_for(threads, runs, [&](std::int64_t r) {
-    const Run run = task.layout.run(r);
-    const float* scale = factors.scale + run.scale;
-    const float* zero = factors.zero + run.scale;
-    if (run.moves) {
-      table.each(x + run.first, scale, zero, y + run.first, run.count);
-    } else {
-      table.run(x + run.first, *scale, *zero, y + run.first, run.count);
-    }
-  });
+  run_table(std::get<quantize::DequantizeTable<T>>(quantize::run_tables()), task,
+            load_factors(task, task.x, args), args.at<T>(0), args.at<float>(task.num_inputs));
 }
 
 void run_dequantize_any(const void* data, KernelArgs args, const Launch&) {
@@ -231,7 +219,7 @@ Task task_of(const KernelRequest& request) {
           .x = request.inputs[0].dtype,
           .scale = request.inputs[1].dtype,
           .y = request.outputs[0].dtype,
-          .has_zero_point = request.inputs.size() > 2 && request.inputs[2].is_present(),
+          .has_zero_point = request.has_input(2),
           .num_inputs = request.inputs.size(),
           .threads = request.threads};
 }

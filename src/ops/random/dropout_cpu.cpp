@@ -18,9 +18,7 @@ namespace onnxgrad::ops {
 
 double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::string& node) {
   if (ratio == nullptr) return 0.5;
-  const double number = dtype == DataType::kFloat32
-                            ? static_cast<double>(*reinterpret_cast<const float*>(ratio))
-                            : *reinterpret_cast<const double*>(ratio);
+  const double number = read_float(ratio, dtype);
   if (number >= 0 && number < 1) return number;
   throw DataError({.what = fmt::format("ratio is {}", number),
                    .where = {.node = node, .op_type = "Dropout", .value = "ratio"},
@@ -109,7 +107,7 @@ KernelOffer offer_dropout(const KernelRequest& request) {
                    .draws = RandomStream::of(request.node),
                    .rows = RowStretches::of(request.node, in[0].dims),
                    .output = static_cast<int>(in.size()),
-                   .has_mask = request.outputs.size() > 1 && request.outputs[1].is_present(),
+                   .has_mask = request.has_output(1),
                    .node = request.node.name};
   if (in.size() > 1 && in[1].is_present()) {
     check_scalar(request, 1);
@@ -123,13 +121,9 @@ KernelOffer offer_dropout(const KernelRequest& request) {
     check_scalar(request, 2);
     task.training_mode = 2;
   }
-  const DataType dtype = in[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  KernelOffer offer =
-      prepared(dtype == DataType::kFloat32 ? run_dropout<float> : run_dropout<double>,
-               std::move(task), "reference");
+  KernelOffer offer = offer_for_types<float, double>(request, in[0].dtype, [&]<class T>(T) {
+    return prepared(run_dropout<T>, std::move(task), "reference");
+  });
   offer.kernel.in_place = {{0, 0}};
   note_dropout_check(request, offer, 1, 2);
   return offer;

@@ -161,6 +161,11 @@ TaskRows task_rows(const CellPlan& plan, std::int64_t task) {
   return {.direction = task / plan.blocks, .block = block, .first = first, .count = end - first};
 }
 
+double flops_of(const CellShape& s) {
+  return 2.0 * static_cast<double>(s.directions) * static_cast<double>(s.rows()) *
+         static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
+}
+
 void check_lengths(const CellArgs& args) {
   const std::int32_t* lengths = args.lengths();
   if (lengths == nullptr) return;

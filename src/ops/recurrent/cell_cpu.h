@@ -106,8 +106,7 @@ struct CellArgs {
 
   template <class T>
   T* at(Operand operand) const {
-    const int place = plan.place[static_cast<std::size_t>(operand)];
-    return args.find<T>(place);
+    return args.find<T>(plan.place[static_cast<std::size_t>(operand)]);
   }
   /// Returns an array in scratch; nullptr if none is reserved.
   template <class T>
@@ -154,6 +153,23 @@ struct CellSignature {
 /// Fills `plan` with shapes, activation functions and argument indices. Returns the reason why no
 /// kernel supports the node, or "". Throws: ShapeError, ModelError.
 std::string plan_cell(const KernelRequest& request, const CellSignature& signature, CellPlan& plan);
+
+/// Returns offer(T(), plan) for the type of X, float or double, or the reason why there is no
+/// kernel.
+template <class F>
+KernelOffer offer_cell(const KernelRequest& request, const CellSignature& signature,
+                       const F& offer) {
+  CellPlan plan;
+  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
+  }
+  return offer_for_types<float, double>(request, request.inputs[0].dtype, [&](auto element) {
+    return offer(element, std::move(plan));
+  });
+}
+
+/// Returns the operations of a forward pass.
+double flops_of(const CellShape& shape);
 
 /// Sums of both biases, [D, G H] in scratch.
 template <class T>

@@ -265,11 +265,6 @@ void run_backward(const void* data, KernelArgs arguments, const Launch& /*launch
   }
 }
 
-double flops_of(const CellShape& s) {
-  return 2.0 * static_cast<double>(s.directions) * static_cast<double>(s.rows()) *
-         static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
-}
-
 template <class T>
 KernelOffer offer_forward(CellPlan cell) {
   ForwardPlan<T> plan{.cell = std::move(cell)};
@@ -332,29 +327,16 @@ KernelOffer offer_backward(CellPlan cell) {
 }
 
 KernelOffer offer_with(const KernelRequest& request, std::span<const Operand> outputs) {
-  CellPlan plan;
-  const DataType dtype = request.inputs[0].dtype;
-  if (auto reason = plan_cell(request, {Cell::kGru, kInputs, outputs}, plan); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
-  if (dtype == DataType::kFloat32) return offer_forward<float>(std::move(plan));
-  if (dtype == DataType::kFloat64) return offer_forward<double>(std::move(plan));
-  return decline_dtype(request, dtype);
+  return offer_cell(request, {Cell::kGru, kInputs, outputs},
+                    []<class T>(T, CellPlan plan) { return offer_forward<T>(std::move(plan)); });
 }
 
 KernelOffer offer(const KernelRequest& request) { return offer_with(request, kOutputs); }
 KernelOffer offer_gates(const KernelRequest& request) { return offer_with(request, kGatesOutputs); }
 
 KernelOffer offer_gradient(const KernelRequest& request) {
-  CellPlan plan;
-  const DataType dtype = request.inputs[0].dtype;
-  const CellSignature signature{Cell::kGru, kGradientInputs, kGradientOutputs};
-  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
-  if (dtype == DataType::kFloat32) return offer_backward<float>(std::move(plan));
-  if (dtype == DataType::kFloat64) return offer_backward<double>(std::move(plan));
-  return decline_dtype(request, dtype);
+  return offer_cell(request, {Cell::kGru, kGradientInputs, kGradientOutputs},
+                    []<class T>(T, CellPlan plan) { return offer_backward<T>(std::move(plan)); });
 }
 
 }  // namespace onnxgrad::ops::recurrent::gru

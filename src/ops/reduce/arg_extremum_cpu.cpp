@@ -54,30 +54,10 @@ KernelOffer offer_arg(const KernelRequest& request) {
                       .detail = "The axis has size 0 in shape " + dims.to_string() + ".",
                       .hint = "Give an input that is not empty along this axis."});
   }
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_arg<float>, data, "plain arg");
-    case DataType::kFloat64:
-      return prepared(run_arg<double>, data, "plain arg");
-    case DataType::kInt64:
-      return prepared(run_arg<std::int64_t>, data, "plain arg");
-    case DataType::kInt32:
-      return prepared(run_arg<std::int32_t>, data, "plain arg");
-    case DataType::kInt16:
-      return prepared(run_arg<std::int16_t>, data, "plain arg");
-    case DataType::kInt8:
-      return prepared(run_arg<std::int8_t>, data, "plain arg");
-    case DataType::kUint64:
-      return prepared(run_arg<std::uint64_t>, data, "plain arg");
-    case DataType::kUint32:
-      return prepared(run_arg<std::uint32_t>, data, "plain arg");
-    case DataType::kUint16:
-      return prepared(run_arg<std::uint16_t>, data, "plain arg");
-    case DataType::kUint8:
-      return prepared(run_arg<std::uint8_t>, data, "plain arg");
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
+                         std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared(run_arg<T>, data, "plain arg"); });
 }
 
 }  // namespace

@@ -115,22 +115,9 @@ KernelOffer offer_cumprod(const KernelRequest& request) {
   std::string reason;
   const auto data = read(request, 0, 1, reason);
   if (!data) return KernelOffer::decline(reason);
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_cumprod<float>, *data, "running product");
-    case DataType::kFloat64:
-      return prepared(run_cumprod<double>, *data, "running product");
-    case DataType::kInt32:
-      return prepared(run_cumprod<std::int32_t>, *data, "running product");
-    case DataType::kInt64:
-      return prepared(run_cumprod<std::int64_t>, *data, "running product");
-    case DataType::kUint32:
-      return prepared(run_cumprod<std::uint32_t>, *data, "running product");
-    case DataType::kUint64:
-      return prepared(run_cumprod<std::uint64_t>, *data, "running product");
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared(run_cumprod<T>, *data, "running product"); });
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
@@ -138,11 +125,9 @@ KernelOffer offer_grad(const KernelRequest& request) {
   const auto data = read(request, 1, 2, reason);
   if (!data) return KernelOffer::decline(reason);
   const DataType dtype = request.inputs[1].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  KernelOffer offer = prepared(dtype == DataType::kFloat32 ? run_grad<float> : run_grad<double>,
-                               *data, "running product and sum");
+  KernelOffer offer = offer_for_types<float, double>(request, dtype, [&]<class T>(T) {
+    return prepared(run_grad<T>, *data, "running product and sum");
+  });
   offer.kernel.scratch_bytes = data->threads * data->inner * element_bytes(dtype);
   return offer;
 }

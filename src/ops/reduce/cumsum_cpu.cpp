@@ -57,22 +57,9 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
                         .inner = dims.product(axis + 1, dims.rank()),
                         .is_exclusive = request.node.int_attribute("exclusive") != 0,
                         .is_reverse = request.node.int_attribute("reverse") != 0};
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_cumsum<float>, data, "plain sums");
-    case DataType::kFloat64:
-      return prepared(run_cumsum<double>, data, "plain sums");
-    case DataType::kInt64:
-      return prepared(run_cumsum<std::int64_t>, data, "plain sums");
-    case DataType::kInt32:
-      return prepared(run_cumsum<std::int32_t>, data, "plain sums");
-    case DataType::kUint64:
-      return prepared(run_cumsum<std::uint64_t>, data, "plain sums");
-    case DataType::kUint32:
-      return prepared(run_cumsum<std::uint32_t>, data, "plain sums");
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared(run_cumsum<T>, data, "plain sums"); });
 }
 
 }  // namespace

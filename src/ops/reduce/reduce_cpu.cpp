@@ -227,7 +227,7 @@ void run_log_sum_exp(const void* data, KernelArgs args, const Launch&) {
 // Returns which axes of input 0 the node reduces; nullopt if not known at plan time.
 std::optional<std::vector<bool>> reduced_axes(const KernelRequest& request) {
   const std::size_t rank = request.inputs[0].dims.rank();
-  const bool has_axes = request.inputs.size() > 1 && request.inputs[1].is_present();
+  const bool has_axes = request.has_input(1);
   std::vector<std::int64_t> axes;
   if (has_axes) {
     const auto planned = planned_ints(request, 1);

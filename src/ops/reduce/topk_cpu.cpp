@@ -268,37 +268,6 @@ KernelOffer offer_for(TopKData data) {
   return offer;
 }
 
-KernelOffer choose(const KernelRequest& request, const TopKData& data) {
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return offer_for<float>(data);
-    case DataType::kFloat64:
-      return offer_for<double>(data);
-    case DataType::kFloat16:
-      return offer_for<base::Float16>(data);
-    case DataType::kBfloat16:
-      return offer_for<base::Bfloat16>(data);
-    case DataType::kInt8:
-      return offer_for<std::int8_t>(data);
-    case DataType::kInt16:
-      return offer_for<std::int16_t>(data);
-    case DataType::kInt32:
-      return offer_for<std::int32_t>(data);
-    case DataType::kInt64:
-      return offer_for<std::int64_t>(data);
-    case DataType::kUint8:
-      return offer_for<std::uint8_t>(data);
-    case DataType::kUint16:
-      return offer_for<std::uint16_t>(data);
-    case DataType::kUint32:
-      return offer_for<std::uint32_t>(data);
-    case DataType::kUint64:
-      return offer_for<std::uint64_t>(data);
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
-}
-
 KernelOffer offer_topk(const KernelRequest& request) {
   const Dims& dims = request.inputs[0].dims;
   const auto planned = planned_ints(request, 1);
@@ -324,7 +293,10 @@ KernelOffer offer_topk(const KernelRequest& request) {
     const std::int64_t tasks = data.outer * ceil_div(data.inner, kColumns);
     data.threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, request.threads));
   }
-  return choose(request, data);
+  return offer_for_types<float, double, base::Float16, base::Bfloat16, std::int8_t, std::int16_t,
+                         std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+                         std::uint64_t>(request, request.inputs[0].dtype,
+                                        [&]<class T>(T) { return offer_for<T>(data); });
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ KernelOffer offer_split(const KernelRequest& request) {
       normalize_axis(request.node.int_attribute("axis"), whole.dims.rank()));
   const auto count = static_cast<std::int64_t>(request.outputs.size());
   std::vector<std::int64_t> lengths;
-  const bool has_lengths = request.inputs.size() > 1 && request.inputs[1].is_present();
+  const bool has_lengths = request.has_input(1);
   if (has_lengths) {
     const auto planned = planned_ints(request, 1);
     if (!planned) return KernelOffer::decline("the sizes are not known before the step runs");

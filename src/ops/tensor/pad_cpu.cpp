@@ -31,7 +31,7 @@ std::optional<Pads> read_pads(const KernelRequest& request) {
   const auto numbers = planned_ints(request, 1);
   if (!numbers) return std::nullopt;
   std::vector<std::int64_t> axes;
-  if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
+  if (request.has_input(3)) {
     const auto planned = planned_ints(request, 3);
     if (!planned) return std::nullopt;
     axes = *planned;
@@ -85,7 +85,7 @@ KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::
     copy.source_offset += cropped * copy.source_strides[i];
     copy.target_offset += std::max<std::int64_t>(pads.before[i], 0) * to_strides[i];
   }
-  const bool has_value = request.inputs.size() > 2 && request.inputs[2].is_present();
+  const bool has_value = request.has_input(2);
   if (has_value && bytes > 8) return decline_dtype(request, request.inputs[0].dtype);
   return prepared(run_constant,
                   ConstantData{.copy = plan_copy(copy, request.threads),

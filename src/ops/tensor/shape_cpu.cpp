@@ -102,20 +102,9 @@ KernelOffer offer_eye(const KernelRequest& request) {
   }
   const std::int64_t k = std::clamp(request.node.int_attribute("k"), -dims[0], dims[1]);
   const EyeData data{.rows = dims[0], .columns = dims[1], .k = k};
-  switch (request.outputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_eye<float>, data, "plain eye");
-    case DataType::kFloat64:
-      return prepared(run_eye<double>, data, "plain eye");
-    case DataType::kInt64:
-      return prepared(run_eye<std::int64_t>, data, "plain eye");
-    case DataType::kInt32:
-      return prepared(run_eye<std::int32_t>, data, "plain eye");
-    case DataType::kBool:
-      return prepared(run_eye<bool>, data, "plain eye");
-    default:
-      return decline_dtype(request, request.outputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int64_t, std::int32_t, bool>(
+      request, request.outputs[0].dtype,
+      [&]<class T>(T) { return prepared(run_eye<T>, data, "plain eye"); });
 }
 
 [[noreturn]] void refuse_range(const DynamicCall& call, const char* what, const char* hint) {
@@ -157,23 +146,15 @@ std::vector<Tensor> run_range(const DynamicCall& call) {
       refuse_range(call, "start, limit and delta must be one number each", "Give three numbers.");
     }
   }
-  switch (call.inputs.at(0).dtype()) {
-    case DataType::kFloat32:
-      return make_range<float>(call);
-    case DataType::kFloat64:
-      return make_range<double>(call);
-    case DataType::kInt64:
-      return make_range<std::int64_t>(call);
-    case DataType::kInt32:
-      return make_range<std::int32_t>(call);
-    case DataType::kInt16:
-      return make_range<std::int16_t>(call);
-    default:
-      throw UnsupportedOperatorError(
-          {.what = "no kernel for " + std::string(dtype_name(call.inputs[0].dtype())),
-           .where = {.node = call.node.name, .op_type = "Range"},
-           .hint = "Use float32, float64, int16, int32 or int64."});
+  std::vector<Tensor> results;
+  const DataType dtype = call.inputs.at(0).dtype();
+  if (!base::visit_types<float, double, std::int64_t, std::int32_t, std::int16_t>(
+          dtype, [&]<class T>(T) { results = make_range<T>(call); })) {
+    throw UnsupportedOperatorError({.what = "no kernel for " + std::string(dtype_name(dtype)),
+                                    .where = {.node = call.node.name, .op_type = "Range"},
+                                    .hint = "Use float32, float64, int16, int32 or int64."});
   }
+  return results;
 }
 
 }  // namespace

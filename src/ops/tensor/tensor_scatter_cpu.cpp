@@ -64,7 +64,7 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
   if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   const auto axis =
       static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
-  const bool has_starts = request.inputs.size() > 2 && request.inputs[2].is_present();
+  const bool has_starts = request.has_input(2);
   bool fits = axis > 0 && update.rank() == dims.rank() && update[axis] <= dims[axis];
   for (std::size_t i = 0; fits && i < dims.rank(); ++i) fits = i == axis || update[i] == dims[i];
   if (fits && has_starts) fits = request.inputs[2].dims == Dims{dims[0]};

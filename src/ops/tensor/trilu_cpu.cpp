@@ -54,7 +54,7 @@ KernelOffer offer_trilu(const KernelRequest& request) {
                       .where = {.node = request.node.name, .op_type = "Trilu"},
                       .hint = "Reshape the input to matrices."});
   }
-  const bool has_k = request.inputs.size() > 1 && request.inputs[1].is_present();
+  const bool has_k = request.has_input(1);
   if (has_k && request.inputs[1].dims.num_elements() != 1) {
     throw ShapeError(
         {.what = "k has shape " + request.inputs[1].dims.to_string() + ", expected one number",
