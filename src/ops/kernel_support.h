@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,24 @@ std::int64_t element_bytes(DataType dtype);
 /// Declines with a reason such as "no kernel for Cast to string", for a type that is not supported.
 KernelOffer decline_dtype(const KernelRequest& request, DataType dtype);
 
+/// Type of the data that a kernel's function takes: (const Data&, KernelArgs[, const Launch&]).
+template <class Data, class... Rest>
+Data data_of(void (*run)(const Data&, KernelArgs, Rest...));
+template <auto Run>
+using KernelData = decltype(data_of(Run));
+
+/// Kernel that calls Run with the data that is stored for it.
+template <auto Run>
+inline constexpr opdef::KernelFn kernel_fn =
+    [](const void* raw, KernelArgs args, [[maybe_unused]] const Launch& launch) {
+      const auto& data = *static_cast<const KernelData<Run>*>(raw);
+      if constexpr (std::is_invocable_v<decltype(Run), decltype(data), KernelArgs>) {
+        Run(data, args);
+      } else {
+        Run(data, args, launch);
+      }
+    };
+
 /// Returns a kernel that owns `data` and receives its address.
 template <class Data>
 KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
@@ -42,6 +61,11 @@ KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
   offer.kernel.data = std::make_shared<const Data>(std::move(data));
   offer.kernel.label = std::move(label);
   return offer;
+}
+/// Returns the kernel that calls Run with `data`.
+template <auto Run>
+KernelOffer prepared(KernelData<Run> data, std::string label) {
+  return prepared(kernel_fn<Run>, std::move(data), std::move(label));
 }
 
 /// Returns f(T()), an offer, for the one of `Types` that is the element type of `dtype`; declines

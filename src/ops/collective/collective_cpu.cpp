@@ -56,8 +56,7 @@ Collectives& workers_of(const Launch& launch) {
   return *launch.cells->collectives;
 }
 
-void start_exchange(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const ExchangeTask*>(data);
+void start_exchange(const ExchangeTask& task, KernelArgs args, const Launch& launch) {
   std::byte* const buffer = args[task.buffer];
   const bool is_sent = happens(task, args);
   for (const Part& part : is_sent ? task.parts : task.old_parts) {
@@ -76,8 +75,7 @@ void start_exchange(const void* data, KernelArgs args, const Launch& launch) {
                                          .owned = task.owned});
 }
 
-void finish_exchange(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const ExchangeTask*>(data);
+void finish_exchange(const ExchangeTask& task, KernelArgs args, const Launch& launch) {
   if (happens(task, args)) workers_of(launch).wait(task.number);
   const std::byte* const buffer = args[task.buffer];
   for (const Part& part : task.parts) {
@@ -144,7 +142,7 @@ KernelOffer offer_start(const KernelRequest& request) {
   task.count = request.outputs.at(0).dims.num_elements() / element_bytes(task.dtype);
   task.gaps = gaps_of(task, spec.collective.rank);
   std::string label = label_of(task);
-  return prepared(start_exchange, std::move(task), std::move(label));
+  return prepared<start_exchange>(std::move(task), std::move(label));
 }
 
 KernelOffer offer_finish(const KernelRequest& request) {
@@ -159,7 +157,7 @@ KernelOffer offer_finish(const KernelRequest& request) {
                           .bytes = desc.dims.size_bytes(desc.dtype)});
   }
   std::string label = label_of(task);
-  return prepared(finish_exchange, std::move(task), std::move(label));
+  return prepared<finish_exchange>(std::move(task), std::move(label));
 }
 
 }  // namespace

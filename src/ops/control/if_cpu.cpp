@@ -32,8 +32,7 @@ struct IfKernel {
   ScratchArray<std::byte> workspace = {};
 };
 
-void run_branch(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& kernel = *static_cast<const IfKernel*>(data);
+void run_branch(const IfKernel& kernel, KernelArgs args, const Launch& launch) {
   const std::size_t first_output = 1 + kernel.num_inputs;
   std::byte* scratch = args[first_output + kernel.unread.size()];
   Slice* inputs = kernel.inputs.in(scratch);
@@ -89,7 +88,7 @@ KernelOffer offer_if(const KernelRequest& request) {
     unread = scratch.reserve<std::byte>(bytes);
   }
   kernel.workspace = scratch.reserve<std::byte>(workspace);
-  KernelOffer offer = prepared(run_branch, std::move(kernel), "branches");
+  KernelOffer offer = prepared<run_branch>(std::move(kernel), "branches");
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   if (may_throw) offer.kernel.checks.emplace_back();

@@ -138,8 +138,7 @@ struct IterationKernel {
   }
 };
 
-void run_kernel(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& kernel = *static_cast<const IterationKernel*>(data);
+void run_kernel(const IterationKernel& kernel, KernelArgs args, const Launch& launch) {
   kernel.body->run(kernel.bind(args), launch);
 }
 
@@ -477,7 +476,7 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
       kernel.body->may_throw() || !is_counted || kernel.count >= opdef::kMostWithoutPoll;
   std::string label =
       is_counted ? "iterations " + std::to_string(kernel.count) : std::string("iterations");
-  KernelOffer offer = prepared(run_kernel, std::move(kernel), std::move(label));
+  KernelOffer offer = prepared<run_kernel>(std::move(kernel), std::move(label));
   offer.kernel.scratch_bytes = scratch;
   offer.kernel.flops = flops;
   if (may_throw) offer.kernel.checks.emplace_back();

@@ -23,8 +23,7 @@ struct Task {
 constexpr std::int64_t kBlock = 64;  // threads get multiples of this many elements
 
 template <class T>
-void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const Task*>(data);
+void run(const Task& task, KernelArgs args) {
   const auto* x = args.at<T>(0);
   auto* y = args.at<T>(1);
   auto* slope = args.at<T>(2);
@@ -42,8 +41,7 @@ struct F16Task : Task {
   bool has_gradient = false;
 };
 
-void run_f16(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const F16Task*>(data);
+void run_f16(const F16Task& task, KernelArgs args) {
   device::parallel_blocks(
       task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
         alignas(64) float x[kPart];
@@ -102,13 +100,12 @@ KernelOffer offer_f16(const KernelRequest& request) {
   task.x = F16Stream::operand(0, request.inputs[0].dtype);
   if (task.has_gradient) task.dy = F16Stream::operand(1, request.inputs[1].dtype);
   task.result = F16Stream::result(result, request.outputs[0].dtype);
-  KernelOffer offer =
-      prepared(run_f16, task,
-               fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
-                           task.has_gradient ? " gradient"
-                           : has_slope       ? ", slope"
-                                             : "",
-                           request.inputs[0].dims.to_string()));
+  KernelOffer offer = prepared<run_f16>(
+      task, fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
+                        task.has_gradient ? " gradient"
+                        : has_slope       ? ", slope"
+                                          : "",
+                        request.inputs[0].dims.to_string()));
   // Each chunk is read before it is written; the planner compares the sizes.
   offer.kernel.in_place = {{0, 0}};
   if (task.has_gradient) offer.kernel.in_place = {{1, 0}, {0, 0}};
@@ -127,9 +124,8 @@ KernelOffer offer_activation(const KernelRequest& request) {
                   .count = x.dims.num_elements(),
                   .threads = threads_for(request)};
   KernelOffer offer = offer_for_types<float, double>(request, x.dtype, [&]<class T>(T) {
-    return prepared(run<T>, task,
-                    fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
-                                has_slope ? ", slope" : "", x.dims.to_string()));
+    return prepared<run<T>>(task, fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
+                                              has_slope ? ", slope" : "", x.dims.to_string()));
   });
   offer.kernel.in_place = {{0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);

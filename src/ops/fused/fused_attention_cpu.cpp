@@ -28,8 +28,7 @@ namespace onnxgrad::ops::fused_attention_cpu {
 namespace {
 
 template <class T>
-void run_forward(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const Task<T>*>(data);
+void run_forward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[3 + task.masks.size() + 2];
   const std::int64_t key_heads = task.k.count();
   const std::int64_t blocks = task.groups * ceil_div(task.queries(), task.block_rows);
@@ -52,8 +51,7 @@ void run_forward(const void* data, KernelArgs args, const Launch& launch) {
 }
 
 template <class T>
-void run_backward(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const Task<T>*>(data);
+void run_backward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[6 + task.masks.size() + 4];
   const auto run_part = [&](const device::Chunk& chunk) {
     Backward<T> backward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
@@ -209,7 +207,7 @@ KernelOffer offer_forward(const KernelRequest& request) {
   }
   const double flops =
       matmul_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
-  return offer(std::move(task), run_forward<T>, scratch, flops, request.threads, true);
+  return offer(std::move(task), kernel_fn<run_forward<T>>, scratch, flops, request.threads, true);
 }
 
 template <class T>
@@ -246,7 +244,7 @@ KernelOffer offer_backward(const KernelRequest& request) {
   const double flops =
       matmul_flops(task.q.count(), task.queries(), task.keys(),
                    (task.stores_probabilities ? 2 : 3) * task.q.columns + 2 * task.v.columns);
-  return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
+  return offer(std::move(task), kernel_fn<run_backward<T>>, scratch, flops, request.threads, false);
 }
 
 /// Returns the type of the computation, or kUndefined. If it is float32, operands from `first_view`

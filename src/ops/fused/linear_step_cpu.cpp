@@ -27,8 +27,7 @@ struct StepData {
 };
 
 template <class T>
-void run_step(const void* raw, KernelArgs args, const Launch& /*launch*/) {
-  const auto& data = *static_cast<const StepData<T>*>(raw);
+void run_step(const StepData<T>& data, KernelArgs args) {
   const double rate = data.has_rate ? static_cast<double>(*args.at<T>(4)) : 1;
   const T bias = data.has_bias ? *args.at<T>(2) : T(0);
   const auto sums = data.step({.x = args.at<T>(0),
@@ -52,7 +51,7 @@ opdef::PreparedKernel prepare(const KernelRequest& request, LinearStepFn<T> step
                               std::int64_t features) {
   const auto op = opdef::LinearStep::read(request.node);
   opdef::PreparedKernel kernel;
-  kernel.fn = run_step<T>;
+  kernel.fn = kernel_fn<run_step<T>>;
   kernel.data = std::make_shared<const StepData<T>>(
       StepData<T>{.step = step,
                   .rows = rows,

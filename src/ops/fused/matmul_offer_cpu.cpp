@@ -54,12 +54,7 @@ void run_gemm(const MatmulData& data, KernelArgs args) {
   data.gemm(operands);
 }
 
-void run_matmul(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  run_gemm(*static_cast<const MatmulData*>(data), args);
-}
-
-void run_matmul_and_epilogue(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& product = *static_cast<const MatmulData*>(data);
+void run_matmul_and_epilogue(const MatmulData& product, KernelArgs args, const Launch& launch) {
   run_gemm(product, args);
   std::byte* scratch = args[product.scratch];
   std::byte** table = product.table.in(scratch);
@@ -313,7 +308,7 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
 
   KernelOffer offer;
   std::int64_t scratch_bytes = data->gemm.scratch_bytes;
-  offer.kernel.fn = run_matmul;
+  offer.kernel.fn = kernel_fn<run_gemm>;
   offer.kernel.label = data->gemm.label;
   if (!spec.more.empty()) offer.kernel.label += fmt::format(" + {} addends", spec.more.size() + 1);
   if (spec.gemm.relu) offer.kernel.label += " relu";
@@ -323,7 +318,7 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
       return KernelOffer::decline(std::move(reason));
     }
-    offer.kernel.fn = run_matmul_and_epilogue;
+    offer.kernel.fn = kernel_fn<run_matmul_and_epilogue>;
     offer.kernel.label += " + " + data->epilogue.label;
   }
   // Each element of the addends is read before the result overwrites it.

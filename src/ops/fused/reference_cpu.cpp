@@ -138,8 +138,7 @@ struct ElementwiseRun {
 };
 
 template <class T>
-void elementwise(const void* data, KernelArgs args, const Launch&) {
-  const auto& d = *static_cast<const ElementwiseData*>(data);
+void elementwise(const ElementwiseData& d, KernelArgs args) {
   const std::size_t num_inputs = d.operands.size() + d.post_operands.size();
   ElementwiseRun<T>{.d = d, .inputs = args, .outputs = args.from(num_inputs)}.run();
 }
@@ -178,8 +177,8 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   d.op = std::move(op);
   return offer_for_types<float, double, std::int64_t, std::uint64_t>(
       request, d.op.compute, [&]<class T>(T) {
-        return prepared(elementwise<T>, std::move(d),
-                        "reference " + std::string(dtype_name(base::element_type<T>())));
+        return prepared<elementwise<T>>(
+            std::move(d), "reference " + std::string(dtype_name(base::element_type<T>())));
       });
 }
 
@@ -233,8 +232,7 @@ Accumulator<T> dot(const GemmData& d, const T* a, const T* b, std::int64_t i, st
 }
 
 template <class T>
-void gemm(const void* data, KernelArgs args, const Launch&) {
-  const auto& d = *static_cast<const GemmData*>(data);
+void gemm(const GemmData& d, KernelArgs args) {
   const auto* a = args.at<T>(d.a);
   const auto* b = args.at<T>(d.b);
   std::vector<T> operands(d.operands.size() + 1);
@@ -296,9 +294,8 @@ KernelOffer offer_matmul(const KernelRequest& request, std::size_t a, bool trans
     d.inputs.push_back(i);
   }
   const DataType dtype = request.outputs[0].dtype;
-  if (dtype == DataType::kFloat32) return prepared(&gemm<float>, std::move(d), "reference float32");
-  if (dtype == DataType::kFloat64)
-    return prepared(&gemm<double>, std::move(d), "reference float64");
+  if (dtype == DataType::kFloat32) return prepared<gemm<float>>(std::move(d), "reference float32");
+  if (dtype == DataType::kFloat64) return prepared<gemm<double>>(std::move(d), "reference float64");
   return KernelOffer::decline("only float32 and float64 products are supported");
 }
 

@@ -115,8 +115,7 @@ struct Step {
 };
 
 template <class T>
-void run_scatter_update(const void* raw, KernelArgs args, const Launch& /*launch*/) {
-  const auto& data = *static_cast<const ScatterData<T>*>(raw);
+void run_scatter_update(const ScatterData<T>& data, KernelArgs args) {
   std::byte* scratch = args[data.at.scratch];
   const Step<T> step{.data = data,
                      .lists = link(data, args.at<const std::int64_t>(0), scratch),
@@ -155,7 +154,7 @@ KernelOffer offer_typed(const KernelRequest& request, bool is_descent) {
   own.reserve<T>(2 * data->columns);
   data->thread_rows = all.reserve_blocks(data->threads, own);
   KernelOffer offer;
-  offer.kernel.fn = run_scatter_update<T>;
+  offer.kernel.fn = kernel_fn<run_scatter_update<T>>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.label = fmt::format(
       "{} of {} rows in {}", is_descent ? "descent" : opdef::update_rule_name(data->spec.rule),

@@ -82,8 +82,7 @@ void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
 }
 
 template <class T>
-void run_update(const void* raw, KernelArgs args, const Launch& /*launch*/) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+void run_update(const UpdateData<T>& data, KernelArgs args) {
   update_range(data, arrays_of(data, args));
 }
 
@@ -109,8 +108,7 @@ void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::
 }
 
 template <class T>
-void run_matmul_and_update(const void* raw, KernelArgs args, const Launch& /*launch*/) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+void run_matmul_and_update(const UpdateData<T>& data, KernelArgs args) {
   UpdateArrays<T> arrays = arrays_of(data, args);
   arrays.gradient = nullptr;
   std::byte* scratch = args[data.at.scratch];
@@ -144,8 +142,7 @@ void update_part(const void* context, const device::GemmBlock& block) {
 }
 
 template <class T>
-void run_matmul_with_updates(const void* raw, KernelArgs args, const Launch& /*launch*/) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+void run_matmul_with_updates(const UpdateData<T>& data, KernelArgs args) {
   UpdateContext<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
   data.gemm({.a = args[data.gradient],
@@ -271,10 +268,11 @@ KernelOffer offer_typed(const KernelRequest& request, const std::optional<Produc
   KernelOffer offer;
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
-  offer.kernel.fn = run_update<T>;
+  offer.kernel.fn = kernel_fn<run_update<T>>;
   if (product) {
     offer.kernel.scratch_bytes = plan_matmul(*product, *data);
-    offer.kernel.fn = data->has_consumer ? run_matmul_with_updates<T> : run_matmul_and_update<T>;
+    offer.kernel.fn = data->has_consumer ? kernel_fn<run_matmul_with_updates<T>>
+                                         : kernel_fn<run_matmul_and_update<T>>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);

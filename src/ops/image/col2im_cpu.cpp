@@ -44,8 +44,7 @@ void visit_planes(const Col2ImTask& task, F&& f) {
 
 // args: columns, image_shape, block_shape, image.
 template <class T>
-void run_col2im(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Col2ImTask*>(data);
+void run_col2im(const Col2ImTask& task, KernelArgs args) {
   visit_planes(task, [&](std::int64_t plane) {
     const T* columns = args.at<T>(0) + plane * task.columns;
     T* image = args.at<T>(3) + plane * task.pixels;
@@ -66,8 +65,7 @@ void run_col2im(const void* data, KernelArgs args, const Launch&) {
 
 // args: image, image_shape, block_shape, columns.
 template <class T>
-void run_col2im_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Col2ImTask*>(data);
+void run_col2im_grad(const Col2ImTask& task, KernelArgs args) {
   visit_planes(task, [&](std::int64_t plane) {
     const T* image = args.at<T>(0) + plane * task.pixels;
     T* columns = args.at<T>(3) + plane * task.columns;
@@ -164,7 +162,8 @@ KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& c
   task.threads = task.planes * task.columns < kParallelElements ? 1 : request.threads;
   const DataType dtype = request.inputs[0].dtype;
   const auto typed = [&]<class T>(T) {
-    return prepared(is_grad ? run_col2im_grad<T> : run_col2im<T>, std::move(task), "rows");
+    return prepared(is_grad ? kernel_fn<run_col2im_grad<T>> : kernel_fn<run_col2im<T>>,
+                    std::move(task), "rows");
   };
   if (dtype == DataType::kFloat32) return typed(float{});
   if (dtype == DataType::kFloat64) return typed(double{});

@@ -234,8 +234,7 @@ class PatchBlock {
 
 // args: x, grid, y.
 template <class T, class Block>
-void run_sample(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const SampleTask*>(data);
+void run_sample(const SampleTask& task, KernelArgs args) {
   const T* x = args.at<T>(0);
   const T* grid = args.at<T>(1);
   T* y = args.at<T>(2);
@@ -259,8 +258,7 @@ void run_sample(const void* data, KernelArgs args, const Launch&) {
 // args: dy, x (not read), grid, dx. Each thread has its own channels, so that no two threads add to
 // one element.
 template <class T, class Block>
-void run_image_gradient(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const SampleTask*>(data);
+void run_image_gradient(const SampleTask& task, KernelArgs args) {
   const T* dy = args.at<T>(0);
   const T* grid = args.at<T>(2);
   T* dx = args.at<T>(3);
@@ -286,8 +284,7 @@ void run_image_gradient(const void* data, KernelArgs args, const Launch&) {
 
 // args: dy, x, grid, dgrid.
 template <class T, class Block>
-void run_grid_gradient(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const SampleTask*>(data);
+void run_grid_gradient(const SampleTask& task, KernelArgs args) {
   const T* dy = args.at<T>(0);
   const T* x = args.at<T>(1);
   const T* grid = args.at<T>(2);
@@ -384,21 +381,24 @@ KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t 
 
 KernelOffer offer_sample(const KernelRequest& request) {
   return offer_task(request, 0, 1,
-                    {run_sample<float, TapBlock<float>>, run_sample<float, PatchBlock<float>>},
-                    {run_sample<double, TapBlock<double>>, run_sample<double, PatchBlock<double>>});
+                    {kernel_fn<run_sample<float, TapBlock<float>>>,
+                     kernel_fn<run_sample<float, PatchBlock<float>>>},
+                    {kernel_fn<run_sample<double, TapBlock<double>>>,
+                     kernel_fn<run_sample<double, PatchBlock<double>>>});
 }
 KernelOffer offer_image_gradient(const KernelRequest& request) {
-  return offer_task(
-      request, 1, 2,
-      {run_image_gradient<float, TapBlock<float>>, run_image_gradient<float, PatchBlock<float>>},
-      {run_image_gradient<double, TapBlock<double>>,
-       run_image_gradient<double, PatchBlock<double>>});
+  return offer_task(request, 1, 2,
+                    {kernel_fn<run_image_gradient<float, TapBlock<float>>>,
+                     kernel_fn<run_image_gradient<float, PatchBlock<float>>>},
+                    {kernel_fn<run_image_gradient<double, TapBlock<double>>>,
+                     kernel_fn<run_image_gradient<double, PatchBlock<double>>>});
 }
 KernelOffer offer_grid_gradient(const KernelRequest& request) {
-  return offer_task(
-      request, 1, 2,
-      {run_grid_gradient<float, TapBlock<float>>, run_grid_gradient<float, PatchBlock<float>>},
-      {run_grid_gradient<double, TapBlock<double>>, run_grid_gradient<double, PatchBlock<double>>});
+  return offer_task(request, 1, 2,
+                    {kernel_fn<run_grid_gradient<float, TapBlock<float>>>,
+                     kernel_fn<run_grid_gradient<float, PatchBlock<float>>>},
+                    {kernel_fn<run_grid_gradient<double, TapBlock<double>>>,
+                     kernel_fn<run_grid_gradient<double, PatchBlock<double>>>});
 }
 
 }  // namespace

@@ -277,8 +277,7 @@ void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* 
 
 // Runs a plan; args: kInputs inputs, y, scratch.
 template <class T, int kInputs>
-void run_resize(const void* data, KernelArgs args, const Launch&) {
-  const auto& plan = *static_cast<const ResizePlan<T>*>(data);
+void run_resize(const ResizePlan<T>& plan, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(kInputs);
   T* scratch = args.at<T>(kInputs + 1);
@@ -442,7 +441,7 @@ KernelOffer offer_plan(const std::vector<ResizeTable>& tables, bool is_selection
       plan.scratch * static_cast<std::int64_t>(sizeof(T)) * std::max(plan.threads, 1);
   std::string label = fmt::format("{} along {} axes", is_selection ? "selection" : "weighted sums",
                                   plan.passes.size());
-  KernelOffer offer = prepared(run_resize<T, kInputs>, std::move(plan), std::move(label));
+  KernelOffer offer = prepared<run_resize<T, kInputs>>(std::move(plan), std::move(label));
   offer.kernel.scratch_bytes = bytes;
   return offer;
 }

@@ -88,8 +88,7 @@ T log_sum_exp(const T* x, std::int64_t size, std::int64_t stride) {
 }
 
 template <std::floating_point T>
-void run_loss(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_loss(const LossTask& task, KernelArgs args) {
   const T* scores = args.at<T>(task.scores);
   const T* weights = args.find<T>(task.weights);
   T* loss = args.at<T>(task.result);  // nullptr: only log p is wanted
@@ -118,8 +117,7 @@ void run_loss(const void* data, KernelArgs args, const Launch&) {
 }
 
 template <std::floating_point T>
-void run_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_grad(const LossTask& task, KernelArgs args) {
   const T* log_prob = args.at<T>(task.scores);
   const T* dloss = args.at<T>(task.dloss);
   const T* weights = args.find<T>(task.weights);
@@ -189,8 +187,7 @@ void share_rows(const LossTask& task, const F& f) {
 
 // Computes the loss as run_loss does, for softmax over contiguous rows.
 template <std::floating_point T>
-void run_loss_rows(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_loss_rows(const LossTask& task, KernelArgs args) {
   const T* scores = args.at<T>(task.scores);
   T* loss = args.at<T>(task.result);
   T* log_prob = args.find<T>(task.log_prob);
@@ -241,8 +238,7 @@ RowScratch<T> read_factors(const LossTask& task, KernelArgs args) {
 
 // Computes the gradient as run_grad does, for softmax over contiguous rows.
 template <std::floating_point T>
-void run_grad_rows(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_grad_rows(const LossTask& task, KernelArgs args) {
   const auto scratch = read_factors<T>(task, args);
   const T* scores = args.at<T>(task.scores);
   const T* sums = args.find<T>(task.log_sums);
@@ -261,8 +257,7 @@ float* line_of(const LossTask& task, KernelArgs args, std::int64_t thread) {
 }
 
 // Computes loss and sums as run_loss_rows does, from f16 or bf16 scores.
-void run_loss_halves(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_loss_halves(const LossTask& task, KernelArgs args) {
   const auto* scores = args.at<std::uint16_t>(task.scores);
   auto* loss = args.at<float>(task.result);
   auto* sums = args.at<float>(task.log_sums);
@@ -289,8 +284,7 @@ void run_loss_halves(const void* data, KernelArgs args, const Launch&) {
 }
 
 // Computes the gradient from sums as run_grad_rows does; scores, gradient or both are f16 or bf16.
-void run_grad_halves(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_grad_halves(const LossTask& task, KernelArgs args) {
   const auto scratch = read_factors<float>(task, args);
   const auto* sums = args.at<float>(task.log_sums);
   const std::byte* scores = args[task.scores];
@@ -396,13 +390,13 @@ KernelOffer with_label_check(KernelOffer offer) {
 }
 
 KernelOffer offer_loss(const KernelRequest& request) {
-  return with_label_check(
-      offer_typed(request, loss_task(request), run_loss<float>, run_loss<double>, "reference"));
+  return with_label_check(offer_typed(request, loss_task(request), kernel_fn<run_loss<float>>,
+                                      kernel_fn<run_loss<double>>, "reference"));
 }
 
 KernelOffer offer_loss_rows(const KernelRequest& request) {
-  return with_label_check(
-      offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>));
+  return with_label_check(offer_rows(request, loss_task(request), kernel_fn<run_loss_rows<float>>,
+                                     kernel_fn<run_loss_rows<double>>));
 }
 
 // Offers a kernel for f16 or bf16 scores, with a float32 row per thread as additional scratch.
@@ -422,9 +416,10 @@ KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (is_f16(dtype) && task.inner == 1) {
     task.widen = device::find_conversion(dtype, DataType::kFloat32);
-    return with_label_check(offer_f16(request, std::move(task), run_loss_halves));
+    return with_label_check(offer_f16(request, std::move(task), kernel_fn<run_loss_halves>));
   }
-  return with_label_check(offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>));
+  return with_label_check(
+      offer_rows(request, task, kernel_fn<run_loss_rows<float>>, kernel_fn<run_loss_rows<double>>));
 }
 
 LossTask grad_task(const KernelRequest& request) {
@@ -438,15 +433,15 @@ LossTask grad_task(const KernelRequest& request) {
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
-  KernelOffer offer =
-      offer_typed(request, grad_task(request), run_grad<float>, run_grad<double>, "reference");
+  KernelOffer offer = offer_typed(request, grad_task(request), kernel_fn<run_grad<float>>,
+                                  kernel_fn<run_grad<double>>, "reference");
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
 
 KernelOffer offer_grad_rows(const KernelRequest& request) {
-  KernelOffer offer =
-      offer_rows(request, grad_task(request), run_grad_rows<float>, run_grad_rows<double>);
+  KernelOffer offer = offer_rows(request, grad_task(request), kernel_fn<run_grad_rows<float>>,
+                                 kernel_fn<run_grad_rows<double>>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
@@ -459,11 +454,12 @@ KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   if ((is_f16(from) || is_f16(to)) && task.inner == 1) {
     if (is_f16(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
     if (is_f16(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
-    KernelOffer offer = offer_f16(request, std::move(task), run_grad_halves);
+    KernelOffer offer = offer_f16(request, std::move(task), kernel_fn<run_grad_halves>);
     offer.kernel.in_place = {{1, 0}};
     return offer;
   }
-  KernelOffer offer = offer_rows(request, task, run_grad_rows<float>, run_grad_rows<double>);
+  KernelOffer offer =
+      offer_rows(request, task, kernel_fn<run_grad_rows<float>>, kernel_fn<run_grad_rows<double>>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }

@@ -75,8 +75,7 @@ void run_along(const T* a, bool a_moves, const T* b, bool b_moves, T* y, std::in
 }
 
 template <class Op, class T>
-void run_bitwise(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const BitwiseData*>(data);
+void run_bitwise(const BitwiseData& task, KernelArgs args) {
   const device::Space& space = task.space;
   const T* a = args.at<T>(0);
   const T* b = args.at<T>(task.second_arg);
@@ -110,7 +109,7 @@ KernelOffer offer_bitwise(const KernelRequest& request) {
                    .output_arg = is_binary ? 2 : 1};
   KernelOffer offer;
   with_element_type(bytes, [&](auto element) {
-    offer = prepared(run_bitwise<Op, decltype(element)>, std::move(data), "bits");
+    offer = prepared<run_bitwise<Op, decltype(element)>>(std::move(data), "bits");
   });
   for (int i = 0; i < (is_binary ? 2 : 1); ++i) {
     if (dims[static_cast<std::size_t>(i)] == request.outputs[0].dims) {

@@ -154,8 +154,7 @@ void cofactors_of(double* a, std::int64_t n, double* scratch, T* result) {
 }
 
 template <class T, bool kIsDet>
-void run_matrices(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const MatrixData*>(data);
+void run_matrices(const MatrixData& task, KernelArgs args) {
   const std::int64_t size = task.n * task.n;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
@@ -192,7 +191,7 @@ KernelOffer offer_matrices(const KernelRequest& request) {
   data.thread_scratch = all.reserve_blocks(data.threads, own);
   KernelOffer offer = offer_for_types<float, double>(
       request, request.inputs[0].dtype,
-      [&]<class T>(T) { return prepared(run_matrices<T, kIsDet>, data, "elimination"); });
+      [&]<class T>(T) { return prepared<run_matrices<T, kIsDet>>(data, "elimination"); });
   offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
 }

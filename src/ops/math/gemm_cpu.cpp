@@ -63,8 +63,7 @@ template <class T>
 using PlainSum = typename PlainSumOf<T>::Type;
 
 template <class T>
-void plain_gemm(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& d = *static_cast<const PlainData*>(data);
+void plain_gemm(const PlainData& d, KernelArgs args) {
   using Sum = PlainSum<T>;
   const T* a = args.at<T>(0);
   const T* b = args.at<T>(1);
@@ -110,7 +109,7 @@ KernelOffer offer_plain(const KernelRequest& request) {
     data.c_row = rows == 1 ? 0 : columns;
   }
   return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
-      request, gemm->dtype, [&]<class T>(T) { return prepared(plain_gemm<T>, data, "plain"); });
+      request, gemm->dtype, [&]<class T>(T) { return prepared<plain_gemm<T>>(data, "plain"); });
 }
 
 }  // namespace

@@ -97,13 +97,11 @@ void run_range(const BatchData& data, KernelArgs args, std::byte* scratch, std::
   }
 }
 
-void run_batch(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& batch = *static_cast<const BatchData*>(data);
+void run_batch(const BatchData& batch, KernelArgs args) {
   run_range(batch, args, args[3], 0, batch.batch.a.size());
 }
 
-void run_batch_parallel(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& batch = *static_cast<const BatchData*>(data);
+void run_batch_parallel(const BatchData& batch, KernelArgs args) {
   device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
     const auto count = static_cast<std::int64_t>(batch.batch.a.size());
     run_range(batch, args, batch.thread_scratch.in(args[3], chunk.thread),
@@ -163,7 +161,7 @@ KernelOffer offer_matmul(const KernelRequest& request) {
   own.reserve<std::byte>(data.gemm.scratch_bytes);
   data.thread_scratch = all.reserve_blocks(data.threads, own);
   KernelOffer offer;
-  offer.kernel.fn = shares_batch ? run_batch_parallel : run_batch;
+  offer.kernel.fn = shares_batch ? kernel_fn<run_batch_parallel> : kernel_fn<run_batch>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.flops = flops;
   offer.kernel.label = data.batch.a.size() == 1
@@ -179,8 +177,7 @@ template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
 template <class T>
-void plain_matmul(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& batch = *static_cast<const Batch*>(data);
+void plain_matmul(const Batch& batch, KernelArgs args) {
   for (std::size_t p = 0; p < batch.a.size(); ++p) {
     const T* a = args.at<T>(0) + batch.a[p] * batch.m * batch.k;
     const T* b = args.at<T>(1) + batch.b[p] * batch.k * batch.n;
@@ -202,16 +199,16 @@ KernelOffer offer_plain(const KernelRequest& request) {
   if (!batch) return KernelOffer::decline("shapes do not match");
   switch (request.inputs[0].dtype) {
     case DataType::kFloat32:
-      return prepared(plain_matmul<float>, *std::move(batch), "plain");
+      return prepared<plain_matmul<float>>(*std::move(batch), "plain");
     case DataType::kFloat64:
-      return prepared(plain_matmul<double>, *std::move(batch), "plain");
+      return prepared<plain_matmul<double>>(*std::move(batch), "plain");
     // Integers wrap around: signed and unsigned yield the same bits.
     case DataType::kInt32:
     case DataType::kUint32:
-      return prepared(plain_matmul<std::uint32_t>, *std::move(batch), "plain");
+      return prepared<plain_matmul<std::uint32_t>>(*std::move(batch), "plain");
     case DataType::kInt64:
     case DataType::kUint64:
-      return prepared(plain_matmul<std::uint64_t>, *std::move(batch), "plain");
+      return prepared<plain_matmul<std::uint64_t>>(*std::move(batch), "plain");
     default:
       return decline_dtype(request, request.inputs[0].dtype);
   }

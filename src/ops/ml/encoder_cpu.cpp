@@ -87,8 +87,7 @@ struct LabelData {
 
 // x: [count] of type T, y: [count] elements of element_bytes.
 template <class T, class Key>
-void run_label_encoder(const void* data, KernelArgs args, const Launch&) {
-  const auto& table = *static_cast<const LabelData<Key>*>(data);
+void run_label_encoder(const LabelData<Key>& table, KernelArgs args) {
   const auto* x = args.at<T>(0);
   std::byte* y = args[1];
   const auto bytes = static_cast<std::size_t>(table.element_bytes);
@@ -148,7 +147,7 @@ KernelOffer make_label_encoder(const KernelRequest& request, const std::vector<K
   std::memcpy(data.values.data(), values.raw(), static_cast<std::size_t>(values.size_bytes()));
   std::memcpy(data.values.data() + values.size_bytes(), fallback.raw(),
               static_cast<std::size_t>(bytes));
-  return prepared(run_label_encoder<T, Key>, std::move(data), "lookup in sorted keys");
+  return prepared<run_label_encoder<T, Key>>(std::move(data), "lookup in sorted keys");
 }
 
 KernelOffer offer_label_encoder(const KernelRequest& request) {
@@ -201,8 +200,7 @@ struct OneHotData {
 
 // y: [count, categories], at most one 1 per row.
 template <class T, class Key>
-void run_one_hot_encoder(const void* data, KernelArgs args, const Launch&) {
-  const auto& table = *static_cast<const OneHotData<Key>*>(data);
+void run_one_hot_encoder(const OneHotData<Key>& table, KernelArgs args) {
   const auto* x = args.at<T>(0);
   auto* y = args.at<float>(1);
   std::fill_n(y, table.count * table.categories, 0.0F);
@@ -243,12 +241,12 @@ KernelOffer offer_one_hot_encoder(const KernelRequest& request) {
   if (from == DataType::kString) {
     const auto* given = request.node.find_attribute("cats_strings");
     const auto* texts = given == nullptr ? nullptr : std::get_if<std::vector<std::string>>(given);
-    return make_one_hot(request, run_one_hot_encoder<std::string, std::string>,
+    return make_one_hot(request, kernel_fn<run_one_hot_encoder<std::string, std::string>>,
                         texts == nullptr ? std::vector<std::string>() : *texts);
   }
   const std::vector<std::int64_t> categories = request.node.ints_attribute("cats_int64s");
   return offer_for_types<float, double, std::int64_t, std::int32_t>(request, from, [&]<class T>(T) {
-    return make_one_hot(request, run_one_hot_encoder<T, std::int64_t>, categories);
+    return make_one_hot(request, kernel_fn<run_one_hot_encoder<T, std::int64_t>>, categories);
   });
 }
 

@@ -98,8 +98,7 @@ void walk_rows(const TreeData<T>& trees, const T* x, T* y, std::int64_t first, s
 
 // x: [rows, features], y: [rows, targets].
 template <class T>
-void run_trees(const void* data, KernelArgs args, const Launch&) {
-  const auto& trees = *static_cast<const TreeData<T>*>(data);
+void run_trees(const TreeData<T>& trees, KernelArgs args) {
   const auto* x = args.at<T>(0);
   auto* y = args.at<T>(1);
   std::fill_n(y, trees.rows * trees.targets, T{0});
@@ -160,7 +159,7 @@ KernelOffer make_trees(const KernelRequest& request, const Forest& forest) {
   const double trees = std::max(static_cast<double>(data.roots.size()), 1.0);
   const double levels = std::log2(1 + static_cast<double>(data.nodes.size()) / trees);
   const double comparisons = static_cast<double>(data.rows) * trees * levels;
-  KernelOffer offer = prepared(run_trees<T>, std::move(data), "trees, block by block of rows");
+  KernelOffer offer = prepared<run_trees<T>>(std::move(data), "trees, block by block of rows");
   offer.kernel.flops = comparisons;
   return offer;
 }

@@ -126,8 +126,7 @@ void update_running(const NormTask& task, KernelArgs args, std::int64_t c,
 
 // args: x, scale, bias[, mean, variance], y[, running mean, running variance].
 template <std::floating_point T>
-void run_normalization(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
+void run_normalization(const NormTask& task, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(task.outputs);
   for (std::int64_t group = 0; group < task.groups; ++group) {
@@ -145,8 +144,7 @@ void run_normalization(const void* data, KernelArgs args, const Launch&) {
 }
 
 // Normalizes float32 runs as run_normalization does, with SIMD.
-void run_stretches(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
+void run_stretches(const NormTask& task, KernelArgs args) {
   const auto* x = args.at<float>(0);
   const auto* scale = args.at<float>(1);
   const auto* bias = args.at<float>(2);
@@ -178,8 +176,7 @@ struct GradFactors {
 };
 
 // Computes the gradient of float32 runs as run_grad does, with SIMD.
-void run_grad_stretches(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
+void run_grad_stretches(const NormTask& task, KernelArgs args) {
   const auto* dy = args.at<float>(0);
   const auto* x = args.at<float>(1);
   const auto* scale = args.at<float>(2);
@@ -218,8 +215,7 @@ void run_grad_stretches(const void* data, KernelArgs args, const Launch&) {
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. See normalization_grad_body.
 template <std::floating_point T>
-void run_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
+void run_grad(const NormTask& task, KernelArgs args) {
   const T* dy = args.at<T>(0);
   const T* x = args.at<T>(1);
   const T* scale = args.at<T>(2);
@@ -284,7 +280,7 @@ void check_operand(const KernelRequest& request, std::size_t input, const Dims& 
                               "Give X the number of channels of the weights."));
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_typed(const KernelRequest& request, const NormTask& task,
                         bool takes_several_types = false) {
   const DataType dtype = request.inputs[0].dtype;
@@ -296,8 +292,8 @@ KernelOffer offer_typed(const KernelRequest& request, const NormTask& task,
       return decline_dtype(request, input.dtype);
     }
   }
-  if (dtype == DataType::kFloat32) return prepared(kFloat, task, "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, task, "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(task, "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(task, "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -342,7 +338,7 @@ KernelOffer offer_batch(const KernelRequest& request) {
 }
 
 KernelOffer offer_batch_simd(const KernelRequest& request) {
-  return offer_simd(request, batch_task(request), run_stretches);
+  return offer_simd(request, batch_task(request), kernel_fn<run_stretches>);
 }
 
 KernelOffer offer_instance(const KernelRequest& request) {
@@ -351,7 +347,7 @@ KernelOffer offer_instance(const KernelRequest& request) {
 }
 
 KernelOffer offer_instance_simd(const KernelRequest& request) {
-  return offer_simd(request, instance_task(request), run_stretches);
+  return offer_simd(request, instance_task(request), kernel_fn<run_stretches>);
 }
 
 KernelOffer offer_batch_grad(const KernelRequest& request) {
@@ -359,7 +355,7 @@ KernelOffer offer_batch_grad(const KernelRequest& request) {
 }
 
 KernelOffer offer_batch_grad_simd(const KernelRequest& request) {
-  return offer_simd(request, grad_task(request, false), run_grad_stretches);
+  return offer_simd(request, grad_task(request, false), kernel_fn<run_grad_stretches>);
 }
 
 KernelOffer offer_instance_grad(const KernelRequest& request) {
@@ -367,7 +363,7 @@ KernelOffer offer_instance_grad(const KernelRequest& request) {
 }
 
 KernelOffer offer_instance_grad_simd(const KernelRequest& request) {
-  return offer_simd(request, grad_task(request, true), run_grad_stretches);
+  return offer_simd(request, grad_task(request, true), kernel_fn<run_grad_stretches>);
 }
 
 }  // namespace

@@ -284,8 +284,7 @@ class Worker {
   std::byte* spare_ = nullptr;
 };
 
-void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Bf16ResultPlan*>(data);
+void run(const Bf16ResultPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);
     worker.pack(chunk);
@@ -409,7 +408,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   place_scratch(*plan);
   const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
-  return offer_of(run, std::move(plan), shape, images, scratch);
+  return offer_of(kernel_fn<run>, std::move(plan), shape, images, scratch);
 }
 
 }  // namespace onnxgrad::ops::conv_bf16::result

@@ -220,8 +220,7 @@ class Worker {
   std::int64_t first_tap_ = 0, last_tap_ = 0;
 };
 
-void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Bf16WeightPlan*>(data);
+void run(const Bf16WeightPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     if (plan.splits_images) {
       Worker(plan, args, chunk, {}).run(chunk.first(plan.batch), chunk.last(plan.batch));
@@ -312,7 +311,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   place_scratch(*plan);
   const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
-  return offer_of(run, std::move(plan), shape, images, scratch);
+  return offer_of(kernel_fn<run>, std::move(plan), shape, images, scratch);
 }
 
 }  // namespace onnxgrad::ops::conv_bf16::weight

@@ -73,8 +73,7 @@ void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::by
   }
 }
 
-void run(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& plan = *static_cast<const ChainPlan*>(data);
+void run(const ChainPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
   if (plan.is_shared) {
     for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
@@ -218,7 +217,7 @@ KernelOffer offer_chain(const KernelRequest& request) {
   plan->kernel_scratch = own.reserve<std::byte>(kernel_bytes);
   ScratchLayout all;
   plan->thread_scratch = all.reserve_blocks(plan->is_shared ? 1 : plan->threads, own);
-  kernel.fn = run;
+  kernel.fn = kernel_fn<run>;
   kernel.label = fmt::format("{} images at a time: {}", plan->unit_images, kernel.label);
   kernel.scratch_bytes = all.size_bytes();
   kernel.data = std::move(plan);

@@ -257,8 +257,7 @@ void fill_bias(T* result, const T* bias, std::int64_t batch, std::int64_t channe
 }
 
 template <class T>
-void run_reference(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const ConvTask*>(data);
+void run_reference(const ConvTask& task, KernelArgs args) {
   const ConvShape& shape = task.shape;
   T* x = args.at<T>(task.x);
   T* w = args.at<T>(task.w);
@@ -288,8 +287,8 @@ using TaskOfferFn = KernelOffer (*)(const KernelRequest& request, const ConvTask
 
 KernelOffer offer_reference(const KernelRequest& request, const ConvTask& task) {
   opdef::PreparedKernel kernel;
-  kernel.fn =
-      request.outputs[0].dtype == DataType::kFloat32 ? run_reference<float> : run_reference<double>;
+  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kernel_fn<run_reference<float>>
+                                                             : kernel_fn<run_reference<double>>;
   kernel.data = std::make_shared<ConvTask>(task);
   kernel.label = "reference";
   kernel.flops = task.shape.flops();

@@ -46,8 +46,7 @@ void run_planes(const DepthRowsPlan& plan, KernelArgs args, std::int64_t first, 
 }
 
 template <class T>
-void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const DepthRowsPlan*>(data);
+void run(const DepthRowsPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     run_planes<T>(plan, args, chunk.first(plan.planes()), chunk.last(plan.planes()));
   });
@@ -111,8 +110,8 @@ KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task)
   plan->threads = request.threads;
   plan->shape = depth_rows::shape_of(task);
   opdef::PreparedKernel kernel;
-  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? depth_rows::run<float>
-                                                             : depth_rows::run<double>;
+  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kernel_fn<depth_rows::run<float>>
+                                                             : kernel_fn<depth_rows::run<double>>;
   kernel.label = "depthwise rows";
   kernel.flops = shape.flops();
   kernel.data = std::move(plan);

@@ -302,8 +302,7 @@ void run_part(const DepthwisePlan& plan, KernelArgs args, const device::Chunk& c
 }
 
 template <class T>
-void run(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const DepthwisePlan*>(data);
+void run(const DepthwisePlan& plan, KernelArgs args) {
   device::on_threads(plan.threads,
                      [&](const device::Chunk& chunk) { run_part<T>(plan, args, chunk); });
 }
@@ -447,7 +446,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   auto plan = make_plan(task, request.threads, depth_lanes<T>(), sizeof(T));
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
-  kernel.fn = run<T>;
+  kernel.fn = kernel_fn<run<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = "depthwise";
   kernel.flops = task.shape.flops();

@@ -179,8 +179,7 @@ void run_apart(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   });
 }
 
-void run(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& plan = *static_cast<const F16ConvPlan*>(data);
+void run(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   if (plan.is_shared) {
     run_together(plan, args, launch);
   } else {
@@ -339,7 +338,7 @@ KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task) {
   }
   place_scratch(*plan, kernel_bytes);
   opdef::PreparedKernel kernel;
-  kernel.fn = conv_f16::run;
+  kernel.fn = kernel_fn<conv_f16::run>;
   kernel.label = "halves, " + plan->kernels[0][0].label;
   kernel.flops = shape.flops();
   kernel.scratch_bytes = plan->scratch_bytes;

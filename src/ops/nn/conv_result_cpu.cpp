@@ -335,8 +335,7 @@ class Unit {
 };
 
 template <class T>
-void run_result(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const ResultPlan<T>*>(data);
+void run_result(const ResultPlan<T>& plan, KernelArgs args) {
   std::byte* scratch = args[plan.task.scratch];
   const bool is_packed = plan.packed.is_defined();
   const std::byte* packed = is_packed ? plan.packed.raw() : scratch;
@@ -361,7 +360,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   pack_constants(request, *plan);
   opdef::PreparedKernel kernel;
-  kernel.fn = run_result<T>;
+  kernel.fn = kernel_fn<run_result<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label =

@@ -488,8 +488,7 @@ void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last,
 }
 
 template <class T>
-void run_weight(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WeightPlan<T>*>(data);
+void run_weight(const WeightPlan<T>& plan, KernelArgs args) {
   std::byte* scratch = args[plan.task.scratch];
   const std::int64_t units = ceil_div(plan.batch, plan.images) * plan.groups * plan.blocks;
   T* sums = plan.thread_sums(scratch, 0);
@@ -518,7 +517,7 @@ KernelOffer offer(const ConvTask& task, int threads) {
   auto plan = plan_conv_weight<T>(task, threads);
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
-  kernel.fn = run_weight<T>;
+  kernel.fn = kernel_fn<run_weight<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label =
       plan->mode == WeightMode::kDots

@@ -267,8 +267,7 @@ class Worker {
   std::byte* own_;
 };
 
-void run_result(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WinogradResultPlan*>(data);
+void run_result(const WinogradResultPlan& plan, KernelArgs args) {
   const auto run_part = [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);
     if (chunk.thread == 0) worker.prepare_bias();
@@ -516,7 +515,7 @@ KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& 
     return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
-  kernel.fn = run_result;
+  kernel.fn = kernel_fn<run_result>;
   kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->step, geometry->step,

@@ -218,8 +218,7 @@ class WeightWorker {
   std::byte* own_;
 };
 
-void run_weight(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WinogradWeightPlan*>(data);
+void run_weight(const WinogradWeightPlan& plan, KernelArgs args) {
   const auto run_part = [&](const device::Chunk& chunk) {
     WeightWorker worker(plan, args, chunk.thread);
     const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
@@ -313,7 +312,7 @@ KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& 
     return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
-  kernel.fn = run_weight;
+  kernel.fn = kernel_fn<run_weight>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->kernel, geometry->kernel,
                              plan->stores_images ? "all images" : "all weights");

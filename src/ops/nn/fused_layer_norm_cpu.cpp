@@ -163,8 +163,7 @@ void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, 
   }
 }
 
-void run_norm(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const NormTask*>(data);
+void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
   const Rows& rows = task.rows;
   const float* residual = args.find<float>(task.residual);
   const float* scale = args.find<float>(task.scale);
@@ -262,8 +261,7 @@ void finish_row(const GradTask& task, KernelArgs args, std::int64_t at, float* r
   stretches::add(sums, result, sums, size);
 }
 
-void run_grad(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const GradTask*>(data);
+void run_grad(const GradTask& task, KernelArgs args) {
   const Rows& rows = task.rows;
   const auto* scale = args.at<float>(2);
   const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
@@ -382,11 +380,11 @@ KernelOffer offer_norm(const KernelRequest& request) {
   if (request.has_output(1)) task.mean = first + 1;
   if (request.has_output(2)) task.inverse = first + 2;
   if (!task.x.is_f16() && !task.y.is_f16()) {
-    return prepared(run_norm, std::move(task), "simd rows");
+    return prepared<run_norm>(std::move(task), "simd rows");
   }
   task.scratch = first + static_cast<int>(request.outputs.size());
   const std::int64_t elements = task.rows.threads * (2 * group_elements(task.rows));
-  KernelOffer offer = prepared(run_norm, std::move(task), "simd rows by halves");
+  KernelOffer offer = prepared<run_norm>(std::move(task), "simd rows by halves");
   offer.kernel.scratch_bytes = elements * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
@@ -432,7 +430,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   }
   const char* label = task.drops ? "simd rows, dropout, residual" : "simd rows, residual";
   const bool drops = task.drops;
-  KernelOffer offer = prepared(run_norm, std::move(task), label);
+  KernelOffer offer = prepared<run_norm>(std::move(task), label);
   offer.kernel.in_place = {{0, 1}, {1, 1}};
   if (drops) note_dropout_check(request, offer, 4, 5);
   return offer;
@@ -447,7 +445,7 @@ KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::stri
   task.dscale = first + 1;
   task.dbias = first + 2;
   task.scratch = first + static_cast<int>(request.outputs.size());
-  KernelOffer offer = prepared(run_grad, task, std::move(label));
+  KernelOffer offer = prepared<run_grad>(task, std::move(label));
   offer.kernel.scratch_bytes =
       task.rows.threads * thread_elements(task) * static_cast<std::int64_t>(sizeof(float));
   return offer;

@@ -49,8 +49,7 @@ channels::Affine affine_of(const FusedNormalization& op, float mean, float inver
 // args, with images of type E: x, scale, bias, mean, variance[, residual], y, running mean, running
 // variance, saved mean, saved inverse.
 template <class E>
-void run_forward(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_forward(const Task& task, KernelArgs args) {
   const auto functions = channels::forward_functions<E>();
   const auto* x = args.at<E>(0);
   const auto* scale = args.at<float>(1);
@@ -83,8 +82,7 @@ void run_forward(const void* data, KernelArgs args, const Launch& /*launch*/) {
 // inverse, more, result, dx, dscale, dbias, g. dx = scale * inverse * (g - mean(g) - h * mean(g *
 // h)), h = (x - mean) * inverse.
 template <class G, class X>
-void run_grad(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_grad(const Task& task, KernelArgs args) {
   const auto at = [](auto* tensor, std::int64_t first) {
     return tensor == nullptr ? nullptr : tensor + first;
   };
@@ -163,9 +161,9 @@ KernelOffer offer_forward(const KernelRequest& request) {
   const DataType type =
       first > 5 ? common_type(request, {0, 5, first}) : common_type(request, {0, first});
   opdef::KernelFn run = nullptr;
-  if (type == DataType::kFloat32) run = run_forward<float>;
-  if (type == DataType::kFloat16) run = run_forward<base::Float16>;
-  if (type == DataType::kBfloat16) run = run_forward<base::Bfloat16>;
+  if (type == DataType::kFloat32) run = kernel_fn<run_forward<float>>;
+  if (type == DataType::kFloat16) run = kernel_fn<run_forward<base::Float16>>;
+  if (type == DataType::kBfloat16) run = kernel_fn<run_forward<base::Bfloat16>>;
   const DataType numbers =
       common_type(request, {1, 2, 3, 4, first + 1, first + 2, first + 3, first + 4});
   if (run == nullptr || numbers != DataType::kFloat32) {
@@ -187,11 +185,12 @@ opdef::KernelFn grad_kernel(DataType cotangents, DataType images) {
   if (!is_same && cotangents != DataType::kFloat32) return nullptr;
   switch (images) {
     case DataType::kFloat32:
-      return run_grad<float, float>;
+      return kernel_fn<run_grad<float, float>>;
     case DataType::kFloat16:
-      return is_same ? run_grad<Float16, Float16> : run_grad<float, Float16>;
+      return is_same ? kernel_fn<run_grad<Float16, Float16>> : kernel_fn<run_grad<float, Float16>>;
     case DataType::kBfloat16:
-      return is_same ? run_grad<Bfloat16, Bfloat16> : run_grad<float, Bfloat16>;
+      return is_same ? kernel_fn<run_grad<Bfloat16, Bfloat16>>
+                     : kernel_fn<run_grad<float, Bfloat16>>;
     default:
       return nullptr;
   }

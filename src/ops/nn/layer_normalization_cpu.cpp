@@ -88,8 +88,7 @@ Statistics row_statistics(const T* x, const LayerTask& task) {
 
 // args: x, scale[, bias], y[, mean[, inverse deviation]]; the statistics are float32.
 template <std::floating_point T>
-void run_layer_normalization(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LayerTask*>(data);
+void run_layer_normalization(const LayerTask& task, KernelArgs args) {
   const T* x = args.at<T>(0);
   const T* scale = args.at<T>(1);
   const T* bias = task.has_bias ? args.at<T>(2) : nullptr;
@@ -115,8 +114,7 @@ void run_layer_normalization(const void* data, KernelArgs args, const Launch&) {
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. scale: [size].
 template <std::floating_point T>
-void run_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const LayerTask*>(data);
+void run_grad(const LayerTask& task, KernelArgs args) {
   const T* dy = args.at<T>(0);
   const T* x = args.at<T>(1);
   const T* scale = args.at<T>(2);
@@ -160,7 +158,7 @@ LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
   return task;
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   const DataType dtype = request.inputs[0].dtype;
   for (const TensorDesc& input : request.inputs) {
@@ -169,8 +167,8 @@ KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   if (request.outputs[0].is_present() && request.outputs[0].dtype != dtype) {
     return decline_dtype(request, request.outputs[0].dtype);
   }
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(std::move(task), "reference");
   return decline_dtype(request, dtype);
 }
 

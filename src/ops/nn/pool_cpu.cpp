@@ -101,8 +101,7 @@ bool is_nan(T number) {
 
 // args: x, y, and indices if there are any.
 template <class T>
-void run_max_pool(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
@@ -135,8 +134,7 @@ void run_max_pool(const void* data, KernelArgs args, const Launch&) {
 
 // args: dy, indices, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_max_pool_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const T* dy = args.at<T>(0);
   const auto* indices = args.at<std::int64_t>(1);
@@ -185,8 +183,7 @@ struct MaxPoolArgs {
         indices(task.has_indices ? args.at<std::int64_t>(2) : nullptr) {}
 };
 
-void run_max_pool_halved(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_halved(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
@@ -196,8 +193,7 @@ void run_max_pool_halved(const void* data, KernelArgs args, const Launch&) {
   });
 }
 
-void run_max_pool_taps(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_taps(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
   const planes::TapTable table{
@@ -212,8 +208,7 @@ void run_max_pool_taps(const void* data, KernelArgs args, const Launch&) {
   });
 }
 
-void run_max_pool_halved_grad(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_halved_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const auto* dy = args.at<float>(0);
   const auto* indices = args.at<std::int64_t>(1);
@@ -227,7 +222,7 @@ void run_max_pool_halved_grad(const void* data, KernelArgs args, const Launch& l
     }
   });
   // Falls back for indices that are not from this pool, which may be any position.
-  if (!is_done) run_max_pool_grad<float>(data, args, launch);
+  if (!is_done) run_max_pool_grad<float>(task, args);
 }
 
 std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& window) {
@@ -240,8 +235,7 @@ std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& wi
 
 // args: x, y.
 template <std::floating_point T>
-void run_average_pool(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
@@ -257,8 +251,7 @@ void run_average_pool(const void* data, KernelArgs args, const Launch&) {
 
 // args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_average_pool_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const T* dy = args.at<T>(0);
   T* dx = args.at<T>(task.dx);
@@ -288,8 +281,7 @@ void merge_rows(PoolTask& task) {
 
 // args: x, y.
 template <std::floating_point T>
-void run_average_pool_rows(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool_rows(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
@@ -311,8 +303,7 @@ void run_average_pool_rows(const void* data, KernelArgs args, const Launch&) {
 
 // args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_average_pool_rows_grad(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool_rows_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const T* dy = args.at<T>(0);
   T* dx = args.at<T>(task.dx);
@@ -337,8 +328,7 @@ struct PlaneTask {
 };
 
 template <std::floating_point T>
-void run_global_average(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PlaneTask*>(data);
+void run_global_average(const PlaneTask& task, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
@@ -354,8 +344,7 @@ void run_global_average(const void* data, KernelArgs args, const Launch&) {
 }
 
 template <std::floating_point T>
-void run_global_max(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const PlaneTask*>(data);
+void run_global_max(const PlaneTask& task, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
@@ -407,11 +396,11 @@ std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
   return task;
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble, class Task>
+template <auto kFloat, auto kDouble, class Task>
 KernelOffer offer_typed(const KernelRequest& request, Task task) {
   const DataType dtype = request.inputs[0].dtype;
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(std::move(task), "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -425,7 +414,7 @@ KernelOffer offer_max_pool(const KernelRequest& request) {
   task->has_indices = request.has_output(1);
   return offer_for_types<float, double, std::int8_t, std::uint8_t>(
       request, request.inputs[0].dtype,
-      [&]<class T>(T) { return prepared(run_max_pool<T>, std::move(*task), "reference"); });
+      [&]<class T>(T) { return prepared<run_max_pool<T>>(std::move(*task), "reference"); });
 }
 
 // Returns, for each tap of the kernel, the position that it reads in each window; taps in the
@@ -458,13 +447,13 @@ KernelOffer offer_max_pool_simd(const KernelRequest& request) {
   task->has_indices = request.has_output(1);
   const PoolShape& shape = task->shape;
   if (shape.input_size() > kMaxPlane) return KernelOffer::decline("planes above 2^30 elements");
-  if (is_halving(shape)) return prepared(run_max_pool_halved, std::move(*task), "simd 2x2");
+  if (is_halving(shape)) return prepared<run_max_pool_halved>(std::move(*task), "simd 2x2");
   const std::int64_t taps = shape.axes[0].kernel * shape.axes[1].kernel * shape.axes[2].kernel;
   if (taps > kMaxTable / shape.output_size()) {
     return KernelOffer::decline("the table of windows would be larger than the cache");
   }
   task->taps = tap_table(shape);
-  return prepared(run_max_pool_taps, std::move(*task), "simd table");
+  return prepared<run_max_pool_taps>(std::move(*task), "simd table");
 }
 
 KernelOffer offer_max_pool_grad_simd(const KernelRequest& request) {
@@ -474,7 +463,7 @@ KernelOffer offer_max_pool_grad_simd(const KernelRequest& request) {
   const bool fits =
       !task->column_major && is_halving(task->shape) && task->shape.input_size() <= kMaxPlane;
   if (!fits) return KernelOffer::decline("only adjacent 2 x 2 windows");
-  return prepared(run_max_pool_halved_grad, std::move(*task), "simd 2x2");
+  return prepared<run_max_pool_halved_grad>(std::move(*task), "simd 2x2");
 }
 
 KernelOffer offer_max_pool_grad(const KernelRequest& request) {
@@ -517,7 +506,7 @@ KernelOffer offer_average_pool_grad(const KernelRequest& request) {
                                                                                   std::move(*task));
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_global(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   if (x.rank() < 2 || x.product(2, x.rank()) == 0) {

@@ -66,8 +66,7 @@ void hardmax_column(const T* x, T* y, std::int64_t size, std::int64_t stride) {
 }
 
 template <std::floating_point T, ColumnFn<T> kColumn>
-void run_columns(const void* data, KernelArgs args, const Launch&) {
-  const auto& shape = *static_cast<const AxisShape*>(data);
+void run_columns(const AxisShape& shape, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(1);
   for (std::int64_t o = 0; o < shape.outer; ++o) {
@@ -94,16 +93,15 @@ KernelOffer offer_columns(const KernelRequest& request) {
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
     return decline_dtype(request, dtype);
   }
-  const auto fn =
-      dtype == DataType::kFloat32 ? run_columns<float, kFloat> : run_columns<double, kDouble>;
+  const auto fn = dtype == DataType::kFloat32 ? kernel_fn<run_columns<float, kFloat>>
+                                              : kernel_fn<run_columns<double, kDouble>>;
   KernelOffer offer = prepared(fn, shape, "reference");
   offer.kernel.in_place = {{0, 0}};
   return offer;
 }
 
 template <std::floating_point T, void (*kRows)(const T*, T*, std::int64_t, std::int64_t)>
-void run_rows(const void* data, KernelArgs args, const Launch&) {
-  const auto& shape = *static_cast<const AxisShape*>(data);
+void run_rows(const AxisShape& shape, KernelArgs args) {
   kRows(args.at<const T>(0), args.at<T>(1), shape.outer, shape.size);
 }
 
@@ -122,12 +120,13 @@ KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
 }
 
 KernelOffer offer_softmax_rows(const KernelRequest& request) {
-  return offer_rows(request, run_rows<float, rows::softmax>, run_rows<double, rows::softmax>);
+  return offer_rows(request, kernel_fn<run_rows<float, rows::softmax>>,
+                    kernel_fn<run_rows<double, rows::softmax>>);
 }
 
 KernelOffer offer_log_softmax_rows(const KernelRequest& request) {
-  return offer_rows(request, run_rows<float, rows::log_softmax>,
-                    run_rows<double, rows::log_softmax>);
+  return offer_rows(request, kernel_fn<run_rows<float, rows::log_softmax>>,
+                    kernel_fn<run_rows<double, rows::log_softmax>>);
 }
 
 }  // namespace

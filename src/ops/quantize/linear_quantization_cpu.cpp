@@ -154,15 +154,13 @@ void run_table(const Table& table, const Task& task, const Factors& factors, con
 }
 
 template <class T>
-void run_quantize(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_quantize(const Task& task, KernelArgs args) {
   run_table(std::get<quantize::QuantizeTable<T>>(quantize::run_tables()), task,
             load_factors(task, task.y, args), args.at<float>(0), args.at<T>(task.num_inputs));
 }
 
 // Quantizes any types, in order: elements may share bytes.
-void run_quantize_any(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_quantize_any(const Task& task, KernelArgs args) {
   const Factors factors = load_factors(task, task.y, args);
   const bool is_float = is_small_float(task.y);
   const std::int64_t runs = task.layout.num_runs();
@@ -178,14 +176,12 @@ void run_quantize_any(const void* data, KernelArgs args, const Launch&) {
 }
 
 template <class T>
-void run_dequantize(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_dequantize(const Task& task, KernelArgs args) {
   run_table(std::get<quantize::DequantizeTable<T>>(quantize::run_tables()), task,
             load_factors(task, task.x, args), args.at<T>(0), args.at<float>(task.num_inputs));
 }
 
-void run_dequantize_any(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_dequantize_any(const Task& task, KernelArgs args) {
   const Factors factors = load_factors(task, task.x, args);
   const std::int64_t runs = task.layout.num_runs();
   for (std::int64_t r = 0; r < runs; ++r) {
@@ -228,12 +224,12 @@ KernelOffer offer_quantize(const KernelRequest& request) {
   if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
   Task task = task_of(request);
   task.saturate = request.node.int_attribute("saturate") != 0;
-  opdef::KernelFn fn = run_quantize_any;
+  opdef::KernelFn fn = kernel_fn<run_quantize_any>;
   if (task.x == DataType::kFloat32) {
-    if (task.y == DataType::kInt8) fn = run_quantize<std::int8_t>;
-    if (task.y == DataType::kUint8) fn = run_quantize<std::uint8_t>;
-    if (task.y == DataType::kInt16) fn = run_quantize<std::int16_t>;
-    if (task.y == DataType::kUint16) fn = run_quantize<std::uint16_t>;
+    if (task.y == DataType::kInt8) fn = kernel_fn<run_quantize<std::int8_t>>;
+    if (task.y == DataType::kUint8) fn = kernel_fn<run_quantize<std::uint8_t>>;
+    if (task.y == DataType::kInt16) fn = kernel_fn<run_quantize<std::int16_t>>;
+    if (task.y == DataType::kUint16) fn = kernel_fn<run_quantize<std::uint16_t>>;
   }
   return make_offer(fn, task);
 }
@@ -241,13 +237,13 @@ KernelOffer offer_quantize(const KernelRequest& request) {
 KernelOffer offer_dequantize(const KernelRequest& request) {
   if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
   Task task = task_of(request);
-  opdef::KernelFn fn = run_dequantize_any;
+  opdef::KernelFn fn = kernel_fn<run_dequantize_any>;
   if (task.y == DataType::kFloat32) {
-    if (task.x == DataType::kInt8) fn = run_dequantize<std::int8_t>;
-    if (task.x == DataType::kUint8) fn = run_dequantize<std::uint8_t>;
-    if (task.x == DataType::kInt16) fn = run_dequantize<std::int16_t>;
-    if (task.x == DataType::kUint16) fn = run_dequantize<std::uint16_t>;
-    if (task.x == DataType::kInt32) fn = run_dequantize<std::int32_t>;
+    if (task.x == DataType::kInt8) fn = kernel_fn<run_dequantize<std::int8_t>>;
+    if (task.x == DataType::kUint8) fn = kernel_fn<run_dequantize<std::uint8_t>>;
+    if (task.x == DataType::kInt16) fn = kernel_fn<run_dequantize<std::int16_t>>;
+    if (task.x == DataType::kUint16) fn = kernel_fn<run_dequantize<std::uint16_t>>;
+    if (task.x == DataType::kInt32) fn = kernel_fn<run_dequantize<std::int32_t>>;
   }
   return make_offer(fn, task);
 }

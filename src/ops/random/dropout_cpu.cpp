@@ -63,8 +63,7 @@ struct DropoutTask {
 };
 
 template <std::floating_point T>
-void run_dropout(const void* data, KernelArgs args, const Launch& launch) {
-  const auto& task = *static_cast<const DropoutTask*>(data);
+void run_dropout(const DropoutTask& task, KernelArgs args, const Launch& launch) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(task.output);
   auto* mask = task.has_mask ? args.at<std::uint8_t>(task.output + 1) : nullptr;
@@ -122,7 +121,7 @@ KernelOffer offer_dropout(const KernelRequest& request) {
     task.training_mode = 2;
   }
   KernelOffer offer = offer_for_types<float, double>(request, in[0].dtype, [&]<class T>(T) {
-    return prepared(run_dropout<T>, std::move(task), "reference");
+    return prepared<run_dropout<T>>(std::move(task), "reference");
   });
   offer.kernel.in_place = {{0, 0}};
   note_dropout_check(request, offer, 1, 2);

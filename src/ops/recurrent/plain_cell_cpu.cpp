@@ -103,8 +103,7 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
 }
 
 template <class T>
-void run_forward(const void* data, KernelArgs arguments, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const ForwardPlan<T>*>(data);
+void run_forward(const ForwardPlan<T>& plan, KernelArgs arguments) {
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
   T* gates = args.at<T>(Operand::kOutGates);
@@ -275,8 +274,7 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
 }
 
 template <class T>
-void run_backward(const void* data, KernelArgs arguments, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const BackwardPlan<T>*>(data);
+void run_backward(const BackwardPlan<T>& plan, KernelArgs arguments) {
   const CellShape& s = plan.cell.shape;
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
@@ -316,7 +314,7 @@ KernelOffer offer_forward(CellPlan cell) {
   plan.c = scratch.reserve<T>(s.directions * s.batch * s.hidden);
   const double flops = flops_of(s);
   const std::vector<opdef::ValueCheck> checks = length_checks(plan.cell);
-  KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
+  KernelOffer offer = prepared<run_forward<T>>(std::move(plan), "steps");
   offer.kernel.checks = checks;
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
@@ -343,7 +341,7 @@ KernelOffer offer_backward(CellPlan cell) {
   plan.db = scratch.reserve<T>(plan.cell.tasks() * s.width());
   plan.dp = scratch.reserve<T>(plan.cell.tasks() * 3 * s.hidden);
   const double flops = 2 * flops_of(s);
-  KernelOffer offer = prepared(run_backward<T>, std::move(plan), "steps");
+  KernelOffer offer = prepared<run_backward<T>>(std::move(plan), "steps");
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;

@@ -22,8 +22,7 @@ bool beats(T candidate, T best, const ArgData& data) {
 }
 
 template <class T>
-void run_arg(const void* data, KernelArgs args, const Launch&) {
-  const auto& arg = *static_cast<const ArgData*>(data);
+void run_arg(const ArgData& arg, KernelArgs args) {
   const T* x = args.at<T>(0);
   auto* y = args.at<std::int64_t>(1);
   for (std::int64_t o = 0; o < arg.outer; ++o) {
@@ -57,7 +56,7 @@ KernelOffer offer_arg(const KernelRequest& request) {
   return offer_for_types<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
                          std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>(
       request, request.inputs[0].dtype,
-      [&]<class T>(T) { return prepared(run_arg<T>, data, "plain arg"); });
+      [&]<class T>(T) { return prepared<run_arg<T>>(data, "plain arg"); });
 }
 
 }  // namespace

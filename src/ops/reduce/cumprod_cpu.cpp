@@ -55,8 +55,7 @@ void cumprod_slice(const CumProdData& c, std::int64_t o, bool is_exclusive, cons
 }
 
 template <class T>
-void run_cumprod(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& c = *static_cast<const CumProdData*>(data);
+void run_cumprod(const CumProdData& c, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(2);
   device::parallel_for(c.threads, c.outer,
@@ -65,8 +64,7 @@ void run_cumprod(const void* data, KernelArgs args, const Launch& /*launch*/) {
 
 // Writes the products p to dx; then r, a row per thread in scratch, runs from the other end.
 template <class T>
-void run_grad(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& c = *static_cast<const CumProdData*>(data);
+void run_grad(const CumProdData& c, KernelArgs args) {
   const T* dy = args.at<T>(0);
   const T* x = args.at<T>(1);
   T* dx = args.at<T>(3);
@@ -117,7 +115,7 @@ KernelOffer offer_cumprod(const KernelRequest& request) {
   if (!data) return KernelOffer::decline(reason);
   return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
       request, request.inputs[0].dtype,
-      [&]<class T>(T) { return prepared(run_cumprod<T>, *data, "running product"); });
+      [&]<class T>(T) { return prepared<run_cumprod<T>>(*data, "running product"); });
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
@@ -126,7 +124,7 @@ KernelOffer offer_grad(const KernelRequest& request) {
   if (!data) return KernelOffer::decline(reason);
   const DataType dtype = request.inputs[1].dtype;
   KernelOffer offer = offer_for_types<float, double>(request, dtype, [&]<class T>(T) {
-    return prepared(run_grad<T>, *data, "running product and sum");
+    return prepared<run_grad<T>>(*data, "running product and sum");
   });
   offer.kernel.scratch_bytes = data->threads * data->inner * element_bytes(dtype);
   return offer;

@@ -24,8 +24,7 @@ T wrapping_add(T a, T b) {
 }
 
 template <class T>
-void run_cumsum(const void* data, KernelArgs args, const Launch&) {
-  const auto& c = *static_cast<const CumSumData*>(data);
+void run_cumsum(const CumSumData& c, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(2);
   const std::int64_t step = c.is_reverse ? -c.inner : c.inner;
@@ -59,7 +58,7 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
                         .is_reverse = request.node.int_attribute("reverse") != 0};
   return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
       request, request.inputs[0].dtype,
-      [&]<class T>(T) { return prepared(run_cumsum<T>, data, "plain sums"); });
+      [&]<class T>(T) { return prepared<run_cumsum<T>>(data, "plain sums"); });
 }
 
 }  // namespace

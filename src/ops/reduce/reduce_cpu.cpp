@@ -190,8 +190,8 @@ struct ReduceData {
 };
 
 template <class T, class Kind>
-void run_reduce(const void* data, KernelArgs args, const Launch&) {
-  const auto& [layout, output_arg] = *static_cast<const ReduceData*>(data);
+void run_reduce(const ReduceData& data, KernelArgs args) {
+  const auto& [layout, output_arg] = data;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(output_arg);
   auto* acc = args.at<typename Kind::Acc>(output_arg + 1);
@@ -201,8 +201,8 @@ void run_reduce(const void* data, KernelArgs args, const Launch&) {
 
 // y = m + ln sum e^(x - m) with m = max x, so that nothing overflows.
 template <class T>
-void run_log_sum_exp(const void* data, KernelArgs args, const Launch&) {
-  const auto& [layout, output_arg] = *static_cast<const ReduceData*>(data);
+void run_log_sum_exp(const ReduceData& data, KernelArgs args) {
+  const auto& [layout, output_arg] = data;
   const T* x = args.at<T>(0);
   T* y = args.at<T>(output_arg);
   auto* acc = args.at<double>(output_arg + 1);
@@ -252,7 +252,8 @@ Choice choose(DataType dtype) {
   Choice choice;
   const auto consider = [&]<class T>(T) {
     if (dtype == dtype_of<T>()) {
-      choice = {run_reduce<T, Kind<T>>, static_cast<std::int64_t>(sizeof(typename Kind<T>::Acc))};
+      choice = {kernel_fn<run_reduce<T, Kind<T>>>,
+                static_cast<std::int64_t>(sizeof(typename Kind<T>::Acc))};
     }
   };
   (consider(Types{}), ...);
@@ -273,8 +274,8 @@ Choice choose_ordered(DataType dtype) {
 }
 
 Choice choose_log_sum_exp(DataType dtype) {
-  if (dtype == DataType::kFloat32) return {run_log_sum_exp<float>, sizeof(double)};
-  if (dtype == DataType::kFloat64) return {run_log_sum_exp<double>, sizeof(double)};
+  if (dtype == DataType::kFloat32) return {kernel_fn<run_log_sum_exp<float>>, sizeof(double)};
+  if (dtype == DataType::kFloat64) return {kernel_fn<run_log_sum_exp<double>>, sizeof(double)};
   return {};
 }
 

@@ -228,8 +228,7 @@ void run_columns(const TopKData& topk, const T* x, std::int64_t count, T* values
 }
 
 template <class T>
-void run_topk(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& topk = *static_cast<const TopKData*>(data);
+void run_topk(const TopKData& topk, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* values = args.at<T>(2);
   auto* indices = args.at<std::int64_t>(3);
@@ -263,7 +262,7 @@ KernelOffer offer_for(TopKData data) {
   own.reserve<CandidateOf<KeyOf<T>>>(capacity_of(data.k));
   data.rows_offset = own.reserve<T>(data.inner == 1 ? 0 : kColumns * data.length).offset;
   data.thread_scratch = all.reserve_blocks(data.threads, own);
-  KernelOffer offer = prepared(run_topk<T>, data, "selection of the best");
+  KernelOffer offer = prepared<run_topk<T>>(data, "selection of the best");
   offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
 }

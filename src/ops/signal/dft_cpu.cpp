@@ -132,8 +132,7 @@ void transform_batches(const DftTask<T>& task, std::int64_t begin, std::int64_t 
 }
 
 template <class T>
-void run_dft(const void* data, KernelArgs args, const Launch&) {
-  const auto& task = *static_cast<const DftTask<T>*>(data);
+void run_dft(const DftTask<T>& task, KernelArgs args) {
   const T* x = args.at<T>(0);
   T* y = args.at<T>(task.num_args);
   T* scratch = args.at<T>(task.num_args + 1);
@@ -177,7 +176,7 @@ KernelOffer offer_typed(const KernelRequest& request, std::size_t axis, std::int
                   .threads = request.threads};
   if (signals * n < kParallelElements) task.threads = 1;
   const std::int64_t scratch = task.thread_scratch() * task.threads;
-  KernelOffer offer = prepared(run_dft<T>, std::move(task), fmt::format("fft of {}", n));
+  KernelOffer offer = prepared<run_dft<T>>(std::move(task), fmt::format("fft of {}", n));
   offer.kernel.scratch_bytes = scratch * static_cast<std::int64_t>(sizeof(T));
   return offer;
 }

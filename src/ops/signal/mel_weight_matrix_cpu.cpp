@@ -63,8 +63,7 @@ Tensor mel_matrix(const MelSpec& spec) {
   return matrix;
 }
 
-void run_constant(const void* data, KernelArgs args, const Launch&) {
-  const auto& matrix = *static_cast<const Tensor*>(data);
+void run_constant(const Tensor& matrix, KernelArgs args) {
   std::memcpy(args[5], matrix.raw(), static_cast<std::size_t>(matrix.size_bytes()));
 }
 
@@ -94,7 +93,7 @@ KernelOffer offer_mel(const KernelRequest& request) {
   }
   const DataType dtype = request.outputs[0].dtype;
   if (element_bytes(dtype) == 0) return decline_dtype(request, dtype);
-  return prepared(run_constant, mel_matrix(spec).cast(dtype), "constant");
+  return prepared<run_constant>(mel_matrix(spec).cast(dtype), "constant");
 }
 
 }  // namespace

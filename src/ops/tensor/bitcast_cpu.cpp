@@ -11,10 +11,9 @@ struct Bytes {
   std::int64_t count = 0;
 };
 
-void run_bitcast(const void* data, KernelArgs args, const Launch& /*launch*/) {
+void run_bitcast(const Bytes& bytes, KernelArgs args) {
   if (args[1] == args[0]) return;
-  const auto count = static_cast<const Bytes*>(data)->count;
-  std::memcpy(args[1], args[0], static_cast<std::size_t>(count));
+  std::memcpy(args[1], args[0], static_cast<std::size_t>(bytes.count));
 }
 
 KernelOffer offer_bitcast(const KernelRequest& request) {
@@ -29,7 +28,7 @@ KernelOffer offer_bitcast(const KernelRequest& request) {
          .detail = "Their elements have different widths.",
          .hint = "Use Cast, or a type of as many bits."});
   }
-  KernelOffer offer = prepared(run_bitcast, Bytes{bytes}, "copy");
+  KernelOffer offer = prepared<run_bitcast>(Bytes{bytes}, "copy");
   offer.kernel.in_place = {{0, 0}};
   return offer;
 }

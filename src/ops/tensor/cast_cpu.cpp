@@ -93,8 +93,7 @@ void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) 
   }
 }
 
-void run_cast(const void* data, KernelArgs args, const Launch&) {
-  const auto& cast = *static_cast<const CastData*>(data);
+void run_cast(const CastData& cast, KernelArgs args) {
   for (std::int64_t i = 0; i < cast.count; ++i) {
     const double value = load_plain(cast.from, args[0], i);
     if (is_small_float(cast.to) || cast.to == DataType::kFloat16 ||
@@ -144,8 +143,7 @@ std::int64_t read_integer(const std::string& text) {
   return static_cast<std::int64_t>(fraction);
 }
 
-void run_text_cast(const void* data, KernelArgs args, const Launch&) {
-  const auto& cast = *static_cast<const TextData*>(data);
+void run_text_cast(const TextData& cast, KernelArgs args) {
   const auto* texts = args.at<std::string>(0);
   for (std::int64_t i = 0; i < cast.count; ++i) {
     std::byte* to = args[1] + i * cast.element_bytes;
@@ -167,7 +165,7 @@ KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
       .count = request.inputs[0].dims.num_elements(),
       .to_integer = to_integer};
   if (data.convert == nullptr) return decline_dtype(request, to);
-  KernelOffer offer = prepared(run_text_cast, data, "texts");
+  KernelOffer offer = prepared<run_text_cast>(data, "texts");
   offer.kernel.checks = {{.input = 0}};
   return offer;
 }
@@ -217,7 +215,7 @@ KernelOffer offer_cast(const KernelRequest& request) {
                 .saturate = node.int_attribute("saturate") != 0,
                 .rounding = scale_rounding(node.string_attribute("round_mode")),
                 .count = request.inputs[0].dims.num_elements()};
-  return prepared(run_cast, data, "one element at a time");
+  return prepared<run_cast>(data, "one element at a time");
 }
 
 }  // namespace

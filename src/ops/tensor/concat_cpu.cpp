@@ -14,15 +14,13 @@ struct PartsData {
   std::size_t whole_arg = 0;
 };
 
-void run_concat(const void* data, KernelArgs args, const Launch&) {
-  const auto& parts = *static_cast<const PartsData*>(data);
+void run_concat(const PartsData& parts, KernelArgs args) {
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.part_args[i]], args[parts.whole_arg]);
   }
 }
 
-void run_split(const void* data, KernelArgs args, const Launch&) {
-  const auto& parts = *static_cast<const PartsData*>(data);
+void run_split(const PartsData& parts, KernelArgs args) {
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.whole_arg], args[parts.part_args[i]]);
   }
@@ -59,7 +57,8 @@ KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
     }
     start += lengths[i];
   }
-  return prepared(into_whole ? run_concat : run_split, std::move(data), "strided copies");
+  return prepared(into_whole ? kernel_fn<run_concat> : kernel_fn<run_split>, std::move(data),
+                  "strided copies");
 }
 
 KernelOffer offer_concat(const KernelRequest& request) {

@@ -21,8 +21,7 @@ struct GatherData {
 };
 
 template <class Index>
-void run_gather(const void* data, KernelArgs args, const Launch&) {
-  const auto& gather = *static_cast<const GatherData*>(data);
+void run_gather(const GatherData& gather, KernelArgs args) {
   const auto* indices = args.at<Index>(1);
   std::byte* y = args[2];
   const auto bytes = static_cast<std::size_t>(gather.block_bytes);
@@ -49,8 +48,9 @@ KernelOffer offer_gather(const KernelRequest& request) {
                   .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
                   .source = index_source(request, 1)};
   const bool is_wide = request.inputs[1].dtype == DataType::kInt64;
-  KernelOffer offer = prepared(is_wide ? run_gather<std::int64_t> : run_gather<std::int32_t>,
-                               std::move(data), "plain gather");
+  KernelOffer offer =
+      prepared(is_wide ? kernel_fn<run_gather<std::int64_t>> : kernel_fn<run_gather<std::int32_t>>,
+               std::move(data), "plain gather");
   note_index_check(request, offer, 1, {dims[axis]});
   return offer;
 }
@@ -65,8 +65,7 @@ struct GatherElementsData {
 };
 
 template <class T, class Index>
-void run_gather_elements(const void* data, KernelArgs args, const Launch&) {
-  const auto& gather = *static_cast<const GatherElementsData*>(data);
+void run_gather_elements(const GatherElementsData& gather, KernelArgs args) {
   const auto* x = args.at<T>(0);
   const auto* const begin = args.at<Index>(1);
   const Index* indices = begin;
@@ -97,10 +96,10 @@ void run_gather_elements(const void* data, KernelArgs args, const Launch&) {
 
 template <class Index>
 opdef::KernelFn choose_gather_elements(std::int64_t bytes) {
-  if (bytes == 1) return run_gather_elements<std::uint8_t, Index>;
-  if (bytes == 2) return run_gather_elements<std::uint16_t, Index>;
-  if (bytes == 4) return run_gather_elements<std::uint32_t, Index>;
-  if (bytes == 8) return run_gather_elements<std::uint64_t, Index>;
+  if (bytes == 1) return kernel_fn<run_gather_elements<std::uint8_t, Index>>;
+  if (bytes == 2) return kernel_fn<run_gather_elements<std::uint16_t, Index>>;
+  if (bytes == 4) return kernel_fn<run_gather_elements<std::uint32_t, Index>>;
+  if (bytes == 8) return kernel_fn<run_gather_elements<std::uint64_t, Index>>;
   return nullptr;
 }
 
@@ -149,8 +148,7 @@ struct GatherNdData {
   IndexSource source;
 };
 
-void run_gather_nd(const void* data, KernelArgs args, const Launch&) {
-  const auto& gather = *static_cast<const GatherNdData*>(data);
+void run_gather_nd(const GatherNdData& gather, KernelArgs args) {
   const auto* const begin = args.at<std::int64_t>(1);
   const std::int64_t* indices = begin;
   std::byte* y = args[2];
@@ -198,7 +196,7 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
     data.strides_bytes.push_back(dims.product(k + 1, dims.rank()) * bytes);
   }
   const std::vector<std::int64_t> sizes = data.sizes;
-  KernelOffer offer = prepared(run_gather_nd, std::move(data), "plain gather");
+  KernelOffer offer = prepared<run_gather_nd>(std::move(data), "plain gather");
   note_index_check(request, offer, 1, sizes);
   return offer;
 }

@@ -30,8 +30,7 @@ std::int64_t hot_place(Index index, std::int64_t depth) {
 }
 
 template <class Index, class T>
-void run_one_hot(const void* data, KernelArgs args, const Launch&) {
-  const auto& hot = *static_cast<const OneHotData*>(data);
+void run_one_hot(const OneHotData& hot, KernelArgs args) {
   const auto* indices = args.at<Index>(0);
   T values[2];
   std::memcpy(values, args[2], sizeof(values));
@@ -48,10 +47,10 @@ void run_one_hot(const void* data, KernelArgs args, const Launch&) {
 
 template <class Index>
 opdef::KernelFn choose(std::int64_t bytes) {
-  if (bytes == 1) return run_one_hot<Index, std::uint8_t>;
-  if (bytes == 2) return run_one_hot<Index, std::uint16_t>;
-  if (bytes == 4) return run_one_hot<Index, std::uint32_t>;
-  if (bytes == 8) return run_one_hot<Index, std::uint64_t>;
+  if (bytes == 1) return kernel_fn<run_one_hot<Index, std::uint8_t>>;
+  if (bytes == 2) return kernel_fn<run_one_hot<Index, std::uint16_t>>;
+  if (bytes == 4) return kernel_fn<run_one_hot<Index, std::uint32_t>>;
+  if (bytes == 8) return kernel_fn<run_one_hot<Index, std::uint64_t>>;
   return nullptr;
 }
 

@@ -58,8 +58,7 @@ struct ConstantData {
   std::size_t output_arg = 0;
 };
 
-void run_constant(const void* data, KernelArgs args, const Launch&) {
-  const auto& pad = *static_cast<const ConstantData*>(data);
+void run_constant(const ConstantData& pad, KernelArgs args) {
   std::byte* y = args[pad.output_arg];
   if (pad.has_value && pad.element_bytes <= 8) {
     with_element_type(pad.element_bytes, [&](auto element) {
@@ -87,13 +86,12 @@ KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::
   }
   const bool has_value = request.has_input(2);
   if (has_value && bytes > 8) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared(run_constant,
-                  ConstantData{.copy = plan_copy(copy, request.threads),
-                               .element_bytes = bytes,
-                               .num_outputs = to.num_elements(),
-                               .has_value = has_value,
-                               .output_arg = request.inputs.size()},
-                  "strided copy");
+  return prepared<run_constant>(ConstantData{.copy = plan_copy(copy, request.threads),
+                                             .element_bytes = bytes,
+                                             .num_outputs = to.num_elements(),
+                                             .has_value = has_value,
+                                             .output_arg = request.inputs.size()},
+                                "strided copy");
 }
 
 // Returns the input index of output index `i`, counted from the first kept one, so negative in the
@@ -113,8 +111,7 @@ struct MappedData {
 };
 
 template <class T>
-void run_mapped(const void* data, KernelArgs args, const Launch&) {
-  const auto& pad = *static_cast<const MappedData*>(data);
+void run_mapped(const MappedData& pad, KernelArgs args) {
   const std::size_t outer = pad.origins.size() - 1;
   const std::vector<std::int64_t>& row = pad.origins.back();
   auto* y = args.at<T>(pad.output_arg);
@@ -157,10 +154,10 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   }
   if (data.origins.empty()) data.origins.push_back({0});
   opdef::KernelFn fn = nullptr;
-  if (bytes == 1) fn = run_mapped<std::uint8_t>;
-  if (bytes == 2) fn = run_mapped<std::uint16_t>;
-  if (bytes == 4) fn = run_mapped<std::uint32_t>;
-  if (bytes == 8) fn = run_mapped<std::uint64_t>;
+  if (bytes == 1) fn = kernel_fn<run_mapped<std::uint8_t>>;
+  if (bytes == 2) fn = kernel_fn<run_mapped<std::uint16_t>>;
+  if (bytes == 4) fn = kernel_fn<run_mapped<std::uint32_t>>;
+  if (bytes == 8) fn = kernel_fn<run_mapped<std::uint64_t>>;
   if (fn == nullptr) return decline_dtype(request, request.inputs[0].dtype);
   return prepared(fn, std::move(data), "mapped copy");
 }

@@ -27,8 +27,7 @@ struct ReverseData {
                    .hint = "Give lengths of at most the size of the time axis."});
 }
 
-void run_reverse(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const ReverseData*>(data);
+void run_reverse(const ReverseData& task, KernelArgs args) {
   const auto* lengths = args.at<std::int64_t>(1);
   for (std::int64_t b = 0; b < task.batch; ++b) {
     if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
@@ -67,7 +66,7 @@ KernelOffer offer_reverse(const KernelRequest& request) {
   constexpr std::int64_t kParallelBytes = 1 << 20;
   if (dims.num_elements() * bytes >= kParallelBytes) data.threads = request.threads;
   const std::int64_t times = data.times;
-  KernelOffer offer = prepared(run_reverse, std::move(data), "plain reversal");
+  KernelOffer offer = prepared<run_reverse>(std::move(data), "plain reversal");
   note_index_check(request, offer, 1, {times + 1}, /*from_zero=*/true);
   return offer;
 }

@@ -97,8 +97,7 @@ void scatter_elements(const ScatterElementsData& scatter, KernelArgs args) {
 }
 
 template <class T, class Operation>
-void run_scatter_elements(const void* data, KernelArgs args, const Launch&) {
-  const auto& scatter = *static_cast<const ScatterElementsData*>(data);
+void run_scatter_elements(const ScatterElementsData& scatter, KernelArgs args) {
   copy_data(args[0], args[3], scatter.data_bytes);
   if (scatter.has_wide_indices)
     scatter_elements<T, Operation, std::int64_t>(scatter, args);
@@ -117,8 +116,7 @@ struct ScatterNdData {
 };
 
 template <class T, class Operation>
-void run_scatter_nd(const void* data, KernelArgs args, const Launch&) {
-  const auto& scatter = *static_cast<const ScatterNdData*>(data);
+void run_scatter_nd(const ScatterNdData& scatter, KernelArgs args) {
   copy_data(args[0], args[3], scatter.data_bytes);
   const auto* const begin = args.at<std::int64_t>(1);
   const std::int64_t* indices = begin;
@@ -141,11 +139,11 @@ void run_scatter_nd(const void* data, KernelArgs args, const Launch&) {
 
 struct Elements {
   template <class T, class Operation>
-  static constexpr opdef::KernelFn kFn = run_scatter_elements<T, Operation>;
+  static constexpr opdef::KernelFn kFn = kernel_fn<run_scatter_elements<T, Operation>>;
 };
 struct Blocks {
   template <class T, class Operation>
-  static constexpr opdef::KernelFn kFn = run_scatter_nd<T, Operation>;
+  static constexpr opdef::KernelFn kFn = kernel_fn<run_scatter_nd<T, Operation>>;
 };
 
 template <class Form, class T>

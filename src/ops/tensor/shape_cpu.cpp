@@ -16,8 +16,8 @@ struct NumbersData {
   std::vector<std::int64_t> numbers;
 };
 
-void run_numbers(const void* data, KernelArgs args, const Launch&) {
-  const auto& numbers = static_cast<const NumbersData*>(data)->numbers;
+void run_numbers(const NumbersData& data, KernelArgs args) {
+  const auto& numbers = data.numbers;
   if (numbers.empty()) return;
   std::memcpy(args[1], numbers.data(), numbers.size() * sizeof(std::int64_t));
 }
@@ -30,11 +30,11 @@ KernelOffer offer_shape(const KernelRequest& request) {
   };
   const std::int64_t start = clamped(request.node.int_attribute("start"));
   const std::int64_t end = std::max(start, clamped(request.node.int_attribute("end", rank)));
-  return prepared(run_numbers, NumbersData{{dims.begin() + start, dims.begin() + end}}, "shape");
+  return prepared<run_numbers>(NumbersData{{dims.begin() + start, dims.begin() + end}}, "shape");
 }
 
 KernelOffer offer_size(const KernelRequest& request) {
-  return prepared(run_numbers, NumbersData{{request.inputs[0].dims.num_elements()}}, "size");
+  return prepared<run_numbers>(NumbersData{{request.inputs[0].dims.num_elements()}}, "size");
 }
 
 // y = one value, in every element.
@@ -44,8 +44,7 @@ struct FillData {
   std::int64_t count = 0;
 };
 
-void run_fill(const void* data, KernelArgs args, const Launch&) {
-  const auto& fill = *static_cast<const FillData*>(data);
+void run_fill(const FillData& fill, KernelArgs args) {
   if (fill.element_bytes == 16) {
     for (std::int64_t i = 0; i < fill.count; ++i) {
       std::memcpy(args[1] + 16 * i, fill.element.data(), 16);
@@ -71,7 +70,7 @@ KernelOffer offer_constant_of_shape(const KernelRequest& request) {
     }
     std::memcpy(data.element.data(), value->raw(), static_cast<std::size_t>(data.element_bytes));
   }
-  return prepared(run_fill, data, "fill");
+  return prepared<run_fill>(data, "fill");
 }
 
 // y [rows, columns] = 1 on diagonal k.
@@ -82,8 +81,7 @@ struct EyeData {
 };
 
 template <class T>
-void run_eye(const void* data, KernelArgs args, const Launch&) {
-  const auto& eye = *static_cast<const EyeData*>(data);
+void run_eye(const EyeData& eye, KernelArgs args) {
   T* y = args.at<T>(1);
   std::fill_n(y, eye.rows * eye.columns, T{0});
   // k is in [-rows, columns], so nothing overflows.
@@ -104,7 +102,7 @@ KernelOffer offer_eye(const KernelRequest& request) {
   const EyeData data{.rows = dims[0], .columns = dims[1], .k = k};
   return offer_for_types<float, double, std::int64_t, std::int32_t, bool>(
       request, request.outputs[0].dtype,
-      [&]<class T>(T) { return prepared(run_eye<T>, data, "plain eye"); });
+      [&]<class T>(T) { return prepared<run_eye<T>>(data, "plain eye"); });
 }
 
 [[noreturn]] void refuse_range(const DynamicCall& call, const char* what, const char* hint) {

@@ -13,8 +13,7 @@ struct SliceData {
   std::size_t output_arg = 0;
 };
 
-void run_slice(const void* data, KernelArgs args, const Launch&) {
-  const auto& slice = *static_cast<const SliceData*>(data);
+void run_slice(const SliceData& slice, KernelArgs args) {
   run_copy(slice.copy, args[0], args[slice.output_arg]);
 }
 
@@ -59,8 +58,8 @@ KernelOffer offer_slice(const KernelRequest& request) {
     // A single element needs no stride; the product with a huge step could overflow.
     copy.source_strides[axis] = to[axis] == 1 ? 0 : stride * steps[i];
   }
-  return prepared(run_slice, SliceData{plan_copy(copy, request.threads), request.inputs.size()},
-                  "strided copy");
+  return prepared<run_slice>(SliceData{plan_copy(copy, request.threads), request.inputs.size()},
+                             "strided copy");
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts,
   return start;
 }
 
-void run_tensor_scatter(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const TensorScatterData*>(data);
+void run_tensor_scatter(const TensorScatterData& task, KernelArgs args) {
   const auto* starts = args.at<std::int64_t>(2);
   std::byte* present = args[task.output_arg];
   const std::int64_t cache_bytes = task.length * task.block_bytes;
@@ -76,18 +75,17 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
          .hint = "Only along the axis, which is not the first, may the update be smaller; give one "
                  "write index for each sample of the batch."});
   }
-  KernelOffer offer =
-      prepared(run_tensor_scatter,
-               TensorScatterData{.batch = dims[0],
-                                 .prefixes = dims.product(1, axis),
-                                 .length = dims[axis],
-                                 .count = update[axis],
-                                 .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
-                                 .is_circular = request.node.string_attribute("mode") == "circular",
-                                 .has_starts = has_starts,
-                                 .output_arg = request.inputs.size(),
-                                 .node = request.node.describe()},
-               "plain copies");
+  KernelOffer offer = prepared<run_tensor_scatter>(
+      TensorScatterData{.batch = dims[0],
+                        .prefixes = dims.product(1, axis),
+                        .length = dims[axis],
+                        .count = update[axis],
+                        .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
+                        .is_circular = request.node.string_attribute("mode") == "circular",
+                        .has_starts = has_starts,
+                        .output_arg = request.inputs.size(),
+                        .node = request.node.describe()},
+      "plain copies");
   offer.kernel.in_place = {{0, 0}};
   if (has_starts && request.node.string_attribute("mode") != "circular") {
     note_index_check(request, offer, 2, {dims[axis] - update[axis] + 1}, /*from_zero=*/true);

@@ -19,8 +19,7 @@ struct TriluData {
 
 // Row i keeps columns [i + k, columns) or [0, i + k + 1); k is clamped to the range where it
 // matters.
-void run_trilu(const void* data, KernelArgs args, const Launch&) {
-  const auto& t = *static_cast<const TriluData*>(data);
+void run_trilu(const TriluData& t, KernelArgs args) {
   const std::int64_t given = t.has_k ? *args.at<const std::int64_t>(1) : 0;
   const std::int64_t k = std::clamp(given, -t.rows - 1, t.columns + 1);
   const std::byte* x = args[0];
@@ -61,15 +60,14 @@ KernelOffer offer_trilu(const KernelRequest& request) {
          .where = {.node = request.node.name, .op_type = "Trilu"},
          .hint = "Give one diagonal for all matrices."});
   }
-  return prepared(run_trilu,
-                  TriluData{.matrices = dims.product(0, dims.rank() - 2),
-                            .rows = dims[dims.rank() - 2],
-                            .columns = dims[dims.rank() - 1],
-                            .element_bytes = bytes,
-                            .is_upper = request.node.int_attribute("upper") != 0,
-                            .has_k = has_k,
-                            .output_arg = request.inputs.size()},
-                  "plain triangle");
+  return prepared<run_trilu>(TriluData{.matrices = dims.product(0, dims.rank() - 2),
+                                       .rows = dims[dims.rank() - 2],
+                                       .columns = dims[dims.rank() - 1],
+                                       .element_bytes = bytes,
+                                       .is_upper = request.node.int_attribute("upper") != 0,
+                                       .has_k = has_k,
+                                       .output_arg = request.inputs.size()},
+                             "plain triangle");
 }
 
 }  // namespace

@@ -193,8 +193,7 @@ struct EqualData {
   Dims full;
 };
 
-void run_equal(const void* data, KernelArgs args, const Launch& /*launch*/) {
-  const auto& equal = *static_cast<const EqualData*>(data);
+void run_equal(const EqualData& equal, KernelArgs args) {
   const auto* a = args.at<std::string>(0);
   const auto* b = args.at<std::string>(1);
   auto* y = args.at<bool>(2);
@@ -205,11 +204,10 @@ void run_equal(const void* data, KernelArgs args, const Launch& /*launch*/) {
 KernelOffer offer_equal(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (dtype != DataType::kString) return decline_dtype(request, dtype);
-  return prepared(run_equal,
-                  EqualData{.a = request.inputs[0].dims,
-                            .b = request.inputs[1].dims,
-                            .full = request.outputs[0].dims},
-                  "texts");
+  return prepared<run_equal>(EqualData{.a = request.inputs[0].dims,
+                                       .b = request.inputs[1].dims,
+                                       .full = request.outputs[0].dims},
+                             "texts");
 }
 
 }  // namespace
