@@ -3,7 +3,6 @@
 #include <limits>
 
 #include <string>
-#include <utility>
 
 namespace onnxgrad::ops {
 

@@ -1,5 +1,3 @@
-#include <utility>
-
 #include "ops/contrib/contrib.h"
 
 // Gelu, BiasGelu, FastGelu, QuickGelu and BiasSplitGelu (com.microsoft 1).

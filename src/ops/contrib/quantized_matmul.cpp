@@ -1,8 +1,5 @@
 #include <fmt/format.h>
 
-#include <cstring>
-#include <utility>
-
 #include "base/rounding.h"
 #include "ops/contrib/attention.h"
 #include "ops/contrib/contrib.h"

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "device/cpu/threads.h"
 #include "ir/builder.h"

@@ -3,11 +3,9 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "device/cpu/threads.h"
 #include "device/cpu_options.h"

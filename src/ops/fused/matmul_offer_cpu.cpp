@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/f16_gemm.h"
 #include "device/cpu/scratch_layout.h"

@@ -4,7 +4,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "device/cpu/f16_gemm.h"

@@ -8,7 +8,6 @@
 #include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 

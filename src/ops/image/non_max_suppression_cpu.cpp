@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "onnxgrad/error.h"

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -8,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "onnxgrad/error.h"
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,7 +9,6 @@
 
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
-#include "opdef/registry.h"
 #include "ops/image/resize_table.h"
 #include "ops/image/weighted_sums.h"
 #include "ops/kernel_support.h"

@@ -1,6 +1,5 @@
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "opdef/registry.h"

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "device/cpu/elementwise_space.h"
 #include "opdef/kernel.h"

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "opdef/registry.h"
 #include "ops/rules.h"
 
 // Helpers shared by the operators of ai.onnx.ml.

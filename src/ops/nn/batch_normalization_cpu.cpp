@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <concepts>
-#include <utility>
 
 #include "device/cpu/threads.h"
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"

@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
 

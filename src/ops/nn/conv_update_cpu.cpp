@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <string_view>
-#include <utility>
 
 #include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"

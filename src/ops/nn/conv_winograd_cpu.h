@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "device/cpu/gemm_tile.h"
 #include "ops/kernel_support.h"

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_winograd_cpu.h"

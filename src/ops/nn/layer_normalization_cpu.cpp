@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 

@@ -12,7 +12,6 @@
 
 #include "device/cpu/threads.h"
 #include "opdef/fused.h"
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/max_pool_planes.h"
 #include "ops/nn/pool.h"

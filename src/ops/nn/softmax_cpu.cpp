@@ -1,9 +1,7 @@
-#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <limits>
 
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/softmax_rows.h"
 

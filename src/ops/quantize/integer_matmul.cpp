@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "onnxgrad/error.h"
 #include "opdef/registry.h"
 #include "ops/quantize/linear_quantization.h"
 #include "ops/rules.h"

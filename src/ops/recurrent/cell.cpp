@@ -9,7 +9,6 @@
 #include <limits>
 #include <string_view>
 
-#include "base/check.h"
 #include "ops/nn/window.h"
 #include "ops/rules.h"
 

@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <string_view>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "ops/kernel_support.h"

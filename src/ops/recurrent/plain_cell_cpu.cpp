@@ -1,7 +1,6 @@
 #include "ops/recurrent/plain_cell_cpu.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "ops/kernel_support.h"

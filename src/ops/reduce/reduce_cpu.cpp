@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "opdef/kernel.h"
 #include "ops/fused/scalar_expr.h"

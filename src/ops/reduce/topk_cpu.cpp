@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "base/f16.h"
 #include "device/cpu/scratch_layout.h"

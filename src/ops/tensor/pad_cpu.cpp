@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"

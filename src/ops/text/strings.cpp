@@ -1,5 +1,3 @@
-#include <string>
-
 #include "opdef/registry.h"
 #include "ops/rules.h"
 

@@ -3,7 +3,6 @@
 #include <array>
 #include <utility>
 
-#include "base/check.h"
 #include "onnxgrad/error.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
