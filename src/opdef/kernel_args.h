@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_OPDEF_KERNEL_ARGS_H_
 #define ONNXGRAD_OPDEF_KERNEL_ARGS_H_
 
+#include <concepts>
 #include <cstddef>
 
 namespace onnxgrad::opdef {
@@ -12,19 +13,19 @@ class KernelArgs {
   KernelArgs(std::byte* const* addresses)  // NOLINT(google-explicit-constructor)
       : addresses_(addresses) {}
 
-  std::byte* operator[](std::ptrdiff_t i) const { return addresses_[i]; }
+  std::byte* operator[](std::integral auto i) const { return addresses_[i]; }
   /// Returns argument `i` as elements of type T; nullptr if it is absent. Kernels only read inputs.
   template <class T>
-  T* at(std::ptrdiff_t i) const {
+  T* at(std::integral auto i) const {
     return reinterpret_cast<T*>(addresses_[i]);
   }
   /// Returns at(i), or nullptr if `i` is negative: the kernel has no such argument.
   template <class T>
-  T* find(std::ptrdiff_t i) const {
+  T* find(std::integral auto i) const {
     return i < 0 ? nullptr : at<T>(i);
   }
   /// Returns the arguments from number `i` on.
-  KernelArgs from(std::ptrdiff_t i) const { return addresses_ + i; }
+  KernelArgs from(std::integral auto i) const { return addresses_ + i; }
 
  private:
   std::byte* const* addresses_;

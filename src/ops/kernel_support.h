@@ -37,18 +37,18 @@ KernelOffer decline_dtype(const KernelRequest& request, DataType dtype);
 /// Type of the data that a kernel's function takes: (const Data&, KernelArgs[, const Launch&]).
 template <class Data, class... Rest>
 Data data_of(void (*run)(const Data&, KernelArgs, Rest...));
-template <auto Run>
-using KernelData = decltype(data_of(Run));
+template <auto kRun>
+using KernelData = decltype(data_of(kRun));
 
-/// Kernel that calls Run with the data that is stored for it.
-template <auto Run>
-inline constexpr opdef::KernelFn kernel_fn =
+/// Kernel that calls kRun with the data that is stored for it.
+template <auto kRun>
+inline constexpr opdef::KernelFn kKernel =
     [](const void* raw, KernelArgs args, [[maybe_unused]] const Launch& launch) {
-      const auto& data = *static_cast<const KernelData<Run>*>(raw);
-      if constexpr (std::is_invocable_v<decltype(Run), decltype(data), KernelArgs>) {
-        Run(data, args);
+      const auto& data = *static_cast<const KernelData<kRun>*>(raw);
+      if constexpr (std::is_invocable_v<decltype(kRun), decltype(data), KernelArgs>) {
+        kRun(data, args);
       } else {
-        Run(data, args, launch);
+        kRun(data, args, launch);
       }
     };
 
@@ -61,10 +61,10 @@ KernelOffer prepared(opdef::KernelFn fn, Data data, std::string label) {
   offer.kernel.label = std::move(label);
   return offer;
 }
-/// Returns the kernel that calls Run with `data`.
-template <auto Run>
-KernelOffer prepared(KernelData<Run> data, std::string label) {
-  return prepared(kernel_fn<Run>, std::move(data), std::move(label));
+/// Returns the kernel that calls kRun with `data`.
+template <auto kRun>
+KernelOffer prepared(KernelData<kRun> data, std::string label) {
+  return prepared(kKernel<kRun>, std::move(data), std::move(label));
 }
 
 /// Returns f(T()), an offer, for the one of `Types` that is the element type of `dtype`; declines

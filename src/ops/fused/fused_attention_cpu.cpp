@@ -205,7 +205,7 @@ KernelOffer offer_forward(const KernelRequest& request) {
   }
   const double flops =
       matmul_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
-  return offer(std::move(task), kernel_fn<run_forward<T>>, scratch, flops, request.threads, true);
+  return offer(std::move(task), kKernel<run_forward<T>>, scratch, flops, request.threads, true);
 }
 
 template <class T>
@@ -242,7 +242,7 @@ KernelOffer offer_backward(const KernelRequest& request) {
   const double flops =
       matmul_flops(task.q.count(), task.queries(), task.keys(),
                    (task.stores_probabilities ? 2 : 3) * task.q.columns + 2 * task.v.columns);
-  return offer(std::move(task), kernel_fn<run_backward<T>>, scratch, flops, request.threads, false);
+  return offer(std::move(task), kKernel<run_backward<T>>, scratch, flops, request.threads, false);
 }
 
 /// Returns the type of the computation, or kUndefined. If it is float32, operands from `first_view`

@@ -51,7 +51,7 @@ opdef::PreparedKernel prepare(const KernelRequest& request, LinearStepFn<T> step
                               std::int64_t features) {
   const auto op = opdef::LinearStep::read(request.node);
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<run_step<T>>;
+  kernel.fn = kKernel<run_step<T>>;
   kernel.data = std::make_shared<const StepData<T>>(
       StepData<T>{.step = step,
                   .rows = rows,

@@ -307,7 +307,7 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
 
   KernelOffer offer;
   std::int64_t scratch_bytes = data->gemm.scratch_bytes;
-  offer.kernel.fn = kernel_fn<run_gemm>;
+  offer.kernel.fn = kKernel<run_gemm>;
   offer.kernel.label = data->gemm.label;
   if (!spec.more.empty()) offer.kernel.label += fmt::format(" + {} addends", spec.more.size() + 1);
   if (spec.gemm.relu) offer.kernel.label += " relu";
@@ -317,7 +317,7 @@ KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
       return KernelOffer::decline(std::move(reason));
     }
-    offer.kernel.fn = kernel_fn<run_matmul_and_epilogue>;
+    offer.kernel.fn = kKernel<run_matmul_and_epilogue>;
     offer.kernel.label += " + " + data->epilogue.label;
   }
   // Each element of the addends is read before the result overwrites it.

@@ -153,7 +153,7 @@ KernelOffer offer_typed(const KernelRequest& request, bool is_descent) {
   own.reserve<T>(2 * data->columns);
   data->thread_rows = all.reserve_blocks(data->threads, own);
   KernelOffer offer;
-  offer.kernel.fn = kernel_fn<run_scatter_update<T>>;
+  offer.kernel.fn = kKernel<run_scatter_update<T>>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.label = fmt::format(
       "{} of {} rows in {}", is_descent ? "descent" : opdef::update_rule_name(data->spec.rule),

@@ -267,11 +267,11 @@ KernelOffer offer_typed(const KernelRequest& request, const std::optional<Produc
   KernelOffer offer;
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
-  offer.kernel.fn = kernel_fn<run_update<T>>;
+  offer.kernel.fn = kKernel<run_update<T>>;
   if (product) {
     offer.kernel.scratch_bytes = plan_matmul(*product, *data);
-    offer.kernel.fn = data->has_consumer ? kernel_fn<run_matmul_with_updates<T>>
-                                         : kernel_fn<run_matmul_and_update<T>>;
+    offer.kernel.fn = data->has_consumer ? kKernel<run_matmul_with_updates<T>>
+                                         : kKernel<run_matmul_and_update<T>>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);

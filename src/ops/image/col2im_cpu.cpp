@@ -161,8 +161,8 @@ KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& c
   task.threads = task.planes * task.columns < kParallelElements ? 1 : request.threads;
   const DataType dtype = request.inputs[0].dtype;
   const auto typed = [&]<class T>(T) {
-    return prepared(is_grad ? kernel_fn<run_col2im_grad<T>> : kernel_fn<run_col2im<T>>,
-                    std::move(task), "rows");
+    return prepared(is_grad ? kKernel<run_col2im_grad<T>> : kKernel<run_col2im<T>>, std::move(task),
+                    "rows");
   };
   if (dtype == DataType::kFloat32) return typed(float{});
   if (dtype == DataType::kFloat64) return typed(double{});

@@ -380,25 +380,25 @@ KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t 
 }
 
 KernelOffer offer_sample(const KernelRequest& request) {
-  return offer_task(request, 0, 1,
-                    {kernel_fn<run_sample<float, TapBlock<float>>>,
-                     kernel_fn<run_sample<float, PatchBlock<float>>>},
-                    {kernel_fn<run_sample<double, TapBlock<double>>>,
-                     kernel_fn<run_sample<double, PatchBlock<double>>>});
+  return offer_task(
+      request, 0, 1,
+      {kKernel<run_sample<float, TapBlock<float>>>, kKernel<run_sample<float, PatchBlock<float>>>},
+      {kKernel<run_sample<double, TapBlock<double>>>,
+       kKernel<run_sample<double, PatchBlock<double>>>});
 }
 KernelOffer offer_image_gradient(const KernelRequest& request) {
   return offer_task(request, 1, 2,
-                    {kernel_fn<run_image_gradient<float, TapBlock<float>>>,
-                     kernel_fn<run_image_gradient<float, PatchBlock<float>>>},
-                    {kernel_fn<run_image_gradient<double, TapBlock<double>>>,
-                     kernel_fn<run_image_gradient<double, PatchBlock<double>>>});
+                    {kKernel<run_image_gradient<float, TapBlock<float>>>,
+                     kKernel<run_image_gradient<float, PatchBlock<float>>>},
+                    {kKernel<run_image_gradient<double, TapBlock<double>>>,
+                     kKernel<run_image_gradient<double, PatchBlock<double>>>});
 }
 KernelOffer offer_grid_gradient(const KernelRequest& request) {
   return offer_task(request, 1, 2,
-                    {kernel_fn<run_grid_gradient<float, TapBlock<float>>>,
-                     kernel_fn<run_grid_gradient<float, PatchBlock<float>>>},
-                    {kernel_fn<run_grid_gradient<double, TapBlock<double>>>,
-                     kernel_fn<run_grid_gradient<double, PatchBlock<double>>>});
+                    {kKernel<run_grid_gradient<float, TapBlock<float>>>,
+                     kKernel<run_grid_gradient<float, PatchBlock<float>>>},
+                    {kKernel<run_grid_gradient<double, TapBlock<double>>>,
+                     kKernel<run_grid_gradient<double, PatchBlock<double>>>});
 }
 
 }  // namespace

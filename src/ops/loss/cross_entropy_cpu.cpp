@@ -390,13 +390,13 @@ KernelOffer with_label_check(KernelOffer offer) {
 }
 
 KernelOffer offer_loss(const KernelRequest& request) {
-  return with_label_check(offer_typed(request, loss_task(request), kernel_fn<run_loss<float>>,
-                                      kernel_fn<run_loss<double>>, "reference"));
+  return with_label_check(offer_typed(request, loss_task(request), kKernel<run_loss<float>>,
+                                      kKernel<run_loss<double>>, "reference"));
 }
 
 KernelOffer offer_loss_rows(const KernelRequest& request) {
-  return with_label_check(offer_rows(request, loss_task(request), kernel_fn<run_loss_rows<float>>,
-                                     kernel_fn<run_loss_rows<double>>));
+  return with_label_check(offer_rows(request, loss_task(request), kKernel<run_loss_rows<float>>,
+                                     kKernel<run_loss_rows<double>>));
 }
 
 // Offers a kernel for f16 or bf16 scores, with a float32 row per thread as additional scratch.
@@ -416,10 +416,10 @@ KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (is_f16(dtype) && task.inner == 1) {
     task.widen = device::find_conversion(dtype, DataType::kFloat32);
-    return with_label_check(offer_f16(request, std::move(task), kernel_fn<run_loss_halves>));
+    return with_label_check(offer_f16(request, std::move(task), kKernel<run_loss_halves>));
   }
   return with_label_check(
-      offer_rows(request, task, kernel_fn<run_loss_rows<float>>, kernel_fn<run_loss_rows<double>>));
+      offer_rows(request, task, kKernel<run_loss_rows<float>>, kKernel<run_loss_rows<double>>));
 }
 
 LossTask grad_task(const KernelRequest& request) {
@@ -433,15 +433,15 @@ LossTask grad_task(const KernelRequest& request) {
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
-  KernelOffer offer = offer_typed(request, grad_task(request), kernel_fn<run_grad<float>>,
-                                  kernel_fn<run_grad<double>>, "reference");
+  KernelOffer offer = offer_typed(request, grad_task(request), kKernel<run_grad<float>>,
+                                  kKernel<run_grad<double>>, "reference");
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
 
 KernelOffer offer_grad_rows(const KernelRequest& request) {
-  KernelOffer offer = offer_rows(request, grad_task(request), kernel_fn<run_grad_rows<float>>,
-                                 kernel_fn<run_grad_rows<double>>);
+  KernelOffer offer = offer_rows(request, grad_task(request), kKernel<run_grad_rows<float>>,
+                                 kKernel<run_grad_rows<double>>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
@@ -454,12 +454,12 @@ KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   if ((is_f16(from) || is_f16(to)) && task.inner == 1) {
     if (is_f16(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
     if (is_f16(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
-    KernelOffer offer = offer_f16(request, std::move(task), kernel_fn<run_grad_halves>);
+    KernelOffer offer = offer_f16(request, std::move(task), kKernel<run_grad_halves>);
     offer.kernel.in_place = {{1, 0}};
     return offer;
   }
   KernelOffer offer =
-      offer_rows(request, task, kernel_fn<run_grad_rows<float>>, kernel_fn<run_grad_rows<double>>);
+      offer_rows(request, task, kKernel<run_grad_rows<float>>, kKernel<run_grad_rows<double>>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }

@@ -160,7 +160,7 @@ KernelOffer offer_matmul(const KernelRequest& request) {
   own.reserve<std::byte>(data.gemm.scratch_bytes);
   data.thread_scratch = all.reserve_blocks(data.threads, own);
   KernelOffer offer;
-  offer.kernel.fn = shares_batch ? kernel_fn<run_batch_parallel> : kernel_fn<run_batch>;
+  offer.kernel.fn = shares_batch ? kKernel<run_batch_parallel> : kKernel<run_batch>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.flops = flops;
   offer.kernel.label = data.batch.a.size() == 1

@@ -240,12 +240,12 @@ KernelOffer offer_one_hot_encoder(const KernelRequest& request) {
   if (from == DataType::kString) {
     const auto* given = request.node.find_attribute("cats_strings");
     const auto* texts = given == nullptr ? nullptr : std::get_if<std::vector<std::string>>(given);
-    return make_one_hot(request, kernel_fn<run_one_hot_encoder<std::string, std::string>>,
+    return make_one_hot(request, kKernel<run_one_hot_encoder<std::string, std::string>>,
                         texts == nullptr ? std::vector<std::string>() : *texts);
   }
   const std::vector<std::int64_t> categories = request.node.ints_attribute("cats_int64s");
   return offer_for_types<float, double, std::int64_t, std::int32_t>(request, from, [&]<class T>(T) {
-    return make_one_hot(request, kernel_fn<run_one_hot_encoder<T, std::int64_t>>, categories);
+    return make_one_hot(request, kKernel<run_one_hot_encoder<T, std::int64_t>>, categories);
   });
 }
 

@@ -336,7 +336,7 @@ KernelOffer offer_batch(const KernelRequest& request) {
 }
 
 KernelOffer offer_batch_simd(const KernelRequest& request) {
-  return offer_simd(request, batch_task(request), kernel_fn<run_stretches>);
+  return offer_simd(request, batch_task(request), kKernel<run_stretches>);
 }
 
 KernelOffer offer_instance(const KernelRequest& request) {
@@ -345,7 +345,7 @@ KernelOffer offer_instance(const KernelRequest& request) {
 }
 
 KernelOffer offer_instance_simd(const KernelRequest& request) {
-  return offer_simd(request, instance_task(request), kernel_fn<run_stretches>);
+  return offer_simd(request, instance_task(request), kKernel<run_stretches>);
 }
 
 KernelOffer offer_batch_grad(const KernelRequest& request) {
@@ -353,7 +353,7 @@ KernelOffer offer_batch_grad(const KernelRequest& request) {
 }
 
 KernelOffer offer_batch_grad_simd(const KernelRequest& request) {
-  return offer_simd(request, grad_task(request, false), kernel_fn<run_grad_stretches>);
+  return offer_simd(request, grad_task(request, false), kKernel<run_grad_stretches>);
 }
 
 KernelOffer offer_instance_grad(const KernelRequest& request) {
@@ -361,7 +361,7 @@ KernelOffer offer_instance_grad(const KernelRequest& request) {
 }
 
 KernelOffer offer_instance_grad_simd(const KernelRequest& request) {
-  return offer_simd(request, grad_task(request, true), kernel_fn<run_grad_stretches>);
+  return offer_simd(request, grad_task(request, true), kKernel<run_grad_stretches>);
 }
 
 }  // namespace

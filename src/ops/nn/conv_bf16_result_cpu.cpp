@@ -407,7 +407,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   place_scratch(*plan);
   const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
-  return offer_of(kernel_fn<run>, std::move(plan), shape, images, scratch);
+  return offer_of(kKernel<run>, std::move(plan), shape, images, scratch);
 }
 
 }  // namespace onnxgrad::ops::conv_bf16::result

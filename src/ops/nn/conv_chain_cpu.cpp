@@ -217,7 +217,7 @@ KernelOffer offer_chain(const KernelRequest& request) {
   plan->kernel_scratch = own.reserve<std::byte>(kernel_bytes);
   ScratchLayout all;
   plan->thread_scratch = all.reserve_blocks(plan->is_shared ? 1 : plan->threads, own);
-  kernel.fn = kernel_fn<run>;
+  kernel.fn = kKernel<run>;
   kernel.label = fmt::format("{} images at a time: {}", plan->unit_images, kernel.label);
   kernel.scratch_bytes = all.size_bytes();
   kernel.data = std::move(plan);

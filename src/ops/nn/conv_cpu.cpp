@@ -287,8 +287,8 @@ using TaskOfferFn = KernelOffer (*)(const KernelRequest& request, const ConvTask
 
 KernelOffer offer_reference(const KernelRequest& request, const ConvTask& task) {
   opdef::PreparedKernel kernel;
-  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kernel_fn<run_reference<float>>
-                                                             : kernel_fn<run_reference<double>>;
+  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kKernel<run_reference<float>>
+                                                             : kKernel<run_reference<double>>;
   kernel.data = std::make_shared<ConvTask>(task);
   kernel.label = "reference";
   kernel.flops = task.shape.flops();

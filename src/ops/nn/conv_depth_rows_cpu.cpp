@@ -110,8 +110,8 @@ KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task)
   plan->threads = request.threads;
   plan->shape = depth_rows::shape_of(task);
   opdef::PreparedKernel kernel;
-  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kernel_fn<depth_rows::run<float>>
-                                                             : kernel_fn<depth_rows::run<double>>;
+  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kKernel<depth_rows::run<float>>
+                                                             : kKernel<depth_rows::run<double>>;
   kernel.label = "depthwise rows";
   kernel.flops = shape.flops();
   kernel.data = std::move(plan);

@@ -446,7 +446,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   auto plan = make_plan(task, request.threads, depth_lanes<T>(), sizeof(T));
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<run<T>>;
+  kernel.fn = kKernel<run<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = "depthwise";
   kernel.flops = task.shape.flops();

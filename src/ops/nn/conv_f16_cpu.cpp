@@ -336,7 +336,7 @@ KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task) {
   }
   place_scratch(*plan, kernel_bytes);
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<conv_f16::run>;
+  kernel.fn = kKernel<conv_f16::run>;
   kernel.label = "halves, " + plan->kernels[0][0].label;
   kernel.flops = shape.flops();
   kernel.scratch_bytes = plan->scratch_bytes;

@@ -360,7 +360,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   pack_constants(request, *plan);
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<run_result<T>>;
+  kernel.fn = kKernel<run_result<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label =

@@ -517,7 +517,7 @@ KernelOffer offer(const ConvTask& task, int threads) {
   auto plan = plan_conv_weight<T>(task, threads);
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<run_weight<T>>;
+  kernel.fn = kKernel<run_weight<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label =
       plan->mode == WeightMode::kDots

@@ -515,7 +515,7 @@ KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& 
     return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<run_result>;
+  kernel.fn = kKernel<run_result>;
   kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->step, geometry->step,

@@ -310,7 +310,7 @@ KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& 
     return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
-  kernel.fn = kernel_fn<run_weight>;
+  kernel.fn = kKernel<run_weight>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->kernel, geometry->kernel,
                              plan->stores_images ? "all images" : "all weights");

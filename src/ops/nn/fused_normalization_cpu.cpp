@@ -160,9 +160,9 @@ KernelOffer offer_forward(const KernelRequest& request) {
   const DataType type =
       first > 5 ? common_type(request, {0, 5, first}) : common_type(request, {0, first});
   opdef::KernelFn run = nullptr;
-  if (type == DataType::kFloat32) run = kernel_fn<run_forward<float>>;
-  if (type == DataType::kFloat16) run = kernel_fn<run_forward<base::Float16>>;
-  if (type == DataType::kBfloat16) run = kernel_fn<run_forward<base::Bfloat16>>;
+  if (type == DataType::kFloat32) run = kKernel<run_forward<float>>;
+  if (type == DataType::kFloat16) run = kKernel<run_forward<base::Float16>>;
+  if (type == DataType::kBfloat16) run = kKernel<run_forward<base::Bfloat16>>;
   const DataType numbers =
       common_type(request, {1, 2, 3, 4, first + 1, first + 2, first + 3, first + 4});
   if (run == nullptr || numbers != DataType::kFloat32) {
@@ -184,12 +184,11 @@ opdef::KernelFn grad_kernel(DataType cotangents, DataType images) {
   if (!is_same && cotangents != DataType::kFloat32) return nullptr;
   switch (images) {
     case DataType::kFloat32:
-      return kernel_fn<run_grad<float, float>>;
+      return kKernel<run_grad<float, float>>;
     case DataType::kFloat16:
-      return is_same ? kernel_fn<run_grad<Float16, Float16>> : kernel_fn<run_grad<float, Float16>>;
+      return is_same ? kKernel<run_grad<Float16, Float16>> : kKernel<run_grad<float, Float16>>;
     case DataType::kBfloat16:
-      return is_same ? kernel_fn<run_grad<Bfloat16, Bfloat16>>
-                     : kernel_fn<run_grad<float, Bfloat16>>;
+      return is_same ? kKernel<run_grad<Bfloat16, Bfloat16>> : kKernel<run_grad<float, Bfloat16>>;
     default:
       return nullptr;
   }

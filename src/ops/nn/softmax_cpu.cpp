@@ -91,8 +91,8 @@ KernelOffer offer_columns(const KernelRequest& request) {
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
     return decline_dtype(request, dtype);
   }
-  const auto fn = dtype == DataType::kFloat32 ? kernel_fn<run_columns<float, kFloat>>
-                                              : kernel_fn<run_columns<double, kDouble>>;
+  const auto fn = dtype == DataType::kFloat32 ? kKernel<run_columns<float, kFloat>>
+                                              : kKernel<run_columns<double, kDouble>>;
   KernelOffer offer = prepared(fn, shape, "reference");
   offer.kernel.in_place = {{0, 0}};
   return offer;
@@ -118,13 +118,13 @@ KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
 }
 
 KernelOffer offer_softmax_rows(const KernelRequest& request) {
-  return offer_rows(request, kernel_fn<run_rows<float, rows::softmax>>,
-                    kernel_fn<run_rows<double, rows::softmax>>);
+  return offer_rows(request, kKernel<run_rows<float, rows::softmax>>,
+                    kKernel<run_rows<double, rows::softmax>>);
 }
 
 KernelOffer offer_log_softmax_rows(const KernelRequest& request) {
-  return offer_rows(request, kernel_fn<run_rows<float, rows::log_softmax>>,
-                    kernel_fn<run_rows<double, rows::log_softmax>>);
+  return offer_rows(request, kKernel<run_rows<float, rows::log_softmax>>,
+                    kKernel<run_rows<double, rows::log_softmax>>);
 }
 
 }  // namespace

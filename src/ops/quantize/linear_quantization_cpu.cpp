@@ -224,12 +224,12 @@ KernelOffer offer_quantize(const KernelRequest& request) {
   if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
   Task task = task_of(request);
   task.saturate = request.node.int_attribute("saturate") != 0;
-  opdef::KernelFn fn = kernel_fn<run_quantize_any>;
+  opdef::KernelFn fn = kKernel<run_quantize_any>;
   if (task.x == DataType::kFloat32) {
-    if (task.y == DataType::kInt8) fn = kernel_fn<run_quantize<std::int8_t>>;
-    if (task.y == DataType::kUint8) fn = kernel_fn<run_quantize<std::uint8_t>>;
-    if (task.y == DataType::kInt16) fn = kernel_fn<run_quantize<std::int16_t>>;
-    if (task.y == DataType::kUint16) fn = kernel_fn<run_quantize<std::uint16_t>>;
+    if (task.y == DataType::kInt8) fn = kKernel<run_quantize<std::int8_t>>;
+    if (task.y == DataType::kUint8) fn = kKernel<run_quantize<std::uint8_t>>;
+    if (task.y == DataType::kInt16) fn = kKernel<run_quantize<std::int16_t>>;
+    if (task.y == DataType::kUint16) fn = kKernel<run_quantize<std::uint16_t>>;
   }
   return make_offer(fn, task);
 }
@@ -237,13 +237,13 @@ KernelOffer offer_quantize(const KernelRequest& request) {
 KernelOffer offer_dequantize(const KernelRequest& request) {
   if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
   Task task = task_of(request);
-  opdef::KernelFn fn = kernel_fn<run_dequantize_any>;
+  opdef::KernelFn fn = kKernel<run_dequantize_any>;
   if (task.y == DataType::kFloat32) {
-    if (task.x == DataType::kInt8) fn = kernel_fn<run_dequantize<std::int8_t>>;
-    if (task.x == DataType::kUint8) fn = kernel_fn<run_dequantize<std::uint8_t>>;
-    if (task.x == DataType::kInt16) fn = kernel_fn<run_dequantize<std::int16_t>>;
-    if (task.x == DataType::kUint16) fn = kernel_fn<run_dequantize<std::uint16_t>>;
-    if (task.x == DataType::kInt32) fn = kernel_fn<run_dequantize<std::int32_t>>;
+    if (task.x == DataType::kInt8) fn = kKernel<run_dequantize<std::int8_t>>;
+    if (task.x == DataType::kUint8) fn = kKernel<run_dequantize<std::uint8_t>>;
+    if (task.x == DataType::kInt16) fn = kKernel<run_dequantize<std::int16_t>>;
+    if (task.x == DataType::kUint16) fn = kKernel<run_dequantize<std::uint16_t>>;
+    if (task.x == DataType::kInt32) fn = kKernel<run_dequantize<std::int32_t>>;
   }
   return make_offer(fn, task);
 }

@@ -165,20 +165,20 @@ opdef::KernelFn bernoulli_kernel(DataType dtype) {
     case DataType::kBool:
     case DataType::kUint8:
     case DataType::kInt8:
-      return kernel_fn<run_bernoulli<P, std::uint8_t>>;
+      return kKernel<run_bernoulli<P, std::uint8_t>>;
     case DataType::kInt16:
     case DataType::kUint16:
-      return kernel_fn<run_bernoulli<P, std::uint16_t>>;
+      return kKernel<run_bernoulli<P, std::uint16_t>>;
     case DataType::kInt32:
     case DataType::kUint32:
-      return kernel_fn<run_bernoulli<P, std::uint32_t>>;
+      return kKernel<run_bernoulli<P, std::uint32_t>>;
     case DataType::kInt64:
     case DataType::kUint64:
-      return kernel_fn<run_bernoulli<P, std::uint64_t>>;
+      return kKernel<run_bernoulli<P, std::uint64_t>>;
     case DataType::kFloat32:
-      return kernel_fn<run_bernoulli<P, float>>;
+      return kKernel<run_bernoulli<P, float>>;
     case DataType::kFloat64:
-      return kernel_fn<run_bernoulli<P, double>>;
+      return kKernel<run_bernoulli<P, double>>;
     default:
       return nullptr;
   }
@@ -198,8 +198,8 @@ KernelOffer offer_bernoulli(const KernelRequest& request) {
 
 template <std::floating_point P>
 opdef::KernelFn multinomial_kernel(DataType dtype) {
-  if (dtype == DataType::kInt32) return kernel_fn<run_multinomial<P, std::int32_t>>;
-  return dtype == DataType::kInt64 ? kernel_fn<run_multinomial<P, std::int64_t>> : nullptr;
+  if (dtype == DataType::kInt32) return kKernel<run_multinomial<P, std::int32_t>>;
+  return dtype == DataType::kInt64 ? kKernel<run_multinomial<P, std::int64_t>> : nullptr;
 }
 
 KernelOffer offer_multinomial(const KernelRequest& request) {

@@ -251,7 +251,7 @@ Choice choose(DataType dtype) {
   Choice choice;
   const auto consider = [&]<class T>(T) {
     if (dtype == dtype_of<T>()) {
-      choice = {kernel_fn<run_reduce<T, Kind<T>>>,
+      choice = {kKernel<run_reduce<T, Kind<T>>>,
                 static_cast<std::int64_t>(sizeof(typename Kind<T>::Acc))};
     }
   };
@@ -273,8 +273,8 @@ Choice choose_ordered(DataType dtype) {
 }
 
 Choice choose_log_sum_exp(DataType dtype) {
-  if (dtype == DataType::kFloat32) return {kernel_fn<run_log_sum_exp<float>>, sizeof(double)};
-  if (dtype == DataType::kFloat64) return {kernel_fn<run_log_sum_exp<double>>, sizeof(double)};
+  if (dtype == DataType::kFloat32) return {kKernel<run_log_sum_exp<float>>, sizeof(double)};
+  if (dtype == DataType::kFloat64) return {kKernel<run_log_sum_exp<double>>, sizeof(double)};
   return {};
 }
 

@@ -57,7 +57,7 @@ KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
     }
     start += lengths[i];
   }
-  return prepared(into_whole ? kernel_fn<run_concat> : kernel_fn<run_split>, std::move(data),
+  return prepared(into_whole ? kKernel<run_concat> : kKernel<run_split>, std::move(data),
                   "strided copies");
 }
 

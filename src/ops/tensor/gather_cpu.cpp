@@ -49,7 +49,7 @@ KernelOffer offer_gather(const KernelRequest& request) {
                   .source = index_source(request, 1)};
   const bool is_wide = request.inputs[1].dtype == DataType::kInt64;
   KernelOffer offer =
-      prepared(is_wide ? kernel_fn<run_gather<std::int64_t>> : kernel_fn<run_gather<std::int32_t>>,
+      prepared(is_wide ? kKernel<run_gather<std::int64_t>> : kKernel<run_gather<std::int32_t>>,
                std::move(data), "plain gather");
   note_index_check(request, offer, 1, {dims[axis]});
   return offer;
@@ -96,10 +96,10 @@ void run_gather_elements(const GatherElementsData& gather, KernelArgs args) {
 
 template <class Index>
 opdef::KernelFn choose_gather_elements(std::int64_t bytes) {
-  if (bytes == 1) return kernel_fn<run_gather_elements<std::uint8_t, Index>>;
-  if (bytes == 2) return kernel_fn<run_gather_elements<std::uint16_t, Index>>;
-  if (bytes == 4) return kernel_fn<run_gather_elements<std::uint32_t, Index>>;
-  if (bytes == 8) return kernel_fn<run_gather_elements<std::uint64_t, Index>>;
+  if (bytes == 1) return kKernel<run_gather_elements<std::uint8_t, Index>>;
+  if (bytes == 2) return kKernel<run_gather_elements<std::uint16_t, Index>>;
+  if (bytes == 4) return kKernel<run_gather_elements<std::uint32_t, Index>>;
+  if (bytes == 8) return kKernel<run_gather_elements<std::uint64_t, Index>>;
   return nullptr;
 }
 

@@ -47,10 +47,10 @@ void run_one_hot(const OneHotData& hot, KernelArgs args) {
 
 template <class Index>
 opdef::KernelFn choose(std::int64_t bytes) {
-  if (bytes == 1) return kernel_fn<run_one_hot<Index, std::uint8_t>>;
-  if (bytes == 2) return kernel_fn<run_one_hot<Index, std::uint16_t>>;
-  if (bytes == 4) return kernel_fn<run_one_hot<Index, std::uint32_t>>;
-  if (bytes == 8) return kernel_fn<run_one_hot<Index, std::uint64_t>>;
+  if (bytes == 1) return kKernel<run_one_hot<Index, std::uint8_t>>;
+  if (bytes == 2) return kKernel<run_one_hot<Index, std::uint16_t>>;
+  if (bytes == 4) return kKernel<run_one_hot<Index, std::uint32_t>>;
+  if (bytes == 8) return kKernel<run_one_hot<Index, std::uint64_t>>;
   return nullptr;
 }
 

@@ -153,10 +153,10 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   }
   if (data.origins.empty()) data.origins.push_back({0});
   opdef::KernelFn fn = nullptr;
-  if (bytes == 1) fn = kernel_fn<run_mapped<std::uint8_t>>;
-  if (bytes == 2) fn = kernel_fn<run_mapped<std::uint16_t>>;
-  if (bytes == 4) fn = kernel_fn<run_mapped<std::uint32_t>>;
-  if (bytes == 8) fn = kernel_fn<run_mapped<std::uint64_t>>;
+  if (bytes == 1) fn = kKernel<run_mapped<std::uint8_t>>;
+  if (bytes == 2) fn = kKernel<run_mapped<std::uint16_t>>;
+  if (bytes == 4) fn = kKernel<run_mapped<std::uint32_t>>;
+  if (bytes == 8) fn = kKernel<run_mapped<std::uint64_t>>;
   if (fn == nullptr) return decline_dtype(request, request.inputs[0].dtype);
   return prepared(fn, std::move(data), "mapped copy");
 }

@@ -139,11 +139,11 @@ void run_scatter_nd(const ScatterNdData& scatter, KernelArgs args) {
 
 struct Elements {
   template <class T, class Operation>
-  static constexpr opdef::KernelFn kFn = kernel_fn<run_scatter_elements<T, Operation>>;
+  static constexpr opdef::KernelFn kFn = kKernel<run_scatter_elements<T, Operation>>;
 };
 struct Blocks {
   template <class T, class Operation>
-  static constexpr opdef::KernelFn kFn = kernel_fn<run_scatter_nd<T, Operation>>;
+  static constexpr opdef::KernelFn kFn = kKernel<run_scatter_nd<T, Operation>>;
 };
 
 template <class Form, class T>
