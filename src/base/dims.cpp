@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad {
@@ -61,7 +62,7 @@ std::int64_t Dims::size_bytes(DataType dtype) const {
       throw ShapeError({.what = "shape " + to_string() + " has too many bytes",
                         .hint = "Make it smaller: their number must be below 2^63."});
     }
-    return (total_bits + 7) / 8;
+    return base::ceil_div(total_bits, 8);
   }
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(num_elements_, std::int64_t{bits / 8}, &bytes) ||

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "base/rounding.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::base {
@@ -79,7 +80,7 @@ constexpr std::size_t kLargePage = std::size_t{2} << 20;
 void* allocate(std::size_t bytes, std::size_t alignment) {
 #ifdef MADV_HUGEPAGE
   if (bytes >= 2 * kLargePage) {
-    void* data = std::aligned_alloc(kLargePage, (bytes + kLargePage - 1) / kLargePage * kLargePage);
+    void* data = std::aligned_alloc(kLargePage, round_up(bytes, kLargePage));
     if (data != nullptr) (void)::madvise(data, bytes, MADV_HUGEPAGE);  // only a wish
     return data;
   }
@@ -91,8 +92,7 @@ void* allocate(std::size_t bytes, std::size_t alignment) {
 template <class Take, class GiveBack>
 std::shared_ptr<std::byte> charged(std::int64_t bytes, const Take& take,
                                    const GiveBack& give_back) {
-  const std::int64_t rounded =
-      (std::max<std::int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t rounded = round_up(std::max<std::int64_t>(bytes, 1), kAlignment);
   std::shared_ptr<MemoryBudget> budget = current_budget();
   budget->reserve(rounded);
   void* data = take(static_cast<std::size_t>(rounded));

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/rounding.h"
+
 namespace onnxgrad::base {
 namespace {
 
@@ -14,7 +16,7 @@ namespace {
 constexpr std::int64_t kWord = sizeof(std::int64_t);
 constexpr std::uint64_t kLeastBytes = 256;
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + kWord - 1) / kWord * kWord; }
+std::int64_t padded(std::int64_t bytes) { return round_up(bytes, kWord); }
 
 class Writer {
  public:

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/rounding.h"
+
 namespace onnxgrad::base {
 namespace {
 
@@ -30,7 +32,7 @@ void in_parts(std::int64_t bytes, int threads,
   const std::int64_t count =
       std::clamp<std::int64_t>(bytes / kSmallestPart, 1, std::max(threads, 1));
   if (count == 1) return work(0, bytes);
-  const std::int64_t pages = (bytes + kBoundary - 1) / kBoundary;
+  const std::int64_t pages = ceil_div(bytes, kBoundary);
   const auto begin_of = [&](std::int64_t part) {
     return std::min(pages * part / count * kBoundary, bytes);
   };

@@ -8,39 +8,17 @@
 
 #include "base/f16.h"
 #include "base/memory_budget.h"
+#include "base/visit_types.h"
 
 namespace onnxgrad {
 namespace {
 
 template <class Visitor>
 void visit_arithmetic(DataType dtype, Visitor&& visit) {
-  switch (dtype) {
-    case DataType::kFloat32:
-      return visit(float{});
-    case DataType::kFloat64:
-      return visit(double{});
-    case DataType::kInt8:
-      return visit(std::int8_t{});
-    case DataType::kInt16:
-      return visit(std::int16_t{});
-    case DataType::kInt32:
-      return visit(std::int32_t{});
-    case DataType::kInt64:
-      return visit(std::int64_t{});
-    case DataType::kUint8:
-      return visit(std::uint8_t{});
-    case DataType::kUint16:
-      return visit(std::uint16_t{});
-    case DataType::kUint32:
-      return visit(std::uint32_t{});
-    case DataType::kUint64:
-      return visit(std::uint64_t{});
-    case DataType::kBool:
-      return visit(bool{});
-    default:
-      throw DataError({.what = "elements of type " + std::string(dtype_name(dtype)) +
-                               " cannot be converted to numbers",
-                       .hint = "Pass an array of numbers; strings must be encoded first."});
+  if (!base::visit_numbers(dtype, visit)) {
+    throw DataError({.what = "elements of type " + std::string(dtype_name(dtype)) +
+                             " cannot be converted to numbers",
+                     .hint = "Pass an array of numbers; strings must be encoded first."});
   }
 }
 

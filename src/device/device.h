@@ -43,7 +43,7 @@ struct Buffer {
 struct KernelCall {
   opdef::KernelFn fn = nullptr;
   const void* data = nullptr;
-  std::byte* const* args = nullptr;
+  opdef::KernelArgs args = nullptr;
   std::size_t num_args = 0;
 };
 

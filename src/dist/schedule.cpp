@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "dist/transport.h"
 
 namespace onnxgrad::dist {
@@ -27,7 +28,7 @@ void add_message(std::vector<Message>& messages, int peer, Slice slice) {
 
 Slice scratch(Schedule& schedule, std::int64_t bytes) {
   const Slice slice{Memory::kScratch, schedule.scratch_bytes, bytes};
-  schedule.scratch_bytes += (bytes + 63) / 64 * 64;
+  schedule.scratch_bytes += base::round_up(bytes, 64);
   return slice;
 }
 
@@ -89,7 +90,7 @@ std::int64_t size_bytes(Element element) {
 }
 
 std::vector<std::int64_t> divide(std::int64_t count, int size, std::int64_t unit) {
-  const std::int64_t units = (count + unit - 1) / unit;
+  const std::int64_t units = base::ceil_div(count, unit);
   std::vector<std::int64_t> pieces;
   std::int64_t begin = 0;
   for (int rank = 0; rank < size; ++rank) {

@@ -14,6 +14,7 @@
 
 #include "ir/graph.h"
 #include "onnxgrad/tensor.h"
+#include "opdef/kernel_args.h"
 #include "opdef/op_table.h"
 
 // The interface through which a plan gets its kernels. The planner asks the offers for a node, best
@@ -53,6 +54,9 @@ struct KernelRequest {
   PackedConstants* packed = nullptr;
   /// For kernels on the CPU: what they may use of it; nullptr: everything.
   const device::CpuOptions* cpu = nullptr;
+
+  bool has_input(std::size_t i) const { return i < inputs.size() && inputs[i].is_present(); }
+  bool has_output(std::size_t i) const { return i < outputs.size() && outputs[i].is_present(); }
 };
 
 /// Values that change from step to step, besides pointers; written by the loop before the step.
@@ -78,10 +82,9 @@ struct Launch {
   const StepCells* cells = nullptr;
 };
 
-/// args: the inputs, then the outputs (nullptr where absent), then the scratch block. All dense
-/// row-major. Never fails on the request that it was prepared for, except for
-/// PreparedKernel::checks; never allocates.
-using KernelFn = void (*)(const void* data, std::byte* const* args, const Launch& launch);
+/// Never fails on the request that it was prepared for, except for PreparedKernel::checks; never
+/// allocates.
+using KernelFn = void (*)(const void* data, KernelArgs args, const Launch& launch);
 
 /// A reason for which a kernel may throw when it runs: values of an input that it checks.
 struct ValueCheck {

@@ -26,11 +26,10 @@ struct F16Stream {
   }
 
   bool is_f16() const { return convert != nullptr; }
-  bool is_absent(std::byte* const* args) const { return arg < 0 || args[arg] == nullptr; }
+  bool is_absent(KernelArgs args) const { return arg < 0 || args[arg] == nullptr; }
 
   /// Returns `count` elements of an operand from `at` on as float32, possibly in `buffer`.
-  const float* load(std::byte* const* args, std::int64_t at, std::int64_t count,
-                    float* buffer) const {
+  const float* load(KernelArgs args, std::int64_t at, std::int64_t count, float* buffer) const {
     const std::byte* from = args[arg] + at * bytes;
     if (!is_f16()) return reinterpret_cast<const float*>(from);
     convert(buffer, from, count);
@@ -38,11 +37,10 @@ struct F16Stream {
   }
 
   /// Returns where to compute the elements of a result from `at` on; call finish() afterwards.
-  float* place(std::byte* const* args, std::int64_t at, float* buffer) const {
-    return is_f16() ? buffer : reinterpret_cast<float*>(args[arg]) + at;
+  float* place(KernelArgs args, std::int64_t at, float* buffer) const {
+    return is_f16() ? buffer : args.at<float>(arg) + at;
   }
-  void finish(std::byte* const* args, std::int64_t at, std::int64_t count,
-              const float* placed) const {
+  void finish(KernelArgs args, std::int64_t at, std::int64_t count, const float* placed) const {
     if (is_f16()) convert(args[arg] + at * bytes, placed, count);
   }
 

@@ -12,19 +12,19 @@ std::int64_t element_bytes(DataType dtype) {
   return bits >= 8 ? bits / 8 : 0;
 }
 
-opdef::KernelOffer decline_dtype(const opdef::KernelRequest& request, DataType dtype) {
-  return opdef::KernelOffer::decline(
+KernelOffer decline_dtype(const KernelRequest& request, DataType dtype) {
+  return KernelOffer::decline(
       fmt::format("no kernel of {} for {}", request.node.op_type, dtype_name(dtype)));
 }
 
-std::optional<std::vector<std::int64_t>> planned_ints(const opdef::KernelRequest& request,
+std::optional<std::vector<std::int64_t>> planned_ints(const KernelRequest& request,
                                                       std::size_t input) {
   if (input >= request.constants.size() || request.constants[input] == nullptr) return std::nullopt;
   return request.constants[input]->to_int64s();
 }
 
-void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
-                      std::size_t input, const std::vector<std::int64_t>& sizes, bool from_zero) {
+void note_index_check(const KernelRequest& request, KernelOffer& offer, std::size_t input,
+                      const std::vector<std::int64_t>& sizes, bool from_zero) {
   if (const auto known = planned_ints(request, input)) {
     bool is_right = true;
     for (std::size_t i = 0; i < known->size(); ++i) {
@@ -36,7 +36,7 @@ void note_index_check(const opdef::KernelRequest& request, opdef::KernelOffer& o
   offer.kernel.checks.push_back({.input = static_cast<int>(input), .bounds = sizes});
 }
 
-IndexSource index_source(const opdef::KernelRequest& request, std::size_t input) {
+IndexSource index_source(const KernelRequest& request, std::size_t input) {
   const ir::Value* value = request.node.input(input);
   IndexSource source;
   source.node = request.node.describe();

@@ -3,45 +3,42 @@
 #include <limits>
 
 #include <string>
-#include <utility>
 
 namespace onnxgrad::ops {
 
-opdef::AttributeSpec flag_attribute(std::string_view name, bool default_value) {
+AttributeSpec flag_attribute(std::string_view name, bool default_value) {
   return {.name = name,
-          .type = opdef::AttributeType::kInt,
+          .type = AttributeType::kInt,
           .min = 0,
           .max = 1,
           .default_value = std::int64_t{default_value}};
 }
 
-opdef::AttributeSpec axis_attribute(std::string_view name,
-                                    std::optional<std::int64_t> default_value) {
+AttributeSpec axis_attribute(std::string_view name, std::optional<std::int64_t> default_value) {
   constexpr auto kMaxRank = static_cast<std::int64_t>(Dims::kMaxRank);
   return {.name = name,
-          .type = opdef::AttributeType::kInt,
+          .type = AttributeType::kInt,
           .min = -kMaxRank,
           .max = kMaxRank,
           .default_value = default_value};
 }
 
-opdef::AttributeSpec float_attribute(std::string_view name, std::optional<float> default_value) {
-  return {.name = name, .type = opdef::AttributeType::kFloat, .default_value = default_value};
+AttributeSpec float_attribute(std::string_view name, std::optional<float> default_value) {
+  return {.name = name, .type = AttributeType::kFloat, .default_value = default_value};
 }
 
-opdef::AttributeSpec positive_attribute(std::string_view name, std::optional<float> default_value) {
+AttributeSpec positive_attribute(std::string_view name, std::optional<float> default_value) {
   using Limits = std::numeric_limits<float>;
   return {.name = name,
-          .type = opdef::AttributeType::kFloat,
+          .type = AttributeType::kFloat,
           .min_float = static_cast<double>(Limits::denorm_min()),
           .max_float = static_cast<double>(Limits::max()),
           .default_value = default_value};
 }
 
-opdef::AttributeSpec choice_attribute(std::string_view name,
-                                      std::vector<std::string_view> choices) {
+AttributeSpec choice_attribute(std::string_view name, std::vector<std::string_view> choices) {
   return {.name = name,
-          .type = opdef::AttributeType::kString,
+          .type = AttributeType::kString,
           .choices = choices,
           .default_value = std::string(choices.front())};
 }
@@ -70,7 +67,7 @@ std::optional<std::size_t> known_rank(const Value* value) {
   return value->type.rank();
 }
 
-std::size_t required_rank(const opdef::VjpContext& ctx, std::size_t i) {
+std::size_t required_rank(const VjpContext& ctx, std::size_t i) {
   if (const auto rank = known_rank(ctx.input(i))) return *rank;
   throw GradientError(
       {.what = "the rank of input " + std::to_string(i) + " is not known before the model runs",

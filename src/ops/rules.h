@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "opdef/function_body.h"
 #include "opdef/op_def.h"
 
 // Helpers shared by the gradient rules of several families: queries for values that may be
@@ -13,24 +14,26 @@
 
 namespace onnxgrad::ops {
 
+using ir::Attribute;
 using ir::GraphBuilder;
 using ir::Node;
 using ir::Value;
+using opdef::AttributeSpec;
+using opdef::AttributeType;
+using opdef::FunctionBody;
+using opdef::VjpContext;
 
 /// Specification of an attribute that is 0 or 1.
-opdef::AttributeSpec flag_attribute(std::string_view name, bool default_value);
+AttributeSpec flag_attribute(std::string_view name, bool default_value);
 /// Specification of an axis of a tensor of at most Dims::kMaxRank dimensions; negative axes count
 /// from the end.
-opdef::AttributeSpec axis_attribute(std::string_view name,
-                                    std::optional<std::int64_t> default_value = {});
+AttributeSpec axis_attribute(std::string_view name, std::optional<std::int64_t> default_value = {});
 /// Specification of any 32-bit float, including infinities and NaN.
-opdef::AttributeSpec float_attribute(std::string_view name,
-                                     std::optional<float> default_value = {});
+AttributeSpec float_attribute(std::string_view name, std::optional<float> default_value = {});
 /// Specification of a finite 32-bit float above 0.
-opdef::AttributeSpec positive_attribute(std::string_view name,
-                                        std::optional<float> default_value = {});
+AttributeSpec positive_attribute(std::string_view name, std::optional<float> default_value = {});
 /// Specification of one of these strings; the first is the default.
-opdef::AttributeSpec choice_attribute(std::string_view name, std::vector<std::string_view> choices);
+AttributeSpec choice_attribute(std::string_view name, std::vector<std::string_view> choices);
 
 /// Returns the elements of a constant integer tensor; nullopt if it is not one (or absent).
 std::optional<std::vector<std::int64_t>> constant_ints(const Value* value);
@@ -42,7 +45,7 @@ std::optional<double> constant_number(const Value* value);
 /// Returns the rank; nullopt if it is not known statically.
 std::optional<std::size_t> known_rank(const Value* value);
 /// Returns the rank of input `i`. Throws: GradientError naming the node if it is not known.
-std::size_t required_rank(const opdef::VjpContext& ctx, std::size_t i);
+std::size_t required_rank(const VjpContext& ctx, std::size_t i);
 /// Returns the size along `axis` (negative: from the end), if known.
 std::optional<std::int64_t> known_dim(const Value* value, std::int64_t axis);
 

@@ -11,8 +11,8 @@
 #include "passes/passes.h"
 #include "passes/testing/context.h"
 
-// BatchNormalization with the nodes around it, after the pass. Values and gradients of whole models
-// with and without fusion are compared in tests/python/test_fused_normalization.py.
+// BatchNormalization with the nodes around it, after the pass. Values of the fused kernels are
+// compared with formulas in src/ops/nn/fused_normalization_test.cpp.
 
 namespace onnxgrad::passes {
 namespace {

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/rounding.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::runtime {
@@ -13,7 +14,7 @@ namespace {
 
 // Dims refuses tensors above 2^62 bytes, so the sum is safe.
 std::int64_t rounded(std::int64_t bytes, std::int64_t alignment) {
-  return (std::max<std::int64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  return base::round_up(std::max<std::int64_t>(bytes, 1), alignment);
 }
 
 [[noreturn]] void refuse() {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "ir/uses.h"
 #include "opdef/collectives.h"
 
@@ -27,7 +28,7 @@ struct BufferLayout {
 BufferLayout lay_out(std::span<ir::Value* const> values, std::int64_t alignment) {
   BufferLayout layout;
   for (const ir::Value* value : values) {
-    layout.end = (layout.end + alignment - 1) / alignment * alignment;
+    layout.end = base::round_up(layout.end, alignment);
     layout.offsets.push_back(layout.end);
     layout.end += value->type.fixed_dims().size_bytes(value->dtype());
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "ir/pointer_map.h"
 #include "ir/static_size.h"
 #include "onnxgrad/error.h"
@@ -398,7 +399,7 @@ class Planner {
       if (parts[o].offset < 0 || output == nullptr || locations_.contains(output)) continue;
       release_part(done, parts[o].offset);
       const std::int64_t end = parts[o].offset + bytes_of(output);
-      done = std::min((end + unit - 1) / unit * unit, bytes);
+      done = std::min(base::round_up(end, unit), bytes);
       if (done == parts[o].offset) continue;
       locations_[output] = {Location::Kind::kArena, start + parts[o].offset};
       buffers_[output].bytes = done - parts[o].offset;

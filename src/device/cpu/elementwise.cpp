@@ -160,9 +160,9 @@ class Preparer {
       plan.tiles = 0;
     } else if (plan.in_blocks) {
       plan.rows_per_block = std::min(plan.rows, plan.tile / plan.run);
-      plan.tiles = (plan.rows + plan.rows_per_block - 1) / plan.rows_per_block;
+      plan.tiles = ceil_div(plan.rows, plan.rows_per_block);
     } else {
-      plan.tiles_per_row = (plan.run + plan.tile - 1) / plan.tile;
+      plan.tiles_per_row = ceil_div(plan.run, plan.tile);
       plan.tiles = plan.rows * plan.tiles_per_row;
     }
     if (spec_.folds.empty()) return;

@@ -88,9 +88,9 @@ struct ElementwisePlan {
   bool flush_denormals = false;
 };
 
-void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch);
+void run_elementwise(const void* data, opdef::KernelArgs args, const opdef::Launch& launch);
 /// Runs the kernel on `plan.threads` threads.
-void run_elementwise_parallel(const void* data, std::byte* const* args,
+void run_elementwise_parallel(const void* data, opdef::KernelArgs args,
                               const opdef::Launch& launch);
 
 }  // namespace onnxgrad::device

@@ -66,7 +66,7 @@ TileOp combining(Fold fold) {
 /// One thread's pass over a range of tiles.
 class Runner {
  public:
-  Runner(const ElementwisePlan& plan, std::byte* const* args, std::int64_t thread)
+  Runner(const ElementwisePlan& plan, opdef::KernelArgs args, std::int64_t thread)
       : plan_(plan),
         args_(args),
         scratch_(plan.thread_scratch.in(args[plan.scratch_arg], thread)),
@@ -309,7 +309,7 @@ class Runner {
   }
 
   const ElementwisePlan& plan_;
-  std::byte* const* args_;
+  opdef::KernelArgs args_;
   std::byte* scratch_;
   std::byte** at_;  // the slots
 };
@@ -331,7 +331,7 @@ void join_threads(const ElementwisePlan& plan, std::byte* scratch, int threads) 
   }
 }
 
-void finish(const ElementwisePlan& plan, std::byte* const* args, const opdef::Launch& launch) {
+void finish(const ElementwisePlan& plan, opdef::KernelArgs args, const opdef::Launch& launch) {
   std::byte* scratch = args[plan.scratch_arg];
   for (const Reduction& reduction : plan.reductions) {
     std::byte* total = reduction.totals.in(scratch);
@@ -354,7 +354,7 @@ void finish(const ElementwisePlan& plan, std::byte* const* args, const opdef::La
   plan.post.fn(plan.post.data.get(), table, launch);
 }
 
-void run_tiles(const ElementwisePlan& plan, std::byte* const* args, std::int64_t thread,
+void run_tiles(const ElementwisePlan& plan, opdef::KernelArgs args, std::int64_t thread,
                std::int64_t begin, std::int64_t end) {
   if (plan.flush_denormals) {
     const FlushDenormals flush;
@@ -366,13 +366,13 @@ void run_tiles(const ElementwisePlan& plan, std::byte* const* args, std::int64_t
 
 }  // namespace
 
-void run_elementwise(const void* data, std::byte* const* args, const opdef::Launch& launch) {
+void run_elementwise(const void* data, opdef::KernelArgs args, const opdef::Launch& launch) {
   const auto& plan = *static_cast<const ElementwisePlan*>(data);
   run_tiles(plan, args, 0, 0, plan.tiles);
   if (!plan.reductions.empty()) finish(plan, args, launch);
 }
 
-void run_elementwise_parallel(const void* data, std::byte* const* args,
+void run_elementwise_parallel(const void* data, opdef::KernelArgs args,
                               const opdef::Launch& launch) {
   const auto& plan = *static_cast<const ElementwisePlan*>(data);
   int used = 1;

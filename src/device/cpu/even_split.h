@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/rounding.h"
+
 // Arithmetic of blocks and tiles.
 
 namespace onnxgrad::device {
 
-inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
-  return ceil_div(value, unit) * unit;
-}
+using base::ceil_div;
+using base::round_up;
 
 /// `big_count` parts of size `big`, then `small_count` of `big - 1`: no part is much smaller than
 /// the others.

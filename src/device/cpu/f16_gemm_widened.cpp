@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/convert.h"
 #include "device/cpu/f16_gemm_plan.h"
 #include "device/cpu/gemm_cost.h"

@@ -143,7 +143,7 @@ void run_shared_tiles(const void* data, const GemmOperands& operands) {
   on_threads(plan.threads, [&](const Chunk& chunk) {
     if (plan.pack_b) {
       const std::int64_t unit = plan.target->lanes;
-      const std::int64_t units = (plan.k + unit - 1) / unit;
+      const std::int64_t units = ceil_div(plan.k, unit);
       const std::int64_t first = chunk.first(units) * unit;
       const std::int64_t steps = std::min(chunk.last(units) * unit, plan.k) - first;
       if (steps > 0) {
@@ -207,7 +207,7 @@ void run_dots(const void* data, const GemmOperands& operands) {
       dots.c += first;
       dots.start += first * dots.start_column;
     } else {
-      const std::int64_t units = (plan.m + kGemmMaxRows - 1) / kGemmMaxRows;
+      const std::int64_t units = ceil_div(plan.m, kGemmMaxRows);
       const std::int64_t first = chunk.first(units) * kGemmMaxRows;
       dots.rows = std::min(chunk.last(units) * kGemmMaxRows, plan.m) - first;
       dots.a += first * plan.k;

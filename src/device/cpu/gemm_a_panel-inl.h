@@ -10,8 +10,6 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <type_traits>
-#include <utility>
 
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/gemm_tile_end-inl.h"

@@ -99,7 +99,7 @@ bool suits_split(const GemmSpec& spec) {
 }
 
 double vectors(std::int64_t elements, int lanes) {
-  const std::int64_t count = (elements + lanes - 1) / lanes;
+  const std::int64_t count = ceil_div(elements, lanes);
   return static_cast<double>(count);
 }
 

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <random>
-#include <string>
 #include <vector>
 
 #include "base/memory_budget.h"

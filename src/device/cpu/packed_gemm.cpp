@@ -124,7 +124,7 @@ RowSumGemm<T> RowSumGemm<T>::prepare(std::int64_t m, std::int64_t n, std::int64_
 
 template <class T>
 std::int64_t RowSumGemm<T>::a_size() const {
-  return (m + lanes - 1) / lanes * lanes * block;
+  return round_up(m, lanes) * block;
 }
 
 template <class T>

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "base/rounding.h"
+
 // Thread pools, whose threads compute a kernel together. Each thread of a program that runs kernels
 // has a pool of its own, which grows to the largest count asked for and then stays: a kernel that
 // takes fewer threads leaves the others alone, so kernels of different counts may follow each
@@ -61,6 +63,15 @@ void parallel_ranges(std::int64_t threads, std::int64_t total, const F& f) {
     const std::int64_t last = chunk.last(total);
     if (first < last) f(first, last);
   });
+}
+
+/// Calls f(first, last) as parallel_ranges(), in multiples of `block` except for the last.
+template <class F>
+void parallel_blocks(std::int64_t threads, std::int64_t total, std::int64_t block, const F& f) {
+  parallel_ranges(threads, base::ceil_div(total, block),
+                  [&](std::int64_t first, std::int64_t last) {
+                    f(first * block, std::min(last * block, total));
+                  });
 }
 
 /// Calls f(i) for each i of [0, total): one on each thread if there are as many.

@@ -20,13 +20,13 @@ const std::byte* bytes_of(const std::vector<double>& values) {
 }
 
 // args: x [4], y [4]:  y = x + step.
-void add_step(const void*, std::byte* const* args, const opdef::Launch& launch) {
-  const auto* x = reinterpret_cast<const double*>(args[0]);
-  auto* y = reinterpret_cast<double*>(args[1]);
+void add_step(const void*, opdef::KernelArgs args, const opdef::Launch& launch) {
+  const auto* x = args.at<double>(0);
+  auto* y = args.at<double>(1);
   for (int i = 0; i < 4; ++i) y[i] = x[i] + static_cast<double>(launch.cells->step);
 }
 
-void fail(const void*, std::byte* const*, const opdef::Launch&) {
+void fail(const void*, opdef::KernelArgs, const opdef::Launch&) {
   throw DataError({.what = "an index is out of range", .hint = "Change it."});
 }
 

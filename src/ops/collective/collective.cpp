@@ -13,8 +13,6 @@
 namespace onnxgrad::ops::collective_op {
 
 using opdef::Collective;
-using opdef::FunctionBody;
-using opdef::VjpContext;
 
 namespace {
 
@@ -63,8 +61,8 @@ std::vector<Value*> joined_values(FunctionBody& f, const Collective& spec) {
 }
 
 ir::Function collective_body(std::string_view base_name, const std::vector<Value*>& inputs,
-                             const std::vector<ir::Attribute>& attributes) {
-  ir::Node node;
+                             const std::vector<Attribute>& attributes) {
+  Node node;
   node.attributes = attributes;
   const Collective spec = Collective::read(node);
   const std::size_t first = spec.is_conditional ? 1 : 0;
@@ -103,9 +101,9 @@ std::vector<Value*> all_reduce_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-opdef::AttributeSpec numbers_attribute(std::string_view name) {
+AttributeSpec numbers_attribute(std::string_view name) {
   return {.name = name,
-          .type = opdef::AttributeType::kInts,
+          .type = AttributeType::kInts,
           .min = 0,
           .default_value = std::vector<std::int64_t>{}};
 }

@@ -18,9 +18,6 @@ namespace onnxgrad::ops::collective_cpu {
 using opdef::Collective;
 using opdef::Collectives;
 using opdef::Exchange;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -50,7 +47,7 @@ struct ExchangeTask {
   bool as_bfloat16 = false;
 };
 
-bool happens(const ExchangeTask& task, std::byte* const* args) {
+bool happens(const ExchangeTask& task, KernelArgs args) {
   return !task.is_conditional || args[0][0] != std::byte{0};
 }
 
@@ -59,8 +56,7 @@ Collectives& workers_of(const Launch& launch) {
   return *launch.cells->collectives;
 }
 
-void start_exchange(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const ExchangeTask*>(data);
+void start_exchange(const ExchangeTask& task, KernelArgs args, const Launch& launch) {
   std::byte* const buffer = args[task.buffer];
   const bool is_sent = happens(task, args);
   for (const Part& part : is_sent ? task.parts : task.old_parts) {
@@ -79,8 +75,7 @@ void start_exchange(const void* data, std::byte* const* args, const Launch& laun
                                          .owned = task.owned});
 }
 
-void finish_exchange(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const ExchangeTask*>(data);
+void finish_exchange(const ExchangeTask& task, KernelArgs args, const Launch& launch) {
   if (happens(task, args)) workers_of(launch).wait(task.number);
   const std::byte* const buffer = args[task.buffer];
   for (const Part& part : task.parts) {
@@ -147,7 +142,7 @@ KernelOffer offer_start(const KernelRequest& request) {
   task.count = request.outputs.at(0).dims.num_elements() / element_bytes(task.dtype);
   task.gaps = gaps_of(task, spec.collective.rank);
   std::string label = label_of(task);
-  return prepared(start_exchange, std::move(task), std::move(label));
+  return prepared<start_exchange>(std::move(task), std::move(label));
 }
 
 KernelOffer offer_finish(const KernelRequest& request) {
@@ -155,14 +150,14 @@ KernelOffer offer_finish(const KernelRequest& request) {
   ExchangeTask task = make_task(spec);
   task.buffer = request.inputs.size() - 1;
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    const opdef::TensorDesc& desc = request.outputs[i];
+    const TensorDesc& desc = request.outputs[i];
     if (!desc.is_present() || spec.received.at(i) < 0) continue;
     task.parts.push_back({.arg = request.inputs.size() + i,
                           .offset = spec.received[i],
                           .bytes = desc.dims.size_bytes(desc.dtype)});
   }
   std::string label = label_of(task);
-  return prepared(finish_exchange, std::move(task), std::move(label));
+  return prepared<finish_exchange>(std::move(task), std::move(label));
 }
 
 }  // namespace

@@ -1,5 +1,3 @@
-#include <utility>
-
 #include "ops/contrib/contrib.h"
 
 // Gelu, BiasGelu, FastGelu, QuickGelu and BiasSplitGelu (com.microsoft 1).
@@ -42,13 +40,7 @@ Lowered lower_bias_split_gelu(const Node& node, GraphBuilder& g) {
 }  // namespace
 
 void register_activations(opdef::OpRegistry& registry) {
-  const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
-                               std::vector<opdef::AttributeSpec> attributes = {}) {
-    registry.add({.domain = kMicrosoft,
-                  .op_type = op_type,
-                  .attributes = std::move(attributes),
-                  .lower = lower});
-  };
+  const LoweredOps add{registry};
   add("Gelu", lower_gelu);
   add("BiasGelu", lower_bias_gelu);
   add("FastGelu", lower_fast_gelu);

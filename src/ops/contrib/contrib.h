@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "onnxgrad/error.h"
@@ -23,6 +24,19 @@ namespace onnxgrad::ops {
 using Lowered = std::optional<std::vector<Value*>>;
 
 inline constexpr std::string_view kMicrosoft = "com.microsoft";
+
+/// Registers operators of onnxruntime.
+struct LoweredOps {
+  opdef::OpRegistry& registry;
+
+  void operator()(std::string_view op_type, opdef::LowerFn lower,
+                  std::vector<AttributeSpec> attributes = {}) const {
+    registry.add({.domain = kMicrosoft,
+                  .op_type = op_type,
+                  .attributes = std::move(attributes),
+                  .lower = lower});
+  }
+};
 
 /// Checks the inputs of `node` against `names`; a name that ends in '?' may be absent.
 /// Throws: ModelError naming the node if it has more inputs than names, if one of the first
@@ -61,11 +75,11 @@ Value* gelu(GraphBuilder& g, Value* x);
 Value* tanh_gelu(GraphBuilder& g, Value* x);
 
 /// Attribute specifications; without `default_value` the attribute has no default.
-opdef::AttributeSpec int_attribute(std::string_view name, std::int64_t min, std::int64_t max,
-                                   std::optional<std::int64_t> default_value = {});
-opdef::AttributeSpec ints_attribute(std::string_view name);
-opdef::AttributeSpec floats_attribute(std::string_view name);
-opdef::AttributeSpec string_attribute(std::string_view name);
+AttributeSpec int_attribute(std::string_view name, std::int64_t min, std::int64_t max,
+                            std::optional<std::int64_t> default_value = {});
+AttributeSpec ints_attribute(std::string_view name);
+AttributeSpec floats_attribute(std::string_view name);
+AttributeSpec string_attribute(std::string_view name);
 
 }  // namespace onnxgrad::ops
 

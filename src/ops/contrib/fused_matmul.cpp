@@ -166,13 +166,7 @@ std::vector<opdef::AttributeSpec> window_attributes() {
 }  // namespace
 
 void register_fused_matmul(opdef::OpRegistry& registry) {
-  const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
-                               std::vector<opdef::AttributeSpec> attributes) {
-    registry.add({.domain = kMicrosoft,
-                  .op_type = op_type,
-                  .attributes = std::move(attributes),
-                  .lower = lower});
-  };
+  const LoweredOps add{registry};
   const std::vector<opdef::AttributeSpec> product = {float_attribute("alpha", 1.0F),
                                                      flag_attribute("transA", false),
                                                      flag_attribute("transB", false)};

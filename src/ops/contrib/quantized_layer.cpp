@@ -124,13 +124,7 @@ Lowered lower_concat(const Node& node, GraphBuilder& g) {
 }  // namespace
 
 void register_quantized_layer(opdef::OpRegistry& registry) {
-  const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
-                               std::vector<opdef::AttributeSpec> attributes = {}) {
-    registry.add({.domain = kMicrosoft,
-                  .op_type = op_type,
-                  .attributes = std::move(attributes),
-                  .lower = lower});
-  };
+  const LoweredOps add{registry};
   const auto required = [](opdef::AttributeSpec spec) {
     spec.required = true;
     return spec;

@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
-#include <cstring>
-#include <utility>
-
+#include "base/rounding.h"
 #include "ops/contrib/attention.h"
 #include "ops/contrib/contrib.h"
 #include "ops/quantize/linear_quantization.h"
@@ -20,7 +18,7 @@ struct BlockWeights {
   std::int64_t k = 0;
   std::int64_t bits = 4;
   std::int64_t block = 32;
-  std::int64_t blocks() const { return (k + block - 1) / block; }
+  std::int64_t blocks() const { return base::ceil_div(k, block); }
 };
 
 BlockWeights read_blocks(const Node& node) {
@@ -35,7 +33,7 @@ BlockWeights read_blocks(const Node& node) {
 Tensor unpack(const Node& node, const Tensor& packed, std::int64_t rows, std::int64_t count,
               std::int64_t bits) {
   const std::int64_t per_byte = 8 / bits;
-  const std::int64_t row_bytes = (count + per_byte - 1) / per_byte;
+  const std::int64_t row_bytes = base::ceil_div(count, per_byte);
   if (packed.size_bytes() != rows * row_bytes) {
     throw ShapeError({.what = fmt::format("{} bytes of integers, expected {}", packed.size_bytes(),
                                           rows * row_bytes),
@@ -174,13 +172,7 @@ opdef::AttributeSpec required_int(std::string_view name, std::int64_t max) {
 }  // namespace
 
 void register_quantized_matmul(opdef::OpRegistry& registry) {
-  const auto add = [&registry](std::string_view op_type, opdef::LowerFn lower,
-                               std::vector<opdef::AttributeSpec> attributes) {
-    registry.add({.domain = kMicrosoft,
-                  .op_type = op_type,
-                  .attributes = std::move(attributes),
-                  .lower = lower});
-  };
+  const LoweredOps add{registry};
   constexpr std::int64_t kMaxSize = std::int64_t{1} << 31;
   add("MatMulNBits", lower_matmul_n_bits,
       {required_int("K", kMaxSize), required_int("N", kMaxSize),

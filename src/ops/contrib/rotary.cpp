@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "ops/contrib/attention_graph.h"
 
 // RotaryEmbedding and GroupQueryAttention (com.microsoft 1). Su et al., RoFormer: Enhanced

@@ -15,8 +15,6 @@
 namespace onnxgrad::ops::if_op {
 namespace {
 
-using opdef::VjpContext;
-
 // Operands of the gradient, shared by both branches.
 struct Wanted {
   std::vector<Value*> captured;      // values of enclosing graphs that need a gradient
@@ -98,7 +96,7 @@ std::vector<Value*> if_vjp(VjpContext& ctx, GraphBuilder& g) {
     wanted.cotangents.push_back(ctx.cotangent(i));
   }
   if (wanted.captured.empty()) return gradients;
-  std::vector<ir::Attribute> branches;
+  std::vector<Attribute> branches;
   for (const char* name : {"then_branch", "else_branch"}) {
     const auto& primal = std::get<ir::GraphPtr>(*node.find_attribute(name));
     branches.push_back({name, differentiate_branch(ctx, g, *primal, wanted)});
@@ -128,9 +126,8 @@ void register_if(opdef::OpRegistry& registry) {
   registry.add(
       {.op_type = "If",
        .since_version = 25,
-       .attributes =
-           {{.name = "then_branch", .type = opdef::AttributeType::kGraph, .required = true},
-            {.name = "else_branch", .type = opdef::AttributeType::kGraph, .required = true}},
+       .attributes = {{.name = "then_branch", .type = AttributeType::kGraph, .required = true},
+                      {.name = "else_branch", .type = AttributeType::kGraph, .required = true}},
        .vjp = if_vjp,
        .taken_body = taken_branch});
 }

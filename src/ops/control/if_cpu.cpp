@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "device/cpu/scratch_layout.h"
 #include "ir/builder.h"
 #include "opdef/body.h"
 #include "opdef/kernel.h"
@@ -11,45 +12,39 @@
 namespace onnxgrad::ops::if_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
+using device::ScratchArray;
+using device::ScratchLayout;
 using opdef::Slice;
 
 constexpr std::array<const char*, 2> kBranches = {"else_branch", "then_branch"};
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t aligned(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 const ir::Graph& branch_of(const ir::Node& node, bool taken) {
   return *std::get<ir::GraphPtr>(*node.find_attribute(kBranches.at(taken ? 1 : 0)));
 }
 
-// Two bodies with the same inputs and outputs. Scratch: a table of inputs, a table of outputs,
-// space for unused outputs, the workspace.
+// Two bodies with the same inputs and outputs.
 struct IfKernel {
   std::array<std::shared_ptr<const opdef::CompiledBody>, 2> branches = {};
-  std::size_t num_inputs = 0;             // inputs of the bodies; the condition comes before them
-  std::vector<std::int64_t> unread = {};  // offset in the scratch for each unused output, else -1
-  std::int64_t outputs_offset = 0;
-  std::int64_t workspace_offset = 0;
+  std::size_t num_inputs = 0;  // inputs of the bodies; the condition comes before them
+  ScratchArray<Slice> inputs = {};
+  ScratchArray<Slice> outputs = {};
+  std::vector<ScratchArray<std::byte>> unread = {};  // per output; reserved if it is not read
+  ScratchArray<std::byte> workspace = {};
 };
 
-void run_branch(const void* data, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& kernel = *static_cast<const IfKernel*>(data);
+void run_branch(const IfKernel& kernel, KernelArgs args, const Launch& launch) {
   const std::size_t first_output = 1 + kernel.num_inputs;
   std::byte* scratch = args[first_output + kernel.unread.size()];
-  auto* inputs = reinterpret_cast<Slice*>(scratch);
-  auto* outputs = reinterpret_cast<Slice*>(scratch + kernel.outputs_offset);
+  Slice* inputs = kernel.inputs.in(scratch);
+  Slice* outputs = kernel.outputs.in(scratch);
   for (std::size_t i = 0; i < kernel.num_inputs; ++i) inputs[i] = {.at = args[1 + i]};
   for (std::size_t i = 0; i < kernel.unread.size(); ++i) {
-    const std::int64_t place = kernel.unread[i];
-    outputs[i] = {.at = place < 0 ? args[first_output + i] : scratch + place};
+    const ScratchArray<std::byte> unread = kernel.unread[i];
+    outputs[i] = {.at = unread ? unread.in(scratch) : args[first_output + i]};
   }
   const bool taken = args[0][0] != std::byte{0};  // a feed may have other bytes than 0 and 1
   kernel.branches.at(taken ? 1 : 0)
-      ->run({.inputs = inputs, .outputs = outputs, .workspace = scratch + kernel.workspace_offset},
+      ->run({.inputs = inputs, .outputs = outputs, .workspace = kernel.workspace.in(scratch)},
             launch);
 }
 
@@ -68,8 +63,8 @@ KernelOffer offer_if(const KernelRequest& request) {
                                               std::span(request.inputs).subspan(1), {}, reason);
     if (body == nullptr) return KernelOffer::decline(std::move(reason));
     for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-      const opdef::TensorDesc& wanted = request.outputs[i];
-      const opdef::TensorDesc& given = body->outputs().at(i);
+      const TensorDesc& wanted = request.outputs[i];
+      const TensorDesc& given = body->outputs().at(i);
       if (wanted.is_present() && (wanted.dtype != given.dtype || wanted.dims != given.dims)) {
         return KernelOffer::decline("its branches return different shapes");
       }
@@ -79,30 +74,28 @@ KernelOffer offer_if(const KernelRequest& request) {
     may_throw = may_throw || body->may_throw();
     kernel.branches.at(taken ? 1 : 0) = body;
   }
-  const auto table = [](std::size_t count) {
-    return aligned(static_cast<std::int64_t>(count * sizeof(Slice)));
-  };
-  kernel.outputs_offset = table(kernel.num_inputs);
-  std::int64_t end = kernel.outputs_offset + table(request.outputs.size());
+  ScratchLayout scratch;
+  kernel.inputs = scratch.reserve<Slice>(std::ssize(request.inputs) - 1);
+  kernel.outputs = scratch.reserve<Slice>(std::ssize(request.outputs));
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    kernel.unread.push_back(request.outputs[i].is_present() ? -1 : end);
+    ScratchArray<std::byte>& unread = kernel.unread.emplace_back();
     if (request.outputs[i].is_present()) continue;
     std::int64_t bytes = 0;
     for (const auto& branch : kernel.branches) {
-      const opdef::TensorDesc& given = branch->outputs()[i];
+      const TensorDesc& given = branch->outputs()[i];
       bytes = std::max(bytes, given.dims.size_bytes(given.dtype));
     }
-    end += aligned(bytes);
+    unread = scratch.reserve<std::byte>(bytes);
   }
-  kernel.workspace_offset = end;
-  KernelOffer offer = prepared(run_branch, std::move(kernel), "branches");
-  offer.kernel.scratch_bytes = end + workspace;
+  kernel.workspace = scratch.reserve<std::byte>(workspace);
+  KernelOffer offer = prepared<run_branch>(std::move(kernel), "branches");
+  offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   if (may_throw) offer.kernel.checks.emplace_back();
   return offer;
 }
 
-std::vector<Tensor> run_if(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_if(const DynamicCall& call) {
   const Tensor& condition = call.inputs.at(0);
   if (condition.dtype() != DataType::kBool || condition.num_elements() != 1) {
     throw ShapeError({.what = "the condition has shape " + condition.dims().to_string() +

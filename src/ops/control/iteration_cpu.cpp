@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,21 +11,19 @@
 #include "base/check.h"
 #include "base/interrupt.h"
 #include "base/memory_budget.h"
+#include "device/cpu/scratch_layout.h"
 #include "opdef/trip_count.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops {
 namespace {
 
+using device::ScratchArray;
+using device::ScratchLayout;
 using opdef::BodyRun;
 using opdef::BodyState;
-using opdef::DynamicCall;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 using opdef::Slice;
-using opdef::TensorDesc;
 
-constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kEndless = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kFirstCapacity = 16;  // initial capacity if the count is unknown
 constexpr std::byte kTrue{1};
@@ -61,14 +58,14 @@ TensorDesc with_axis(const TensorDesc& desc, std::int64_t axis, std::int64_t len
 }
 
 // All operands as one list of arguments (inputs, captured ones included, then outputs, then
-// scratch), the slice of each that an iteration reads or writes, and the offsets of a run's tables
-// in the scratch.
+// scratch), the slice of each that an iteration reads or writes, and a run's tables in the scratch.
 struct IterationKernel {
   struct Moving {
     std::size_t arg = 0;
     std::int64_t start = 0;
     std::int64_t stride = 0;
-    std::int64_t junk = -1;  // offset in the scratch for an output that is not read
+    bool is_unread = false;  // written to `junk`
+    ScratchArray<std::byte> junk = {};
   };
 
   std::shared_ptr<const opdef::CompiledBody> body = nullptr;
@@ -81,47 +78,39 @@ struct IterationKernel {
   std::vector<Moving> inputs = {};  // inputs of the body after iteration number and states
   std::vector<Moving> outputs = {};
   std::int64_t count = kEndless;  // number of iterations, if the shapes determine it
-  std::int64_t states_offset = 0;
-  std::int64_t inputs_offset = 0;
-  std::int64_t outputs_offset = 0;
-  std::int64_t counter_offset = 0;
-  std::int64_t workspace_offset = 0;
-  std::int64_t scratch_bytes = 0;
+  ScratchArray<BodyState> states_table = {};
+  ScratchArray<Slice> inputs_table = {};
+  ScratchArray<Slice> outputs_table = {};
+  ScratchArray<std::int64_t> iteration = {};  // its number
+  ScratchArray<std::byte> workspace = {};
+  ScratchLayout scratch = {};
 
   void lay_out() {
-    const auto take = [this](std::int64_t bytes) {
-      const std::int64_t at = scratch_bytes;
-      scratch_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-      return at;
-    };
-    const auto table = [&take](std::size_t count, std::size_t size) {
-      return take(static_cast<std::int64_t>(count * size));
-    };
-    states_offset = table(num_states + 1, sizeof(BodyState));
-    inputs_offset = table(inputs.size() + 1, sizeof(Slice));
-    outputs_offset = table(outputs.size(), sizeof(Slice));
-    counter_offset = take(sizeof(std::int64_t));
+    states_table = scratch.reserve<BodyState>(static_cast<std::int64_t>(num_states) + 1);
+    inputs_table = scratch.reserve<Slice>(std::ssize(inputs) + 1);
+    outputs_table = scratch.reserve<Slice>(std::ssize(outputs));
+    iteration = scratch.reserve<std::int64_t>(1);
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (outputs[i].junk < 0) continue;
+      if (!outputs[i].is_unread) continue;
       const TensorDesc& desc = body->outputs()[i];
-      outputs[i].junk = take(desc.dims.size_bytes(desc.dtype));
+      outputs[i].junk = scratch.reserve<std::byte>(desc.dims.size_bytes(desc.dtype));
     }
-    workspace_offset = take(body->workspace_bytes());
+    workspace = scratch.reserve<std::byte>(body->workspace_bytes());
   }
 
-  std::int64_t trip_count(std::byte* const* args) const {
+  std::int64_t trip_count(KernelArgs args) const {
     if (!has_trip_count) return count;
-    const std::int64_t given = *reinterpret_cast<const std::int64_t*>(args[0]);
+    const std::int64_t given = *args.at<std::int64_t>(0);
     return std::min(count, std::max<std::int64_t>(given, 0));
   }
 
   // Writes the tables of a run.
-  BodyRun bind(std::byte* const* args) const {
-    std::byte* scratch = args[first_output + num_states + outputs.size()];
-    auto* states = reinterpret_cast<BodyState*>(scratch + states_offset);
-    auto* in = reinterpret_cast<Slice*>(scratch + inputs_offset);
-    auto* out = reinterpret_cast<Slice*>(scratch + outputs_offset);
-    auto* counter = reinterpret_cast<std::int64_t*>(scratch + counter_offset);
+  BodyRun bind(KernelArgs args) const {
+    std::byte* block = args[first_output + num_states + outputs.size()];
+    BodyState* states = states_table.in(block);
+    Slice* in = inputs_table.in(block);
+    Slice* out = outputs_table.in(block);
+    std::int64_t* counter = iteration.in(block);
     std::size_t next = 0;
     if (is_loop) states[next++] = {.initial = has_condition ? args[1] : &kTrue, .last = nullptr};
     for (std::size_t s = 0; s < num_states; ++s) {
@@ -134,8 +123,8 @@ struct IterationKernel {
     }
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const Moving& output = outputs[i];
-      out[i] = output.junk >= 0
-                   ? Slice{.at = scratch + output.junk, .stride = 0}
+      out[i] = output.is_unread
+                   ? Slice{.at = output.junk.in(block), .stride = 0}
                    : Slice{.at = args[output.arg] + output.start, .stride = output.stride};
     }
     return {.states = states,
@@ -144,12 +133,11 @@ struct IterationKernel {
             .count = trip_count(args),
             .stops = is_loop,
             .counter = is_loop ? counter : nullptr,
-            .workspace = scratch + workspace_offset};
+            .workspace = workspace.in(block)};
   }
 };
 
-void run_kernel(const void* data, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& kernel = *static_cast<const IterationKernel*>(data);
+void run_kernel(const IterationKernel& kernel, KernelArgs args, const Launch& launch) {
   kernel.body->run(kernel.bind(args), launch);
 }
 
@@ -223,7 +211,7 @@ std::string place_outputs(IterationKernel& kernel, const Iteration& roles,
     IterationKernel::Moving& place = kernel.outputs[i];
     const TensorDesc& whole = outputs[roles.num_states + i];
     if (!whole.is_present()) {
-      place.junk = 0;
+      place.is_unread = true;
       continue;
     }
     const ScannedOperand& stacked = roles.stacked[i];
@@ -287,7 +275,7 @@ class CompiledRun {
     args_.resize(kernel_.first_output + results_.size() + 1, nullptr);
     make_room(0, capacity);
     kernel_.lay_out();
-    const auto scratch = base::allocate_aligned(kernel_.scratch_bytes);
+    const auto scratch = base::allocate_aligned(kernel_.scratch.size_bytes());
     args_.back() = scratch.get();
     BodyRun body_run = kernel_.bind(args_.data());
     const std::function<std::int64_t(std::int64_t)> grow = [&](std::int64_t done) {
@@ -479,7 +467,7 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
   std::string misfit = place_outputs(kernel, roles, request.outputs);
   if (!misfit.empty()) return KernelOffer::decline(std::move(misfit));
   kernel.lay_out();
-  const std::int64_t scratch = kernel.scratch_bytes;
+  const std::int64_t scratch = kernel.scratch.size_bytes();
   const bool is_counted = kernel.count != kEndless;
   const double flops = kernel.body->flops() * static_cast<double>(is_counted ? kernel.count : 1);
   // A run with many iterations can be interrupted.
@@ -487,7 +475,7 @@ KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles
       kernel.body->may_throw() || !is_counted || kernel.count >= opdef::kMostWithoutPoll;
   std::string label =
       is_counted ? "iterations " + std::to_string(kernel.count) : std::string("iterations");
-  KernelOffer offer = prepared(run_kernel, std::move(kernel), std::move(label));
+  KernelOffer offer = prepared<run_kernel>(std::move(kernel), std::move(label));
   offer.kernel.scratch_bytes = scratch;
   offer.kernel.flops = flops;
   if (may_throw) offer.kernel.checks.emplace_back();

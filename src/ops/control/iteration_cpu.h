@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "opdef/body.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 // Kernels of Scan and Loop. Both carry states from iteration to iteration and stack the other
 // outputs of the body; they differ in the order of the operands and in the stop condition.
@@ -30,12 +30,12 @@ struct Iteration {
 };
 
 /// Offers a kernel that runs the body of `request.node`, a node in its closed form.
-opdef::KernelOffer offer_iteration(const opdef::KernelRequest& request, const Iteration& roles);
+KernelOffer offer_iteration(const KernelRequest& request, const Iteration& roles);
 
 /// Runs a node whose number of iterations, or whose shapes inside the body, depend on data. Shapes
 /// that are the same in all iterations are compiled for once; others are compiled for at each
 /// iteration.
-std::vector<Tensor> run_iteration(const opdef::DynamicCall& call, const Iteration& roles);
+std::vector<Tensor> run_iteration(const DynamicCall& call, const Iteration& roles);
 
 }  // namespace onnxgrad::ops
 

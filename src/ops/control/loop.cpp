@@ -12,9 +12,7 @@
 namespace onnxgrad::ops::loop_op {
 namespace {
 
-using opdef::AttributeType;
-
-std::vector<Value*> loop_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> loop_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   const ir::GraphPtr body = std::get<ir::GraphPtr>(*node.find_attribute("body"));
   IterationRoles roles{.body = body.get(),

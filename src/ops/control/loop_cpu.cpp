@@ -3,6 +3,7 @@
 #include "ir/builder.h"
 #include "onnxgrad/error.h"
 #include "ops/control/iteration_cpu.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::loop_cpu {
 namespace {
@@ -27,7 +28,7 @@ void check_control(const ir::Node& node, const Dims& dims, const char* what) {
        .hint = "Reduce it to one number or boolean."});
 }
 
-opdef::KernelOffer offer_loop(const opdef::KernelRequest& request) {
+KernelOffer offer_loop(const KernelRequest& request) {
   for (std::size_t i = 0; i < 2; ++i) {
     if (!request.inputs[i].is_present()) continue;
     check_control(request.node, request.inputs[i].dims, kControls[i]);
@@ -36,7 +37,7 @@ opdef::KernelOffer offer_loop(const opdef::KernelRequest& request) {
   return offer_iteration(request, roles_of(request.node, request.inputs.size() - captured));
 }
 
-std::vector<Tensor> run_loop(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_loop(const DynamicCall& call) {
   for (std::size_t i = 0; i < 2; ++i) {
     if (!call.inputs[i].is_defined()) continue;
     check_control(call.node, call.inputs[i].dims(), kControls[i]);

@@ -15,9 +15,6 @@
 namespace onnxgrad::ops::scan_op {
 namespace {
 
-using opdef::AttributeSpec;
-using opdef::AttributeType;
-
 ir::GraphPtr body_of(const Node& node) {
   return std::get<ir::GraphPtr>(*node.find_attribute("body"));
 }
@@ -66,8 +63,8 @@ std::optional<std::vector<Value*>> lower_scan(const Node& node, GraphBuilder& g)
   for (std::size_t i = 0; i < output_axes.size(); ++i) {
     if (output_axes[i] != 0 && !known_rank(body->outputs.at(states + i))) return std::nullopt;
   }
-  std::vector<ir::Attribute> attributes;
-  for (const ir::Attribute& attribute : node.attributes) {
+  std::vector<Attribute> attributes;
+  for (const Attribute& attribute : node.attributes) {
     if (attribute.name != "scan_input_axes" && attribute.name != "scan_output_axes") {
       attributes.push_back(attribute);
     }
@@ -90,7 +87,7 @@ std::vector<bool> directions_of(const Node& node, const char* attribute, std::si
   return backward;
 }
 
-std::vector<Value*> scan_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> scan_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   if (has_other(node.ints_attribute("scan_input_axes")) ||
       has_other(node.ints_attribute("scan_output_axes"))) {

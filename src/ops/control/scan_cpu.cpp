@@ -1,5 +1,6 @@
 #include "ir/builder.h"
 #include "ops/control/iteration_cpu.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::scan_cpu {
 namespace {
@@ -26,12 +27,12 @@ Iteration roles_of(const ir::Node& node, std::size_t num_inputs) {
   return roles;
 }
 
-opdef::KernelOffer offer_scan(const opdef::KernelRequest& request) {
+KernelOffer offer_scan(const KernelRequest& request) {
   const auto captured = static_cast<std::size_t>(request.node.int_attribute("num_captured"));
   return offer_iteration(request, roles_of(request.node, request.inputs.size() - captured));
 }
 
-std::vector<Tensor> run_scan(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_scan(const DynamicCall& call) {
   return run_iteration(call, roles_of(call.node, call.inputs.size()));
 }
 

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "device/cpu/threads.h"
 #include "ir/builder.h"
@@ -20,26 +19,18 @@ struct Task {
   int threads = 1;
 };
 
-/// Splits the elements among the threads: calls run_part(first, last) for each chunk.
-template <class F>
-void share_elements(const Task& task, const F& run_part) {
-  constexpr std::int64_t kLine = 64;
-  device::parallel_ranges(task.threads, (task.count + kLine - 1) / kLine,
-                          [&](std::int64_t first, std::int64_t last) {
-                            run_part(first * kLine, std::min(task.count, last * kLine));
-                          });
-}
+constexpr std::int64_t kBlock = 64;  // threads get multiples of this many elements
 
 template <class T>
-void run(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const Task*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<T*>(args[1]);
-  auto* slope = reinterpret_cast<T*>(args[2]);
-  share_elements(task, [&](std::int64_t first, std::int64_t last) {
-    activation_rows::apply(task.function, x + first, y + first,
-                           slope == nullptr ? nullptr : slope + first, last - first);
-  });
+void run(const Task& task, KernelArgs args) {
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<T>(1);
+  auto* slope = args.at<T>(2);
+  device::parallel_blocks(
+      task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
+        activation_rows::apply(task.function, x + first, y + first,
+                               slope == nullptr ? nullptr : slope + first, last - first);
+      });
 }
 
 constexpr std::int64_t kPart = 512;  // elements converted at a time
@@ -49,43 +40,44 @@ struct F16Task : Task {
   bool has_gradient = false;
 };
 
-void run_f16(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const F16Task*>(data);
-  share_elements(task, [&](std::int64_t first, std::int64_t last) {
-    alignas(64) float x[kPart];
-    alignas(64) float y[kPart];
-    alignas(64) float slopes[kPart];
-    for (std::int64_t at = first; at < last; at += kPart) {
-      const std::int64_t count = std::min(kPart, last - at);
-      const float* from = task.x.load(args, at, count, x);
-      float* to = task.result.place(args, at, y);
-      if (task.has_gradient) {
-        const float* dy = task.dy.load(args, at, count, y);
-        activation_rows::multiply_slopes(task.function, from, dy, to, count);
-      } else {
-        float* slope = task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
-        activation_rows::apply(task.function, from, to, slope, count);
-        if (slope != nullptr) task.slope.finish(args, at, count, slope);
-      }
-      task.result.finish(args, at, count, to);
-    }
-  });
+void run_f16(const F16Task& task, KernelArgs args) {
+  device::parallel_blocks(
+      task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
+        alignas(64) float x[kPart];
+        alignas(64) float y[kPart];
+        alignas(64) float slopes[kPart];
+        for (std::int64_t at = first; at < last; at += kPart) {
+          const std::int64_t count = std::min(kPart, last - at);
+          const float* from = task.x.load(args, at, count, x);
+          float* to = task.result.place(args, at, y);
+          if (task.has_gradient) {
+            const float* dy = task.dy.load(args, at, count, y);
+            activation_rows::multiply_slopes(task.function, from, dy, to, count);
+          } else {
+            float* slope =
+                task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
+            activation_rows::apply(task.function, from, to, slope, count);
+            if (slope != nullptr) task.slope.finish(args, at, count, slope);
+          }
+          task.result.finish(args, at, count, to);
+        }
+      });
 }
 
 constexpr const char* kNames[] = {"gelu", "tanh gelu", "silu"};
 
-opdef::ActivationFunction function_of(const opdef::KernelRequest& request) {
+opdef::ActivationFunction function_of(const KernelRequest& request) {
   return static_cast<opdef::ActivationFunction>(request.node.int_attribute("function"));
 }
 
-int threads_for(const opdef::KernelRequest& request) {
+int threads_for(const KernelRequest& request) {
   constexpr std::int64_t kParallelElements = 8192;  // minimum per thread
   return static_cast<int>(std::clamp<std::int64_t>(
       request.inputs[0].dims.num_elements() / kParallelElements, 1, request.threads));
 }
 
 /// Offers (x) -> (y, slope?) or (x, dy) -> (dx) for float32, f16 or bf16 operands.
-opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
+KernelOffer offer_f16(const KernelRequest& request) {
   F16Task task;
   task.function = function_of(request);
   task.count = request.inputs[0].dims.num_elements();
@@ -93,7 +85,7 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
   task.has_gradient = request.inputs.size() == 2;
   DataType half = DataType::kUndefined;
   for (const auto* list : {&request.inputs, &request.outputs}) {
-    for (const opdef::TensorDesc& desc : *list) {
+    for (const TensorDesc& desc : *list) {
       if (!desc.is_present() || desc.dtype == DataType::kFloat32) continue;
       if (!is_f16(desc.dtype) || (half != DataType::kUndefined && half != desc.dtype)) {
         return decline_dtype(request, desc.dtype);
@@ -102,18 +94,17 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
     }
   }
   const auto result = static_cast<int>(request.inputs.size());
-  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+  const bool has_slope = request.has_output(1);
   if (has_slope) task.slope = F16Stream::result(result + 1, request.outputs[1].dtype);
   task.x = F16Stream::operand(0, request.inputs[0].dtype);
   if (task.has_gradient) task.dy = F16Stream::operand(1, request.inputs[1].dtype);
   task.result = F16Stream::result(result, request.outputs[0].dtype);
-  opdef::KernelOffer offer =
-      prepared(run_f16, task,
-               fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
-                           task.has_gradient ? " gradient"
-                           : has_slope       ? ", slope"
-                                             : "",
-                           request.inputs[0].dims.to_string()));
+  KernelOffer offer = prepared<run_f16>(
+      task, fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
+                        task.has_gradient ? " gradient"
+                        : has_slope       ? ", slope"
+                                          : "",
+                        request.inputs[0].dims.to_string()));
   // Each chunk is read before it is written; the planner compares the sizes.
   offer.kernel.in_place = {{0, 0}};
   if (task.has_gradient) offer.kernel.in_place = {{1, 0}, {0, 0}};
@@ -121,23 +112,20 @@ opdef::KernelOffer offer_f16(const opdef::KernelRequest& request) {
   return offer;
 }
 
-opdef::KernelOffer offer_activation(const opdef::KernelRequest& request) {
-  const opdef::TensorDesc& x = request.inputs[0];
-  const bool has_slope = request.outputs.size() > 1 && request.outputs[1].is_present();
+KernelOffer offer_activation(const KernelRequest& request) {
+  const TensorDesc& x = request.inputs[0];
+  const bool has_slope = request.has_output(1);
   if (is_f16(x.dtype) || is_f16(request.outputs[0].dtype) ||
       (has_slope && is_f16(request.outputs[1].dtype))) {
     return offer_f16(request);
   }
-  if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {
-    return decline_dtype(request, x.dtype);
-  }
   const Task task{.function = function_of(request),
                   .count = x.dims.num_elements(),
                   .threads = threads_for(request)};
-  opdef::KernelOffer offer =
-      prepared(x.dtype == DataType::kFloat32 ? run<float> : run<double>, task,
-               fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
-                           has_slope ? ", slope" : "", x.dims.to_string()));
+  KernelOffer offer = offer_for_types<float, double>(request, x.dtype, [&]<class T>(T) {
+    return prepared<run<T>>(task, fmt::format("{}{} {}", kNames[static_cast<int>(task.function)],
+                                              has_slope ? ", slope" : "", x.dims.to_string()));
+  });
   offer.kernel.in_place = {{0, 0}};
   if (has_slope) offer.kernel.in_place.emplace_back(0, 1);
   return offer;

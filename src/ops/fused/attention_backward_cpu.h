@@ -12,6 +12,7 @@
 #include "device/cpu/f16_gemm_vnni.h"
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
+#include "ops/kernel_support.h"
 
 // Worker of one thread for AttentionGradient.
 
@@ -21,18 +22,17 @@ namespace onnxgrad::ops::fused_attention_cpu {
 template <class T>
 class Backward : public Worker<T> {
  public:
-  Backward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
-           const opdef::Launch& launch)
+  Backward(const Task<T>& task, KernelArgs args, std::byte* scratch, const Launch& launch)
       : Worker<T>(task, args, 6, scratch, launch),
         dq_(6 + static_cast<int>(task.masks.size())),
-        stats_(reinterpret_cast<const T*>(args[2])),
-        dscore_(reinterpret_cast<T*>(args[dq_ + 3])) {}
+        stats_(args.at<T>(2)),
+        dscore_(args.at<T>(dq_ + 3)) {}
 
   /// Computes a key head. Its last block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
-    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
+    const std::int64_t blocks = ceil_div(task.queries(), task.block_rows);
     // With a causal mask, the first block may not reach all keys, whose gradients then start at
     // zero.
     adds_ = blocks * task.groups > 1 || task.causal;

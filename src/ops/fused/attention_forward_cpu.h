@@ -8,6 +8,7 @@
 
 #include "ops/fused/attention_rows.h"
 #include "ops/fused/attention_worker_cpu.h"
+#include "ops/kernel_support.h"
 
 // Worker of one thread for Attention.
 
@@ -17,18 +18,17 @@ namespace onnxgrad::ops::fused_attention_cpu {
 template <class T>
 class Forward : public Worker<T> {
  public:
-  Forward(const Task<T>& task, std::byte* const* args, std::byte* scratch,
-          const opdef::Launch& launch)
+  Forward(const Task<T>& task, KernelArgs args, std::byte* scratch, const Launch& launch)
       : Worker<T>(task, args, 3, scratch, launch),
         y_(3 + static_cast<int>(task.masks.size())),
-        stats_(reinterpret_cast<T*>(args[y_ + 1])) {}
+        stats_(args.at<T>(y_ + 1)) {}
 
   /// Computes blocks [first, last) of the query heads that share key head `key_head`. The last
   /// block prefetches key head `next`, unless that is negative.
   void run(std::int64_t key_head, std::int64_t first, std::int64_t last, std::int64_t next) {
     const Task<T>& task = this->task_;
     task.amx != nullptr ? pack_vnni(key_head) : pack_keys_and_values(key_head);
-    const std::int64_t blocks = (task.queries() + task.block_rows - 1) / task.block_rows;
+    const std::int64_t blocks = ceil_div(task.queries(), task.block_rows);
     for (std::int64_t i = first; i < last; ++i) {
       const std::int64_t row = i % blocks * task.block_rows;
       next_ = i + 1 < last ? -1 : next;

@@ -11,8 +11,8 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/vnni_gemm.h"
 #include "opdef/attention.h"
-#include "opdef/kernel.h"
 #include "ops/fused/attention_rows.h"
+#include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
 // Parts shared by the kernels of attention and its gradient: the plan, and masking, dropout and
@@ -119,8 +119,8 @@ struct Task {
 template <class T>
 class Worker {
  public:
-  Worker(const Task<T>& task, std::byte* const* args, int first_mask, std::byte* scratch,
-         const opdef::Launch& launch)
+  Worker(const Task<T>& task, KernelArgs args, int first_mask, std::byte* scratch,
+         const Launch& launch)
       : task_(task), args_(args), first_mask_(first_mask), scratch_(scratch), launch_(launch) {}
 
  protected:
@@ -129,8 +129,7 @@ class Worker {
     return array.in(scratch_);
   }
   const T* input(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
-    return reinterpret_cast<const T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
-           row * heads.row;
+    return args_.at<const T>(arg) + heads.offsets[static_cast<std::size_t>(head)] + row * heads.row;
   }
   /// Returns rows [first, first + count): in place, or converted to `copy` in scratch.
   Rows<T> rows(int arg, const Heads& heads, std::int64_t head, std::int64_t first,
@@ -138,7 +137,7 @@ class Worker {
     if (heads.widen == nullptr) {
       return {input(arg, heads, head, first), heads.row, heads.column};
     }
-    const auto* from = reinterpret_cast<const std::uint16_t*>(args_[arg]) +
+    const auto* from = args_.at<std::uint16_t>(arg) +
                        heads.offsets[static_cast<std::size_t>(head)] + first * heads.row;
     T* to = scratch(copy);
     const bool by_rows = heads.column == 1;
@@ -151,12 +150,11 @@ class Worker {
   /// Returns the address of row `row` of a head of an f16 or bf16 operand.
   const std::uint16_t* halves(int arg, const Heads& heads, std::int64_t head,
                               std::int64_t row = 0) const {
-    return reinterpret_cast<const std::uint16_t*>(args_[arg]) +
-           heads.offsets[static_cast<std::size_t>(head)] + row * heads.row;
+    return args_.at<const std::uint16_t>(arg) + heads.offsets[static_cast<std::size_t>(head)] +
+           row * heads.row;
   }
   T* output(int arg, const Heads& heads, std::int64_t head, std::int64_t row = 0) const {
-    return reinterpret_cast<T*>(args_[arg]) + heads.offsets[static_cast<std::size_t>(head)] +
-           row * heads.row;
+    return args_.at<T>(arg) + heads.offsets[static_cast<std::size_t>(head)] + row * heads.row;
   }
 
   /// Masks row `row` of `head`; returns the scale that remains to be applied.
@@ -264,14 +262,14 @@ class Worker {
   }
   static std::int64_t lines(std::int64_t elements) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
-    return (elements + kLine - 1) / kLine;
+    return ceil_div(elements, kLine);
   }
 
   const Task<T>& task_;
-  std::byte* const* args_;
+  KernelArgs args_;
   int first_mask_;
   std::byte* scratch_;
-  const opdef::Launch& launch_;
+  const Launch& launch_;
 };
 
 }  // namespace onnxgrad::ops::fused_attention_cpu

@@ -2,12 +2,12 @@
 
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::elementwise_cpu {
 namespace {
 
-opdef::KernelOffer offer_elementwise(const opdef::KernelRequest& request) {
+KernelOffer offer_elementwise(const KernelRequest& request) {
   auto op = opdef::Elementwise::read(request.node);
   std::vector<device::Fold> folds;
   for (const opdef::Fold fold : op.folds) folds.push_back(static_cast<device::Fold>(fold));

@@ -3,11 +3,9 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "device/cpu/threads.h"
 #include "device/cpu_options.h"
@@ -28,12 +26,10 @@ namespace onnxgrad::ops::fused_attention_cpu {
 namespace {
 
 template <class T>
-void run_forward(const void* data, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& task = *static_cast<const Task<T>*>(data);
+void run_forward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[3 + task.masks.size() + 2];
   const std::int64_t key_heads = task.k.count();
-  const std::int64_t blocks =
-      task.groups * ((task.queries() + task.block_rows - 1) / task.block_rows);
+  const std::int64_t blocks = task.groups * ceil_div(task.queries(), task.block_rows);
   // With few heads, threads split the blocks of each head, and all of them pack its keys and
   // values.
   const std::int64_t pieces = task.threads == 1 || key_heads >= task.threads
@@ -53,8 +49,7 @@ void run_forward(const void* data, std::byte* const* args, const opdef::Launch& 
 }
 
 template <class T>
-void run_backward(const void* data, std::byte* const* args, const opdef::Launch& launch) {
-  const auto& task = *static_cast<const Task<T>*>(data);
+void run_backward(const Task<T>& task, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[6 + task.masks.size() + 4];
   const auto run_part = [&](const device::Chunk& chunk) {
     Backward<T> backward(task, args, task.thread_scratch.in(scratch, chunk.thread), launch);
@@ -72,13 +67,13 @@ std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes, bool is_c
   constexpr std::int64_t kFewest = 24;
   const std::int64_t block_bytes = is_causal ? 32 << 10 : 128 << 10;
   const std::int64_t most = std::max(kFewest, block_bytes / row_bytes / kFewest * kFewest);
-  const std::int64_t blocks = (queries + most - 1) / most;
-  const std::int64_t rows = (queries + blocks - 1) / blocks;
-  return std::min(queries, (rows + 5) / 6 * 6);
+  const std::int64_t blocks = ceil_div(queries, most);
+  const std::int64_t rows = ceil_div(queries, blocks);
+  return std::min(queries, round_up(rows, 6));
 }
 
 template <class T>
-void plan_common(const opdef::KernelRequest& request, const opdef::Attention& op, Task<T>& task) {
+void plan_common(const KernelRequest& request, const opdef::Attention& op, Task<T>& task) {
   task.q = Heads::of(op.q);
   task.k = Heads::of(op.k);
   task.v = Heads::of(op.v);
@@ -113,8 +108,8 @@ double matmul_flops(std::int64_t heads, std::int64_t queries, std::int64_t keys,
 }
 
 template <class T>
-opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const ScratchLayout& scratch,
-                         double flops, int threads, bool shares_blocks) {
+KernelOffer offer(Task<T> task, opdef::KernelFn fn, const ScratchLayout& scratch, double flops,
+                  int threads, bool shares_blocks) {
   constexpr double kParallelFlops = 2e6;
   const std::int64_t most = shares_blocks ? threads : task.k.count();
   task.threads =
@@ -124,7 +119,7 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const ScratchLayout& 
   const std::string label =
       fmt::format("{} of {}x{}x{}{}{}", task.q.count(), task.queries(), task.keys(), task.q.columns,
                   task.causal ? " causal" : "", task.amx != nullptr ? " tiles AMX" : "");
-  opdef::KernelOffer made = prepared(fn, std::move(task), label);
+  KernelOffer made = prepared(fn, std::move(task), label);
   made.kernel.scratch_bytes = all.size_bytes();
   made.kernel.flops = flops;
   return made;
@@ -132,8 +127,8 @@ opdef::KernelOffer offer(Task<T> task, opdef::KernelFn fn, const ScratchLayout& 
 
 /// Reserves space for a float32 copy of an f16 or bf16 operand.
 template <class T>
-void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::int64_t rows,
-                  Heads& heads, ScratchLayout& scratch, ScratchArray<T>& copy) {
+void plan_widened(const KernelRequest& request, std::size_t input, std::int64_t rows, Heads& heads,
+                  ScratchLayout& scratch, ScratchArray<T>& copy) {
   if (input >= request.inputs.size() || !is_f16(request.inputs[input].dtype)) return;
   heads.widen = device::find_conversion(request.inputs[input].dtype, DataType::kFloat32);
   copy = scratch.reserve<T>(rows * heads.columns);
@@ -142,7 +137,7 @@ void plan_widened(const opdef::KernelRequest& request, std::size_t input, std::i
 /// Returns true if the matrix products can run in bfloat16 on AMX: operands are bfloat16 and
 /// probabilities are rounded to it. Only keys may be stored column-major.
 template <class T>
-bool can_use_vnni(const opdef::KernelRequest& request, std::initializer_list<std::size_t> operands,
+bool can_use_vnni(const KernelRequest& request, std::initializer_list<std::size_t> operands,
                   const opdef::Attention& op, const Task<T>& task) {
   constexpr std::int64_t kFewest = 32;
   const bool is_bfloat16 = std::all_of(operands.begin(), operands.end(), [&](std::size_t i) {
@@ -156,7 +151,7 @@ bool can_use_vnni(const opdef::KernelRequest& request, std::initializer_list<std
 }
 
 template <class T>
-void plan_vnni(const opdef::KernelRequest& request, ScratchLayout& scratch, Task<T>& task) {
+void plan_vnni(const KernelRequest& request, ScratchLayout& scratch, Task<T>& task) {
   using device::VnniGemm;
   const std::int64_t size = std::max(task.q.columns, task.v.columns);
   const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
@@ -172,8 +167,7 @@ void plan_vnni(const opdef::KernelRequest& request, ScratchLayout& scratch, Task
 }
 
 template <class T>
-void plan_gradient_vnni(const opdef::KernelRequest& request, ScratchLayout& scratch,
-                        Task<T>& task) {
+void plan_gradient_vnni(const KernelRequest& request, ScratchLayout& scratch, Task<T>& task) {
   using device::VnniGemm;
   task.vnni_values = {.steps = task.v.columns, .columns = task.keys()};
   plan_vnni(request, scratch, task);
@@ -189,7 +183,7 @@ void plan_gradient_vnni(const opdef::KernelRequest& request, ScratchLayout& scra
 }
 
 template <class T>
-opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
+KernelOffer offer_forward(const KernelRequest& request) {
   Task<T> task;
   const auto op = opdef::Attention::read(request.node);
   plan_common(request, op, task);
@@ -211,11 +205,11 @@ opdef::KernelOffer offer_forward(const opdef::KernelRequest& request) {
   }
   const double flops =
       matmul_flops(task.q.count(), task.queries(), task.keys(), task.q.columns + task.v.columns);
-  return offer(std::move(task), run_forward<T>, scratch, flops, request.threads, true);
+  return offer(std::move(task), kKernel<run_forward<T>>, scratch, flops, request.threads, true);
 }
 
 template <class T>
-opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
+KernelOffer offer_backward(const KernelRequest& request) {
   Task<T> task;
   const auto op = opdef::AttentionGradient::read(request.node);
   plan_common(request, op.forward, task);
@@ -248,17 +242,16 @@ opdef::KernelOffer offer_backward(const opdef::KernelRequest& request) {
   const double flops =
       matmul_flops(task.q.count(), task.queries(), task.keys(),
                    (task.stores_probabilities ? 2 : 3) * task.q.columns + 2 * task.v.columns);
-  return offer(std::move(task), run_backward<T>, scratch, flops, request.threads, false);
+  return offer(std::move(task), kKernel<run_backward<T>>, scratch, flops, request.threads, false);
 }
 
 /// Returns the type of the computation, or kUndefined. If it is float32, operands from `first_view`
 /// on and the two before the probabilities may be f16 or bf16; masks, from `masks` on, may not.
-DataType computed_type(const opdef::KernelRequest& request, std::size_t first_view,
-                       std::size_t masks) {
+DataType computed_type(const KernelRequest& request, std::size_t first_view, std::size_t masks) {
   const auto type_of = [](DataType stored) { return is_f16(stored) ? DataType::kFloat32 : stored; };
   const DataType type = type_of(request.inputs[0].dtype);
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const opdef::TensorDesc& input = request.inputs[i];
+    const TensorDesc& input = request.inputs[i];
     if (!input.is_present() || input.dtype == DataType::kBool) continue;
     const bool is_view = i < masks && (i < 2 || i >= first_view);
     if (is_view ? type_of(input.dtype) != type : i >= masks && input.dtype != type) {
@@ -274,7 +267,7 @@ DataType computed_type(const opdef::KernelRequest& request, std::size_t first_vi
   return type;
 }
 
-opdef::KernelOffer offer_attention(const opdef::KernelRequest& request) {
+KernelOffer offer_attention(const KernelRequest& request) {
   switch (computed_type(request, 0, 3)) {
     case DataType::kFloat32:
       return offer_forward<float>(request);
@@ -285,7 +278,7 @@ opdef::KernelOffer offer_attention(const opdef::KernelRequest& request) {
   }
 }
 
-opdef::KernelOffer offer_attention_gradient(const opdef::KernelRequest& request) {
+KernelOffer offer_attention_gradient(const KernelRequest& request) {
   switch (computed_type(request, 3, 6)) {
     case DataType::kFloat32:
       return offer_backward<float>(request);

@@ -89,7 +89,7 @@ class Step {
   struct Call {
     opdef::KernelFn fn;
     const void* data;
-    std::byte* const* args;
+    opdef::KernelArgs args;
   };
   opdef::KernelRegistry kernels_;
   std::vector<Tensor> tensors_;

@@ -9,11 +9,11 @@
 namespace onnxgrad::ops::fused_gemm_cpu {
 namespace {
 
-opdef::KernelOffer decline_shapes(const opdef::KernelRequest& request) {
-  return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+KernelOffer decline_shapes(const KernelRequest& request) {
+  return KernelOffer::decline(request.node.describe() + ": shapes do not match");
 }
 
-opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
+KernelOffer offer_gemm(const KernelRequest& request) {
   auto op = opdef::Gemm::read(request.node);
   const auto gemm = matmul_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm) return decline_shapes(request);
@@ -27,14 +27,14 @@ opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
   return offer_matmul(request, std::move(spec));
 }
 
-opdef::KernelOffer offer_gemm_update(const opdef::KernelRequest& request) {
+KernelOffer offer_gemm_update(const KernelRequest& request) {
   const auto op = opdef::GemmUpdate::read(request.node);
   const auto gemm = matmul_shape(request, 1, 2, op.transpose_a, op.transpose_b);
   if (!gemm || request.inputs[0].dims != Dims{gemm->m, gemm->n}) return decline_shapes(request);
   MatmulSpec spec{.gemm = *gemm, .a = 1, .b = 2, .start = 0};
   spec.gemm.start = device::GemmStart::kMatrix;
   spec.gemm.alpha = op.scale;
-  if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
+  if (request.has_input(3)) {
     const DataType wanted = is_f16(gemm->dtype) ? DataType::kFloat32 : gemm->dtype;
     if (request.inputs[3].dtype != wanted || request.inputs[3].dims.num_elements() != 1) {
       return decline_shapes(request);

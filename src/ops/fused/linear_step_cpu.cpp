@@ -5,8 +5,8 @@
 
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "opdef/kernel.h"
 #include "ops/fused/linear_step.h"
+#include "ops/kernel_support.h"
 
 // onnxgrad.fused.LinearStep: a whole training step of a linear model in one call, since for ten
 // rows of two columns the cost of a kernel is mostly the call.
@@ -27,41 +27,38 @@ struct StepData {
 };
 
 template <class T>
-void run_step(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& data = *static_cast<const StepData<T>*>(raw);
-  const auto in = [&](int i) { return reinterpret_cast<const T*>(args[i]); };
-  const auto out = [&](int i) { return reinterpret_cast<T*>(args[i]); };
-  const double rate = data.has_rate ? static_cast<double>(*in(4)) : 1;
-  const T bias = data.has_bias ? *in(2) : T(0);
-  const auto sums = data.step({.x = in(0),
-                               .weight = in(1),
-                               .target = in(3),
-                               .new_weight = out(kInputs + 1),
-                               .sums = out(data.scratch_at),
+void run_step(const StepData<T>& data, KernelArgs args) {
+  const double rate = data.has_rate ? static_cast<double>(*args.at<T>(4)) : 1;
+  const T bias = data.has_bias ? *args.at<T>(2) : T(0);
+  const auto sums = data.step({.x = args.at<T>(0),
+                               .weight = args.at<T>(1),
+                               .target = args.at<T>(3),
+                               .new_weight = args.at<T>(kInputs + 1),
+                               .sums = args.at<T>(data.scratch_at),
                                .rows = data.rows,
                                .features = data.features,
                                .offset = data.bias * bias + data.shift,
                                .target_factor = data.target,
                                .weight_step = static_cast<T>(data.weight_step * rate)});
-  *out(kInputs) = data.loss_scale * sums.squares;
+  *args.at<T>(kInputs) = data.loss_scale * sums.squares;
   if (data.has_new_bias) {
-    *out(kInputs + 2) = bias + static_cast<T>(data.bias_step * rate) * sums.values;
+    *args.at<T>(kInputs + 2) = bias + static_cast<T>(data.bias_step * rate) * sums.values;
   }
 }
 
 template <class T>
-opdef::PreparedKernel prepare(const opdef::KernelRequest& request, LinearStepFn<T> step,
-                              std::int64_t rows, std::int64_t features) {
+opdef::PreparedKernel prepare(const KernelRequest& request, LinearStepFn<T> step, std::int64_t rows,
+                              std::int64_t features) {
   const auto op = opdef::LinearStep::read(request.node);
   opdef::PreparedKernel kernel;
-  kernel.fn = run_step<T>;
+  kernel.fn = kKernel<run_step<T>>;
   kernel.data = std::make_shared<const StepData<T>>(
       StepData<T>{.step = step,
                   .rows = rows,
                   .features = features,
                   .has_bias = request.inputs[2].is_present(),
                   .has_rate = request.inputs[4].is_present(),
-                  .has_new_bias = request.outputs.size() > 2 && request.outputs[2].is_present(),
+                  .has_new_bias = request.has_output(2),
                   .scratch_at = kInputs + static_cast<int>(request.outputs.size()),
                   .bias = static_cast<T>(op.bias),
                   .target = static_cast<T>(op.target),
@@ -76,21 +73,21 @@ opdef::PreparedKernel prepare(const opdef::KernelRequest& request, LinearStepFn<
   return kernel;
 }
 
-opdef::KernelOffer offer_step(const opdef::KernelRequest& request) {
+KernelOffer offer_step(const KernelRequest& request) {
   if (request.inputs.size() != kInputs || request.outputs.size() < 2) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": operands are missing");
+    return KernelOffer::decline(request.node.describe() + ": operands are missing");
   }
-  const opdef::TensorDesc& x = request.inputs[0];
-  const opdef::TensorDesc& weight = request.inputs[1];
-  const opdef::TensorDesc& target = request.inputs[3];
+  const TensorDesc& x = request.inputs[0];
+  const TensorDesc& weight = request.inputs[1];
+  const TensorDesc& target = request.inputs[3];
   const bool is_double = x.dtype == DataType::kFloat64;
   if (!is_double && x.dtype != DataType::kFloat32) {
-    return opdef::KernelOffer::decline("float32 and float64 only");
+    return KernelOffer::decline("float32 and float64 only");
   }
   const std::int64_t rows = target.dims.num_elements();
   const std::int64_t features = weight.dims.num_elements();
   if (x.dims.num_elements() != rows * features) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+    return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   return {.kernel = is_double ? prepare(request, linear_step_double(features), rows, features)
                               : prepare(request, linear_step_float(features), rows, features),

@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/elementwise.h"
 #include "device/cpu/f16_gemm.h"
 #include "device/cpu/scratch_layout.h"
@@ -39,7 +38,7 @@ struct MatmulData {
   device::ScratchArray<std::byte> epilogue_scratch = {};
 };
 
-void run_gemm(const MatmulData& data, std::byte* const* args) {
+void run_gemm(const MatmulData& data, KernelArgs args) {
   device::GemmOperands operands{
       .a = args[data.a], .b = args[data.b], .c = args[data.c], .scratch = args[data.scratch]};
   if (data.packed_b != nullptr) operands.b = data.packed_b->raw();
@@ -49,20 +48,12 @@ void run_gemm(const MatmulData& data, std::byte* const* args) {
   if (data.scales >= 0) operands.scales = args[data.scales];
   if (data.column_sums >= 0) operands.column_sums = args[data.column_sums];
   if (data.factor >= 0) {
-    operands.factor = data.dtype == DataType::kFloat32
-                          ? static_cast<double>(*reinterpret_cast<const float*>(args[data.factor]))
-                          : *reinterpret_cast<const double*>(args[data.factor]);
+    operands.factor = read_float(args[data.factor], data.dtype);
   }
   data.gemm(operands);
 }
 
-void run_matmul(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  run_gemm(*static_cast<const MatmulData*>(data), args);
-}
-
-void run_matmul_and_epilogue(const void* data, std::byte* const* args,
-                             const opdef::Launch& launch) {
-  const auto& product = *static_cast<const MatmulData*>(data);
+void run_matmul_and_epilogue(const MatmulData& product, KernelArgs args, const Launch& launch) {
   run_gemm(product, args);
   std::byte* scratch = args[product.scratch];
   std::byte** table = product.table.in(scratch);
@@ -130,7 +121,7 @@ std::optional<SimpleEpilogue> match_simple(const ExprProgram& program) {
 }
 
 /// Returns how the GEMM can add an input; kZero: it cannot.
-GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm) {
+GemmStart addend_of(const TensorDesc& desc, const device::GemmSpec& gemm) {
   const bool is_wide = desc.dtype == DataType::kFloat32;
   if (desc.dtype != gemm.dtype && !(is_wide && is_f16(gemm.dtype))) return GemmStart::kZero;
   const std::int64_t last = desc.dims.rank() == 0 ? 1 : desc.dims[desc.dims.rank() - 1];
@@ -139,14 +130,14 @@ GemmStart addend_of(const opdef::TensorDesc& desc, const device::GemmSpec& gemm)
   return size == gemm.n && last == gemm.n ? GemmStart::kRow : GemmStart::kZero;
 }
 
-bool has_constant_b(const opdef::KernelRequest& request, const MatmulSpec& spec) {
+bool has_constant_b(const KernelRequest& request, const MatmulSpec& spec) {
   return request.packed != nullptr &&
          request.constants[static_cast<std::size_t>(spec.b)] != nullptr;
 }
 
 /// Returns true if the GEMM can apply element-wise factors and sum its columns without giving up a
 /// packed B.
-bool can_end(const opdef::KernelRequest& request, const MatmulSpec& spec,
+bool can_end(const KernelRequest& request, const MatmulSpec& spec,
              const std::vector<GemmStart>& addends) {
   if (is_f16(spec.gemm.dtype) || has_constant_b(request, spec)) return false;
   device::GemmSpec gemm = spec.gemm;
@@ -158,7 +149,7 @@ bool can_end(const opdef::KernelRequest& request, const MatmulSpec& spec,
 }
 
 /// Moves an epilogue into the GEMM if possible.
-bool absorb_epilogue(const opdef::KernelRequest& request, MatmulSpec& spec) {
+bool absorb_epilogue(const KernelRequest& request, MatmulSpec& spec) {
   const auto simple = match_simple(*spec.epilogue);
   if (!simple || spec.start >= 0) return false;
   const std::size_t count = simple->addends.size();
@@ -175,7 +166,7 @@ bool absorb_epilogue(const opdef::KernelRequest& request, MatmulSpec& spec) {
   if (needs_end && !can_end(request, spec, kinds)) return false;
   if (simple->scales > 0) {
     const int input = spec.epilogue_inputs[static_cast<std::size_t>(simple->scales) - 1];
-    const opdef::TensorDesc& scales = request.inputs[static_cast<std::size_t>(input)];
+    const TensorDesc& scales = request.inputs[static_cast<std::size_t>(input)];
     if (scales.dtype != spec.gemm.dtype || addend_of(scales, spec.gemm) != GemmStart::kMatrix) {
       return false;
     }
@@ -200,9 +191,9 @@ DataType sum_dtype(const MatmulSpec& spec) {
 
 /// Prepares the epilogue as an element-wise kernel over the result, in place if the result has the
 /// type of the sums. Returns "" or the reason why there is none.
-std::string prepare_epilogue(const opdef::KernelRequest& request, const MatmulSpec& spec,
-                             MatmulData& data, std::int64_t& scratch_bytes) {
-  const opdef::TensorDesc& result = request.outputs[0];
+std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spec, MatmulData& data,
+                             std::int64_t& scratch_bytes) {
+  const TensorDesc& result = request.outputs[0];
   device::ElementwiseSpec elementwise{.program = *spec.epilogue,
                                       .compute = sum_dtype(spec),
                                       .inputs = {{sum_dtype(spec), result.dims}},
@@ -226,7 +217,7 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const MatmulSp
     data.epilogue_args.push_back(data.c + 1);
   }
   data.epilogue_args.push_back(kScratch);
-  opdef::KernelOffer offer = device::prepare_elementwise(elementwise);
+  KernelOffer offer = device::prepare_elementwise(elementwise);
   if (offer.kernel.fn == nullptr) return offer.declined;
   device::ScratchLayout of_epilogue;
   data.table = of_epilogue.reserve<std::byte*>(std::ssize(data.epilogue_args));
@@ -240,7 +231,7 @@ std::string prepare_epilogue(const opdef::KernelRequest& request, const MatmulSp
   return "";
 }
 
-device::PreparedGemm prepare_matmul(const opdef::KernelRequest& request, const MatmulSpec& spec) {
+device::PreparedGemm prepare_matmul(const KernelRequest& request, const MatmulSpec& spec) {
   if (!is_f16(spec.gemm.dtype)) return device::prepare_gemm(spec.gemm);
   device::F16GemmSpec half = device::f16_gemm_spec(spec.gemm);
   half.rounds_b = !is_f16(request.inputs[static_cast<std::size_t>(spec.b)].dtype);
@@ -252,8 +243,7 @@ device::PreparedGemm prepare_matmul(const opdef::KernelRequest& request, const M
 }
 
 /// Packs a constant B in the layout that the GEMM reads; nullptr: it is read in place.
-std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
-                                            const MatmulSpec& spec) {
+std::shared_ptr<const Tensor> pack_constant(const KernelRequest& request, const MatmulSpec& spec) {
   if (!has_constant_b(request, spec) || is_f16(spec.gemm.dtype) || !device::can_pack_b(spec.gemm)) {
     return nullptr;
   }
@@ -271,9 +261,9 @@ std::shared_ptr<const Tensor> pack_constant(const opdef::KernelRequest& request,
 
 }  // namespace
 
-std::optional<device::GemmSpec> matmul_shape(const opdef::KernelRequest& request, int a, int b,
+std::optional<device::GemmSpec> matmul_shape(const KernelRequest& request, int a, int b,
                                              bool transpose_a, bool transpose_b) {
-  const opdef::TensorDesc& left = request.inputs[static_cast<std::size_t>(a)];
+  const TensorDesc& left = request.inputs[static_cast<std::size_t>(a)];
   const Dims& right = request.inputs[static_cast<std::size_t>(b)].dims;
   const std::size_t rank = left.dims.rank();
   if (rank < 2 || right.rank() != 2 || (transpose_a && rank != 2)) return std::nullopt;
@@ -288,7 +278,7 @@ std::optional<device::GemmSpec> matmul_shape(const opdef::KernelRequest& request
   return gemm;
 }
 
-opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec spec) {
+KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec) {
   const DataType result = request.outputs[0].dtype;
   const DataType b = request.inputs[static_cast<std::size_t>(spec.b)].dtype;
   const bool is_of_f16 =
@@ -296,8 +286,7 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec 
       (result == DataType::kFloat32 || (result == spec.gemm.dtype && spec.factor < 0));
   if (!is_of_f16 && spec.gemm.dtype != DataType::kFloat32 &&
       spec.gemm.dtype != DataType::kFloat64) {
-    return opdef::KernelOffer::decline(
-        fmt::format("no fast product of {}", dtype_name(spec.gemm.dtype)));
+    return KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(spec.gemm.dtype)));
   }
   const bool absorbed = spec.epilogue && absorb_epilogue(request, spec);
   spec.gemm.has_run_time_factor = spec.factor >= 0;
@@ -316,9 +305,9 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec 
   data->scratch = static_cast<int>(request.inputs.size() + request.outputs.size());
   data->dtype = sum_dtype(spec);
 
-  opdef::KernelOffer offer;
+  KernelOffer offer;
   std::int64_t scratch_bytes = data->gemm.scratch_bytes;
-  offer.kernel.fn = run_matmul;
+  offer.kernel.fn = kKernel<run_gemm>;
   offer.kernel.label = data->gemm.label;
   if (!spec.more.empty()) offer.kernel.label += fmt::format(" + {} addends", spec.more.size() + 1);
   if (spec.gemm.relu) offer.kernel.label += " relu";
@@ -326,9 +315,9 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec 
   if (spec.gemm.sums_columns) offer.kernel.label += ", sums";
   if (spec.epilogue) {
     if (auto reason = prepare_epilogue(request, spec, *data, scratch_bytes); !reason.empty()) {
-      return opdef::KernelOffer::decline(std::move(reason));
+      return KernelOffer::decline(std::move(reason));
     }
-    offer.kernel.fn = run_matmul_and_epilogue;
+    offer.kernel.fn = kKernel<run_matmul_and_epilogue>;
     offer.kernel.label += " + " + data->epilogue.label;
   }
   // Each element of the addends is read before the result overwrites it.

@@ -7,7 +7,7 @@
 
 #include "device/cpu/gemm.h"
 #include "opdef/expr.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops {
 
@@ -32,11 +32,11 @@ struct MatmulSpec {
 /// to it; the result is a float32 sum, or rounded once. An epilogue that adds rows and matrices, or
 /// is a Relu, or both, needs no extra pass over the result; nor does an element-wise factor or the
 /// column sums of a large product.
-opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request, MatmulSpec spec);
+KernelOffer offer_matmul(const KernelRequest& request, MatmulSpec spec);
 
 /// Returns m, n, k of op(A) op(B), where leading axes of A collapse into m. A and B have at least
 /// rank 2 if they are transposed, else B has rank 2. nullopt if the shapes do not match.
-std::optional<device::GemmSpec> matmul_shape(const opdef::KernelRequest& request, int a, int b,
+std::optional<device::GemmSpec> matmul_shape(const KernelRequest& request, int a, int b,
                                              bool transpose_a, bool transpose_b);
 
 }  // namespace onnxgrad::ops

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "device/cpu/update.h"
 #include "opdef/fused.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 // Parts shared by kernels that update a weight: the arguments of the update, and the update of a
 // block of the weight as soon as that block of the gradient is complete.
@@ -25,7 +25,7 @@ struct UpdatePlaces {
 
   /// Returns the argument indices for `update`, whose operands are the last inputs of a node, from
   /// w = argument `first` on; nullptr stands for plain descent, (w, rate) -> w'.
-  static UpdatePlaces of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
+  static UpdatePlaces of(const opdef::WeightUpdate* update, const KernelRequest& request,
                          int first) {
     const bool has_m = update != nullptr;
     const bool has_v = has_m && update->has_v();
@@ -55,22 +55,16 @@ struct UpdatePlaces {
 
   /// Returns the arrays, without the gradient and sizes.
   template <class T>
-  device::UpdateArrays<T> arrays(std::byte* const* args) const {
-    const auto in = [&](int place) {
-      return place < 0 ? nullptr : reinterpret_cast<const T*>(args[place]);
-    };
-    const auto out = [&](int place) {
-      return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
-    };
-    return {.w = in(w),
-            .m = in(m),
-            .v = in(v),
-            .new_w = out(new_w),
-            .new_m = out(new_m),
-            .new_v = out(new_v),
-            .rate = *in(rate),
-            .epsilon = epsilon < 0 ? T(0) : *in(epsilon),
-            .shrink = shrink < 0 ? T(1) : *in(shrink)};
+  device::UpdateArrays<T> arrays(KernelArgs args) const {
+    return {.w = args.find<T>(w),
+            .m = args.find<T>(m),
+            .v = args.find<T>(v),
+            .new_w = args.find<T>(new_w),
+            .new_m = args.find<T>(new_m),
+            .new_v = args.find<T>(new_v),
+            .rate = *args.at<T>(rate),
+            .epsilon = epsilon < 0 ? T(0) : *args.at<T>(epsilon),
+            .shrink = shrink < 0 ? T(1) : *args.at<T>(shrink)};
   }
 };
 
@@ -82,8 +76,7 @@ struct PartUpdate {
   device::UpdateFn<double> of_doubles = nullptr;
 
   /// Reads the update of a node; see UpdatePlaces::of for the arguments.
-  static PartUpdate of(const opdef::WeightUpdate* update, const opdef::KernelRequest& request,
-                       int first) {
+  static PartUpdate of(const opdef::WeightUpdate* update, const KernelRequest& request, int first) {
     PartUpdate result{.at = UpdatePlaces::of(update, request, first)};
     if (update == nullptr) {
       result.of_floats = device::find_descent<float>();
@@ -97,7 +90,7 @@ struct PartUpdate {
   }
 
   template <class T>
-  void apply(std::byte* const* args, const device::GradientPart<T>& part) const {
+  void apply(KernelArgs args, const device::GradientPart<T>& part) const {
     const device::UpdateArrays<T> arrays = at.arrays<T>(args).with(part);
     if constexpr (std::is_same_v<T, float>) {
       of_floats(spec, arrays);

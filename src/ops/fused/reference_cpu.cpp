@@ -20,8 +20,6 @@ namespace {
 using opdef::ExprOp;
 using opdef::ExprProgram;
 using opdef::Fold;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 // ---- Elementwise ----
 
@@ -37,7 +35,7 @@ struct ElementwiseData {
   std::int64_t num_elements = 0;
   std::int64_t num_reduced = 0;
   std::vector<Operand> operands;
-  std::vector<opdef::TensorDesc> post_operands;
+  std::vector<TensorDesc> post_operands;
   std::vector<DataType> outputs;
 };
 
@@ -57,8 +55,8 @@ using Accumulator = std::conditional_t<std::is_same_v<T, float>, double, T>;
 template <class T>
 struct ElementwiseRun {
   const ElementwiseData& d;
-  std::byte* const* inputs;
-  std::byte* const* outputs;
+  KernelArgs inputs;
+  KernelArgs outputs;
   std::vector<T> registers = std::vector<T>(
       std::max(d.op.program.instructions.size(), d.op.post ? d.op.post->instructions.size() : 0));
   std::vector<std::vector<Accumulator<T>>> reduced = {};
@@ -127,7 +125,7 @@ struct ElementwiseRun {
         operands[r] = static_cast<T>(reduced[r][static_cast<std::size_t>(i)]);
       }
       for (std::size_t k = 0; k < d.post_operands.size(); ++k) {
-        const opdef::TensorDesc& desc = d.post_operands[k];
+        const TensorDesc& desc = d.post_operands[k];
         operands[reduced.size() + k] = load<T>(inputs[d.operands.size() + k], desc.dtype,
                                                desc.dims.num_elements() == 1 ? 0 : i);
       }
@@ -140,15 +138,14 @@ struct ElementwiseRun {
 };
 
 template <class T>
-void elementwise(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& d = *static_cast<const ElementwiseData*>(data);
+void elementwise(const ElementwiseData& d, KernelArgs args) {
   const std::size_t num_inputs = d.operands.size() + d.post_operands.size();
-  ElementwiseRun<T>{.d = d, .inputs = args, .outputs = args + num_inputs}.run();
+  ElementwiseRun<T>{.d = d, .inputs = args, .outputs = args.from(num_inputs)}.run();
 }
 
-bool can_access(const std::vector<opdef::TensorDesc>& descs) {
-  return std::ranges::all_of(descs, [](const opdef::TensorDesc& desc) {
-    return !desc.is_present() || visit_dtype(desc.dtype, [](auto) {});
+bool can_access(const std::vector<TensorDesc>& descs) {
+  return std::ranges::all_of(descs, [](const TensorDesc& desc) {
+    return !desc.is_present() || base::visit_numbers(desc.dtype, [](auto) {});
   });
 }
 
@@ -164,7 +161,7 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   d.space.assign(space.begin(), space.end());
   d.num_elements = space.num_elements();
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    const opdef::TensorDesc& desc = request.inputs[i];
+    const TensorDesc& desc = request.inputs[i];
     if (i < main_operands) {
       d.operands.push_back({.dtype = desc.dtype, .strides = broadcast_strides(desc.dims, space)});
     } else {
@@ -176,20 +173,13 @@ KernelOffer offer_program(const KernelRequest& request, opdef::Elementwise op) {
   const Dims reduced{std::move(kept)};
   d.num_reduced = reduced.num_elements();
   d.reduced_strides = broadcast_strides(reduced, space);
-  for (const opdef::TensorDesc& desc : request.outputs) d.outputs.push_back(desc.dtype);
+  for (const TensorDesc& desc : request.outputs) d.outputs.push_back(desc.dtype);
   d.op = std::move(op);
-  switch (d.op.compute) {
-    case DataType::kFloat32:
-      return prepared(&elementwise<float>, std::move(d), "reference float32");
-    case DataType::kFloat64:
-      return prepared(&elementwise<double>, std::move(d), "reference float64");
-    case DataType::kInt64:
-      return prepared(&elementwise<std::int64_t>, std::move(d), "reference int64");
-    case DataType::kUint64:
-      return prepared(&elementwise<std::uint64_t>, std::move(d), "reference uint64");
-    default:
-      return KernelOffer::decline("unknown compute type");
-  }
+  return offer_for_types<float, double, std::int64_t, std::uint64_t>(
+      request, d.op.compute, [&]<class T>(T) {
+        return prepared<elementwise<T>>(
+            std::move(d), "reference " + std::string(dtype_name(base::element_type<T>())));
+      });
 }
 
 KernelOffer offer_elementwise(const KernelRequest& request) {
@@ -242,10 +232,9 @@ Accumulator<T> dot(const GemmData& d, const T* a, const T* b, std::int64_t i, st
 }
 
 template <class T>
-void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& d = *static_cast<const GemmData*>(data);
-  const auto* a = reinterpret_cast<const T*>(args[d.a]);
-  const auto* b = reinterpret_cast<const T*>(args[d.b]);
+void gemm(const GemmData& d, KernelArgs args) {
+  const auto* a = args.at<T>(d.a);
+  const auto* b = args.at<T>(d.b);
   std::vector<T> operands(d.operands.size() + 1);
   std::vector<T> registers(d.program.instructions.size());
   for (std::int64_t i = 0; i < d.m; ++i) {
@@ -257,18 +246,18 @@ void gemm(const void* data, std::byte* const* args, const opdef::Launch&) {
       }
       evaluate(d.program, operands.data(), registers.data());
       for (std::size_t r = 0; r < d.program.results.size(); ++r) {
-        auto* out = reinterpret_cast<T*>(args[d.first_output + r]);
+        auto* out = args.at<T>(d.first_output + r);
         if (out == nullptr) continue;
         out[i * d.n + j] = registers[static_cast<std::size_t>(d.program.results[r])];
       }
     }
   }
   if (!d.sums_columns) return;
-  const auto* out = reinterpret_cast<const T*>(args[d.first_output]);
+  const auto* out = args.at<T>(d.first_output);
   for (std::int64_t j = 0; j < d.n; ++j) {
     Accumulator<T> sum{};
     for (std::int64_t i = 0; i < d.m; ++i) sum += static_cast<Accumulator<T>>(out[i * d.n + j]);
-    reinterpret_cast<T*>(args[d.first_output + 1])[j] = static_cast<T>(sum);
+    args.at<T>(d.first_output + 1)[j] = static_cast<T>(sum);
   }
 }
 
@@ -296,7 +285,7 @@ KernelOffer offer_matmul(const KernelRequest& request, std::size_t a, bool trans
   const Dims space{d.m, d.n};
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
     if (i == d.a || i == d.b) continue;
-    const opdef::TensorDesc& desc = request.inputs[i];
+    const TensorDesc& desc = request.inputs[i];
     const Dims flat = desc.dims == out                  ? space
                       : desc.dims.num_elements() == 1   ? Dims{}
                       : desc.dims.rank() > space.rank() ? Dims{desc.dims.num_elements()}
@@ -305,9 +294,8 @@ KernelOffer offer_matmul(const KernelRequest& request, std::size_t a, bool trans
     d.inputs.push_back(i);
   }
   const DataType dtype = request.outputs[0].dtype;
-  if (dtype == DataType::kFloat32) return prepared(&gemm<float>, std::move(d), "reference float32");
-  if (dtype == DataType::kFloat64)
-    return prepared(&gemm<double>, std::move(d), "reference float64");
+  if (dtype == DataType::kFloat32) return prepared<gemm<float>>(std::move(d), "reference float32");
+  if (dtype == DataType::kFloat64) return prepared<gemm<double>>(std::move(d), "reference float64");
   return KernelOffer::decline("only float32 and float64 products are supported");
 }
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "base/f16.h"
+#include "base/visit_types.h"
 #include "onnxgrad/dtype.h"
 #include "opdef/fused.h"
 
@@ -237,48 +238,6 @@ void evaluate(const opdef::ExprProgram& program, const T* operands, T* registers
   }
 }
 
-/// Calls `visit` with a value of that element type; false for types that are not supported.
-template <class Visitor>
-bool visit_dtype(DataType dtype, Visitor&& visit) {
-  switch (dtype) {
-    case DataType::kFloat32:
-      visit(float{});
-      return true;
-    case DataType::kFloat64:
-      visit(double{});
-      return true;
-    case DataType::kInt8:
-      visit(std::int8_t{});
-      return true;
-    case DataType::kInt16:
-      visit(std::int16_t{});
-      return true;
-    case DataType::kInt32:
-      visit(std::int32_t{});
-      return true;
-    case DataType::kInt64:
-      visit(std::int64_t{});
-      return true;
-    case DataType::kUint8:
-      visit(std::uint8_t{});
-      return true;
-    case DataType::kUint16:
-      visit(std::uint16_t{});
-      return true;
-    case DataType::kUint32:
-      visit(std::uint32_t{});
-      return true;
-    case DataType::kUint64:
-      visit(std::uint64_t{});
-      return true;
-    case DataType::kBool:
-      visit(bool{});
-      return true;
-    default:
-      return false;
-  }
-}
-
 /// Returns element `index` of an array of `dtype`, converted to T.
 template <class T>
 T load(const std::byte* base, DataType dtype, std::int64_t index) {
@@ -289,7 +248,7 @@ T load(const std::byte* base, DataType dtype, std::int64_t index) {
   if (dtype == DataType::kBfloat16) {
     return static_cast<T>(base::to_float(reinterpret_cast<const base::Bfloat16*>(base)[index]));
   }
-  visit_dtype(dtype, [&](auto example) {
+  base::visit_numbers(dtype, [&](auto example) {
     // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8 is a number
     value = static_cast<T>(reinterpret_cast<const decltype(example)*>(base)[index]);
   });
@@ -306,7 +265,7 @@ void store(std::byte* base, DataType dtype, std::int64_t index, T value) {
                                                         : base::to_bfloat16(single).bits;
     return;
   }
-  visit_dtype(dtype, [&](auto example) {
+  base::visit_numbers(dtype, [&](auto example) {
     using To = decltype(example);
     if constexpr (std::is_same_v<To, bool>) {
       reinterpret_cast<bool*>(base)[index] = value != T{};

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "device/cpu/scratch_layout.h"
@@ -115,12 +114,11 @@ struct Step {
 };
 
 template <class T>
-void run_scatter_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& data = *static_cast<const ScatterData<T>*>(raw);
+void run_scatter_update(const ScatterData<T>& data, KernelArgs args) {
   std::byte* scratch = args[data.at.scratch];
   const Step<T> step{.data = data,
-                     .lists = link(data, reinterpret_cast<const std::int64_t*>(args[0]), scratch),
-                     .rows = reinterpret_cast<const T*>(args[1]),
+                     .lists = link(data, args.at<const std::int64_t>(0), scratch),
+                     .rows = args.at<const T>(1),
                      .arrays = data.at.template arrays<T>(args)};
   if (data.is_descent && args[data.at.w] != args[data.at.new_w]) {
     std::memcpy(args[data.at.new_w], args[data.at.w],
@@ -135,7 +133,7 @@ void run_scatter_update(const void* raw, std::byte* const* args, const opdef::La
 }
 
 template <class T>
-opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_descent) {
+KernelOffer offer_typed(const KernelRequest& request, bool is_descent) {
   auto data = std::make_shared<ScatterData<T>>();
   data->is_descent = is_descent;
   if (!is_descent) data->spec = WeightUpdate::read(request.node);
@@ -154,8 +152,8 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   data->next = all.reserve<std::int32_t>(data->places);
   own.reserve<T>(2 * data->columns);
   data->thread_rows = all.reserve_blocks(data->threads, own);
-  opdef::KernelOffer offer;
-  offer.kernel.fn = run_scatter_update<T>;
+  KernelOffer offer;
+  offer.kernel.fn = kKernel<run_scatter_update<T>>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.label = fmt::format(
       "{} of {} rows in {}", is_descent ? "descent" : opdef::update_rule_name(data->spec.rule),
@@ -165,15 +163,15 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request, bool is_desc
   return offer;
 }
 
-opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool is_descent) {
+KernelOffer offer_any(const KernelRequest& request, bool is_descent) {
   const Dims& dims = request.outputs[0].dims;
-  const opdef::TensorDesc& rows = request.inputs[1];
+  const TensorDesc& rows = request.inputs[1];
   const std::int64_t places = request.inputs[0].dims.num_elements();
   if (dims.rank() < 1 || rows.dims.num_elements() != places * dims.product(1, dims.rank())) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+    return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   if (std::max(dims[0], places) > INT32_MAX) {
-    return opdef::KernelOffer::decline("more rows than a 32-bit number counts");
+    return KernelOffer::decline("more rows than a 32-bit number counts");
   }
   const DataType dtype = request.outputs[0].dtype;
   if (rows.dtype != dtype) return decline_dtype(request, rows.dtype);
@@ -182,11 +180,11 @@ opdef::KernelOffer offer_any(const opdef::KernelRequest& request, bool is_descen
   return decline_dtype(request, dtype);
 }
 
-opdef::KernelOffer offer_weight_update(const opdef::KernelRequest& request) {
+KernelOffer offer_weight_update(const KernelRequest& request) {
   return offer_any(request, /*is_descent=*/false);
 }
 
-opdef::KernelOffer offer_descent(const opdef::KernelRequest& request) {
+KernelOffer offer_descent(const KernelRequest& request) {
   return offer_any(request, /*is_descent=*/true);
 }
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "device/cpu/f16_gemm.h"
@@ -65,31 +64,24 @@ struct UpdateData {
 };
 
 template <class T>
-UpdateArrays<T> arrays_of(const UpdateData<T>& data, std::byte* const* args) {
+UpdateArrays<T> arrays_of(const UpdateData<T>& data, KernelArgs args) {
   UpdateArrays<T> arrays = data.at.template arrays<T>(args);
-  arrays.gradient = reinterpret_cast<const T*>(args[data.gradient]);
+  arrays.gradient = args.at<const T>(data.gradient);
   arrays.count = data.count;
   return arrays;
 }
 
 template <class T>
 void update_range(const UpdateData<T>& data, const UpdateArrays<T>& arrays) {
-  if (data.threads == 1) {
-    data.update(data.spec, arrays);
-    return;
-  }
-  constexpr std::int64_t kLine = 64;  // threads get multiples of this many elements
-  const std::int64_t chunk = (arrays.count / data.threads + kLine) / kLine * kLine;
-  device::parallel_for(data.threads, data.threads, [&](std::int64_t part) {
-    const std::int64_t begin = std::min(arrays.count, part * chunk);
-    const std::int64_t end = std::min(arrays.count, begin + chunk);
-    if (begin < end) data.update(data.spec, arrays.from(begin, end - begin));
-  });
+  constexpr std::int64_t kBlock = 64;  // threads get multiples of this many elements
+  device::parallel_blocks(data.threads, arrays.count, kBlock,
+                          [&](std::int64_t first, std::int64_t last) {
+                            data.update(data.spec, arrays.from(first, last - first));
+                          });
 }
 
 template <class T>
-void run_update(const void* raw, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+void run_update(const UpdateData<T>& data, KernelArgs args) {
   update_range(data, arrays_of(data, args));
 }
 
@@ -115,15 +107,13 @@ void update_blocks(const UpdateData<T>& data, UpdateArrays<T> block, const std::
 }
 
 template <class T>
-void run_matmul_and_update(const void* raw, std::byte* const* args,
-                           const opdef::Launch& /*launch*/) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+void run_matmul_and_update(const UpdateData<T>& data, KernelArgs args) {
   UpdateArrays<T> arrays = arrays_of(data, args);
   arrays.gradient = nullptr;
   std::byte* scratch = args[data.at.scratch];
   const std::byte* a = args[data.gradient];
   const std::byte* b = args[data.b];
-  const std::int64_t blocks = (data.rows + data.block_rows - 1) / data.block_rows;
+  const std::int64_t blocks = ceil_div(data.rows, data.block_rows);
   device::on_threads(data.block_threads, [&](const device::Chunk& chunk) {
     update_blocks(data, arrays, a, b, data.thread_scratch.in(scratch, chunk.thread),
                   chunk.first(blocks), chunk.last(blocks));
@@ -151,9 +141,7 @@ void update_part(const void* context, const device::GemmBlock& block) {
 }
 
 template <class T>
-void run_matmul_with_updates(const void* raw, std::byte* const* args,
-                             const opdef::Launch& /*launch*/) {
-  const auto& data = *static_cast<const UpdateData<T>*>(raw);
+void run_matmul_with_updates(const UpdateData<T>& data, KernelArgs args) {
   UpdateContext<T> update{&data, arrays_of(data, args)};
   update.arrays.gradient = nullptr;
   data.gemm({.a = args[data.gradient],
@@ -208,7 +196,7 @@ std::int64_t block_bytes(const device::GemmSpec& gemm) {
 /// Rounds the rows per block so that each block starts at a cache line of the weight and its slots.
 std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int64_t most_bytes) {
   const std::int64_t unit = kLineBytes / std::gcd(kLineBytes, row_bytes);
-  const std::int64_t above = (rows + unit - 1) / unit * unit;
+  const std::int64_t above = round_up(rows, unit);
   if (above * row_bytes <= most_bytes) return above;
   const std::int64_t below = rows / unit * unit;
   return below > 0 ? below : rows;
@@ -219,13 +207,13 @@ std::int64_t in_whole_lines(std::int64_t rows, std::int64_t row_bytes, std::int6
 template <class T>
 std::int64_t plan_blocks(const device::GemmSpec& gemm, std::int64_t most, UpdateData<T>& data) {
   const std::int64_t row_bytes = gemm.n * static_cast<std::int64_t>(sizeof(T));
-  const std::int64_t blocks = std::min(gemm.m, (gemm.m * row_bytes + most - 1) / most);
+  const std::int64_t blocks = std::min(gemm.m, ceil_div(gemm.m * row_bytes, most));
   const std::int64_t work = gemm.m * gemm.n * gemm.k;
   const std::int64_t threads = std::min({std::int64_t{gemm.threads}, gemm.m, work / kSharedWork});
   if (is_f16(gemm.dtype) || threads <= 1) return blocks;
   data.block_threads = static_cast<int>(threads);
   data.threads = 1;
-  return std::min(gemm.m, (blocks + threads - 1) / threads * threads);
+  return std::min(gemm.m, round_up(blocks, threads));
 }
 
 /// Splits the product into blocks of rows; returns the scratch bytes.
@@ -247,7 +235,7 @@ std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
     gemm.a_row_length = gemm.transpose_a ? gemm.m : gemm.k;
     if (data.block_threads > 1) gemm.threads = 1;
   }
-  data.block_rows = std::max<std::int64_t>((gemm.m + blocks - 1) / blocks, 1);
+  data.block_rows = std::max<std::int64_t>(ceil_div(gemm.m, blocks), 1);
   if (blocks > 1) data.block_rows = in_whole_lines(data.block_rows, row_bytes, most);
   data.a_step = data.block_rows * (gemm.transpose_a ? 1 : gemm.k) * ops::element_bytes(gemm.dtype);
   const std::int64_t rest = gemm.m % data.block_rows;
@@ -267,8 +255,7 @@ std::int64_t plan_matmul(Product product, UpdateData<T>& data) {
 }
 
 template <class T>
-opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
-                               const std::optional<Product>& product) {
+KernelOffer offer_typed(const KernelRequest& request, const std::optional<Product>& product) {
   auto data = std::make_shared<UpdateData<T>>();
   data->spec = WeightUpdate::read(request.node);
   if (product) data->b = 1;
@@ -277,13 +264,14 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, request.threads));
-  opdef::KernelOffer offer;
+  KernelOffer offer;
   offer.kernel.label = fmt::format("{} {}", opdef::update_rule_name(data->spec.rule),
                                    request.outputs[0].dims.to_string());
-  offer.kernel.fn = run_update<T>;
+  offer.kernel.fn = kKernel<run_update<T>>;
   if (product) {
     offer.kernel.scratch_bytes = plan_matmul(*product, *data);
-    offer.kernel.fn = data->has_consumer ? run_matmul_with_updates<T> : run_matmul_and_update<T>;
+    offer.kernel.fn = data->has_consumer ? kKernel<run_matmul_with_updates<T>>
+                                         : kKernel<run_matmul_and_update<T>>;
     offer.kernel.label += fmt::format(" + {}", data->gemm.label);
     offer.kernel.flops =
         2.0 * static_cast<double>(data->count) * static_cast<double>(product->gemm.k);
@@ -293,27 +281,24 @@ opdef::KernelOffer offer_typed(const opdef::KernelRequest& request,
   return offer;
 }
 
-opdef::KernelOffer offer_any(const opdef::KernelRequest& request,
-                             const std::optional<Product>& product) {
+KernelOffer offer_any(const KernelRequest& request, const std::optional<Product>& product) {
   // A scalar joins the surrounding element-wise kernel.
   if (request.outputs[0].dims.rank() == 0) {
-    return opdef::KernelOffer::decline("the weight has rank 0");
+    return KernelOffer::decline("the weight has rank 0");
   }
   const DataType dtype = request.outputs[0].dtype;
   if (dtype == DataType::kFloat32) return offer_typed<float>(request, product);
   if (dtype == DataType::kFloat64) return offer_typed<double>(request, product);
-  return opdef::KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
+  return KernelOffer::decline(fmt::format("no update of {}", dtype_name(dtype)));
 }
 
-opdef::KernelOffer offer_update(const opdef::KernelRequest& request) {
-  return offer_any(request, std::nullopt);
-}
+KernelOffer offer_update(const KernelRequest& request) { return offer_any(request, std::nullopt); }
 
-opdef::KernelOffer offer_matmul_and_update(const opdef::KernelRequest& request) {
+KernelOffer offer_matmul_and_update(const KernelRequest& request) {
   const auto op = opdef::GemmWeightUpdate::read(request.node);
   const auto gemm = matmul_shape(request, 0, 1, op.transpose_a, op.transpose_b);
   if (!gemm || request.outputs[0].dims.num_elements() != gemm->m * gemm->n) {
-    return opdef::KernelOffer::decline(request.node.describe() + ": shapes do not match");
+    return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
   const DataType dtype = request.outputs[0].dtype;
   const bool is_of_f16 = is_f16(gemm->dtype) && dtype == DataType::kFloat32;

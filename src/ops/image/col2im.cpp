@@ -1,4 +1,3 @@
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -13,10 +12,6 @@
 
 namespace onnxgrad::ops::col2im_op {
 namespace {
-
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
 
 std::vector<Value*> col2im_vjp(VjpContext& ctx, GraphBuilder& g) {
   const auto rank = static_cast<std::int64_t>(required_rank(ctx, 0));
@@ -97,9 +92,9 @@ std::vector<Value*> col2im_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
           nullptr, nullptr};
 }
 
-std::vector<opdef::AttributeSpec> col2im_specs() {
-  std::vector<opdef::AttributeSpec> specs = window_attribute_specs(/*kernel_required=*/false);
-  std::erase_if(specs, [](const opdef::AttributeSpec& spec) {
+std::vector<AttributeSpec> col2im_specs() {
+  std::vector<AttributeSpec> specs = window_attribute_specs(/*kernel_required=*/false);
+  std::erase_if(specs, [](const AttributeSpec& spec) {
     return spec.name == "auto_pad" || spec.name == "kernel_shape";
   });
   return specs;
@@ -114,7 +109,7 @@ void register_col2im(opdef::OpRegistry& registry) {
                 .attributes = col2im_specs(),
                 .vjp = col2im_vjp,
                 .planned_inputs = {1, 2}});
-  std::vector<opdef::AttributeSpec> specs = col2im_specs();
+  std::vector<AttributeSpec> specs = col2im_specs();
   specs.push_back({.name = "axes", .required = true, .min = 1, .max = 16});
   registry.add({.domain = ir::kFunctionDomain,
                 .op_type = "Col2ImGrad",

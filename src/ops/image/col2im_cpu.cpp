@@ -8,7 +8,6 @@
 #include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 
@@ -17,9 +16,6 @@
 
 namespace onnxgrad::ops::col2im_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 constexpr std::int64_t kParallelElements = 1 << 15;
 
@@ -47,11 +43,10 @@ void visit_planes(const Col2ImTask& task, F&& f) {
 
 // args: columns, image_shape, block_shape, image.
 template <class T>
-void run_col2im(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const Col2ImTask*>(data);
+void run_col2im(const Col2ImTask& task, KernelArgs args) {
   visit_planes(task, [&](std::int64_t plane) {
-    const T* columns = reinterpret_cast<const T*>(args[0]) + plane * task.columns;
-    T* image = reinterpret_cast<T*>(args[3]) + plane * task.pixels;
+    const T* columns = args.at<T>(0) + plane * task.columns;
+    T* image = args.at<T>(3) + plane * task.pixels;
     std::fill_n(image, task.pixels, T(0));
     for (const Row& row : task.rows) {
       const T* from = columns + row.column;
@@ -69,11 +64,10 @@ void run_col2im(const void* data, std::byte* const* args, const opdef::Launch&) 
 
 // args: image, image_shape, block_shape, columns.
 template <class T>
-void run_col2im_grad(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const Col2ImTask*>(data);
+void run_col2im_grad(const Col2ImTask& task, KernelArgs args) {
   visit_planes(task, [&](std::int64_t plane) {
-    const T* image = reinterpret_cast<const T*>(args[0]) + plane * task.pixels;
-    T* columns = reinterpret_cast<T*>(args[3]) + plane * task.columns;
+    const T* image = args.at<T>(0) + plane * task.pixels;
+    T* columns = args.at<T>(3) + plane * task.columns;
     std::fill_n(columns, task.columns, T(0));
     for (const Row& row : task.rows) {
       const T* from = image + row.pixel;
@@ -114,7 +108,7 @@ void find_rows(const std::vector<WindowAxis>& axes, Col2ImTask& task) {
     const auto tap = unravel(t, kernel);
     const std::int64_t shift = tap[last] * axes[last].dilation - axes[last].pad_begin;
     // Windows o with 0 <= o * stride + shift < input.
-    const std::int64_t first = shift >= 0 ? 0 : (-shift + task.stride - 1) / task.stride;
+    const std::int64_t first = shift >= 0 ? 0 : ceil_div(-shift, task.stride);
     const std::int64_t room = axes[last].input - 1 - shift;
     const std::int64_t end = room < 0 ? 0 : std::min(windows, room / task.stride + 1);
     if (first >= end) continue;
@@ -167,7 +161,8 @@ KernelOffer offer(const KernelRequest& request, const Dims& image, const Dims& c
   task.threads = task.planes * task.columns < kParallelElements ? 1 : request.threads;
   const DataType dtype = request.inputs[0].dtype;
   const auto typed = [&]<class T>(T) {
-    return prepared(is_grad ? run_col2im_grad<T> : run_col2im<T>, std::move(task), "rows");
+    return prepared(is_grad ? kKernel<run_col2im_grad<T>> : kKernel<run_col2im<T>>, std::move(task),
+                    "rows");
   };
   if (dtype == DataType::kFloat32) return typed(float{});
   if (dtype == DataType::kFloat64) return typed(double{});

@@ -127,16 +127,15 @@ std::optional<std::vector<Value*>> lower_deform_conv(const Node& node, GraphBuil
   return {{y}};
 }
 
-opdef::AttributeSpec count_attribute(std::string_view name) {
+AttributeSpec count_attribute(std::string_view name) {
   return {.name = name, .min = 1, .max = 1 << 30, .default_value = std::int64_t{1}};
 }
 
 }  // namespace
 
 void register_deform_conv(opdef::OpRegistry& registry) {
-  std::vector<opdef::AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/false);
-  std::erase_if(attributes,
-                [](const opdef::AttributeSpec& spec) { return spec.name == "auto_pad"; });
+  std::vector<AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/false);
+  std::erase_if(attributes, [](const AttributeSpec& spec) { return spec.name == "auto_pad"; });
   attributes.push_back(count_attribute("group"));
   attributes.push_back(count_attribute("offset_group"));
   registry.add({.op_type = "DeformConv",

@@ -9,8 +9,6 @@
 namespace onnxgrad::ops::depth_to_space_op {
 namespace {
 
-using opdef::VjpContext;
-
 // Returns the shape [N, C, H, b, W, b]: the pixels of dy as blocks, x being [N, C b b, H, W].
 Value* block_shape(GraphBuilder& g, Value* x, std::int64_t b) {
   const auto channels = known_dim(x, 1);
@@ -43,7 +41,7 @@ std::vector<Value*> space_to_depth_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.op("DepthToSpace", {ctx.cotangent(0)}, {{"blocksize", b}})};
 }
 
-opdef::AttributeSpec blocksize() {
+AttributeSpec blocksize() {
   return {.name = "blocksize", .required = true, .min = 1, .max = std::int64_t{1} << 15};
 }
 

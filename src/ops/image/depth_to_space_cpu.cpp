@@ -10,12 +10,7 @@
 namespace onnxgrad::ops::depth_to_space_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
-void run_blocks(const void* data, std::byte* const* args, const opdef::Launch&) {
-  run_copy(*static_cast<const CopyPlan*>(data), args[0], args[1]);
-}
+void run_blocks(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
 
 void check_divides(const KernelRequest& request, bool divides) {
   if (divides) return;
@@ -52,7 +47,7 @@ KernelOffer offer_blocks(const KernelRequest& request) {
   copy.source_strides = deep_strides(deep[1], deep[2], deep[3], b, is_crd);
   copy.target_strides = dense_strides(copy.sizes);
   if (!to_space) std::swap(copy.source_strides, copy.target_strides);
-  return prepared(run_blocks, plan_copy(copy, request.threads), "strided copy");
+  return prepared<run_blocks>(plan_copy(copy, request.threads), "strided copy");
 }
 
 }  // namespace

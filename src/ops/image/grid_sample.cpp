@@ -16,10 +16,6 @@
 namespace onnxgrad::ops::grid_sample_op {
 namespace {
 
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
 // Taps as ONNX defines them, one axis at a time: [N, P] points become indices and weights [N, P,
 // K].
 class Taps {
@@ -322,7 +318,7 @@ std::optional<std::vector<Value*>> unify_types(const Node& node, GraphBuilder& g
   return {{g.cast(y, image)}};
 }
 
-std::vector<opdef::AttributeSpec> sample_specs() {
+std::vector<AttributeSpec> sample_specs() {
   return {choice_attribute("mode", {"linear", "nearest", "cubic"}),
           choice_attribute("padding_mode", {"zeros", "border", "reflection"}),
           flag_attribute("align_corners", false)};
@@ -337,7 +333,7 @@ void register_grid_sample(opdef::OpRegistry& registry) {
                 .attributes = sample_specs(),
                 .vjp = grid_sample_vjp,
                 .lower = unify_types});
-  std::vector<opdef::AttributeSpec> specs = sample_specs();
+  std::vector<AttributeSpec> specs = sample_specs();
   specs.push_back({.name = "rank", .required = true, .min = 1, .max = 3});
   // The gradient functions have no rule: second derivatives go through their bodies.
   registry.add({.domain = ir::kFunctionDomain,

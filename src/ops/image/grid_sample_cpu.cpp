@@ -22,9 +22,6 @@
 namespace onnxgrad::ops::grid_sample_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 constexpr std::int64_t kEntries = 1024;  // points times taps of a block, which stay in the L1 cache
 constexpr std::int64_t kMaxBlock = 256;  // points, a multiple of sample::kPadding
 constexpr std::int64_t kParallelElements = 1 << 14;
@@ -44,7 +41,7 @@ struct SampleTask {
     return rank == 2 && axes[0].mode == sample::Mode::kLinear && axes[0].size > 1 &&
            axes[1].size > 1;
   }
-  std::int64_t blocks() const { return (points + block - 1) / block; }
+  std::int64_t blocks() const { return ceil_div(points, block); }
 };
 
 // Taps of one block of points.
@@ -237,11 +234,10 @@ class PatchBlock {
 
 // args: x, grid, y.
 template <class T, class Block>
-void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const SampleTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  const T* grid = reinterpret_cast<const T*>(args[1]);
-  T* y = reinterpret_cast<T*>(args[2]);
+void run_sample(const SampleTask& task, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  const T* grid = args.at<T>(1);
+  T* y = args.at<T>(2);
   const std::int64_t blocks = task.blocks();
   device::parallel_ranges(
       task.threads, task.images * blocks, [&](std::int64_t begin, std::int64_t end) {
@@ -262,11 +258,10 @@ void run_sample(const void* data, std::byte* const* args, const opdef::Launch&) 
 // args: dy, x (not read), grid, dx. Each thread has its own channels, so that no two threads add to
 // one element.
 template <class T, class Block>
-void run_image_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const SampleTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* grid = reinterpret_cast<const T*>(args[2]);
-  T* dx = reinterpret_cast<T*>(args[3]);
+void run_image_gradient(const SampleTask& task, KernelArgs args) {
+  const T* dy = args.at<T>(0);
+  const T* grid = args.at<T>(2);
+  T* dx = args.at<T>(3);
   device::parallel_ranges(
       task.threads, task.images * task.channels, [&](std::int64_t begin, std::int64_t end) {
         Block block(task, false);
@@ -289,12 +284,11 @@ void run_image_gradient(const void* data, std::byte* const* args, const opdef::L
 
 // args: dy, x, grid, dgrid.
 template <class T, class Block>
-void run_grid_gradient(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const SampleTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  const T* grid = reinterpret_cast<const T*>(args[2]);
-  T* dgrid = reinterpret_cast<T*>(args[3]);
+void run_grid_gradient(const SampleTask& task, KernelArgs args) {
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  const T* grid = args.at<T>(2);
+  T* dgrid = args.at<T>(3);
   const std::int64_t blocks = task.blocks();
   const auto rank = static_cast<std::int64_t>(task.rank);
   if (task.axes[0].mode == sample::Mode::kNearest) {  // piecewise constant
@@ -386,22 +380,25 @@ KernelOffer offer_task(const KernelRequest& request, std::size_t x, std::size_t 
 }
 
 KernelOffer offer_sample(const KernelRequest& request) {
-  return offer_task(request, 0, 1,
-                    {run_sample<float, TapBlock<float>>, run_sample<float, PatchBlock<float>>},
-                    {run_sample<double, TapBlock<double>>, run_sample<double, PatchBlock<double>>});
+  return offer_task(
+      request, 0, 1,
+      {kKernel<run_sample<float, TapBlock<float>>>, kKernel<run_sample<float, PatchBlock<float>>>},
+      {kKernel<run_sample<double, TapBlock<double>>>,
+       kKernel<run_sample<double, PatchBlock<double>>>});
 }
 KernelOffer offer_image_gradient(const KernelRequest& request) {
-  return offer_task(
-      request, 1, 2,
-      {run_image_gradient<float, TapBlock<float>>, run_image_gradient<float, PatchBlock<float>>},
-      {run_image_gradient<double, TapBlock<double>>,
-       run_image_gradient<double, PatchBlock<double>>});
+  return offer_task(request, 1, 2,
+                    {kKernel<run_image_gradient<float, TapBlock<float>>>,
+                     kKernel<run_image_gradient<float, PatchBlock<float>>>},
+                    {kKernel<run_image_gradient<double, TapBlock<double>>>,
+                     kKernel<run_image_gradient<double, PatchBlock<double>>>});
 }
 KernelOffer offer_grid_gradient(const KernelRequest& request) {
-  return offer_task(
-      request, 1, 2,
-      {run_grid_gradient<float, TapBlock<float>>, run_grid_gradient<float, PatchBlock<float>>},
-      {run_grid_gradient<double, TapBlock<double>>, run_grid_gradient<double, PatchBlock<double>>});
+  return offer_task(request, 1, 2,
+                    {kKernel<run_grid_gradient<float, TapBlock<float>>>,
+                     kKernel<run_grid_gradient<float, PatchBlock<float>>>},
+                    {kKernel<run_grid_gradient<double, TapBlock<double>>>,
+                     kKernel<run_grid_gradient<double, PatchBlock<double>>>});
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "onnxgrad/error.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad {
 namespace {
@@ -38,7 +38,7 @@ void set_image_decoder(ImageDecoder decoder) {
 namespace ops::image_decoder_cpu {
 namespace {
 
-std::vector<Tensor> run_image_decoder(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_image_decoder(const DynamicCall& call) {
   const Place where{.node = call.node.name, .op_type = "ImageDecoder"};
   const auto decoder = installed_decoder();
   if (decoder == nullptr) {

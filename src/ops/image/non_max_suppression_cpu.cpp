@@ -1,16 +1,12 @@
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <numeric>
 #include <vector>
 
 #include "onnxgrad/error.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::non_max_suppression_cpu {
 namespace {
-
-using opdef::DynamicCall;
 
 struct Boxes {
   std::vector<float> low_y, low_x, high_y, high_x, area;

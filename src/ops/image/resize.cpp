@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <optional>
@@ -8,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "onnxgrad/error.h"
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
@@ -20,10 +18,6 @@
 
 namespace onnxgrad::ops::resize_op {
 namespace {
-
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
 
 // Returns input `i` of a Resize node; nullptr also for an empty tensor, which older files have in
 // place of an absent input.
@@ -279,8 +273,7 @@ std::optional<std::vector<Value*>> lower_integers(const Node& node, GraphBuilder
   return {{g.cast(y, dtype)}};
 }
 
-std::vector<opdef::AttributeSpec> interpolation_specs() {
-  using opdef::AttributeType;
+std::vector<AttributeSpec> interpolation_specs() {
   constexpr auto kMaxRank = static_cast<std::int64_t>(Dims::kMaxRank);
   return {
       choice_attribute("mode", {"nearest", "linear", "cubic"}),
@@ -304,8 +297,7 @@ std::vector<opdef::AttributeSpec> interpolation_specs() {
 }  // namespace
 
 void register_resize(opdef::OpRegistry& registry) {
-  using opdef::AttributeType;
-  std::vector<opdef::AttributeSpec> attributes = interpolation_specs();
+  std::vector<AttributeSpec> attributes = interpolation_specs();
   attributes.push_back(float_attribute("extrapolation_value", 0.0F));
   registry.add({.op_type = "Resize",
                 .since_version = 19,
@@ -314,7 +306,7 @@ void register_resize(opdef::OpRegistry& registry) {
                 .vjp = resize_vjp,
                 .lower = lower_integers,
                 .planned_inputs = {1, 2, 3}});
-  std::vector<opdef::AttributeSpec> of_gradient = interpolation_specs();
+  std::vector<AttributeSpec> of_gradient = interpolation_specs();
   of_gradient.push_back({.name = "rank", .required = true, .min = 0});
   of_gradient.push_back({.name = "resized_axes", .type = AttributeType::kInts, .required = true});
   of_gradient.push_back({.name = "entries", .type = AttributeType::kInts, .required = true});

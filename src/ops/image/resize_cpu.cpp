@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -10,7 +9,6 @@
 
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
-#include "opdef/registry.h"
 #include "ops/image/resize_table.h"
 #include "ops/image/weighted_sums.h"
 #include "ops/kernel_support.h"
@@ -23,9 +21,6 @@
 
 namespace onnxgrad::ops::resize_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 constexpr std::int64_t kStripeBytes = 192 << 10;  // scratch memory within the L2 cache
 constexpr std::int64_t kParallelElements = 1 << 15;
@@ -280,11 +275,10 @@ void resize_stripe(const ResizePlan<T>& plan, std::int64_t task, const T* x, T* 
 
 // Runs a plan; args: kInputs inputs, y, scratch.
 template <class T, int kInputs>
-void run_resize(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& plan = *static_cast<const ResizePlan<T>*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[kInputs]);
-  T* scratch = reinterpret_cast<T*>(args[kInputs + 1]);
+void run_resize(const ResizePlan<T>& plan, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(kInputs);
+  T* scratch = args.at<T>(kInputs + 1);
   const std::int64_t tasks = plan.planes * plan.stripes;
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     for (std::int64_t task = chunk.first(tasks); task < chunk.last(tasks); ++task) {
@@ -360,7 +354,7 @@ void set_stripes(ResizePlan<T>& plan) {
   const Pass<T>& pass = plan.passes[0];
   plan.stripe = std::max<std::int64_t>(pass.output, 1);
   const std::int64_t parts = plan.planes >= plan.threads ? 1 : 2 * plan.threads;
-  plan.stripe = (plan.stripe + parts - 1) / parts;
+  plan.stripe = ceil_div(plan.stripe, parts);
   if (plan.passes.size() > 1) {
     const double rows_per_output = static_cast<double>(pass.input) /
                                    static_cast<double>(std::max<std::int64_t>(pass.output, 1));
@@ -368,7 +362,7 @@ void set_stripes(ResizePlan<T>& plan) {
     const auto fitting = static_cast<std::int64_t>(kStripeBytes / std::max(row_bytes, 1.0));
     plan.stripe = std::clamp<std::int64_t>(fitting, 1, plan.stripe);
   }
-  plan.stripes = (pass.output + plan.stripe - 1) / plan.stripe;
+  plan.stripes = ceil_div(pass.output, plan.stripe);
   std::int64_t rows = 0;
   for (std::int64_t s = 0; s < plan.stripes; ++s) {
     const auto [least, most] =
@@ -379,7 +373,7 @@ void set_stripes(ResizePlan<T>& plan) {
     plan.scratch_offsets.push_back(plan.scratch);
     plan.scratch += (level == 0 ? rows : plan.passes[level].input) * plan.passes[level].inner_out;
   }
-  plan.scratch = (plan.scratch + 15) / 16 * 16;  // threads do not share a cache line
+  plan.scratch = round_up(plan.scratch, 16);  // threads do not share a cache line
 }
 
 // Plans the resize of x to y along all axes with these tables; nullptr stands for the identity.
@@ -445,7 +439,7 @@ KernelOffer offer_plan(const std::vector<ResizeTable>& tables, bool is_selection
       plan.scratch * static_cast<std::int64_t>(sizeof(T)) * std::max(plan.threads, 1);
   std::string label = fmt::format("{} along {} axes", is_selection ? "selection" : "weighted sums",
                                   plan.passes.size());
-  KernelOffer offer = prepared(run_resize<T, kInputs>, std::move(plan), std::move(label));
+  KernelOffer offer = prepared<run_resize<T, kInputs>>(std::move(plan), std::move(label));
   offer.kernel.scratch_bytes = bytes;
   return offer;
 }
@@ -470,7 +464,7 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
   const std::int64_t bytes =
       request.inputs[0].dims.num_elements() * element_bytes(request.inputs[0].dtype);
   return prepared(
-      [](const void* data, std::byte* const* args, const opdef::Launch&) {
+      [](const void* data, KernelArgs args, const Launch&) {
         const auto& copy = *static_cast<const Copy*>(data);
         std::memcpy(args[copy.output], args[0], copy.bytes);
       },
@@ -482,8 +476,7 @@ KernelOffer copy_offer(const KernelRequest& request, int output) {
 std::optional<KernelOffer> offer_nothing(const KernelRequest& request) {
   if (request.outputs[0].dims.num_elements() > 0) return std::nullopt;
   struct Nothing {};
-  return prepared([](const void*, std::byte* const*, const opdef::Launch&) {}, Nothing{},
-                  "nothing");
+  return prepared([](const void*, KernelArgs, const Launch&) {}, Nothing{}, "nothing");
 }
 
 bool are_identities(const std::vector<ResizeTable>& tables) {

@@ -1,6 +1,5 @@
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "opdef/registry.h"
@@ -210,8 +209,7 @@ std::optional<std::vector<Value*>> lower_max_roi_pool(const Node& node, GraphBui
 
 void register_roi_align(opdef::OpRegistry& registry) {
   const auto size = [](std::string_view name) {
-    return opdef::AttributeSpec{
-        .name = name, .min = 1, .max = 1 << 20, .default_value = std::int64_t{1}};
+    return AttributeSpec{.name = name, .min = 1, .max = 1 << 20, .default_value = std::int64_t{1}};
   };
   registry.add(
       {.op_type = "RoiAlign",
@@ -227,7 +225,7 @@ void register_roi_align(opdef::OpRegistry& registry) {
   registry.add({.op_type = "MaxRoiPool",
                 .since_version = 22,
                 .attributes = {{.name = "pooled_shape",
-                                .type = opdef::AttributeType::kInts,
+                                .type = AttributeType::kInts,
                                 .required = true,
                                 .min = 1,
                                 .max = 1 << 20,

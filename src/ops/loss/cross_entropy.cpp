@@ -15,11 +15,7 @@
 
 namespace onnxgrad::ops {
 
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
-CrossEntropyAttrs CrossEntropyAttrs::read(const ir::Node& node) {
+CrossEntropyAttrs CrossEntropyAttrs::read(const Node& node) {
   CrossEntropyAttrs attrs;
   const std::string reduction = node.string_attribute("reduction");
   if (reduction == "none") attrs.reduction = Reduction::kNone;
@@ -136,7 +132,7 @@ Value* row_weights(FunctionBody& f, Value* like, Value* labels, Value* ignored, 
 // for the mean, dloss is divided by the sum of all w_i.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                        const std::vector<Attribute>& attributes) {
-  ir::Node node;
+  Node node;
   node.attributes = attributes;
   const CrossEntropyAttrs attrs = CrossEntropyAttrs::read(node);
   const bool is_softmax = base_name == "SoftmaxCrossEntropyLossGrad";
@@ -179,8 +175,8 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& in
   return std::move(f).finish({f.mul(direction, factor)});
 }
 
-std::vector<opdef::AttributeSpec> attribute_specs() {
-  return {{.name = "ignore_index", .type = opdef::AttributeType::kInt},
+std::vector<AttributeSpec> attribute_specs() {
+  return {{.name = "ignore_index", .type = AttributeType::kInt},
           choice_attribute("reduction", {"mean", "none", "sum"})};
 }
 

@@ -20,10 +20,6 @@
 
 namespace onnxgrad::ops::cross_entropy_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct LossTask {
@@ -92,12 +88,11 @@ T log_sum_exp(const T* x, std::int64_t size, std::int64_t stride) {
 }
 
 template <std::floating_point T>
-void run_loss(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
-  const T* scores = reinterpret_cast<const T*>(args[task.scores]);
-  const T* weights = task.weights < 0 ? nullptr : reinterpret_cast<const T*>(args[task.weights]);
-  T* loss = reinterpret_cast<T*>(args[task.result]);  // nullptr: only log p is wanted
-  T* log_prob = task.log_prob < 0 ? nullptr : reinterpret_cast<T*>(args[task.log_prob]);
+void run_loss(const LossTask& task, KernelArgs args) {
+  const T* scores = args.at<T>(task.scores);
+  const T* weights = args.find<T>(task.weights);
+  T* loss = args.at<T>(task.result);  // nullptr: only log p is wanted
+  T* log_prob = args.find<T>(task.log_prob);
   double sum = 0;
   double total_weight = 0;
   visit_rows(task, [&](std::int64_t row, std::int64_t first) {
@@ -122,12 +117,11 @@ void run_loss(const void* data, std::byte* const* args, const Launch&) {
 }
 
 template <std::floating_point T>
-void run_grad(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
-  const T* log_prob = reinterpret_cast<const T*>(args[task.scores]);
-  const T* dloss = reinterpret_cast<const T*>(args[task.dloss]);
-  const T* weights = task.weights < 0 ? nullptr : reinterpret_cast<const T*>(args[task.weights]);
-  T* grad = reinterpret_cast<T*>(args[task.result]);
+void run_grad(const LossTask& task, KernelArgs args) {
+  const T* log_prob = args.at<T>(task.scores);
+  const T* dloss = args.at<T>(task.dloss);
+  const T* weights = args.find<T>(task.weights);
+  T* grad = args.at<T>(task.result);
   const auto weight_of = [&](std::int64_t label) {
     return label < 0 ? T{0} : weights == nullptr ? T{1} : weights[label];
   };
@@ -154,9 +148,8 @@ void run_grad(const void* data, std::byte* const* args, const Launch&) {
 // Writes the weight of each row to `weights_out` and its label (-1: ignored) to `labels_out`;
 // returns the sum of the weights. Throws: DataError.
 template <std::floating_point T>
-double read_rows(const LossTask& task, std::byte* const* args, T* weights_out,
-                 std::int64_t* labels_out) {
-  const T* weights = task.weights < 0 ? nullptr : reinterpret_cast<const T*>(args[task.weights]);
+double read_rows(const LossTask& task, KernelArgs args, T* weights_out, std::int64_t* labels_out) {
+  const T* weights = args.find<T>(task.weights);
   double total = 0;
   for (std::int64_t row = 0; row < task.rows(); ++row) {
     const std::int64_t label = label_of(task, args[task.labels], row);
@@ -194,14 +187,13 @@ void share_rows(const LossTask& task, const F& f) {
 
 // Computes the loss as run_loss does, for softmax over contiguous rows.
 template <std::floating_point T>
-void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
-  const T* scores = reinterpret_cast<const T*>(args[task.scores]);
-  T* loss = reinterpret_cast<T*>(args[task.result]);
-  T* log_prob = task.log_prob < 0 ? nullptr : reinterpret_cast<T*>(args[task.log_prob]);
+void run_loss_rows(const LossTask& task, KernelArgs args) {
+  const T* scores = args.at<T>(task.scores);
+  T* loss = args.at<T>(task.result);
+  T* log_prob = args.find<T>(task.log_prob);
   const RowScratch<T> scratch(args[task.scratch], task.rows());
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
-  T* sums = task.log_sums < 0 ? scratch.numbers : reinterpret_cast<T*>(args[task.log_sums]);
+  T* sums = task.log_sums < 0 ? scratch.numbers : args.at<T>(task.log_sums);
   if (log_prob == nullptr && loss == nullptr && task.log_sums < 0) return;
   share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t /*thread*/) {
     const std::int64_t at = first * task.classes;
@@ -231,8 +223,8 @@ void run_loss_rows(const void* data, std::byte* const* args, const Launch&) {
 // Fills labels and weights of the rows; each weight is multiplied by the cotangent of the row's
 // loss.
 template <std::floating_point T>
-RowScratch<T> read_factors(const LossTask& task, std::byte* const* args) {
-  const T* dloss = reinterpret_cast<const T*>(args[task.dloss]);
+RowScratch<T> read_factors(const LossTask& task, KernelArgs args) {
+  const T* dloss = args.at<T>(task.dloss);
   const RowScratch<T> scratch(args[task.scratch], task.rows());
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
   const bool is_per_row = task.attrs.reduction == Reduction::kNone;
@@ -246,12 +238,11 @@ RowScratch<T> read_factors(const LossTask& task, std::byte* const* args) {
 
 // Computes the gradient as run_grad does, for softmax over contiguous rows.
 template <std::floating_point T>
-void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_grad_rows(const LossTask& task, KernelArgs args) {
   const auto scratch = read_factors<T>(task, args);
-  const T* scores = reinterpret_cast<const T*>(args[task.scores]);
-  const T* sums = task.log_sums < 0 ? nullptr : reinterpret_cast<const T*>(args[task.log_sums]);
-  T* result = reinterpret_cast<T*>(args[task.result]);
+  const T* scores = args.at<T>(task.scores);
+  const T* sums = args.find<T>(task.log_sums);
+  T* result = args.at<T>(task.result);
   share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t /*thread*/) {
     const std::int64_t at = first * task.classes;
     rows::cross_entropy_grad(scores + at, sums == nullptr ? nullptr : sums + first,
@@ -261,16 +252,15 @@ void run_grad_rows(const void* data, std::byte* const* args, const Launch&) {
 }
 
 // Returns the thread's float32 buffer for one row of scores.
-float* line_of(const LossTask& task, std::byte* const* args, std::int64_t thread) {
+float* line_of(const LossTask& task, KernelArgs args, std::int64_t thread) {
   return task.lines.in(args[task.scratch]) + thread * task.classes;
 }
 
 // Computes loss and sums as run_loss_rows does, from f16 or bf16 scores.
-void run_loss_halves(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
-  const auto* scores = reinterpret_cast<const std::uint16_t*>(args[task.scores]);
-  auto* loss = reinterpret_cast<float*>(args[task.result]);
-  auto* sums = reinterpret_cast<float*>(args[task.log_sums]);
+void run_loss_halves(const LossTask& task, KernelArgs args) {
+  const auto* scores = args.at<std::uint16_t>(task.scores);
+  auto* loss = args.at<float>(task.result);
+  auto* sums = args.at<float>(task.log_sums);
   const RowScratch<float> scratch(args[task.scratch], task.rows());
   const double total = read_rows(task, args, scratch.weights, scratch.labels);
   share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t thread) {
@@ -294,10 +284,9 @@ void run_loss_halves(const void* data, std::byte* const* args, const Launch&) {
 }
 
 // Computes the gradient from sums as run_grad_rows does; scores, gradient or both are f16 or bf16.
-void run_grad_halves(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LossTask*>(data);
+void run_grad_halves(const LossTask& task, KernelArgs args) {
   const auto scratch = read_factors<float>(task, args);
-  const auto* sums = reinterpret_cast<const float*>(args[task.log_sums]);
+  const auto* sums = args.at<float>(task.log_sums);
   const std::byte* scores = args[task.scores];
   std::byte* result = args[task.result];
   share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t thread) {
@@ -390,8 +379,7 @@ KernelOffer offer_rows(const KernelRequest& request, LossTask task, opdef::Kerne
 
 LossTask loss_task(const KernelRequest& request) {
   LossTask task = make_task(request, 0);
-  if (request.outputs.size() > 1 && request.outputs[1].is_present())
-    task.log_prob = task.result + 1;
+  if (request.has_output(1)) task.log_prob = task.result + 1;
   return task;
 }
 
@@ -402,13 +390,13 @@ KernelOffer with_label_check(KernelOffer offer) {
 }
 
 KernelOffer offer_loss(const KernelRequest& request) {
-  return with_label_check(
-      offer_typed(request, loss_task(request), run_loss<float>, run_loss<double>, "reference"));
+  return with_label_check(offer_typed(request, loss_task(request), kKernel<run_loss<float>>,
+                                      kKernel<run_loss<double>>, "reference"));
 }
 
 KernelOffer offer_loss_rows(const KernelRequest& request) {
-  return with_label_check(
-      offer_rows(request, loss_task(request), run_loss_rows<float>, run_loss_rows<double>));
+  return with_label_check(offer_rows(request, loss_task(request), kKernel<run_loss_rows<float>>,
+                                     kKernel<run_loss_rows<double>>));
 }
 
 // Offers a kernel for f16 or bf16 scores, with a float32 row per thread as additional scratch.
@@ -428,9 +416,10 @@ KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (is_f16(dtype) && task.inner == 1) {
     task.widen = device::find_conversion(dtype, DataType::kFloat32);
-    return with_label_check(offer_f16(request, std::move(task), run_loss_halves));
+    return with_label_check(offer_f16(request, std::move(task), kKernel<run_loss_halves>));
   }
-  return with_label_check(offer_rows(request, task, run_loss_rows<float>, run_loss_rows<double>));
+  return with_label_check(
+      offer_rows(request, task, kKernel<run_loss_rows<float>>, kKernel<run_loss_rows<double>>));
 }
 
 LossTask grad_task(const KernelRequest& request) {
@@ -444,15 +433,15 @@ LossTask grad_task(const KernelRequest& request) {
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
-  KernelOffer offer =
-      offer_typed(request, grad_task(request), run_grad<float>, run_grad<double>, "reference");
+  KernelOffer offer = offer_typed(request, grad_task(request), kKernel<run_grad<float>>,
+                                  kKernel<run_grad<double>>, "reference");
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
 
 KernelOffer offer_grad_rows(const KernelRequest& request) {
-  KernelOffer offer =
-      offer_rows(request, grad_task(request), run_grad_rows<float>, run_grad_rows<double>);
+  KernelOffer offer = offer_rows(request, grad_task(request), kKernel<run_grad_rows<float>>,
+                                 kKernel<run_grad_rows<double>>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }
@@ -465,11 +454,12 @@ KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   if ((is_f16(from) || is_f16(to)) && task.inner == 1) {
     if (is_f16(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
     if (is_f16(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
-    KernelOffer offer = offer_f16(request, std::move(task), run_grad_halves);
+    KernelOffer offer = offer_f16(request, std::move(task), kKernel<run_grad_halves>);
     offer.kernel.in_place = {{1, 0}};
     return offer;
   }
-  KernelOffer offer = offer_rows(request, task, run_grad_rows<float>, run_grad_rows<double>);
+  KernelOffer offer =
+      offer_rows(request, task, kKernel<run_grad_rows<float>>, kKernel<run_grad_rows<double>>);
   offer.kernel.in_place = {{1, 0}};
   return offer;
 }

@@ -12,7 +12,6 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
-using opdef::VjpContext;
 
 template <ExprOp kOp>
 std::int32_t binary_expression(const Node&, const std::vector<std::int32_t>& operands,

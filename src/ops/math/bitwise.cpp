@@ -15,7 +15,7 @@ void register_bitwise(opdef::OpRegistry& registry) {
   registry.add({.op_type = "BitShift",
                 .since_version = 11,
                 .attributes = {{.name = "direction",
-                                .type = opdef::AttributeType::kString,
+                                .type = AttributeType::kString,
                                 .required = true,
                                 .choices = {"LEFT", "RIGHT"}}},
                 .broadcasts = true,

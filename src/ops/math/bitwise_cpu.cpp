@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <utility>
-#include <vector>
 
 #include "device/cpu/elementwise_space.h"
 #include "opdef/kernel.h"
@@ -14,9 +13,6 @@
 
 namespace onnxgrad::ops::bitwise_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 struct BitwiseData {
   device::Space space;  // operands a and b; for one operand, b is a
@@ -78,12 +74,11 @@ void run_along(const T* a, bool a_moves, const T* b, bool b_moves, T* y, std::in
 }
 
 template <class Op, class T>
-void run_bitwise(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const BitwiseData*>(data);
+void run_bitwise(const BitwiseData& task, KernelArgs args) {
   const device::Space& space = task.space;
-  const T* a = reinterpret_cast<const T*>(args[0]);
-  const T* b = reinterpret_cast<const T*>(args[task.second_arg]);
-  T* y = reinterpret_cast<T*>(args[task.output_arg]);
+  const T* a = args.at<T>(0);
+  const T* b = args.at<T>(task.second_arg);
+  T* y = args.at<T>(task.output_arg);
   const std::int64_t rows = space.rows();
   const std::int64_t run = space.run();
   if (run == 0) return;
@@ -113,7 +108,7 @@ KernelOffer offer_bitwise(const KernelRequest& request) {
                    .output_arg = is_binary ? 2 : 1};
   KernelOffer offer;
   with_element_type(bytes, [&](auto element) {
-    offer = prepared(run_bitwise<Op, decltype(element)>, std::move(data), "bits");
+    offer = prepared<run_bitwise<Op, decltype(element)>>(std::move(data), "bits");
   });
   for (int i = 0; i < (is_binary ? 2 : 1); ++i) {
     if (dims[static_cast<std::size_t>(i)] == request.outputs[0].dims) {

@@ -11,9 +11,6 @@
 namespace onnxgrad::ops::det_op {
 namespace {
 
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
 std::vector<Value*> det_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* cofactors = g.call("Cofactors", {ctx.input(0)}, 1)[0];
   return {g.mul(g.unsqueeze(ctx.cotangent(0), {-1, -2}), cofactors)};
@@ -21,7 +18,7 @@ std::vector<Value*> det_vjp(VjpContext& ctx, GraphBuilder& g) {
 
 // Computes the cofactors of x: determinants of the minors, which are gathered.
 ir::Function cofactors_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
-                            const std::vector<ir::Attribute>& attributes) {
+                            const std::vector<Attribute>& attributes) {
   FunctionBody f(base_name, "minors", attributes);
   Value* x = f.input("x");
   Value* shape = f.shape_of(x);

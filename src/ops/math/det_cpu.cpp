@@ -19,9 +19,6 @@
 namespace onnxgrad::ops::det_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct MatrixData {
   std::int64_t matrices = 0;
   std::int64_t n = 0;
@@ -157,11 +154,10 @@ void cofactors_of(double* a, std::int64_t n, double* scratch, T* result) {
 }
 
 template <class T, bool kIsDet>
-void run_matrices(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const MatrixData*>(data);
+void run_matrices(const MatrixData& task, KernelArgs args) {
   const std::int64_t size = task.n * task.n;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   device::on_threads(task.threads, [&](const device::Chunk& chunk) {
     auto* a = reinterpret_cast<double*>(task.thread_scratch.in(args[2], chunk.thread));
     const std::int64_t end = chunk.last(task.matrices);
@@ -193,13 +189,9 @@ KernelOffer offer_matrices(const KernelRequest& request) {
   device::ScratchLayout all, own;
   own.reserve<double>(cells);  // or as many indices
   data.thread_scratch = all.reserve_blocks(data.threads, own);
-  const DataType dtype = request.inputs[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  const bool is_single = dtype == DataType::kFloat32;
-  KernelOffer offer = prepared(
-      is_single ? run_matrices<float, kIsDet> : run_matrices<double, kIsDet>, data, "elimination");
+  KernelOffer offer = offer_for_types<float, double>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared<run_matrices<T, kIsDet>>(data, "elimination"); });
   offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
 }

@@ -463,12 +463,11 @@ std::optional<std::vector<Value*>> lower_einsum(const Node& node, GraphBuilder& 
 }  // namespace
 
 void register_einsum(opdef::OpRegistry& registry) {
-  registry.add({.op_type = "Einsum",
-                .since_version = 12,
-                .attributes = {{.name = "equation",
-                                .type = opdef::AttributeType::kString,
-                                .required = true}},
-                .lower = lower_einsum});
+  registry.add(
+      {.op_type = "Einsum",
+       .since_version = 12,
+       .attributes = {{.name = "equation", .type = AttributeType::kString, .required = true}},
+       .lower = lower_einsum});
 }
 
 }  // namespace onnxgrad::ops::einsum_op

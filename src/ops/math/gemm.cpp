@@ -6,10 +6,8 @@
 namespace onnxgrad::ops::gemm_op {
 namespace {
 
-using opdef::VjpContext;
-
 Value* product(GraphBuilder& g, Value* a, bool trans_a, Value* b, bool trans_b, float alpha) {
-  std::vector<ir::Attribute> attributes;
+  std::vector<Attribute> attributes;
   if (alpha != 1) attributes.push_back({"alpha", alpha});
   if (trans_a) attributes.push_back({"transA", std::int64_t{1}});
   if (trans_b) attributes.push_back({"transB", std::int64_t{1}});

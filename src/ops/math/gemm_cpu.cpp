@@ -1,6 +1,5 @@
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -14,16 +13,15 @@
 namespace onnxgrad::ops::gemm_cpu {
 namespace {
 
-bool has_addend(const opdef::KernelRequest& request) {
-  return request.inputs.size() > 2 && request.inputs[2].is_present() &&
-         request.node.float_attribute("beta") != 0;
+bool has_addend(const KernelRequest& request) {
+  return request.has_input(2) && request.node.float_attribute("beta") != 0;
 }
 
-opdef::KernelOffer offer_gemm(const opdef::KernelRequest& request) {
+KernelOffer offer_gemm(const KernelRequest& request) {
   const ir::Node& node = request.node;
   const auto gemm = matmul_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                  node.int_attribute("transB") != 0);
-  if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
+  if (!gemm) return KernelOffer::decline("shapes do not match");
   // f16/bf16 Gemm is fused by passes/narrow_matmuls.cpp, so that the result is rounded once.
   if (is_f16(gemm->dtype)) return decline_dtype(request, gemm->dtype);
   MatmulSpec spec{.gemm = *gemm};
@@ -64,13 +62,12 @@ template <class T>
 using PlainSum = typename PlainSumOf<T>::Type;
 
 template <class T>
-void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& d = *static_cast<const PlainData*>(data);
+void plain_gemm(const PlainData& d, KernelArgs args) {
   using Sum = PlainSum<T>;
-  const T* a = reinterpret_cast<const T*>(args[0]);
-  const T* b = reinterpret_cast<const T*>(args[1]);
-  const T* c = reinterpret_cast<const T*>(args[2]);
-  T* out = reinterpret_cast<T*>(args[d.output]);
+  const T* a = args.at<T>(0);
+  const T* b = args.at<T>(1);
+  const T* c = args.at<T>(2);
+  T* out = args.at<T>(d.output);
   for (std::int64_t i = 0; i < d.m; ++i) {
     for (std::int64_t j = 0; j < d.n; ++j) {
       Sum sum = 0;
@@ -90,11 +87,11 @@ void plain_gemm(const void* data, std::byte* const* args, const opdef::Launch& /
   }
 }
 
-opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
+KernelOffer offer_plain(const KernelRequest& request) {
   const ir::Node& node = request.node;
   const auto gemm = matmul_shape(request, 0, 1, node.int_attribute("transA") != 0,
                                  node.int_attribute("transB") != 0);
-  if (!gemm) return opdef::KernelOffer::decline("shapes do not match");
+  if (!gemm) return KernelOffer::decline("shapes do not match");
   PlainData data{.m = gemm->m,
                  .n = gemm->n,
                  .k = gemm->k,
@@ -110,22 +107,8 @@ opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
     data.c_column = columns == 1 ? 0 : 1;
     data.c_row = rows == 1 ? 0 : columns;
   }
-  switch (gemm->dtype) {
-    case DataType::kFloat32:
-      return prepared(plain_gemm<float>, data, "plain");
-    case DataType::kFloat64:
-      return prepared(plain_gemm<double>, data, "plain");
-    case DataType::kInt32:
-      return prepared(plain_gemm<std::int32_t>, data, "plain");
-    case DataType::kInt64:
-      return prepared(plain_gemm<std::int64_t>, data, "plain");
-    case DataType::kUint32:
-      return prepared(plain_gemm<std::uint32_t>, data, "plain");
-    case DataType::kUint64:
-      return prepared(plain_gemm<std::uint64_t>, data, "plain");
-    default:
-      return decline_dtype(request, gemm->dtype);
-  }
+  return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
+      request, gemm->dtype, [&]<class T>(T) { return prepared<plain_gemm<T>>(data, "plain"); });
 }
 
 }  // namespace

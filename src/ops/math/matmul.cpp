@@ -7,13 +7,11 @@
 namespace onnxgrad::ops::matmul_op {
 namespace {
 
-using opdef::VjpContext;
-
 // dA = dC B^T, dB = A^T dC for matrices; the transpositions are attributes of Gemm.
 std::vector<Value*> matrix_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* dc = ctx.cotangent(0);
-  const ir::Attribute trans_a{"transA", std::int64_t{1}};
-  const ir::Attribute trans_b{"transB", std::int64_t{1}};
+  const Attribute trans_a{"transA", std::int64_t{1}};
+  const Attribute trans_b{"transB", std::int64_t{1}};
   return {ctx.needs(0) ? g.op("Gemm", {dc, ctx.input(1)}, {trans_b}) : nullptr,
           ctx.needs(1) ? g.op("Gemm", {ctx.input(0), dc}, {trans_a}) : nullptr};
 }

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -83,7 +82,7 @@ struct BatchData {
   int threads = 1;
 };
 
-void run_range(const BatchData& data, std::byte* const* args, std::byte* scratch, std::size_t first,
+void run_range(const BatchData& data, KernelArgs args, std::byte* scratch, std::size_t first,
                std::size_t last) {
   const Batch& batch = data.batch;
   const std::int64_t a_bytes = batch.m * batch.k * data.element_bytes;
@@ -97,13 +96,11 @@ void run_range(const BatchData& data, std::byte* const* args, std::byte* scratch
   }
 }
 
-void run_batch(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& batch = *static_cast<const BatchData*>(data);
+void run_batch(const BatchData& batch, KernelArgs args) {
   run_range(batch, args, args[3], 0, batch.batch.a.size());
 }
 
-void run_batch_parallel(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& batch = *static_cast<const BatchData*>(data);
+void run_batch_parallel(const BatchData& batch, KernelArgs args) {
   device::on_threads(batch.threads, [&](const device::Chunk& chunk) {
     const auto count = static_cast<std::int64_t>(batch.batch.a.size());
     run_range(batch, args, batch.thread_scratch.in(args[3], chunk.thread),
@@ -113,17 +110,16 @@ void run_batch_parallel(const void* data, std::byte* const* args, const opdef::L
 }
 
 // Returns true for batched f16/bf16 operands; single matrices are fused by fuse_gemm.
-bool multiplies_f16(const opdef::KernelRequest& request) {
-  const opdef::TensorDesc& a = request.inputs[0];
-  const opdef::TensorDesc& b = request.inputs[1];
+bool multiplies_f16(const KernelRequest& request) {
+  const TensorDesc& a = request.inputs[0];
+  const TensorDesc& b = request.inputs[1];
   const DataType result = request.outputs[0].dtype;
   return is_f16(a.dtype) && b.dtype == a.dtype &&
          (result == a.dtype || result == DataType::kFloat32) &&
          !(a.dims.rank() >= 2 && b.dims.rank() == 2);
 }
 
-device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batch& batch,
-                                 int threads) {
+device::PreparedGemm prepare_one(const KernelRequest& request, const Batch& batch, int threads) {
   const DataType dtype = request.inputs[0].dtype;
   if (is_f16(dtype)) {
     return device::prepare_f16_gemm({.dtype = dtype,
@@ -142,13 +138,13 @@ device::PreparedGemm prepare_one(const opdef::KernelRequest& request, const Batc
                                .cpu = device::cpu_options(request)});
 }
 
-opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
+KernelOffer offer_matmul(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64 && !multiplies_f16(request)) {
-    return opdef::KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
+    return KernelOffer::decline(fmt::format("no fast product of {}", dtype_name(dtype)));
   }
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
-  if (!batch) return opdef::KernelOffer::decline("shapes do not match");
+  if (!batch) return KernelOffer::decline("shapes do not match");
   constexpr double kParallelFlops = 4e6;
   const auto count = static_cast<double>(batch->a.size());
   const double flops = 2.0 * count * static_cast<double>(batch->m) * static_cast<double>(batch->n) *
@@ -163,8 +159,8 @@ opdef::KernelOffer offer_matmul(const opdef::KernelRequest& request) {
   device::ScratchLayout all, own;
   own.reserve<std::byte>(data.gemm.scratch_bytes);
   data.thread_scratch = all.reserve_blocks(data.threads, own);
-  opdef::KernelOffer offer;
-  offer.kernel.fn = shares_batch ? run_batch_parallel : run_batch;
+  KernelOffer offer;
+  offer.kernel.fn = shares_batch ? kKernel<run_batch_parallel> : kKernel<run_batch>;
   offer.kernel.scratch_bytes = all.size_bytes();
   offer.kernel.flops = flops;
   offer.kernel.label = data.batch.a.size() == 1
@@ -180,12 +176,11 @@ template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
 template <class T>
-void plain_matmul(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& batch = *static_cast<const Batch*>(data);
+void plain_matmul(const Batch& batch, KernelArgs args) {
   for (std::size_t p = 0; p < batch.a.size(); ++p) {
-    const T* a = reinterpret_cast<const T*>(args[0]) + batch.a[p] * batch.m * batch.k;
-    const T* b = reinterpret_cast<const T*>(args[1]) + batch.b[p] * batch.k * batch.n;
-    T* c = reinterpret_cast<T*>(args[2]) + static_cast<std::int64_t>(p) * batch.m * batch.n;
+    const T* a = args.at<T>(0) + batch.a[p] * batch.m * batch.k;
+    const T* b = args.at<T>(1) + batch.b[p] * batch.k * batch.n;
+    T* c = args.at<T>(2) + static_cast<std::int64_t>(p) * batch.m * batch.n;
     for (std::int64_t i = 0; i < batch.m; ++i) {
       for (std::int64_t j = 0; j < batch.n; ++j) {
         Sum<T> sum = 0;
@@ -198,21 +193,21 @@ void plain_matmul(const void* data, std::byte* const* args, const opdef::Launch&
   }
 }
 
-opdef::KernelOffer offer_plain(const opdef::KernelRequest& request) {
+KernelOffer offer_plain(const KernelRequest& request) {
   auto batch = find_batch(request.inputs[0].dims, request.inputs[1].dims);
-  if (!batch) return opdef::KernelOffer::decline("shapes do not match");
+  if (!batch) return KernelOffer::decline("shapes do not match");
   switch (request.inputs[0].dtype) {
     case DataType::kFloat32:
-      return prepared(plain_matmul<float>, *std::move(batch), "plain");
+      return prepared<plain_matmul<float>>(*std::move(batch), "plain");
     case DataType::kFloat64:
-      return prepared(plain_matmul<double>, *std::move(batch), "plain");
+      return prepared<plain_matmul<double>>(*std::move(batch), "plain");
     // Integers wrap around: signed and unsigned yield the same bits.
     case DataType::kInt32:
     case DataType::kUint32:
-      return prepared(plain_matmul<std::uint32_t>, *std::move(batch), "plain");
+      return prepared<plain_matmul<std::uint32_t>>(*std::move(batch), "plain");
     case DataType::kInt64:
     case DataType::kUint64:
-      return prepared(plain_matmul<std::uint64_t>, *std::move(batch), "plain");
+      return prepared<plain_matmul<std::uint64_t>>(*std::move(batch), "plain");
     default:
       return decline_dtype(request, request.inputs[0].dtype);
   }

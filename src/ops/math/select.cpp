@@ -8,7 +8,6 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
-using opdef::VjpContext;
 
 std::int32_t where_expression(const Node&, const std::vector<std::int32_t>& operands,
                               ExprProgram& program) {

@@ -14,7 +14,6 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
-using opdef::VjpContext;
 
 // Operands of the rules in this file.
 struct Unary {
@@ -270,7 +269,7 @@ struct Row {
   int since_version;
   opdef::ExpressionFn expression;
   opdef::VjpFn vjp = nullptr;  // nullptr: the gradient is zero wherever it exists
-  std::vector<opdef::AttributeSpec> attributes = {};
+  std::vector<AttributeSpec> attributes = {};
 };
 
 std::vector<Row> plain_rows() {
@@ -344,8 +343,8 @@ std::vector<Value*> identity_vjp(VjpContext& ctx, GraphBuilder&) { return {ctx.c
 
 // y = x;  dx = 0.
 ir::Function stop_gradient_body(std::string_view base, const std::vector<Value*>&,
-                                const std::vector<ir::Attribute>& attributes) {
-  opdef::FunctionBody f(base, "identity", attributes);
+                                const std::vector<Attribute>& attributes) {
+  FunctionBody f(base, "identity", attributes);
   Value* const y = f.identity(f.input("x"));
   return std::move(f).finish({y});
 }

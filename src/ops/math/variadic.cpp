@@ -8,7 +8,6 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
-using opdef::VjpContext;
 
 template <ExprOp kOp>
 std::int32_t fold_expression(const Node&, const std::vector<std::int32_t>& operands,

@@ -11,15 +11,13 @@
 #include "base/packed.h"
 #include "ir/builder.h"
 #include "onnxgrad/error.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 
 // DictVectorizer and CastMap (ai.onnx.ml 1): convert maps, which are inputs of a model, to tensors
 // [1, n]. A map is packed as its keys followed by its values (runtime/packed_graph.h).
 
 namespace onnxgrad::ops::dictionary_cpu {
 namespace {
-
-using opdef::DynamicCall;
 
 [[noreturn]] void fail(const DynamicCall& call, std::string what, std::string hint) {
   throw DataError({.what = std::move(what),

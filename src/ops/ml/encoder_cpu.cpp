@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,9 +16,6 @@
 
 namespace onnxgrad::ops::encoder_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 // Sorted keys; among equal ones the first is kept, as in a linear search.
 template <class Key>
@@ -90,9 +86,8 @@ struct LabelData {
 
 // x: [count] of type T, y: [count] elements of element_bytes.
 template <class T, class Key>
-void run_label_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& table = *static_cast<const LabelData<Key>*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
+void run_label_encoder(const LabelData<Key>& table, KernelArgs args) {
+  const auto* x = args.at<T>(0);
   std::byte* y = args[1];
   const auto bytes = static_cast<std::size_t>(table.element_bytes);
   for (std::int64_t i = 0; i < table.count; ++i) {
@@ -151,7 +146,7 @@ KernelOffer make_label_encoder(const KernelRequest& request, const std::vector<K
   std::memcpy(data.values.data(), values.raw(), static_cast<std::size_t>(values.size_bytes()));
   std::memcpy(data.values.data() + values.size_bytes(), fallback.raw(),
               static_cast<std::size_t>(bytes));
-  return prepared(run_label_encoder<T, Key>, std::move(data), "lookup in sorted keys");
+  return prepared<run_label_encoder<T, Key>>(std::move(data), "lookup in sorted keys");
 }
 
 KernelOffer offer_label_encoder(const KernelRequest& request) {
@@ -170,25 +165,19 @@ KernelOffer offer_label_encoder(const KernelRequest& request) {
   if ((from == DataType::kString) != (keys.dtype() == DataType::kString)) {
     return KernelOffer::decline("there are no keys of this type");
   }
-  switch (from) {
-    case DataType::kString: {
-      const auto texts = keys.strings();
-      return make_label_encoder<std::string, std::string>(
-          request, std::vector<std::string>(texts.begin(), texts.end()), values);
-    }
-    case DataType::kFloat32:
-      return make_label_encoder<float, double>(request, keys.to_doubles(), values);
-    case DataType::kFloat64:
-      return make_label_encoder<double, double>(request, keys.to_doubles(), values);
-    case DataType::kInt64:
-      return make_label_encoder<std::int64_t, std::int64_t>(request, keys.to_int64s(), values);
-    case DataType::kInt32:
-      return make_label_encoder<std::int32_t, std::int64_t>(request, keys.to_int64s(), values);
-    case DataType::kInt16:
-      return make_label_encoder<std::int16_t, std::int64_t>(request, keys.to_int64s(), values);
-    default:
-      return decline_dtype(request, from);
+  if (from == DataType::kString) {
+    const auto texts = keys.strings();
+    return make_label_encoder<std::string, std::string>(
+        request, std::vector<std::string>(texts.begin(), texts.end()), values);
   }
+  return offer_for_types<float, double, std::int64_t, std::int32_t, std::int16_t>(
+      request, from, [&]<class T>(T) {
+        if constexpr (std::is_floating_point_v<T>) {
+          return make_label_encoder<T, double>(request, keys.to_doubles(), values);
+        } else {
+          return make_label_encoder<T, std::int64_t>(request, keys.to_int64s(), values);
+        }
+      });
 }
 
 template <class Key>
@@ -210,10 +199,9 @@ struct OneHotData {
 
 // y: [count, categories], at most one 1 per row.
 template <class T, class Key>
-void run_one_hot_encoder(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& table = *static_cast<const OneHotData<Key>*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<float*>(args[1]);
+void run_one_hot_encoder(const OneHotData<Key>& table, KernelArgs args) {
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<float>(1);
   std::fill_n(y, table.count * table.categories, 0.0F);
   for (std::int64_t i = 0; i < table.count; ++i, y += table.categories) {
     std::int64_t found = -1;
@@ -252,23 +240,13 @@ KernelOffer offer_one_hot_encoder(const KernelRequest& request) {
   if (from == DataType::kString) {
     const auto* given = request.node.find_attribute("cats_strings");
     const auto* texts = given == nullptr ? nullptr : std::get_if<std::vector<std::string>>(given);
-    return make_one_hot(request, run_one_hot_encoder<std::string, std::string>,
+    return make_one_hot(request, kKernel<run_one_hot_encoder<std::string, std::string>>,
                         texts == nullptr ? std::vector<std::string>() : *texts);
   }
   const std::vector<std::int64_t> categories = request.node.ints_attribute("cats_int64s");
-  const auto make = [&](opdef::KernelFn fn) { return make_one_hot(request, fn, categories); };
-  switch (from) {
-    case DataType::kFloat32:
-      return make(run_one_hot_encoder<float, std::int64_t>);
-    case DataType::kFloat64:
-      return make(run_one_hot_encoder<double, std::int64_t>);
-    case DataType::kInt64:
-      return make(run_one_hot_encoder<std::int64_t, std::int64_t>);
-    case DataType::kInt32:
-      return make(run_one_hot_encoder<std::int32_t, std::int64_t>);
-    default:
-      return decline_dtype(request, from);
-  }
+  return offer_for_types<float, double, std::int64_t, std::int32_t>(request, from, [&]<class T>(T) {
+    return make_one_hot(request, kKernel<run_one_hot_encoder<T, std::int64_t>>, categories);
+  });
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <utility>
 
 #include "onnxgrad/error.h"
 #include "ops/ml/post_transform.h"

@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -247,14 +246,14 @@ std::optional<std::vector<Value*>> lower_classifier(const Node& node, GraphBuild
   return outputs;
 }
 
-opdef::AttributeSpec floats(std::string_view name, bool required = false) {
+AttributeSpec floats(std::string_view name, bool required = false) {
   return {.name = name,
-          .type = opdef::AttributeType::kFloats,
+          .type = AttributeType::kFloats,
           .required = required,
           .max_count = std::size_t{1} << 31};
 }
 
-opdef::AttributeSpec post_transform() {
+AttributeSpec post_transform() {
   return choice_attribute("post_transform",
                           {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"});
 }
@@ -269,22 +268,21 @@ void register_linear(opdef::OpRegistry& registry) {
                                floats("intercepts"),
                                post_transform(),
                                {.name = "targets",
-                                .type = opdef::AttributeType::kInt,
+                                .type = AttributeType::kInt,
                                 .min = 1,
                                 .max = std::int64_t{1} << 31,
                                 .default_value = std::int64_t{1}}},
                 .lower = lower_regressor});
-  registry.add(
-      {.domain = kMl,
-       .op_type = "LinearClassifier",
-       .since_version = 1,
-       .attributes = {floats("coefficients", true),
-                      floats("intercepts"),
-                      post_transform(),
-                      flag_attribute("multi_class", false),
-                      {.name = "classlabels_ints", .type = opdef::AttributeType::kInts},
-                      {.name = "classlabels_strings", .type = opdef::AttributeType::kStrings}},
-       .lower = lower_classifier});
+  registry.add({.domain = kMl,
+                .op_type = "LinearClassifier",
+                .since_version = 1,
+                .attributes = {floats("coefficients", true),
+                               floats("intercepts"),
+                               post_transform(),
+                               flag_attribute("multi_class", false),
+                               {.name = "classlabels_ints", .type = AttributeType::kInts},
+                               {.name = "classlabels_strings", .type = AttributeType::kStrings}},
+                .lower = lower_classifier});
 }
 
 }  // namespace onnxgrad::ops::linear_op

@@ -5,7 +5,6 @@
 #include <string_view>
 #include <vector>
 
-#include "opdef/registry.h"
 #include "ops/rules.h"
 
 // Helpers shared by the operators of ai.onnx.ml.
@@ -30,7 +29,7 @@ Value* attribute_initializer(GraphBuilder& g, const Node& node, const std::strin
 Tensor class_list(const Node& node);
 Value* pick_labels(GraphBuilder& g, const Node& node, Value* numbers);
 
-opdef::AttributeSpec list_attribute(std::string_view name, opdef::AttributeType type);
+AttributeSpec list_attribute(std::string_view name, AttributeType type);
 
 }  // namespace onnxgrad::ops
 

@@ -3,7 +3,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "onnxgrad/error.h"
@@ -92,8 +91,8 @@ std::optional<std::vector<Value*>> lower_normalizer(const Node& node, GraphBuild
   return std::vector<Value*>{g.div(x, divisor)};
 }
 
-opdef::AttributeSpec floats(std::string_view name) {
-  return {.name = name, .type = opdef::AttributeType::kFloats, .max_count = std::size_t{1} << 31};
+AttributeSpec floats(std::string_view name) {
+  return {.name = name, .type = AttributeType::kFloats, .max_count = std::size_t{1} << 31};
 }
 
 }  // namespace

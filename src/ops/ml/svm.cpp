@@ -3,7 +3,6 @@
 #include <cmath>
 #include <utility>
 
-#include "onnxgrad/error.h"
 #include "ops/ml/post_transform.h"
 
 // SVMRegressor and SVMClassifier (ai.onnx.ml 1) as tensor operators, differentiable in their inputs

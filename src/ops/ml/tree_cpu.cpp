@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "device/cpu/threads.h"
@@ -14,9 +13,6 @@
 
 namespace onnxgrad::ops::tree_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 // Split with the fields that a traversal reads; negative children are leaves: child = ~leaf.
 template <class T>
@@ -101,13 +97,12 @@ void walk_rows(const TreeData<T>& trees, const T* x, T* y, std::int64_t first, s
 
 // x: [rows, features], y: [rows, targets].
 template <class T>
-void run_trees(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& trees = *static_cast<const TreeData<T>*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<T*>(args[1]);
+void run_trees(const TreeData<T>& trees, KernelArgs args) {
+  const auto* x = args.at<T>(0);
+  auto* y = args.at<T>(1);
   std::fill_n(y, trees.rows * trees.targets, T{0});
   constexpr std::int64_t kBlock = 64;
-  const std::int64_t blocks = (trees.rows + kBlock - 1) / kBlock;
+  const std::int64_t blocks = ceil_div(trees.rows, kBlock);
   const auto walk = trees.has_plain_splits ? walk_rows<T, true> : walk_rows<T, false>;
   device::parallel_for(trees.threads, blocks, [&](std::int64_t b) {
     walk(trees, x, y, b * kBlock, std::min(trees.rows, (b + 1) * kBlock));
@@ -163,13 +158,13 @@ KernelOffer make_trees(const KernelRequest& request, const Forest& forest) {
   const double trees = std::max(static_cast<double>(data.roots.size()), 1.0);
   const double levels = std::log2(1 + static_cast<double>(data.nodes.size()) / trees);
   const double comparisons = static_cast<double>(data.rows) * trees * levels;
-  KernelOffer offer = prepared(run_trees<T>, std::move(data), "trees, block by block of rows");
+  KernelOffer offer = prepared<run_trees<T>>(std::move(data), "trees, block by block of rows");
   offer.kernel.flops = comparisons;
   return offer;
 }
 
 KernelOffer offer_trees(const KernelRequest& request) {
-  const opdef::TensorDesc& x = request.inputs[0];
+  const TensorDesc& x = request.inputs[0];
   if (x.dtype != DataType::kFloat32 && x.dtype != DataType::kFloat64) {
     return decline_dtype(request, x.dtype);
   }

@@ -19,10 +19,6 @@
 
 namespace onnxgrad::ops::batch_normalization_op {
 
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
 namespace {
 
 std::size_t rank_of(const Node& node, const Value* x) {
@@ -55,7 +51,7 @@ std::vector<std::int64_t> after_channels(std::size_t rank) {
 ir::Function normalization_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                      const std::vector<Attribute>& attributes,
                                      std::int64_t first_axis) {
-  ir::Node node;
+  Node node;
   node.op_type = base_name;
   node.attributes = attributes;
   const std::size_t rank = rank_of(node, inputs.at(1));
@@ -220,9 +216,9 @@ std::vector<Value*> instance_normalization_vjp(VjpContext& ctx, GraphBuilder& g)
                 {epsilon_of(ctx.node())});
 }
 
-opdef::AttributeSpec epsilon_spec() {
+AttributeSpec epsilon_spec() {
   return {.name = "epsilon",
-          .type = opdef::AttributeType::kFloat,
+          .type = AttributeType::kFloat,
           .min_float = 0,
           .max_float = 1e30,
           .default_value = 1e-5F};

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <concepts>
-#include <utility>
 
 #include "device/cpu/threads.h"
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/norm_stretches.h"
 #include "ops/nn/window.h"
@@ -16,10 +14,6 @@
 // `segments` runs of `length` elements with stride `stride`, the first at group * length.
 
 namespace onnxgrad::ops::batch_normalization_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -106,25 +100,18 @@ Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t
   return {.mean = mean, .variance = std::max(squares / count - error * error, 0.0)};
 }
 
-// Returns element `c` of a per-channel operand.
-double channel_number(const std::byte* numbers, DataType dtype, std::int64_t c) {
-  return dtype == DataType::kFloat64
-             ? reinterpret_cast<const double*>(numbers)[c]
-             : static_cast<double>(reinterpret_cast<const float*>(numbers)[c]);
-}
-
-Statistics given_statistics(const NormTask& task, std::byte* const* args, std::int64_t c) {
-  return {.mean = channel_number(args[3], task.statistics_dtype, c),
-          .variance = channel_number(args[4], task.statistics_dtype, c)};
+Statistics given_statistics(const NormTask& task, KernelArgs args, std::int64_t c) {
+  return {.mean = read_float(args[3], task.statistics_dtype, c),
+          .variance = read_float(args[4], task.statistics_dtype, c)};
 }
 
 // running = old * momentum + batch * (1 - momentum)
-void update_running(const NormTask& task, std::byte* const* args, std::int64_t c,
+void update_running(const NormTask& task, KernelArgs args, std::int64_t c,
                     const Statistics& batch) {
   for (int i = 0; i < task.running; ++i) {
     std::byte* running = args[task.outputs + 1 + i];
     if (running == nullptr) continue;
-    const double old = channel_number(args[3 + i], task.statistics_dtype, c);
+    const double old = read_float(args[3 + i], task.statistics_dtype, c);
     const double current = i == 0 ? batch.mean : batch.variance;
     const double next = old * task.momentum + current * (1 - task.momentum);
     if (task.statistics_dtype == DataType::kFloat64) {
@@ -137,31 +124,29 @@ void update_running(const NormTask& task, std::byte* const* args, std::int64_t c
 
 // args: x, scale, bias[, mean, variance], y[, running mean, running variance].
 template <std::floating_point T>
-void run_normalization(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.outputs]);
+void run_normalization(const NormTask& task, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(task.outputs);
   for (std::int64_t group = 0; group < task.groups; ++group) {
     const std::int64_t c = group % task.channels;
     const Statistics batch =
         task.uses_batch ? batch_statistics(task, x, group) : given_statistics(task, args, c);
     update_running(task, args, c, batch);
     if (y == nullptr) continue;
-    const double scale = channel_number(args[1], task.scale_dtype, c);
+    const double scale = read_float(args[1], task.scale_dtype, c);
     const auto factor = static_cast<T>(scale / std::sqrt(batch.variance + task.epsilon));
     const auto mean = static_cast<T>(batch.mean);
-    const auto bias = static_cast<T>(channel_number(args[2], task.scale_dtype, c));
+    const auto bias = static_cast<T>(read_float(args[2], task.scale_dtype, c));
     visit_group(task, group, [&](std::int64_t i) { y[i] = (x[i] - mean) * factor + bias; });
   }
 }
 
 // Normalizes float32 runs as run_normalization does, with SIMD.
-void run_stretches(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
-  const auto* x = reinterpret_cast<const float*>(args[0]);
-  const auto* scale = reinterpret_cast<const float*>(args[1]);
-  const auto* bias = reinterpret_cast<const float*>(args[2]);
-  auto* y = reinterpret_cast<float*>(args[task.outputs]);
+void run_stretches(const NormTask& task, KernelArgs args) {
+  const auto* x = args.at<float>(0);
+  const auto* scale = args.at<float>(1);
+  const auto* bias = args.at<float>(2);
+  auto* y = args.at<float>(task.outputs);
   visit_channels(task, [&](std::int64_t c) {
     for (std::int64_t group = c; group < task.groups; group += task.channels) {
       const Statistics batch =
@@ -189,14 +174,13 @@ struct GradFactors {
 };
 
 // Computes the gradient of float32 runs as run_grad does, with SIMD.
-void run_grad_stretches(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
-  const auto* dy = reinterpret_cast<const float*>(args[0]);
-  const auto* x = reinterpret_cast<const float*>(args[1]);
-  const auto* scale = reinterpret_cast<const float*>(args[2]);
-  auto* dx = reinterpret_cast<float*>(args[task.outputs]);
-  auto* dscale = reinterpret_cast<float*>(args[task.outputs + 1]);
-  auto* dbias = reinterpret_cast<float*>(args[task.outputs + 2]);
+void run_grad_stretches(const NormTask& task, KernelArgs args) {
+  const auto* dy = args.at<float>(0);
+  const auto* x = args.at<float>(1);
+  const auto* scale = args.at<float>(2);
+  auto* dx = args.at<float>(task.outputs);
+  auto* dscale = args.at<float>(task.outputs + 1);
+  auto* dbias = args.at<float>(task.outputs + 2);
   const auto count = static_cast<double>(task.count());
   visit_channels(task, [&](std::int64_t c) {
     double scale_sum = 0;
@@ -229,14 +213,13 @@ void run_grad_stretches(const void* data, std::byte* const* args, const Launch&)
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. See normalization_grad_body.
 template <std::floating_point T>
-void run_grad(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const NormTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  const T* scale = reinterpret_cast<const T*>(args[2]);
-  T* dx = reinterpret_cast<T*>(args[task.outputs]);
-  T* dscale = reinterpret_cast<T*>(args[task.outputs + 1]);
-  T* dbias = reinterpret_cast<T*>(args[task.outputs + 2]);
+void run_grad(const NormTask& task, KernelArgs args) {
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  const T* scale = args.at<T>(2);
+  T* dx = args.at<T>(task.outputs);
+  T* dscale = args.at<T>(task.outputs + 1);
+  T* dbias = args.at<T>(task.outputs + 2);
   if (dscale != nullptr) std::fill_n(dscale, task.channels, T{0});
   if (dbias != nullptr) std::fill_n(dbias, task.channels, T{0});
   const auto count = static_cast<double>(task.count());
@@ -295,11 +278,11 @@ void check_operand(const KernelRequest& request, std::size_t input, const Dims& 
                               "Give X the number of channels of the weights."));
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_typed(const KernelRequest& request, const NormTask& task,
                         bool takes_several_types = false) {
   const DataType dtype = request.inputs[0].dtype;
-  for (const opdef::TensorDesc& input : request.inputs) {
+  for (const TensorDesc& input : request.inputs) {
     if (input.dtype != dtype && !takes_several_types) {
       return KernelOffer::decline("inputs of different types");
     }
@@ -307,8 +290,8 @@ KernelOffer offer_typed(const KernelRequest& request, const NormTask& task,
       return decline_dtype(request, input.dtype);
     }
   }
-  if (dtype == DataType::kFloat32) return prepared(kFloat, task, "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, task, "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(task, "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(task, "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -340,7 +323,7 @@ NormTask grad_task(const KernelRequest& request, bool per_instance) {
 // Offers the kernel `fn` for float32 and runs of at least a vector.
 KernelOffer offer_simd(const KernelRequest& request, NormTask task, opdef::KernelFn fn) {
   constexpr std::int64_t kShortest = 16;
-  for (const opdef::TensorDesc& input : request.inputs) {
+  for (const TensorDesc& input : request.inputs) {
     if (input.dtype != DataType::kFloat32) return KernelOffer::decline("float32 only");
   }
   if (task.length < kShortest) return KernelOffer::decline("stretches shorter than 16 elements");
@@ -353,7 +336,7 @@ KernelOffer offer_batch(const KernelRequest& request) {
 }
 
 KernelOffer offer_batch_simd(const KernelRequest& request) {
-  return offer_simd(request, batch_task(request), run_stretches);
+  return offer_simd(request, batch_task(request), kKernel<run_stretches>);
 }
 
 KernelOffer offer_instance(const KernelRequest& request) {
@@ -362,7 +345,7 @@ KernelOffer offer_instance(const KernelRequest& request) {
 }
 
 KernelOffer offer_instance_simd(const KernelRequest& request) {
-  return offer_simd(request, instance_task(request), run_stretches);
+  return offer_simd(request, instance_task(request), kKernel<run_stretches>);
 }
 
 KernelOffer offer_batch_grad(const KernelRequest& request) {
@@ -370,7 +353,7 @@ KernelOffer offer_batch_grad(const KernelRequest& request) {
 }
 
 KernelOffer offer_batch_grad_simd(const KernelRequest& request) {
-  return offer_simd(request, grad_task(request, false), run_grad_stretches);
+  return offer_simd(request, grad_task(request, false), kKernel<run_grad_stretches>);
 }
 
 KernelOffer offer_instance_grad(const KernelRequest& request) {
@@ -378,7 +361,7 @@ KernelOffer offer_instance_grad(const KernelRequest& request) {
 }
 
 KernelOffer offer_instance_grad_simd(const KernelRequest& request) {
-  return offer_simd(request, grad_task(request, true), run_grad_stretches);
+  return offer_simd(request, grad_task(request, true), kKernel<run_grad_stretches>);
 }
 
 }  // namespace

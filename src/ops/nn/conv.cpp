@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
@@ -15,18 +14,13 @@
 
 namespace onnxgrad::ops {
 
-using ir::Attribute;
-using ir::Value;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
 double ConvShape::flops() const {
   return 2.0 * static_cast<double>(batch) * static_cast<double>(groups) *
          static_cast<double>(in_channels) * static_cast<double>(out_channels) *
          static_cast<double>(kernel_size()) * static_cast<double>(output_size());
 }
 
-std::size_t conv_spatial_rank(const ir::Node& node, const Value* x, const Value* w) {
+std::size_t conv_spatial_rank(const Node& node, const Value* x, const Value* w) {
   const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
   if (!kernel.empty()) return kernel.size();
   for (const Value* value : {w, x}) {
@@ -55,7 +49,7 @@ std::vector<Attribute> conv_call_attributes(const WindowAttrs& attrs, std::int64
   return call;
 }
 
-ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
+ConvShape conv_shape(const Node& node, const Dims& x, const Dims& w) {
   const std::int64_t groups = node.int_attribute("group");
   if (x.rank() < 3 || x.rank() != w.rank()) {
     throw ShapeError(problem_at(
@@ -88,10 +82,10 @@ ConvShape conv_shape(const ir::Node& node, const Dims& x, const Dims& w) {
 namespace onnxgrad::ops::conv_op {
 namespace {
 
-std::int64_t count_groups(const ir::Node& node) { return node.int_attribute("group"); }
+std::int64_t count_groups(const Node& node) { return node.int_attribute("group"); }
 
 // Returns the node's windows, with the kernel sizes from the weight if its shape is known.
-WindowAttrs read_windows(const ir::Node& node, const Value* x, const Value* w) {
+WindowAttrs read_windows(const Node& node, const Value* x, const Value* w) {
   const std::size_t rank = conv_spatial_rank(node, x, w);
   WindowAttrs attrs = WindowAttrs::read(node, rank);
   if (attrs.kernel.empty() && w->type.has_rank()) {
@@ -116,9 +110,8 @@ std::optional<std::vector<std::int64_t>> static_spatial_dims(const Value* x, std
 }
 
 // Computes dx by a plain ConvTranspose if its output padding is known: without strides it is zero.
-Value* input_grad_by_conv_transpose(const ir::Node& node, const WindowAttrs& attrs,
-                                    std::int64_t group, Value* x, Value* w, Value* dy,
-                                    ir::GraphBuilder& g) {
+Value* input_grad_by_conv_transpose(const Node& node, const WindowAttrs& attrs, std::int64_t group,
+                                    Value* x, Value* w, Value* dy, GraphBuilder& g) {
   std::vector<std::int64_t> pads = attrs.pads;
   std::vector<std::int64_t> output_padding(attrs.rank(), 0);
   const bool has_strides = std::ranges::any_of(attrs.strides, [](auto s) { return s != 1; });
@@ -147,8 +140,8 @@ Value* input_grad_by_conv_transpose(const ir::Node& node, const WindowAttrs& att
 // y = conv(x, w) + b
 // dx = conv_transpose(dy, w), dw = sum over batch and windows of dy * x, db = sum of dy per
 // channel.
-std::vector<Value*> conv_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
-  const ir::Node& node = ctx.node();
+std::vector<Value*> conv_vjp(VjpContext& ctx, GraphBuilder& g) {
+  const Node& node = ctx.node();
   Value* x = ctx.input(0);
   Value* w = ctx.input(1);
   Value* dy = ctx.cotangent(0);
@@ -176,8 +169,8 @@ std::vector<Value*> conv_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
   return grads;
 }
 
-ir::Node call_node(std::string_view base_name, const std::vector<Attribute>& attributes) {
-  ir::Node node;
+Node call_node(std::string_view base_name, const std::vector<Attribute>& attributes) {
+  Node node;
   node.op_type = base_name;
   node.attributes = attributes;
   return node;
@@ -190,7 +183,7 @@ std::string conv_key(const WindowAttrs& attrs, std::int64_t group) {
 // Computes dx: [N, C, X...] from (dy, w, x); only the shape of x is read.
 ir::Function conv_input_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                   const std::vector<Attribute>& attributes) {
-  const ir::Node node = call_node(base_name, attributes);
+  const Node node = call_node(base_name, attributes);
   const std::size_t rank = conv_spatial_rank(node, inputs.at(2), inputs.at(1));
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
   const std::int64_t group = count_groups(node);
@@ -249,7 +242,7 @@ Value* pad_same(FunctionBody& f, const WindowAttrs& attrs, Value* padded, Value*
 // extra rows, which are dropped.
 ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                    const std::vector<Attribute>& attributes) {
-  const ir::Node node = call_node(base_name, attributes);
+  const Node node = call_node(base_name, attributes);
   const Value* weight = inputs.size() > 2 ? inputs[2] : nullptr;
   const std::size_t rank = conv_spatial_rank(node, inputs.at(1), weight);
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
@@ -285,10 +278,10 @@ ir::Function conv_weight_grad_body(std::string_view base_name, const std::vector
   return std::move(f).finish({f.transpose(cut, swap)});
 }
 
-std::vector<opdef::AttributeSpec> conv_attribute_specs() {
+std::vector<AttributeSpec> conv_attribute_specs() {
   auto specs = window_attribute_specs(/*kernel_required=*/false);
   specs.push_back({.name = "group",
-                   .type = opdef::AttributeType::kInt,
+                   .type = AttributeType::kInt,
                    .min = 1,
                    .max = std::int64_t{1} << 31,
                    .default_value = std::int64_t{1}});
@@ -297,8 +290,8 @@ std::vector<opdef::AttributeSpec> conv_attribute_specs() {
 
 // dL/dw = ConvWeightGrad(dy, x) is linear in both: its gradients are convolutions again.
 // d(dy) = conv(x, v), dx = the input gradient with w = v, where v is the cotangent.
-std::vector<Value*> conv_weight_grad_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
-  const ir::Node& node = ctx.node();
+std::vector<Value*> conv_weight_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
+  const Node& node = ctx.node();
   Value* v = ctx.cotangent(0);
   const std::size_t rank = conv_spatial_rank(node, ctx.input(1), ctx.input(2));
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
@@ -310,8 +303,8 @@ std::vector<Value*> conv_weight_grad_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
 }
 
 // dx = ConvInputGrad(dy, w): d(dy) = conv(v, w), dw = ConvWeightGrad(dy, v).
-std::vector<Value*> conv_input_grad_vjp(VjpContext& ctx, ir::GraphBuilder& g) {
-  const ir::Node& node = ctx.node();
+std::vector<Value*> conv_input_grad_vjp(VjpContext& ctx, GraphBuilder& g) {
+  const Node& node = ctx.node();
   Value* v = ctx.cotangent(0);
   const std::size_t rank = conv_spatial_rank(node, ctx.input(2), ctx.input(1));
   const WindowAttrs attrs = WindowAttrs::read(node, rank);

@@ -7,6 +7,7 @@
 
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu_options.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
 namespace onnxgrad::ops::conv_bf16 {
@@ -80,7 +81,7 @@ std::int64_t Copies::span(const std::array<std::int64_t, 3>& counts, std::int64_
          counts[2];
 }
 
-bool has_types(const opdef::KernelRequest& request, const ConvTask& task) {
+bool has_types(const KernelRequest& request, const ConvTask& task) {
   const auto has = [&](int arg, DataType type) {
     return arg < 0 || operand(request, arg).dtype == type;
   };
@@ -97,11 +98,10 @@ bool has_types(const opdef::KernelRequest& request, const ConvTask& task) {
          has_either(is_forward ? task.y : task.x) && has_either(task.residual);
 }
 
-opdef::KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan,
-                            const ConvShape& shape, std::int64_t images,
-                            std::int64_t scratch_bytes) {
+KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan, const ConvShape& shape,
+                     std::int64_t images, std::int64_t scratch_bytes) {
   if (!winograd::is_affordable(scratch_bytes, shape)) {
-    return opdef::KernelOffer::decline("takes too much memory");
+    return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
   kernel.fn = fn;
@@ -116,8 +116,7 @@ opdef::KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_conv_bf16(const opdef::KernelRequest& request, const ConvTask& task) {
-  using opdef::KernelOffer;
+KernelOffer offer_conv_bf16(const KernelRequest& request, const ConvTask& task) {
   if (device::cpu_options(request).amx == nullptr) return KernelOffer::decline("no AMX");
   if (!conv_bf16::has_types(request, task))
     return KernelOffer::decline("operands that are not bfloat16");

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
 
@@ -94,20 +94,19 @@ class Copies {
 };
 
 /// Returns true if both operands are bfloat16; the result and residual may be float32.
-bool has_types(const opdef::KernelRequest& request, const ConvTask& task);
+bool has_types(const KernelRequest& request, const ConvTask& task);
 
 /// Offers the kernel of a plan, unless its scratch is too large.
-opdef::KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan,
-                            const ConvShape& shape, std::int64_t images,
-                            std::int64_t scratch_bytes);
+KernelOffer offer_of(opdef::KernelFn fn, std::shared_ptr<const void> plan, const ConvShape& shape,
+                     std::int64_t images, std::int64_t scratch_bytes);
 
 namespace result {
 /// Offers a kernel for forward and backward data.
-opdef::KernelOffer offer(const opdef::KernelRequest& request, const ConvTask& given);
+KernelOffer offer(const KernelRequest& request, const ConvTask& given);
 }  // namespace result
 namespace weight {
 /// Offers a kernel for backward weight.
-opdef::KernelOffer offer(const opdef::KernelRequest& request, const ConvTask& given);
+KernelOffer offer(const KernelRequest& request, const ConvTask& given);
 }  // namespace weight
 
 }  // namespace onnxgrad::ops::conv_bf16

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/norm_channels.h"
@@ -25,9 +25,6 @@ using device::kTapColumns;
 using device::kTapNumbers;
 using device::kTapRows;
 using device::kTapVnni;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;  // copies of a unit, in the L2 cache
 constexpr std::int64_t kFewestChannels = 16;  // fewer source channels would mostly multiply zeros
@@ -70,13 +67,13 @@ struct Bf16ResultPlan {
   std::int64_t scratch_bytes = 0;
 
   std::int64_t result_size() const { return result[0] * result[1] * result[2]; }
-  std::int64_t units() const { return (batch + images - 1) / images * parts; }
+  std::int64_t units() const { return ceil_div(batch, images) * parts; }
   std::int64_t copy_elements() const { return padded_channels / 2 * copies.channel(); }
 };
 
 class Worker {
  public:
-  Worker(const Bf16ResultPlan& plan, std::byte* const* args, std::int64_t thread)
+  Worker(const Bf16ResultPlan& plan, KernelArgs args, std::int64_t thread)
       : plan_(plan), args_(args), weights_(plan.weights.in(args[plan.task.scratch])) {
     std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], thread);
     copy_ = plan.copy.in(own);
@@ -137,7 +134,7 @@ class Worker {
       const std::int64_t part = unit % plan_.parts;
       const std::int64_t images = std::min(plan_.images, plan_.batch - image);
       if (part == 0 || unit == first) copy_images(image, images);
-      const std::int64_t blocks = (plan_.result_channels + kTapRows - 1) / kTapRows;
+      const std::int64_t blocks = ceil_div(plan_.result_channels, kTapRows);
       const std::int64_t end = blocks * (part + 1) / plan_.parts * kTapRows;
       for (std::int64_t c = blocks * part / plan_.parts * kTapRows;
            c < std::min(end, plan_.result_channels); c += kTapRows) {
@@ -150,8 +147,7 @@ class Worker {
   /// Packs the weights of one out channel: [tap, channel], zero-padded to `padded` channels.
   void pack_taps(std::int64_t m, std::int64_t channels, std::int64_t padded, std::uint16_t* to) {
     const std::int64_t taps = plan_.kernel_size;
-    const auto* w =
-        reinterpret_cast<const std::uint16_t*>(args_[plan_.task.w]) + m * channels * taps;
+    const auto* w = args_.at<std::uint16_t>(plan_.task.w) + m * channels * taps;
     if (taps == 1) {
       std::copy_n(w, channels, to);
       std::fill(to + channels, to + padded, std::uint16_t{0});
@@ -169,8 +165,7 @@ class Worker {
 
   /// Copies two channels at a time, interleaved (VNNI layout).
   void copy_images(std::int64_t image, std::int64_t images) {
-    const auto* source = reinterpret_cast<const std::uint16_t*>(
-        args_[plan_.is_forward ? plan_.task.x : plan_.task.y]);
+    const auto* source = args_.at<std::uint16_t>(plan_.is_forward ? plan_.task.x : plan_.task.y);
     const std::int64_t size = plan_.source_size;
     auto* line = reinterpret_cast<std::uint32_t*>(line_);
     for (std::int64_t c = 0; c < plan_.source_channels; c += 2) {
@@ -261,13 +256,12 @@ class Worker {
       const float* residual = nullptr;
       if (task.residual >= 0 && plan_.residual_is_f16) {
         auto* line = reinterpret_cast<float*>(line_);
-        plan_.widen(line, reinterpret_cast<const std::uint16_t*>(args_[task.residual]) + at, size);
+        plan_.widen(line, args_.at<const std::uint16_t>(task.residual) + at, size);
         residual = line;
       } else if (task.residual >= 0) {
-        residual = reinterpret_cast<const float*>(args_[task.residual]) + at;
+        residual = args_.at<const float>(task.residual) + at;
       }
-      const float bias =
-          task.bias < 0 ? 0 : reinterpret_cast<const float*>(args_[task.bias])[channel];
+      const float bias = task.bias < 0 ? 0 : args_.at<const float>(task.bias)[channel];
       channels::forward_functions<float>().normalize(
           values, residual, {.segments = 1, .stride = size, .length = size},
           {.shift = bias, .low = task.low, .high = task.high}, values);
@@ -280,7 +274,7 @@ class Worker {
   }
 
   const Bf16ResultPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   std::uint16_t* weights_;
   std::uint32_t* copy_;
   float* sums_;
@@ -289,8 +283,7 @@ class Worker {
   std::byte* spare_ = nullptr;
 };
 
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Bf16ResultPlan*>(data);
+void run(const Bf16ResultPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);
     worker.pack(chunk);
@@ -394,10 +387,9 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   plan->images = std::clamp<std::int64_t>(kUnitBytes / (2 * plan->padded_channels * of_image), 1,
                                           std::max<std::int64_t>(plan->batch / plan->threads, 1));
   plan->images = even_part_of(plan->batch, plan->images, plan->threads);
-  const std::int64_t image_units = (plan->batch + plan->images - 1) / plan->images;
+  const std::int64_t image_units = ceil_div(plan->batch, plan->images);
   if (image_units < plan->threads) {
-    plan->parts =
-        std::min<std::int64_t>(plan->threads, (plan->result_channels + kTapRows - 1) / kTapRows);
+    plan->parts = std::min<std::int64_t>(plan->threads, ceil_div(plan->result_channels, kTapRows));
   }
   plan->copies.set_images(plan->images);
   std::int64_t span = 0;
@@ -415,7 +407,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   place_scratch(*plan);
   const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
-  return offer_of(run, std::move(plan), shape, images, scratch);
+  return offer_of(kKernel<run>, std::move(plan), shape, images, scratch);
 }
 
 }  // namespace onnxgrad::ops::conv_bf16::result

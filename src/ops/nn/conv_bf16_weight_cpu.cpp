@@ -7,6 +7,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
@@ -23,9 +24,6 @@ using device::kTapColumns;
 using device::kTapNumbers;
 using device::kTapRows;
 using device::kTapVnni;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 constexpr std::int64_t kUnitBytes = std::int64_t{768} * 1024;  // x and y of a unit, in the L2 cache
 constexpr std::int64_t kFewestColumns = 16;
@@ -59,14 +57,14 @@ struct Bf16WeightPlan {
   std::int64_t window_count() const { return windows[0] * windows[1] * windows[2]; }
   std::int64_t rows() const { return channels * taps; }
   std::int64_t steps(std::int64_t of_images) const {
-    return (copies.span(windows, of_images) + kTapNumbers - 1) / kTapNumbers;
+    return ceil_div(copies.span(windows, of_images), kTapNumbers);
   }
 };
 
 class Worker {
  public:
   /// all: all threads; chunk: the threads that process the same images.
-  Worker(const Bf16WeightPlan& plan, std::byte* const* args, const device::Chunk& all,
+  Worker(const Bf16WeightPlan& plan, KernelArgs args, const device::Chunk& all,
          const device::Chunk& chunk)
       : plan_(plan), args_(args), all_(all), chunk_(chunk) {
     std::byte* scratch = args[plan.task.scratch];
@@ -76,7 +74,7 @@ class Worker {
     std::byte* own = plan.thread_scratch.in(scratch, all.thread);
     copy_ = plan.copy.in(own);
     rows_ = plan.y_rows.in(own);
-    const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
+    const std::int64_t blocks = ceil_div(plan.channels, kTapColumns);
     first_ = plan.splits_taps ? 0 : std::min(chunk.first(blocks) * kTapColumns, plan.channels);
     last_ = plan.splits_taps ? plan.channels
                              : std::min(chunk.last(blocks) * kTapColumns, plan.channels);
@@ -142,9 +140,7 @@ class Worker {
     }
   }
 
-  const std::uint16_t* halves(int arg) const {
-    return reinterpret_cast<const std::uint16_t*>(args_[arg]);
-  }
+  const std::uint16_t* halves(int arg) const { return args_.at<const std::uint16_t>(arg); }
 
   void copy_x(std::int64_t image, std::int64_t images) {
     for (std::int64_t c = first_; c < last_; ++c) {
@@ -214,7 +210,7 @@ class Worker {
   }
 
   const Bf16WeightPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   device::Chunk all_, chunk_;
   std::uint32_t* turned_;
   float* sums_;
@@ -224,8 +220,7 @@ class Worker {
   std::int64_t first_tap_ = 0, last_tap_ = 0;
 };
 
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const Bf16WeightPlan*>(data);
+void run(const Bf16WeightPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     if (plan.splits_images) {
       Worker(plan, args, chunk, {}).run(chunk.first(plan.batch), chunk.last(plan.batch));
@@ -255,10 +250,9 @@ void place_scratch(Bf16WeightPlan& plan) {
   plan.turned = set.reserve<std::uint32_t>(plan.length / 2 * plan.padded_columns);
   plan.sums = set.reserve<float>(plan.rows() * plan.padded_columns);
   plan.sets = plan.splits_images ? plan.threads : 1;
-  const std::int64_t blocks = (plan.channels + kTapColumns - 1) / kTapColumns;
+  const std::int64_t blocks = ceil_div(plan.channels, kTapColumns);
   const bool has_all = plan.splits_images || plan.splits_taps;
-  const std::int64_t own =
-      has_all ? plan.channels : (blocks + plan.threads - 1) / plan.threads * kTapColumns;
+  const std::int64_t own = has_all ? plan.channels : ceil_div(blocks, plan.threads) * kTapColumns;
   const std::int64_t spare = plan.task.update == nullptr ? 0 : kConsumedChannels * kConsumedColumns;
   ScratchLayout thread;
   plan.copy = thread.reserve<std::uint16_t>(own * plan.copies.channel());
@@ -317,7 +311,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   place_scratch(*plan);
   const std::int64_t scratch = plan->scratch_bytes;
   const std::int64_t images = plan->images;
-  return offer_of(run, std::move(plan), shape, images, scratch);
+  return offer_of(kKernel<run>, std::move(plan), shape, images, scratch);
 }
 
 }  // namespace onnxgrad::ops::conv_bf16::weight

@@ -10,6 +10,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/conv_chain.h"
 #include "opdef/registry.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // Consecutive convolutions on a few images at a time: a result is still in the cache when the next
@@ -19,10 +20,6 @@
 namespace onnxgrad::ops::conv_chain_cpu {
 
 using opdef::ConvChain;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-using opdef::TensorDesc;
 
 namespace {
 
@@ -50,17 +47,17 @@ struct ChainPlan {
   ScratchBlocks thread_scratch = {};
   ScratchArray<std::byte> kernel_scratch = {};
 
-  std::int64_t units() const { return (batch + unit_images - 1) / unit_images; }
+  std::int64_t units() const { return ceil_div(batch, unit_images); }
 };
 
 std::byte* part(std::byte* images, std::int64_t elements) { return images + elements * kFloat; }
 
-void run_unit(const ChainPlan& plan, std::int64_t unit, std::byte* const* args, std::byte* own,
+void run_unit(const ChainPlan& plan, std::int64_t unit, KernelArgs args, std::byte* own,
               const Launch& launch) {
   const std::int64_t image = unit * plan.unit_images;
   const std::size_t is_last = image + plan.unit_images > plan.batch ? 1 : 0;
   std::byte* x = part(args[0], image * plan.x_elements);
-  std::byte* const* operands = args + 1;
+  KernelArgs operands = args.from(1);
   for (const Link& link : plan.links) {
     const bool is_end = &link == &plan.links.back();
     std::byte* y = is_end ? part(operands[ConvChain::kLinkInputs], image * link.y_elements)
@@ -72,12 +69,11 @@ void run_unit(const ChainPlan& plan, std::int64_t unit, std::byte* const* args, 
     const opdef::PreparedKernel& kernel = link.kernels[is_last];
     kernel.fn(kernel.data.get(), inner.data(), launch);
     x = y;
-    operands += ConvChain::kLinkInputs;
+    operands = operands.from(ConvChain::kLinkInputs);
   }
 }
 
-void run(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& plan = *static_cast<const ChainPlan*>(data);
+void run(const ChainPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[2 + plan.links.size() * ConvChain::kLinkInputs];
   if (plan.is_shared) {
     for (std::int64_t u = 0; u < plan.units(); ++u) run_unit(plan, u, args, scratch, launch);
@@ -158,7 +154,7 @@ void split_work(const std::vector<LinkRequest>& links, ChainPlan& plan) {
   const std::int64_t most = kUnitBytes / kFloat / largest;
   plan.unit_images =
       images_of_unit(plan.batch, std::min(most, plan.batch / plan.threads), plan.threads);
-  const std::int64_t rounds = (plan.units() + plan.threads - 1) / plan.threads;
+  const std::int64_t rounds = ceil_div(plan.units(), plan.threads);
   plan.is_shared = kLongestWait * static_cast<double>(plan.batch) <
                    static_cast<double>(rounds * plan.threads * plan.unit_images);
   if (plan.is_shared) plan.unit_images = images_of_unit(plan.batch, most * plan.threads, 1);
@@ -221,7 +217,7 @@ KernelOffer offer_chain(const KernelRequest& request) {
   plan->kernel_scratch = own.reserve<std::byte>(kernel_bytes);
   ScratchLayout all;
   plan->thread_scratch = all.reserve_blocks(plan->is_shared ? 1 : plan->threads, own);
-  kernel.fn = run;
+  kernel.fn = kKernel<run>;
   kernel.label = fmt::format("{} images at a time: {}", plan->unit_images, kernel.label);
   kernel.scratch_bytes = all.size_bytes();
   kernel.data = std::move(plan);

@@ -8,6 +8,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "opdef/registry.h"
 #include "ops/fused/part_update_cpu.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_task.h"
 #include "ops/nn/conv_winograd_cpu.h"
 #include "ops/nn/norm_channels.h"
@@ -17,10 +18,6 @@
 // assignment.
 
 namespace onnxgrad::ops::conv_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -69,7 +66,7 @@ void check_operands(const ConvTask& task, const KernelRequest& request) {
 
 namespace onnxgrad::ops {
 
-std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
+std::optional<ConvTask> ConvTask::of(const KernelRequest& request) {
   const ir::Node& node = request.node;
   const std::string_view op_type = opdef::base_name(node.domain, node.op_type);
   const auto& in = request.inputs;
@@ -120,7 +117,7 @@ std::optional<ConvTask> ConvTask::of(const opdef::KernelRequest& request) {
   return task;
 }
 
-const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg) {
+const TensorDesc& operand(const KernelRequest& request, int arg) {
   const auto index = static_cast<std::size_t>(arg);
   const std::size_t count = request.inputs.size();
   return index < count ? request.inputs[index] : request.outputs[index - count];
@@ -132,7 +129,7 @@ bool ConvTask::finishes() const {
 }
 
 template <class T>
-void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t first,
+void finish_results(const ConvTask& task, KernelArgs args, std::int64_t first,
                     std::int64_t channels, std::int64_t plane, std::int64_t count) {
   if (!task.finishes() || count <= 0) return;
   if (plane == count) {  // planes are contiguous
@@ -140,9 +137,9 @@ void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t f
     plane = count;
     channels = 1;
   }
-  T* y = reinterpret_cast<T*>(args[task.y]) + first;
-  const T* residual =
-      task.residual < 0 ? nullptr : reinterpret_cast<const T*>(args[task.residual]) + first;
+  T* y = args.at<T>(task.y) + first;
+  const T* residual = args.find<T>(task.residual);
+  if (residual != nullptr) residual += first;
   if constexpr (std::is_same_v<T, float>) {
     channels::forward_functions<float>().normalize(
         y, residual, {.segments = channels, .stride = plane, .length = count},
@@ -160,14 +157,13 @@ void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t f
 }
 
 template <class T>
-void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBlock<T>& block,
-                    T* spare) {
+void finish_weights(const ConvTask& task, KernelArgs args, const WeightBlock<T>& block, T* spare) {
   const auto transpose = device::gemm_target<T>().transpose;
   const std::int64_t row = task.shape.in_channels * task.shape.kernel_size();
   const std::int64_t first = block.channel * row + block.column;
   if (task.update == nullptr) {
-    transpose(block.from, block.from_row, reinterpret_cast<T*>(args[task.w]) + first, row,
-              block.columns, block.channels);
+    transpose(block.from, block.from_row, args.at<T>(task.w) + first, row, block.columns,
+              block.channels);
     return;
   }
   for (std::int64_t k = 0; k < block.columns; k += kConsumedColumns) {
@@ -184,27 +180,26 @@ void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBl
 }
 
 template <class T>
-void finish_weights(const ConvTask& task, std::byte* const* args, const T* from, std::int64_t first,
+void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::int64_t first,
                     std::int64_t last) {
   if (task.update == nullptr) {
-    std::copy(from + first, from + last, reinterpret_cast<T*>(args[task.w]) + first);
+    std::copy(from + first, from + last, args.at<T>(task.w) + first);
   } else if (first < last) {
     task.update->apply<T>(args,
                           {.gradient = from + first, .first = first, .columns = last - first});
   }
 }
 
-template void finish_weights<float>(const ConvTask&, std::byte* const*, const float*, std::int64_t,
+template void finish_weights<float>(const ConvTask&, KernelArgs, const float*, std::int64_t,
                                     std::int64_t);
-template void finish_weights<double>(const ConvTask&, std::byte* const*, const double*,
-                                     std::int64_t, std::int64_t);
-template void finish_weights<float>(const ConvTask&, std::byte* const*, const WeightBlock<float>&,
-                                    float*);
-template void finish_weights<double>(const ConvTask&, std::byte* const*, const WeightBlock<double>&,
+template void finish_weights<double>(const ConvTask&, KernelArgs, const double*, std::int64_t,
+                                     std::int64_t);
+template void finish_weights<float>(const ConvTask&, KernelArgs, const WeightBlock<float>&, float*);
+template void finish_weights<double>(const ConvTask&, KernelArgs, const WeightBlock<double>&,
                                      double*);
-template void finish_results<float>(const ConvTask&, std::byte* const*, std::int64_t, std::int64_t,
+template void finish_results<float>(const ConvTask&, KernelArgs, std::int64_t, std::int64_t,
                                     std::int64_t, std::int64_t);
-template void finish_results<double>(const ConvTask&, std::byte* const*, std::int64_t, std::int64_t,
+template void finish_results<double>(const ConvTask&, KernelArgs, std::int64_t, std::int64_t,
                                      std::int64_t, std::int64_t);
 
 }  // namespace onnxgrad::ops
@@ -262,13 +257,12 @@ void fill_bias(T* result, const T* bias, std::int64_t batch, std::int64_t channe
 }
 
 template <class T>
-void run_reference(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const ConvTask*>(data);
+void run_reference(const ConvTask& task, KernelArgs args) {
   const ConvShape& shape = task.shape;
-  T* x = reinterpret_cast<T*>(args[task.x]);
-  T* w = reinterpret_cast<T*>(args[task.w]);
-  T* y = reinterpret_cast<T*>(args[task.y]);
-  const T* bias = task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[task.bias]);
+  T* x = args.at<T>(task.x);
+  T* w = args.at<T>(task.w);
+  T* y = args.at<T>(task.y);
+  const T* bias = args.find<T>(task.bias);
   switch (task.pass) {
     case ConvTask::Pass::kForward:
       fill_bias(y, bias, shape.batch, shape.groups * shape.out_channels, shape.output_size());
@@ -293,8 +287,8 @@ using TaskOfferFn = KernelOffer (*)(const KernelRequest& request, const ConvTask
 
 KernelOffer offer_reference(const KernelRequest& request, const ConvTask& task) {
   opdef::PreparedKernel kernel;
-  kernel.fn =
-      request.outputs[0].dtype == DataType::kFloat32 ? run_reference<float> : run_reference<double>;
+  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kKernel<run_reference<float>>
+                                                             : kKernel<run_reference<double>>;
   kernel.data = std::make_shared<ConvTask>(task);
   kernel.label = "reference";
   kernel.flops = task.shape.flops();
@@ -376,8 +370,8 @@ void register_conv_cpu(opdef::KernelRegistry& registry) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task) {
-  opdef::KernelOffer offer;
+KernelOffer offer_conv_float(const KernelRequest& request, const ConvTask& task) {
+  KernelOffer offer;
   for (const conv_cpu::FloatOffer& best : conv_cpu::kOffers) {
     offer = best.of_task(request, task);
     if (offer.kernel.fn != nullptr) break;

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_rows.h"
 
@@ -10,10 +11,6 @@
 
 namespace onnxgrad::ops::depth_rows {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 struct DepthRowsPlan {
   ConvTask task;
@@ -25,21 +22,15 @@ struct DepthRowsPlan {
   std::int64_t planes() const { return task.shape.batch * task.shape.groups; }
 };
 
-template <class T>
-T* pointer(std::byte* const* args, int index) {
-  return index < 0 ? nullptr : reinterpret_cast<T*>(args[index]);
-}
-
 /// Computes planes [first, last) of all images.
 template <class T>
-void run_planes(const DepthRowsPlan& plan, std::byte* const* args, std::int64_t first,
-                std::int64_t last) {
+void run_planes(const DepthRowsPlan& plan, KernelArgs args, std::int64_t first, std::int64_t last) {
   const depth::PlaneShape& shape = plan.shape;
-  const auto* from = pointer<const T>(args, plan.is_forward() ? plan.task.x : plan.task.y);
-  auto* to = pointer<T>(args, plan.is_forward() ? plan.task.y : plan.task.x);
-  const auto* weights = pointer<const T>(args, plan.task.w);
-  const auto* bias = pointer<const T>(args, plan.task.bias);
-  const auto* residual = pointer<const T>(args, plan.task.residual);
+  const auto* from = args.at<T>(plan.is_forward() ? plan.task.x : plan.task.y);
+  auto* to = args.at<T>(plan.is_forward() ? plan.task.y : plan.task.x);
+  const auto* weights = args.at<T>(plan.task.w);
+  const auto* bias = args.find<T>(plan.task.bias);
+  const auto* residual = args.find<T>(plan.task.residual);
   while (first < last) {
     const std::int64_t channel = first % plan.channels();
     const std::int64_t results = first * shape.result_size();
@@ -55,8 +46,7 @@ void run_planes(const DepthRowsPlan& plan, std::byte* const* args, std::int64_t 
 }
 
 template <class T>
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const DepthRowsPlan*>(data);
+void run(const DepthRowsPlan& plan, KernelArgs args) {
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     run_planes<T>(plan, args, chunk.first(plan.planes()), chunk.last(plan.planes()));
   });
@@ -100,28 +90,28 @@ depth::PlaneShape shape_of(const ConvTask& task) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task) {
+KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
-    return opdef::KernelOffer::decline("channels chunk results");
+    return KernelOffer::decline("channels chunk results");
   }
-  if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
+  if (shape.flops() == 0) return KernelOffer::decline("an empty tensor");
   if (task.pass == ConvTask::Pass::kBackwardWeight) {
-    return opdef::KernelOffer::decline("sums for weights are taken by channels");
+    return KernelOffer::decline("sums for weights are taken by channels");
   }
   if (!depth_rows::fits(task) || !depth::has_plane_rows()) {
-    return opdef::KernelOffer::decline("neither 3 x 3 nor 5 x 5 with strides of at most 2");
+    return KernelOffer::decline("neither 3 x 3 nor 5 x 5 with strides of at most 2");
   }
   if (shape.batch * shape.groups < request.threads) {
-    return opdef::KernelOffer::decline("fewer planes than threads");
+    return KernelOffer::decline("fewer planes than threads");
   }
   auto plan = std::make_shared<depth_rows::DepthRowsPlan>();
   plan->task = task;
   plan->threads = request.threads;
   plan->shape = depth_rows::shape_of(task);
   opdef::PreparedKernel kernel;
-  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? depth_rows::run<float>
-                                                             : depth_rows::run<double>;
+  kernel.fn = request.outputs[0].dtype == DataType::kFloat32 ? kKernel<depth_rows::run<float>>
+                                                             : kKernel<depth_rows::run<double>>;
   kernel.label = "depthwise rows";
   kernel.flops = shape.flops();
   kernel.data = std::move(plan);

@@ -6,6 +6,7 @@
 
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/depth_tiles.h"
 
@@ -15,10 +16,6 @@
 
 namespace onnxgrad::ops::depth {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Size of the source and result pixels of a band.
 constexpr std::int64_t kBandBytes = std::int64_t{192} * 1024;
@@ -62,7 +59,7 @@ struct DepthwisePlan {
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   bool is_forward() const { return task.pass != ConvTask::Pass::kBackwardData; }
-  std::int64_t blocks() const { return (channels + lanes - 1) / lanes; }
+  std::int64_t blocks() const { return ceil_div(channels, lanes); }
   std::int64_t width(std::int64_t block_index) const {
     return std::min(lanes, channels - block_index * lanes);
   }
@@ -151,13 +148,13 @@ std::int64_t positions(const DepthwisePlan& plan, const Phase& phase, std::int64
 template <class T>
 class Results {
  public:
-  Results(const DepthwisePlan& plan, std::byte* const* args, std::byte* own)
+  Results(const DepthwisePlan& plan, KernelArgs args, std::byte* own)
       : plan_(plan),
         args_(args),
-        from_(reinterpret_cast<const T*>(args[plan.is_forward() ? plan.task.x : plan.task.y])),
-        to_(reinterpret_cast<T*>(args[plan.is_forward() ? plan.task.y : plan.task.x])),
-        w_(reinterpret_cast<const T*>(args[plan.task.w])),
-        bias_(plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias])),
+        from_(args.at<T>(plan.is_forward() ? plan.task.x : plan.task.y)),
+        to_(args.at<T>(plan.is_forward() ? plan.task.y : plan.task.x)),
+        w_(args.at<T>(plan.task.w)),
+        bias_(args.find<const T>(plan.task.bias)),
         weights_(array<T>(plan.weights, own)),
         source_(plan, plan.source, array<T>(plan.source_pixels, own)),
         result_(plan, plan.result, array<T>(plan.result_pixels, own)),
@@ -214,7 +211,7 @@ class Results {
   }
 
   const DepthwisePlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const T* from_;
   T* to_;
   const T* w_;
@@ -229,11 +226,11 @@ class Results {
 template <class T>
 class Sums {
  public:
-  Sums(const DepthwisePlan& plan, std::byte* const* args, std::byte* own)
+  Sums(const DepthwisePlan& plan, KernelArgs args, std::byte* own)
       : plan_(plan),
-        x_(reinterpret_cast<const T*>(args[plan.task.x])),
-        y_(reinterpret_cast<const T*>(args[plan.task.y])),
-        w_(reinterpret_cast<T*>(args[plan.task.w])),
+        x_(args.at<T>(plan.task.x)),
+        y_(args.at<T>(plan.task.y)),
+        w_(args.at<T>(plan.task.w)),
         sums_(array<T>(plan.sums, args[plan.task.scratch])),
         x_pixels_(plan, plan.source, array<T>(plan.source_pixels, own)),
         y_pixels_(plan, plan.result, array<T>(plan.result_pixels, own)) {}
@@ -290,7 +287,7 @@ class Sums {
 };
 
 template <class T>
-void run_part(const DepthwisePlan& plan, std::byte* const* args, const device::Chunk& chunk) {
+void run_part(const DepthwisePlan& plan, KernelArgs args, const device::Chunk& chunk) {
   std::byte* own = plan.thread_scratch.in(args[plan.task.scratch], chunk.thread);
   if (plan.is_sum()) {
     Sums<T> sums(plan, args, own);
@@ -305,8 +302,7 @@ void run_part(const DepthwisePlan& plan, std::byte* const* args, const device::C
 }
 
 template <class T>
-void run(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const DepthwisePlan*>(data);
+void run(const DepthwisePlan& plan, KernelArgs args) {
   device::on_threads(plan.threads,
                      [&](const device::Chunk& chunk) { run_part<T>(plan, args, chunk); });
 }
@@ -346,7 +342,7 @@ void set_extents(DepthwisePlan& plan, const std::vector<Axes>& phases, std::int6
   }
   const AxisPhase& along = phases.front()[axis];
   plan.block = block;
-  plan.bands = (along.count + block - 1) / block;
+  plan.bands = ceil_div(along.count, block);
   for (std::size_t i = 0; i < 3; ++i) {
     plan.source.low[i] = covered[i].low;
     plan.source.count[i] = covered[i].padded();
@@ -425,13 +421,12 @@ std::shared_ptr<DepthwisePlan> make_plan(const ConvTask& task, int threads, std:
     return nullptr;
   }
   for (std::int64_t bands = 2; bytes() > kBandBytes && plan->block > 1; ++bands) {
-    set_extents(*plan, phases, (all + bands - 1) / bands);
+    set_extents(*plan, phases, ceil_div(all, bands));
   }
   if (plan->source.pixels() * lanes > std::numeric_limits<std::int32_t>::max()) return nullptr;
   set_tables(*plan, phases);
   if (plan->is_sum()) {
-    plan->parts =
-        std::clamp<std::int64_t>((threads + plan->blocks() - 1) / plan->blocks(), 1, plan->batch);
+    plan->parts = std::clamp<std::int64_t>(ceil_div(threads, plan->blocks()), 1, plan->batch);
   }
   const std::int64_t pixel_bytes = lanes * element_bytes;
   ScratchLayout scratch, own;
@@ -451,7 +446,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   auto plan = make_plan(task, request.threads, depth_lanes<T>(), sizeof(T));
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
-  kernel.fn = run<T>;
+  kernel.fn = kKernel<run<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = "depthwise";
   kernel.flops = task.shape.flops();
@@ -464,12 +459,12 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task) {
+KernelOffer offer_depthwise(const KernelRequest& request, const ConvTask& task) {
   const ConvShape& shape = task.shape;
   if (shape.groups == 1 || shape.in_channels != 1 || shape.out_channels != 1) {
-    return opdef::KernelOffer::decline("channels chunk results");
+    return KernelOffer::decline("channels chunk results");
   }
-  if (shape.flops() == 0) return opdef::KernelOffer::decline("an empty tensor");
+  if (shape.flops() == 0) return KernelOffer::decline("an empty tensor");
   return request.outputs[0].dtype == DataType::kFloat32 ? depth::offer<float>(request, task)
                                                         : depth::offer<double>(request, task);
 }

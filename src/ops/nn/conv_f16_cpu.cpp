@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -8,6 +6,7 @@
 
 #include "device/cpu/convert.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // Convolutions of f16/bf16 images with float32 weights: a unit of work, some images or some
@@ -17,10 +16,6 @@
 
 namespace onnxgrad::ops::conv_f16 {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Float32 size of a unit: half of the L2 cache; and if all threads compute each unit together.
 constexpr std::int64_t kUnitBytes = std::int64_t{512} * 1024;
@@ -57,8 +52,8 @@ struct F16ConvPlan {
 
   bool is_sum() const { return task.pass == ConvTask::Pass::kBackwardWeight; }
   std::int64_t weights() const { return groups * group_weights; }
-  std::int64_t image_units() const { return (batch + unit_images - 1) / unit_images; }
-  std::int64_t group_units() const { return (groups + unit_groups - 1) / unit_groups; }
+  std::int64_t image_units() const { return ceil_div(batch, unit_images); }
+  std::int64_t group_units() const { return ceil_div(groups, unit_groups); }
   std::int64_t units() const { return image_units() * group_units(); }
 };
 
@@ -102,15 +97,15 @@ struct OnThisThread {
 
 /// Runs a unit; if the weights are the result, they are written to `weights`.
 template <class Split>
-void run_unit(const F16ConvPlan& plan, const Unit& unit, std::byte* const* args, std::byte* own,
+void run_unit(const F16ConvPlan& plan, const Unit& unit, KernelArgs args, std::byte* own,
               std::byte* weights, const Split& split, const Launch& launch) {
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   const ConvTask& task = plan.task;
   std::array<std::byte*, kMostArgs> inner = {};
-  std::copy_n(args, task.scratch, inner.begin());
   const auto argument = [&](int index) -> std::byte*& {
     return inner[static_cast<std::size_t>(index)];
   };
+  for (int i = 0; i < task.scratch; ++i) argument(i) = args[i];
   const auto stored = [&](const Images& tensor, std::int64_t i) {
     return args[tensor.arg] + (unit.first(plan, tensor) + i) * tensor.element_bytes;
   };
@@ -141,9 +136,9 @@ void add(const float* from, std::int64_t first, std::int64_t last, float* to) {
 }
 
 /// Computes one unit after the other on all threads. Units have all groups.
-void run_together(const F16ConvPlan& plan, std::byte* const* args, const Launch& launch) {
+void run_together(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* own = args[plan.task.scratch];
-  auto* w = reinterpret_cast<float*>(args[plan.task.w]);
+  auto* w = args.at<float>(plan.task.w);
   const OnAllThreads split{plan.threads};
   for (std::int64_t u = 0; u < plan.units(); ++u) {
     float* to = u == 0 ? w : plan.partial.in(own);
@@ -154,11 +149,11 @@ void run_together(const F16ConvPlan& plan, std::byte* const* args, const Launch&
 }
 
 /// Computes separate units on each thread; sums are added in the order of units, then of threads.
-void run_apart(const F16ConvPlan& plan, std::byte* const* args, const Launch& launch) {
+void run_apart(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   std::byte* scratch = args[plan.task.scratch];
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
-    auto* w = reinterpret_cast<float*>(args[plan.task.w]);
+    auto* w = args.at<float>(plan.task.w);
     float* sums = chunk.thread == 0 ? w : plan.sums.in(own);
     float* partial = plan.partial.in(own);
     const std::int64_t begin = chunk.first(plan.units());
@@ -182,8 +177,7 @@ void run_apart(const F16ConvPlan& plan, std::byte* const* args, const Launch& la
   });
 }
 
-void run(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& plan = *static_cast<const F16ConvPlan*>(data);
+void run(const F16ConvPlan& plan, KernelArgs args, const Launch& launch) {
   if (plan.is_shared) {
     run_together(plan, args, launch);
   } else {
@@ -258,7 +252,7 @@ KernelOffer unit_kernel(const KernelRequest& request, const F16ConvPlan& plan, s
                      .threads = plan.is_shared ? plan.threads : 1,
                      .cpu = request.cpu};
   for (auto* list : {&wide.inputs, &wide.outputs}) {
-    for (opdef::TensorDesc& desc : *list) {
+    for (TensorDesc& desc : *list) {
       if (desc.is_present()) desc.dtype = DataType::kFloat32;
     }
   }
@@ -314,9 +308,8 @@ bool is_image_type(DataType type) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const ConvTask& task) {
+KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task) {
   using namespace conv_f16;  // NOLINT(google-build-using-namespace): this file's own
-  using opdef::KernelOffer;
   if (!is_float32(request, task.w) || !is_float32(request, task.bias)) {
     return KernelOffer::decline("weights of 16 bits");
   }
@@ -343,7 +336,7 @@ opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const Con
   }
   place_scratch(*plan, kernel_bytes);
   opdef::PreparedKernel kernel;
-  kernel.fn = conv_f16::run;
+  kernel.fn = kKernel<conv_f16::run>;
   kernel.label = "halves, " + plan->kernels[0][0].label;
   kernel.flops = shape.flops();
   kernel.scratch_bytes = plan->scratch_bytes;

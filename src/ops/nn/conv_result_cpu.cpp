@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 
 // y = conv(x, w) and its transpose x = conv^T(y, w) as matrix products whose left operand is read
@@ -16,10 +17,6 @@
 // Convolutions on SIMD Architectures, SC 2018; Dukhan, The Indirect Convolution Algorithm, 2019.
 
 namespace onnxgrad::ops {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -122,15 +119,12 @@ struct Range {
 template <class T>
 class Unit {
  public:
-  Unit(const ResultPlan<T>& plan, std::byte* const* args, const std::byte* packed, std::byte* own)
+  Unit(const ResultPlan<T>& plan, KernelArgs args, const std::byte* packed, std::byte* own)
       : plan_(plan),
         args_(args),
-        from_(reinterpret_cast<const T*>(
-            args[plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y])),
-        to_(reinterpret_cast<T*>(
-            args[plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x])),
-        residual_(plan.task.residual < 0 ? nullptr
-                                         : reinterpret_cast<const T*>(args[plan.task.residual])),
+        from_(args.at<T>(plan.task.pass == ConvTask::Pass::kForward ? plan.task.x : plan.task.y)),
+        to_(args.at<T>(plan.task.pass == ConvTask::Pass::kForward ? plan.task.y : plan.task.x)),
+        residual_(args.find<const T>(plan.task.residual)),
         weights_(plan.weights.in(packed)),
         bias_(plan.bias.in(packed)),
         copy_(plan.copy.in(own)),
@@ -328,7 +322,7 @@ class Unit {
   }
 
   const ResultPlan<T>& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const T* from_;
   T* to_;
   const T* residual_;
@@ -341,8 +335,7 @@ class Unit {
 };
 
 template <class T>
-void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const ResultPlan<T>*>(data);
+void run_result(const ResultPlan<T>& plan, KernelArgs args) {
   std::byte* scratch = args[plan.task.scratch];
   const bool is_packed = plan.packed.is_defined();
   const std::byte* packed = is_packed ? plan.packed.raw() : scratch;
@@ -351,10 +344,9 @@ void run_result(const void* data, std::byte* const* args, const Launch& /*launch
   const auto run_part = [&](const device::Chunk& chunk) {
     std::byte* own = plan.thread_scratch.in(scratch, chunk.thread);
     if (!is_packed) {
-      const T* bias =
-          plan.task.bias < 0 ? nullptr : reinterpret_cast<const T*>(args[plan.task.bias]);
-      pack_weights(plan, reinterpret_cast<const T*>(args[plan.task.w]), bias, chunk.first(items),
-                   chunk.last(items), scratch, plan.spare.in(own));
+      const T* bias = args.find<T>(plan.task.bias);
+      pack_weights(plan, args.at<const T>(plan.task.w), bias, chunk.first(items), chunk.last(items),
+                   scratch, plan.spare.in(own));
       chunk.wait();
     }
     Unit<T>(plan, args, packed, own).run(chunk.first(units), chunk.last(units));
@@ -368,7 +360,7 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   pack_constants(request, *plan);
   opdef::PreparedKernel kernel;
-  kernel.fn = run_result<T>;
+  kernel.fn = kKernel<run_result<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label =

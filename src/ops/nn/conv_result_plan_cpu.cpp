@@ -120,7 +120,7 @@ template <class T>
 double result_cycles(const ResultPlan<T>& plan, bool in_planes, std::int64_t vectors) {
   const auto& target = *plan.target;
   const std::int64_t largest_rows = target.max_rows[vectors - 1];
-  const auto to_vectors = [&](std::int64_t n) { return (n + target.lanes - 1) / target.lanes; };
+  const auto to_vectors = [&](std::int64_t n) { return ceil_div(n, target.lanes); };
   double cycles = kTransposed * static_cast<double>(plan.result_size * plan.result_channels);
   if (in_planes) {
     const bool sorts = plan.phases.front().axes[2].source_step > 1;
@@ -181,7 +181,7 @@ bool has_whole_vectors(const ResultPlan<T>& plan) {
 template <class T>
 void split_channels(ResultPlan<T>& plan) {
   const std::int64_t lanes = plan.in_planes ? 1 : plan.target->lanes;
-  const std::int64_t total = (plan.result_channels + lanes - 1) / lanes;
+  const std::int64_t total = ceil_div(plan.result_channels, lanes);
   const std::int64_t most = plan.in_planes ? plan.target->max_rows[plan.vectors - 1] : plan.vectors;
   const std::int64_t weights = plan.result_channels * plan.source_channels * plan.kernel_size;
   const std::int64_t pixels = plan.batch * (plan.source_channels * plan.source_size +
@@ -211,14 +211,14 @@ void split_work(ResultPlan<T>& plan) {
   }
   const std::int64_t whole_units = plan.batch * plan.groups * plan.parts;
   if (whole_units < plan.threads) {
-    const std::int64_t wanted = (plan.threads + whole_units - 1) / whole_units;
-    plan.block = std::min(plan.block, (axis.count + wanted - 1) / wanted);
+    const std::int64_t wanted = ceil_div(plan.threads, whole_units);
+    plan.block = std::min(plan.block, ceil_div(axis.count, wanted));
   }
   if (plan.in_planes && plan.block_axis == 2) {
     const std::int64_t lanes = plan.target->lanes;
-    plan.block = (plan.block + lanes - 1) / lanes * lanes;
+    plan.block = round_up(plan.block, lanes);
   }
-  plan.blocks = (axis.count + plan.block - 1) / plan.block;
+  plan.blocks = ceil_div(axis.count, plan.block);
   plan.block_results = std::min(plan.block * plan.block_step, plan.result[plan.block_axis]) * inner;
   if (plan.in_planes || plan.blocks > 1) return;
   const std::int64_t copy = plan.source.copy_elements(plan.source_channels) * bytes;

@@ -48,7 +48,7 @@ const opdef::TensorDesc& operand(const opdef::KernelRequest& request, int arg);
 /// Applies the epilogue to `count` positions, from element `first` on, in `channels` planes of y
 /// with stride `plane`; a kernel calls it for elements that it has just written.
 template <class T>
-void finish_results(const ConvTask& task, std::byte* const* args, std::int64_t first,
+void finish_results(const ConvTask& task, KernelArgs args, std::int64_t first,
                     std::int64_t channels, std::int64_t plane, std::int64_t count);
 
 /// Block of weights stored transposed: `from` is [columns, channels]. In w, a matrix of output
@@ -69,13 +69,12 @@ inline constexpr std::int64_t kConsumedColumns = 96;
 /// Stores a block of w, or passes it to the update through `spare`, which has kConsumedColumns
 /// elements per channel.
 template <class T>
-void finish_weights(const ConvTask& task, std::byte* const* args, const WeightBlock<T>& block,
-                    T* spare);
+void finish_weights(const ConvTask& task, KernelArgs args, const WeightBlock<T>& block, T* spare);
 
 /// Stores elements [first, last) of w, which are contiguous in `from`, or passes them to the
 /// update.
 template <class T>
-void finish_weights(const ConvTask& task, std::byte* const* args, const T* from, std::int64_t first,
+void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::int64_t first,
                     std::int64_t last);
 
 }  // namespace onnxgrad::ops

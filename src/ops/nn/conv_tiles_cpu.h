@@ -10,6 +10,7 @@
 #include "device/cpu/offset_tile.h"
 #include "device/cpu/scratch_layout.h"
 #include "onnxgrad/tensor.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_source_cpu.h"
 #include "ops/nn/conv_task.h"
 
@@ -24,9 +25,7 @@ inline constexpr std::int64_t kLargestPadding = 16;
 inline constexpr std::int64_t kPaddingAllowance = 65536;
 
 using device::aligned_count;
-using device::ceil_div;
 using device::EvenSplit;
-using device::round_up;
 using device::ScratchArray;
 using device::ScratchBlocks;
 using device::ScratchLayout;
@@ -107,7 +106,7 @@ struct ResultPlan {
 
   std::int64_t group_weights() const { return padded_channels * panel_steps; }
   /// Returns the units of a part: images, groups and blocks.
-  std::int64_t part_units() const { return (batch + images - 1) / images * groups * blocks; }
+  std::int64_t part_units() const { return ceil_div(batch, images) * groups * blocks; }
   /// Returns the range of panels of a part.
   std::pair<std::int64_t, std::int64_t> panels_of(std::int64_t part) const {
     const auto i = static_cast<std::size_t>(part);
@@ -131,21 +130,21 @@ void place_result_scratch(ResultPlan<T>& plan);
 double weight_image_cycles(const ConvTask& task, int threads);
 
 /// Offers forward and backward data, float32 and float64.
-opdef::KernelOffer offer_conv_result(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_conv_result(const KernelRequest& request, const ConvTask& task);
 /// Offers backward weight.
-opdef::KernelOffer offer_conv_weight(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_conv_weight(const KernelRequest& request, const ConvTask& task);
 /// Offers all three computations of depthwise convolutions, float32 and float64.
-opdef::KernelOffer offer_depthwise(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_depthwise(const KernelRequest& request, const ConvTask& task);
 /// Offers forward and, without strides, backward data of 3 x 3 and 5 x 5 depthwise convolutions,
 /// with vectors along rows.
-opdef::KernelOffer offer_depth_rows(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task);
 
 /// Offers the best of the kernels above and Winograd's, for float32.
-opdef::KernelOffer offer_conv_float(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_conv_float(const KernelRequest& request, const ConvTask& task);
 /// Offers kernels for f16/bf16 images, which are converted to float32 a few at a time.
-opdef::KernelOffer offer_conv_f16(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_conv_f16(const KernelRequest& request, const ConvTask& task);
 /// Offers kernels that multiply two bfloat16 operands directly; needs AMX.
-opdef::KernelOffer offer_conv_bf16(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_conv_bf16(const KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

@@ -4,7 +4,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/check.h"
 #include "opdef/registry.h"
 #include "ops/nn/conv.h"
 

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <string_view>
-#include <utility>
 
 #include "ops/fused/part_update_cpu.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
@@ -16,8 +15,6 @@
 namespace onnxgrad::ops::conv_update_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 using opdef::WeightUpdate;
 
 // Returns true if dy, x and w have one type.

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_weight_plan_cpu.h"
 
 // w[m, c, tap] = sum over images and windows p of y[n, m, p] * x[n, c, window p, tap]: GEMMs of x's
@@ -15,10 +16,6 @@
 // ([m, c, tap] for dot products), one block per thread, added in the order of the threads.
 
 namespace onnxgrad::ops {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -51,7 +48,7 @@ double dot_cycles(const WeightPlan<T>& plan) {
       std::max(static_cast<double>(channels.big + taps.big), tile_cycles(channels.big, taps.big));
   const std::int64_t width = plan.axes[2].count;
   const std::int64_t lanes = plan.target->lanes;
-  const std::int64_t vectors = (width + lanes - 1) / lanes;  // per row
+  const std::int64_t vectors = ceil_div(width, lanes);  // per row
   const double end = kDotEnd * static_cast<double>(plan.y_channels * plan.rows()) /
                      static_cast<double>(plan.windows * dot_images(plan));
   return block * static_cast<double>(channels.count() * taps.count() * vectors) /
@@ -98,7 +95,7 @@ void choose_tiles(WeightPlan<T>& plan) {
     return;
   }
   const std::int64_t lanes = plan.target->lanes;
-  const std::int64_t total = (plan.y_channels + lanes - 1) / lanes;
+  const std::int64_t total = ceil_div(plan.y_channels, lanes);
   const std::int64_t weights = plan.groups * plan.rows() * plan.y_channels;
   const std::int64_t pixels =
       plan.batch * plan.groups * (plan.channels * plan.input + plan.y_channels * plan.windows);
@@ -130,9 +127,9 @@ void split_work(WeightPlan<T>& plan) {
   const std::int64_t count = plan.axes[plan.block_axis].count;
   const std::int64_t inner = plan.windows / count;
   const std::int64_t at_once = std::max<std::int64_t>(largest / inner, 1);
-  plan.blocks = (count + at_once - 1) / at_once;
-  plan.block = (count + plan.blocks - 1) / plan.blocks;
-  plan.blocks = (count + plan.block - 1) / plan.block;
+  plan.blocks = ceil_div(count, at_once);
+  plan.block = ceil_div(count, plan.blocks);
+  plan.blocks = ceil_div(count, plan.block);
   if (plan.blocks == 1) {
     const std::int64_t of_thread = plan.shares_panels ? plan.batch : plan.batch / plan.threads;
     plan.images = std::min({largest / plan.windows, of_thread, fitting});
@@ -246,10 +243,10 @@ std::shared_ptr<WeightPlan<T>> plan_conv_weight(const ConvTask& task, int thread
 template <class T>
 class Unit {
  public:
-  Unit(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t thread, std::byte* scratch)
+  Unit(const WeightPlan<T>& plan, KernelArgs args, std::int64_t thread, std::byte* scratch)
       : plan_(plan),
-        x_(reinterpret_cast<const T*>(args[plan.task.x])),
-        y_(reinterpret_cast<const T*>(args[plan.task.y])),
+        x_(args.at<T>(plan.task.x)),
+        y_(args.at<T>(plan.task.y)),
         sums_(plan.thread_sums(scratch, thread)) {
     std::byte* own = plan.thread_scratch.in(scratch, thread);
     copy_ = plan.copy.in(own);
@@ -462,7 +459,7 @@ class Unit {
 
 /// Writes w[m, c, tap] = sums[c, tap, m] for panels [first, last) of all groups, group by group.
 template <class T>
-void write_weights(const WeightPlan<T>& plan, std::byte* const* args, std::int64_t first,
+void write_weights(const WeightPlan<T>& plan, KernelArgs args, std::int64_t first,
                    std::int64_t last, const T* sums, T* spare) {
   const std::int64_t rows = plan.rows();
   const auto count = static_cast<std::int64_t>(plan.panels.size());
@@ -491,11 +488,9 @@ void add_sums(const WeightPlan<T>& plan, std::int64_t first, std::int64_t last,
 }
 
 template <class T>
-void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WeightPlan<T>*>(data);
+void run_weight(const WeightPlan<T>& plan, KernelArgs args) {
   std::byte* scratch = args[plan.task.scratch];
-  const std::int64_t units =
-      (plan.batch + plan.images - 1) / plan.images * plan.groups * plan.blocks;
+  const std::int64_t units = ceil_div(plan.batch, plan.images) * plan.groups * plan.blocks;
   T* sums = plan.thread_sums(scratch, 0);
   const std::int64_t panels = plan.groups * static_cast<std::int64_t>(plan.panels.size());
   device::on_threads(plan.threads, [&](const device::Chunk& chunk) {
@@ -522,7 +517,7 @@ KernelOffer offer(const ConvTask& task, int threads) {
   auto plan = plan_conv_weight<T>(task, threads);
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
-  kernel.fn = run_weight<T>;
+  kernel.fn = kKernel<run_weight<T>>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label =
       plan->mode == WeightMode::kDots

@@ -1,5 +1,6 @@
 #include "ops/nn/conv_winograd_cpu.h"
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 
 #include <fmt/format.h>
 
@@ -13,10 +14,6 @@
 
 namespace onnxgrad::ops::winograd {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Size of a unit's transformed tiles and of their products with a panel.
 constexpr std::int64_t kUnitBytes = std::int64_t{900} * 1024;
@@ -66,13 +63,13 @@ struct WinogradResultPlan {
 /// Worker of one thread.
 class Worker {
  public:
-  Worker(const WinogradResultPlan& plan, std::byte* const* args, std::int64_t thread)
+  Worker(const WinogradResultPlan& plan, KernelArgs args, std::int64_t thread)
       : plan_(plan),
         args_(args),
-        source_(pointer(args, plan.is_forward() ? plan.task.x : plan.task.y)),
-        weights_(pointer(args, plan.task.w)),
-        result_(pointer(args, plan.is_forward() ? plan.task.y : plan.task.x)),
-        given_bias_(plan.task.bias < 0 ? nullptr : pointer(args, plan.task.bias)),
+        source_(args.at<float>(plan.is_forward() ? plan.task.x : plan.task.y)),
+        weights_(args.at<float>(plan.task.w)),
+        result_(args.at<float>(plan.is_forward() ? plan.task.y : plan.task.x)),
+        given_bias_(args.find<float>(plan.task.bias)),
         shared_(args[plan.task.scratch]),
         own_(plan.thread_scratch.in(shared_, thread)) {
     clear_copy(plan.geometry.source, plan.copy_elements, plan.copy.in(own_));
@@ -97,7 +94,7 @@ class Worker {
     }
   }
   std::int64_t channel_blocks() const {
-    return (plan_.geometry.source.channels + kBlockChannels - 1) / kBlockChannels;
+    return ceil_div(plan_.geometry.source.channels, kBlockChannels);
   }
 
   void prepare_images(std::int64_t first, std::int64_t last) {
@@ -156,9 +153,6 @@ class Worker {
   // Rows of packed weights that stay in the L1 cache while tiles are traversed.
   static constexpr std::int64_t kProductChannels = 128;
 
-  static float* pointer(std::byte* const* args, int index) {
-    return reinterpret_cast<float*>(args[index]);
-  }
   const float* panel_weights(std::int64_t panel) const {
     const float* first =
         plan_.packed.is_defined() ? plan_.packed.data<float>().data() : shared_weights();
@@ -264,7 +258,7 @@ class Worker {
   }
 
   const WinogradResultPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const float* source_;
   const float* weights_;
   float* result_;
@@ -273,8 +267,7 @@ class Worker {
   std::byte* own_;
 };
 
-void run_result(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WinogradResultPlan*>(data);
+void run_result(const WinogradResultPlan& plan, KernelArgs args) {
   const auto run_part = [&](const device::Chunk& chunk) {
     Worker worker(plan, args, chunk.thread);
     if (chunk.thread == 0) worker.prepare_bias();
@@ -380,7 +373,7 @@ void Units::split(std::int64_t most, std::int64_t threads) {
   images = std::clamp<std::int64_t>(most / of_image, 1, std::max<std::int64_t>(batch / threads, 1));
   images = even_part_of(batch, images, threads);
   if (images > 1) return;
-  const std::int64_t bands = std::max((of_image + most - 1) / most, (threads + batch - 1) / batch);
+  const std::int64_t bands = std::max(ceil_div(of_image, most), ceil_div(threads, batch));
   const std::int64_t of_band = std::max<std::int64_t>(tile_rows / std::min(bands, tile_rows), 1);
   rows = split_evenly(tile_rows, of_band).big;
 }
@@ -394,7 +387,7 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
                     height.kernel == kernel && height.stride == 1 && width.stride == 1 &&
                     height.dilation == 1 && width.dilation == 1;
   if (!fits || shape.flops() == 0) return std::nullopt;
-  const auto padded = [&](std::int64_t channels) { return (channels + lanes - 1) / lanes * lanes; };
+  const auto padded = [&](std::int64_t channels) { return round_up(channels, lanes); };
   const Images x{.channels = shape.in_channels,
                  .padded = padded(shape.in_channels),
                  .height = height.input,
@@ -410,9 +403,7 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
   geometry.pad_top = turned ? kernel - 1 - height.pad_begin : height.pad_begin;
   geometry.pad_left = turned ? kernel - 1 - width.pad_begin : width.pad_begin;
   geometry.units.batch = shape.batch;
-  const auto tiles = [&](std::int64_t results) {
-    return (results + geometry.step - 1) / geometry.step;
-  };
+  const auto tiles = [&](std::int64_t results) { return ceil_div(results, geometry.step); };
   geometry.units.tile_rows = tiles(geometry.result.height);
   geometry.units.tile_columns = tiles(geometry.result.width);
   geometry.units.rows = geometry.units.tile_rows;
@@ -487,12 +478,11 @@ double image_cycles(const Geometry& geometry, std::int64_t lanes) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
-                                         const ConvTask& task) {
+KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task) {
   using namespace winograd;
   const auto& target = device::offset_target<float>();
   const auto geometry = geometry_of(task, target.lanes);
-  if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
+  if (!geometry) return KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   const auto direct = plan_conv_result<float>(task, request.threads);
   auto plan = std::make_shared<winograd::WinogradResultPlan>();
   plan->task = task;
@@ -504,7 +494,7 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   const PanelChoice best = choose_vectors(
       target.max_vectors, [&](std::int64_t v) { return winograd::result_cycles(*plan, v); });
   if (direct != nullptr && best.cycles > kWorthwhile * direct->image_cycles) {
-    return opdef::KernelOffer::decline("sums tap by tap take less time");
+    return KernelOffer::decline("sums tap by tap take less time");
   }
   plan->is_constant = plan->is_constant && request.keeps_constants;  // same choice without packing
   const Images& source = geometry->source;
@@ -522,10 +512,10 @@ opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request,
   place_scratch(*plan);
   if (plan->is_constant) pack_weights(*constant, *plan);
   if (!is_affordable(plan->scratch_bytes, task.shape)) {
-    return opdef::KernelOffer::decline("takes too much memory");
+    return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
-  kernel.fn = run_result;
+  kernel.fn = kKernel<run_result>;
   kernel.scratch_bytes = plan->scratch_bytes;
   if (plan->packed.is_defined()) kernel.kept_bytes = plan->packed.size_bytes();
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->step, geometry->step,

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
 #include "device/cpu/gemm_tile.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
 #include "ops/nn/winograd_tiles.h"
 
@@ -41,8 +41,8 @@ struct Units {
   std::int64_t images = 1;  ///< images per unit
   std::int64_t rows = 0;    ///< tile rows per unit and image
 
-  std::int64_t blocks() const { return (tile_rows + rows - 1) / rows; }
-  std::int64_t count() const { return (batch + images - 1) / images * blocks(); }
+  std::int64_t blocks() const { return ceil_div(tile_rows, rows); }
+  std::int64_t count() const { return ceil_div(batch, images) * blocks(); }
   std::int64_t most_tiles() const { return images * rows * tile_columns; }
   /// Returns the number of images of a unit, all of which have the rows of `part(unit, 0)`.
   std::int64_t parts(std::int64_t unit) const {
@@ -185,8 +185,8 @@ double image_cycles(const Geometry& geometry, std::int64_t lanes);
 namespace onnxgrad::ops {
 
 /// Offers Winograd's algorithm for float32 where it is estimated to be faster.
-opdef::KernelOffer offer_winograd_result(const opdef::KernelRequest& request, const ConvTask& task);
-opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request, const ConvTask& task);
+KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task);
+KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task);
 
 }  // namespace onnxgrad::ops
 

@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
-#include <numeric>
-
 #include "device/cpu/threads.h"
+#include "ops/kernel_support.h"
 #include "ops/nn/conv_winograd_cpu.h"
 
 // w = sum over images and windows of y * x: for each tile of x and its tile of y, the 36 products
@@ -13,10 +12,6 @@
 
 namespace onnxgrad::ops::winograd {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Size of a unit's transformed tiles of x and y.
 constexpr std::int64_t kWeightUnitBytes = std::int64_t{900} * 1024;
@@ -49,17 +44,17 @@ struct WinogradWeightPlan {
   std::int64_t num_panels() const { return static_cast<std::int64_t>(panels.size()); }
   std::int64_t widest() const { return panels.front().width; }
   std::int64_t taps() const { return geometry.kernel * geometry.kernel; }
-  std::int64_t row_blocks() const { return (geometry.source.channels + kRowBlock - 1) / kRowBlock; }
+  std::int64_t row_blocks() const { return ceil_div(geometry.source.channels, kRowBlock); }
 };
 
 /// Worker of one thread.
 class WeightWorker {
  public:
-  WeightWorker(const WinogradWeightPlan& plan, std::byte* const* args, std::int64_t thread)
+  WeightWorker(const WinogradWeightPlan& plan, KernelArgs args, std::int64_t thread)
       : plan_(plan),
         args_(args),
-        x_(reinterpret_cast<const float*>(args[plan.task.x])),
-        y_(reinterpret_cast<const float*>(args[plan.task.y])),
+        x_(args.at<float>(plan.task.x)),
+        y_(args.at<float>(plan.task.y)),
         shared_(args[plan.task.scratch]),
         own_(part_of(thread)) {
     const Geometry& geometry = plan.geometry;
@@ -214,15 +209,14 @@ class WeightWorker {
   }
 
   const WinogradWeightPlan& plan_;
-  std::byte* const* args_;
+  KernelArgs args_;
   const float* x_;
   const float* y_;
   std::byte* shared_;
   std::byte* own_;
 };
 
-void run_weight(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const WinogradWeightPlan*>(data);
+void run_weight(const WinogradWeightPlan& plan, KernelArgs args) {
   const auto run_part = [&](const device::Chunk& chunk) {
     WeightWorker worker(plan, args, chunk.thread);
     const std::int64_t blocks = plan.num_panels() * plan.row_blocks();
@@ -284,12 +278,11 @@ double weight_cycles(const WinogradWeightPlan& plan, std::int64_t vectors) {
 
 namespace onnxgrad::ops {
 
-opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
-                                         const ConvTask& task) {
+KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task) {
   using namespace winograd;
   const auto& target = device::offset_target<float>();
   const auto geometry = geometry_of(task, target.lanes);
-  if (!geometry) return opdef::KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
+  if (!geometry) return KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   auto plan = std::make_shared<winograd::WinogradWeightPlan>();
   plan->task = task;
   plan->geometry = *geometry;
@@ -298,7 +291,7 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   const PanelChoice best =
       choose_vectors(target.max_vectors, [&](std::int64_t v) { return weight_cycles(*plan, v); });
   if (best.cycles > kWorthwhileWeight * weight_image_cycles(task, request.threads)) {
-    return opdef::KernelOffer::decline("sums tap by tap take less time");
+    return KernelOffer::decline("sums tap by tap take less time");
   }
   const Images& x = geometry->source;
   const Images& y = geometry->result;
@@ -314,10 +307,10 @@ opdef::KernelOffer offer_winograd_weight(const opdef::KernelRequest& request,
   }
   place_scratch(*plan);
   if (!is_affordable(plan->scratch_bytes, task.shape)) {
-    return opdef::KernelOffer::decline("takes too much memory");
+    return KernelOffer::decline("takes too much memory");
   }
   opdef::PreparedKernel kernel;
-  kernel.fn = run_weight;
+  kernel.fn = kKernel<run_weight>;
   kernel.scratch_bytes = plan->scratch_bytes;
   kernel.label = fmt::format("winograd {}x{}, {}", geometry->kernel, geometry->kernel,
                              plan->stores_images ? "all images" : "all weights");

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/kernel.h"
@@ -24,11 +25,6 @@
 
 namespace onnxgrad::ops::fused_layer_norm_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-using opdef::TensorDesc;
 
 // Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 15;  // per thread
@@ -92,8 +88,7 @@ void visit_groups(const Rows& rows, std::int64_t first, std::int64_t last, const
 
 /// Returns the elements of a buffer for a group of rows, in whole cache lines.
 std::int64_t group_elements(const Rows& rows) {
-  constexpr std::int64_t kLine = 16;
-  return (rows_together(rows) * rows.size + kLine - 1) / kLine * kLine;
+  return device::aligned_count<float>(rows_together(rows) * rows.size);
 }
 
 /// Calls f(first row, end row, thread) on each thread.
@@ -127,7 +122,7 @@ struct Drop {
   float scale = 1;
 };
 
-Drop drop_of(const NormTask& task, std::byte* const* args) {
+Drop drop_of(const NormTask& task, KernelArgs args) {
   const bool is_training =
       task.drops && task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
   if (!is_training) return {};
@@ -168,27 +163,20 @@ void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, 
   }
 }
 
-void run_norm(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const NormTask*>(data);
+void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
   const Rows& rows = task.rows;
-  const auto in = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<const float*>(args[place]);
-  };
-  const auto out = [&](int place) {
-    return place < 0 ? nullptr : reinterpret_cast<float*>(args[place]);
-  };
-  const float* residual = in(task.residual);
-  const float* scale = in(task.scale);
-  const float* bias = in(task.bias);
-  float* sum = out(task.sum);
-  float* means = out(task.mean);
-  float* inverses = out(task.inverse);
-  auto* mask = task.mask < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(args[task.mask]);
+  const float* residual = args.find<float>(task.residual);
+  const float* scale = args.find<float>(task.scale);
+  const float* bias = args.find<float>(task.bias);
+  float* sum = args.find<float>(task.sum);
+  float* means = args.find<float>(task.mean);
+  float* inverses = args.find<float>(task.inverse);
+  auto* mask = args.find<std::uint8_t>(task.mask);
   const Drop drop = drop_of(task, args);
   const std::int64_t group = group_elements(rows);
   const bool has_y = !task.y.is_absent(args);
   share_rows(rows, [&](std::int64_t first, std::int64_t last, int thread) {
-    float* own = task.scratch < 0 ? nullptr : out(task.scratch) + thread * (2 * group);
+    float* own = task.scratch < 0 ? nullptr : args.at<float>(task.scratch) + thread * (2 * group);
     visit_groups(rows, first, last, [&](std::int64_t row, std::int64_t count) {
       const std::int64_t begin = row * rows.size;
       const std::int64_t end = begin + count * rows.size;
@@ -240,15 +228,14 @@ constexpr std::int64_t kScratchRows = 4;
 
 // Returns the scratch elements per thread, in whole cache lines, so that threads never share one.
 std::int64_t thread_elements(const GradTask& task) {
-  constexpr std::int64_t kLine = 16;
   const std::int64_t groups = task.has_f16() ? 3 * group_elements(task.rows) : 0;
-  return groups + (kScratchRows * task.rows.size + kLine - 1) / kLine * kLine;
+  return groups + device::aligned_count<float>(kScratchRows * task.rows.size);
 }
 
-GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thread) {
+GradSums sums_of(const GradTask& task, KernelArgs args, std::int64_t thread) {
   const std::int64_t size = task.rows.size;
   const std::int64_t elements = thread_elements(task);
-  float* first = reinterpret_cast<float*>(args[task.scratch]) + thread * elements;
+  float* first = args.at<float>(task.scratch) + thread * elements;
   const std::int64_t group = group_elements(task.rows);
   float* groups = first + elements - 3 * group;
   return {first,  first + size,   first + 2 * size,  first + 3 * size,
@@ -256,17 +243,16 @@ GradSums sums_of(const GradTask& task, std::byte* const* args, std::int64_t thre
 }
 
 /// Applies the operations after the gradient of the normalised values to one row.
-void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, float* row,
-                float* sums) {
+void finish_row(const GradTask& task, KernelArgs args, std::int64_t at, float* row, float* sums) {
   const std::int64_t size = task.rows.size;
-  const auto elements = [&](int place) { return reinterpret_cast<float*>(args[place]) + at; };
+  const auto elements = [&](int place) { return args.at<float>(place) + at; };
   if (task.more >= 0) {
     stretches::add(row, elements(task.more), row, size);
   }
   const float* result = row;
   if (task.mask >= 0) {
-    const auto* mask = reinterpret_cast<const std::uint8_t*>(args[task.mask]) + at;
-    const float factor = *reinterpret_cast<const float*>(args[task.factor]);
+    const auto* mask = args.at<std::uint8_t>(task.mask) + at;
+    const float factor = *args.at<float>(task.factor);
     float* dx = elements(task.dx);
     for (std::int64_t i = 0; i < size; ++i) dx[i] = row[i] * (static_cast<float>(mask[i]) * factor);
     result = dx;
@@ -275,10 +261,9 @@ void finish_row(const GradTask& task, std::byte* const* args, std::int64_t at, f
   stretches::add(sums, result, sums, size);
 }
 
-void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const GradTask*>(data);
+void run_grad(const GradTask& task, KernelArgs args) {
   const Rows& rows = task.rows;
-  const auto* scale = reinterpret_cast<const float*>(args[2]);
+  const auto* scale = args.at<float>(2);
   const bool is_alone = task.more < 0 && task.mask < 0 && task.sums < 0;
   const bool has_ds = !task.ds.is_absent(args);
   const auto size = static_cast<double>(rows.size);
@@ -316,7 +301,7 @@ void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/
   });
   const auto collect = [&](int place, auto part) {
     if (place < 0 || args[place] == nullptr) return;
-    auto* to = reinterpret_cast<float*>(args[place]);
+    auto* to = args.at<float>(place);
     std::copy_n(part(sums_of(task, args, 0)), rows.size, to);
     for (int thread = 1; thread < rows.threads; ++thread) {
       const float* from = part(sums_of(task, args, thread));
@@ -357,10 +342,6 @@ bool is_present(const KernelRequest& request, std::size_t input) {
   return input < request.inputs.size() && request.inputs[input].is_present();
 }
 
-bool has_output(const KernelRequest& request, std::size_t output) {
-  return output < request.outputs.size() && request.outputs[output].is_present();
-}
-
 /// Returns "" if all present inputs and outputs are float32, except for the named ones and for the
 /// first `f16_inputs` inputs and the first output, which may be f16 or bf16.
 std::string wrong_type(const KernelRequest& request, std::size_t f16_inputs,
@@ -375,7 +356,7 @@ std::string wrong_type(const KernelRequest& request, std::size_t f16_inputs,
     }
   }
   for (std::size_t i = 0; i < request.outputs.size(); ++i) {
-    if (has_output(request, i) && i != other_output &&
+    if (request.has_output(i) && i != other_output &&
         !is_float32(request.outputs[i], i == 0 && f16_inputs > 0)) {
       return "float32 only";
     }
@@ -396,14 +377,14 @@ KernelOffer offer_norm(const KernelRequest& request) {
     }
   }
   if (is_present(request, 2)) task.bias = 2;
-  if (has_output(request, 1)) task.mean = first + 1;
-  if (has_output(request, 2)) task.inverse = first + 2;
+  if (request.has_output(1)) task.mean = first + 1;
+  if (request.has_output(2)) task.inverse = first + 2;
   if (!task.x.is_f16() && !task.y.is_f16()) {
-    return prepared(run_norm, std::move(task), "simd rows");
+    return prepared<run_norm>(std::move(task), "simd rows");
   }
   task.scratch = first + static_cast<int>(request.outputs.size());
   const std::int64_t elements = task.rows.threads * (2 * group_elements(task.rows));
-  KernelOffer offer = prepared(run_norm, std::move(task), "simd rows by halves");
+  KernelOffer offer = prepared<run_norm>(std::move(task), "simd rows by halves");
   offer.kernel.scratch_bytes = elements * static_cast<std::int64_t>(sizeof(float));
   return offer;
 }
@@ -420,12 +401,12 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
                 .sum = first + 1,
                 .drops = request.node.int_attribute("drops", 0) != 0,
                 .node = request.node.name};
-  const bool fits = request.inputs[1].dims == x && has_output(request, 1) &&
+  const bool fits = request.inputs[1].dims == x && request.has_output(1) &&
                     is_row(request.inputs[2].dims, x, task.rows.size) &&
                     (!is_present(request, 3) || is_row(request.inputs[3].dims, x, task.rows.size));
   if (!fits) return KernelOffer::decline("shapes do not match");
   if (is_present(request, 3)) task.bias = 3;
-  if (has_output(request, 2)) task.mask = first + 2;
+  if (request.has_output(2)) task.mask = first + 2;
   if (task.drops) {
     task.draws = RandomStream::of(request.node);
     task.stretches = RowStretches::of(request.node, x);
@@ -449,7 +430,7 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   }
   const char* label = task.drops ? "simd rows, dropout, residual" : "simd rows, residual";
   const bool drops = task.drops;
-  KernelOffer offer = prepared(run_norm, std::move(task), label);
+  KernelOffer offer = prepared<run_norm>(std::move(task), label);
   offer.kernel.in_place = {{0, 1}, {1, 1}};
   if (drops) note_dropout_check(request, offer, 4, 5);
   return offer;
@@ -464,7 +445,7 @@ KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::stri
   task.dscale = first + 1;
   task.dbias = first + 2;
   task.scratch = first + static_cast<int>(request.outputs.size());
-  KernelOffer offer = prepared(run_grad, task, std::move(label));
+  KernelOffer offer = prepared<run_grad>(task, std::move(label));
   offer.kernel.scratch_bytes =
       task.rows.threads * thread_elements(task) * static_cast<std::int64_t>(sizeof(float));
   return offer;
@@ -500,10 +481,10 @@ KernelOffer offer_fused_grad(const KernelRequest& request) {
     task.dx = first + 3;
     fits = fits && request.inputs[4].dims == x && request.inputs[4].dtype == DataType::kBool &&
            is_present(request, 5) && request.inputs[5].dims.num_elements() == 1 &&
-           request.inputs[5].dtype == DataType::kFloat32 && has_output(request, 3);
+           request.inputs[5].dtype == DataType::kFloat32 && request.has_output(3);
     label += ", dropout";
   }
-  if (has_output(request, 4)) {
+  if (request.has_output(4)) {
     task.sums = first + 4;
     fits = fits && request.outputs[4].dims.num_elements() == task.rows.size;
     label += ", sums of columns";

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
@@ -18,9 +17,6 @@ namespace onnxgrad::ops::fused_normalization_cpu {
 namespace {
 
 using opdef::FusedNormalization;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 // Minimum number of elements for a second thread.
 constexpr std::int64_t kParallelElements = 1 << 13;  // per thread
@@ -43,11 +39,6 @@ void visit_channels(const Task& task, F&& f) {
                        task.channels, f);
 }
 
-template <class T>
-T* argument(std::byte* const* args, int index) {
-  return reinterpret_cast<T*>(args[index]);
-}
-
 // Returns the map of both directions, so that a mask recomputes exactly the forward values.
 channels::Affine affine_of(const FusedNormalization& op, float mean, float inverse, float scale,
                            float shift) {
@@ -57,30 +48,29 @@ channels::Affine affine_of(const FusedNormalization& op, float mean, float inver
 // args, with images of type E: x, scale, bias, mean, variance[, residual], y, running mean, running
 // variance, saved mean, saved inverse.
 template <class E>
-void run_forward(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_forward(const Task& task, KernelArgs args) {
   const auto functions = channels::forward_functions<E>();
-  const auto* x = argument<const E>(args, 0);
-  const auto* scale = argument<const float>(args, 1);
-  const auto* shift = argument<const float>(args, 2);
-  const auto* residual = task.has_residual ? argument<const E>(args, 5) : nullptr;
-  auto* y = argument<E>(args, task.outputs);
+  const auto* x = args.at<E>(0);
+  const auto* scale = args.at<float>(1);
+  const auto* shift = args.at<float>(2);
+  const auto* residual = task.has_residual ? args.at<E>(5) : nullptr;
+  auto* y = args.at<E>(task.outputs);
   const auto momentum = static_cast<double>(task.op.momentum);
   visit_channels(task, [&](std::int64_t c) {
     const std::int64_t first = c * task.stretches.length;
     const channels::Moments moments = functions.moments(x + first, task.stretches);
     for (int i = 0; i < 2; ++i) {
-      auto* running = argument<float>(args, task.outputs + 1 + i);
+      auto* running = args.at<float>(task.outputs + 1 + i);
       if (running == nullptr) continue;
-      const auto old = static_cast<double>(argument<const float>(args, 3 + i)[c]);
+      const auto old = static_cast<double>(args.at<float>(3 + i)[c]);
       const double current = i == 0 ? moments.mean : moments.variance;
       running[c] = static_cast<float>(old * momentum + current * (1 - momentum));
     }
     const auto mean = static_cast<float>(moments.mean);
     const auto inverse =
         static_cast<float>(1 / std::sqrt(moments.variance + static_cast<double>(task.op.epsilon)));
-    if (auto* saved = argument<float>(args, task.outputs + 3)) saved[c] = mean;
-    if (auto* saved = argument<float>(args, task.outputs + 4)) saved[c] = inverse;
+    if (auto* saved = args.at<float>(task.outputs + 3)) saved[c] = mean;
+    if (auto* saved = args.at<float>(task.outputs + 4)) saved[c] = inverse;
     if (y == nullptr) return;
     functions.normalize(x + first, residual == nullptr ? nullptr : residual + first, task.stretches,
                         affine_of(task.op, mean, inverse, scale[c], shift[c]), y + first);
@@ -91,29 +81,28 @@ void run_forward(const void* data, std::byte* const* args, const Launch& /*launc
 // inverse, more, result, dx, dscale, dbias, g. dx = scale * inverse * (g - mean(g) - h * mean(g *
 // h)), h = (x - mean) * inverse.
 template <class G, class X>
-void run_grad(const void* data, std::byte* const* args, const Launch& /*launch*/) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_grad(const Task& task, KernelArgs args) {
   const auto at = [](auto* tensor, std::int64_t first) {
     return tensor == nullptr ? nullptr : tensor + first;
   };
-  const auto* scale = argument<const float>(args, 2);
-  const auto* shift = argument<const float>(args, 3);
+  const auto* scale = args.at<float>(2);
+  const auto* shift = args.at<float>(3);
   const auto functions = channels::grad_functions<G, X>();
-  const auto* more = task.has_residual ? argument<const G>(args, 6) : nullptr;
-  const auto* result = task.has_result ? argument<const X>(args, 7) : nullptr;
-  auto* dx = argument<G>(args, task.outputs);
-  auto* dscale = argument<float>(args, task.outputs + 1);
-  auto* dbias = argument<float>(args, task.outputs + 2);
-  auto* stored = task.stores ? argument<G>(args, task.outputs + 3) : nullptr;
+  const auto* more = task.has_residual ? args.at<G>(6) : nullptr;
+  const auto* result = task.has_result ? args.at<X>(7) : nullptr;
+  auto* dx = args.at<G>(task.outputs);
+  auto* dscale = args.at<float>(task.outputs + 1);
+  auto* dbias = args.at<float>(task.outputs + 2);
+  auto* stored = task.stores ? args.at<G>(task.outputs + 3) : nullptr;
   const auto count = static_cast<double>(task.stretches.count());
   visit_channels(task, [&](std::int64_t c) {
     const std::int64_t first = c * task.stretches.length;
-    const float mean = argument<const float>(args, 4)[c];
-    const float saved = argument<const float>(args, 5)[c];
+    const float mean = args.at<float>(4)[c];
+    const float saved = args.at<float>(5)[c];
     channels::Cotangent<G, X> cotangent{
-        .dy = argument<const G>(args, 0) + first,
+        .dy = args.at<const G>(0) + first,
         .more = at(more, first),
-        .x = argument<const X>(args, 1) + first,
+        .x = args.at<const X>(1) + first,
         .result = at(result, first),
         .mask = static_cast<channels::Mask>(task.op.mask),
         .affine = affine_of(task.op, mean, saved, scale[c], shift[c])};
@@ -160,10 +149,6 @@ DataType common_type(const KernelRequest& request, std::initializer_list<std::si
   return common;
 }
 
-bool has_input(const KernelRequest& request, std::size_t i) {
-  return i < request.inputs.size() && request.inputs[i].is_present();
-}
-
 std::string label_of(DataType images, DataType cotangents) {
   if (images == DataType::kFloat32) return "simd";
   const std::string type(dtype_name(images));
@@ -175,16 +160,16 @@ KernelOffer offer_forward(const KernelRequest& request) {
   const DataType type =
       first > 5 ? common_type(request, {0, 5, first}) : common_type(request, {0, first});
   opdef::KernelFn run = nullptr;
-  if (type == DataType::kFloat32) run = run_forward<float>;
-  if (type == DataType::kFloat16) run = run_forward<base::Float16>;
-  if (type == DataType::kBfloat16) run = run_forward<base::Bfloat16>;
+  if (type == DataType::kFloat32) run = kKernel<run_forward<float>>;
+  if (type == DataType::kFloat16) run = kKernel<run_forward<base::Float16>>;
+  if (type == DataType::kBfloat16) run = kKernel<run_forward<base::Bfloat16>>;
   const DataType numbers =
       common_type(request, {1, 2, 3, 4, first + 1, first + 2, first + 3, first + 4});
   if (run == nullptr || numbers != DataType::kFloat32) {
     return KernelOffer::decline("images of float32 or of one type of 16 bits only");
   }
   Task task = task_of(request, 0);
-  task.has_residual = has_input(request, 5);
+  task.has_residual = request.has_input(5);
   KernelOffer offer =
       prepared(run, task, label_of(type, type) + (task.has_residual ? ", residual" : ""));
   offer.kernel.in_place = {{0, 0}};
@@ -199,11 +184,11 @@ opdef::KernelFn grad_kernel(DataType cotangents, DataType images) {
   if (!is_same && cotangents != DataType::kFloat32) return nullptr;
   switch (images) {
     case DataType::kFloat32:
-      return run_grad<float, float>;
+      return kKernel<run_grad<float, float>>;
     case DataType::kFloat16:
-      return is_same ? run_grad<Float16, Float16> : run_grad<float, Float16>;
+      return is_same ? kKernel<run_grad<Float16, Float16>> : kKernel<run_grad<float, Float16>>;
     case DataType::kBfloat16:
-      return is_same ? run_grad<Bfloat16, Bfloat16> : run_grad<float, Bfloat16>;
+      return is_same ? kKernel<run_grad<Bfloat16, Bfloat16>> : kKernel<run_grad<float, Bfloat16>>;
     default:
       return nullptr;
   }
@@ -211,9 +196,9 @@ opdef::KernelFn grad_kernel(DataType cotangents, DataType images) {
 
 KernelOffer offer_grad(const KernelRequest& request) {
   Task task = task_of(request, 1);
-  task.has_residual = has_input(request, 6);
-  task.has_result = has_input(request, 7);
-  task.stores = request.outputs.size() > 3 && request.outputs[3].is_present();
+  task.has_residual = request.has_input(6);
+  task.has_result = request.has_input(7);
+  task.stores = request.has_output(3);
   const std::size_t first = request.inputs.size();
   const DataType cotangents = task.has_residual ? common_type(request, {0, 6, first, first + 3})
                                                 : common_type(request, {0, first, first + 3});

@@ -16,10 +16,6 @@
 
 namespace onnxgrad::ops::layer_normalization_op {
 
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
 namespace {
 
 // Returns the axes from `axis` to the last one, as negative numbers.
@@ -52,7 +48,7 @@ std::vector<std::int64_t> leading_axes(std::size_t rank, std::size_t num_normali
 // Ba, Kiros and Hinton, Layer Normalization, 2016.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                        const std::vector<Attribute>& attributes) {
-  ir::Node node;
+  Node node;
   node.op_type = base_name;
   node.attributes = attributes;
   const float epsilon = node.float_attribute("epsilon");
@@ -179,9 +175,9 @@ std::vector<Value*> layer_normalization_vjp(VjpContext& ctx, GraphBuilder& g) {
   return grads;
 }
 
-opdef::AttributeSpec epsilon_spec() {
+AttributeSpec epsilon_spec() {
   return {.name = "epsilon",
-          .type = opdef::AttributeType::kFloat,
+          .type = AttributeType::kFloat,
           .min_float = 0,
           .max_float = 1e30,
           .default_value = 1e-5F};
@@ -196,7 +192,7 @@ void register_layer_normalization(opdef::OpRegistry& registry) {
                 .attributes = {axis_attribute("axis", -1),
                                epsilon_spec(),
                                {.name = "stash_type",
-                                .type = opdef::AttributeType::kInt,
+                                .type = AttributeType::kInt,
                                 .min = 1,
                                 .max = 16,
                                 .default_value = std::int64_t{1}}},

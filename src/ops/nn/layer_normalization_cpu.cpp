@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 
@@ -16,10 +15,6 @@
 // broadcast to x.
 
 namespace onnxgrad::ops::layer_normalization_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -92,15 +87,13 @@ Statistics row_statistics(const T* x, const LayerTask& task) {
 
 // args: x, scale[, bias], y[, mean[, inverse deviation]]; the statistics are float32.
 template <std::floating_point T>
-void run_layer_normalization(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LayerTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  const T* scale = reinterpret_cast<const T*>(args[1]);
-  const T* bias = task.has_bias ? reinterpret_cast<const T*>(args[2]) : nullptr;
-  T* y = reinterpret_cast<T*>(args[task.outputs]);
+void run_layer_normalization(const LayerTask& task, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  const T* scale = args.at<T>(1);
+  const T* bias = task.has_bias ? args.at<T>(2) : nullptr;
+  T* y = args.at<T>(task.outputs);
   const auto statistic = [&](int output) {
-    return task.num_outputs > output ? reinterpret_cast<float*>(args[task.outputs + output])
-                                     : nullptr;
+    return task.num_outputs > output ? args.at<float>(task.outputs + output) : nullptr;
   };
   float* means = statistic(1);
   float* inverses = statistic(2);
@@ -120,14 +113,13 @@ void run_layer_normalization(const void* data, std::byte* const* args, const Lau
 
 // args: dy, x, scale, dx, dscale, dbias; results may be absent. scale: [size].
 template <std::floating_point T>
-void run_grad(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const LayerTask*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  const T* scale = reinterpret_cast<const T*>(args[2]);
-  T* dx = reinterpret_cast<T*>(args[3]);
-  T* dscale = reinterpret_cast<T*>(args[4]);
-  T* dbias = reinterpret_cast<T*>(args[5]);
+void run_grad(const LayerTask& task, KernelArgs args) {
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  const T* scale = args.at<T>(2);
+  T* dx = args.at<T>(3);
+  T* dscale = args.at<T>(4);
+  T* dbias = args.at<T>(5);
   if (dscale != nullptr) std::fill_n(dscale, task.size, T{0});
   if (dbias != nullptr) std::fill_n(dbias, task.size, T{0});
   const auto size = static_cast<double>(task.size);
@@ -165,17 +157,17 @@ LayerTask make_task(const KernelRequest& request, std::size_t x_input) {
   return task;
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_typed(const KernelRequest& request, LayerTask task) {
   const DataType dtype = request.inputs[0].dtype;
-  for (const opdef::TensorDesc& input : request.inputs) {
+  for (const TensorDesc& input : request.inputs) {
     if (input.is_present() && input.dtype != dtype) return decline_dtype(request, input.dtype);
   }
   if (request.outputs[0].is_present() && request.outputs[0].dtype != dtype) {
     return decline_dtype(request, request.outputs[0].dtype);
   }
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(std::move(task), "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -184,7 +176,7 @@ LayerTask layer_task(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   try {
     task.scale = BroadcastWalk(x, request.inputs[1].dims);
-    task.has_bias = request.inputs.size() > 2 && request.inputs[2].is_present();
+    task.has_bias = request.has_input(2);
     if (task.has_bias) task.bias = BroadcastWalk(x, request.inputs[2].dims);
   } catch (const ShapeError& error) {
     throw ShapeError(problem_at(request.node, error.problem().what, {}, error.problem().hint));

@@ -75,10 +75,10 @@ std::optional<std::vector<Value*>> lower_lp_pool(const Node& node, GraphBuilder&
   }
   const std::int64_t p = node.int_attribute("p");
   Value* powers = magnitudes(g, x, p);
-  std::vector<ir::Attribute> attributes = {{"kernel_shape", attrs.kernel},
-                                           {"strides", attrs.strides},
-                                           {"dilations", attrs.dilations},
-                                           {"count_include_pad", std::int64_t{1}}};
+  std::vector<Attribute> attributes = {{"kernel_shape", attrs.kernel},
+                                       {"strides", attrs.strides},
+                                       {"dilations", attrs.dilations},
+                                       {"count_include_pad", std::int64_t{1}}};
   if (attrs.ceil_mode && !attrs.is_same()) {
     powers = padded_exactly(g, attrs, x, powers);
   } else if (attrs.auto_pad != AutoPad::kNotset) {
@@ -104,14 +104,14 @@ std::optional<std::vector<Value*>> lower_global_lp_pool(const Node& node, GraphB
   return {{root(g, sum, p)}};
 }
 
-opdef::AttributeSpec exponent() {
+AttributeSpec exponent() {
   return {.name = "p", .min = 1, .max = 1 << 20, .default_value = std::int64_t{2}};
 }
 
 }  // namespace
 
 void register_lp_pool(opdef::OpRegistry& registry) {
-  std::vector<opdef::AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/true);
+  std::vector<AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/true);
   attributes.push_back(flag_attribute("ceil_mode", false));
   attributes.push_back(exponent());
   registry.add({.op_type = "LpPool",

@@ -56,8 +56,8 @@ std::optional<std::vector<Value*>> lower_max_unpool(const Node& node, GraphBuild
 }  // namespace
 
 void register_max_unpool(opdef::OpRegistry& registry) {
-  std::vector<opdef::AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/true);
-  std::erase_if(attributes, [](const opdef::AttributeSpec& spec) {
+  std::vector<AttributeSpec> attributes = window_attribute_specs(/*kernel_required=*/true);
+  std::erase_if(attributes, [](const AttributeSpec& spec) {
     return spec.name == "dilations" || spec.name == "auto_pad";
   });
   registry.add({.op_type = "MaxUnpool",

@@ -15,11 +15,7 @@
 
 namespace onnxgrad::ops {
 
-using ir::Attribute;
-using opdef::FunctionBody;
-using opdef::VjpContext;
-
-std::size_t pool_spatial_rank(const ir::Node& node) {
+std::size_t pool_spatial_rank(const Node& node) {
   const std::vector<std::int64_t> kernel = node.ints_attribute("kernel_shape");
   if (kernel.empty())
     throw ModelError(problem_at(node, "attribute 'kernel_shape' is missing", {},
@@ -33,7 +29,7 @@ std::int64_t count_taps(const WindowAxis& axis, std::int64_t window, bool includ
   return taps_below(axis, window, high) - taps_below(axis, window, low);
 }
 
-PoolShape pool_shape(const ir::Node& node, const Dims& x) {
+PoolShape pool_shape(const Node& node, const Dims& x) {
   const std::size_t rank = pool_spatial_rank(node);
   if (x.rank() != rank + 2) {
     throw ShapeError(problem_at(
@@ -64,8 +60,8 @@ PoolShape pool_shape(const ir::Node& node, const Dims& x) {
 namespace onnxgrad::ops::pool_op {
 namespace {
 
-ir::Node call_node(std::string_view base_name, const std::vector<Attribute>& attributes) {
-  ir::Node node;
+Node call_node(std::string_view base_name, const std::vector<Attribute>& attributes) {
+  Node node;
   node.op_type = base_name;
   node.attributes = attributes;
   return node;
@@ -126,7 +122,7 @@ struct MaxPoolGradBody {
     if (is_column_major) indices = to_row_major(f, indices, x, attrs.rank());
   }
 
-  ir::Node node;
+  Node node;
   WindowAttrs attrs;
   bool is_column_major;
   FunctionBody f;
@@ -273,7 +269,7 @@ ir::Function exact_average_pool_grad_body(std::string_view base_name, const Wind
 // Computes dx from (dy, x); only the shape of x is read.
 ir::Function average_pool_grad_body(std::string_view base_name, const std::vector<Value*>& inputs,
                                     const std::vector<Attribute>& attributes) {
-  const ir::Node node = call_node(base_name, attributes);
+  const Node node = call_node(base_name, attributes);
   const std::size_t rank = pool_spatial_rank(node);
   const WindowAttrs attrs = WindowAttrs::read(node, rank);
   if (covers_exactly(attrs, inputs.at(1), inputs.at(0))) {
@@ -353,7 +349,7 @@ std::vector<Value*> global_max_pool_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.reshape(dx, shape_value(g, x))};
 }
 
-std::vector<opdef::AttributeSpec> pool_attribute_specs(std::string_view own_flag) {
+std::vector<AttributeSpec> pool_attribute_specs(std::string_view own_flag) {
   auto specs = window_attribute_specs(/*kernel_required=*/true);
   specs.push_back(flag_attribute("ceil_mode", false));
   specs.push_back(flag_attribute(own_flag, false));
@@ -363,8 +359,8 @@ std::vector<opdef::AttributeSpec> pool_attribute_specs(std::string_view own_flag
 }  // namespace
 
 ir::Function max_pool_grad_before_16(std::string_view base_name, const std::vector<Value*>& inputs,
-                                     const std::vector<ir::Attribute>& attributes) {
-  const ir::Node node = call_node(base_name, attributes);
+                                     const std::vector<Attribute>& attributes) {
+  const Node node = call_node(base_name, attributes);
   const bool needs_no_sum = are_apart(WindowAttrs::read(node, pool_spatial_rank(node)));
   return needs_no_sum ? max_pool_grad_body(base_name, inputs, attributes)
                       : max_pool_grad_by_taps(base_name, inputs, attributes);

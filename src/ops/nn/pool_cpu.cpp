@@ -12,7 +12,6 @@
 
 #include "device/cpu/threads.h"
 #include "opdef/fused.h"
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/max_pool_planes.h"
 #include "ops/nn/pool.h"
@@ -22,10 +21,6 @@
 // windows by a table.
 
 namespace onnxgrad::ops::pool_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -105,12 +100,11 @@ bool is_nan(T number) {
 
 // args: x, y, and indices if there are any.
 template <class T>
-void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
-  auto* indices = task.has_indices ? reinterpret_cast<std::int64_t*>(args[2]) : nullptr;
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
+  auto* indices = task.has_indices ? args.at<std::int64_t>(2) : nullptr;
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     const T* input = x + plane * shape.input_size();
     visit_windows(shape, [&](const auto& window, std::int64_t number) {
@@ -139,12 +133,11 @@ void run_max_pool(const void* data, std::byte* const* args, const Launch&) {
 
 // args: dy, indices, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_max_pool_grad(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
-  T* dx = reinterpret_cast<T*>(args[task.dx]);
+  const T* dy = args.at<T>(0);
+  const auto* indices = args.at<std::int64_t>(1);
+  T* dx = args.at<T>(task.dx);
   const std::int64_t count = shape.planes * shape.input_size();
   std::fill_n(dx, count, T{0});
   for (std::int64_t o = 0; o < shape.planes * shape.output_size(); ++o) {
@@ -183,14 +176,13 @@ struct MaxPoolArgs {
   float* y;
   std::int64_t* indices;
 
-  MaxPoolArgs(const PoolTask& task, std::byte* const* args)
-      : x(reinterpret_cast<const float*>(args[0])),
-        y(reinterpret_cast<float*>(args[1])),
-        indices(task.has_indices ? reinterpret_cast<std::int64_t*>(args[2]) : nullptr) {}
+  MaxPoolArgs(const PoolTask& task, KernelArgs args)
+      : x(args.at<const float>(0)),
+        y(args.at<float>(1)),
+        indices(task.has_indices ? args.at<std::int64_t>(2) : nullptr) {}
 };
 
-void run_max_pool_halved(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_halved(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
@@ -200,8 +192,7 @@ void run_max_pool_halved(const void* data, std::byte* const* args, const Launch&
   });
 }
 
-void run_max_pool_taps(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_taps(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
   const planes::TapTable table{
@@ -216,12 +207,11 @@ void run_max_pool_taps(const void* data, std::byte* const* args, const Launch&) 
   });
 }
 
-void run_max_pool_halved_grad(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_max_pool_halved_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const auto* dy = reinterpret_cast<const float*>(args[0]);
-  const auto* indices = reinterpret_cast<const std::int64_t*>(args[1]);
-  auto* dx = reinterpret_cast<float*>(args[task.dx]);
+  const auto* dy = args.at<float>(0);
+  const auto* indices = args.at<std::int64_t>(1);
+  auto* dx = args.at<float>(task.dx);
   std::atomic<bool> is_done{true};
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     const std::int64_t output = first * shape.output_size();
@@ -231,7 +221,7 @@ void run_max_pool_halved_grad(const void* data, std::byte* const* args, const La
     }
   });
   // Falls back for indices that are not from this pool, which may be any position.
-  if (!is_done) run_max_pool_grad<float>(data, args, launch);
+  if (!is_done) run_max_pool_grad<float>(task, args);
 }
 
 std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& window) {
@@ -244,11 +234,10 @@ std::int64_t divisor(const PoolTask& task, const std::array<std::int64_t, 3>& wi
 
 // args: x, y.
 template <std::floating_point T>
-void run_average_pool(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     const T* input = x + plane * shape.input_size();
     visit_windows(shape, [&](const auto& window, std::int64_t number) {
@@ -261,11 +250,10 @@ void run_average_pool(const void* data, std::byte* const* args, const Launch&) {
 
 // args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_average_pool_grad(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  T* dx = reinterpret_cast<T*>(args[task.dx]);
+  const T* dy = args.at<T>(0);
+  T* dx = args.at<T>(task.dx);
   std::fill_n(dx, shape.planes * shape.input_size(), T{0});
   for (std::int64_t plane = 0; plane < shape.planes; ++plane) {
     T* result = dx + plane * shape.input_size();
@@ -292,11 +280,10 @@ void merge_rows(PoolTask& task) {
 
 // args: x, y.
 template <std::floating_point T>
-void run_average_pool_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool_rows(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       const T* input = x + plane * shape.input_size() * task.row;
@@ -315,11 +302,10 @@ void run_average_pool_rows(const void* data, std::byte* const* args, const Launc
 
 // args: dy, perhaps x (not read), dx.
 template <std::floating_point T>
-void run_average_pool_rows_grad(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PoolTask*>(data);
+void run_average_pool_rows_grad(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  T* dx = reinterpret_cast<T*>(args[task.dx]);
+  const T* dy = args.at<T>(0);
+  T* dx = args.at<T>(task.dx);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t plane = first; plane < first + count; ++plane) {
       T* result = dx + plane * shape.input_size() * task.row;
@@ -341,10 +327,9 @@ struct PlaneTask {
 };
 
 template <std::floating_point T>
-void run_global_average(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PlaneTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+void run_global_average(const PlaneTask& task, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
     // Four sums, so that additions do not wait for each other.
     std::array<T, 4> sums{};
@@ -358,10 +343,9 @@ void run_global_average(const void* data, std::byte* const* args, const Launch&)
 }
 
 template <std::floating_point T>
-void run_global_max(const void* data, std::byte* const* args, const Launch&) {
-  const auto& task = *static_cast<const PlaneTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+void run_global_max(const PlaneTask& task, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t plane = 0; plane < task.planes; ++plane, x += task.size) {
     T most = x[0];
     for (std::int64_t i = 1; i < task.size; ++i) {
@@ -391,7 +375,7 @@ Dims output_dims(const Dims& x, const PoolShape& shape) {
 // and output, inputs first. A gradient without the pool's input has its output in place of it.
 std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
                                   std::initializer_list<std::size_t> ys) {
-  const auto desc = [&](std::size_t i) -> const opdef::TensorDesc& {
+  const auto desc = [&](std::size_t i) -> const TensorDesc& {
     return i < request.inputs.size() ? request.inputs[i]
                                      : request.outputs[i - request.inputs.size()];
   };
@@ -411,11 +395,11 @@ std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
   return task;
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble, class Task>
+template <auto kFloat, auto kDouble, class Task>
 KernelOffer offer_typed(const KernelRequest& request, Task task) {
   const DataType dtype = request.inputs[0].dtype;
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(std::move(task), "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -426,15 +410,10 @@ constexpr std::int64_t kMaxTable = std::int64_t{1} << 18;  // entries, 1 MB
 KernelOffer offer_max_pool(const KernelRequest& request) {
   auto task = pool_task(request, 0, {1, 2});
   if (!task) return KernelOffer::decline(kTooManyAxes);
-  task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
-  switch (request.inputs[0].dtype) {
-    case DataType::kInt8:
-      return prepared(run_max_pool<std::int8_t>, std::move(*task), "reference");
-    case DataType::kUint8:
-      return prepared(run_max_pool<std::uint8_t>, std::move(*task), "reference");
-    default:
-      return offer_typed<run_max_pool<float>, run_max_pool<double>>(request, std::move(*task));
-  }
+  task->has_indices = request.has_output(1);
+  return offer_for_types<float, double, std::int8_t, std::uint8_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared<run_max_pool<T>>(std::move(*task), "reference"); });
 }
 
 // Returns, for each tap of the kernel, the position that it reads in each window; taps in the
@@ -464,16 +443,16 @@ KernelOffer offer_max_pool_simd(const KernelRequest& request) {
   auto task = pool_task(request, 0, {1, 2});
   if (!task) return KernelOffer::decline(kTooManyAxes);
   if (task->column_major) return KernelOffer::decline("only indices in row-major order");
-  task->has_indices = request.outputs.size() > 1 && request.outputs[1].is_present();
+  task->has_indices = request.has_output(1);
   const PoolShape& shape = task->shape;
   if (shape.input_size() > kMaxPlane) return KernelOffer::decline("planes above 2^30 elements");
-  if (is_halving(shape)) return prepared(run_max_pool_halved, std::move(*task), "simd 2x2");
+  if (is_halving(shape)) return prepared<run_max_pool_halved>(std::move(*task), "simd 2x2");
   const std::int64_t taps = shape.axes[0].kernel * shape.axes[1].kernel * shape.axes[2].kernel;
   if (taps > kMaxTable / shape.output_size()) {
     return KernelOffer::decline("the table of windows would be larger than the cache");
   }
   task->taps = tap_table(shape);
-  return prepared(run_max_pool_taps, std::move(*task), "simd table");
+  return prepared<run_max_pool_taps>(std::move(*task), "simd table");
 }
 
 KernelOffer offer_max_pool_grad_simd(const KernelRequest& request) {
@@ -483,7 +462,7 @@ KernelOffer offer_max_pool_grad_simd(const KernelRequest& request) {
   const bool fits =
       !task->column_major && is_halving(task->shape) && task->shape.input_size() <= kMaxPlane;
   if (!fits) return KernelOffer::decline("only adjacent 2 x 2 windows");
-  return prepared(run_max_pool_halved_grad, std::move(*task), "simd 2x2");
+  return prepared<run_max_pool_halved_grad>(std::move(*task), "simd 2x2");
 }
 
 KernelOffer offer_max_pool_grad(const KernelRequest& request) {
@@ -526,7 +505,7 @@ KernelOffer offer_average_pool_grad(const KernelRequest& request) {
                                                                                   std::move(*task));
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_global(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   if (x.rank() < 2 || x.product(2, x.rank()) == 0) {

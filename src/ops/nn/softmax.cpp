@@ -6,8 +6,6 @@
 
 namespace onnxgrad::ops::softmax_op {
 
-using opdef::VjpContext;
-
 namespace {
 
 // Returns x, with 0 for NaN elements whose cotangent `dy` is 0: elements that the loss does not

@@ -1,9 +1,7 @@
-#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <limits>
 
-#include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/softmax_rows.h"
 
@@ -11,10 +9,6 @@
 // axis. A tensor is [outer, size, inner] around the axis.
 
 namespace onnxgrad::ops::softmax_cpu {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 namespace {
 
@@ -70,10 +64,9 @@ void hardmax_column(const T* x, T* y, std::int64_t size, std::int64_t stride) {
 }
 
 template <std::floating_point T, ColumnFn<T> kColumn>
-void run_columns(const void* data, std::byte* const* args, const Launch&) {
-  const auto& shape = *static_cast<const AxisShape*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
+void run_columns(const AxisShape& shape, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(1);
   for (std::int64_t o = 0; o < shape.outer; ++o) {
     const std::int64_t block = o * shape.size * shape.inner;
     for (std::int64_t i = 0; i < shape.inner; ++i) {
@@ -98,18 +91,16 @@ KernelOffer offer_columns(const KernelRequest& request) {
   if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
     return decline_dtype(request, dtype);
   }
-  const auto fn =
-      dtype == DataType::kFloat32 ? run_columns<float, kFloat> : run_columns<double, kDouble>;
+  const auto fn = dtype == DataType::kFloat32 ? kKernel<run_columns<float, kFloat>>
+                                              : kKernel<run_columns<double, kDouble>>;
   KernelOffer offer = prepared(fn, shape, "reference");
   offer.kernel.in_place = {{0, 0}};
   return offer;
 }
 
 template <std::floating_point T, void (*kRows)(const T*, T*, std::int64_t, std::int64_t)>
-void run_rows(const void* data, std::byte* const* args, const Launch&) {
-  const auto& shape = *static_cast<const AxisShape*>(data);
-  kRows(reinterpret_cast<const T*>(args[0]), reinterpret_cast<T*>(args[1]), shape.outer,
-        shape.size);
+void run_rows(const AxisShape& shape, KernelArgs args) {
+  kRows(args.at<const T>(0), args.at<T>(1), shape.outer, shape.size);
 }
 
 KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
@@ -127,12 +118,13 @@ KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
 }
 
 KernelOffer offer_softmax_rows(const KernelRequest& request) {
-  return offer_rows(request, run_rows<float, rows::softmax>, run_rows<double, rows::softmax>);
+  return offer_rows(request, kKernel<run_rows<float, rows::softmax>>,
+                    kKernel<run_rows<double, rows::softmax>>);
 }
 
 KernelOffer offer_log_softmax_rows(const KernelRequest& request) {
-  return offer_rows(request, run_rows<float, rows::log_softmax>,
-                    run_rows<double, rows::log_softmax>);
+  return offer_rows(request, kKernel<run_rows<float, rows::log_softmax>>,
+                    kKernel<run_rows<double, rows::log_softmax>>);
 }
 
 }  // namespace

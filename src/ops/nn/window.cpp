@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "onnxgrad/error.h"
 
 namespace onnxgrad::ops {
@@ -51,7 +52,7 @@ std::int64_t count_windows(const WindowAxis& axis, bool ceil_mode) {
 }
 
 void set_same_pads(WindowAxis& axis, AutoPad auto_pad) {
-  const std::int64_t windows = (axis.input + axis.stride - 1) / axis.stride;
+  const std::int64_t windows = base::ceil_div(axis.input, axis.stride);
   const std::int64_t total =
       std::max<std::int64_t>((windows - 1) * axis.stride + axis.extent() - axis.input, 0);
   axis.pad_begin = auto_pad == AutoPad::kSameUpper ? total / 2 : total - total / 2;

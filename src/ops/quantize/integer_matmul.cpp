@@ -1,6 +1,5 @@
 #include <utility>
 
-#include "onnxgrad/error.h"
 #include "opdef/registry.h"
 #include "ops/quantize/linear_quantization.h"
 #include "ops/rules.h"
@@ -38,8 +37,8 @@ std::optional<std::vector<Value*>> lower_matmul_integer(const Node& node, GraphB
   return {{g.cast(g.matmul(a, b), DataType::kInt32)}};
 }
 
-std::vector<ir::Attribute> window_of(const Node& node) {
-  std::vector<ir::Attribute> attributes;
+std::vector<Attribute> window_of(const Node& node) {
+  std::vector<Attribute> attributes;
   for (const std::string_view name :
        {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}) {
     const ir::AttributeValue* value = node.find_attribute(name);
@@ -92,8 +91,8 @@ std::optional<std::vector<Value*>> lower_qlinear_conv(const Node& node, GraphBui
   return {{quantize(g, y, node.input(6), node.input(7), node.input(7)->dtype())}};
 }
 
-std::vector<opdef::AttributeSpec> window_attributes() {
-  using Type = opdef::AttributeType;
+std::vector<AttributeSpec> window_attributes() {
+  using Type = AttributeType;
   return {choice_attribute("auto_pad", {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"}),
           {.name = "dilations", .type = Type::kInts},
           {.name = "group",

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "ir/pattern.h"
-#include "onnxgrad/error.h"
 #include "opdef/function_body.h"
 #include "opdef/registry.h"
 #include "ops/quantize/quantized_number.h"

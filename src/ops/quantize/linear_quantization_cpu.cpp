@@ -18,9 +18,6 @@
 namespace onnxgrad::ops::linear_quantization_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct Run {
   std::int64_t first = 0;  // index of the first element
   std::int64_t count = 0;
@@ -42,11 +39,11 @@ struct Layout {
   static constexpr std::int64_t kChunk = 1 << 14;
 
   std::int64_t elements() const { return outer * size * inner; }
-  std::int64_t blocks() const { return (size + block - 1) / block; }
+  std::int64_t blocks() const { return ceil_div(size, block); }
 
   std::int64_t num_runs() const {
     if (elements() == 0) return 0;
-    if (kind == Kind::kSingle) return (elements() + kChunk - 1) / kChunk;
+    if (kind == Kind::kSingle) return ceil_div(elements(), kChunk);
     if (inner > 1) return outer * size;
     return kind == Kind::kAxis ? outer : outer * blocks();
   }
@@ -130,8 +127,8 @@ struct Factors {
   const float* zero = nullptr;
 };
 
-Factors load_factors(const Task& task, DataType zero_type, std::byte* const* args) {
-  auto* scratch = reinterpret_cast<float*>(args[task.num_inputs + 1]);
+Factors load_factors(const Task& task, DataType zero_type, KernelArgs args) {
+  auto* scratch = args.at<float>(task.num_inputs + 1);
   const std::int64_t count = task.layout.num_scales;
   for (std::int64_t i = 0; i < count; ++i) {
     scratch[i] = load_small(task.scale, args[1], i);
@@ -140,16 +137,11 @@ Factors load_factors(const Task& task, DataType zero_type, std::byte* const* arg
   return {.scale = scratch, .zero = scratch + count};
 }
 
-template <class T>
-void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
-  const Factors factors = load_factors(task, task.y, args);
-  const auto* x = reinterpret_cast<const float*>(args[0]);
-  auto* y = reinterpret_cast<T*>(args[task.num_inputs]);
-  const auto& table = std::get<quantize::QuantizeTable<T>>(quantize::run_tables());
-  const std::int64_t runs = task.layout.num_runs();
+// Calls the functions of `table` for runs with one scale and for runs with a scale per element.
+template <class Table, class X, class Y>
+void run_table(const Table& table, const Task& task, const Factors& factors, const X* x, Y* y) {
   const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
-  device::parallel_for(threads, runs, [&](std::int64_t r) {
+  device::parallel_for(threads, task.layout.num_runs(), [&](std::int64_t r) {
     const Run run = task.layout.run(r);
     const float* scale = factors.scale + run.scale;
     const float* zero = factors.zero + run.scale;
@@ -161,9 +153,14 @@ void run_quantize(const void* data, std::byte* const* args, const opdef::Launch&
   });
 }
 
+template <class T>
+void run_quantize(const Task& task, KernelArgs args) {
+  run_table(std::get<quantize::QuantizeTable<T>>(quantize::run_tables()), task,
+            load_factors(task, task.y, args), args.at<float>(0), args.at<T>(task.num_inputs));
+}
+
 // Quantizes any types, in order: elements may share bytes.
-void run_quantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_quantize_any(const Task& task, KernelArgs args) {
   const Factors factors = load_factors(task, task.y, args);
   const bool is_float = is_small_float(task.y);
   const std::int64_t runs = task.layout.num_runs();
@@ -179,28 +176,12 @@ void run_quantize_any(const void* data, std::byte* const* args, const opdef::Lau
 }
 
 template <class T>
-void run_dequantize(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
-  const Factors factors = load_factors(task, task.x, args);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<float*>(args[task.num_inputs]);
-  const auto& table = std::get<quantize::DequantizeTable<T>>(quantize::run_tables());
-  const std::int64_t runs = task.layout.num_runs();
-  const int threads = task.layout.elements() > Layout::kChunk ? task.threads : 1;
-  device::parallel_for(threads, runs, [&](std::int64_t r) {
-    const Run run = task.layout.run(r);
-    const float* scale = factors.scale + run.scale;
-    const float* zero = factors.zero + run.scale;
-    if (run.moves) {
-      table.each(x + run.first, scale, zero, y + run.first, run.count);
-    } else {
-      table.run(x + run.first, *scale, *zero, y + run.first, run.count);
-    }
-  });
+void run_dequantize(const Task& task, KernelArgs args) {
+  run_table(std::get<quantize::DequantizeTable<T>>(quantize::run_tables()), task,
+            load_factors(task, task.x, args), args.at<T>(0), args.at<float>(task.num_inputs));
 }
 
-void run_dequantize_any(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const Task*>(data);
+void run_dequantize_any(const Task& task, KernelArgs args) {
   const Factors factors = load_factors(task, task.x, args);
   const std::int64_t runs = task.layout.num_runs();
   for (std::int64_t r = 0; r < runs; ++r) {
@@ -234,7 +215,7 @@ Task task_of(const KernelRequest& request) {
           .x = request.inputs[0].dtype,
           .scale = request.inputs[1].dtype,
           .y = request.outputs[0].dtype,
-          .has_zero_point = request.inputs.size() > 2 && request.inputs[2].is_present(),
+          .has_zero_point = request.has_input(2),
           .num_inputs = request.inputs.size(),
           .threads = request.threads};
 }
@@ -243,12 +224,12 @@ KernelOffer offer_quantize(const KernelRequest& request) {
   if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
   Task task = task_of(request);
   task.saturate = request.node.int_attribute("saturate") != 0;
-  opdef::KernelFn fn = run_quantize_any;
+  opdef::KernelFn fn = kKernel<run_quantize_any>;
   if (task.x == DataType::kFloat32) {
-    if (task.y == DataType::kInt8) fn = run_quantize<std::int8_t>;
-    if (task.y == DataType::kUint8) fn = run_quantize<std::uint8_t>;
-    if (task.y == DataType::kInt16) fn = run_quantize<std::int16_t>;
-    if (task.y == DataType::kUint16) fn = run_quantize<std::uint16_t>;
+    if (task.y == DataType::kInt8) fn = kKernel<run_quantize<std::int8_t>>;
+    if (task.y == DataType::kUint8) fn = kKernel<run_quantize<std::uint8_t>>;
+    if (task.y == DataType::kInt16) fn = kKernel<run_quantize<std::int16_t>>;
+    if (task.y == DataType::kUint16) fn = kKernel<run_quantize<std::uint16_t>>;
   }
   return make_offer(fn, task);
 }
@@ -256,13 +237,13 @@ KernelOffer offer_quantize(const KernelRequest& request) {
 KernelOffer offer_dequantize(const KernelRequest& request) {
   if (const auto dtype = unknown_type(request)) return decline_dtype(request, *dtype);
   Task task = task_of(request);
-  opdef::KernelFn fn = run_dequantize_any;
+  opdef::KernelFn fn = kKernel<run_dequantize_any>;
   if (task.y == DataType::kFloat32) {
-    if (task.x == DataType::kInt8) fn = run_dequantize<std::int8_t>;
-    if (task.x == DataType::kUint8) fn = run_dequantize<std::uint8_t>;
-    if (task.x == DataType::kInt16) fn = run_dequantize<std::int16_t>;
-    if (task.x == DataType::kUint16) fn = run_dequantize<std::uint16_t>;
-    if (task.x == DataType::kInt32) fn = run_dequantize<std::int32_t>;
+    if (task.x == DataType::kInt8) fn = kKernel<run_dequantize<std::int8_t>>;
+    if (task.x == DataType::kUint8) fn = kKernel<run_dequantize<std::uint8_t>>;
+    if (task.x == DataType::kInt16) fn = kKernel<run_dequantize<std::int16_t>>;
+    if (task.x == DataType::kUint16) fn = kKernel<run_dequantize<std::uint16_t>>;
+    if (task.x == DataType::kInt32) fn = kKernel<run_dequantize<std::int32_t>>;
   }
   return make_offer(fn, task);
 }

@@ -1,7 +1,6 @@
 #include "ops/quantize/quantized_number.h"
 
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <unordered_map>
 #include <vector>

@@ -8,8 +8,6 @@
 
 namespace onnxgrad::ops::dropout_op {
 
-using opdef::VjpContext;
-
 namespace {
 
 constexpr double kDefaultRatio = 0.5;
@@ -73,7 +71,7 @@ void register_dropout(opdef::OpRegistry& registry) {
   registry.add({.op_type = "Dropout",
                 .since_version = 22,
                 .differentiable_inputs = {0, 1},
-                .attributes = {{.name = "seed", .type = opdef::AttributeType::kInt}},
+                .attributes = {{.name = "seed", .type = AttributeType::kInt}},
                 .vjp = dropout_vjp,
                 .passage = opdef::Passage::kConverted,
                 .is_random = true,

@@ -18,9 +18,7 @@ namespace onnxgrad::ops {
 
 double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::string& node) {
   if (ratio == nullptr) return 0.5;
-  const double number = dtype == DataType::kFloat32
-                            ? static_cast<double>(*reinterpret_cast<const float*>(ratio))
-                            : *reinterpret_cast<const double*>(ratio);
+  const double number = read_float(ratio, dtype);
   if (number >= 0 && number < 1) return number;
   throw DataError({.what = fmt::format("ratio is {}", number),
                    .where = {.node = node, .op_type = "Dropout", .value = "ratio"},
@@ -28,8 +26,8 @@ double read_dropout_ratio(const std::byte* ratio, DataType dtype, const std::str
                    .hint = "Give a fraction such as 0.5."});
 }
 
-void note_dropout_check(const opdef::KernelRequest& request, opdef::KernelOffer& offer,
-                        std::size_t input, std::size_t training_mode) {
+void note_dropout_check(const KernelRequest& request, KernelOffer& offer, std::size_t input,
+                        std::size_t training_mode) {
   const auto constant = [&](std::size_t i) {
     return i < request.constants.size() ? request.constants[i] : nullptr;
   };
@@ -50,10 +48,6 @@ void note_dropout_check(const opdef::KernelRequest& request, opdef::KernelOffer&
 
 namespace onnxgrad::ops::dropout_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct DropoutTask {
@@ -69,11 +63,10 @@ struct DropoutTask {
 };
 
 template <std::floating_point T>
-void run_dropout(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const DropoutTask*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.output]);
-  auto* mask = task.has_mask ? reinterpret_cast<std::uint8_t*>(args[task.output + 1]) : nullptr;
+void run_dropout(const DropoutTask& task, KernelArgs args, const Launch& launch) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(task.output);
+  auto* mask = task.has_mask ? args.at<std::uint8_t>(task.output + 1) : nullptr;
   const bool is_training = task.training_mode >= 0 && args[task.training_mode][0] != std::byte{0};
   const std::byte* given = task.ratio < 0 ? nullptr : args[task.ratio];
   const double ratio = is_training ? read_dropout_ratio(given, task.ratio_dtype, task.node) : 0;
@@ -113,7 +106,7 @@ KernelOffer offer_dropout(const KernelRequest& request) {
                    .draws = RandomStream::of(request.node),
                    .rows = RowStretches::of(request.node, in[0].dims),
                    .output = static_cast<int>(in.size()),
-                   .has_mask = request.outputs.size() > 1 && request.outputs[1].is_present(),
+                   .has_mask = request.has_output(1),
                    .node = request.node.name};
   if (in.size() > 1 && in[1].is_present()) {
     check_scalar(request, 1);
@@ -127,13 +120,9 @@ KernelOffer offer_dropout(const KernelRequest& request) {
     check_scalar(request, 2);
     task.training_mode = 2;
   }
-  const DataType dtype = in[0].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  KernelOffer offer =
-      prepared(dtype == DataType::kFloat32 ? run_dropout<float> : run_dropout<double>,
-               std::move(task), "reference");
+  KernelOffer offer = offer_for_types<float, double>(request, in[0].dtype, [&]<class T>(T) {
+    return prepared<run_dropout<T>>(std::move(task), "reference");
+  });
   offer.kernel.in_place = {{0, 0}};
   note_dropout_check(request, offer, 1, 2);
   return offer;

@@ -10,7 +10,7 @@
 namespace onnxgrad::ops::random_numbers_op {
 namespace {
 
-opdef::OpDef draw(std::string_view op_type, std::vector<opdef::AttributeSpec> attributes) {
+opdef::OpDef draw(std::string_view op_type, std::vector<AttributeSpec> attributes) {
   attributes.push_back(float_attribute("seed"));
   return {.op_type = op_type,
           .since_version = 22,
@@ -19,17 +19,17 @@ opdef::OpDef draw(std::string_view op_type, std::vector<opdef::AttributeSpec> at
           .zero_gradient = true};
 }
 
-opdef::AttributeSpec dtype_spec(std::optional<std::int64_t> default_value = {}) {
+AttributeSpec dtype_spec(std::optional<std::int64_t> default_value = {}) {
   return {.name = "dtype",
-          .type = opdef::AttributeType::kInt,
+          .type = AttributeType::kInt,
           .min = 1,
           .max = 26,
           .default_value = default_value};
 }
 
-opdef::AttributeSpec shape_spec() {
+AttributeSpec shape_spec() {
   return {.name = "shape",
-          .type = opdef::AttributeType::kInts,
+          .type = AttributeType::kInts,
           .required = true,
           .min = 0,
           .max = std::int64_t{1} << 40,
@@ -50,12 +50,12 @@ void register_random_numbers(opdef::OpRegistry& registry) {
   registry.add(draw("RandomUniformLike", {dtype_spec(), low, high}));
   registry.add(draw("Bernoulli", {dtype_spec()}));
   constexpr auto kInt32 = static_cast<std::int64_t>(DataType::kInt32);
-  opdef::AttributeSpec classes = dtype_spec(kInt32);
+  AttributeSpec classes = dtype_spec(kInt32);
   classes.min = kInt32;
   classes.max = static_cast<std::int64_t>(DataType::kInt64);
   registry.add(draw("Multinomial", {std::move(classes),
                                     {.name = "sample_size",
-                                     .type = opdef::AttributeType::kInt,
+                                     .type = AttributeType::kInt,
                                      .min = 0,
                                      .max = std::int64_t{1} << 40,
                                      .default_value = std::int64_t{1}}}));

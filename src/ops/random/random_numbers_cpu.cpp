@@ -16,10 +16,6 @@
 
 namespace onnxgrad::ops::random_numbers_cpu {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
-
 namespace {
 
 struct RandomTask {
@@ -65,18 +61,16 @@ void visit_draws(const RandomTask& task, const Launch& launch, F&& f) {
 }
 
 template <std::floating_point T>
-void run_uniform(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const RandomTask*>(data);
-  T* y = reinterpret_cast<T*>(args[task.output]);
+void run_uniform(const RandomTask& task, KernelArgs args, const Launch& launch) {
+  T* y = args.at<T>(task.output);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
     y[i] = static_cast<T>(task.first + (task.second - task.first) * unit);
   });
 }
 
 template <std::floating_point T>
-void run_normal(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const RandomTask*>(data);
-  T* y = reinterpret_cast<T*>(args[task.output]);
+void run_normal(const RandomTask& task, KernelArgs args, const Launch& launch) {
+  T* y = args.at<T>(task.output);
   visit_draws<normal_pair>(task, launch, [&](std::int64_t i, double number) {
     y[i] = static_cast<T>(task.first + task.second * number);
   });
@@ -91,10 +85,9 @@ void run_normal(const void* data, std::byte* const* args, const Launch& launch) 
 
 // args: probabilities, samples.
 template <std::floating_point P, class T>
-void run_bernoulli(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const RandomTask*>(data);
-  const P* p = reinterpret_cast<const P*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.output]);
+void run_bernoulli(const RandomTask& task, KernelArgs args, const Launch& launch) {
+  const P* p = args.at<P>(0);
+  T* y = args.at<T>(task.output);
   visit_draws<uniform_pair>(task, launch, [&](std::int64_t i, double unit) {
     const auto probability = static_cast<double>(p[i]);
     if (!(probability >= 0 && probability <= 1)) throw_probability(task, probability);
@@ -125,11 +118,10 @@ void add_up_row(const MultinomialTask& task, const P* logits, std::int64_t row, 
 
 // args: scores [rows, classes], sampled classes [rows, samples], scratch for the sums of a row.
 template <std::floating_point P, class T>
-void run_multinomial(const void* data, std::byte* const* args, const Launch& launch) {
-  const auto& task = *static_cast<const MultinomialTask*>(data);
-  const P* logits = reinterpret_cast<const P*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[1]);
-  auto* sums = reinterpret_cast<double*>(args[2]);
+void run_multinomial(const MultinomialTask& task, KernelArgs args, const Launch& launch) {
+  const P* logits = args.at<P>(0);
+  T* y = args.at<T>(1);
+  auto* sums = args.at<double>(2);
   std::int64_t summed = -1;
   visit_draws<uniform_pair>(task.draw, launch, [&](std::int64_t i, double unit) {
     const std::int64_t row = i / task.samples;
@@ -148,14 +140,14 @@ RandomTask make_task(const KernelRequest& request) {
           .node = request.node.name};
 }
 
-template <opdef::KernelFn kFloat, opdef::KernelFn kDouble>
+template <auto kFloat, auto kDouble>
 KernelOffer offer_numbers(const KernelRequest& request, const char* first, const char* second) {
   RandomTask task = make_task(request);
   task.first = static_cast<double>(request.node.float_attribute(first));
   task.second = static_cast<double>(request.node.float_attribute(second));
   const DataType dtype = request.outputs[0].dtype;
-  if (dtype == DataType::kFloat32) return prepared(kFloat, std::move(task), "reference");
-  if (dtype == DataType::kFloat64) return prepared(kDouble, std::move(task), "reference");
+  if (dtype == DataType::kFloat32) return prepared<kFloat>(std::move(task), "reference");
+  if (dtype == DataType::kFloat64) return prepared<kDouble>(std::move(task), "reference");
   return decline_dtype(request, dtype);
 }
 
@@ -173,20 +165,20 @@ opdef::KernelFn bernoulli_kernel(DataType dtype) {
     case DataType::kBool:
     case DataType::kUint8:
     case DataType::kInt8:
-      return run_bernoulli<P, std::uint8_t>;
+      return kKernel<run_bernoulli<P, std::uint8_t>>;
     case DataType::kInt16:
     case DataType::kUint16:
-      return run_bernoulli<P, std::uint16_t>;
+      return kKernel<run_bernoulli<P, std::uint16_t>>;
     case DataType::kInt32:
     case DataType::kUint32:
-      return run_bernoulli<P, std::uint32_t>;
+      return kKernel<run_bernoulli<P, std::uint32_t>>;
     case DataType::kInt64:
     case DataType::kUint64:
-      return run_bernoulli<P, std::uint64_t>;
+      return kKernel<run_bernoulli<P, std::uint64_t>>;
     case DataType::kFloat32:
-      return run_bernoulli<P, float>;
+      return kKernel<run_bernoulli<P, float>>;
     case DataType::kFloat64:
-      return run_bernoulli<P, double>;
+      return kKernel<run_bernoulli<P, double>>;
     default:
       return nullptr;
   }
@@ -206,8 +198,8 @@ KernelOffer offer_bernoulli(const KernelRequest& request) {
 
 template <std::floating_point P>
 opdef::KernelFn multinomial_kernel(DataType dtype) {
-  if (dtype == DataType::kInt32) return run_multinomial<P, std::int32_t>;
-  return dtype == DataType::kInt64 ? run_multinomial<P, std::int64_t> : nullptr;
+  if (dtype == DataType::kInt32) return kKernel<run_multinomial<P, std::int32_t>>;
+  return dtype == DataType::kInt64 ? kKernel<run_multinomial<P, std::int64_t>> : nullptr;
 }
 
 KernelOffer offer_multinomial(const KernelRequest& request) {

@@ -9,14 +9,10 @@
 #include <limits>
 #include <string_view>
 
-#include "base/check.h"
 #include "ops/nn/window.h"
 #include "ops/rules.h"
 
 namespace onnxgrad::ops::recurrent {
-
-using ir::Attribute;
-using ir::Node;
 
 namespace {
 
@@ -149,9 +145,8 @@ std::string CellAttributes::key() const {
   return key;
 }
 
-std::vector<opdef::AttributeSpec> cell_attribute_specs(Cell cell, bool with_layout) {
-  using opdef::AttributeType;
-  std::vector<opdef::AttributeSpec> specs = {
+std::vector<AttributeSpec> cell_attribute_specs(Cell cell, bool with_layout) {
+  std::vector<AttributeSpec> specs = {
       {.name = "activation_alpha", .type = AttributeType::kFloats},
       {.name = "activation_beta", .type = AttributeType::kFloats},
       {.name = "activations", .type = AttributeType::kStrings, .min_count = 1},
@@ -406,7 +401,7 @@ std::vector<Value*> CellBody::scan(const std::vector<Value*>& states,
   return f.ops("Scan", all, states.size() + num_stacked, std::move(call));
 }
 
-std::vector<Value*> cell_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> cell_vjp(VjpContext& ctx, GraphBuilder& g) {
   const Node& node = ctx.node();
   const bool is_lstm = node.op_type == "LSTM";
   const bool is_linear = node.int_attribute("linear_before_reset", 0) != 0;

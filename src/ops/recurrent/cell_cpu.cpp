@@ -2,20 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <string_view>
 #include <utility>
 
-#include "base/check.h"
 #include "device/cpu/threads.h"
 #include "onnxgrad/error.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
 
 namespace onnxgrad::ops::recurrent {
-
-using opdef::KernelRequest;
-using opdef::TensorDesc;
 
 namespace {
 
@@ -141,7 +136,7 @@ std::string plan_cell(const KernelRequest& request, const CellSignature& signatu
   plan.cpu = device::cpu_options(request);
   const CellShape& s = plan.shape;
   const bool is_large = 2 * s.rows() * s.width() * s.hidden >= kParallelFlops;
-  const std::int64_t wanted = (plan.threads + s.directions - 1) / s.directions;
+  const std::int64_t wanted = ceil_div(plan.threads, s.directions);
   plan.blocks =
       is_large ? std::clamp<std::int64_t>(wanted, 1, std::max<std::int64_t>(s.batch, 1)) : 1;
   if (!is_large) plan.threads = 1;
@@ -162,6 +157,11 @@ TaskRows task_rows(const CellPlan& plan, std::int64_t task) {
   const std::int64_t first = block * plan.shape.batch / plan.blocks;
   const std::int64_t end = (block + 1) * plan.shape.batch / plan.blocks;
   return {.direction = task / plan.blocks, .block = block, .first = first, .count = end - first};
+}
+
+double flops_of(const CellShape& s) {
+  return 2.0 * static_cast<double>(s.directions) * static_cast<double>(s.rows()) *
+         static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
 }
 
 void check_lengths(const CellArgs& args) {
@@ -385,7 +385,7 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
                                    std::max<std::int64_t>(s.steps, 1));
   const std::int64_t block = steps * s.batch;
   const std::int64_t lanes = device::RowSumGemm<T>::prepare(1, 1, 1).lanes;
-  const std::int64_t panels = (s.width() + lanes - 1) / lanes;
+  const std::int64_t panels = ceil_div(s.width(), lanes);
   const std::int64_t shares = plan.blocks == 1 ? 1 : std::min<std::int64_t>(plan.threads, panels);
   const std::int64_t count = plan.blocks == 1 ? s.directions : shares;
   for (std::int64_t i = 0; i < count; ++i) {

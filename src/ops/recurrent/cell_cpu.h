@@ -13,7 +13,7 @@
 #include "device/cpu/packed_gemm.h"
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
-#include "opdef/kernel.h"
+#include "ops/kernel_support.h"
 #include "ops/recurrent/cell.h"
 #include "ops/recurrent/cell_steps.h"
 
@@ -102,12 +102,11 @@ TaskRows task_rows(const CellPlan& plan, std::int64_t task);
 /// Arguments of one call.
 struct CellArgs {
   const CellPlan& plan;
-  std::byte* const* args;
+  KernelArgs args;
 
   template <class T>
   T* at(Operand operand) const {
-    const int place = plan.place[static_cast<std::size_t>(operand)];
-    return place < 0 ? nullptr : reinterpret_cast<T*>(args[place]);
+    return args.find<T>(plan.place[static_cast<std::size_t>(operand)]);
   }
   /// Returns an array in scratch; nullptr if none is reserved.
   template <class T>
@@ -153,8 +152,24 @@ struct CellSignature {
 
 /// Fills `plan` with shapes, activation functions and argument indices. Returns the reason why no
 /// kernel supports the node, or "". Throws: ShapeError, ModelError.
-std::string plan_cell(const opdef::KernelRequest& request, const CellSignature& signature,
-                      CellPlan& plan);
+std::string plan_cell(const KernelRequest& request, const CellSignature& signature, CellPlan& plan);
+
+/// Returns offer(T(), plan) for the type of X, float or double, or the reason why there is no
+/// kernel.
+template <class F>
+KernelOffer offer_cell(const KernelRequest& request, const CellSignature& signature,
+                       const F& offer) {
+  CellPlan plan;
+  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
+    return KernelOffer::decline(std::move(reason));
+  }
+  return offer_for_types<float, double>(request, request.inputs[0].dtype, [&](auto element) {
+    return offer(element, std::move(plan));
+  });
+}
+
+/// Returns the operations of a forward pass.
+double flops_of(const CellShape& shape);
 
 /// Sums of both biases, [D, G H] in scratch.
 template <class T>

@@ -12,9 +12,6 @@
 namespace onnxgrad::ops::recurrent::gru {
 
 using enum Operand;
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 constexpr std::array kInputs = {kX, kW, kR, kB, kLengths, kInitialH, kY};
 constexpr std::array kOutputs = {kOutY, kOutYh, kOutGates, kOutKept};
@@ -106,8 +103,7 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
 }
 
 template <class T>
-void run_forward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const ForwardPlan<T>*>(data);
+void run_forward(const ForwardPlan<T>& plan, KernelArgs arguments) {
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
   T* gates = args.at<T>(kOutGates);
@@ -246,8 +242,7 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
 }
 
 template <class T>
-void run_backward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const BackwardPlan<T>*>(data);
+void run_backward(const BackwardPlan<T>& plan, KernelArgs arguments) {
   const CellShape& s = plan.cell.shape;
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
@@ -268,11 +263,6 @@ void run_backward(const void* data, std::byte* const* arguments, const Launch& /
   }
 }
 
-double flops_of(const CellShape& s) {
-  return 2.0 * static_cast<double>(s.directions) * static_cast<double>(s.rows()) *
-         static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
-}
-
 template <class T>
 KernelOffer offer_forward(CellPlan cell) {
   ForwardPlan<T> plan{.cell = std::move(cell)};
@@ -289,7 +279,7 @@ KernelOffer offer_forward(CellPlan cell) {
   plan.side = scratch.reserve<T>(s.directions * s.batch * s.hidden);
   const double flops = flops_of(s);
   const std::vector<opdef::ValueCheck> checks = length_checks(plan.cell);
-  KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
+  KernelOffer offer = prepared<run_forward<T>>(std::move(plan), "steps");
   offer.kernel.checks = checks;
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
@@ -328,36 +318,23 @@ KernelOffer offer_backward(CellPlan cell) {
   }
   plan.products.prepare(plan.cell, parts, scratch);
   const double flops = 2 * flops_of(s);
-  KernelOffer offer = prepared(run_backward<T>, std::move(plan), "steps");
+  KernelOffer offer = prepared<run_backward<T>>(std::move(plan), "steps");
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;
 }
 
 KernelOffer offer_with(const KernelRequest& request, std::span<const Operand> outputs) {
-  CellPlan plan;
-  const DataType dtype = request.inputs[0].dtype;
-  if (auto reason = plan_cell(request, {Cell::kGru, kInputs, outputs}, plan); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
-  if (dtype == DataType::kFloat32) return offer_forward<float>(std::move(plan));
-  if (dtype == DataType::kFloat64) return offer_forward<double>(std::move(plan));
-  return decline_dtype(request, dtype);
+  return offer_cell(request, {Cell::kGru, kInputs, outputs},
+                    []<class T>(T, CellPlan plan) { return offer_forward<T>(std::move(plan)); });
 }
 
 KernelOffer offer(const KernelRequest& request) { return offer_with(request, kOutputs); }
 KernelOffer offer_gates(const KernelRequest& request) { return offer_with(request, kGatesOutputs); }
 
 KernelOffer offer_gradient(const KernelRequest& request) {
-  CellPlan plan;
-  const DataType dtype = request.inputs[0].dtype;
-  const CellSignature signature{Cell::kGru, kGradientInputs, kGradientOutputs};
-  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
-  if (dtype == DataType::kFloat32) return offer_backward<float>(std::move(plan));
-  if (dtype == DataType::kFloat64) return offer_backward<double>(std::move(plan));
-  return decline_dtype(request, dtype);
+  return offer_cell(request, {Cell::kGru, kGradientInputs, kGradientOutputs},
+                    []<class T>(T, CellPlan plan) { return offer_backward<T>(std::move(plan)); });
 }
 
 }  // namespace onnxgrad::ops::recurrent::gru

@@ -1,5 +1,6 @@
 #include <array>
 
+#include "ops/kernel_support.h"
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of LSTM, of the functions of its gradient and of onnxgrad.fused.LSTM, which is LSTM with
@@ -17,13 +18,13 @@ constexpr std::array kGradientInputs = {kX, kW,     kR,    kLengths, kInitialH, 
                                         kY, kGates, kKept, kDY,      kDYh,      kDYc};
 constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH, kDInitialC, kDP};
 
-opdef::KernelOffer offer(const opdef::KernelRequest& request) {
+KernelOffer offer(const KernelRequest& request) {
   return offer_plain_cell(request, {Cell::kLstm, kInputs, kOutputs});
 }
-opdef::KernelOffer offer_gates(const opdef::KernelRequest& request) {
+KernelOffer offer_gates(const KernelRequest& request) {
   return offer_plain_cell(request, {Cell::kLstm, kInputs, kGatesOutputs});
 }
-opdef::KernelOffer offer_gradient(const opdef::KernelRequest& request) {
+KernelOffer offer_gradient(const KernelRequest& request) {
   return offer_plain_cell_gradient(request, {Cell::kLstm, kGradientInputs, kGradientOutputs});
 }
 

@@ -1,7 +1,6 @@
 #include "ops/recurrent/plain_cell_cpu.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "ops/kernel_support.h"
@@ -11,10 +10,6 @@
 
 namespace onnxgrad::ops::recurrent {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 template <class T>
 struct ForwardPlan {
@@ -107,8 +102,7 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
 }
 
 template <class T>
-void run_forward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const ForwardPlan<T>*>(data);
+void run_forward(const ForwardPlan<T>& plan, KernelArgs arguments) {
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
   T* gates = args.at<T>(Operand::kOutGates);
@@ -279,8 +273,7 @@ void backward_task(const BackwardPlan<T>& plan, const CellArgs& args, const Task
 }
 
 template <class T>
-void run_backward(const void* data, std::byte* const* arguments, const Launch& /*launch*/) {
-  const auto& plan = *static_cast<const BackwardPlan<T>*>(data);
+void run_backward(const BackwardPlan<T>& plan, KernelArgs arguments) {
   const CellShape& s = plan.cell.shape;
   const CellArgs args{plan.cell, arguments};
   check_lengths(args);
@@ -299,11 +292,6 @@ void run_backward(const void* data, std::byte* const* arguments, const Launch& /
       add_blocks<T>(plan.cell, d, args.scratch(plan.dp), 3 * s.hidden, dp + d * 3 * s.hidden);
     }
   }
-}
-
-double flops_of(const CellShape& s) {
-  return 2.0 * static_cast<double>(s.directions) * static_cast<double>(s.rows()) *
-         static_cast<double>(s.width()) * static_cast<double>(s.inputs + s.hidden);
 }
 
 template <class T>
@@ -325,7 +313,7 @@ KernelOffer offer_forward(CellPlan cell) {
   plan.c = scratch.reserve<T>(s.directions * s.batch * s.hidden);
   const double flops = flops_of(s);
   const std::vector<opdef::ValueCheck> checks = length_checks(plan.cell);
-  KernelOffer offer = prepared(run_forward<T>, std::move(plan), "steps");
+  KernelOffer offer = prepared<run_forward<T>>(std::move(plan), "steps");
   offer.kernel.checks = checks;
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
@@ -352,7 +340,7 @@ KernelOffer offer_backward(CellPlan cell) {
   plan.db = scratch.reserve<T>(plan.cell.tasks() * s.width());
   plan.dp = scratch.reserve<T>(plan.cell.tasks() * 3 * s.hidden);
   const double flops = 2 * flops_of(s);
-  KernelOffer offer = prepared(run_backward<T>, std::move(plan), "steps");
+  KernelOffer offer = prepared<run_backward<T>>(std::move(plan), "steps");
   offer.kernel.scratch_bytes = scratch.size_bytes();
   offer.kernel.flops = flops;
   return offer;
@@ -361,26 +349,14 @@ KernelOffer offer_backward(CellPlan cell) {
 }  // namespace
 
 KernelOffer offer_plain_cell(const KernelRequest& request, const CellSignature& signature) {
-  CellPlan plan;
-  const DataType dtype = request.inputs[0].dtype;
-  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
-  if (dtype == DataType::kFloat32) return offer_forward<float>(std::move(plan));
-  if (dtype == DataType::kFloat64) return offer_forward<double>(std::move(plan));
-  return decline_dtype(request, dtype);
+  return offer_cell(request, signature,
+                    []<class T>(T, CellPlan plan) { return offer_forward<T>(std::move(plan)); });
 }
 
 KernelOffer offer_plain_cell_gradient(const KernelRequest& request,
                                       const CellSignature& signature) {
-  CellPlan plan;
-  const DataType dtype = request.inputs[0].dtype;
-  if (auto reason = plan_cell(request, signature, plan); !reason.empty()) {
-    return KernelOffer::decline(std::move(reason));
-  }
-  if (dtype == DataType::kFloat32) return offer_backward<float>(std::move(plan));
-  if (dtype == DataType::kFloat64) return offer_backward<double>(std::move(plan));
-  return decline_dtype(request, dtype);
+  return offer_cell(request, signature,
+                    []<class T>(T, CellPlan plan) { return offer_backward<T>(std::move(plan)); });
 }
 
 }  // namespace onnxgrad::ops::recurrent

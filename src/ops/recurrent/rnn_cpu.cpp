@@ -1,5 +1,6 @@
 #include <array>
 
+#include "ops/kernel_support.h"
 #include "ops/recurrent/plain_cell_cpu.h"
 
 // Kernels of RNN, of the functions of its gradient and of onnxgrad.fused.RNN, which is RNN with the
@@ -15,13 +16,13 @@ constexpr std::array kGatesOutputs = {kOutGates};
 constexpr std::array kGradientInputs = {kX, kW, kR, kLengths, kInitialH, kY, kGates, kDY, kDYh};
 constexpr std::array kGradientOutputs = {kDX, kDW, kDR, kDB, kDInitialH};
 
-opdef::KernelOffer offer(const opdef::KernelRequest& request) {
+KernelOffer offer(const KernelRequest& request) {
   return offer_plain_cell(request, {Cell::kRnn, kInputs, kOutputs});
 }
-opdef::KernelOffer offer_gates(const opdef::KernelRequest& request) {
+KernelOffer offer_gates(const KernelRequest& request) {
   return offer_plain_cell(request, {Cell::kRnn, kInputs, kGatesOutputs});
 }
-opdef::KernelOffer offer_gradient(const opdef::KernelRequest& request) {
+KernelOffer offer_gradient(const KernelRequest& request) {
   return offer_plain_cell_gradient(request, {Cell::kRnn, kGradientInputs, kGradientOutputs});
 }
 

@@ -6,9 +6,6 @@
 namespace onnxgrad::ops::arg_extremum_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct ArgData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -25,10 +22,9 @@ bool beats(T candidate, T best, const ArgData& data) {
 }
 
 template <class T>
-void run_arg(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& arg = *static_cast<const ArgData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  auto* y = reinterpret_cast<std::int64_t*>(args[1]);
+void run_arg(const ArgData& arg, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  auto* y = args.at<std::int64_t>(1);
   for (std::int64_t o = 0; o < arg.outer; ++o) {
     for (std::int64_t i = 0; i < arg.inner; ++i) {
       const T* column = x + o * arg.length * arg.inner + i;
@@ -57,30 +53,10 @@ KernelOffer offer_arg(const KernelRequest& request) {
                       .detail = "The axis has size 0 in shape " + dims.to_string() + ".",
                       .hint = "Give an input that is not empty along this axis."});
   }
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_arg<float>, data, "plain arg");
-    case DataType::kFloat64:
-      return prepared(run_arg<double>, data, "plain arg");
-    case DataType::kInt64:
-      return prepared(run_arg<std::int64_t>, data, "plain arg");
-    case DataType::kInt32:
-      return prepared(run_arg<std::int32_t>, data, "plain arg");
-    case DataType::kInt16:
-      return prepared(run_arg<std::int16_t>, data, "plain arg");
-    case DataType::kInt8:
-      return prepared(run_arg<std::int8_t>, data, "plain arg");
-    case DataType::kUint64:
-      return prepared(run_arg<std::uint64_t>, data, "plain arg");
-    case DataType::kUint32:
-      return prepared(run_arg<std::uint32_t>, data, "plain arg");
-    case DataType::kUint16:
-      return prepared(run_arg<std::uint16_t>, data, "plain arg");
-    case DataType::kUint8:
-      return prepared(run_arg<std::uint8_t>, data, "plain arg");
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int8_t, std::int16_t, std::int32_t, std::int64_t,
+                         std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared<run_arg<T>>(data, "plain arg"); });
 }
 
 }  // namespace

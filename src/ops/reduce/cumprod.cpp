@@ -14,10 +14,8 @@
 namespace onnxgrad::ops::cumprod_op {
 namespace {
 
-using opdef::FunctionBody;
-
-std::vector<Value*> cumprod_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
-  std::vector<ir::Attribute> attributes;
+std::vector<Value*> cumprod_vjp(VjpContext& ctx, GraphBuilder& g) {
+  std::vector<Attribute> attributes;
   for (const char* flag : {"exclusive", "reverse"}) {
     attributes.push_back({flag, ctx.node().int_attribute(flag)});
   }
@@ -30,10 +28,10 @@ std::vector<Value*> cumprod_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
 // x_j with k < j <= i are a cumulative product over a matrix [n, n, m] with ones up to the
 // diagonal.
 ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& /*inputs*/,
-                       const std::vector<ir::Attribute>& attributes) {
+                       const std::vector<Attribute>& attributes) {
   bool is_exclusive = false;
   bool is_reverse = false;
-  for (const ir::Attribute& attribute : attributes) {
+  for (const Attribute& attribute : attributes) {
     const bool is_set = std::get<std::int64_t>(attribute.value) != 0;
     (attribute.name == "reverse" ? is_reverse : is_exclusive) = is_set;
   }
@@ -64,8 +62,8 @@ ir::Function grad_body(std::string_view base_name, const std::vector<Value*>& /*
   Value* behind = is_reverse ? f.less(i, k) : f.greater(i, k);
   const auto spread = [&](Value* matrix) { return f.unsqueeze(matrix, {0, 3}); };
   Value* factors = f.where(spread(behind), f.unsqueeze(xs, {1}), f.scalar_like(x, 1));
-  const std::vector<ir::Attribute> flags = {{"exclusive", std::int64_t{is_exclusive ? 1 : 0}},
-                                            {"reverse", std::int64_t{is_reverse ? 1 : 0}}};
+  const std::vector<Attribute> flags = {{"exclusive", std::int64_t{is_exclusive ? 1 : 0}},
+                                        {"reverse", std::int64_t{is_reverse ? 1 : 0}}};
   Value* products = f.op("CumProd", {factors, f.int_scalar(2)}, flags);
   Value* counted =
       is_exclusive ? behind : f.op("Not", {is_reverse ? f.greater(i, k) : f.less(i, k)});

@@ -11,9 +11,6 @@
 namespace onnxgrad::ops::cumprod_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct CumProdData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -58,23 +55,21 @@ void cumprod_slice(const CumProdData& c, std::int64_t o, bool is_exclusive, cons
 }
 
 template <class T>
-void run_cumprod(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& c = *static_cast<const CumProdData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[2]);
+void run_cumprod(const CumProdData& c, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(2);
   device::parallel_for(c.threads, c.outer,
                        [&](std::int64_t o) { cumprod_slice(c, o, c.is_exclusive, x, y); });
 }
 
 // Writes the products p to dx; then r, a row per thread in scratch, runs from the other end.
 template <class T>
-void run_grad(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& c = *static_cast<const CumProdData*>(data);
-  const T* dy = reinterpret_cast<const T*>(args[0]);
-  const T* x = reinterpret_cast<const T*>(args[1]);
-  T* dx = reinterpret_cast<T*>(args[3]);
+void run_grad(const CumProdData& c, KernelArgs args) {
+  const T* dy = args.at<T>(0);
+  const T* x = args.at<T>(1);
+  T* dx = args.at<T>(3);
   device::on_threads(c.threads, [&](const device::Chunk& chunk) {
-    T* r = reinterpret_cast<T*>(args[4]) + chunk.thread * c.inner;
+    T* r = args.at<T>(4) + chunk.thread * c.inner;
     const std::int64_t end = chunk.last(c.outer);
     for (std::int64_t o = chunk.first(c.outer); o < end; ++o) {
       cumprod_slice(c, o, /*is_exclusive=*/true, x, dx);
@@ -118,22 +113,9 @@ KernelOffer offer_cumprod(const KernelRequest& request) {
   std::string reason;
   const auto data = read(request, 0, 1, reason);
   if (!data) return KernelOffer::decline(reason);
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_cumprod<float>, *data, "running product");
-    case DataType::kFloat64:
-      return prepared(run_cumprod<double>, *data, "running product");
-    case DataType::kInt32:
-      return prepared(run_cumprod<std::int32_t>, *data, "running product");
-    case DataType::kInt64:
-      return prepared(run_cumprod<std::int64_t>, *data, "running product");
-    case DataType::kUint32:
-      return prepared(run_cumprod<std::uint32_t>, *data, "running product");
-    case DataType::kUint64:
-      return prepared(run_cumprod<std::uint64_t>, *data, "running product");
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared<run_cumprod<T>>(*data, "running product"); });
 }
 
 KernelOffer offer_grad(const KernelRequest& request) {
@@ -141,11 +123,9 @@ KernelOffer offer_grad(const KernelRequest& request) {
   const auto data = read(request, 1, 2, reason);
   if (!data) return KernelOffer::decline(reason);
   const DataType dtype = request.inputs[1].dtype;
-  if (dtype != DataType::kFloat32 && dtype != DataType::kFloat64) {
-    return decline_dtype(request, dtype);
-  }
-  KernelOffer offer = prepared(dtype == DataType::kFloat32 ? run_grad<float> : run_grad<double>,
-                               *data, "running product and sum");
+  KernelOffer offer = offer_for_types<float, double>(request, dtype, [&]<class T>(T) {
+    return prepared<run_grad<T>>(*data, "running product and sum");
+  });
   offer.kernel.scratch_bytes = data->threads * data->inner * element_bytes(dtype);
   return offer;
 }

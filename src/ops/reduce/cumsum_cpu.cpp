@@ -7,9 +7,6 @@
 namespace onnxgrad::ops::cumsum_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct CumSumData {
   std::int64_t outer = 0;
   std::int64_t length = 0;
@@ -27,10 +24,9 @@ T wrapping_add(T a, T b) {
 }
 
 template <class T>
-void run_cumsum(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& c = *static_cast<const CumSumData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[2]);
+void run_cumsum(const CumSumData& c, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(2);
   const std::int64_t step = c.is_reverse ? -c.inner : c.inner;
   for (std::int64_t o = 0; o < c.outer; ++o) {
     const std::int64_t first =
@@ -60,22 +56,9 @@ KernelOffer offer_cumsum(const KernelRequest& request) {
                         .inner = dims.product(axis + 1, dims.rank()),
                         .is_exclusive = request.node.int_attribute("exclusive") != 0,
                         .is_reverse = request.node.int_attribute("reverse") != 0};
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_cumsum<float>, data, "plain sums");
-    case DataType::kFloat64:
-      return prepared(run_cumsum<double>, data, "plain sums");
-    case DataType::kInt64:
-      return prepared(run_cumsum<std::int64_t>, data, "plain sums");
-    case DataType::kInt32:
-      return prepared(run_cumsum<std::int32_t>, data, "plain sums");
-    case DataType::kUint64:
-      return prepared(run_cumsum<std::uint64_t>, data, "plain sums");
-    case DataType::kUint32:
-      return prepared(run_cumsum<std::uint32_t>, data, "plain sums");
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int32_t, std::int64_t, std::uint32_t, std::uint64_t>(
+      request, request.inputs[0].dtype,
+      [&]<class T>(T) { return prepared<run_cumsum<T>>(data, "plain sums"); });
 }
 
 }  // namespace

@@ -8,8 +8,6 @@
 namespace onnxgrad::ops::reduce_op {
 namespace {
 
-using opdef::VjpContext;
-
 // Returns true if the node reduces no axis: none is given, and the node defines that to mean none.
 bool reduces_nothing(const Node& node) {
   if (node.int_attribute("noop_with_empty_axes") == 0) return false;
@@ -37,7 +35,7 @@ Value* kept(VjpContext& ctx, GraphBuilder& g, Value* v) {
 // Applies another reduction over the same axes, with the axes kept.
 Value* reduce_again(VjpContext& ctx, GraphBuilder& g, std::string_view op_type, Value* v) {
   const Node& node = ctx.node();
-  std::vector<ir::Attribute> attributes;
+  std::vector<Attribute> attributes;
   if (node.int_attribute("noop_with_empty_axes") != 0) {
     attributes.push_back({"noop_with_empty_axes", std::int64_t{1}});
   }

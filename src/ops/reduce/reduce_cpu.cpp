@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 
 #include "opdef/kernel.h"
 #include "ops/fused/scalar_expr.h"
@@ -13,10 +12,6 @@
 
 namespace onnxgrad::ops::reduce_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::Launch;
 
 struct Layout {
   struct Axis {
@@ -194,22 +189,22 @@ struct ReduceData {
 };
 
 template <class T, class Kind>
-void run_reduce(const void* data, std::byte* const* args, const Launch&) {
-  const auto& [layout, output_arg] = *static_cast<const ReduceData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[output_arg]);
-  auto* acc = reinterpret_cast<typename Kind::Acc*>(args[output_arg + 1]);
+void run_reduce(const ReduceData& data, KernelArgs args) {
+  const auto& [layout, output_arg] = data;
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(output_arg);
+  auto* acc = args.at<typename Kind::Acc>(output_arg + 1);
   accumulate<Kind, T>(layout, x, acc);
   for (std::int64_t i = 0; i < layout.num_outputs; ++i) y[i] = Kind::finish(acc[i], layout.count);
 }
 
 // y = m + ln sum e^(x - m) with m = max x, so that nothing overflows.
 template <class T>
-void run_log_sum_exp(const void* data, std::byte* const* args, const Launch&) {
-  const auto& [layout, output_arg] = *static_cast<const ReduceData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[output_arg]);
-  auto* acc = reinterpret_cast<double*>(args[output_arg + 1]);
+void run_log_sum_exp(const ReduceData& data, KernelArgs args) {
+  const auto& [layout, output_arg] = data;
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(output_arg);
+  auto* acc = args.at<double>(output_arg + 1);
   accumulate<Max<T>, T>(layout, x, y);
   for (std::int64_t i = 0; i < layout.num_outputs; ++i) {
     if (!std::isfinite(y[i])) y[i] = 0;
@@ -231,7 +226,7 @@ void run_log_sum_exp(const void* data, std::byte* const* args, const Launch&) {
 // Returns which axes of input 0 the node reduces; nullopt if not known at plan time.
 std::optional<std::vector<bool>> reduced_axes(const KernelRequest& request) {
   const std::size_t rank = request.inputs[0].dims.rank();
-  const bool has_axes = request.inputs.size() > 1 && request.inputs[1].is_present();
+  const bool has_axes = request.has_input(1);
   std::vector<std::int64_t> axes;
   if (has_axes) {
     const auto planned = planned_ints(request, 1);
@@ -256,7 +251,8 @@ Choice choose(DataType dtype) {
   Choice choice;
   const auto consider = [&]<class T>(T) {
     if (dtype == dtype_of<T>()) {
-      choice = {run_reduce<T, Kind<T>>, static_cast<std::int64_t>(sizeof(typename Kind<T>::Acc))};
+      choice = {kKernel<run_reduce<T, Kind<T>>>,
+                static_cast<std::int64_t>(sizeof(typename Kind<T>::Acc))};
     }
   };
   (consider(Types{}), ...);
@@ -277,8 +273,8 @@ Choice choose_ordered(DataType dtype) {
 }
 
 Choice choose_log_sum_exp(DataType dtype) {
-  if (dtype == DataType::kFloat32) return {run_log_sum_exp<float>, sizeof(double)};
-  if (dtype == DataType::kFloat64) return {run_log_sum_exp<double>, sizeof(double)};
+  if (dtype == DataType::kFloat32) return {kKernel<run_log_sum_exp<float>>, sizeof(double)};
+  if (dtype == DataType::kFloat64) return {kKernel<run_log_sum_exp<double>>, sizeof(double)};
   return {};
 }
 

@@ -6,7 +6,7 @@ namespace {
 
 // values[j] = x[indices[j]] along the axis;  dx = dvalues scattered to the indices, which are
 // distinct; 0 elsewhere.
-std::vector<Value*> topk_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> topk_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* zeros = zeros_of_shape(g, shape_value(g, ctx.input(0)), ctx.cotangent(0));
   Value* indices = ctx.require_output(1);
   return {g.op("ScatterElements", {zeros, indices, ctx.cotangent(0)},

@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "base/f16.h"
 #include "device/cpu/scratch_layout.h"
@@ -22,9 +20,6 @@
 
 namespace onnxgrad::ops::topk_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 struct TopKData {
   std::int64_t outer = 0;
@@ -231,14 +226,13 @@ void run_columns(const TopKData& topk, const T* x, std::int64_t count, T* values
 }
 
 template <class T>
-void run_topk(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& topk = *static_cast<const TopKData*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* values = reinterpret_cast<T*>(args[2]);
-  auto* indices = reinterpret_cast<std::int64_t*>(args[3]);
+void run_topk(const TopKData& topk, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* values = args.at<T>(2);
+  auto* indices = args.at<std::int64_t>(3);
   if (topk.k == 0) return;
   // A task is one row, or several rows that are transposed together.
-  const std::int64_t tasks_per_slice = (topk.inner + kColumns - 1) / kColumns;
+  const std::int64_t tasks_per_slice = ceil_div(topk.inner, kColumns);
   const std::int64_t tasks = topk.outer * tasks_per_slice;
   device::on_threads(topk.threads, [&](const device::Chunk& chunk) {
     std::byte* scratch = topk.thread_scratch.in(args[4], chunk.thread);
@@ -266,40 +260,9 @@ KernelOffer offer_for(TopKData data) {
   own.reserve<CandidateOf<KeyOf<T>>>(capacity_of(data.k));
   data.rows_offset = own.reserve<T>(data.inner == 1 ? 0 : kColumns * data.length).offset;
   data.thread_scratch = all.reserve_blocks(data.threads, own);
-  KernelOffer offer = prepared(run_topk<T>, data, "selection of the best");
+  KernelOffer offer = prepared<run_topk<T>>(data, "selection of the best");
   offer.kernel.scratch_bytes = all.size_bytes();
   return offer;
-}
-
-KernelOffer choose(const KernelRequest& request, const TopKData& data) {
-  switch (request.inputs[0].dtype) {
-    case DataType::kFloat32:
-      return offer_for<float>(data);
-    case DataType::kFloat64:
-      return offer_for<double>(data);
-    case DataType::kFloat16:
-      return offer_for<base::Float16>(data);
-    case DataType::kBfloat16:
-      return offer_for<base::Bfloat16>(data);
-    case DataType::kInt8:
-      return offer_for<std::int8_t>(data);
-    case DataType::kInt16:
-      return offer_for<std::int16_t>(data);
-    case DataType::kInt32:
-      return offer_for<std::int32_t>(data);
-    case DataType::kInt64:
-      return offer_for<std::int64_t>(data);
-    case DataType::kUint8:
-      return offer_for<std::uint8_t>(data);
-    case DataType::kUint16:
-      return offer_for<std::uint16_t>(data);
-    case DataType::kUint32:
-      return offer_for<std::uint32_t>(data);
-    case DataType::kUint64:
-      return offer_for<std::uint64_t>(data);
-    default:
-      return decline_dtype(request, request.inputs[0].dtype);
-  }
 }
 
 KernelOffer offer_topk(const KernelRequest& request) {
@@ -324,10 +287,13 @@ KernelOffer offer_topk(const KernelRequest& request) {
                 .is_largest = request.node.int_attribute("largest") != 0,
                 .threads = 1};
   if (dims.num_elements() >= kParallelElements) {
-    const std::int64_t tasks = data.outer * ((data.inner + kColumns - 1) / kColumns);
+    const std::int64_t tasks = data.outer * ceil_div(data.inner, kColumns);
     data.threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, request.threads));
   }
-  return choose(request, data);
+  return offer_for_types<float, double, base::Float16, base::Bfloat16, std::int8_t, std::int16_t,
+                         std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+                         std::uint64_t>(request, request.inputs[0].dtype,
+                                        [&]<class T>(T) { return offer_for<T>(data); });
 }
 
 }  // namespace

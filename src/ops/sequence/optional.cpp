@@ -11,7 +11,6 @@
 namespace onnxgrad::ops::optional_op {
 namespace {
 
-using opdef::AttributeType;
 using Results = std::optional<std::vector<Value*>>;
 
 bool makes_optional(const Node* node) {

@@ -17,8 +17,6 @@
 namespace onnxgrad::ops::sequence_op {
 namespace {
 
-using opdef::AttributeSpec;
-using opdef::AttributeType;
 using Values = std::vector<Value*>;
 using Results = std::optional<Values>;
 

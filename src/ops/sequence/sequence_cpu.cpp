@@ -15,7 +15,6 @@
 namespace onnxgrad::ops::sequence_cpu {
 namespace {
 
-using opdef::DynamicCall;
 using opdef::PackedKind;
 using Tensors = std::vector<Tensor>;
 

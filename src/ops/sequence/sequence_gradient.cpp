@@ -13,7 +13,6 @@
 namespace onnxgrad::ops::sequence_op {
 namespace {
 
-using opdef::VjpContext;
 using Values = std::vector<Value*>;
 
 // Returns a builder that adds nodes next to the primal node, for values computed from the sequences

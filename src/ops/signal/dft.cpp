@@ -13,8 +13,6 @@
 namespace onnxgrad::ops::dft_op {
 namespace {
 
-using opdef::VjpContext;
-
 // Returns the transformed axis, counted from the front.
 std::int64_t dft_axis(const Node& node, std::size_t rank) {
   if (node.input(2) == nullptr) return static_cast<std::int64_t>(rank) - 2;
@@ -53,7 +51,7 @@ struct Transform {
 };
 
 Value* dft(GraphBuilder& g, const Transform& t, Value* x, bool inverse, bool onesided) {
-  std::vector<ir::Attribute> attributes;
+  std::vector<Attribute> attributes;
   if (inverse) attributes.push_back({"inverse", std::int64_t{1}});
   if (onesided) attributes.push_back({"onesided", std::int64_t{1}});
   return g.op("DFT", {x, t.length_scalar, t.axis_value}, std::move(attributes));

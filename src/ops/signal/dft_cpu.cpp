@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "device/cpu/threads.h"
@@ -18,9 +17,6 @@
 
 namespace onnxgrad::ops::dft_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 constexpr std::int64_t kMaxBatch = 16;
 constexpr std::int64_t kBatchElements = 1 << 14;  // per batch: four arrays fit into the L2 cache
@@ -45,9 +41,7 @@ struct DftTask {
 
   std::int64_t signals() const { return outer * inner; }
   std::int64_t batch_signals() const { return is_paired ? 2 * batch : batch; }
-  std::int64_t thread_scratch() const {
-    return (4 * n * batch + transform.scratch() + 15) / 16 * 16;
-  }
+  std::int64_t thread_scratch() const { return round_up(4 * n * batch + transform.scratch(), 16); }
 };
 
 // Gathers [n, batch] from signals [first, first + count).
@@ -137,12 +131,11 @@ void transform_batches(const DftTask<T>& task, std::int64_t begin, std::int64_t 
 }
 
 template <class T>
-void run_dft(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& task = *static_cast<const DftTask<T>*>(data);
-  const T* x = reinterpret_cast<const T*>(args[0]);
-  T* y = reinterpret_cast<T*>(args[task.num_args]);
-  T* scratch = reinterpret_cast<T*>(args[task.num_args + 1]);
-  const std::int64_t batches = (task.signals() + task.batch_signals() - 1) / task.batch_signals();
+void run_dft(const DftTask<T>& task, KernelArgs args) {
+  const T* x = args.at<T>(0);
+  T* y = args.at<T>(task.num_args);
+  T* scratch = args.at<T>(task.num_args + 1);
+  const std::int64_t batches = ceil_div(task.signals(), task.batch_signals());
   device::on_threads(task.threads, [&](const device::Chunk& chunk) {
     transform_batches(task, chunk.first(batches), chunk.last(batches), x, y,
                       scratch + chunk.thread * task.thread_scratch());
@@ -182,7 +175,7 @@ KernelOffer offer_typed(const KernelRequest& request, std::size_t axis, std::int
                   .threads = request.threads};
   if (signals * n < kParallelElements) task.threads = 1;
   const std::int64_t scratch = task.thread_scratch() * task.threads;
-  KernelOffer offer = prepared(run_dft<T>, std::move(task), fmt::format("fft of {}", n));
+  KernelOffer offer = prepared<run_dft<T>>(std::move(task), fmt::format("fft of {}", n));
   offer.kernel.scratch_bytes = scratch * static_cast<std::int64_t>(sizeof(T));
   return offer;
 }

@@ -1,5 +1,4 @@
 #include "opdef/registry.h"
-#include "ops/rules.h"
 
 namespace onnxgrad::ops::mel_weight_matrix_op {
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -12,9 +11,6 @@
 
 namespace onnxgrad::ops::mel_weight_matrix_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 // Mel scale: O'Shaughnessy, Speech Communication, 1987.
 double to_mel(double hertz) { return 2595 * std::log10(1 + hertz / 700); }
@@ -66,8 +62,7 @@ Tensor mel_matrix(const MelSpec& spec) {
   return matrix;
 }
 
-void run_constant(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& matrix = *static_cast<const Tensor*>(data);
+void run_constant(const Tensor& matrix, KernelArgs args) {
   std::memcpy(args[5], matrix.raw(), static_cast<std::size_t>(matrix.size_bytes()));
 }
 
@@ -97,7 +92,7 @@ KernelOffer offer_mel(const KernelRequest& request) {
   }
   const DataType dtype = request.outputs[0].dtype;
   if (element_bytes(dtype) == 0) return decline_dtype(request, dtype);
-  return prepared(run_constant, mel_matrix(spec).cast(dtype), "constant");
+  return prepared<run_constant>(mel_matrix(spec).cast(dtype), "constant");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::optional<std::vector<Value*>> lower_stft(const Node& node, GraphBuilder& g)
   Value* places = g.add(starts, range_value(g, zero, length));
   Value* framed = g.gather(signal, places, 1);
   if (window != nullptr) framed = g.mul(framed, g.unsqueeze(window, {1}));
-  std::vector<ir::Attribute> attributes;
+  std::vector<Attribute> attributes;
   if (onesided) attributes.push_back({"onesided", std::int64_t{1}});
   return {{g.op("DFT", {framed, nullptr, g.int_scalar(2)}, std::move(attributes))}};
 }

@@ -7,14 +7,12 @@
 namespace onnxgrad::ops::bitcast_op {
 
 void register_bitcast(opdef::OpRegistry& registry) {
-  registry.add({.op_type = "BitCast",
-                .since_version = 26,
-                .attributes = {{.name = "to",
-                                .type = opdef::AttributeType::kInt,
-                                .required = true,
-                                .min = 1,
-                                .max = 64}},
-                .zero_gradient = true});
+  registry.add(
+      {.op_type = "BitCast",
+       .since_version = 26,
+       .attributes =
+           {{.name = "to", .type = AttributeType::kInt, .required = true, .min = 1, .max = 64}},
+       .zero_gradient = true});
 }
 
 }  // namespace onnxgrad::ops::bitcast_op

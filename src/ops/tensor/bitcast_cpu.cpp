@@ -7,22 +7,18 @@
 namespace onnxgrad::ops::bitcast_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct Bytes {
   std::int64_t count = 0;
 };
 
-void run_bitcast(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
+void run_bitcast(const Bytes& bytes, KernelArgs args) {
   if (args[1] == args[0]) return;
-  const auto count = static_cast<const Bytes*>(data)->count;
-  std::memcpy(args[1], args[0], static_cast<std::size_t>(count));
+  std::memcpy(args[1], args[0], static_cast<std::size_t>(bytes.count));
 }
 
 KernelOffer offer_bitcast(const KernelRequest& request) {
-  const opdef::TensorDesc& x = request.inputs[0];
-  const opdef::TensorDesc& y = request.outputs[0];
+  const TensorDesc& x = request.inputs[0];
+  const TensorDesc& y = request.outputs[0];
   const std::int64_t bytes = x.dims.size_bytes(x.dtype);
   if (x.dtype == DataType::kString || y.dtype == DataType::kString ||
       bytes != y.dims.size_bytes(y.dtype)) {
@@ -32,7 +28,7 @@ KernelOffer offer_bitcast(const KernelRequest& request) {
          .detail = "Their elements have different widths.",
          .hint = "Use Cast, or a type of as many bits."});
   }
-  KernelOffer offer = prepared(run_bitcast, Bytes{bytes}, "copy");
+  KernelOffer offer = prepared<run_bitcast>(Bytes{bytes}, "copy");
   offer.kernel.in_place = {{0, 0}};
   return offer;
 }

@@ -12,7 +12,6 @@ namespace {
 
 using opdef::ExprOp;
 using opdef::ExprProgram;
-using opdef::VjpContext;
 
 std::int32_t cast_expression(const Node& node, const std::vector<std::int32_t>& operands,
                              ExprProgram& program) {
@@ -40,7 +39,7 @@ std::optional<std::vector<Value*>> lower_cast_like(const Node& node, GraphBuilde
   const DataType to = node.inputs.at(1)->dtype();
   if (to == DataType::kUndefined) return std::nullopt;
   if (to == node.inputs[0]->dtype()) return {{g.identity(node.inputs[0])}};
-  std::vector<ir::Attribute> attributes = node.attributes;
+  std::vector<Attribute> attributes = node.attributes;
   attributes.push_back({"to", static_cast<std::int64_t>(to)});
   return {{g.op("Cast", {node.inputs[0]}, std::move(attributes))}};
 }
@@ -63,7 +62,7 @@ bool keeps_type(const Node& node) {
 }  // namespace
 
 void register_cast(opdef::OpRegistry& registry) {
-  const std::vector<opdef::AttributeSpec> conversion = {
+  const std::vector<AttributeSpec> conversion = {
       flag_attribute("saturate", true), choice_attribute("round_mode", {"up", "down", "nearest"})};
   opdef::OpDef cast{.op_type = "Cast",
                     .since_version = 25,
@@ -75,7 +74,7 @@ void register_cast(opdef::OpRegistry& registry) {
                     .passage = opdef::Passage::kConverted,
                     .is_identity = keeps_type};
   cast.attributes.push_back({.name = "to",
-                             .type = opdef::AttributeType::kInt,
+                             .type = AttributeType::kInt,
                              .required = true,
                              .min = static_cast<std::int64_t>(DataType::kFloat32),
                              .max = static_cast<std::int64_t>(DataType::kInt2)});

@@ -1,9 +1,7 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,9 +18,6 @@
 
 namespace onnxgrad::ops::cast_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 struct CastData {
   DataType from = DataType::kUndefined;
@@ -96,8 +91,7 @@ void store_plain(DataType dtype, std::byte* data, std::int64_t i, double value) 
   }
 }
 
-void run_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& cast = *static_cast<const CastData*>(data);
+void run_cast(const CastData& cast, KernelArgs args) {
   for (std::int64_t i = 0; i < cast.count; ++i) {
     const double value = load_plain(cast.from, args[0], i);
     if (is_small_float(cast.to) || cast.to == DataType::kFloat16 ||
@@ -147,9 +141,8 @@ std::int64_t read_integer(const std::string& text) {
   return static_cast<std::int64_t>(fraction);
 }
 
-void run_text_cast(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& cast = *static_cast<const TextData*>(data);
-  const auto* texts = reinterpret_cast<const std::string*>(args[0]);
+void run_text_cast(const TextData& cast, KernelArgs args) {
+  const auto* texts = args.at<std::string>(0);
   for (std::int64_t i = 0; i < cast.count; ++i) {
     std::byte* to = args[1] + i * cast.element_bytes;
     if (cast.to_integer) {
@@ -170,7 +163,7 @@ KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
       .count = request.inputs[0].dims.num_elements(),
       .to_integer = to_integer};
   if (data.convert == nullptr) return decline_dtype(request, to);
-  KernelOffer offer = prepared(run_text_cast, data, "texts");
+  KernelOffer offer = prepared<run_text_cast>(data, "texts");
   offer.kernel.checks = {{.input = 0}};
   return offer;
 }
@@ -183,7 +176,7 @@ std::string text_of(double number) {
   return fmt::format("{:.8g}", number);
 }
 
-std::vector<Tensor> run_write_texts(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_write_texts(const DynamicCall& call) {
   const Tensor& x = call.inputs.at(0);
   const DataType from = x.dtype();
   if (from == DataType::kString) return {x};
@@ -220,7 +213,7 @@ KernelOffer offer_cast(const KernelRequest& request) {
                 .saturate = node.int_attribute("saturate") != 0,
                 .rounding = scale_rounding(node.string_attribute("round_mode")),
                 .count = request.inputs[0].dims.num_elements()};
-  return prepared(run_cast, data, "one element at a time");
+  return prepared<run_cast>(data, "one element at a time");
 }
 
 }  // namespace

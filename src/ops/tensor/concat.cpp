@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <optional>
 
 #include "opdef/registry.h"
@@ -8,8 +7,6 @@
 
 namespace onnxgrad::ops::concat_op {
 namespace {
-
-using opdef::VjpContext;
 
 // Returns the sizes of all inputs along the axis, if they are known.
 std::optional<std::vector<std::int64_t>> known_sizes(VjpContext& ctx, std::int64_t axis) {
@@ -67,7 +64,7 @@ std::vector<Value*> split_vjp(VjpContext& ctx, GraphBuilder& g) {
 }  // namespace
 
 void register_concat(opdef::OpRegistry& registry) {
-  opdef::AttributeSpec axis = axis_attribute("axis");
+  AttributeSpec axis = axis_attribute("axis");
   axis.required = true;
   registry.add({.op_type = "Concat",
                 .since_version = 13,
@@ -80,7 +77,7 @@ void register_concat(opdef::OpRegistry& registry) {
                 .differentiable_inputs = {0},
                 .attributes = {axis_attribute("axis", 0),
                                {.name = "num_outputs",
-                                .type = opdef::AttributeType::kInt,
+                                .type = AttributeType::kInt,
                                 .min = 1,
                                 .max = std::int64_t{1} << 20}},
                 .vjp = split_vjp,

@@ -7,10 +7,6 @@
 namespace onnxgrad::ops::concat_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-using opdef::TensorDesc;
-
 // parts[i] copies between the whole tensor and the part in args[part_args[i]].
 struct PartsData {
   std::vector<CopyPlan> parts;
@@ -18,15 +14,13 @@ struct PartsData {
   std::size_t whole_arg = 0;
 };
 
-void run_concat(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& parts = *static_cast<const PartsData*>(data);
+void run_concat(const PartsData& parts, KernelArgs args) {
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.part_args[i]], args[parts.whole_arg]);
   }
 }
 
-void run_split(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& parts = *static_cast<const PartsData*>(data);
+void run_split(const PartsData& parts, KernelArgs args) {
   for (std::size_t i = 0; i < parts.parts.size(); ++i) {
     run_copy(parts.parts[i], args[parts.whole_arg], args[parts.part_args[i]]);
   }
@@ -63,7 +57,8 @@ KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
     }
     start += lengths[i];
   }
-  return prepared(into_whole ? run_concat : run_split, std::move(data), "strided copies");
+  return prepared(into_whole ? kKernel<run_concat> : kKernel<run_split>, std::move(data),
+                  "strided copies");
 }
 
 KernelOffer offer_concat(const KernelRequest& request) {
@@ -82,13 +77,13 @@ KernelOffer offer_split(const KernelRequest& request) {
       normalize_axis(request.node.int_attribute("axis"), whole.dims.rank()));
   const auto count = static_cast<std::int64_t>(request.outputs.size());
   std::vector<std::int64_t> lengths;
-  const bool has_lengths = request.inputs.size() > 1 && request.inputs[1].is_present();
+  const bool has_lengths = request.has_input(1);
   if (has_lengths) {
     const auto planned = planned_ints(request, 1);
     if (!planned) return KernelOffer::decline("the sizes are not known before the step runs");
     lengths = *planned;
   } else {
-    const std::int64_t length = (whole.dims[axis] + count - 1) / count;
+    const std::int64_t length = ceil_div(whole.dims[axis], count);
     std::int64_t left = whole.dims[axis];
     for (std::int64_t i = 0; i < count; ++i) {
       lengths.push_back(std::min(length, left));

@@ -6,8 +6,6 @@
 namespace onnxgrad::ops::expand_op {
 namespace {
 
-using opdef::VjpContext;
-
 // y = x broadcast;  dx = dy summed to the shape of x.
 std::vector<Value*> expand_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.sum_to(ctx.cotangent(0), ctx.input(0))};

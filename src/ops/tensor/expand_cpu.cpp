@@ -7,16 +7,12 @@
 namespace onnxgrad::ops::expand_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct RepeatData {
   CopyPlan copy;
   std::size_t output_arg = 2;
 };
 
-void run_repeat(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& repeat = *static_cast<const RepeatData*>(data);
+void run_repeat(const RepeatData& repeat, KernelArgs args) {
   run_copy(repeat.copy, args[0], args[repeat.output_arg]);
 }
 
@@ -33,8 +29,8 @@ KernelOffer offer_expand(const KernelRequest& request) {
     const bool is_repeated = i < lead || from[i - lead] == 1;
     copy.source_strides.push_back(is_repeated ? 0 : strides[i - lead]);
   }
-  return prepared(run_repeat, RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
-                  "strided copy");
+  return prepared<run_repeat>(RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
+                              "strided copy");
 }
 
 // Axis a of the output is viewed as [repeats_a, dim_a].
@@ -52,8 +48,8 @@ KernelOffer offer_tile(const KernelRequest& request) {
     copy.source_strides.insert(copy.source_strides.end(), {0, from_strides[i]});
     copy.target_strides.insert(copy.target_strides.end(), {from[i] * to_strides[i], to_strides[i]});
   }
-  return prepared(run_repeat, RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
-                  "strided copy");
+  return prepared<run_repeat>(RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
+                              "strided copy");
 }
 
 }  // namespace

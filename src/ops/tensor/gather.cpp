@@ -9,9 +9,7 @@
 namespace onnxgrad::ops::gather_op {
 namespace {
 
-using opdef::VjpContext;
-
-ir::Attribute add_reduction() { return {"reduction", std::string("add")}; }
+Attribute add_reduction() { return {"reduction", std::string("add")}; }
 
 // Returns the axes [0, rank) with `axis` moved to the front.
 std::vector<std::int64_t> axis_first(std::int64_t axis, std::int64_t rank) {
@@ -116,7 +114,7 @@ void register_gather(opdef::OpRegistry& registry) {
                 .since_version = 13,
                 .differentiable_inputs = {0},
                 .attributes = {{.name = "batch_dims",
-                                .type = opdef::AttributeType::kInt,
+                                .type = AttributeType::kInt,
                                 .min = 0,
                                 .max = static_cast<std::int64_t>(Dims::kMaxRank),
                                 .default_value = std::int64_t{0}}},

@@ -11,9 +11,6 @@
 namespace onnxgrad::ops::gather_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // y [outer, indices, block] is gathered from x [outer, length, block]; block in bytes.
 struct GatherData {
   std::int64_t outer = 0;
@@ -24,9 +21,8 @@ struct GatherData {
 };
 
 template <class Index>
-void run_gather(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& gather = *static_cast<const GatherData*>(data);
-  const auto* indices = reinterpret_cast<const Index*>(args[1]);
+void run_gather(const GatherData& gather, KernelArgs args) {
+  const auto* indices = args.at<Index>(1);
   std::byte* y = args[2];
   const auto bytes = static_cast<std::size_t>(gather.block_bytes);
   for (std::int64_t o = 0; o < gather.outer; ++o) {
@@ -52,8 +48,9 @@ KernelOffer offer_gather(const KernelRequest& request) {
                   .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
                   .source = index_source(request, 1)};
   const bool is_wide = request.inputs[1].dtype == DataType::kInt64;
-  KernelOffer offer = prepared(is_wide ? run_gather<std::int64_t> : run_gather<std::int32_t>,
-                               std::move(data), "plain gather");
+  KernelOffer offer =
+      prepared(is_wide ? kKernel<run_gather<std::int64_t>> : kKernel<run_gather<std::int32_t>>,
+               std::move(data), "plain gather");
   note_index_check(request, offer, 1, {dims[axis]});
   return offer;
 }
@@ -68,12 +65,11 @@ struct GatherElementsData {
 };
 
 template <class T, class Index>
-void run_gather_elements(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& gather = *static_cast<const GatherElementsData*>(data);
-  const auto* x = reinterpret_cast<const T*>(args[0]);
-  const auto* const begin = reinterpret_cast<const Index*>(args[1]);
+void run_gather_elements(const GatherElementsData& gather, KernelArgs args) {
+  const auto* x = args.at<T>(0);
+  const auto* const begin = args.at<Index>(1);
   const Index* indices = begin;
-  auto* y = reinterpret_cast<T*>(args[2]);
+  auto* y = args.at<T>(2);
   if (std::ranges::find(gather.sizes, 0) != gather.sizes.end()) return;
   const std::size_t outer = gather.sizes.size() - 1;
   const std::int64_t step = gather.source_strides[outer];
@@ -100,10 +96,10 @@ void run_gather_elements(const void* data, std::byte* const* args, const opdef::
 
 template <class Index>
 opdef::KernelFn choose_gather_elements(std::int64_t bytes) {
-  if (bytes == 1) return run_gather_elements<std::uint8_t, Index>;
-  if (bytes == 2) return run_gather_elements<std::uint16_t, Index>;
-  if (bytes == 4) return run_gather_elements<std::uint32_t, Index>;
-  if (bytes == 8) return run_gather_elements<std::uint64_t, Index>;
+  if (bytes == 1) return kKernel<run_gather_elements<std::uint8_t, Index>>;
+  if (bytes == 2) return kKernel<run_gather_elements<std::uint16_t, Index>>;
+  if (bytes == 4) return kKernel<run_gather_elements<std::uint32_t, Index>>;
+  if (bytes == 8) return kKernel<run_gather_elements<std::uint64_t, Index>>;
   return nullptr;
 }
 
@@ -152,9 +148,8 @@ struct GatherNdData {
   IndexSource source;
 };
 
-void run_gather_nd(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& gather = *static_cast<const GatherNdData*>(data);
-  const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);
+void run_gather_nd(const GatherNdData& gather, KernelArgs args) {
+  const auto* const begin = args.at<std::int64_t>(1);
   const std::int64_t* indices = begin;
   std::byte* y = args[2];
   for (std::int64_t b = 0; b < gather.batches; ++b) {
@@ -201,7 +196,7 @@ KernelOffer offer_gather_nd(const KernelRequest& request) {
     data.strides_bytes.push_back(dims.product(k + 1, dims.rank()) * bytes);
   }
   const std::vector<std::int64_t> sizes = data.sizes;
-  KernelOffer offer = prepared(run_gather_nd, std::move(data), "plain gather");
+  KernelOffer offer = prepared<run_gather_nd>(std::move(data), "plain gather");
   note_index_check(request, offer, 1, sizes);
   return offer;
 }

@@ -6,8 +6,6 @@
 namespace onnxgrad::ops::nonzero_op {
 namespace {
 
-using opdef::VjpContext;
-
 // y = the slices of x along the axis (elements of the flat x without axis) whose condition is true;
 // dx = dy put back there. The condition may be shorter than the axis.
 std::vector<Value*> compress_vjp(VjpContext& ctx, GraphBuilder& g) {

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "opdef/kernel.h"
@@ -6,8 +5,6 @@
 
 namespace onnxgrad::ops::nonzero_cpu {
 namespace {
-
-using opdef::DynamicCall;
 
 // Returns the row-major indices of the nonzero elements (NaN is one).
 std::vector<std::int64_t> nonzero_places(const Tensor& x) {

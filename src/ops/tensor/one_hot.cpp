@@ -6,7 +6,7 @@ namespace {
 
 // y = values[1] where the position along the new axis equals the index, else values[0]; dvalues =
 // [sum of the other dy, sum of dy at the indices]. Indices and depth are discrete.
-std::vector<Value*> one_hot_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> one_hot_vjp(VjpContext& ctx, GraphBuilder& g) {
   if (!ctx.needs(2)) return {};
   Value* dy = ctx.cotangent(0);
   Value* off_on = g.constant(Tensor::from(std::vector<double>{0, 1}, Dims{2}));

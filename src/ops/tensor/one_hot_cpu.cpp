@@ -8,9 +8,6 @@
 namespace onnxgrad::ops::one_hot_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // y [outer, depth, inner] is computed from indices [outer, inner].
 struct OneHotData {
   std::int64_t outer = 0;
@@ -33,12 +30,11 @@ std::int64_t hot_place(Index index, std::int64_t depth) {
 }
 
 template <class Index, class T>
-void run_one_hot(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& hot = *static_cast<const OneHotData*>(data);
-  const auto* indices = reinterpret_cast<const Index*>(args[0]);
+void run_one_hot(const OneHotData& hot, KernelArgs args) {
+  const auto* indices = args.at<Index>(0);
   T values[2];
   std::memcpy(values, args[2], sizeof(values));
-  auto* y = reinterpret_cast<T*>(args[3]);
+  auto* y = args.at<T>(3);
   std::fill_n(y, hot.outer * hot.depth * hot.inner, values[0]);
   for (std::int64_t o = 0; o < hot.outer; ++o) {
     for (std::int64_t i = 0; i < hot.inner; ++i) {
@@ -51,10 +47,10 @@ void run_one_hot(const void* data, std::byte* const* args, const opdef::Launch&)
 
 template <class Index>
 opdef::KernelFn choose(std::int64_t bytes) {
-  if (bytes == 1) return run_one_hot<Index, std::uint8_t>;
-  if (bytes == 2) return run_one_hot<Index, std::uint16_t>;
-  if (bytes == 4) return run_one_hot<Index, std::uint32_t>;
-  if (bytes == 8) return run_one_hot<Index, std::uint64_t>;
+  if (bytes == 1) return kKernel<run_one_hot<Index, std::uint8_t>>;
+  if (bytes == 2) return kKernel<run_one_hot<Index, std::uint16_t>>;
+  if (bytes == 4) return kKernel<run_one_hot<Index, std::uint32_t>>;
+  if (bytes == 8) return kKernel<run_one_hot<Index, std::uint64_t>>;
   return nullptr;
 }
 

@@ -8,8 +8,6 @@
 namespace onnxgrad::ops::pad_op {
 namespace {
 
-using opdef::VjpContext;
-
 Value* negated(GraphBuilder& g, Value* pads) {
   auto numbers = constant_ints(pads);
   // -2^63 cannot be negated; such a node is refused before it runs.

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <limits>
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -12,9 +11,6 @@
 
 namespace onnxgrad::ops::pad_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 // Pads of all axes (zero if not named).
 struct Pads {
@@ -34,7 +30,7 @@ std::optional<Pads> read_pads(const KernelRequest& request) {
   const auto numbers = planned_ints(request, 1);
   if (!numbers) return std::nullopt;
   std::vector<std::int64_t> axes;
-  if (request.inputs.size() > 3 && request.inputs[3].is_present()) {
+  if (request.has_input(3)) {
     const auto planned = planned_ints(request, 3);
     if (!planned) return std::nullopt;
     axes = *planned;
@@ -61,8 +57,7 @@ struct ConstantData {
   std::size_t output_arg = 0;
 };
 
-void run_constant(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& pad = *static_cast<const ConstantData*>(data);
+void run_constant(const ConstantData& pad, KernelArgs args) {
   std::byte* y = args[pad.output_arg];
   if (pad.has_value && pad.element_bytes <= 8) {
     with_element_type(pad.element_bytes, [&](auto element) {
@@ -88,15 +83,14 @@ KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::
     copy.source_offset += cropped * copy.source_strides[i];
     copy.target_offset += std::max<std::int64_t>(pads.before[i], 0) * to_strides[i];
   }
-  const bool has_value = request.inputs.size() > 2 && request.inputs[2].is_present();
+  const bool has_value = request.has_input(2);
   if (has_value && bytes > 8) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared(run_constant,
-                  ConstantData{.copy = plan_copy(copy, request.threads),
-                               .element_bytes = bytes,
-                               .num_outputs = to.num_elements(),
-                               .has_value = has_value,
-                               .output_arg = request.inputs.size()},
-                  "strided copy");
+  return prepared<run_constant>(ConstantData{.copy = plan_copy(copy, request.threads),
+                                             .element_bytes = bytes,
+                                             .num_outputs = to.num_elements(),
+                                             .has_value = has_value,
+                                             .output_arg = request.inputs.size()},
+                                "strided copy");
 }
 
 // Returns the input index of output index `i`, counted from the first kept one, so negative in the
@@ -116,11 +110,10 @@ struct MappedData {
 };
 
 template <class T>
-void run_mapped(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& pad = *static_cast<const MappedData*>(data);
+void run_mapped(const MappedData& pad, KernelArgs args) {
   const std::size_t outer = pad.origins.size() - 1;
   const std::vector<std::int64_t>& row = pad.origins.back();
-  auto* y = reinterpret_cast<T*>(args[pad.output_arg]);
+  auto* y = args.at<T>(pad.output_arg);
   for (const auto& axis : pad.origins) {
     if (axis.empty()) return;
   }
@@ -160,10 +153,10 @@ KernelOffer offer_mapped(const KernelRequest& request, const Pads& pads, std::in
   }
   if (data.origins.empty()) data.origins.push_back({0});
   opdef::KernelFn fn = nullptr;
-  if (bytes == 1) fn = run_mapped<std::uint8_t>;
-  if (bytes == 2) fn = run_mapped<std::uint16_t>;
-  if (bytes == 4) fn = run_mapped<std::uint32_t>;
-  if (bytes == 8) fn = run_mapped<std::uint64_t>;
+  if (bytes == 1) fn = kKernel<run_mapped<std::uint8_t>>;
+  if (bytes == 2) fn = kKernel<run_mapped<std::uint16_t>>;
+  if (bytes == 4) fn = kKernel<run_mapped<std::uint32_t>>;
+  if (bytes == 8) fn = kKernel<run_mapped<std::uint64_t>>;
   if (fn == nullptr) return decline_dtype(request, request.inputs[0].dtype);
   return prepared(fn, std::move(data), "mapped copy");
 }

@@ -6,8 +6,6 @@
 namespace onnxgrad::ops::reshape_op {
 namespace {
 
-using opdef::VjpContext;
-
 // dx = dy in the shape of x.
 std::vector<Value*> reshape_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.reshape(ctx.cotangent(0), shape_value(g, ctx.input(0)))};

@@ -6,16 +6,16 @@ namespace {
 
 // y = x with the first lengths[b] elements along the time axis in reverse order, for each b of the
 // batch axis. It is its own inverse, and a permutation:  dx = ReverseSequence(dy, lengths).
-std::vector<Value*> reverse_sequence_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> reverse_sequence_vjp(VjpContext& ctx, GraphBuilder& g) {
   return {g.op("ReverseSequence", {ctx.cotangent(0), ctx.input(1)},
                {{"batch_axis", ctx.node().int_attribute("batch_axis")},
                 {"time_axis", ctx.node().int_attribute("time_axis")}}),
           nullptr};
 }
 
-opdef::AttributeSpec zero_or_one(std::string_view name, std::int64_t default_value) {
+AttributeSpec zero_or_one(std::string_view name, std::int64_t default_value) {
   return {.name = name,
-          .type = opdef::AttributeType::kInt,
+          .type = AttributeType::kInt,
           .min = 0,
           .max = 1,
           .default_value = default_value};

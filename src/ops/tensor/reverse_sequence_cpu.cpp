@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 
 #include "device/cpu/threads.h"
@@ -10,9 +9,6 @@
 
 namespace onnxgrad::ops::reverse_sequence_cpu {
 namespace {
-
-using opdef::KernelOffer;
-using opdef::KernelRequest;
 
 struct ReverseData {
   std::int64_t times = 0;
@@ -30,9 +26,8 @@ struct ReverseData {
                    .hint = "Give lengths of at most the size of the time axis."});
 }
 
-void run_reverse(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const ReverseData*>(data);
-  const auto* lengths = reinterpret_cast<const std::int64_t*>(args[1]);
+void run_reverse(const ReverseData& task, KernelArgs args) {
+  const auto* lengths = args.at<std::int64_t>(1);
   for (std::int64_t b = 0; b < task.batch; ++b) {
     if (lengths[b] < 0 || lengths[b] > task.times) throw_length(lengths[b], task);
   }
@@ -70,7 +65,7 @@ KernelOffer offer_reverse(const KernelRequest& request) {
   constexpr std::int64_t kParallelBytes = 1 << 20;
   if (dims.num_elements() * bytes >= kParallelBytes) data.threads = request.threads;
   const std::int64_t times = data.times;
-  KernelOffer offer = prepared(run_reverse, std::move(data), "plain reversal");
+  KernelOffer offer = prepared<run_reverse>(std::move(data), "plain reversal");
   note_index_check(request, offer, 1, {times + 1}, /*from_zero=*/true);
   return offer;
 }

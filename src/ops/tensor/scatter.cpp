@@ -10,15 +10,13 @@
 namespace onnxgrad::ops::scatter_op {
 namespace {
 
-using opdef::VjpContext;
-
 // Gather and scatter operators with the same indices.
 class Places {
  public:
   Places(VjpContext& ctx, GraphBuilder& g) : node_(ctx.node()), g_(g) {}
 
   Value* scatter(Value* data, Value* updates, const std::string& reduction) const {
-    std::vector<ir::Attribute> attributes = axis();
+    std::vector<Attribute> attributes = axis();
     if (reduction != "none") attributes.push_back({"reduction", reduction});
     return g_.op(node_.op_type, {data, node_.input(1), updates}, std::move(attributes));
   }
@@ -28,7 +26,7 @@ class Places {
   }
 
  private:
-  std::vector<ir::Attribute> axis() const {
+  std::vector<Attribute> axis() const {
     if (node_.op_type == "ScatterND") return {};
     return {{"axis", node_.int_attribute("axis")}};
   }
@@ -107,7 +105,7 @@ std::vector<Value*> scatter_vjp(VjpContext& ctx, GraphBuilder& g) {
 }  // namespace
 
 void register_scatter(opdef::OpRegistry& registry) {
-  const opdef::AttributeSpec reduction =
+  const AttributeSpec reduction =
       choice_attribute("reduction", {"none", "add", "mul", "max", "min"});
   registry.add({
       .op_type = "ScatterElements",

@@ -13,9 +13,6 @@
 namespace onnxgrad::ops::scatter_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct Overwrite {
   template <class T>
   static T apply(T, T update) {
@@ -69,11 +66,11 @@ struct ScatterElementsData {
 };
 
 template <class T, class Operation, class Index>
-void scatter_elements(const ScatterElementsData& scatter, std::byte* const* args) {
-  const auto* const begin = reinterpret_cast<const Index*>(args[1]);
+void scatter_elements(const ScatterElementsData& scatter, KernelArgs args) {
+  const auto* const begin = args.at<Index>(1);
   const Index* indices = begin;
-  const auto* updates = reinterpret_cast<const T*>(args[2]);
-  auto* y = reinterpret_cast<T*>(args[3]);
+  const auto* updates = args.at<T>(2);
+  auto* y = args.at<T>(3);
   if (std::ranges::find(scatter.sizes, 0) != scatter.sizes.end()) return;
   const std::size_t outer = scatter.sizes.size() - 1;
   const std::int64_t step = scatter.target_strides[outer];
@@ -100,8 +97,7 @@ void scatter_elements(const ScatterElementsData& scatter, std::byte* const* args
 }
 
 template <class T, class Operation>
-void run_scatter_elements(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& scatter = *static_cast<const ScatterElementsData*>(data);
+void run_scatter_elements(const ScatterElementsData& scatter, KernelArgs args) {
   copy_data(args[0], args[3], scatter.data_bytes);
   if (scatter.has_wide_indices)
     scatter_elements<T, Operation, std::int64_t>(scatter, args);
@@ -120,13 +116,12 @@ struct ScatterNdData {
 };
 
 template <class T, class Operation>
-void run_scatter_nd(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& scatter = *static_cast<const ScatterNdData*>(data);
+void run_scatter_nd(const ScatterNdData& scatter, KernelArgs args) {
   copy_data(args[0], args[3], scatter.data_bytes);
-  const auto* const begin = reinterpret_cast<const std::int64_t*>(args[1]);
+  const auto* const begin = args.at<std::int64_t>(1);
   const std::int64_t* indices = begin;
-  const auto* updates = reinterpret_cast<const T*>(args[2]);
-  auto* y = reinterpret_cast<T*>(args[3]);
+  const auto* updates = args.at<T>(2);
+  auto* y = args.at<T>(3);
   for (std::int64_t t = 0; t < scatter.tuples; ++t) {
     std::int64_t offset = 0;
     for (std::size_t k = 0; k < scatter.sizes.size(); ++k) {
@@ -144,11 +139,11 @@ void run_scatter_nd(const void* data, std::byte* const* args, const opdef::Launc
 
 struct Elements {
   template <class T, class Operation>
-  static constexpr opdef::KernelFn kFn = run_scatter_elements<T, Operation>;
+  static constexpr opdef::KernelFn kFn = kKernel<run_scatter_elements<T, Operation>>;
 };
 struct Blocks {
   template <class T, class Operation>
-  static constexpr opdef::KernelFn kFn = run_scatter_nd<T, Operation>;
+  static constexpr opdef::KernelFn kFn = kKernel<run_scatter_nd<T, Operation>>;
 };
 
 template <class Form, class T>

@@ -9,8 +9,6 @@
 namespace onnxgrad::ops::shape_op {
 namespace {
 
-using opdef::VjpContext;
-
 std::optional<Tensor> shape_from_types(const Node& node) {
   const ir::Type& type = node.inputs[0]->type;
   if (!type.has_rank()) return std::nullopt;
@@ -66,14 +64,13 @@ std::vector<Value*> range_vjp(VjpContext& ctx, GraphBuilder& g) {
           ctx.needs(2) ? sum_for(g.mul(dy, g.cast_like(numbers, dy)), ctx.input(2)) : nullptr};
 }
 
-opdef::AttributeSpec whole_number(std::string_view name) {
-  return {.name = name, .type = opdef::AttributeType::kInt, .default_value = std::int64_t{0}};
+AttributeSpec whole_number(std::string_view name) {
+  return {.name = name, .type = AttributeType::kInt, .default_value = std::int64_t{0}};
 }
 
 }  // namespace
 
 void register_shape(opdef::OpRegistry& registry) {
-  using opdef::AttributeType;
   registry.add({.op_type = "Constant",
                 .since_version = 25,
                 .attributes = {{.name = "sparse_value", .type = AttributeType::kOther},
@@ -97,13 +94,13 @@ void register_shape(opdef::OpRegistry& registry) {
                 .zero_gradient = true});
   registry.add({.op_type = "ConstantOfShape",
                 .since_version = 25,
-                .attributes = {{.name = "value", .type = opdef::AttributeType::kTensor}},
+                .attributes = {{.name = "value", .type = AttributeType::kTensor}},
                 .shape_inputs = {0},
                 .zero_gradient = true});
   registry.add({.op_type = "EyeLike",
                 .since_version = 22,
                 .attributes = {{.name = "dtype",
-                                .type = opdef::AttributeType::kInt,
+                                .type = AttributeType::kInt,
                                 .min = static_cast<std::int64_t>(DataType::kFloat32),
                                 .max = static_cast<std::int64_t>(DataType::kInt2)},
                                whole_number("k")},

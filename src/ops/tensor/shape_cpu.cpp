@@ -11,16 +11,13 @@
 namespace onnxgrad::ops::shape_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 // Output that is a constant at plan time.
 struct NumbersData {
   std::vector<std::int64_t> numbers;
 };
 
-void run_numbers(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& numbers = static_cast<const NumbersData*>(data)->numbers;
+void run_numbers(const NumbersData& data, KernelArgs args) {
+  const auto& numbers = data.numbers;
   if (numbers.empty()) return;
   std::memcpy(args[1], numbers.data(), numbers.size() * sizeof(std::int64_t));
 }
@@ -33,11 +30,11 @@ KernelOffer offer_shape(const KernelRequest& request) {
   };
   const std::int64_t start = clamped(request.node.int_attribute("start"));
   const std::int64_t end = std::max(start, clamped(request.node.int_attribute("end", rank)));
-  return prepared(run_numbers, NumbersData{{dims.begin() + start, dims.begin() + end}}, "shape");
+  return prepared<run_numbers>(NumbersData{{dims.begin() + start, dims.begin() + end}}, "shape");
 }
 
 KernelOffer offer_size(const KernelRequest& request) {
-  return prepared(run_numbers, NumbersData{{request.inputs[0].dims.num_elements()}}, "size");
+  return prepared<run_numbers>(NumbersData{{request.inputs[0].dims.num_elements()}}, "size");
 }
 
 // y = one value, in every element.
@@ -47,8 +44,7 @@ struct FillData {
   std::int64_t count = 0;
 };
 
-void run_fill(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& fill = *static_cast<const FillData*>(data);
+void run_fill(const FillData& fill, KernelArgs args) {
   if (fill.element_bytes == 16) {
     for (std::int64_t i = 0; i < fill.count; ++i) {
       std::memcpy(args[1] + 16 * i, fill.element.data(), 16);
@@ -57,7 +53,7 @@ void run_fill(const void* data, std::byte* const* args, const opdef::Launch&) {
   }
   with_element_type(fill.element_bytes, [&](auto element) {
     std::memcpy(&element, fill.element.data(), sizeof(element));
-    std::fill_n(reinterpret_cast<decltype(element)*>(args[1]), fill.count, element);
+    std::fill_n(args.at<decltype(element)>(1), fill.count, element);
   });
 }
 
@@ -74,7 +70,7 @@ KernelOffer offer_constant_of_shape(const KernelRequest& request) {
     }
     std::memcpy(data.element.data(), value->raw(), static_cast<std::size_t>(data.element_bytes));
   }
-  return prepared(run_fill, data, "fill");
+  return prepared<run_fill>(data, "fill");
 }
 
 // y [rows, columns] = 1 on diagonal k.
@@ -85,9 +81,8 @@ struct EyeData {
 };
 
 template <class T>
-void run_eye(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& eye = *static_cast<const EyeData*>(data);
-  T* y = reinterpret_cast<T*>(args[1]);
+void run_eye(const EyeData& eye, KernelArgs args) {
+  T* y = args.at<T>(1);
   std::fill_n(y, eye.rows * eye.columns, T{0});
   // k is in [-rows, columns], so nothing overflows.
   for (std::int64_t i = std::max<std::int64_t>(0, -eye.k); i < eye.rows; ++i) {
@@ -105,30 +100,19 @@ KernelOffer offer_eye(const KernelRequest& request) {
   }
   const std::int64_t k = std::clamp(request.node.int_attribute("k"), -dims[0], dims[1]);
   const EyeData data{.rows = dims[0], .columns = dims[1], .k = k};
-  switch (request.outputs[0].dtype) {
-    case DataType::kFloat32:
-      return prepared(run_eye<float>, data, "plain eye");
-    case DataType::kFloat64:
-      return prepared(run_eye<double>, data, "plain eye");
-    case DataType::kInt64:
-      return prepared(run_eye<std::int64_t>, data, "plain eye");
-    case DataType::kInt32:
-      return prepared(run_eye<std::int32_t>, data, "plain eye");
-    case DataType::kBool:
-      return prepared(run_eye<bool>, data, "plain eye");
-    default:
-      return decline_dtype(request, request.outputs[0].dtype);
-  }
+  return offer_for_types<float, double, std::int64_t, std::int32_t, bool>(
+      request, request.outputs[0].dtype,
+      [&]<class T>(T) { return prepared<run_eye<T>>(data, "plain eye"); });
 }
 
-[[noreturn]] void refuse_range(const opdef::DynamicCall& call, const char* what, const char* hint) {
+[[noreturn]] void refuse_range(const DynamicCall& call, const char* what, const char* hint) {
   throw ShapeError(
       {.what = what, .where = {.node = call.node.name, .op_type = "Range"}, .hint = hint});
 }
 
 // Returns max(ceil((limit - start) / delta), 0), the number of elements as defined by ONNX.
 template <class T>
-std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
+std::vector<Tensor> make_range(const DynamicCall& call) {
   const T start = call.inputs.at(0).data<T>()[0];
   const T limit = call.inputs.at(1).data<T>()[0];
   const T delta = call.inputs.at(2).data<T>()[0];
@@ -154,29 +138,21 @@ std::vector<Tensor> make_range(const opdef::DynamicCall& call) {
   return {y};
 }
 
-std::vector<Tensor> run_range(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_range(const DynamicCall& call) {
   for (const Tensor& number : call.inputs) {
     if (number.num_elements() != 1) {
       refuse_range(call, "start, limit and delta must be one number each", "Give three numbers.");
     }
   }
-  switch (call.inputs.at(0).dtype()) {
-    case DataType::kFloat32:
-      return make_range<float>(call);
-    case DataType::kFloat64:
-      return make_range<double>(call);
-    case DataType::kInt64:
-      return make_range<std::int64_t>(call);
-    case DataType::kInt32:
-      return make_range<std::int32_t>(call);
-    case DataType::kInt16:
-      return make_range<std::int16_t>(call);
-    default:
-      throw UnsupportedOperatorError(
-          {.what = "no kernel for " + std::string(dtype_name(call.inputs[0].dtype())),
-           .where = {.node = call.node.name, .op_type = "Range"},
-           .hint = "Use float32, float64, int16, int32 or int64."});
+  std::vector<Tensor> results;
+  const DataType dtype = call.inputs.at(0).dtype();
+  if (!base::visit_types<float, double, std::int64_t, std::int32_t, std::int16_t>(
+          dtype, [&]<class T>(T) { results = make_range<T>(call); })) {
+    throw UnsupportedOperatorError({.what = "no kernel for " + std::string(dtype_name(dtype)),
+                                    .where = {.node = call.node.name, .op_type = "Range"},
+                                    .hint = "Use float32, float64, int16, int32 or int64."});
   }
+  return results;
 }
 
 }  // namespace

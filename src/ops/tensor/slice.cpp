@@ -11,8 +11,6 @@
 namespace onnxgrad::ops::slice_op {
 namespace {
 
-using opdef::VjpContext;
-
 // Axes cut by a slice of step 1, with their starts; nullopt if something is not known.
 struct Cut {
   std::vector<std::int64_t> axes;

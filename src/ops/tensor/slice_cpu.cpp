@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -8,16 +7,12 @@
 namespace onnxgrad::ops::slice_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct SliceData {
   CopyPlan copy;
   std::size_t output_arg = 0;
 };
 
-void run_slice(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& slice = *static_cast<const SliceData*>(data);
+void run_slice(const SliceData& slice, KernelArgs args) {
   run_copy(slice.copy, args[0], args[slice.output_arg]);
 }
 
@@ -62,8 +57,8 @@ KernelOffer offer_slice(const KernelRequest& request) {
     // A single element needs no stride; the product with a huge step could overflow.
     copy.source_strides[axis] = to[axis] == 1 ? 0 : stride * steps[i];
   }
-  return prepared(run_slice, SliceData{plan_copy(copy, request.threads), request.inputs.size()},
-                  "strided copy");
+  return prepared<run_slice>(SliceData{plan_copy(copy, request.threads), request.inputs.size()},
+                             "strided copy");
 }
 
 }  // namespace

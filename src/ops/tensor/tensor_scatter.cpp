@@ -7,8 +7,6 @@
 namespace onnxgrad::ops::tensor_scatter_op {
 namespace {
 
-using opdef::VjpContext;
-
 // dpast = dpresent with zeros at the updated positions;
 // dupdate[b, :, i, :] = dpresent[b, :, start_b + i, :].
 std::vector<Value*> tensor_scatter_vjp(VjpContext& ctx, GraphBuilder& g) {

@@ -10,9 +10,6 @@
 namespace onnxgrad::ops::tensor_scatter_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct TensorScatterData {
   std::int64_t batch = 0;
   std::int64_t prefixes = 0;
@@ -37,9 +34,8 @@ std::int64_t start_of(const TensorScatterData& task, const std::int64_t* starts,
   return start;
 }
 
-void run_tensor_scatter(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& task = *static_cast<const TensorScatterData*>(data);
-  const auto* starts = reinterpret_cast<const std::int64_t*>(args[2]);
+void run_tensor_scatter(const TensorScatterData& task, KernelArgs args) {
+  const auto* starts = args.at<std::int64_t>(2);
   std::byte* present = args[task.output_arg];
   const std::int64_t cache_bytes = task.length * task.block_bytes;
   const std::int64_t update_bytes = task.count * task.block_bytes;
@@ -67,7 +63,7 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
   if (bytes == 0) return decline_dtype(request, request.inputs[0].dtype);
   const auto axis =
       static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), dims.rank()));
-  const bool has_starts = request.inputs.size() > 2 && request.inputs[2].is_present();
+  const bool has_starts = request.has_input(2);
   bool fits = axis > 0 && update.rank() == dims.rank() && update[axis] <= dims[axis];
   for (std::size_t i = 0; fits && i < dims.rank(); ++i) fits = i == axis || update[i] == dims[i];
   if (fits && has_starts) fits = request.inputs[2].dims == Dims{dims[0]};
@@ -79,18 +75,17 @@ KernelOffer offer_tensor_scatter(const KernelRequest& request) {
          .hint = "Only along the axis, which is not the first, may the update be smaller; give one "
                  "write index for each sample of the batch."});
   }
-  KernelOffer offer =
-      prepared(run_tensor_scatter,
-               TensorScatterData{.batch = dims[0],
-                                 .prefixes = dims.product(1, axis),
-                                 .length = dims[axis],
-                                 .count = update[axis],
-                                 .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
-                                 .is_circular = request.node.string_attribute("mode") == "circular",
-                                 .has_starts = has_starts,
-                                 .output_arg = request.inputs.size(),
-                                 .node = request.node.describe()},
-               "plain copies");
+  KernelOffer offer = prepared<run_tensor_scatter>(
+      TensorScatterData{.batch = dims[0],
+                        .prefixes = dims.product(1, axis),
+                        .length = dims[axis],
+                        .count = update[axis],
+                        .block_bytes = dims.product(axis + 1, dims.rank()) * bytes,
+                        .is_circular = request.node.string_attribute("mode") == "circular",
+                        .has_starts = has_starts,
+                        .output_arg = request.inputs.size(),
+                        .node = request.node.describe()},
+      "plain copies");
   offer.kernel.in_place = {{0, 0}};
   if (has_starts && request.node.string_attribute("mode") != "circular") {
     note_index_check(request, offer, 2, {dims[axis] - update[axis] + 1}, /*from_zero=*/true);

@@ -8,7 +8,7 @@ namespace {
 
 // y[i_perm] = x[i];  dx = dy transposed by the inverse permutation (reversing the axes is its own
 // inverse).
-std::vector<Value*> transpose_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> transpose_vjp(VjpContext& ctx, GraphBuilder& g) {
   const std::vector<std::int64_t> perm = ctx.node().ints_attribute("perm");
   if (perm.empty()) return {g.op("Transpose", {ctx.cotangent(0)})};
   std::vector<std::int64_t> inverse(perm.size());
@@ -31,7 +31,7 @@ void register_transpose(opdef::OpRegistry& registry) {
                 .since_version = 25,
                 .differentiable_inputs = {0},
                 .attributes = {{.name = "perm",
-                                .type = opdef::AttributeType::kInts,
+                                .type = AttributeType::kInts,
                                 .min = 0,
                                 .max = static_cast<std::int64_t>(Dims::kMaxRank) - 1,
                                 .max_count = Dims::kMaxRank}},

@@ -5,12 +5,7 @@
 namespace onnxgrad::ops::transpose_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
-void run_transpose(const void* data, std::byte* const* args, const opdef::Launch&) {
-  run_copy(*static_cast<const CopyPlan*>(data), args[0], args[1]);
-}
+void run_transpose(const CopyPlan& plan, KernelArgs args) { run_copy(plan, args[0], args[1]); }
 
 KernelOffer offer_transpose(const KernelRequest& request) {
   const Dims& dims = request.inputs[0].dims;
@@ -27,7 +22,7 @@ KernelOffer offer_transpose(const KernelRequest& request) {
     copy.source_strides.push_back(strides[static_cast<std::size_t>(axis)]);
   }
   copy.target_strides = dense_strides(copy.sizes);
-  return prepared(run_transpose, plan_copy(copy, request.threads), "strided copy");
+  return prepared<run_transpose>(plan_copy(copy, request.threads), "strided copy");
 }
 
 }  // namespace

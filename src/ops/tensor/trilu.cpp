@@ -5,7 +5,7 @@ namespace onnxgrad::ops::trilu_op {
 namespace {
 
 // y = x above (below) diagonal k, 0 elsewhere;  dx = the same part of dy.
-std::vector<Value*> trilu_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> trilu_vjp(VjpContext& ctx, GraphBuilder& g) {
   std::vector<Value*> gradients(ctx.num_inputs(), nullptr);
   gradients[0] = g.op("Trilu", {ctx.cotangent(0), ctx.input(1)}, ctx.node().attributes);
   return gradients;

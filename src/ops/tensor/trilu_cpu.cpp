@@ -7,9 +7,6 @@
 namespace onnxgrad::ops::trilu_cpu {
 namespace {
 
-using opdef::KernelOffer;
-using opdef::KernelRequest;
-
 struct TriluData {
   std::int64_t matrices = 0;
   std::int64_t rows = 0;
@@ -22,9 +19,8 @@ struct TriluData {
 
 // Row i keeps columns [i + k, columns) or [0, i + k + 1); k is clamped to the range where it
 // matters.
-void run_trilu(const void* data, std::byte* const* args, const opdef::Launch&) {
-  const auto& t = *static_cast<const TriluData*>(data);
-  const std::int64_t given = t.has_k ? *reinterpret_cast<const std::int64_t*>(args[1]) : 0;
+void run_trilu(const TriluData& t, KernelArgs args) {
+  const std::int64_t given = t.has_k ? *args.at<const std::int64_t>(1) : 0;
   const std::int64_t k = std::clamp(given, -t.rows - 1, t.columns + 1);
   const std::byte* x = args[0];
   std::byte* y = args[t.output_arg];
@@ -57,22 +53,21 @@ KernelOffer offer_trilu(const KernelRequest& request) {
                       .where = {.node = request.node.name, .op_type = "Trilu"},
                       .hint = "Reshape the input to matrices."});
   }
-  const bool has_k = request.inputs.size() > 1 && request.inputs[1].is_present();
+  const bool has_k = request.has_input(1);
   if (has_k && request.inputs[1].dims.num_elements() != 1) {
     throw ShapeError(
         {.what = "k has shape " + request.inputs[1].dims.to_string() + ", expected one number",
          .where = {.node = request.node.name, .op_type = "Trilu"},
          .hint = "Give one diagonal for all matrices."});
   }
-  return prepared(run_trilu,
-                  TriluData{.matrices = dims.product(0, dims.rank() - 2),
-                            .rows = dims[dims.rank() - 2],
-                            .columns = dims[dims.rank() - 1],
-                            .element_bytes = bytes,
-                            .is_upper = request.node.int_attribute("upper") != 0,
-                            .has_k = has_k,
-                            .output_arg = request.inputs.size()},
-                  "plain triangle");
+  return prepared<run_trilu>(TriluData{.matrices = dims.product(0, dims.rank() - 2),
+                                       .rows = dims[dims.rank() - 2],
+                                       .columns = dims[dims.rank() - 1],
+                                       .element_bytes = bytes,
+                                       .is_upper = request.node.int_attribute("upper") != 0,
+                                       .has_k = has_k,
+                                       .output_arg = request.inputs.size()},
+                             "plain triangle");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace {
 
 // y = x at `indices`, the first occurrences of distinct slices along the axis or of distinct
 // elements of the flat x;  dx = dy at those positions, 0 elsewhere.
-std::vector<Value*> unique_vjp(opdef::VjpContext& ctx, GraphBuilder& g) {
+std::vector<Value*> unique_vjp(VjpContext& ctx, GraphBuilder& g) {
   Value* x = ctx.input(0);
   Value* indices = ctx.require_output(1);
   Value* origin = ctx.node().find_attribute("axis") == nullptr

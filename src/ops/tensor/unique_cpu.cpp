@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <type_traits>
@@ -16,8 +15,6 @@
 
 namespace onnxgrad::ops::unique_cpu {
 namespace {
-
-using opdef::DynamicCall;
 
 struct Items {
   std::int64_t outer = 1;
@@ -140,42 +137,22 @@ std::vector<Tensor> run_unique(const DynamicCall& call) {
                     .inner = x.dims().product(axis + 1, rank)};
   const bool is_sorted = call.node.int_attribute("sorted") != 0;
   const std::vector<std::int64_t> dims(x.dims().begin(), x.dims().end());
-  const auto of = [&]<class T>(T /*element*/) {
-    return unique_of(reinterpret_cast<const T*>(x.raw()), x, items, is_sorted, dims, axis);
-  };
-  switch (x.dtype()) {
-    case DataType::kFloat32:
-      return of(float{});
-    case DataType::kFloat64:
-      return of(double{});
-    case DataType::kFloat16:
-      return of(base::Float16{});
-    case DataType::kBfloat16:
-      return of(base::Bfloat16{});
-    case DataType::kInt8:
-      return of(std::int8_t{});
-    case DataType::kInt16:
-      return of(std::int16_t{});
-    case DataType::kInt32:
-      return of(std::int32_t{});
-    case DataType::kInt64:
-      return of(std::int64_t{});
-    case DataType::kBool:
-    case DataType::kUint8:
-      return of(std::uint8_t{});
-    case DataType::kUint16:
-      return of(std::uint16_t{});
-    case DataType::kUint32:
-      return of(std::uint32_t{});
-    case DataType::kUint64:
-      return of(std::uint64_t{});
-    case DataType::kString:
-      return unique_of(x.strings().data(), x, items, is_sorted, dims, axis);
-    default:
-      throw UnsupportedOperatorError({.what = "no kernel for " + std::string(dtype_name(x.dtype())),
-                                      .where = {.node = call.node.name, .op_type = "Unique"},
-                                      .hint = "Put a Cast to float32 or int64 before it."});
+  if (x.dtype() == DataType::kString) {
+    return unique_of(x.strings().data(), x, items, is_sorted, dims, axis);
   }
+  std::vector<Tensor> results;
+  const auto of = [&]<class T>(T /*element*/) {
+    results = unique_of(reinterpret_cast<const T*>(x.raw()), x, items, is_sorted, dims, axis);
+  };
+  const DataType dtype = x.dtype() == DataType::kBool ? DataType::kUint8 : x.dtype();
+  if (!base::visit_types<float, double, base::Float16, base::Bfloat16, std::int8_t, std::int16_t,
+                         std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t,
+                         std::uint64_t>(dtype, of)) {
+    throw UnsupportedOperatorError({.what = "no kernel for " + std::string(dtype_name(x.dtype())),
+                                    .where = {.node = call.node.name, .op_type = "Unique"},
+                                    .hint = "Put a Cast to float32 or int64 before it."});
+  }
+  return results;
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace onnxgrad::ops::regex_full_match_op {
 void register_regex_full_match(opdef::OpRegistry& registry) {
   registry.add({.op_type = "RegexFullMatch",
                 .since_version = 20,
-                .attributes = {{.name = "pattern", .type = opdef::AttributeType::kString}},
+                .attributes = {{.name = "pattern", .type = AttributeType::kString}},
                 .zero_gradient = true});
 }
 

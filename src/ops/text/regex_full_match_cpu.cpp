@@ -7,7 +7,7 @@
 namespace onnxgrad::ops::regex_full_match_cpu {
 namespace {
 
-std::vector<Tensor> run_regex(const opdef::DynamicCall& call) {
+std::vector<Tensor> run_regex(const DynamicCall& call) {
   const std::string pattern = call.node.string_attribute("pattern", "");
   const re2::RE2 regex(pattern, re2::RE2::Quiet);
   if (!regex.ok()) {

@@ -1,13 +1,9 @@
-#include <string>
-
 #include "opdef/registry.h"
 #include "ops/rules.h"
 
 // StringConcat, StringSplit and StringNormalizer, which have no gradient.
 
 namespace onnxgrad::ops::strings_op {
-
-using opdef::AttributeType;
 
 void register_strings(opdef::OpRegistry& registry) {
   registry.add({.op_type = "StringConcat", .since_version = 20, .zero_gradient = true});

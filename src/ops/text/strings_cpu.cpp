@@ -18,8 +18,6 @@
 namespace onnxgrad::ops::strings_cpu {
 namespace {
 
-using opdef::DynamicCall;
-
 // Calls f(i, j) with the indices into a and b for each element of their broadcast shape, in order.
 template <class F>
 void visit_broadcast(const Dims& a, const Dims& b, const Dims& full, F&& f) {
@@ -195,23 +193,21 @@ struct EqualData {
   Dims full;
 };
 
-void run_equal(const void* data, std::byte* const* args, const opdef::Launch& /*launch*/) {
-  const auto& equal = *static_cast<const EqualData*>(data);
-  const auto* a = reinterpret_cast<const std::string*>(args[0]);
-  const auto* b = reinterpret_cast<const std::string*>(args[1]);
-  auto* y = reinterpret_cast<bool*>(args[2]);
+void run_equal(const EqualData& equal, KernelArgs args) {
+  const auto* a = args.at<std::string>(0);
+  const auto* b = args.at<std::string>(1);
+  auto* y = args.at<bool>(2);
   visit_broadcast(equal.a, equal.b, equal.full,
                   [&](std::size_t i, std::size_t j) { *y++ = a[i] == b[j]; });
 }
 
-opdef::KernelOffer offer_equal(const opdef::KernelRequest& request) {
+KernelOffer offer_equal(const KernelRequest& request) {
   const DataType dtype = request.inputs[0].dtype;
   if (dtype != DataType::kString) return decline_dtype(request, dtype);
-  return prepared(run_equal,
-                  EqualData{.a = request.inputs[0].dims,
-                            .b = request.inputs[1].dims,
-                            .full = request.outputs[0].dims},
-                  "texts");
+  return prepared<run_equal>(EqualData{.a = request.inputs[0].dims,
+                                       .b = request.inputs[1].dims,
+                                       .full = request.outputs[0].dims},
+                             "texts");
 }
 
 }  // namespace

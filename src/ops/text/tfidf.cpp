@@ -5,19 +5,17 @@
 
 namespace onnxgrad::ops::tfidf_op {
 
-using opdef::AttributeType;
-
 // TfIdfVectorizer: counts the n-grams of a pool in each row of strings or integers.
 void register_tfidf(opdef::OpRegistry& registry) {
   const auto number = [](std::string_view name, std::int64_t min) {
-    return opdef::AttributeSpec{.name = name,
-                                .type = AttributeType::kInt,
-                                .required = true,
-                                .min = min,
-                                .max = std::numeric_limits<std::int32_t>::max()};
+    return AttributeSpec{.name = name,
+                         .type = AttributeType::kInt,
+                         .required = true,
+                         .min = min,
+                         .max = std::numeric_limits<std::int32_t>::max()};
   };
   const auto list = [](std::string_view name, AttributeType type, bool is_required) {
-    return opdef::AttributeSpec{
+    return AttributeSpec{
         .name = name, .type = type, .required = is_required, .max_count = std::size_t{1} << 31};
   };
   auto indexes = list("ngram_indexes", AttributeType::kInts, true);

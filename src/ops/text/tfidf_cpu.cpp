@@ -14,8 +14,6 @@
 namespace onnxgrad::ops::tfidf_cpu {
 namespace {
 
-using opdef::DynamicCall;
-
 [[noreturn]] void refuse(const ir::Node& node, const std::string& what) {
   throw ModelError({.what = what,
                     .where = {.node = node.name, .op_type = node.op_type},

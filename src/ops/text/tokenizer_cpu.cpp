@@ -21,7 +21,6 @@
 namespace onnxgrad::ops::tokenizer_cpu {
 namespace {
 
-using opdef::DynamicCall;
 using Regexes = std::vector<std::unique_ptr<re2::RE2>>;
 using Tokens = std::vector<std::string_view>;
 

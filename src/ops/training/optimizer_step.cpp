@@ -3,7 +3,6 @@
 #include <array>
 #include <utility>
 
-#include "base/check.h"
 #include "onnxgrad/error.h"
 #include "opdef/registry.h"
 #include "ops/rules.h"
@@ -176,9 +175,9 @@ std::optional<std::vector<Value*>> lower_momentum(const Node& node, GraphBuilder
   return outputs_of<2>(node, results);
 }
 
-opdef::AttributeSpec number(std::string_view name, std::optional<float> default_value = {}) {
-  opdef::AttributeSpec spec{
-      .name = name, .type = opdef::AttributeType::kFloat, .required = !default_value.has_value()};
+AttributeSpec number(std::string_view name, std::optional<float> default_value = {}) {
+  AttributeSpec spec{
+      .name = name, .type = AttributeType::kFloat, .required = !default_value.has_value()};
   if (default_value) spec.default_value = *default_value;
   return spec;
 }
@@ -203,7 +202,7 @@ void register_optimizer_step(opdef::OpRegistry& registry) {
                                number("beta"),
                                number("norm_coefficient"),
                                {.name = "mode",
-                                .type = opdef::AttributeType::kString,
+                                .type = AttributeType::kString,
                                 .required = true,
                                 .choices = {"standard", "nesterov"}}},
                 .lower = lower_momentum});

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/rounding.h"
 #include "onnxgrad/data_files.h"
 #include "train/data/byte_stream.h"
 #include "train/data/chunked_source.h"
@@ -58,7 +59,7 @@ class ArraySource final : public ChunkedSource {
     rows_ = arrays_.front().rows();
     chunk_rows_ = std::clamp<std::int64_t>(chunk_bytes / std::max<std::int64_t>(row_bytes_, 1), 1,
                                            std::max<std::int64_t>(rows_, 1));
-    set_size(rows_, (rows_ + chunk_rows_ - 1) / chunk_rows_, any_order);
+    set_size(rows_, base::ceil_div(rows_, chunk_rows_), any_order);
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
 #include "onnxgrad/option_error.h"
 #include "train/fit/array_feed.h"
 #include "train/fit/chunk_feed.h"
@@ -33,7 +34,7 @@ void choose_fixed_batch(const Session& session, FitOptions& options) {
                        .detail = why,
                        .hint = fmt::format("Omit batch_size, with accumulate={} for an update "
                                            "after as many rows.",
-                                           (options.batch_size + fixed - 1) / fixed)});
+                                           base::ceil_div(options.batch_size, fixed))});
   }
   if (options.batch_size <= 0) options.batch_size = fixed;
 }
