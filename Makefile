@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test generated docs clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ pytest: build ## the Python tests
 
 interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
 	@scripts/interop.sh
+
+docs-test: build ## the examples of the documents, and their tables beside the code
+	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \
+	  tests/python/test_migration_guide.py tests/python/test_seed_examples.py
 
 lint: build ## formatting, types, layers, file lengths, comments; clang-tidy on changed files
 	@scripts/lint.sh
@@ -130,6 +134,23 @@ wheel: setup ## build the wheel and make it self-contained, into dist/
 
 wheel-test: wheel ## install the wheel into a fresh environment and use it there
 	@scripts/wheel_test.sh
+
+wheel-audit: setup ## check the wheel of dist/: its libraries, and that it uses nothing but the stable ABI
+	@scripts/release_checks.sh wheel
+
+sdist: setup-package ## the source distribution, into dist/
+	@python scripts/sdist.py
+
+sbom: setup-package ## the bill of materials of what lies in dist/ (CycloneDX)
+	@shopt -s nullglob; python scripts/sbom.py dist/onnxgrad-*.whl dist/onnxgrad-*.tar.gz
+
+workflows: ## check .github and CITATION.cff
+	@scripts/release_checks.sh workflows
+
+release: setup ## check, build and test a release, into dist/ (VERSION=1.2.3 compares; TAG=1 makes the tag)
+	@python scripts/release.py check $(VERSION)
+	@$(MAKE) wheel wheel-test wheel-audit sdist sbom
+	@python scripts/release.py finish $(if $(TAG),--tag)
 
 clean: ## remove what was built; .venv and ONNX's library stay
 	@rm -rf build dist wheelhouse python/onnxgrad/_core*.so python/onnxgrad/_core.pyi

@@ -1,0 +1,51 @@
+"""Writes the source distribution into dist/; `python scripts/sdist.py [folder]`.
+
+Needs scikit-build-core and no network. The archive is the same for the same commit: its times are
+SOURCE_DATE_EPOCH, which is the time of the commit where the variable is not set.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from source_files import ROOT
+
+
+def source_date(root: Path = ROOT) -> str | None:
+    """Return the seconds that reproducible files carry, None without variable and history."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given:
+        return given
+    command = ["git", "log", "-1", "--format=%ct"]
+    try:
+        found = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip() or None
+
+
+def build(folder: Path, root: Path = ROOT) -> Path:
+    """Build the source distribution of `root` into `folder`, without others of ours there."""
+    from scikit_build_core.build import build_sdist
+
+    date = source_date(root)
+    if date is not None:
+        os.environ["SOURCE_DATE_EPOCH"] = date
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("onnxgrad-*.tar.gz"):
+        old.unlink()
+    os.chdir(root)  # build backends work in the project's folder
+    return folder / build_sdist(str(folder))
+
+
+def main(arguments: list[str]) -> int:
+    """Build, print name and size; return the exit status."""
+    path = build(Path(arguments[0]) if arguments else ROOT / "dist")
+    print(f"sdist: {path}, {path.stat().st_size // 1000} kB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
