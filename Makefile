@@ -63,12 +63,12 @@ pytest: build ## the Python tests
 	@[[ -n $${ONNXGRAD_OFFLINE:-} ]] || scripts/old_onnxruntime.sh >/dev/null
 	@$(pytest_env) python -m pytest -n $(jobs) -q
 
-interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
-	@scripts/interop.sh
-
 docs-test: build ## the examples of the documents, and their tables beside the code
 	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \
 	  tests/python/test_migration_guide.py tests/python/test_seed_examples.py
+
+interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
+	@scripts/interop.sh
 
 lint: build ## formatting, types, layers, file lengths, comments; clang-tidy on changed files
 	@scripts/lint.sh
@@ -129,11 +129,11 @@ bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter
 	@set -e; for binary in build/bench/benchmarks/onnxgrad_*_bench; do \
 	  "$$binary" --benchmark_filter="$(or $(filter),.)" --benchmark_counters_tabular=true; done
 
-wheel: setup ## build the wheel and make it self-contained, into dist/
+wheel: setup ## build the wheel, one file for every Python, into dist/
 	@scripts/wheel.sh
 
-wheel-test: wheel ## install the wheel into a fresh environment and use it there
-	@scripts/wheel_test.sh
+wheel-test: wheel ## use the wheel in empty environments (ONNXGRAD_PYTHONS="3.11 3.13", ONNXGRAD_VERSIONS="oldest newest")
+	@$(pytest_env) python -m pytest tests/wheel -n $(jobs) --dist loadgroup -q -p no:cacheprovider
 
 wheel-audit: setup ## check the wheel of dist/: its libraries, and that it uses nothing but the stable ABI
 	@scripts/release_checks.sh wheel

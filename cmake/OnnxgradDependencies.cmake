@@ -1,48 +1,50 @@
-# Finds the libraries of docs/architecture.md and wraps those without a CMake package of their own.
-# Targets: fmt::fmt, spdlog::spdlog, nlohmann_json::nlohmann_json, protobuf::libprotobuf, ONNX::onnx,
-# hwy::hwy, re2::re2, onnxgrad::xxhash.
+# Libraries of docs/architecture.md, static, from the prefix where scripts/native_libraries.py has built them.
+# Targets: fmt::fmt, spdlog::spdlog, nlohmann_json::nlohmann_json, protobuf::libprotobuf-lite, ONNX::onnx, hwy::hwy,
+# re2::re2, ZLIB::ZLIB, onnxgrad::xxhash. ONNXGRAD_NATIVE_ARCHIVES are their files, each before those that it needs.
 
-# ONNX's own library: in CMAKE_PREFIX_PATH, or where scripts/onnx_library.sh has put it.
-execute_process(
-  COMMAND bash "${PROJECT_SOURCE_DIR}/scripts/onnx_library.sh" --prefix
-  OUTPUT_VARIABLE _onnx_prefix
-  OUTPUT_STRIP_TRAILING_WHITESPACE)
+# A source distribution has the archives of their sources and builds them here; a checkout has set-up scripts.
+find_program(ONNXGRAD_PYTHON NAMES python3 python HINTS "${PROJECT_SOURCE_DIR}/.venv/bin" REQUIRED)
+set(_command "${ONNXGRAD_PYTHON}" "${PROJECT_SOURCE_DIR}/scripts/native_libraries.py")
+if(NOT EXISTS "${PROJECT_SOURCE_DIR}/PKG-INFO")
+  list(APPEND _command --prefix)
+endif()
+execute_process(COMMAND "${CMAKE_COMMAND}" -E env "CXX=${CMAKE_CXX_COMPILER}" ${_command}
+  OUTPUT_VARIABLE ONNXGRAD_NATIVE_PREFIX OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+if(NOT EXISTS "${ONNXGRAD_NATIVE_PREFIX}/finished")
+  message(FATAL_ERROR "The C++ libraries are not in ${ONNXGRAD_NATIVE_PREFIX}. Run scripts/setup.sh, or "
+    "scripts/native_libraries.py.")
+endif()
 set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
-  "${PROJECT_SOURCE_DIR}/scripts/onnx_library.sh"
-  "${PROJECT_SOURCE_DIR}/requirements/onnx-library.txt"
-  "${PROJECT_SOURCE_DIR}/requirements/onnx-library-flags.txt")
-list(APPEND CMAKE_PREFIX_PATH "${_onnx_prefix}")
+  "${PROJECT_SOURCE_DIR}/scripts/native_libraries.py" "${PROJECT_SOURCE_DIR}/requirements/native.toml")
+list(PREPEND CMAKE_PREFIX_PATH "${ONNXGRAD_NATIVE_PREFIX}")
+if(NOT ONNXGRAD_NATIVE_PREFIX STREQUAL "${ONNXGRAD_FOUND_PREFIX}") # what was found in another one is stale
+  foreach(_package fmt spdlog nlohmann_json Protobuf ONNX hwy re2)
+    unset(${_package}_DIR CACHE)
+  endforeach()
+  foreach(_variable INCLUDE_DIR LIBRARY_RELEASE LIBRARY_DEBUG)
+    unset(ZLIB_${_variable} CACHE)
+  endforeach()
+  set(ONNXGRAD_FOUND_PREFIX "${ONNXGRAD_NATIVE_PREFIX}" CACHE INTERNAL "")
+endif()
 
 find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)
-find_package(Protobuf REQUIRED)
-find_package(ONNX CONFIG QUIET)
-if(NOT ONNX_FOUND)
-  message(FATAL_ERROR
-    "ONNX's C++ library is not in ${_onnx_prefix}. Run scripts/setup.sh (or scripts/onnx_library.sh),"
-    " or set CMAKE_PREFIX_PATH to a prefix that holds it.")
-endif()
+find_package(fmt CONFIG REQUIRED)
+find_package(spdlog CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(Protobuf CONFIG REQUIRED)
+find_package(ONNX CONFIG REQUIRED)
+find_package(hwy CONFIG REQUIRED)
+find_package(re2 CONFIG REQUIRED)
+set(ZLIB_ROOT "${ONNXGRAD_NATIVE_PREFIX}")
 find_package(ZLIB REQUIRED)
-find_package(hwy REQUIRED)
-
-# Older versions of RE2 have no CMake package.
-find_package(re2 CONFIG QUIET)
-if(NOT re2_FOUND)
-  find_path(ONNXGRAD_RE2_INCLUDE_DIR re2/re2.h REQUIRED)
-  find_library(ONNXGRAD_RE2_LIBRARY re2 REQUIRED)
-  add_library(re2::re2 UNKNOWN IMPORTED)
-  set_target_properties(re2::re2 PROPERTIES
-    IMPORTED_LOCATION "${ONNXGRAD_RE2_LIBRARY}"
-    INTERFACE_INCLUDE_DIRECTORIES "${ONNXGRAD_RE2_INCLUDE_DIR}")
-endif()
 
 # Only the header is used.
 add_library(onnxgrad_xxhash INTERFACE)
 add_library(onnxgrad::xxhash ALIAS onnxgrad_xxhash)
-find_path(ONNXGRAD_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
-target_include_directories(onnxgrad_xxhash SYSTEM INTERFACE "${ONNXGRAD_XXHASH_INCLUDE_DIR}")
+target_include_directories(onnxgrad_xxhash SYSTEM INTERFACE "${ONNXGRAD_NATIVE_PREFIX}/include")
+
+set(ONNXGRAD_NATIVE_ARCHIVES onnx protobuf-lite spdlog fmt hwy re2 z)
+list(TRANSFORM ONNXGRAD_NATIVE_ARCHIVES REPLACE "(.+)" "${ONNXGRAD_NATIVE_PREFIX}/lib/lib\\1.a")
 
 if(ONNXGRAD_BUILD_TESTS)
   find_package(GTest REQUIRED)

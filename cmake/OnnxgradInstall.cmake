@@ -5,9 +5,8 @@
 #   find_package(onnxgrad REQUIRED)
 #   target_link_libraries(program PRIVATE onnxgrad::onnxgrad)    # or onnxgrad::shared
 #
-# or `pkg-config --cflags --libs onnxgrad` (shared; onnxgrad-static is the other one). Only the
-# static library asks for the libraries that it is made with; ONNX's own, which no distribution has in
-# this version, is installed along.
+# or `pkg-config --cflags --libs onnxgrad` (shared; onnxgrad-static is the other one). The libraries that
+# the static one is made with are installed along, in a folder of their own.
 include(CMakePackageConfigHelpers)
 
 set(_objects "")
@@ -18,7 +17,7 @@ foreach(_layer IN LISTS _layers)
     list(APPEND _objects $<TARGET_OBJECTS:onnxgrad_${_layer}>)
   endif()
 endforeach()
-set(_libraries fmt::fmt spdlog::spdlog ONNX::onnx protobuf::libprotobuf hwy::hwy re2::re2 ZLIB::ZLIB
+set(_libraries fmt::fmt spdlog::spdlog ONNX::onnx protobuf::libprotobuf-lite hwy::hwy re2::re2 ZLIB::ZLIB
   Threads::Threads)
 list(TRANSFORM _libraries REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>" OUTPUT_VARIABLE _build_libraries)
 
@@ -61,9 +60,12 @@ foreach(_target onnxgrad onnxgrad_shared)
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT cpp)
   install(EXPORT ${_target}Targets NAMESPACE onnxgrad:: DESTINATION "${_package_dir}" COMPONENT cpp)
 endforeach()
-install(FILES "$<TARGET_FILE:ONNX::onnx>"
+install(FILES ${ONNXGRAD_NATIVE_ARCHIVES}
   DESTINATION "${CMAKE_INSTALL_LIBDIR}/onnxgrad" COMPONENT cpp)
 
+set(_archives ${ONNXGRAD_NATIVE_ARCHIVES})
+list(TRANSFORM _archives REPLACE ".*/" "")
+list(JOIN _archives " " ONNXGRAD_ARCHIVE_NAMES)
 configure_package_config_file(
   "${PROJECT_SOURCE_DIR}/cmake/onnxgradConfig.cmake.in"
   "${PROJECT_BINARY_DIR}/onnxgradConfig.cmake"
@@ -75,6 +77,8 @@ install(FILES
   "${PROJECT_BINARY_DIR}/onnxgradConfig.cmake" "${PROJECT_BINARY_DIR}/onnxgradConfigVersion.cmake"
   DESTINATION "${_package_dir}" COMPONENT cpp)
 
+list(TRANSFORM _archives PREPEND "\${libdir}/onnxgrad/")
+list(JOIN _archives " " ONNXGRAD_PC_ARCHIVES)
 # pkg-config finds the prefix from the place of these files.
 cmake_path(SET _pc_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY "${CMAKE_INSTALL_PREFIX}/${_pc_dir}"

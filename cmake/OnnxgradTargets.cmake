@@ -1,9 +1,10 @@
 # What nearly every source includes of the standard library and fmt, compiled once for all layers. GCC
 # takes a precompiled header only with the very flags that it was made with.
 #
-# onnxgrad_precompile(<target> <header>): the compiled header differs from one compilation to the next, so
-# ccache is given a checksum of what it is made of (CCACHE_PCH_EXTSUM); otherwise no folder could use
-# another one's results. In angle brackets, because CMake would write an absolute path into it.
+# onnxgrad_precompile(<target> <header> [<library>...]): the compiled header differs from one compilation to the
+# next, so ccache is given a checksum of what it is made of, the header and the versions of fmt and these
+# libraries (CCACHE_PCH_EXTSUM); otherwise no folder could use another one's results. In angle brackets, because
+# CMake would write an absolute path into it.
 function(onnxgrad_precompile target header)
   target_precompile_headers(${target} PRIVATE <${header}>)
   get_target_property(folder ${target} BINARY_DIR)
@@ -11,8 +12,12 @@ function(onnxgrad_precompile target header)
   find_file(path "${header}" PATHS ${include_dirs} NO_CACHE NO_DEFAULT_PATH REQUIRED)
   set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${path}")
   file(SHA256 "${path}" checksum)
+  set(versions "")
+  foreach(library fmt ${ARGN})
+    string(APPEND versions "${library} ${${library}_VERSION} ")
+  endforeach()
   file(CONFIGURE OUTPUT "${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx.gch.sum"
-    CONTENT "${checksum} fmt ${fmt_VERSION} GTest ${GTest_VERSION} nanobind ${nanobind_VERSION}\n")
+    CONTENT "${checksum} ${versions}\n")
 endfunction()
 
 # onnxgrad_optimize(<layer> <level>)

@@ -13,7 +13,7 @@ if(ONNXGRAD_BUILD_TESTS)
   add_library(onnxgrad_precompiled OBJECT "${PROJECT_SOURCE_DIR}/tests/precompiled.cpp")
   _onnxgrad_test_flags(onnxgrad_precompiled)
   target_include_directories(onnxgrad_precompiled PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  onnxgrad_precompile(onnxgrad_precompiled precompiled.h)
+  onnxgrad_precompile(onnxgrad_precompiled precompiled.h GTest)
 endif()
 
 function(_onnxgrad_test_settings target)

@@ -16,7 +16,7 @@ lists=("$@")
 if ((${#lists[@]} == 0)); then
   for file in *.txt; do
     case $file in
-      constraints.txt | onnx-library*.txt | *-without.txt) ;; # no list of packages; a source with its own hash
+      constraints.txt | *-without.txt) ;; # no lists to install from
       *) lists+=("${file%.txt}") ;;
     esac
   done

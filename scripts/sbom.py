@@ -12,7 +12,8 @@ Each library of the list is a table, whose `files` are what its sources are made
     [[library]]
     name = "fmt"
     version = "9.1.0"
-    kind = "debian-source"                       # or "sdist"
+    kind = "debian-source"                       # or "debian-package", or "sdist"
+    package = "fmtlib=9.1.0+ds1-2"               # or "onnx==1.23.2"
     files = { "fmtlib_9.1.0.orig.tar.gz" = "<SHA-256>" }
     license = "MIT"                              # an SPDX expression
     license_file = "LICENSE.rst"                 # its path in the sources
@@ -37,11 +38,11 @@ from source_files import ROOT
 
 NATIVE = "requirements/native.toml"
 # Package types of purls, by the kind of a source.
-KINDS = {"sdist": "pypi", "debian-source": "deb/debian"}
+KINDS = {"sdist": "pypi", "debian-source": "deb/debian", "debian-package": "deb/debian"}
 # Packages for building that are compiled into the extension, with the licences of all their parts.
 COMPILED_IN = {"nanobind": "BSD-3-Clause AND MIT"}
 _HASH = re.compile(r"[0-9a-f]{64}")
-_TEXTS = ("name", "version", "kind", "license")
+_TEXTS = ("name", "version", "kind", "package", "license")
 
 Json = dict[str, Any]
 
@@ -102,9 +103,8 @@ def purl(kind: str, name: str, version: str | None = None) -> str:
     return where + ("?arch=source" if kind == "debian-source" else "")
 
 
-def contained(name: str, version: str, kind: str, terms: str, references: list[Json]) -> Json:
-    """Return the component of a library that is in the wheel."""
-    address = purl(kind, name, version)
+def contained(name: str, version: str, address: str, terms: str, references: list[Json]) -> Json:
+    """Return the component of a library that is in the wheel; `address` is its package URL."""
     return {
         "type": "library",
         "bom-ref": address,
@@ -124,9 +124,9 @@ def native_component(entry: Json) -> Json:
         {"type": "source-distribution", "url": quote(file), "hashes": hashes(digest)}
         for file, digest in sorted(entry["files"].items())
     ]
-    component = contained(
-        entry["name"], entry["version"], entry["kind"], entry["license"], references
-    )
+    package, _, version = entry["package"].replace("==", "=").partition("=")
+    address = purl(entry["kind"], package, version)
+    component = contained(entry["name"], entry["version"], address, entry["license"], references)
     if isinstance(entry.get("license_file"), str):
         file = {"name": "onnxgrad:license-file", "value": entry["license_file"]}
         component["properties"].append(file)
@@ -154,7 +154,7 @@ def compiled_in(root: Path, listed: set[str]) -> list[Json]:
                 "comment": "hashes of all files of the release",
                 "hashes": hashes(*digests),
             }
-            found.append(contained(name, version, "sdist", terms, [reference]))
+            found.append(contained(name, version, purl("sdist", name, version), terms, [reference]))
     return found
 
 

@@ -1,7 +1,9 @@
-"""Writes the source distribution into dist/; `python scripts/sdist.py [folder]`.
+"""Writes the source distribution into dist/; `python scripts/sdist.py [--bare] [folder]`.
 
-Needs scikit-build-core and no network. The archive is the same for the same commit: its times are
-SOURCE_DATE_EPOCH, which is the time of the commit where the variable is not set.
+It carries the archives of the C++ libraries, downloaded into third_party/, and so builds anywhere
+without a network; with --bare it is without them. Needs scikit-build-core. The archive is the same
+for the same commit: its times are SOURCE_DATE_EPOCH, which is the time of the commit where the
+variable is not set.
 """
 
 import os
@@ -25,8 +27,11 @@ def source_date(root: Path = ROOT) -> str | None:
     return found.stdout.strip() or None
 
 
-def build(folder: Path, root: Path = ROOT) -> Path:
-    """Build the source distribution of `root` into `folder`, without others of ours there."""
+def build(folder: Path, root: Path = ROOT, archives: bool = False) -> Path:
+    """Build the source distribution of `root` into `folder`, without others of ours there.
+
+    With `archives`, what lies in third_party/ is part of it.
+    """
     from scikit_build_core.build import build_sdist
 
     date = source_date(root)
@@ -37,12 +42,23 @@ def build(folder: Path, root: Path = ROOT) -> Path:
     for old in folder.glob("onnxgrad-*.tar.gz"):
         old.unlink()
     os.chdir(root)  # build backends work in the project's folder
-    return folder / build_sdist(str(folder))
+    settings = {"sdist.include": ["/third_party/*"]} if archives else {}
+    return folder / build_sdist(str(folder), settings)
 
 
 def main(arguments: list[str]) -> int:
     """Build, print name and size; return the exit status."""
-    path = build(Path(arguments[0]) if arguments else ROOT / "dist")
+    folders = [Path(argument) for argument in arguments if argument != "--bare"]
+    archives = "--bare" not in arguments
+    if archives:
+        fetch = [
+            sys.executable,
+            ROOT / "scripts/native_libraries.py",
+            "--fetch",
+            ROOT / "third_party",
+        ]
+        subprocess.run(fetch, check=True)
+    path = build(folders[0] if folders else ROOT / "dist", archives=archives)
     print(f"sdist: {path}, {path.stat().st_size // 1000} kB")
     return 0
 

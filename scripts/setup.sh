@@ -6,7 +6,7 @@
 #
 #   1. Debian packages (only what is missing; as root or through sudo)
 #   2. .venv in the project's root with the pinned Python packages of requirements/, by their hashes
-#   3. ONNX's C++ library in a dependency prefix (scripts/onnx_library.sh)
+#   3. the C++ libraries of requirements/native.toml in a prefix (scripts/native_libraries.py)
 #
 # A run that finds nothing to do takes a fraction of a second: a stamp in .venv holds the hash of all
 # inputs and what was installed. ONNXGRAD_DEPS moves the dependency prefix, PYTHON chooses the interpreter (>= 3.11).
@@ -23,19 +23,12 @@ debian_packages=(
   ccache
   g++
   libbenchmark-dev
-  libfmt-dev
   libgmock-dev
   libgtest-dev
-  libhwy-dev
-  libprotobuf-dev
-  libre2-dev
-  libspdlog-dev
-  libxxhash-dev
   ninja-build
-  nlohmann-json3-dev
+  patch
   pkg-config
   protobuf-compiler
-  zlib1g-dev
 )
 
 say() { echo "setup: $*" >&2; }
@@ -157,12 +150,12 @@ fi
 
 hash=$(inputs_hash)
 installed=$(cat "$stamp" 2>/dev/null || true)
-if [[ $installed == "$hash all" || $installed == "$hash $extent" ]] && scripts/onnx_library.sh --is-built; then
+if [[ $installed == "$hash all" || $installed == "$hash $extent" ]] && "$venv/bin/python" scripts/native_libraries.py --is-built; then
   exit 0
 fi
 
 install_debian_packages
 make_venv
-scripts/onnx_library.sh
+"$venv/bin/python" scripts/native_libraries.py >/dev/null
 echo "$hash $extent" >"$stamp"
 say "done"

@@ -1,5 +1,4 @@
 #include <gmock/gmock.h>
-#include <google/protobuf/message.h>
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
 #include <unistd.h>
@@ -51,33 +50,27 @@ class Normaliser {
     graph(*proto.mutable_graph());
     for (onnx::FunctionProto& function : *proto.mutable_functions())
       nodes(*function.mutable_node());
-    clear_empty_strings(proto);
+    if (proto.doc_string().empty()) proto.clear_doc_string();
+    if (proto.domain().empty()) proto.clear_domain();
+    for (onnx::OperatorSetIdProto& opset : *proto.mutable_opset_import()) {
+      if (opset.domain().empty()) opset.clear_domain();
+    }
     if (proto.model_version() == 0) proto.clear_model_version();
     return proto.SerializeAsString();
   }
 
  private:
   // A string that is there but empty means the same as an absent one.
-  static void clear_empty_strings(google::protobuf::Message& message) {
-    const google::protobuf::Reflection& reflection = *message.GetReflection();
-    std::vector<const google::protobuf::FieldDescriptor*> fields;
-    reflection.ListFields(message, &fields);
-    for (const google::protobuf::FieldDescriptor* field : fields) {
-      if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING &&
-          !field->is_repeated() && reflection.GetString(message, field).empty()) {
-        reflection.ClearField(&message, field);
-      }
-      if (field->cpp_type() != google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE) continue;
-      if (!field->is_repeated()) {
-        clear_empty_strings(*reflection.MutableMessage(&message, field));
-        continue;
-      }
-      for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
-        clear_empty_strings(*reflection.MutableRepeatedMessage(&message, field, i));
-      }
+  template <class Message>
+  static void clear_empty_strings(Message& message) {
+    if (message.name().empty()) message.clear_name();
+    if (message.doc_string().empty()) message.clear_doc_string();
+    if constexpr (requires { message.domain(); }) {
+      if (message.domain().empty()) message.clear_domain();
     }
   }
   static void tensor(onnx::TensorProto& proto) {
+    clear_empty_strings(proto);
     const std::string bytes = proto.SerializeAsString();
     const Tensor decoded = TensorDecoder(nullptr, "").decode(read_tensor_message(bytes));
     if (decoded.dtype() == DataType::kString) return;
@@ -93,7 +86,9 @@ class Normaliser {
   template <class Nodes>
   static void nodes(Nodes& list) {
     for (onnx::NodeProto& node : list) {
+      clear_empty_strings(node);
       for (onnx::AttributeProto& attribute : *node.mutable_attribute()) {
+        clear_empty_strings(attribute);
         if (attribute.has_t()) {
           tensor(*attribute.mutable_t());
           attribute.mutable_t()->clear_name();  // means nothing there
@@ -105,6 +100,11 @@ class Normaliser {
   static void graph(onnx::GraphProto& proto) {
     nodes(*proto.mutable_node());
     for (onnx::TensorProto& initializer : *proto.mutable_initializer()) tensor(initializer);
+    clear_empty_strings(proto);
+    for (auto* values :
+         {proto.mutable_input(), proto.mutable_output(), proto.mutable_value_info()}) {
+      for (onnx::ValueInfoProto& value : *values) clear_empty_strings(value);
+    }
     // Declarations of values that do not exist say nothing.
     std::set<std::string> defined;
     for (const onnx::NodeProto& node : proto.node()) {

@@ -117,5 +117,24 @@ TEST(Bodies, OfBranchesThatReturnOneShapeAreKernels) {
   EXPECT_EQ(executor.num_compiled(), 3 + num_tails());
 }
 
+// The condition follows from the shape that the plan is made for; the other branch does not fit it.
+TEST(Bodies, AKnownConditionIsItsBranch) {
+  Executor executor = executor_of(R"(known (double[N] x) => (double[M] z) <
+  int64 two = {2}, double[2] tens = {10.0, 20.0}, double[3] ones = {1.0, 2.0, 3.0}> {
+  rows = Size (x)
+  is_two = Equal (rows, two)
+  y = If <then_branch = a () => (double[K] r) { r = Add (x, tens) },
+          else_branch = b () => (double[L] r) { r = Add (x, ones) }> (is_two)
+  z = Neg (y)
+})");
+  const auto run = [&](const std::vector<double>& x) {
+    return executor.run(std::vector{numbers(x)})[0].to_doubles();
+  };
+  EXPECT_EQ(run({1, 1}), (std::vector<double>{-11, -21}));
+  EXPECT_EQ(run({1, 1, 1}), (std::vector<double>{-2, -3, -4}));
+  EXPECT_EQ(executor.num_compiled(), 2);  // one plan each, and neither tails nor bodies
+  EXPECT_EQ(executor.memory().dynamic, 0);
+}
+
 }  // namespace
 }  // namespace onnxgrad::runtime::bodies_test

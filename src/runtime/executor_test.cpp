@@ -556,34 +556,6 @@ TEST(Executor, CountsThroughTwoTails) {
   EXPECT_EQ(executor.num_compiled(), 3);
 }
 
-// The condition follows from the shape that the plan is made for; the other branch does not fit it.
-TEST(Executor, AKnownConditionIsItsBranch) {
-  Fixture f;
-  Value* x = f.input("x", {ir::Dim::named("N")});
-  Value* rows = f.g.op("Size", {x});
-  const auto branch = [&](const std::vector<double>& numbers) {
-    auto graph = std::make_shared<ir::Graph>(f.model.graph->names_ptr(), f.model.graph.get());
-    graph->name = f.model.graph->names().unique("branch");
-    ir::GraphBuilder g(f.model, *graph, *f.inferer, builtin_engine().ops);
-    const auto count = static_cast<std::int64_t>(numbers.size());
-    graph->outputs = {g.add(x, g.constant(Tensor::from(numbers, Dims{count}), "numbers"))};
-    return ir::GraphPtr(graph);
-  };
-  Value* y = f.g.op("If", {f.g.equal(rows, f.g.int_scalar(2))},
-                    {{.name = "then_branch", .value = branch({10, 20})},
-                     {.name = "else_branch", .value = branch({1, 2, 3})}});
-  f.model.graph->outputs = {f.g.neg(y)};
-  Executor executor = f.executor();
-  const auto run = [&](const std::vector<double>& numbers) {
-    const auto count = static_cast<std::int64_t>(numbers.size());
-    return executor.run(std::vector{Tensor::from(numbers, Dims{count})})[0].to_doubles();
-  };
-  EXPECT_EQ(run({1, 1}), (std::vector<double>{-11, -21}));
-  EXPECT_EQ(run({1, 1, 1}), (std::vector<double>{-2, -3, -4}));
-  EXPECT_EQ(executor.num_compiled(), 2);  // one plan each, and neither tails nor bodies
-  EXPECT_EQ(executor.memory().dynamic, 0);
-}
-
 TEST(Executor, UnknownOperatorIsRefusedWithItsName) {
   Fixture f;
   Value* x = f.input("x", {3}, DataType::kFloat32);

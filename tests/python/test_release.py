@@ -136,7 +136,7 @@ def archive(tmp_path_factory):
         pytest.skip("scikit-build-core is not installed")
     folder = tmp_path_factory.mktemp("sdist")
     for part in ("a", "b"):
-        command = [sys.executable, ROOT / "scripts/sdist.py", folder / part]
+        command = [sys.executable, ROOT / "scripts/sdist.py", "--bare", folder / part]
         subprocess.run(command, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
     first, second = sorted(folder.glob("*/*.tar.gz"))
     assert first.read_bytes() == second.read_bytes()
@@ -183,14 +183,16 @@ NATIVE = f"""
 name = "onnx"
 version = "1.23.2"
 kind = "sdist"
+package = "onnx==1.23.2"
 files = {{ "onnx-1.23.2.tar.gz" = "{ZEROS}" }}
 license = "Apache-2.0"
 license_file = "LICENSE"
 
 [[library]]
-name = "fmtlib"
-version = "9.1.0+ds1-2"
+name = "fmt"
+version = "9.1.0"
 kind = "debian-source"
+package = "fmtlib=9.1.0+ds1-2"
 license = "MIT"
 [library.files]
 "fmtlib_9.1.0+ds1.orig.tar.xz" = "{ONES}"
@@ -221,8 +223,8 @@ def test_bill_of_materials(native, tmp_path, monkeypatch, capsys):
     digest = hashlib.sha256(b"wheel").hexdigest()
     assert subject["externalReferences"][0]["hashes"] == [{"alg": "SHA-256", "content": digest}]
     components = {one["name"]: one for one in content["components"]}
-    assert {"onnx", "fmtlib", "nanobind", "numpy", "typer"} <= set(components)
-    fmt = components["fmtlib"]
+    assert {"onnx", "fmt", "nanobind", "numpy", "typer"} <= set(components)
+    fmt = components["fmt"]
     assert fmt["purl"] == "pkg:deb/debian/fmtlib@9.1.0%2Bds1-2?arch=source"
     assert fmt["licenses"] == [{"expression": "MIT"}]
     assert [one["hashes"][0]["content"] for one in fmt["externalReferences"]] == [
@@ -243,9 +245,9 @@ def test_bill_of_materials(native, tmp_path, monkeypatch, capsys):
     [
         (ZEROS, "0" * 63, "is no SHA-256"),
         ('version = "1.23.2"\n', "", "onnx: `version` must be a text"),
-        ('license = "MIT"', 'license = " "', "fmtlib: `license` must be a text"),
-        ('"sdist"', '"wheel"', "kind 'wheel' is none of sdist, debian-source"),
-        ('name = "fmtlib"', 'name = "onnx"', "onnx: listed twice"),
+        ('license = "MIT"', 'license = " "', "fmt: `license` must be a text"),
+        ('"sdist"', '"wheel"', "kind 'wheel' is none of sdist, debian-source, debian-package"),
+        ('name = "fmt"', 'name = "onnx"', "onnx: listed twice"),
         ("[[library]]", "[[libraries]]", "no [[library]] tables"),
         ("files = { ", "file = { ", "`files` must have"),
         ('name = "onnx"', "name = ", "native.toml: "),
