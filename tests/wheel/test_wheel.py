@@ -91,7 +91,7 @@ def test_starts_without_any_extra(bare_environment, tmp_path):
     program = (
         "import onnxgrad as og\n"
         "try: og.Trainer('model.onnx').fit('x.parquet', 't')\n"
-        "except ImportError as error: print(error)"
+        "except og.errors.DataError as error: print(error)"
     )
     (tmp_path / "x.parquet").write_bytes(b"PAR1")
     assert "pip install pyarrow" in bare_environment.run("python", "-c", program, cwd=tmp_path)
