@@ -2,7 +2,7 @@
 
     make wheel-test && python benchmarks/wheel.py
 
-Times are minima over ten processes, from their start: of `import onnxgrad`, and until the digits
+Times are minima over five processes, from their start: of `import onnxgrad`, and until the digits
 network (64-64-32-10, batch 32, Adam) has done one step; "nothing" is a process without imports.
 """
 
@@ -17,15 +17,15 @@ FIRST_STEP = """
 import numpy as np
 import onnxgrad as og
 model = {model!r}
-session = og.TrainingSession(model, "cross_entropy", "adam")
-session.step({{"x": np.zeros((32, 64), np.float32), "labels": np.zeros(32, np.int64)}})
+session = og.TrainingSession(model, "softmax_cross_entropy", "adam")
+session.step({{"X": np.zeros((32, 64), np.float32), "label": np.zeros(32, np.int64)}})
 """
 
 
 def seconds(*command: str) -> float:
-    """Return the least time of ten runs."""
+    """Return the least time of five runs."""
     times = []
-    for _ in range(10):
+    for _ in range(5):
         start = time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         times.append(time.perf_counter() - start)
