@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/f16.h"
+#include "base/visit_types.h"
 
 namespace onnxgrad::device {
 namespace {
@@ -76,36 +77,7 @@ void convert(void* to, const void* from, std::int64_t n) {
 /// Calls f with a value of the element type; false if conversions do not support it.
 template <class F>
 bool with_type(DataType dtype, F f) {
-  switch (dtype) {
-    case DataType::kBool:
-      return f(bool{}), true;
-    case DataType::kInt8:
-      return f(std::int8_t{}), true;
-    case DataType::kInt16:
-      return f(std::int16_t{}), true;
-    case DataType::kInt32:
-      return f(std::int32_t{}), true;
-    case DataType::kInt64:
-      return f(std::int64_t{}), true;
-    case DataType::kUint8:
-      return f(std::uint8_t{}), true;
-    case DataType::kUint16:
-      return f(std::uint16_t{}), true;
-    case DataType::kUint32:
-      return f(std::uint32_t{}), true;
-    case DataType::kUint64:
-      return f(std::uint64_t{}), true;
-    case DataType::kFloat16:
-      return f(Float16{}), true;
-    case DataType::kBfloat16:
-      return f(Bfloat16{}), true;
-    case DataType::kFloat32:
-      return f(float{}), true;
-    case DataType::kFloat64:
-      return f(double{}), true;
-    default:
-      return false;
-  }
+  return base::visit_numbers(dtype, f) || base::visit_types<Float16, Bfloat16>(dtype, f);
 }
 
 }  // namespace
