@@ -1,6 +1,7 @@
 """Every class of errors: how it is reached, its four parts, its Python bases."""
 
 import pickle
+import re
 import tempfile
 from pathlib import Path
 
@@ -199,8 +200,10 @@ def test_message(name):
     assert 1 <= len(message.splitlines()) <= 6, message
     for text in texts:
         assert text.lower() in message.lower(), message
+    # The random name of a temporary folder may hold any of these signs.
+    own_words = re.sub(r"'[^'\n]*/[^'\n]*'", "PATH", message)
     for sign in ("std::", ".cpp", "0x", "__", "Traceback"):
-        assert sign not in message
+        assert sign not in own_words
     assert error.what
     assert error.what.splitlines()[0] in message
     assert error.hint.endswith((".", "?")), message
