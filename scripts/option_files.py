@@ -25,6 +25,8 @@ _TYPES = {
     "OptimizerLike": "onnxgrad.optimizers",
     "ParameterGroup": "onnxgrad.optimizers",
     "Parameters": "onnxgrad.sklearn.parameters",
+    "AdapterLike": "onnxgrad.adapters",
+    "LoRALike": "onnxgrad.adapters",
     "PenaltyLike": "onnxgrad.losses",
     "PrecisionLike": "onnxgrad.precision",
     "ScheduleLike": "onnxgrad.schedules",

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "train/weights/adapter_record.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -119,7 +120,9 @@ void remove_stops_in(Graph& graph) {
 }  // namespace
 
 void stop_gradients(ir::Model& model, const opdef::OpRegistry& registry,
-                    std::span<const std::string> names) {
+                    std::span<const std::string> given) {
+  std::vector<std::string> names = stopped_names(model);
+  names.insert(names.end(), given.begin(), given.end());
   if (names.empty()) return;
   const auto inferer = onnx_io::make_type_inferer(model);
   ir::GraphBuilder g(model, *model.graph, *inferer, registry);
@@ -145,7 +148,7 @@ void stop_gradients(ir::Model& model, const opdef::OpRegistry& registry,
 std::shared_ptr<const ir::Model> with_stops(std::shared_ptr<const ir::Model> working,
                                             const opdef::OpRegistry& registry,
                                             std::span<const std::string> names) {
-  if (names.empty()) return working;
+  if (names.empty() && stopped_names(*working).empty()) return working;
   for (const Value* value : working->graph->initializers) {
     if (!is_floating(value->dtype()) || std::ranges::find(names, value->name) == names.end()) {
       continue;
