@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 from onnxgrad import _core
 from onnxgrad.base.checks import patterns, positive_int, real_number, unknown_name
 from onnxgrad.base.description import Description
+from onnxgrad.base.option_texts import values_of
 from onnxgrad.errors import OptionError
 
 __all__ = [
@@ -201,7 +202,7 @@ _CLASSES: dict[str, type[Adapter]] = {
 }
 
 AdapterLike: TypeAlias = "str | Adapter | Mapping[str, Any]"
-"""A name (``"lora"``), a description, or ``{"dora": {"rank": 4}}``."""
+"""A name (``"lora"``, ``"dora:rank=4"``), a description, or ``{"dora": {"rank": 4}}``."""
 LoRALike: TypeAlias = "int | LoRA | Mapping[str, Any]"
 """A rank, a description, or its options as a dictionary."""
 
@@ -219,9 +220,10 @@ def as_adapter(adapter: AdapterLike, **options: Any) -> Adapter:
         options = {**given, **options}
     if isinstance(adapter, Adapter):
         return adapter.replace(**options) if options else adapter
-    if not isinstance(adapter, str) or adapter not in _CLASSES:
+    name, colon, text = adapter.partition(":") if isinstance(adapter, str) else ("", "", "")
+    if name not in _CLASSES:
         raise unknown_name("adapter", adapter, list(_CLASSES))
-    return _CLASSES[adapter](**options)
+    return _CLASSES[name](**{**(values_of("adapter", text) if colon else {}), **options})
 
 
 def as_lora(lora: LoRALike) -> Adapter:

@@ -183,7 +183,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
             _MODEL,
             str,
             metavar="NAME",
-            help="Another way to train few weights: dora, ia3, bitfit or norms.",
+            help="Another way to train few weights, NAME or NAME:option=value,...: lora, dora, ia3, "
+            "bitfit or norms.",
             none_is="no adapter",
         ),
     ),
