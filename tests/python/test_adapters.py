@@ -255,7 +255,7 @@ def test_adapters_of_several_ranks_share_a_session(tmp_path):
 def test_onnxruntime_runs_an_onnx_adapter(tmp_path):
     feeds = feeds_of(GPT)
     model = disturbed(og.adapters.add(GPT, "lora", rank=4))
-    og.adapters.save(model, tmp_path, format="onnx_adapter")
+    og.adapters.save(model, tmp_path, kind="onnx_adapter")
     parameters = ort.AdapterFormat.read_adapter(str(tmp_path / "default.onnx_adapter"))
     assert len(parameters.get_parameters()) == 24
     adapter = ort.LoraAdapter()

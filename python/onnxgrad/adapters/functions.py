@@ -225,7 +225,7 @@ def set_state(
 
 @checked_names
 def save(
-    model: ModelLike, folder: str | os.PathLike[str], *, name: str = "", format: str = "peft"
+    model: ModelLike, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
 ) -> None:
     """Write an adapter to a folder.
 
@@ -236,7 +236,7 @@ def save(
         Made if it is not there.
     name : str, default=""
         Which adapter; empty means the only one.
-    format : {"peft", "onnx_adapter"}, default="peft"
+    kind : {"peft", "onnx_adapter"}, default="peft"
         ``"peft"``: ``adapter_config.json`` and ``adapter_model.safetensors``, which
         ``PeftModel.from_pretrained`` reads. ``"onnx_adapter"``: ``<name>.onnx_adapter`` and
         ``model.onnx``, the model with the adapter's weights as inputs (see `as_inputs`), for
@@ -249,17 +249,17 @@ def save(
     CheckpointError
         A file cannot be written.
     """
-    save_core(to_core_model(model), folder, name, format)
+    save_core(to_core_model(model), folder, name, kind)
 
 
 def save_core(
-    model: _core.Model, folder: str | os.PathLike[str], name: str = "", format: str = "peft"
+    model: _core.Model, folder: str | os.PathLike[str], name: str = "", kind: str = "peft"
 ) -> None:
     """Implement `save` for models of the extension."""
-    if format not in ("peft", "onnx_adapter"):
-        raise unknown_name("format", format, ["peft", "onnx_adapter"])
+    if kind not in ("peft", "onnx_adapter"):
+        raise unknown_name("kind", kind, ["peft", "onnx_adapter"])
     target = path_text("folder", folder)
-    if format == "peft":
+    if kind == "peft":
         _core.save_adapter(model, target, name)
         return
     from onnxgrad.adapters.onnx_adapter import save_onnx_adapter
@@ -309,7 +309,7 @@ def loaded_state(
     name: str,
     states: Mapping[str, Any],
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the states of a session on `model` that an adapter of a folder has, in their dtypes."""
+    """Return the states of a session on `model` that an adapter of a folder has."""
     known = {one.name: one for one in _core.adapters(model)}
     if not name and len(known) == 1:
         (name,) = known

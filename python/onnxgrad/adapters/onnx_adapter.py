@@ -1,13 +1,13 @@
 """Adapters in the format of ONNX Runtime: ``.onnx_adapter``, a flat buffer.
 
-The schema is onnxruntime/lora/adapter_format/adapter_schema.fbs of ONNX Runtime: a table ``Adapter``
-(identifier "TORT") with format_version, adapter_version, model_version and the vector of
-``Parameter`` {name, dims, data_type as in TensorProto, raw_data}.
+The schema is onnxruntime/lora/adapter_format/adapter_schema.fbs of ONNX Runtime: a table
+``Adapter`` (identifier "TORT") with format_version, adapter_version, model_version and the vector
+of ``Parameter`` {name, dims, data_type as in TensorProto, raw_data}.
 """
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,9 +46,10 @@ def save_onnx_adapter(model: _core.Model, folder: str, name: str) -> None:
             value=chosen[0].name,
             hint="Save the model itself.",
         )
-    os.makedirs(folder, exist_ok=True)
-    _core.adapters_as_inputs(model).save(os.path.join(folder, "model.onnx"))
-    write_file(os.path.join(folder, f"{chosen[0].name}.onnx_adapter"), to_flat_buffer(tensors))
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    _core.adapters_as_inputs(model).save(str(target / "model.onnx"))
+    write_file(target / f"{chosen[0].name}.onnx_adapter", to_flat_buffer(tensors))
 
 
 def to_flat_buffer(tensors: dict[str, np.ndarray[Any, Any]]) -> bytes:
@@ -64,7 +65,7 @@ def to_flat_buffer(tensors: dict[str, np.ndarray[Any, Any]]) -> bytes:
     except ImportError as error:
         raise OptionError(
             what="an .onnx_adapter file is a flat buffer",
-            value="format",
+            value="kind",
             hint="pip install flatbuffers",
         ) from error
     builder = flatbuffers.Builder(sum(array.nbytes for array in tensors.values()) + 1024)

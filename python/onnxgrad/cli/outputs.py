@@ -98,9 +98,7 @@ def _resolved(path: str) -> str:
 # ------------------------------------------------------------------------------------ the model
 
 
-def save_output(
-    trainer: Trainer, path: str, *, own: bool = False, merge: bool = False
-) -> None:
+def save_output(trainer: Trainer, path: str, *, own: bool = False, merge: bool = False) -> None:
     """Write the trained model to `path` or, if that fails, to another folder.
 
     `own` is whether it is in a run folder, where a link of that name is replaced; `merge` whether

@@ -162,8 +162,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         "int, LoRA or dict",
         _ALL,
         "LoRA: train low-rank matrices of this rank beside the linear layers, instead of the "
-        "model's own weights. A dictionary or `adapters.LoRA` gives all options: ``{\"rank\": 8, "
-        "\"alpha\": 16, \"targets\": [\"*q_proj*\"]}``.",
+        'model\'s own weights. A dictionary or `adapters.LoRA` gives all options: ``{"rank": 8, '
+        '"alpha": 16, "targets": ["*q_proj*"]}``.',
         CommandOption(
             _MODEL,
             int,
@@ -183,8 +183,8 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
             _MODEL,
             str,
             metavar="NAME",
-            help="Another way to train few weights, NAME or NAME:option=value,...: lora, dora, ia3, "
-            "bitfit or norms.",
+            help="Another way to train few weights, NAME or NAME:option=value,...: lora, dora, "
+            "ia3, bitfit or norms.",
             none_is="no adapter",
         ),
     ),

@@ -404,12 +404,12 @@ class TrainingSession(NotPickled):
         return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
 
     def save_adapter(
-        self, folder: str | os.PathLike[str], *, name: str = "", format: str = "peft"
+        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
     ) -> None:
         """Write an adapter with its current weights to a folder; see `adapters.save`."""
         from onnxgrad.adapters.functions import save_core
 
-        save_core(self._core.trained_model(), folder, name, format)
+        save_core(self._core.trained_model(), folder, name, kind)
 
     def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
         """Set the weights of an adapter of the session to those of a folder.

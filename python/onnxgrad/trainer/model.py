@@ -138,10 +138,10 @@ class TrainedModel:
         return deliver(merged, path)
 
     def save_adapter(
-        self, folder: str | os.PathLike[str], *, name: str = "", format: str = "peft"
+        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
     ) -> None:
         """Write an adapter with its current weights to a folder; see `adapters.save`."""
-        self.session.save_adapter(folder, name=name, format=format)
+        self.session.save_adapter(folder, name=name, kind=kind)
 
     def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
         """Set the weights of an adapter; see `TrainingSession.load_adapter`."""

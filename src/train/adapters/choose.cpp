@@ -64,7 +64,7 @@ std::vector<std::string> modules_of(const std::vector<AdaptableLayer>& layers) {
                     .detail = "Layers that an adapter fits: " + base::quote_list(modules) + ".",
                     .hint = base::nearest_or(
                         is_role ? std::string_view() : pattern, known,
-                        "Name layers, or what they are: \"attention\", \"mlp\", \"linear\".")});
+                        R"(Name layers, or what they are: "attention", "mlp", "linear".)")});
 }
 
 std::vector<std::string> default_targets(const std::vector<AdaptableLayer>& layers,

@@ -167,7 +167,7 @@ void read_options(const std::string& path, const Json& config, AdapterOptions& o
   }
   if (type != "LORA") {
     refuse(path, fmt::format("the adapter is of the kind '{}'", base::printable(type)),
-           "LoRA, DoRA and (IA)^3 can be read (\"peft_type\": \"LORA\" or \"IA3\").");
+           R"(LoRA, DoRA and (IA)^3 can be read ("peft_type": "LORA" or "IA3").)");
   }
   options.kind = flag("use_dora") ? AdapterKind::kDora : AdapterKind::kLora;
   options.rank_stabilized = flag("use_rslora");
@@ -175,7 +175,7 @@ void read_options(const std::string& path, const Json& config, AdapterOptions& o
   options.alpha = config.value("lora_alpha", 0.0);
   options.rank = config.value("r", std::int64_t{0});
   if (options.rank < 1 || !(options.alpha > 0)) {
-    refuse(path, "the configuration has no rank \"r\" and no \"lora_alpha\" above 0",
+    refuse(path, R"(the configuration has no rank "r" and no "lora_alpha" above 0)",
            "Save the adapter again.");
   }
 }

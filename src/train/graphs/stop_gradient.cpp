@@ -120,16 +120,16 @@ void remove_stops_in(Graph& graph) {
 }  // namespace
 
 void stop_gradients(ir::Model& model, const opdef::OpRegistry& registry,
-                    std::span<const std::string> given) {
-  std::vector<std::string> names = stopped_names(model);
-  names.insert(names.end(), given.begin(), given.end());
-  if (names.empty()) return;
+                    std::span<const std::string> names) {
+  std::vector<std::string> all = stopped_names(model);
+  all.insert(all.end(), names.begin(), names.end());
+  if (all.empty()) return;
   const auto inferer = onnx_io::make_type_inferer(model);
   ir::GraphBuilder g(model, *model.graph, *inferer, registry);
   g.set_scope("stop_gradient");
   const Names known(*model.graph);
   std::unordered_set<const Value*> stopped;
-  for (const std::string& name : names) {
+  for (const std::string& name : all) {
     const std::vector<Value*> values = known.find(name);
     if (values.empty()) {
       throw ModelError({.what = "stop_gradient: there is no value and no node '" + name + "'",
