@@ -9,7 +9,6 @@ import re
 import sys
 from pathlib import Path
 
-
 # The macro is the name of nanobind's package, whose hyphen clang-tidy takes for an operator.
 _LEFT_OUT = re.compile(r" -DNB_BACKEND_PYPI=\S+")
 
