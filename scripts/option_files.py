@@ -151,8 +151,12 @@ def estimator_module() -> str:
         "",
         "import numpy as np",
         "",
-        "from onnxgrad.base.checks import checked_names",
-        *_imports([*annotations, "Parameters"]),
+        *sorted(
+            [
+                "from onnxgrad.base.checks import checked_names",
+                *_imports([*annotations, "Parameters"]),
+            ]
+        ),
         "",
         '__all__ = ["SESSION_PARAMETERS", "ClassifierParameters", "EstimatorParameters"]',
         "",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 from onnxgrad import _core
 from onnxgrad.base.checks import patterns, positive_int, real_number, unknown_name
 from onnxgrad.base.description import Description
-from onnxgrad.base.option_texts import values_of
+from onnxgrad.base.option_texts import texts_of, values_of
 from onnxgrad.errors import OptionError
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "LoRALike",
     "Norms",
     "adapted",
+    "adapter_options",
     "as_adapter",
 ]
 
@@ -93,6 +94,10 @@ class LoRA(Adapter):
     """
 
     _kind = "lora"
+    rank: int
+    alpha: float | None
+    targets: tuple[str, ...] | None
+    dropout: float
 
     def __init__(
         self,
@@ -226,11 +231,11 @@ def as_adapter(adapter: AdapterLike, **options: Any) -> Adapter:
     return _CLASSES[name](**{**(values_of("adapter", text) if colon else {}), **options})
 
 
-def as_lora(lora: LoRALike) -> Adapter:
+def as_lora(lora: LoRALike) -> LoRA:
     """Return the description of a `lora` option."""
     if isinstance(lora, Mapping):
         return LoRA(**lora)
-    if isinstance(lora, Adapter):
+    if isinstance(lora, LoRA):
         return lora
     if lora is True:
         return LoRA()
@@ -252,3 +257,25 @@ def adapted(
     if adapter is not None:
         return as_adapter(adapter)._add_to(model, seed)
     return model
+
+
+def adapter_options(lora: LoRALike | None, adapter: AdapterLike | None) -> dict[str, Any]:
+    """Return the options of the command line for these of a session.
+
+    An adapter that it cannot express, with targets of its own, is left out.
+    """
+    if lora is not None:
+        low_rank = as_lora(lora)
+        return {
+            "lora": low_rank.rank,
+            "lora_alpha": low_rank.alpha,
+            "lora_targets": list(low_rank.targets or ()) or None,
+            "lora_dropout": low_rank.dropout,
+        }
+    if adapter is None:
+        return {"lora": None, "adapter": None}
+    described = as_adapter(adapter)
+    texts = texts_of(described, type(described)())
+    if texts is None:
+        return {"adapter": None}
+    return {"adapter": described._kind + ":" * bool(texts) + ",".join(texts)}

@@ -102,7 +102,6 @@ class TrainingSession(NotPickled):
             from onnxgrad.adapters.described import adapted
 
             self._model = adapted(self._model, given["lora"], given["adapter"], given["seed"])
-            given |= {"lora": None, "adapter": None}  # the model has it now
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
             _refuse_with_file(changed(SessionOptions, given))

@@ -179,7 +179,11 @@ class TrainedModel:
         return {
             "model": session._model.to_bytes(),
             "kind": session._kind,
-            "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
+            "arguments": {
+                **session._arguments,
+                "sample_weight": session._sample_weight or None,
+                **{"lora": None, "adapter": None},  # the model has it
+            },
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
             "checkpoint": checkpoint,
