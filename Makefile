@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,11 @@ lint-all: build ## the same with clang-tidy on every file
 
 format: setup ## apply clang-format and ruff
 	@scripts/lint.sh --fix
+
+clang: setup ## compile everything with clang, whose warnings are errors (build/clang)
+	@scripts/setup.sh --clang
+	@cmake --preset clang >/dev/null
+	@cmake --build --preset clang -j $(jobs)
 
 fuzz: build ## changed model files through the whole library, 200,000 of them (mutants=N, first=N, processes=N)
 	@ONNXGRAD_CASE_MODELS=build/$(preset)/tests/case_models build/$(preset)/src/ops/onnxgrad_ops_test \
