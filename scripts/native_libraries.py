@@ -404,7 +404,7 @@ def build_all(prefix: Path, work: Path, log: Path) -> None:
         "-DCMAKE_POLICY_VERSION_MINIMUM=3.5",
     ]
     if shutil.which("ccache"):
-        os.environ.update(CCACHE_BASEDIR=str(work), CCACHE_NOHASHDIR="1")
+        os.environ.update(CCACHE_BASEDIR=str(work.parent), CCACHE_NOHASHDIR="1")
         options += ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
     for library in libraries:
         source = work / library["name"]
