@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,11 @@ lint-all: build ## the same with clang-tidy on every file
 format: setup ## apply clang-format and ruff
 	@scripts/lint.sh --fix
 
+clang: setup ## compile everything with clang, whose warnings are errors (build/clang)
+	@scripts/setup.sh --clang
+	@cmake --preset clang >/dev/null
+	@cmake --build --preset clang -j $(jobs)
+
 fuzz: build ## changed model files through the whole library, 200,000 of them (mutants=N, first=N, processes=N)
 	@ONNXGRAD_CASE_MODELS=build/$(preset)/tests/case_models build/$(preset)/src/ops/onnxgrad_ops_test \
 	  --gtest_brief=1 --gtest_filter=DumpCases.WritesTheirModels
@@ -141,6 +146,9 @@ wheel-audit: setup ## check the wheel of dist/: its libraries, and that it uses 
 sdist: setup-package ## the source distribution, into dist/
 	@python scripts/sdist.py
 
+sdist-test: setup sdist ## build the source distribution without a network, and train with the result
+	@$(pytest_env) python -m pytest tests/sdist -q -p no:cacheprovider
+
 sbom: setup-package ## the bill of materials of what lies in dist/ (CycloneDX)
 	@shopt -s nullglob; python scripts/sbom.py dist/onnxgrad-*.whl dist/onnxgrad-*.tar.gz
 
@@ -149,7 +157,7 @@ workflows: ## check .github and CITATION.cff
 
 release: setup ## check, build and test a release, into dist/ (VERSION=1.2.3 compares; TAG=1 makes the tag)
 	@python scripts/release.py check $(VERSION)
-	@$(MAKE) wheel wheel-test wheel-audit sdist sbom
+	@$(MAKE) wheel wheel-test wheel-audit sdist sdist-test sbom
 	@python scripts/release.py finish $(if $(TAG),--tag)
 
 clean: ## remove what was built; .venv and ONNX's library stay

@@ -8,7 +8,8 @@ set(_command "${ONNXGRAD_PYTHON}" "${PROJECT_SOURCE_DIR}/scripts/native_librarie
 if(NOT EXISTS "${PROJECT_SOURCE_DIR}/PKG-INFO")
   list(APPEND _command --prefix)
 endif()
-execute_process(COMMAND "${CMAKE_COMMAND}" -E env "CXX=${CMAKE_CXX_COMPILER}" ${_command}
+set(ONNXGRAD_NATIVE_COMPILER "${CMAKE_CXX_COMPILER}" CACHE STRING "The compiler that they were built with")
+execute_process(COMMAND "${CMAKE_COMMAND}" -E env "CXX=${ONNXGRAD_NATIVE_COMPILER}" ${_command}
   OUTPUT_VARIABLE ONNXGRAD_NATIVE_PREFIX OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 if(NOT EXISTS "${ONNXGRAD_NATIVE_PREFIX}/finished")
   message(FATAL_ERROR "The C++ libraries are not in ${ONNXGRAD_NATIVE_PREFIX}. Run scripts/setup.sh, or "

@@ -43,6 +43,13 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(onnxgrad_options INTERFACE --param=ggc-min-heapsize=600000)
 endif()
 
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Reported in std::stable_sort of GCC 12's library, which takes its buffer so; GCC finds ours.
+  target_compile_options(onnxgrad_options INTERFACE -Wno-deprecated-declarations)
+  # For ccache, which compares contents: precompiled headers without the times of their files.
+  target_compile_options(onnxgrad_options INTERFACE "SHELL:-Xclang -fno-pch-timestamp")
+endif()
+
 # Hardening of everything that reads files, feeds and sockets of others: stack protector, marks for indirect
 # branches, checked copies (where the optimizer runs; sanitizers replace those functions by their own), all
 # symbols bound before the first call into read-only tables. Kernels alone do without the assertions of the

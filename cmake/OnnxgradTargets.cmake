@@ -16,7 +16,12 @@ function(onnxgrad_precompile target header)
   foreach(library fmt ${ARGN})
     string(APPEND versions "${library} ${${library}_VERSION} ")
   endforeach()
-  file(CONFIGURE OUTPUT "${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx.gch.sum"
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    set(ending gch)
+  else()
+    set(ending pch)
+  endif()
+  file(CONFIGURE OUTPUT "${folder}/CMakeFiles/${target}.dir/cmake_pch.hxx.${ending}.sum"
     CONTENT "${checksum} ${versions}\n")
 endfunction()
 

@@ -3,21 +3,29 @@
     native_libraries.py            build and install what is missing; print the prefix
     native_libraries.py --prefix   only print the prefix
     native_libraries.py --is-built exit status 0 if nothing is missing
-    native_libraries.py --fetch D  only put the archives into the folder D
+    native_libraries.py --fetch D  only put the archives of the list into the folder D
+    native_libraries.py --renew    list the revisions that have replaced others in Debian
 
 The prefix is ${ONNXGRAD_DEPS:-~/.cache/onnxgrad}/native-<key>, with include/, lib/ and licenses/;
-the key covers the sources, RECIPE and FLAGS below and the compiler ($CXX). Archives come from
+the key covers the list, RECIPE and FLAGS below and the compiler ($CXX). Archives come from
 third_party/ where that is (in a source distribution), else from the package managers; each is
 compared with its hash before it is unpacked.
+
+Debian drops a revision when a fixed one replaces it. Where apt-get does not find the listed one, a
+build takes the newest of the same upstream version, whose hashes apt-get compares with Debian's
+signed lists, and says so. The key stays that of the list; sources.json in the prefix tells what was
+used. --fetch, for source distributions, whose bill of materials is made of the list, stops instead.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +34,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "requirements/native.toml"
@@ -34,17 +43,25 @@ FLAGS = (
     " -fcf-protection -D_FORTIFY_SOURCE=3 -D_GLIBCXX_ASSERTIONS"
 )
 RECIPE = "1"  # another one when this script builds or installs in another way
-# How apt-get downloads each kind.
+# How apt-get downloads each kind; the lists in which apt-cache finds its versions; how apt-get says
+# that it does not find one.
 APT_COMMANDS = {"debian-source": ["source", "--download-only"], "debian-package": ["download"]}
+APT_LISTS = {"debian-source": "Sources", "debian-package": "Packages"}
+APT_MISSES = {
+    "debian-source": "Can not find version '{1}' of package '{0}'",
+    "debian-package": "Version '{1}' for '{0}' was not found",
+}
+
+Library = dict[str, Any]
 
 
 class BuildError(Exception):
     """Something that the user is told in one line."""
 
 
-def read_libraries(path: Path = LIST) -> list[dict[str, Any]]:
+def read_libraries(path: Path = LIST) -> list[Library]:
     """Return the table of libraries, in the order in which they are built."""
-    libraries: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["library"]
+    libraries: list[Library] = tomllib.loads(path.read_text(encoding="utf-8"))["library"]
     return libraries
 
 
@@ -59,13 +76,15 @@ def prefix_of() -> Path:
     return cache / f"native-{key.hexdigest()[:16]}"
 
 
-def run(command: list[str], log: Path, cwd: Path | None = None) -> None:
+def run(
+    command: list[str], log: Path, cwd: Path | None = None, env: dict[str, str] | None = None
+) -> None:
     """Run a command; its output goes to `log`, and its last lines to the user if it fails."""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n")
         file.flush()
         status = subprocess.run(
-            command, cwd=cwd, stdout=file, stderr=subprocess.STDOUT, check=False
+            command, cwd=cwd, env=env, stdout=file, stderr=subprocess.STDOUT, check=False
         )
     if status.returncode != 0:
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:]
@@ -102,53 +121,175 @@ def debian_options(work: Path) -> list[str]:
     ]
 
 
-def download(libraries: list[dict[str, Any]], folder: Path, log: Path) -> None:
-    """Put the archives of the libraries into `folder`, through apt-get and pip."""
-    packages = {
-        kind: [x["package"] for x in libraries if x["kind"] == kind] for kind in APT_COMMANDS
+def newest_revision(library: Library, options: list[str]) -> str | None:
+    """Return the newest revision that apt offers of the listed upstream version.
+
+    None if there is none that is newer than the listed one.
+    """
+    package, _, listed = library["package"].partition("=")
+
+    def compare(left: str, right: str) -> int:
+        command = ["dpkg", "--compare-versions", left, "gt", right]
+        return 1 if subprocess.run(command, check=False).returncode == 0 else -1
+
+    command = ["apt-cache", *options, "madison", package]
+    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    rows = [[part.strip() for part in line.split("|")] for line in printed.splitlines()]
+    versions = {
+        row[1]
+        for row in rows
+        if len(row) == 3 and row[0] == package and row[2].endswith(APT_LISTS[library["kind"]])
     }
-    with tempfile.TemporaryDirectory() as work:
-        if any(packages.values()):
-            if shutil.which("apt-get") is None:
-                raise BuildError(
-                    f"no apt-get here: put the archives of {LIST.name} into third_party/"
-                )
-            options = debian_options(Path(work))
-            run(["apt-get", *options, "update"], log)
-            for kind, command in APT_COMMANDS.items():
-                if packages[kind]:
-                    run(["apt-get", *options, *command, *packages[kind]], log, folder)
-        for library in libraries:
-            if library["kind"] == "sdist":
-                pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
-                lines = "".join(f" --hash=sha256:{x}" for x in library["files"].values())
-                wanted = Path(work) / "sdist.txt"
-                wanted.write_text(library["package"] + lines + "\n", encoding="utf-8")
-                source = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
-                run([*pip, *source, "--require-hashes", "-r", str(wanted), "-d", str(folder)], log)
+    upstream = listed.rpartition("-")[0]
+    newer = [x for x in versions if x.rpartition("-")[0] == upstream and compare(x, listed) > 0]
+    return max(newer, key=functools.cmp_to_key(compare), default=None)
 
 
-def fetch(folder: Path, log: Path) -> None:
-    """Put all archives into `folder` and compare them with their hashes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    third_party = ROOT / "third_party"
+def downloaded_files(library: Library, folder: Path) -> dict[str, str]:
+    """Return the files of a package that apt-get has put into `folder`, with their SHA-256."""
+    package, _, version = library["package"].partition("=")
+    if library["kind"] == "debian-package":
+        (path,) = folder.glob(f"{package}_{quote(version, safe='+~').lower()}_*.deb")
+        return {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    description = folder / f"{package}_{version.rpartition(':')[2]}.dsc"
+    rows = re.findall(r"^ ([0-9a-f]{64}) \d+ (\S+)$", description.read_text(encoding="utf-8"), re.M)
+    files = {name: digest for digest, name in rows if not name.endswith(".asc")}
+    for name, digest in library["files"].items():
+        if ".debian.tar" not in name and files.get(name) != digest:
+            raise BuildError(f"{library['package']}: {name} is not the one that {LIST.name} lists")
+    return files
+
+
+def apt_get(
+    libraries: list[Library], kind: str, options: list[str], folder: Path, log: Path
+) -> list[Library]:
+    """Download the archives of libraries of one kind; return these, in the revisions taken."""
+    taken = list(libraries)
+    english = {**os.environ, "LC_ALL": "C"}
+    while taken:
+        start = log.stat().st_size
+        packages = [library["package"] for library in taken]
+        try:
+            run(["apt-get", *options, *APT_COMMANDS[kind], *packages], log, folder, english)
+            break
+        except BuildError:
+            printed = log.read_bytes()[start:].decode(errors="replace")
+            misses = [
+                APT_MISSES[kind].format(*package.split("=")) in printed for package in packages
+            ]
+            if True not in misses:
+                raise
+            place = misses.index(True)
+            revision = newest_revision(taken[place], options)
+            if revision is None:
+                raise
+            package = f"{packages[place].partition('=')[0]}={revision}"
+            taken[place] = {**taken[place], "package": package}
+    return [
+        new if new is old else {**new, "files": downloaded_files(new, folder)}
+        for old, new in zip(libraries, taken, strict=True)
+    ]
+
+
+def download_debian(libraries: list[Library], work: Path, folder: Path, log: Path) -> list[Library]:
+    """Put archives of Debian into `folder`; return the libraries, in the revisions taken."""
+    if shutil.which("apt-get") is None:
+        raise BuildError(f"no apt-get here: put the archives of {LIST.name} into third_party/")
+    options = debian_options(work)
+    run(["apt-get", *options, "update"], log)
+    taken = []
+    for kind in APT_COMMANDS:
+        taken += apt_get([x for x in libraries if x["kind"] == kind], kind, options, folder, log)
+    return taken
+
+
+def download_sdist(library: Library, work: Path, folder: Path, log: Path) -> None:
+    """Put the source distribution of a Python package into `folder`."""
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check"]
+    lines = "".join(f" --hash=sha256:{x}" for x in library["files"].values())
+    wanted = work / "sdist.txt"
+    wanted.write_text(library["package"] + lines + "\n", encoding="utf-8")
+    source = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+    run([*pip, *source, "--require-hashes", "-r", str(wanted), "-d", str(folder)], log)
+
+
+def missing_files(library: Library, folder: Path) -> list[str]:
+    """Return the archives that are neither in `folder` nor in third_party/, where it takes them."""
     missing = []
-    for library in read_libraries():
+    for name, digest in library["files"].items():
+        stored = ROOT / "third_party" / name
+        if checked(folder / name, digest):
+            continue
+        if checked(stored, digest):
+            shutil.copyfile(stored, folder / name)
+        else:
+            missing.append(name)
+    return missing
+
+
+def fetch(folder: Path, log: Path) -> list[Library]:
+    """Put all archives into `folder`, compared with their hashes; return the libraries.
+
+    Those are the ones of the list, in other revisions where Debian has replaced the listed ones.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    libraries = read_libraries()
+    missing = {x["name"]: files for x in libraries if (files := missing_files(x, folder))}
+    if not missing:
+        return libraries
+    print(f"native: downloading {', '.join(missing)}", file=sys.stderr)
+    debian = [x for x in libraries if x["name"] in missing and x["kind"] in APT_COMMANDS]
+    taken = {library["name"]: library for library in libraries}
+    with tempfile.TemporaryDirectory() as work:
+        if debian:
+            found = download_debian(debian, Path(work), folder, log)
+            taken.update((library["name"], library) for library in found)
+        for library in libraries:
+            if library["name"] in missing and library["kind"] == "sdist":
+                download_sdist(library, Path(work), folder, log)
+    for library in taken.values():
         for name, digest in library["files"].items():
-            if not checked(folder / name, digest) and checked(third_party / name, digest):
-                shutil.copyfile(third_party / name, folder / name)
-        if not all(checked(folder / name, digest) for name, digest in library["files"].items()):
-            missing.append(library)
-    if missing:
-        print(f"native: downloading {', '.join(x['name'] for x in missing)}", file=sys.stderr)
-        download(missing, folder, log)
-    for library in missing:
-        for name, digest in library["files"].items():
-            if not checked(folder / name, digest):
+            # Files that were there before have been compared already.
+            is_new = name in missing.get(library["name"], ()) or library not in libraries
+            if is_new and not checked(folder / name, digest):
                 raise BuildError(f"{name} is not the file that {LIST.name} has the hash of")
+    return list(taken.values())
 
 
-def unpack(library: dict[str, Any], archives: Path, target: Path, log: Path) -> None:
+def renewed(taken: list[Library]) -> list[tuple[Library, Library]]:
+    """Return the libraries of the list that were taken in other revisions, with these."""
+    return [
+        (old, new)
+        for old, new in zip(read_libraries(), taken, strict=True)
+        if old["package"] != new["package"]
+    ]
+
+
+def renewals(taken: list[Library]) -> str:
+    """Return the replaced revisions and those taken, and how to renew the list; empty if none."""
+    changes = [
+        f"{old['package']} (now {new['package'].partition('=')[2]})" for old, new in renewed(taken)
+    ]
+    if not changes:
+        return ""
+    return (
+        f"Debian no longer has {', '.join(changes)}:"
+        f" renew {LIST.name} by scripts/{Path(__file__).name} --renew"
+    )
+
+
+def renew(path: Path, taken: list[Library]) -> None:
+    """Write the revisions that were taken into the list."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in renewed(taken):
+        text = text.replace(f'"{old["package"]}"', f'"{new["package"]}"')
+        lines = [f'"{x}" = "{new["files"][x]}"' for x in new["files"] if x not in old["files"]]
+        for name in old["files"].keys() - new["files"].keys():
+            text = text.replace(f'"{name}" = "{old["files"][name]}"', "\n".join(lines))
+    path.write_text(text, encoding="utf-8")
+
+
+def unpack(library: Library, archives: Path, target: Path, log: Path) -> None:
     """Unpack the sources into `target`, Debian's patches applied."""
     if library["kind"] == "debian-package":
         for name in library["files"]:
@@ -186,9 +327,7 @@ def prepare_tables(source: Path) -> None:
     unicode.write_text(text, encoding="utf-8")
 
 
-def build(
-    library: dict[str, Any], source: Path, prefix: Path, options: list[str], log: Path
-) -> None:
+def build(library: Library, source: Path, prefix: Path, options: list[str], log: Path) -> None:
     """Build and install one library into `prefix`."""
     print(f"native: {library['name']} {library['version']}", file=sys.stderr)
     for header in library.get("headers", ()):
@@ -248,7 +387,9 @@ def protoc_of(version: str) -> str | None:
 def build_all(prefix: Path, work: Path, log: Path) -> None:
     """Build all libraries in `work`, which becomes `prefix`."""
     archives = prefix.parent / "archives"
-    fetch(archives, log)
+    libraries = fetch(archives, log)
+    if warning := renewals(libraries):
+        print(f"native: {warning}", file=sys.stderr)
     (prefix / "licenses").mkdir(parents=True)
     options = [
         "-DCMAKE_BUILD_TYPE=Release",
@@ -263,9 +404,9 @@ def build_all(prefix: Path, work: Path, log: Path) -> None:
         "-DCMAKE_POLICY_VERSION_MINIMUM=3.5",
     ]
     if shutil.which("ccache"):
-        os.environ.update(CCACHE_BASEDIR=str(work), CCACHE_NOHASHDIR="1")
+        os.environ.update(CCACHE_BASEDIR=str(work.parent), CCACHE_NOHASHDIR="1")
         options += ["-DCMAKE_C_COMPILER_LAUNCHER=ccache", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
-    for library in read_libraries():
+    for library in libraries:
         source = work / library["name"]
         if library["name"] == "protobuf":
             # ONNX's messages need a protoc of the library's version: the system's, or one of here.
@@ -277,6 +418,25 @@ def build_all(prefix: Path, work: Path, log: Path) -> None:
         build(library, source, prefix, options, log)
     for shared in prefix.glob("lib/*.so*"):
         shared.unlink()
+    used = {x["name"]: {"package": x["package"], "files": x["files"]} for x in libraries}
+    (prefix / "sources.json").write_text(json.dumps(used, indent=2) + "\n", encoding="utf-8")
+
+
+def fetch_only(folder: Path | None, is_renewal: bool) -> None:
+    """Put the archives into `folder`, by default that of all builds; renew the list, or be exact.
+
+    The log, fetch.log, stays there if that fails.
+    """
+    folder = folder or prefix_of().parent / "archives"
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "fetch.log"
+    log.unlink(missing_ok=True)
+    libraries = fetch(folder, log)
+    log.unlink(missing_ok=True)
+    if is_renewal:
+        renew(LIST, libraries)
+    elif problem := renewals(libraries):
+        raise BuildError(problem)
 
 
 def main(arguments: list[str]) -> int:
@@ -285,14 +445,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--prefix", action="store_true", help="only print the prefix")
     parser.add_argument("--is-built", action="store_true", help="only tell by the exit status")
     parser.add_argument("--fetch", type=Path, metavar="FOLDER", help="only download the archives")
+    parser.add_argument("--renew", action="store_true", help="list Debian's new revisions")
     given = parser.parse_args(arguments)
     # The environment's own cmake and pip, whether it is activated or not.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     try:
-        if given.fetch:
-            given.fetch.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory() as folder:
-                fetch(given.fetch, Path(folder) / "log")
+        if given.fetch or given.renew:
+            fetch_only(given.fetch, is_renewal=given.renew)
             return 0
         prefix = prefix_of()
         if given.is_built:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import native_libraries
 from source_files import ROOT
 
 
@@ -30,7 +31,7 @@ def source_date(root: Path = ROOT) -> str | None:
 def build(folder: Path, root: Path = ROOT, archives: bool = False) -> Path:
     """Build the source distribution of `root` into `folder`, without others of ours there.
 
-    With `archives`, what lies in third_party/ is part of it.
+    With `archives`, those of the list that lie in third_party/ are part of it.
     """
     from scikit_build_core.build import build_sdist
 
@@ -42,7 +43,8 @@ def build(folder: Path, root: Path = ROOT, archives: bool = False) -> Path:
     for old in folder.glob("onnxgrad-*.tar.gz"):
         old.unlink()
     os.chdir(root)  # build backends work in the project's folder
-    settings = {"sdist.include": ["/third_party/*"]} if archives else {}
+    names = [name for one in native_libraries.read_libraries() for name in one["files"]]
+    settings = {"sdist.include": [f"/third_party/{name}" for name in names]} if archives else {}
     return folder / build_sdist(str(folder), settings)
 
 

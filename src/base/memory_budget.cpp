@@ -80,7 +80,8 @@ constexpr std::size_t kLargePage = std::size_t{2} << 20;
 void* allocate(std::size_t bytes, std::size_t alignment) {
 #ifdef MADV_HUGEPAGE
   if (bytes >= 2 * kLargePage) {
-    void* data = std::aligned_alloc(kLargePage, round_up(bytes, kLargePage));
+    const std::size_t pages = (bytes + kLargePage - 1) / kLargePage;
+    void* data = std::aligned_alloc(kLargePage, pages * kLargePage);
     if (data != nullptr) (void)::madvise(data, bytes, MADV_HUGEPAGE);  // only a wish
     return data;
   }

@@ -46,7 +46,7 @@ TEST(Packed, OtherBytesAreRefused) {
   EXPECT_THROW(unpack(Tensor::scalar(1.0F)), DataError);
   EXPECT_THROW(unpack(Tensor::zeros(DataType::kUint8, Dims{3})), DataError);
   // The number of elements, the first one's type, rank, and dimension.
-  for (const std::size_t word : {0, 1, 2, 3}) {
+  for (const std::size_t word : {0U, 1U, 2U, 3U}) {
     for (const std::int64_t wrong : {std::int64_t{-2}, std::int64_t{1} << 40}) {
       Tensor bad = good.clone();
       std::memcpy(bad.mutable_raw() + word * sizeof wrong, &wrong, sizeof wrong);

@@ -92,7 +92,7 @@ TEST(Faults, ALostConnectionNamesTheOtherRank) {
     std::vector<std::int64_t> values(100, 1);
     workers.all_reduce_now(std::span(values));
   });
-  for (const std::size_t rank : {0, 2}) {
+  for (const std::size_t rank : {0U, 2U}) {
     EXPECT_THAT(errors[rank],
                 AllOf(HasSubstr("all_reduce with rank 1 on host b"), HasSubstr("connection")));
   }
@@ -118,7 +118,7 @@ TEST(Faults, AnAbortEndsTheWaitOfAllOthers) {
       },
       {.timeout_s = 100});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(50));
-  for (const std::size_t rank : {0, 1}) {
+  for (const std::size_t rank : {0U, 1U}) {
     EXPECT_THAT(errors[rank], HasSubstr("rank 2 on host c stopped the job: the loss is NaN"));
   }
 }

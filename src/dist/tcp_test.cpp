@@ -95,7 +95,7 @@ TEST(Tcp, ARankThatEndsIsNamedAtOnce) {
     workers.all_reduce_now(std::span(values));
   });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-  for (const std::size_t rank : {0, 2}) {
+  for (const std::size_t rank : {0U, 2U}) {
     EXPECT_THAT(errors[rank], testing::HasSubstr("the connection is lost"));
   }
   EXPECT_THAT(errors[0] + errors[2], testing::HasSubstr("with rank 1 on host "));

@@ -39,7 +39,7 @@ void check_exponentials(std::size_t count, double lowest) {
 
 TEST(AttentionRows, Exponentials) {
   device::for_each_instruction_set([] {
-    for (const std::size_t count : {1, 7, 16, 100, 1000}) {
+    for (const std::size_t count : {1U, 7U, 16U, 100U, 1000U}) {
       for (const double lowest : {-1e-3, -3.0, -80.0, -120.0, -1e30}) {
         check_exponentials<float>(count, lowest);
         check_exponentials<double>(count, lowest);
