@@ -182,7 +182,8 @@ class TrainedModel:
             "arguments": {
                 **session._arguments,
                 "sample_weight": session._sample_weight or None,
-                **{"lora": None, "adapter": None},  # the model has it
+                "lora": None,  # the model has it
+                "adapter": None,
             },
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
