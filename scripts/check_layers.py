@@ -40,6 +40,7 @@ TRAIN: dict[str, set[str]] = {
     "heads": {"losses"},
     "optimizers": {"tools", "schedules"},
     "weights": {"tools"},
+    "adapters": {"checkpoints", "weights"},
     "precision": {"tools"},
     "graphs": {"heads", "optimizers", "precision", "weights"},
     "open_batch": {"graphs"},
@@ -73,7 +74,8 @@ SUBPACKAGES: dict[str, set[str]] = {
     "distributed": {"base"},
     "metrics": {"data"},
     "families": {"base"},  # losses, optimizers, schedules
-    "session_options": {"distributed", "families"},
+    "adapters": {"data", "files"},
+    "session_options": {"adapters", "distributed", "families"},
     "sessions": {"data", "profiles", "session_options"},
     "graphs": {"data", "session_options"},
     "gradient_checks": {"graphs", "sessions"},

@@ -155,6 +155,8 @@ PARAMETERS: tuple[Parameter | str, ...] = (
     "trainable",
     "frozen",
     "untie",
+    "lora",
+    "adapter",
     "stop_gradient",
     "training_mode",
     "open_batch",

@@ -25,6 +25,8 @@ _TYPES = {
     "OptimizerLike": "onnxgrad.optimizers",
     "ParameterGroup": "onnxgrad.optimizers",
     "Parameters": "onnxgrad.sklearn.parameters",
+    "AdapterLike": "onnxgrad.adapters",
+    "LoRALike": "onnxgrad.adapters",
     "PenaltyLike": "onnxgrad.losses",
     "PrecisionLike": "onnxgrad.precision",
     "ScheduleLike": "onnxgrad.schedules",
@@ -149,8 +151,12 @@ def estimator_module() -> str:
         "",
         "import numpy as np",
         "",
-        "from onnxgrad.base.checks import checked_names",
-        *_imports([*annotations, "Parameters"]),
+        *sorted(
+            [
+                "from onnxgrad.base.checks import checked_names",
+                *_imports([*annotations, "Parameters"]),
+            ]
+        ),
         "",
         '__all__ = ["SESSION_PARAMETERS", "ClassifierParameters", "EstimatorParameters"]',
         "",

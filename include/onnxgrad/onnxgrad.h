@@ -7,6 +7,7 @@
 #error "onnxgrad needs C++20: compile with -std=c++20, or target_compile_features(... cxx_std_20)."
 #endif
 
+#include "onnxgrad/adapters.h"           // IWYU pragma: export
 #include "onnxgrad/amx.h"                // IWYU pragma: export
 #include "onnxgrad/data.h"               // IWYU pragma: export
 #include "onnxgrad/description.h"        // IWYU pragma: export

@@ -153,7 +153,15 @@ _LAZY = {
 }
 
 
-_LAZY_MODULES = ("distributed", "graph_pictures", "graphs", "plotting", "ray", "sklearn")
+_LAZY_MODULES = (
+    "adapters",
+    "distributed",
+    "graph_pictures",
+    "graphs",
+    "plotting",
+    "ray",
+    "sklearn",
+)
 
 
 def __getattr__(name: str) -> object:

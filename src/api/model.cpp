@@ -51,6 +51,7 @@ Model::Impl::Impl(const Impl& base, const NamedTensors& new_weights)
       inputs(base.inputs),
       outputs(base.outputs),
       separated(base.separated),
+      plain(base.plain),
       changed_(base.changed_) {
   auto model = std::make_shared<ir::Model>(ir::clone(*base.working()));
   for (const NamedTensor& weight : new_weights) {
@@ -128,6 +129,7 @@ const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
         onnx_io::load_bytes(std::move(parts->bytes), load, file.path), options);
     apart->separated = std::move(parts->weights);
     apart->operators = operators;
+    apart->plain = plain;
     untied_ = std::move(apart);
   });
   return untied_;
@@ -136,6 +138,20 @@ const std::shared_ptr<const Model::Impl>& Model::Impl::untied() const {
 onnx_io::FileModel Model::Impl::current_file() const {
   if (file.bytes != nullptr && changed_.empty()) return file;
   return onnx_io::load_bytes(bytes(), {.external_root = file.external_root}, file.path);
+}
+
+onnx_io::FileModel Model::Impl::current_file_or_graph() const {
+  return file.bytes == nullptr && changed_.empty() ? file : current_file();
+}
+
+NamedTensors Model::Impl::changed_in(const Impl& other) const {
+  NamedTensors found;
+  for (const auto& [name, tensor] : changed_) {
+    const ir::Value* value = other.working()->graph->find(name);
+    if (value == nullptr || !value->is_initializer()) continue;
+    found.push_back({.name = name, .tensor = tensor});
+  }
+  return found;
 }
 
 const std::vector<WeightInfo>& Model::Impl::weight_list() const {

@@ -49,6 +49,10 @@ struct Model::Impl {
   void save(const std::string& path) const;
   /// The file with its changed weights, in bytes.
   onnx_io::FileModel current_file() const;
+  /// The file with its changed weights; without bytes if the graph was made here.
+  onnx_io::FileModel current_file_or_graph() const;
+  /// The changed weights that `other` has too.
+  NamedTensors changed_in(const Impl& other) const;
 
   onnx_io::FileModel file;
   LoadOptions options;
@@ -57,6 +61,7 @@ struct Model::Impl {
   std::vector<ValueInfo> inputs;
   std::vector<ValueInfo> outputs;
   std::vector<SeparatedWeight> separated;  ///< weights that untied() separates
+  std::shared_ptr<const Impl> plain;       ///< the model that adapters were added to; may be null
 
  private:
   const ir::Model& places() const { return step_ == nullptr ? *working() : *step_; }

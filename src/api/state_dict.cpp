@@ -133,6 +133,11 @@ std::string in_double_quotes(const std::vector<std::string>& names) {
   return fmt::format("\"{}\"", fmt::join(names, "\", \""));
 }
 
+// A parameter or a running statistic.
+bool is_of_program(const train::Weight& weight) {
+  return weight.trainable || weight.is_under_adapter || weight.is_statistic;
+}
+
 class Loader {
  public:
   Loader(const Model& model, const NamedTensors& state)
@@ -173,7 +178,7 @@ class Loader {
     std::vector<std::string> absent;
     for (const Parameter& parameter : parameters_of(value)) {
       auto found = given_.find(parameter.name);
-      if (found == given_.end() && !weight.trainable && !weight.is_statistic) continue;
+      if (found == given_.end() && !is_of_program(weight)) continue;
       if (found == given_.end()) {
         absent.push_back(parameter.name);
         continue;
@@ -240,7 +245,7 @@ NamedTensors state_dict(const Model& model) {
   NamedTensors state;
   for (const train::Weight& weight :
        train::find_weights(*apart.impl().working(), train::builtin_engine().ops)) {
-    if (!weight.trainable && !weight.is_statistic) continue;
+    if (!is_of_program(weight)) continue;
     for (Parameter& parameter : parameters_of(*weight.value)) {
       Tensor tensor = take(weight.value->initializer, parameter);
       state.push_back({.name = std::move(parameter.name), .tensor = std::move(tensor)});

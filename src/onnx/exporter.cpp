@@ -51,7 +51,8 @@ void write_tensor_fields(WireWriter& out, const Tensor& tensor, std::string_view
 
 class Exporter {
  public:
-  explicit Exporter(ExternalTensors* external) : external_(external) {}
+  explicit Exporter(ExternalTensors* external, TensorTextFn text_of = nullptr)
+      : external_(external), text_of_(std::move(text_of)) {}
 
   void write_model(WireWriter& out, const ir::Model& model);
   void write_function(WireWriter& out, const ir::Function& function);
@@ -67,6 +68,7 @@ class Exporter {
   void write_initializer(WireWriter& out, const ir::Value& value);
 
   ExternalTensors* external_;
+  TensorTextFn text_of_;
 };
 
 void Exporter::write_model(WireWriter& out, const ir::Model& model) {
@@ -249,6 +251,10 @@ void Exporter::write_value_infos(WireWriter& out, int field, const ir::Graph& gr
 
 void Exporter::write_initializer(WireWriter& out, const ir::Value& value) {
   using Field = onnx::TensorProto;
+  if (text_of_ != nullptr) {
+    const std::string_view text = text_of_(value);
+    if (!text.empty()) return out.bytes(onnx::GraphProto::kInitializerFieldNumber, text);
+  }
   const Tensor& tensor = value.initializer;
   const bool has_info = value.is_input || value.has_value_info;
   const bool is_external = external_ != nullptr && tensor.dtype() != DataType::kString &&
@@ -271,12 +277,13 @@ void Exporter::write_initializer(WireWriter& out, const ir::Value& value) {
 
 }  // namespace
 
-std::string export_model(const ir::Model& model, ExternalTensors* external) {
+std::string export_model(const ir::Model& model, ExternalTensors* external,
+                         const TensorTextFn& text_of) {
   std::string bytes;
-  bytes.reserve(static_cast<std::size_t>(external == nullptr ? initializer_bytes(model) : 0) +
-                4096);
+  const bool is_in_message = external == nullptr && text_of == nullptr;
+  bytes.reserve(static_cast<std::size_t>(is_in_message ? initializer_bytes(model) : 0) + 4096);
   WireWriter out(bytes);
-  Exporter(external).write_model(out, model);
+  Exporter(external, text_of).write_model(out, model);
   return bytes;
 }
 

@@ -2,8 +2,10 @@
 #define ONNXGRAD_ONNX_EXPORTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "ir/graph.h"
@@ -21,9 +23,13 @@ struct ExternalTensors {
   std::vector<std::pair<std::int64_t, Tensor>> tensors = {};
 };
 
+/// The TensorProto to write for an initializer; empty: it is serialized.
+using TensorTextFn = std::function<std::string_view(const ir::Value&)>;
+
 /// Serializes a model. Initializers of at least kMinExternalBytes go to `external`, if given,
 /// instead of the message. Throws: ModelError (a value that cannot be written).
-std::string export_model(const ir::Model& model, ExternalTensors* external = nullptr);
+std::string export_model(const ir::Model& model, ExternalTensors* external = nullptr,
+                         const TensorTextFn& text_of = nullptr);
 
 inline constexpr std::int64_t kMinExternalBytes = 1024;
 

@@ -30,7 +30,18 @@ std::shared_ptr<const std::string_view> make_view(std::shared_ptr<const void> ow
 FileBytes::FileBytes(std::shared_ptr<char> memory, std::size_t size)
     : memory_(std::move(memory)), size_(size) {}
 
+FileBytes::FileBytes(std::shared_ptr<const FileBytes> base,
+                     std::function<std::string(std::string_view)> write)
+    : memory_(base->memory_),
+      size_(base->size_),
+      base_(std::move(base)),
+      write_(std::move(write)) {}
+
 std::shared_ptr<const std::string_view> FileBytes::whole() const {
+  if (base_ != nullptr) {
+    const auto written = std::make_shared<const std::string>(write_(*base_->whole()));
+    return make_view(written, *written);
+  }
   if (moves_.empty()) return make_view(memory_, memory());
   const auto copy = base::allocate_aligned(static_cast<std::int64_t>(size_));
   char* bytes = reinterpret_cast<char*>(copy.get());

@@ -2,6 +2,7 @@
 #define ONNXGRAD_ONNX_FILE_BYTES_H_
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -17,9 +18,15 @@ class FileBytes {
  public:
   /// Takes over `size` bytes that nothing else reads.
   FileBytes(std::shared_ptr<char> memory, std::size_t size);
+  /// A file that `write` makes from the bytes of `base`, whenever they are asked for: its large
+  /// tensors stay in the memory of `base`.
+  FileBytes(std::shared_ptr<const FileBytes> base,
+            std::function<std::string(std::string_view)> write);
 
+  /// Size of the memory.
   std::size_t size() const { return size_; }
-  /// The bytes of the file; valid as long as the result. It is a copy if a tensor has been moved.
+  /// The bytes of the file; valid as long as the result. It is a copy if a tensor has been moved,
+  /// or the file is made from another.
   std::shared_ptr<const std::string_view> whole() const;
   /// The memory: the bytes of the file until a tensor is moved.
   std::string_view memory() const { return {memory_.get(), size_}; }
@@ -38,6 +45,8 @@ class FileBytes {
   std::shared_ptr<char> memory_;
   std::size_t size_ = 0;
   std::vector<Move> moves_;
+  std::shared_ptr<const FileBytes> base_ = {};  // of a file made from another
+  std::function<std::string(std::string_view)> write_ = {};
 };
 
 }  // namespace onnxgrad::onnx_io

@@ -9,6 +9,7 @@ import json
 import linecache
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -209,6 +210,15 @@ def pytorch(names):
     names |= {"X": X, "y": np.digitize(y[:, 0], [-1, 1])}
 
 
+def fine_tuning(names):
+    """Copy a language model, and make rows of tokens whose labels are the next ones."""
+    path = ROOT / "tests/data/models/gpt_learned_places_opset18.onnx"
+    shutil.copy(path, "model.onnx")
+    tokens = np.random.default_rng(0).integers(0, 29, (16, 6))
+    names |= {"tokens": tokens, "labels": (tokens + 1) % 29}
+    np.savez("rows.npz", tokens=tokens, label=names["labels"])
+
+
 DOCUMENTS = {
     "README.md": lambda names: None,
     "docs/checkpoints.md": checkpoints,
@@ -216,6 +226,7 @@ DOCUMENTS = {
     "docs/data.md": data_files,
     "docs/derivatives.md": lambda names: None,
     "docs/distributed.md": regression,
+    "docs/fine-tuning.md": fine_tuning,
     "docs/first-steps.md": first_steps,
     "docs/precision.md": precision,
     "docs/python.md": regression,

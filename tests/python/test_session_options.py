@@ -30,6 +30,8 @@ TAKEN = [
 ]
 NOT_DEFAULT = {
     "penalty": {"coef": {"l2": 0.01}},
+    "lora": 2,
+    "adapter": "bitfit",
     "trainable": "coef",
     "frozen": "intercept",
     "untie": False,
@@ -131,13 +133,19 @@ class TestCommandLine:
 
     def test_a_run_folder_records_them(self, linear_model):
         given = {name: value for name, value in NOT_DEFAULT.items() if name != "groups"}
-        given |= {"frozen": None, "precision": "float32"}
+        given |= {"frozen": None, "precision": "float32", "lora": None, "adapter": None}
         trainer = og.Trainer(linear_model, "squared_error", **given)
         fit = {**dict.fromkeys(inspect.signature(og.Trainer.fit).parameters), "metrics": ()}
         recorded = run_options(trainer, fit)
         shown = {"penalty": ["coef:l1=0.0,l2=0.01"], "trainable": ["coef"], "stop_gradient": ["Y"]}
         shown |= {"training_mode": "off", "open_batch": "off"}
         wanted = {name: value for name, value in (given | shown).items() if value is not None}
+        assert {name: recorded[name] for name in wanted} == wanted
+        trainer = og.Trainer(linear_model, "squared_error", adapter={"dora": {"rank": 3}})
+        assert run_options(trainer, fit)["adapter"] == "dora:rank=3"
+        lora = {"rank": 3, "alpha": 6, "targets": "linear", "dropout": 0.5}
+        recorded = run_options(og.Trainer(linear_model, "squared_error", lora=lora), fit)
+        wanted = {"lora": 3, "lora_alpha": 6.0, "lora_targets": ["linear"], "lora_dropout": 0.5}
         assert {name: recorded[name] for name in wanted} == wanted
 
 

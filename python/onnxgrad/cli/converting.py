@@ -1,4 +1,4 @@
-"""The command ``convert``: a model with an open batch dimension, or in inference mode."""
+"""The command ``convert``: a model in another form, or with an adapter."""
 
 from __future__ import annotations
 
@@ -32,21 +32,34 @@ def convert(
             "for training has in training mode.",
         ),
     ] = False,
+    load_adapter: Annotated[
+        str | None,
+        typer.Option(
+            "--load-adapter", metavar="FOLDER", help="Add the adapter that PEFT or train wrote."
+        ),
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Merge the adapters of the model into its weights.")
+    ] = False,
     operators: derivatives.Operators = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Allow -o to replace MODEL itself.")
     ] = False,
 ) -> None:
-    """Write a model with an open batch dimension, or in inference mode."""
-    if not open_batch and not inference:
+    """Write a model with an open batch dimension, in inference mode, or with an adapter."""
+    if not (open_batch or inference or load_adapter or merge):
         raise OptionError(
             what="convert has nothing to do",
             value="convert",
-            hint="Give --open-batch, --inference, or both.",
+            hint="Give --open-batch, --inference, --load-adapter or --merge.",
         )
     derivatives.load_all(operators)
     check_output(output, "-o", {} if overwrite else {"MODEL": model}, replaced=model)
     result = to_core_model(model)
+    if load_adapter:
+        result = _core.load_adapter(result, load_adapter, "default")
+    if merge:
+        result = _core.merge_adapters(result)
     if inference:
         result = _core.to_inference(result)
     if open_batch:

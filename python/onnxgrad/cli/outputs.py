@@ -98,10 +98,11 @@ def _resolved(path: str) -> str:
 # ------------------------------------------------------------------------------------ the model
 
 
-def save_output(trainer: Trainer, path: str, *, own: bool = False) -> None:
+def save_output(trainer: Trainer, path: str, *, own: bool = False, merge: bool = False) -> None:
     """Write the trained model to `path` or, if that fails, to another folder.
 
-    `own` is whether it is in a run folder, where a link of that name is replaced.
+    `own` is whether it is in a run folder, where a link of that name is replaced; `merge` whether
+    its adapters are merged into its weights.
 
     Raises
     ------
@@ -111,7 +112,10 @@ def save_output(trainer: Trainer, path: str, *, own: bool = False) -> None:
     try:
         if own:
             clear_name(path)
-        trainer.save(path)
+        if merge:
+            trainer.merge(path)
+        else:
+            trainer.save(path)
     except CheckpointError as error:
         saved = _save_elsewhere(trainer, path)
         if saved is None:

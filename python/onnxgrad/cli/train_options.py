@@ -126,6 +126,19 @@ OPTIONS: tuple[TrainOption, ...] = (
         "WEIGHTS",
     ),
     *_rows(_MODEL),
+    TrainOption(
+        "lora_targets",
+        list,
+        None,
+        _MODEL,
+        "Layer to adapt with --lora: a pattern of names, or attention, mlp, linear, conv; may be "
+        "given several times.  [default: all linear layers but the last]",
+        "PATTERN",
+    ),
+    TrainOption("lora_alpha", float, None, _MODEL, "Scale of --lora, times its rank."),
+    TrainOption(
+        "lora_dropout", float, 0.0, _MODEL, "Fraction of their inputs that --lora's matrices drop."
+    ),
     TrainOption("init", str, None, _MODEL, f"Draw new weights first: {_names(SCHEMES)}", "SCHEME"),
     TrainOption(
         "operators",
@@ -239,6 +252,23 @@ OPTIONS: tuple[TrainOption, ...] = (
         False,
         _RESULTS,
         "Allow -o to replace MODEL itself.",
+    ),
+    TrainOption(
+        "merge",
+        bool,
+        False,
+        _RESULTS,
+        "Merge the adapters into the weights of the model that -o writes.",
+    ),
+    TrainOption(
+        "save_adapter",
+        str,
+        None,
+        _RESULTS,
+        "Write the adapter to this folder, as PEFT does.",
+        "FOLDER",
+        is_path=True,
+        needs_trust="writes",
     ),
     TrainOption(
         "history",

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from onnxgrad import errors, losses, optimizers, precision, schedules
+from onnxgrad.adapters import LoRA
 from onnxgrad.base.checks import unknown_name
 from onnxgrad.base.messages import Verbosity, print_stderr
 from onnxgrad.base.models import to_core_model
@@ -48,6 +49,7 @@ from onnxgrad.trainer import Trainer
 __all__ = ["Terminated", "run"]
 
 
+_LORA_OPTIONS = ("lora_targets", "lora_alpha", "lora_dropout")
 _VALIDATION_OPTIONS = tuple(
     name for name, option in FIT_OPTIONS.items() if option.topic == "Validation"
 )
@@ -192,7 +194,8 @@ def _refuse_without_effect(context: Any, options: Mapping[str, Any]) -> None:
     needs = (
         (("checkpoint_every", "keep"), has_folder, "a run folder", "--run-dir FOLDER"),
         (_VALIDATION_OPTIONS, options["validation"] is not None, "a validation", "--validation"),
-        (("overwrite",), options["output"] is not None, "an output", "-o FILE"),
+        (("overwrite", "merge"), options["output"] is not None, "an output", "-o FILE"),
+        (_LORA_OPTIONS, options["lora"] is not None, "LoRA", "--lora RANK"),
     )
     for names, is_given, what, how in needs:
         for name in names:
@@ -321,10 +324,22 @@ def _session_options(options: SimpleNamespace) -> dict[str, Any]:
             raise unknown_name(name, given[name], list(modes))
         given[name] = modes[given[name]]
     given["penalty"] = [penalties.from_text(text) for text in options.penalty or ()] or None
+    given["lora"] = _lora(options)
     described = precision.from_text(options.precision)
     nodes = options.float32_nodes or ()
     given["precision"] = dataclasses.replace(described, float32_nodes=nodes)
     return given
+
+
+def _lora(options: SimpleNamespace) -> LoRA | None:
+    if options.lora is None:
+        return None
+    return LoRA(
+        options.lora,
+        options.lora_alpha,
+        targets=options.lora_targets or None,
+        dropout=options.lora_dropout,
+    )
 
 
 def _choose_target(trainer: Trainer, options: SimpleNamespace) -> None:
@@ -515,8 +530,10 @@ def _finish(
     if not options.is_first:
         _results(trainer, data, options)
         return
+    if options.save_adapter is not None:
+        trainer.save_adapter(options.save_adapter)
     if options.output is not None:
-        save_output(trainer, options.output)
+        save_output(trainer, options.output, merge=options.merge)
     elif folder is not None and folder.problem:
         save_output(trainer, str(written), own=True)
     with contextlib.suppress(OutputClosedError):  # the model has been written

@@ -128,7 +128,7 @@ def training_step(
     given = with_defaults(StepOptions, options)
     kind = kind_if(given["like"], model, given["path"])
     native = _core.training_step(
-        to_core_model(model),
+        _adapted(model, given),
         gradients=bool(gradients),
         target_opset=positive_int("target_opset", target_opset),
         **_native_options(loss, optimizer, given),
@@ -191,11 +191,21 @@ def add_training_info(
     given = with_defaults(StepOptions, options)
     kind = kind_if(given["like"], model, given["path"])
     native = _core.add_training_info(
-        to_core_model(model),
+        _adapted(model, given),
         target_opset=0 if target_opset is None else positive_int("target_opset", target_opset),
         **_native_options(loss, optimizer, given),
     )
     return deliver(native, given["path"], kind)
+
+
+def _adapted(model: ModelLike, given: StepOptions) -> _core.Model:
+    """Return the model with the adapter that the options name, if any."""
+    core = to_core_model(model)
+    if given["lora"] is None and given["adapter"] is None:
+        return core
+    from onnxgrad.adapters.described import adapted
+
+    return adapted(core, given["lora"], given["adapter"])
 
 
 def _native_options(loss: LossLike, optimizer: OptimizerLike, given: StepOptions) -> dict[str, Any]:

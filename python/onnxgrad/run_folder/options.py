@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxgrad import losses, optimizers, precision, schedules
+from onnxgrad.adapters.described import adapter_options
 from onnxgrad.base.described import row_of
 from onnxgrad.callbacks import EarlyStopping
 from onnxgrad.callbacks.base import RunningTrainer
@@ -44,6 +45,7 @@ def run_options(trainer: RunningTrainer, fit: Mapping[str, Any]) -> dict[str, An
     described = precision.as_precision(arguments["precision"])
     options["precision"] = precision.to_text(described)
     options["float32_nodes"] = list(described.float32_nodes) or None
+    options |= adapter_options(arguments["lora"], arguments["adapter"])
     options |= _validation(fit)
     return {name: value for name, value in options.items() if value is not None and value != []}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 if TYPE_CHECKING:
     import os
 
+    from onnxgrad.adapters import AdapterLike, LoRALike
     from onnxgrad.distributed.data_parallel import DataParallelLike
     from onnxgrad.losses import PenaltyLike
     from onnxgrad.optimizers import ParameterGroup
@@ -88,6 +89,12 @@ class PassOptions(TypedDict, total=False):
     ----------
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    lora : int, LoRA or dict, default=None
+        LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
+        own weights. See `TrainingSession`.
+    adapter : str, Adapter or dict, default=None
+        Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
+        description; see `onnxgrad.adapters`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -114,6 +121,8 @@ class PassOptions(TypedDict, total=False):
     """
 
     frozen: str | Iterable[str] | None
+    lora: LoRALike | None
+    adapter: AdapterLike | None
     untie: bool
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
@@ -143,6 +152,13 @@ class SessionOptions(TypedDict, total=False):
         gives the reason for each exception.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    lora : int, LoRA or dict, default=None
+        LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
+        own weights. A dictionary or `adapters.LoRA` gives all options: ``{"rank": 8, "alpha": 16,
+        "targets": ["*q_proj*"]}``.
+    adapter : str, Adapter or dict, default=None
+        Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
+        description; see `onnxgrad.adapters`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. They are read by
         several layers, and are one only because they have the same values in every new network (all
@@ -206,6 +222,8 @@ class SessionOptions(TypedDict, total=False):
     penalty: PenaltyLike | None
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
+    lora: LoRALike | None
+    adapter: AdapterLike | None
     untie: bool
     outputs: Sequence[str]
     groups: ParameterGroup | Iterable[ParameterGroup]
@@ -242,6 +260,12 @@ class StepOptions(TypedDict, total=False):
         Names or glob patterns of the weights to train. See `TrainingSession`.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    lora : int, LoRA or dict, default=None
+        LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
+        own weights. See `TrainingSession`.
+    adapter : str, Adapter or dict, default=None
+        Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
+        description; see `onnxgrad.adapters`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -285,6 +309,8 @@ class StepOptions(TypedDict, total=False):
     penalty: PenaltyLike | None
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
+    lora: LoRALike | None
+    adapter: AdapterLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None
@@ -313,6 +339,12 @@ class TrainerOptions(TypedDict, total=False):
         Names or glob patterns of the weights to train. See `TrainingSession`.
     frozen : str or list of str, default=None
         Names or glob patterns of the weights to keep as they are.
+    lora : int, LoRA or dict, default=None
+        LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
+        own weights. See `TrainingSession`.
+    adapter : str, Adapter or dict, default=None
+        Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
+        description; see `onnxgrad.adapters`.
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `TrainingSession`.
@@ -350,6 +382,8 @@ class TrainerOptions(TypedDict, total=False):
     penalty: PenaltyLike | None
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
+    lora: LoRALike | None
+    adapter: AdapterLike | None
     untie: bool
     groups: ParameterGroup | Iterable[ParameterGroup]
     clip_value: float | None

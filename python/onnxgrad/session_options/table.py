@@ -156,6 +156,39 @@ SESSION_OPTIONS: tuple[SessionOption, ...] = (
         CommandOption(_MODEL, list, metavar="PATTERN", alias="freeze"),
     ),
     SessionOption(
+        "lora",
+        "LoRALike | None",
+        None,
+        "int, LoRA or dict",
+        _ALL,
+        "LoRA: train low-rank matrices of this rank beside the linear layers, instead of the "
+        'model\'s own weights. A dictionary or `adapters.LoRA` gives all options: ``{"rank": 8, '
+        '"alpha": 16, "targets": ["*q_proj*"]}``.',
+        CommandOption(
+            _MODEL,
+            int,
+            help="LoRA: train low-rank matrices of this rank beside layers.",
+            none_is="no adapter",
+        ),
+    ),
+    SessionOption(
+        "adapter",
+        "AdapterLike | None",
+        None,
+        "str, Adapter or dict",
+        _ALL,
+        'Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a '
+        "description; see `onnxgrad.adapters`.",
+        CommandOption(
+            _MODEL,
+            str,
+            metavar="NAME",
+            help="Another way to train few weights, NAME or NAME:option=value,...: lora, dora, "
+            "ia3, bitfit or norms.",
+            none_is="no adapter",
+        ),
+    ),
+    SessionOption(
         "untie",
         "bool",
         True,

@@ -137,7 +137,12 @@ class ForwardBackward:
             "precision": as_precision(given["precision"]),
         }
         self._kind = Kind.of(model)
-        self._build(to_core_model(model))
+        core = to_core_model(model)
+        if given["lora"] is not None or given["adapter"] is not None:
+            from onnxgrad.adapters.described import adapted
+
+            core = adapted(core, given["lora"], given["adapter"], given["seed"])
+        self._build(core)
 
     def _build(self, model: _core.Model) -> None:
         options = self._options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from onnxgrad import _core
-from onnxgrad.base.checks import checked_names
+from onnxgrad.base.checks import checked_names, unknown_name
 from onnxgrad.base.engine_options import engine_options
 from onnxgrad.base.models import ModelLike, to_core_model
 from onnxgrad.base.values import NodeArg, node_args
@@ -116,6 +117,10 @@ class InferenceSession(NotPickled):
     open_batch : bool, default=False
         Whether a batch whose size the file fixes is opened, so that inputs take any number of rows;
         see `onnxgrad.open_batch`.
+    adapters : dict of str to path, default=None
+        Folders of adapters (see `adapters.load`) by a name for `run`; they adapt the same layers
+        with ranks of their own. The weights of `model` are there once, and a plan serves all
+        adapters of a rank.
 
     Raises
     ------
@@ -150,9 +155,15 @@ class InferenceSession(NotPickled):
         device: str = "cpu",
         threads: int | None = None,
         open_batch: bool = False,
+        adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
         engine = engine_options(device, threads)
         core = to_core_model(model)
+        self._adapters: dict[str, dict[str, Any]] = {}
+        if adapters:
+            from onnxgrad.adapters.switched import with_switched_adapters
+
+            core, self._adapters = with_switched_adapters(core, adapters)
         self._core = _core.InferenceSession(_core.open_batch(core) if open_batch else core, engine)
         inputs = [*self._core.inputs, *self._core.overridable_inputs]
         self._lists = {value.name: value.type for value in inputs if not value.is_tensor}
@@ -164,6 +175,8 @@ class InferenceSession(NotPickled):
         self,
         output_names: Sequence[str] | None,
         feeds: Mapping[str, ArrayLike | Sequence[ArrayLike] | None],
+        *,
+        adapter: str | None = None,
     ) -> list[Any]:
         """Return the outputs for the inputs `feeds`.
 
@@ -176,6 +189,8 @@ class InferenceSession(NotPickled):
             default value, or that no requested output depends on, may be left out. A sequence is a
             list of arrays; an optional is an array, a list or None; a map is a dictionary, or a
             list of these, one for each row.
+        adapter : str, default=None
+            Which of the session's `adapters` to use; None means the model without one.
 
         Returns
         -------
@@ -199,7 +214,12 @@ class InferenceSession(NotPickled):
         them, also through a shape, axes or sizes among the inputs.
         """
         names = list(output_names or [])
-        outputs = from_native_list(self._core.run(names, self._feeds(feeds)))
+        native = self._feeds(feeds)
+        if adapter is not None:
+            if adapter not in self._adapters:
+                raise unknown_name("adapter", adapter, list(self._adapters))
+            native |= self._adapters[adapter]
+        outputs = from_native_list(self._core.run(names, native))
         if self._has_tensors:
             return outputs
         return as_declared(outputs, names, self._outputs)

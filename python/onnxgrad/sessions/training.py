@@ -98,6 +98,10 @@ class TrainingSession(NotPickled):
             threads = self._data_parallel.workers.threads
         self._kind = Kind.of(model)
         self._model = to_core_model(model)
+        if given["lora"] is not None or given["adapter"] is not None:
+            from onnxgrad.adapters.described import adapted
+
+            self._model = adapted(self._model, given["lora"], given["adapter"], given["seed"])
         self._is_of_file = describes_training(self._model, loss, optimizer)
         if self._is_of_file:
             _refuse_with_file(changed(SessionOptions, given))
@@ -385,6 +389,51 @@ class TrainingSession(NotPickled):
 
     def _delivered(self, model: _core.Model, like: bool) -> onnx.ModelProto:
         return deliver(model, kind=self._kind if like else None)
+
+    def merged_model(self, *, like: bool = False) -> onnx.ModelProto:
+        """Return the model without its adapters, with weights that do what these did.
+
+        With `like` it is of the kind that was given; see `gradient`.
+
+        Raises
+        ------
+        ModelError
+            There are no adapters, or a weight cannot take them; see `adapters.merge`.
+        """
+        return self._delivered(_core.merge_adapters(self._core.trained_model()), like)
+
+    def save_adapter(
+        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
+    ) -> None:
+        """Write an adapter with its current weights to a folder; see `adapters.save`."""
+        from onnxgrad.adapters.functions import save_core
+
+        save_core(self._core.trained_model(), folder, name, kind)
+
+    def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
+        """Set the weights of an adapter of the session to those of a folder.
+
+        Nothing is compiled again, and the optimizer's state is kept.
+
+        Parameters
+        ----------
+        folder : path
+            Of an adapter of the same layers, rank and scale; see `adapters.load`.
+        name : str, default=""
+            Which adapter of the session; empty means the only one.
+
+        Raises
+        ------
+        ModelError
+            The session has no such adapter, or one of other layers.
+        CheckpointError
+            The files cannot be read.
+        """
+        from onnxgrad.adapters.functions import loaded_state
+
+        state = self.state()
+        state |= loaded_state(self._core.trained_model(), folder, name, state)
+        self.load_state(state)
 
     def with_training_info(
         self, *, target_opset: int | None = None, inline: bool = False, like: bool = False

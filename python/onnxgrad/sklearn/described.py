@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from onnxgrad.adapters import AdapterLike, LoRALike
 from onnxgrad.base.checks import checked_names
 from onnxgrad.callbacks import CallbackLike
 from onnxgrad.losses import LossLike, PenaltyLike
@@ -26,6 +27,8 @@ SESSION_PARAMETERS = (
     "trainable",
     "frozen",
     "untie",
+    "lora",
+    "adapter",
     "stop_gradient",
     "training_mode",
     "open_batch",
@@ -94,6 +97,12 @@ class EstimatorParameters(Parameters):
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
+    lora : int, LoRA or dict, default=None
+        LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
+        own weights. See `onnxgrad.TrainingSession`.
+    adapter : str, Adapter or dict, default=None
+        Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
+        description; see `onnxgrad.adapters`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -144,6 +153,8 @@ class EstimatorParameters(Parameters):
     trainable: str | Iterable[str] | None
     frozen: str | Iterable[str] | None
     untie: bool
+    lora: LoRALike | None
+    adapter: AdapterLike | None
     stop_gradient: str | Iterable[str] | None
     training_mode: bool | str
     open_batch: bool | str
@@ -182,6 +193,8 @@ class EstimatorParameters(Parameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
+        lora: LoRALike | None = None,
+        adapter: AdapterLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",
@@ -260,6 +273,12 @@ class ClassifierParameters(EstimatorParameters):
     untie : bool, default=True
         Whether to train weights separately that are one in the file by accident. See
         `onnxgrad.TrainingSession`.
+    lora : int, LoRA or dict, default=None
+        LoRA: train low-rank matrices of this rank beside the linear layers, instead of the model's
+        own weights. See `onnxgrad.TrainingSession`.
+    adapter : str, Adapter or dict, default=None
+        Another way to train few weights: ``"dora"``, ``"ia3"``, ``"bitfit"``, ``"norms"`` or a
+        description; see `onnxgrad.adapters`.
     stop_gradient : str or list of str, default=None
         Values of the model, or nodes (all their outputs), also in subgraphs, that no gradient flows
         through.
@@ -317,6 +336,8 @@ class ClassifierParameters(EstimatorParameters):
         trainable: str | Iterable[str] | None = None,
         frozen: str | Iterable[str] | None = None,
         untie: bool = True,
+        lora: LoRALike | None = None,
+        adapter: AdapterLike | None = None,
         stop_gradient: str | Iterable[str] | None = None,
         training_mode: bool | str = "auto",
         open_batch: bool | str = "auto",

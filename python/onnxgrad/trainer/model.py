@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxgrad import _core as native
 from onnxgrad.base.checks import path_text, unknown_name
+from onnxgrad.base.models import deliver
 from onnxgrad.callbacks.several import CallbackList
 from onnxgrad.data.arrays import ArrayLike, cast_number, from_native
 from onnxgrad.data.maps import with_rows
@@ -120,6 +121,32 @@ class TrainedModel:
         """
         return self.session._delivered(self._core.trained_model(), like)
 
+    def merge(self, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+        """Return the model without its adapters, with weights that do what these did.
+
+        Parameters
+        ----------
+        path : path, default=None
+            Where to write it as well.
+
+        Raises
+        ------
+        ModelError
+            There are no adapters, or a weight cannot take them; see `adapters.merge`.
+        """
+        merged = native.merge_adapters(self._core.trained_model())
+        return deliver(merged, path)
+
+    def save_adapter(
+        self, folder: str | os.PathLike[str], *, name: str = "", kind: str = "peft"
+    ) -> None:
+        """Write an adapter with its current weights to a folder; see `adapters.save`."""
+        self.session.save_adapter(folder, name=name, kind=kind)
+
+    def load_adapter(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
+        """Set the weights of an adapter; see `TrainingSession.load_adapter`."""
+        self.session.load_adapter(folder, name=name)
+
     def with_training_info(
         self, *, target_opset: int | None = None, inline: bool = False, like: bool = False
     ) -> onnx.ModelProto:
@@ -152,7 +179,12 @@ class TrainedModel:
         return {
             "model": session._model.to_bytes(),
             "kind": session._kind,
-            "arguments": {**session._arguments, "sample_weight": session._sample_weight or None},
+            "arguments": {
+                **session._arguments,
+                "sample_weight": session._sample_weight or None,
+                "lora": None,  # the model has it
+                "adapter": None,
+            },
             "weighs_positions": session._weighs_positions,
             "trained": [weight.name for weight in session.trained_weights],
             "checkpoint": checkpoint,

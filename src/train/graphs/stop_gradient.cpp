@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "ir/builder.h"
 #include "onnx/inference.h"
+#include "train/weights/adapter_record.h"
 
 namespace onnxgrad::train {
 namespace {
@@ -120,13 +121,15 @@ void remove_stops_in(Graph& graph) {
 
 void stop_gradients(ir::Model& model, const opdef::OpRegistry& registry,
                     std::span<const std::string> names) {
-  if (names.empty()) return;
+  std::vector<std::string> all = stopped_names(model);
+  all.insert(all.end(), names.begin(), names.end());
+  if (all.empty()) return;
   const auto inferer = onnx_io::make_type_inferer(model);
   ir::GraphBuilder g(model, *model.graph, *inferer, registry);
   g.set_scope("stop_gradient");
   const Names known(*model.graph);
   std::unordered_set<const Value*> stopped;
-  for (const std::string& name : names) {
+  for (const std::string& name : all) {
     const std::vector<Value*> values = known.find(name);
     if (values.empty()) {
       throw ModelError({.what = "stop_gradient: there is no value and no node '" + name + "'",
@@ -145,7 +148,7 @@ void stop_gradients(ir::Model& model, const opdef::OpRegistry& registry,
 std::shared_ptr<const ir::Model> with_stops(std::shared_ptr<const ir::Model> working,
                                             const opdef::OpRegistry& registry,
                                             std::span<const std::string> names) {
-  if (names.empty()) return working;
+  if (names.empty() && stopped_names(*working).empty()) return working;
   for (const Value* value : working->graph->initializers) {
     if (!is_floating(value->dtype()) || std::ranges::find(names, value->name) == names.end()) {
       continue;

@@ -77,7 +77,8 @@ void unfreeze(TrainedSet& set, std::span<const std::string> patterns, const ir::
   const auto matched =
       match_weights(patterns, weights, "weight that is not trained", [&](const Weight& weight) {
         const std::string& name = weight.value->name;
-        return weight.trainable || has(set.held, name) || has(set.trained, name);
+        return weight.trainable || weight.is_under_adapter || has(set.held, name) ||
+               has(set.trained, name);
       });
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const std::string& name = weights[i].value->name;

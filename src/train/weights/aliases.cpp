@@ -228,7 +228,7 @@ class AliasFinder {
 
   void give(const Weight& weight) {
     Value& value = *weight.value;
-    const bool is_parameter = weight.trainable || weight.is_statistic;
+    const bool is_parameter = weight.trainable || weight.is_under_adapter || weight.is_statistic;
     if (!is_parameter || weight.reader == nullptr) return;
     if (!has_foreign_name(value.name)) return;
     const Site site = site_of(weight);

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "ir/uses.h"
 #include "train/tools/patterns.h"
+#include "train/weights/adapter_record.h"
 #include "train/weights/constant_evidence.h"
 #include "train/weights/weight_roles.h"
 
@@ -228,8 +229,31 @@ class WeightFinder {
 
 }  // namespace
 
+namespace {
+
+// The weights of adapters are trained, and of the others those that the adapters name.
+void train_adapters(const ir::Model& model, std::vector<Weight>& weights) {
+  if (!has_adapters(model)) return;
+  const std::vector<std::string> names = trained_names(read_adapters(model));
+  const std::unordered_set<std::string_view> trained(names.begin(), names.end());
+  for (Weight& weight : weights) {
+    if (trained.contains(weight.value->name)) {
+      weight.trainable = is_floating(weight.value->initializer.dtype());
+      if (weight.trainable) weight.reason.clear();
+    } else if (weight.trainable) {
+      weight.trainable = false;
+      weight.is_under_adapter = true;
+      weight.reason = "the model has adapters, which are trained instead";
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Weight> find_weights(const ir::Model& model, const opdef::OpRegistry& registry) {
-  return WeightFinder(model, registry).describe_all(*model.graph);
+  std::vector<Weight> weights = WeightFinder(model, registry).describe_all(*model.graph);
+  train_adapters(model, weights);
+  return weights;
 }
 
 bool is_quantized(const WeightInfo& weight) { return weight.reason == kQuantized; }

@@ -33,6 +33,7 @@ struct Weight {
   const ir::Node* layer = nullptr;  ///< for a bias added by an Add: the node before the Add
   bool is_of_layer = false;         ///< trainable, and a layer reads it as its parameter
   bool is_statistic = false;        ///< not trainable: running statistics
+  bool is_under_adapter = false;    ///< not trained by default because the model has adapters
   /// Not trained by default, but learned when the file was made: the leaves of trees, the offsets
   /// of a scaler, and other arrays in attributes of ai.onnx.ml.
   bool is_learned_array = false;

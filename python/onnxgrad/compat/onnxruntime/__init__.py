@@ -103,10 +103,17 @@ class _InferenceSession(og.InferenceSession):
         del sess_options, providers, provider_options
         super().__init__(path_or_bytes)
 
-    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> list[Any]:
+    def run(
+        self,
+        output_names: Any,
+        input_feed: Any,
+        run_options: Any = None,
+        *,
+        adapter: str | None = None,
+    ) -> list[Any]:
         """Return the outputs."""
         del run_options
-        return super().run(output_names, input_feed)
+        return super().run(output_names, input_feed, adapter=adapter)
 
     def get_providers(self) -> list[str]:
         """Return the execution providers."""

@@ -1,0 +1,387 @@
+#include "onnxgrad/adapters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "api/model_impl.h"
+#include "base/check.h"
+#include "ir/pattern.h"
+#include "ir/uses.h"
+#include "onnx/edited_file.h"
+#include "onnxgrad/weights.h"
+#include "train/adapters/insert.h"
+#include "train/adapters/merge.h"
+#include "train/adapters/peft_files.h"
+#include "train/tools/engine.h"
+#include "train/tools/patterns.h"
+
+namespace onnxgrad {
+namespace {
+
+using train::kPeftPrefix;
+
+// A model with this graph that shares the tensors of `model`.
+std::shared_ptr<Model::Impl> edited(const Model& model, std::shared_ptr<const ir::Model> graph) {
+  const Model::Impl& impl = model.impl();
+  const onnx_io::FileModel file = impl.current_file_or_graph();
+  onnx_io::FileModel changed;
+  if (file.bytes == nullptr) {
+    changed.model = std::move(graph);
+  } else {
+    changed = onnx_io::edited_file(file, std::move(graph));
+  }
+  auto made = std::make_shared<Model::Impl>(std::move(changed), impl.options);
+  made->operators = impl.operators;
+  return made;
+}
+
+const train::RecordedAdapter& find_adapter(const std::vector<train::RecordedAdapter>& record,
+                                           std::string_view name) {
+  std::vector<std::string> names;
+  for (const train::RecordedAdapter& adapter : record) {
+    if (adapter.options.name == name) return adapter;
+    names.push_back(adapter.options.name);
+  }
+  if (record.empty()) {
+    throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
+  }
+  if (name.empty() && record.size() == 1) return record.front();
+  throw ModelError({.what = name.empty() ? "the model has several adapters"
+                                         : fmt::format("the model has no adapter '{}'", name),
+                    .where = {.value = std::string(name)},
+                    .detail = "Adapters: " + base::quote_list(names) + ".",
+                    .hint = base::nearest_or(name, names, "Give the name of one of them.")});
+}
+
+Tensor weight_of(const Model& model, const std::string& name) {
+  return api::find_weight(*model.impl().working(), name)->initializer;
+}
+
+/// A tensor as PEFT has it.
+struct PeftTensor {
+  std::string part;                     ///< "lora_A.weight"
+  std::string name;                     ///< of the model's weight
+  bool is_transposed;                   ///< stored as its transposition here
+  std::vector<std::int64_t> dims = {};  ///< further form of a vector, [out, 1]
+};
+
+std::vector<PeftTensor> peft_tensors(const train::RecordedLayer& layer, const Tensor& first) {
+  if (!layer.factors.empty()) {
+    const std::int64_t size = first.num_elements();
+    return {{.part = "ia3_l",
+             .name = layer.factors,
+             .is_transposed = false,
+             .dims = layer.scales_inputs ? std::vector<std::int64_t>{1, size}
+                                         : std::vector<std::int64_t>{size, 1}}};
+  }
+  const bool is_matrix = first.dims().rank() == 2;
+  const bool is_embedding = layer.role == "embedding";
+  std::vector<PeftTensor> tensors{
+      {is_embedding ? "lora_embedding_A" : "lora_A.weight", layer.a, is_matrix},
+      {is_embedding ? "lora_embedding_B" : "lora_B.weight", layer.b, is_matrix}};
+  if (!layer.magnitude.empty()) {
+    tensors.push_back({"lora_magnitude_vector", layer.magnitude, false});
+  }
+  return tensors;
+}
+
+// The name that the exporting program used, if it is known.
+std::string program_name(const Model& model, const std::string& name) {
+  const auto names = train::names_for_patterns(*api::find_weight(*model.impl().working(), name));
+  return names.aliases.empty() ? names.name : names.aliases.front();
+}
+
+// Names without the wrappers that programs put around a module.
+bool is_same_name(std::string_view given, std::string_view wanted) {
+  if (given == wanted) return true;
+  const auto ends_in = [](std::string_view longer, std::string_view shorter) {
+    return longer.size() > shorter.size() && longer.ends_with(shorter) &&
+           longer[longer.size() - shorter.size() - 1] == '.';
+  };
+  return ends_in(given, wanted) || ends_in(wanted, given);
+}
+
+std::string_view without_prefix(std::string_view name) {
+  return name.starts_with(kPeftPrefix) ? name.substr(kPeftPrefix.size()) : name;
+}
+
+std::vector<std::string> layer_names(const Model& model) {
+  ir::Model graph = ir::clone(*model.impl().file_graph());
+  std::vector<std::string> names;
+  for (const train::AdaptableLayer& layer : train::find_layers(graph, *model.impl().working())) {
+    names.push_back(layer.module);
+  }
+  return names;
+}
+
+// The module of the model that PEFT calls `module`; itself if there is none or several.
+std::string nearest_module(const std::string& module, const std::vector<std::string>& names) {
+  if (std::ranges::find(names, module) != names.end()) return module;
+  const auto is_same = [&](const std::string& name) { return is_same_name(name, module); };
+  if (std::ranges::count_if(names, is_same) != 1) return module;
+  return *std::ranges::find_if(names, is_same);
+}
+
+/// Given tensors, each to be taken once.
+class GivenTensors {
+ public:
+  explicit GivenTensors(const NamedTensors& tensors) {
+    for (const NamedTensor& tensor : tensors) given_.push_back({&tensor, false});
+  }
+
+  // The tensor of that name, up to modules in front. Throws: ModelError (none, or several).
+  const Tensor& take(const std::string& wanted) {
+    Given* found = nullptr;
+    for (Given& given : given_) {
+      const std::string_view name = without_prefix(given.tensor->name);
+      if (name == wanted) {
+        found = &given;
+        break;
+      }
+      if (!is_same_name(name, wanted) || given.is_taken) continue;
+      if (found != nullptr) {
+        throw ModelError({.what = fmt::format("'{}' and '{}' could both be '{}'",
+                                              found->tensor->name, given.tensor->name, wanted),
+                          .where = {.value = wanted},
+                          .hint = "Give the tensors the names of adapter_state()."});
+      }
+      found = &given;
+    }
+    if (found == nullptr) {
+      std::vector<std::string> names;
+      for (const Given& given : given_) names.push_back(given.tensor->name);
+      throw ModelError({.what = fmt::format("there is no tensor '{}{}'", kPeftPrefix, wanted),
+                        .where = {.value = wanted},
+                        .detail = "Given: " + base::quote_list(names) + ".",
+                        .hint = "The adapter must be of the same network, with the same targets."});
+    }
+    found->is_taken = true;
+    return found->tensor->tensor;
+  }
+
+  void expect_all_taken() const {
+    std::vector<std::string> left;
+    for (const Given& given : given_) {
+      if (!given.is_taken) left.push_back(given.tensor->name);
+    }
+    if (left.empty()) return;
+    throw ModelError({.what = "the model's adapter has no place for " + base::quote_list(left),
+                      .where = {.value = left.front()},
+                      .hint = "The adapter must be of the same network, with the same targets."});
+  }
+
+ private:
+  struct Given {
+    const NamedTensor* tensor = nullptr;
+    bool is_taken = false;
+  };
+  std::vector<Given> given_;
+};
+
+Tensor as_stored(const Tensor& given, const PeftTensor& form, const Tensor& old,
+                 const std::string& name) {
+  Tensor tensor = form.is_transposed && given.dims().rank() == 2 ? train::transposed(given) : given;
+  if (tensor.num_elements() == old.num_elements() && !form.dims.empty()) {
+    tensor = tensor.reshaped(old.dims());
+  }
+  if (!is_floating(tensor.dtype()) || tensor.dims() != old.dims()) {
+    const Tensor wanted = form.is_transposed ? train::transposed(old) : old;
+    throw ModelError(
+        {.what = fmt::format("'{}' is {}{}, but {} was expected", name, dtype_name(given.dtype()),
+                             given.dims().to_string(), wanted.dims().to_string()),
+         .where = {.value = name},
+         .hint = "The adapter must have the rank and the targets of the model's."});
+  }
+  return tensor.cast(old.dtype());
+}
+
+// A weight that something beside the adapted layers reads would change that too.
+void expect_own_readers(const ir::Model& plain, const train::RecordedAdapter& adapter) {
+  const ir::Uses uses(*plain.graph);
+  for (const train::RecordedLayer& layer : adapter.layers) {
+    const ir::Value* weight = plain.graph->find(layer.weight);
+    if (weight == nullptr) continue;
+    std::size_t readers = 0;
+    std::vector<const ir::Value*> open{weight};
+    while (!open.empty()) {
+      const ir::Value* value = open.back();
+      open.pop_back();
+      for (const ir::Use& use : uses.of(value)) {
+        if (use.node != nullptr &&
+            ir::is_op(*use.node, {"Transpose", "Cast", "Identity", "DequantizeLinear"})) {
+          open.push_back(use.node->output(0));
+        } else {
+          ++readers;
+        }
+      }
+    }
+    if (readers == layer.sites.size()) continue;
+    throw ModelError({.what = fmt::format("the adapter of '{}' cannot be merged: {} other places "
+                                          "read the weight '{}'",
+                                          layer.module, readers - layer.sites.size(), layer.weight),
+                      .where = {.value = layer.weight},
+                      .hint = "Save the model with its adapters, or exclude this layer."});
+  }
+}
+
+}  // namespace
+
+Model add_adapter(const Model& model, const AdapterOptions& options) {
+  const Model::Impl& impl = model.impl();
+  auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
+  train::insert_adapter(*graph, *impl.working(), train::builtin_engine().ops, options);
+  auto made = edited(model, std::move(graph));
+  // Merging writes the weights into this file.
+  const bool is_first = !train::has_adapters(*impl.file.model);
+  made->plain = is_first ? std::make_shared<const Model::Impl>(impl, NamedTensors{}) : impl.plain;
+  return Model(std::move(made));
+}
+
+std::vector<AdapterInfo> adapters(const Model& model) {
+  std::vector<AdapterInfo> infos;
+  for (train::RecordedAdapter& adapter : train::read_adapters(*model.impl().file.model)) {
+    AdapterInfo info{.name = adapter.options.name,
+                     .kind = adapter.options.kind,
+                     .rank = adapter.options.rank,
+                     .alpha = adapter.options.alpha,
+                     .scale = adapter.scale,
+                     .dropout = adapter.options.dropout,
+                     .rank_stabilized = adapter.options.rank_stabilized,
+                     .layers = {},
+                     .full = adapter.options.full};
+    for (train::RecordedLayer& layer : adapter.layers) {
+      info.layers.push_back({.module = layer.module,
+                             .weight = layer.weight,
+                             .role = layer.role,
+                             .tensors = train::tensor_names(layer)});
+    }
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+Model merge_adapters(const Model& model) {
+  const Model::Impl& impl = model.impl();
+  const auto record = train::read_adapters(*impl.file.model);
+  if (record.empty()) {
+    throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
+  }
+  std::shared_ptr<const Model::Impl> plain = impl.plain;
+  NamedTensors weights;
+  if (plain == nullptr) {
+    auto graph = std::make_shared<ir::Model>(ir::clone(*impl.current_file_or_graph().model));
+    train::remove_adapters(*graph);
+    plain = edited(model, std::move(graph));
+  } else {
+    weights = impl.changed_in(*plain);
+  }
+  for (const train::RecordedAdapter& adapter : record) {
+    expect_own_readers(*plain->file.model, adapter);
+  }
+  const auto merged = train::merged_weights(
+      record, [&model](const std::string& name) { return weight_of(model, name); });
+  weights.insert(weights.end(), merged.begin(), merged.end());
+  return Model(std::make_shared<const Model::Impl>(*plain, weights));
+}
+
+NamedTensors adapter_state(const Model& model, std::string_view name) {
+  const auto record = train::read_adapters(*model.impl().file.model);
+  const train::RecordedAdapter& adapter = find_adapter(record, name);
+  NamedTensors state;
+  for (const train::RecordedLayer& layer : adapter.layers) {
+    const Tensor first = weight_of(model, train::tensor_names(layer).front());
+    for (const PeftTensor& form : peft_tensors(layer, first)) {
+      const Tensor stored = weight_of(model, form.name);
+      Tensor tensor = form.is_transposed ? train::transposed(stored) : stored.clone();
+      if (!form.dims.empty()) tensor = tensor.reshaped(Dims(form.dims));
+      state.push_back({.name = fmt::format("{}{}.{}", kPeftPrefix, layer.module, form.part),
+                       .tensor = std::move(tensor)});
+    }
+  }
+  if (adapter.options.full.empty()) return state;
+  const NamedTensors all = state_dict(model);
+  for (const std::string& full : adapter.options.full) {
+    const std::string wanted = program_name(model, full);
+    const auto found = std::ranges::find(all, wanted, &NamedTensor::name);
+    if (found == all.end()) continue;  // part of a cell
+    state.push_back({.name = std::string(kPeftPrefix) + wanted, .tensor = found->tensor});
+  }
+  return state;
+}
+
+Model set_adapter_state(const Model& model, const NamedTensors& tensors, std::string_view name) {
+  const auto record = train::read_adapters(*model.impl().file.model);
+  const train::RecordedAdapter& adapter = find_adapter(record, name);
+  GivenTensors given(tensors);
+  NamedTensors weights;
+  for (const train::RecordedLayer& layer : adapter.layers) {
+    const Tensor first = weight_of(model, train::tensor_names(layer).front());
+    for (const PeftTensor& form : peft_tensors(layer, first)) {
+      const std::string wanted = layer.module + "." + form.part;
+      weights.push_back(
+          {.name = form.name,
+           .tensor = as_stored(given.take(wanted), form, weight_of(model, form.name), wanted)});
+    }
+  }
+  NamedTensors full;
+  for (const std::string& weight : adapter.options.full) {
+    const std::string wanted = program_name(model, weight);
+    full.push_back({.name = wanted, .tensor = given.take(wanted)});
+  }
+  given.expect_all_taken();
+  const Model changed = api::with_weights(model, weights);
+  return full.empty() ? changed : load_state_dict(changed, full, /*strict=*/false).model;
+}
+
+void save_adapter(const Model& model, const std::string& folder, std::string_view name) {
+  const auto record = train::read_adapters(*model.impl().file.model);
+  train::RecordedAdapter adapter = find_adapter(record, name);
+  for (std::string& full : adapter.options.full) full = program_name(model, full);
+  train::write_peft_files(folder, adapter, adapter_state(model, adapter.options.name));
+}
+
+Model load_adapter(const Model& model, const std::string& folder, std::string_view name) {
+  train::PeftAdapter given = train::read_peft_files(folder);
+  given.options.name = name;
+  for (const train::RecordedAdapter& adapter : train::read_adapters(*model.impl().file.model)) {
+    if (adapter.options.name == name) return set_adapter_state(model, given.tensors, name);
+  }
+  // Names in the file may have further modules in front, or lack some.
+  const auto names = layer_names(model);
+  for (std::string& target : given.options.targets) target = nearest_module(target, names);
+  const Model changed = add_adapter(model, given.options);
+  return set_adapter_state(changed, given.tensors, name);
+}
+
+Model adapters_as_inputs(const Model& model) {
+  auto graph = std::make_shared<ir::Model>(ir::clone(*model.impl().file_graph()));
+  const auto record = train::read_adapters(*graph);
+  if (record.empty()) {
+    throw ModelError({.what = "the model has no adapters", .hint = "Add one with add_adapter()."});
+  }
+  for (const train::RecordedAdapter& adapter : record) {
+    const ir::Dim rank = ir::Dim::named(adapter.options.name + "_rank");
+    for (const train::RecordedLayer& layer : adapter.layers) {
+      for (const std::string& name : train::tensor_names(layer)) {
+        ir::Value* value = graph->graph->find(name);
+        if (value == nullptr || !value->is_constant()) continue;
+        value->is_input = true;
+        const bool is_convolution = value->type.rank() > 2;
+        if (value->type.shape && name == layer.a)
+          value->type.shape->at(is_convolution ? 0 : 1) = rank;
+        if (value->type.shape && name == layer.b)
+          value->type.shape->at(is_convolution ? 1 : 0) = rank;
+        graph->graph->inputs.push_back(value);
+      }
+    }
+  }
+  return Model(edited(model, std::move(graph)));
+}
+
+}  // namespace onnxgrad

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "train/adapters/insert.h"
+#include "train/tools/patterns.h"
+
+namespace onnxgrad::train {
+namespace {
+
+constexpr std::array<std::string_view, 12> kRoles{
+    "attention", "query", "key",      "value", "attention_output", "mlp",
+    "mlp_up",    "head",  "mlp_down", "conv",  "embedding",        "linear"};
+
+bool has_role(const AdaptableLayer& layer, std::string_view wanted) {
+  const std::string& role = layer.role;
+  const bool is_attention = role == "query" || role == "key" || role == "value" || role == "qkv" ||
+                            role == "attention_output";
+  if (wanted == "attention") return is_attention;
+  if (wanted == "mlp") return role.starts_with("mlp");
+  if (wanted == "linear") return layer.kind == LayerKind::kLinear;
+  if (wanted == "conv") return layer.kind == LayerKind::kConvolution;
+  if (wanted == "query" || wanted == "key" || wanted == "value") {
+    return role == wanted || role == "qkv";
+  }
+  return role == wanted;
+}
+
+// "q_proj" and "self_attn.q_proj" name the module "layers.0.self_attn.q_proj".
+bool ends_in(std::string_view module, std::string_view parts) {
+  if (!module.ends_with(parts) || module.size() <= parts.size()) return false;
+  const char before = module[module.size() - parts.size() - 1];
+  return before == '.' || before == '/';
+}
+
+bool matches(const AdaptableLayer& layer, const std::string& pattern) {
+  if (std::ranges::find(kRoles, pattern) != kRoles.end()) return has_role(layer, pattern);
+  if (ends_in(layer.module, pattern)) return true;
+  return std::ranges::any_of(layer.names,
+                             [&](const std::string& name) { return glob_match(pattern, name); });
+}
+
+std::vector<std::string> modules_of(const std::vector<AdaptableLayer>& layers) {
+  std::vector<std::string> names;
+  for (const AdaptableLayer& layer : layers) names.push_back(layer.module);
+  return names;
+}
+
+[[noreturn]] void refuse_pattern(const std::string& pattern, const char* option,
+                                 const std::vector<AdaptableLayer>& layers) {
+  const std::vector<std::string> modules = modules_of(layers);
+  const bool is_role = std::ranges::find(kRoles, pattern) != kRoles.end();
+  std::vector<std::string> known = modules;
+  if (!is_role) known.insert(known.end(), kRoles.begin(), kRoles.end());
+  throw ModelError({.what = fmt::format("no layer matches '{}' of {}", pattern, option),
+                    .where = {.value = pattern},
+                    .detail = "Layers that an adapter fits: " + base::quote_list(modules) + ".",
+                    .hint = base::nearest_or(
+                        is_role ? std::string_view() : pattern, known,
+                        R"(Name layers, or what they are: "attention", "mlp", "linear".)")});
+}
+
+std::vector<std::string> default_targets(const std::vector<AdaptableLayer>& layers,
+                                         AdapterKind kind) {
+  if (kind == AdapterKind::kIa3) return {"key", "value", "mlp_down"};
+  const bool has_linear = std::ranges::any_of(layers, [](const AdaptableLayer& layer) {
+    return layer.kind == LayerKind::kLinear && layer.role != "head";
+  });
+  if (has_linear) return {"linear"};
+  const bool has_convolution = std::ranges::any_of(layers, [](const AdaptableLayer& layer) {
+    return layer.kind == LayerKind::kConvolution && layer.role != "head";
+  });
+  return {has_convolution && kind == AdapterKind::kLora ? "conv" : "linear"};
+}
+
+}  // namespace
+
+std::vector<AdaptableLayer> choose_layers(std::vector<AdaptableLayer> layers,
+                                          const AdapterOptions& options) {
+  if (layers.empty()) {
+    throw ModelError({.what = "the model has no layer that an adapter fits",
+                      .detail = "Adapters fit MatMul and Gemm with a weight matrix, Conv without "
+                                "groups, and Gather from a table, outside of functions.",
+                      .hint = "Train some of its weights instead: trainable=."});
+  }
+  const bool is_default = options.targets.empty();
+  const std::vector<std::string> targets =
+      is_default ? default_targets(layers, options.kind) : options.targets;
+  std::vector<bool> chosen(layers.size(), false);
+  for (const std::string& pattern : targets) {
+    bool any = false;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (!matches(layers[i], pattern)) continue;
+      chosen[i] = any = true;
+    }
+    if (!any && !is_default) refuse_pattern(pattern, "targets", layers);
+  }
+  if (is_default) {  // the head is replaced, or kept: see AdapterOptions::full
+    const std::vector<bool> with_head = chosen;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (layers[i].role == "head") chosen[i] = false;
+    }
+    if (std::ranges::none_of(chosen, std::identity())) chosen = with_head;
+  }
+  for (const std::string& pattern : options.exclude) {
+    bool any = false;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (!matches(layers[i], pattern)) continue;
+      chosen[i] = false;
+      any = true;
+    }
+    if (!any) refuse_pattern(pattern, "exclude", layers);
+  }
+  std::vector<AdaptableLayer> result;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!chosen[i]) continue;
+    if (options.kind != AdapterKind::kLora && layers[i].kind != LayerKind::kLinear) {
+      throw ModelError({.what = fmt::format("'{}' is no linear layer; '{}' adapts no others",
+                                            layers[i].module, adapter_kind_name(options.kind)),
+                        .where = {.value = layers[i].module},
+                        .hint = "Use LoRA, or name other targets."});
+    }
+    result.push_back(std::move(layers[i]));
+  }
+  if (result.empty()) {
+    throw ModelError(
+        {.what = options.exclude.empty()
+                     ? fmt::format("the model has no layer that '{}' adapts by default",
+                                   adapter_kind_name(options.kind))
+                     : "exclude leaves no layer to adapt",
+         .detail = "Layers that an adapter fits: " + base::quote_list(modules_of(layers)) + ".",
+         .hint = "Name layers with targets."});
+  }
+  return result;
+}
+
+}  // namespace onnxgrad::train

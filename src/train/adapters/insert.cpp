@@ -1,0 +1,554 @@
+#include "train/adapters/insert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/philox.h"
+#include "ir/pattern.h"
+#include "ir/uses.h"
+#include "onnxgrad/option_error.h"
+#include "train/tools/patterns.h"
+#include "train/weights/weights.h"
+
+namespace onnxgrad::train {
+namespace {
+
+using ir::Graph;
+using ir::is_op;
+using ir::Node;
+using ir::Value;
+
+void check_options(const AdapterOptions& options) {
+  const auto refuse = [](std::string what, std::string hint) {
+    throw OptionError({.what = std::move(what), .hint = Hint(std::move(hint))});
+  };
+  if (options.rank < 1 || options.rank > 65536) {
+    refuse(fmt::format("rank={}: the rank of an adapter is 1 to 65536", options.rank),
+           "Ranks of 4 to 64 are usual.");
+  }
+  if (!std::isfinite(options.alpha) || options.alpha < 0) {
+    refuse(fmt::format("alpha={}: it must be positive", options.alpha),
+           "Give one or two times the rank.");
+  }
+  if (!(options.dropout >= 0 && options.dropout < 1)) {
+    refuse(fmt::format("dropout={}: it must be in [0, 1)", options.dropout),
+           "0.05 or 0.1 are usual.");
+  }
+  if (options.name.empty() || options.name.find_first_of("./\\") != std::string::npos) {
+    refuse(fmt::format("name='{}': the name of an adapter has no dots and slashes",
+                       base::printable(options.name)),
+           "Give letters, digits, '-' and '_'.");
+  }
+}
+
+double scale_of(const AdapterOptions& options) {
+  const auto rank = static_cast<double>(options.rank);
+  const double alpha = options.alpha == 0 ? rank : options.alpha;
+  return alpha / (options.rank_stabilized ? std::sqrt(rank) : rank);
+}
+
+// Adds the nodes of one adapter.
+class Inserter {
+ public:
+  Inserter(ir::Model& file, const AdapterOptions& options, double scale)
+      : file_(file), root_(*file.graph), options_(options), scale_(scale), uses_(root_) {}
+
+  RecordedAdapter insert(const std::vector<AdaptableLayer>& layers) {
+    RecordedAdapter adapter{.options = options_, .scale = scale_, .layers = {}};
+    for (const AdaptableLayer& layer : layers) plan(layer);
+    ir::replace_uses(root_, replaced_);
+    std::uint32_t stream = 0;
+    for (const AdaptableLayer& layer : layers) adapter.layers.push_back(write(layer, stream++));
+    return adapter;
+  }
+
+ private:
+  struct Plan {
+    Value* plain = nullptr;    // what is adapted
+    Value* adapted = nullptr;  // takes over its name and its readers; nullptr: inputs are scaled
+    std::string bias = {};     // (IA)^3: added before `plain`
+  };
+
+  bool scales_inputs(const AdaptableLayer& layer) const {
+    return options_.kind == AdapterKind::kIa3 && layer.role == "mlp_down";
+  }
+
+  // Makes the values that take over the names of the layers' results.
+  void plan(const AdaptableLayer& layer) {
+    for (Node* node : layer.nodes) {
+      Plan& plan = plans_[node];
+      plan.plain = node->output(0);
+      if (scales_inputs(layer)) continue;
+      if (options_.kind == AdapterKind::kIa3) find_bias(*node, plan);
+      Graph& graph = *plan.plain->graph;
+      const std::string name = plan.plain->name;
+      graph.rename(plan.plain, graph.names().unique(name + "_base"));
+      plan.adapted = graph.add_value(name, plan.plain->type);
+      plan.adapted->has_value_info = plan.plain->has_value_info;
+      std::swap(plan.adapted->doc_string, plan.plain->doc_string);
+      std::swap(plan.adapted->metadata, plan.plain->metadata);
+      replaced_.emplace(plan.plain, plan.adapted);
+    }
+  }
+
+  // A bias that an Add adds to the result of a MatMul belongs to the layer.
+  void find_bias(const Node& node, Plan& plan) const {
+    if (is_op(node, {"Gemm"})) {
+      if (node.input(2) != nullptr) plan.bias = node.input(2)->name;
+      return;
+    }
+    const Node* add = uses_.only_reader(node.output(0));
+    if (add == nullptr || !is_op(*add, {"Add"})) return;
+    const Value* other = add->input(0) == node.output(0) ? add->input(1) : add->input(0);
+    if (!other->is_constant() || other->initializer.dims().rank() != 1) return;
+    plan.plain = add->output(0);
+    plan.bias = other->name;
+  }
+
+  RecordedLayer write(const AdaptableLayer& layer, std::uint32_t stream) {
+    RecordedLayer record{.module = layer.module,
+                         .weight = layer.weight->name,
+                         .role = layer.role,
+                         .is_transposed = layer.is_transposed};
+    if (options_.kind == AdapterKind::kIa3) {
+      write_factors(layer, record);
+    } else {
+      write_matrices(layer, record, stream);
+    }
+    return record;
+  }
+
+  void write_factors(const AdaptableLayer& layer, RecordedLayer& record) {
+    record.scales_inputs = scales_inputs(layer);
+    const std::int64_t size = record.scales_inputs ? layer.inputs : layer.outputs;
+    Tensor ones = Tensor::empty(DataType::kFloat32, Dims{size});
+    std::ranges::fill(ones.mutable_data<float>(), 1.0F);
+    Value* const factors = tensor(layer, "ia3_l", ones.cast(layer.dtype));
+    record.factors = factors->name;
+    for (Node* node : layer.nodes) {
+      const Plan& plan = plans_.at(node);
+      if (record.scales_inputs) {
+        Value* const x = node->inputs[0];
+        Value* const scaled =
+            node->graph->add_value(root_.names().unique(layer.module + ".ia3_inputs"), x->type);
+        add_before(*node, "Mul", {x, factors}, scaled);
+        node->inputs[0] = scaled;
+        record.sites.push_back({.plain = x->name, .adapted = scaled->name});
+      } else {
+        add_after(*plan.plain->producer, "Mul", {plan.plain, factors}, plan.adapted);
+        record.sites.push_back({.plain = plan.plain->name,
+                                .adapted = plan.adapted->name,
+                                .is_renamed = true,
+                                .bias = plan.bias});
+      }
+    }
+  }
+
+  void write_matrices(const AdaptableLayer& layer, RecordedLayer& record, std::uint32_t stream) {
+    const bool is_embedding = layer.kind == LayerKind::kEmbedding;
+    const Dims& dims = base_tensor(*layer.weight).dims();
+    Dims a{layer.inputs, options_.rank};
+    Dims b{options_.rank, layer.outputs};
+    if (layer.kind == LayerKind::kConvolution) {
+      std::vector<std::int64_t> sizes(dims.begin(), dims.end());
+      sizes[0] = options_.rank;
+      a = Dims(sizes);
+      std::ranges::fill(sizes, 1);
+      sizes[0] = layer.outputs;
+      sizes[1] = options_.rank;
+      b = Dims(sizes);
+    }
+    // A table is looked up by one-hot rows: PEFT draws its B, and A is 0.
+    const Tensor zeros = Tensor::zeros(layer.dtype, is_embedding ? a : b);
+    const Tensor drawn = draw(is_embedding ? b : a, layer, stream);
+    Value* const first =
+        tensor(layer, is_embedding ? "lora_embedding_A" : "lora_A", is_embedding ? zeros : drawn);
+    Value* const second =
+        tensor(layer, is_embedding ? "lora_embedding_B" : "lora_B", is_embedding ? drawn : zeros);
+    record.a = first->name;
+    record.b = second->name;
+    Value* factor = nullptr;
+    if (options_.kind == AdapterKind::kDora) factor = write_norm(layer, record, first, second);
+    for (Node* node : layer.nodes) {
+      const Plan& plan = plans_.at(node);
+      AdapterSite site{
+          .plain = plan.plain->name, .adapted = plan.adapted->name, .is_renamed = true};
+      Value* bias = nullptr;
+      if (factor != nullptr && is_op(*node, {"Gemm"}) && node->input(2) != nullptr) {
+        bias = node->inputs[2];
+        site.bias = bias->name;
+        node->inputs.resize(2);
+      }
+      place_ = node;
+      Value* change = write_change(layer, *node, first, second);
+      if (factor == nullptr) {
+        finish("Add", {plan.plain, change}, plan.adapted);
+      } else {
+        Value* const sum = step("Add", {plan.plain, change}, layer);
+        if (bias == nullptr) {
+          finish("Mul", {sum, factor}, plan.adapted);
+        } else {
+          finish("Add", {step("Mul", {sum, factor}, layer), bias}, plan.adapted);
+        }
+      }
+      record.sites.push_back(std::move(site));
+    }
+  }
+
+  // scale * x A B, or its like.
+  Value* write_change(const AdaptableLayer& layer, const Node& node, Value* a, Value* b) {
+    Value* x = node.inputs[layer.kind == LayerKind::kEmbedding ? 1 : 0];
+    if (options_.dropout > 0 && layer.kind != LayerKind::kEmbedding) x = write_dropout(layer, x);
+    switch (layer.kind) {
+      case LayerKind::kLinear:
+        return step("MatMul", {scaled(layer, step("MatMul", {x, a}, layer)), b}, layer);
+      case LayerKind::kConvolution: {
+        std::vector<ir::Attribute> attributes = node.attributes;
+        Value* const low = step("Conv", {x, a}, layer, std::move(attributes));
+        return step("Conv", {scaled(layer, low), b}, layer);
+      }
+      case LayerKind::kEmbedding:
+        return step("MatMul", {scaled(layer, step("Gather", {a, x}, layer)), b}, layer);
+    }
+    return nullptr;
+  }
+
+  Value* write_dropout(const AdaptableLayer& layer, Value* x) {
+    constexpr std::int64_t kRatioIsInput = 12;
+    const auto ratio = static_cast<float>(options_.dropout);
+    if (file_.opset() >= kRatioIsInput) {
+      return step("Dropout", {x, constant(Tensor::scalar(ratio), "dropout_ratio")}, layer);
+    }
+    return step("Dropout", {x}, layer, {{"ratio", ratio}});
+  }
+
+  Value* scaled(const AdaptableLayer& layer, Value* value) {
+    if (scale_ == 1) return value;
+    return step("Mul", {value, constant(Tensor::scalar_of(layer.dtype, scale_), "scale")}, layer);
+  }
+
+  // m / |W + scale * A B|, [out]; in the main graph, before everything.
+  Value* write_norm(const AdaptableLayer& layer, RecordedLayer& record, Value* a, Value* b) {
+    constexpr std::int64_t kAxesAreInput = 18;
+    place_ = nullptr;
+    // As the node reads it: a Gemm may transpose [out, in] itself.
+    const Node& node = *layer.nodes.front();
+    if (node.graph != &root_) {
+      throw ModelError({.what = fmt::format("'{}' is in a subgraph; 'dora' adapts layers of the "
+                                            "main graph",
+                                            layer.module),
+                        .where = {.value = layer.module},
+                        .hint = "Use LoRA, or exclude it."});
+    }
+    Value* const matrix = node.inputs[1];
+    const bool is_read_transposed = is_op(node, {"Gemm"}) && node.int_attribute("transB", 0) != 0;
+    place_ = matrix->producer;
+    Value* change = scaled(layer, step("MatMul", {a, b}, layer));
+    if (is_read_transposed) {
+      change = step("Transpose", {change}, layer, {{"perm", std::vector<std::int64_t>{1, 0}}});
+    }
+    Value* const sum = step("Add", {matrix, change}, layer);
+    const std::vector<std::int64_t> axes{is_read_transposed ? 1 : 0};
+    const ir::Attribute keepdims{.name = "keepdims", .value = std::int64_t{0}};
+    Value* norm = nullptr;
+    if (file_.opset() >= kAxesAreInput) {
+      Value* const list = constant(Tensor::from(axes, Dims{1}), "axes");
+      norm = step("ReduceL2", {sum, list}, layer, {keepdims});
+    } else {
+      norm = step("ReduceL2", {sum}, layer, {{"axes", axes}, keepdims});
+    }
+    record.norm = norm->name;
+    Value* const magnitude = tensor(layer, "lora_magnitude_vector", column_norms(layer));
+    record.magnitude = magnitude->name;
+    return step("Div", {magnitude, norm}, layer);
+  }
+
+  Tensor column_norms(const AdaptableLayer& layer) const {
+    if (layer.is_computed) {
+      throw ModelError({.what = fmt::format("the matrix of '{}' is converted or dequantized where "
+                                            "it is read; 'dora' adapts plain weights",
+                                            layer.module),
+                        .where = {.value = layer.module},
+                        .hint = "Use LoRA, or exclude it."});
+    }
+    const std::vector<double> numbers = base_tensor(*layer.weight).to_doubles();
+    const auto inputs = static_cast<std::size_t>(layer.inputs);
+    const auto outputs = static_cast<std::size_t>(layer.outputs);
+    Tensor norms = Tensor::empty(DataType::kFloat64, Dims{layer.outputs});
+    const auto out = norms.mutable_data<double>();
+    std::ranges::fill(out, 0.0);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      out[layer.is_transposed ? i / inputs : i % outputs] += numbers[i] * numbers[i];
+    }
+    for (double& norm : out) norm = std::sqrt(norm);
+    return norms.cast(layer.dtype);
+  }
+
+  static const Tensor& base_tensor(const Value& weight) {
+    if (weight.is_initializer()) return weight.initializer;
+    return std::get<Tensor>(*weight.producer->find_attribute("value"));
+  }
+
+  // Uniform in ±1/sqrt(inputs), as torch.nn.Linear; normal for a table, as torch.nn.Embedding.
+  Tensor draw(const Dims& dims, const AdaptableLayer& layer, std::uint32_t index) const {
+    base::PhiloxStream stream(options_.seed, base::RandomUse::kWeights, index);
+    Tensor numbers = Tensor::empty(DataType::kFloat64, dims);
+    const auto elements = static_cast<double>(dims.num_elements());
+    const double inputs = elements / static_cast<double>(options_.rank);
+    const double width = 1 / std::sqrt(std::max(1.0, inputs));
+    for (double& number : numbers.mutable_data<double>()) {
+      number = layer.kind == LayerKind::kEmbedding ? stream.normal()
+                                                   : width * (2 * stream.uniform() - 1);
+    }
+    return numbers.cast(layer.dtype);
+  }
+
+  // A weight of the adapter: "<module>.lora_A.default.weight".
+  Value* tensor(const AdaptableLayer& layer, std::string_view part, Tensor numbers) {
+    return root_.add_initializer(fmt::format("{}.{}.{}.weight", layer.module, part, options_.name),
+                                 std::move(numbers));
+  }
+
+  Value* constant(const Tensor& numbers, std::string_view hint) {
+    const auto key = fmt::format("{} {}", hint, static_cast<int>(numbers.dtype()));
+    Value*& value = constants_[key];
+    if (value == nullptr) {
+      value = root_.add_initializer(fmt::format("{}_{}", options_.name, hint), numbers);
+    }
+    return value;
+  }
+
+  // Nodes are written one after another behind `place_`; nullptr: at the start of the graph.
+  Value* step(std::string_view op_type, std::vector<Value*> inputs, const AdaptableLayer& layer,
+              std::vector<ir::Attribute> attributes = {}) {
+    Graph& graph = place_ == nullptr ? root_ : *place_->graph;
+    Value* const output = graph.add_value(
+        root_.names().unique(fmt::format("{}.{}.{}", layer.module, options_.name, op_type)));
+    append(graph, op_type, std::move(inputs), output, std::move(attributes));
+    return output;
+  }
+  void finish(std::string_view op_type, std::vector<Value*> inputs, Value* output) {
+    append(*place_->graph, op_type, std::move(inputs), output, {});
+  }
+  void append(Graph& graph, std::string_view op_type, std::vector<Value*> inputs, Value* output,
+              std::vector<ir::Attribute> attributes) {
+    Node* const node =
+        graph.make_node(op_type, std::move(inputs), {output}, output->name, std::move(attributes));
+    const auto at = std::ranges::find(graph.nodes, place_);
+    graph.nodes.insert(at == graph.nodes.end() ? graph.nodes.begin() : at + 1, node);
+    place_ = node;
+  }
+  void add_after(Node& place, std::string_view op_type, std::vector<Value*> inputs, Value* output) {
+    place_ = &place;
+    append(*place.graph, op_type, std::move(inputs), output, {});
+  }
+  void add_before(Node& place, std::string_view op_type, std::vector<Value*> inputs,
+                  Value* output) {
+    Graph& graph = *place.graph;
+    Node* const node = graph.make_node(op_type, std::move(inputs), {output}, output->name, {});
+    graph.nodes.insert(std::ranges::find(graph.nodes, &place), node);
+  }
+
+  ir::Model& file_;
+  Graph& root_;
+  const AdapterOptions& options_;
+  double scale_;
+  ir::Uses uses_;
+  std::unordered_map<const Node*, Plan> plans_;
+  std::unordered_map<const Value*, Value*> replaced_;
+  std::unordered_map<std::string, Value*> constants_;
+  const Node* place_ = nullptr;
+};
+
+bool is_normalization(const Weight& weight) {
+  const std::string& op_type = weight.reader->op_type;
+  if (op_type.ends_with("Normalization")) return weight.input == 1 || weight.input == 2;
+  // The scale and shift of one that is written out.
+  return weight.is_of_layer && weight.layer == nullptr &&
+         is_op(*weight.reader, {"Mul", "Add", "Div", "Sub"});
+}
+
+bool is_bias(const Weight& weight) {
+  const Dims& dims = weight.value->initializer.dims();
+  if (std::ranges::count_if(dims, [](std::int64_t dim) { return dim > 1; }) > 1) return false;
+  if (weight.layer != nullptr) return true;  // an Add adds it to the result of a layer
+  const Node& reader = *weight.reader;
+  if (is_op(reader, {"Gemm", "Conv", "ConvTranspose"})) return weight.input == 2;
+  if (is_op(reader, {"LSTM", "GRU", "RNN"})) return weight.input == 3;
+  if (is_op(reader, {"Add", "Sub"})) return weight.is_of_layer;
+  return reader.op_type.ends_with("Normalization") && weight.input == 2;
+}
+
+std::vector<std::string> chosen_weights(const std::vector<Weight>& weights, AdapterKind kind) {
+  std::vector<std::string> names;
+  for (const Weight& weight : weights) {
+    if (!weight.trainable) continue;
+    if (kind == AdapterKind::kBias ? is_bias(weight) : is_normalization(weight)) {
+      names.push_back(weight.value->name);
+    }
+  }
+  if (names.empty()) {
+    throw ModelError({.what = kind == AdapterKind::kBias
+                                  ? "the model has no biases to train"
+                                  : "the model has no scales and shifts of normalisations to train",
+                      .hint = "Use LoRA, or name weights with trainable=."});
+  }
+  return names;
+}
+
+// DoRA's norm is that of the weight alone, so that it can share a layer with no other adapter.
+void refuse_second(const RecordedAdapter& other, const std::vector<AdaptableLayer>& layers,
+                   const AdapterOptions& options) {
+  const bool is_any_dora =
+      other.options.kind == AdapterKind::kDora || options.kind == AdapterKind::kDora;
+  if (!is_any_dora) return;
+  for (const AdaptableLayer& layer : layers) {
+    const auto same = std::ranges::find(other.layers, layer.weight->name, &RecordedLayer::weight);
+    if (same == other.layers.end()) continue;
+    throw ModelError(
+        {.what = fmt::format("'{}' has the adapter '{}' already; 'dora' shares a layer "
+                             "with no other adapter",
+                             layer.module, other.options.name),
+         .where = {.value = layer.module},
+         .hint = "Merge the first adapter, or name other targets."});
+  }
+}
+
+// Erases the nodes that compute with the adapters' own weights, whose results nothing else reads
+// anymore, the nodes before them that are for them alone, and the initializers that only they read.
+void erase_nodes_of(std::unordered_set<const Value*> own, std::span<Graph* const> graphs) {
+  std::unordered_set<const Value*> read;  // by erased nodes
+  for (bool any = true; any;) {
+    any = false;
+    const ir::Uses uses(*graphs.front());
+    for (Graph* graph : graphs) {
+      any |= std::erase_if(graph->nodes, [&](const Node* node) {
+               const auto is_own = [&](const Value* value) { return own.contains(value); };
+               const auto is_left_over = [&](const Value* value) {
+                 return uses.count(value) == 0 && read.contains(value);
+               };
+               if (std::ranges::none_of(node->inputs, is_own) &&
+                   !std::ranges::all_of(node->outputs, is_left_over)) {
+                 return false;
+               }
+               own.insert(node->outputs.begin(), node->outputs.end());
+               read.insert(node->inputs.begin(), node->inputs.end());
+               return true;
+             }) > 0;
+    }
+  }
+  const ir::Uses uses(*graphs.front());
+  std::erase_if(graphs.front()->initializers, [&](const Value* value) {
+    return !value->is_input && uses.count(value) == 0 &&
+           (own.contains(value) || read.contains(value));
+  });
+}
+
+}  // namespace
+
+void insert_adapter(ir::Model& file, const ir::Model& working, const opdef::OpRegistry& registry,
+                    const AdapterOptions& options) {
+  check_options(options);
+  std::vector<RecordedAdapter> record = read_adapters(file);
+  for (const RecordedAdapter& other : record) {
+    if (other.options.name != options.name) continue;
+    throw ModelError({.what = fmt::format("the model has an adapter '{}' already", options.name),
+                      .where = {.value = options.name},
+                      .hint = "Give another name, or merge the adapters first."});
+  }
+  const std::vector<Weight> weights = find_weights(working, registry);
+  AdapterOptions kept = options;
+  kept.full.clear();
+  if (!options.full.empty()) {
+    const auto is_parameter = [](const Weight& weight) {
+      return weight.trainable || weight.is_under_adapter;
+    };
+    const auto matched = match_weights(options.full, weights, "weight", is_parameter);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (matched[i]) kept.full.push_back(weights[i].value->name);
+    }
+  }
+  kept.targets.clear();
+  kept.exclude.clear();
+  if (options.kind == AdapterKind::kBias || options.kind == AdapterKind::kNorm) {
+    for (std::string& name : chosen_weights(weights, options.kind)) {
+      if (std::ranges::find(kept.full, name) == kept.full.end()) {
+        kept.full.push_back(std::move(name));
+      }
+    }
+    record.push_back({.options = std::move(kept), .layers = {}});
+  } else {
+    std::vector<AdaptableLayer> layers = find_layers(file, working);
+    const std::vector<std::string> own = trained_names(record);
+    std::erase_if(layers, [&own](const AdaptableLayer& layer) {
+      return std::ranges::find(own, layer.weight->name) != own.end();
+    });
+    layers = choose_layers(std::move(layers), options);
+    for (const RecordedAdapter& other : record) refuse_second(other, layers, options);
+    record.push_back(Inserter(file, kept, scale_of(options)).insert(layers));
+    ir::sort_topologically(*file.graph);
+  }
+  write_adapters(file, record);
+}
+
+void remove_adapters(ir::Model& file) {
+  Graph& graph = *file.graph;
+  const std::vector<RecordedAdapter> record = read_adapters(file);
+  std::unordered_map<std::string, Value*> values;
+  std::vector<Graph*> graphs{&graph};
+  for (std::size_t i = 0; i < graphs.size(); ++i) {
+    const auto add = [&](Value* value) {
+      if (value != nullptr) values.emplace(value->name, value);
+    };
+    for (Value* input : graphs[i]->inputs) add(input);
+    for (Value* initializer : graphs[i]->initializers) add(initializer);
+    for (const Node* node : graphs[i]->nodes) {
+      for (Value* output : node->outputs) add(output);
+      for (Graph* body : node->subgraphs()) graphs.push_back(body);
+    }
+  }
+  const auto find = [&](const std::string& name) {
+    const auto found = values.find(name);
+    if (found != values.end()) return found->second;
+    throw ModelError({.what = fmt::format("the adapters of the model cannot be removed: it has no "
+                                          "value '{}' anymore",
+                                          base::printable(name)),
+                      .where = {.value = name},
+                      .hint = "Use the model as add_adapter wrote it: another program has changed "
+                              "its graph."});
+  };
+  std::unordered_set<const Value*> own;
+  for (auto adapter = record.rbegin(); adapter != record.rend(); ++adapter) {
+    for (const RecordedLayer& layer : adapter->layers) {
+      for (const std::string& name : tensor_names(layer)) own.insert(find(name));
+      for (const AdapterSite& site : layer.sites) {
+        Value* const plain = find(site.plain);
+        Value* const adapted = find(site.adapted);
+        if (!layer.magnitude.empty() && !site.bias.empty()) {
+          plain->producer->inputs.push_back(find(site.bias));
+        }
+        ir::replace_uses(graph, {{adapted, plain}});
+        if (!site.is_renamed) continue;
+        std::swap(adapted->doc_string, plain->doc_string);
+        std::swap(adapted->metadata, plain->metadata);
+        adapted->graph->rename(adapted, graph.names().unique(site.adapted + "_adapted"));
+        plain->graph->rename(plain, site.adapted);
+        values[site.adapted] = plain;
+      }
+    }
+  }
+  erase_nodes_of(own, graphs);
+  write_adapters(file, {});
+}
+
+}  // namespace onnxgrad::train
