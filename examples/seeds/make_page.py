@@ -31,7 +31,9 @@ SCRIPTS = [
 ]
 # Sections that say how fast, with which packages, and which of near equals was best.
 VOLATILE = {"GridSearchCV", "Profiling", "Profiling: the engine's kernels", "Versions"}
-SHOWN = 8  # lines of each part, at most
+SHOWN = 6  # lines of a block that is shown as a whole
+BEGIN = 3  # lines that are shown of a longer one
+FIELDS = 4  # between commas, of a line
 TOP = """# The original documents as examples
 
 The scripts of [examples/seeds](../examples/seeds) do what the documents of onnxcustom show, through
@@ -64,12 +66,21 @@ def cleaned(text, folder):
 
 
 def block(lines):
-    """Lines as Markdown, the first ones if they are many."""
+    """Lines as Markdown: their beginnings, and the first ones if they are many."""
     lines = "\n".join(lines).strip("\n").splitlines()
     if not lines:
         return []
-    text = "\n".join(lines if len(lines) <= SHOWN else [*lines[: SHOWN - 1], "..."])
+    shown = [beginning(line) for line in (lines if len(lines) <= SHOWN else lines[:BEGIN])]
+    if len(shown) < len(lines):
+        shown.append("...")
+    text = "\n".join(shown)
     return [f"```text\n{text}\n```\n"]
+
+
+def beginning(line):
+    """The first fields of a line, whose number does not depend on the digits of its numbers."""
+    fields = line.split(", ")
+    return line if len(fields) <= FIELDS else ", ".join([*fields[:FIELDS], "..."])
 
 
 def page_part(name, text):
