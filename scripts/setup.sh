@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Puts everything in place that onnxgrad is built and tested with; run it as often as you like.
 #
-# usage: setup.sh [--package | --mpi]    --package: without what only tests and linters need
-#                                        --mpi: Open MPI and SLURM of Debian, for `make dist`, and nothing else
+# usage: setup.sh [--package | --mpi | --interpreter]
+#
+#   --package       without what only tests and linters need
+#   --mpi           Open MPI and SLURM of Debian, for `make dist`, and nothing else
+#   --interpreter   libraries that a Python is built with, for `make free-threaded`, and nothing else
 #
 #   1. Debian packages (only what is missing; as root or through sudo)
 #   2. .venv in the project's root with the pinned Python packages of requirements/, by their hashes
@@ -144,6 +147,12 @@ if [[ ${1:-} == --mpi ]]; then
   # A SLURM of this machine alone: only where it can run.
   [[ $(id -u) != 0 ]] ||
     debian_packages+=(munge slurm-client slurmctld slurmd slurm-wlm-basic-plugins libpmix-dev)
+  install_debian_packages
+  exit 0
+fi
+
+if [[ ${1:-} == --interpreter ]]; then
+  debian_packages=(g++ libbz2-dev libffi-dev liblzma-dev libsqlite3-dev libssl-dev make pkg-config zlib1g-dev)
   install_debian_packages
   exit 0
 fi
