@@ -15,7 +15,7 @@ list=requirements/locked/old-free-threaded.txt
 tests=(
   concurrent_calls linear_regression linear_steps session_calls session_options session_outputs fit_rows
   data_batches data_files data_targets data_arrow forward_backward derivatives optimizers losses schedules
-  metrics checkpoints messages foreign_errors failed_steps recurrent_training threads
+  metrics checkpoints messages failed_steps recurrent_training threads
   convolutional_training registered_operators trainer_pickles signals history api_trainer api_sessions
 )
 
