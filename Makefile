@@ -13,7 +13,7 @@ pytest_env := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(root)/build/p
 preset ?= release
 jobs ?= 2
 
-.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
+.PHONY: help setup setup-package build package install demo test ctest dist dist-kills test-faults pytest free-threaded interop lint lint-all format clang fuzz fuzz-graphs fuzz-checks bench lengths bench-kernels wheel wheel-test wheel-audit sdist sdist-test sbom release workflows generated locked docs docs-test clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ pytest: build ## the Python tests
 docs-test: build ## the examples of the documents, and their tables beside the code
 	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \
 	  tests/python/test_migration_guide.py tests/python/test_seed_examples.py
+
+free-threaded: setup-package ## tests under Python without the global lock, which is built first (15 minutes, once per machine)
+	@scripts/free_threaded.sh
 
 interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
 	@scripts/interop.sh

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Puts everything in place that onnxgrad is built and tested with; run it as often as you like.
 #
-# usage: setup.sh [--package | --mpi | --clang]
-#   --package: without what only tests and linters need
-#   --mpi: Open MPI and SLURM of Debian, for `make dist`, and nothing else
-#   --clang: the compiler of `make clang`, and nothing else
+# usage: setup.sh [--package | --mpi | --clang | --interpreter]
+#
+#   --package       without what only tests and linters need
+#   --mpi           Open MPI and SLURM of Debian, for `make dist`, and nothing else
+#   --clang         the compiler of `make clang`, and nothing else
+#   --interpreter   libraries that a Python is built with, for `make free-threaded`, and nothing else
 #
 #   1. Debian packages (only what is missing; as root or through sudo)
 #   2. .venv in the project's root with the pinned Python packages of requirements/, by their hashes
@@ -152,6 +154,12 @@ fi
 
 if [[ ${1:-} == --clang ]]; then
   debian_packages=(clang-19) # as preset clang names it
+  install_debian_packages
+  exit 0
+fi
+
+if [[ ${1:-} == --interpreter ]]; then
+  debian_packages=(g++ libbz2-dev libffi-dev liblzma-dev libsqlite3-dev libssl-dev make pkg-config zlib1g-dev)
   install_debian_packages
   exit 0
 fi

@@ -221,9 +221,9 @@ class Trainer {
   /// Decides an automatic loss from such a target, and other properties that depend on labels
   /// (Loss::class_axis), as the first fit() does; returns the loss. Keeps weights and optimizer
   /// state. Throws: Error (fit() is running).
-  const LossInfo& choose_loss(const Tensor& target);
+  LossInfo choose_loss(const Tensor& target);
   /// Decides by the labels of `data`.
-  const LossInfo& choose_loss(const Dataset& data);
+  LossInfo choose_loss(const Dataset& data);
   /// Decides by the first chunk of `source`, unless the loss is decided already: then nothing is
   /// read. Returns the source for fit(), which still has that chunk; it refers to `source`.
   /// nullptr: nothing was read.

@@ -104,10 +104,10 @@ class TrainingSession {
   /// Whether the model's file describes the training; optimizer() is then without effect, and
   /// learning_rate() 0 unless there is an initializer of that name.
   bool is_of_file() const;
-  const LossInfo& loss() const;
+  LossInfo loss() const;
   const Optimizer& optimizer() const;
   /// Trained weights, in file order.
-  const std::vector<WeightInfo>& trained_weights() const;
+  std::vector<WeightInfo> trained_weights() const;
   /// Tensors of the file that are several weights here; see TrainingOptions::untie.
   const std::vector<SeparatedWeight>& separated_weights() const;
   /// A summary: "trains 38 of 40 weights; not trained: 'mask' (a mask), 'knots' (evenly spaced

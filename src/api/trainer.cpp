@@ -108,11 +108,11 @@ Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
-const LossInfo& Trainer::choose_loss(const Tensor& target) {
+LossInfo Trainer::choose_loss(const Tensor& target) {
   return choose_loss(Dataset{.inputs = {}, .target = target});
 }
 
-const LossInfo& Trainer::choose_loss(const Dataset& data) {
+LossInfo Trainer::choose_loss(const Dataset& data) {
   const api::CallGuard guard(impl_->fitting);
   const api::CallGuard session_guard(impl_->busy());
   train::settle_by_labels(impl_->compiled(), data);

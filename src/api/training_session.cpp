@@ -65,12 +65,12 @@ const std::vector<ValueInfo>& TrainingSession::outputs() const { return impl_->s
 
 bool TrainingSession::is_of_file() const { return impl_->session.file_training() != nullptr; }
 
-const LossInfo& TrainingSession::loss() const { return impl_->session.loss(); }
+LossInfo TrainingSession::loss() const { return impl_->session.copy_loss(); }
 
 const Optimizer& TrainingSession::optimizer() const { return impl_->session.optimizer(); }
 
-const std::vector<WeightInfo>& TrainingSession::trained_weights() const {
-  return impl_->session.graph().weights;
+std::vector<WeightInfo> TrainingSession::trained_weights() const {
+  return impl_->session.copy_weight_infos();
 }
 
 const std::vector<SeparatedWeight>& TrainingSession::separated_weights() const {
@@ -121,7 +121,7 @@ void TrainingSession::use_sample_weights(const std::string& name, bool of_places
   impl_->session.use_sample_weights(name, of_places);
 }
 
-double TrainingSession::learning_rate() const { return impl_->session.runner().learning_rate(); }
+double TrainingSession::learning_rate() const { return impl_->session.learning_rate(); }
 
 void TrainingSession::set_learning_rate(double learning_rate) {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
@@ -129,7 +129,7 @@ void TrainingSession::set_learning_rate(double learning_rate) {
   impl_->session.runner().set_learning_rate(learning_rate);
 }
 
-std::int64_t TrainingSession::steps() const { return impl_->session.runner().steps(); }
+std::int64_t TrainingSession::steps() const { return impl_->session.steps(); }
 
 NamedTensors TrainingSession::state() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);

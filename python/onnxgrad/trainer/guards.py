@@ -19,6 +19,7 @@ class _Fitting(Protocol):
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_taking = threading.Lock()  # of any trainer: trainers are pickled, locks are not
 TrainerT = TypeVar("TrainerT", bound=_Fitting)
 
 
@@ -29,14 +30,17 @@ def one_at_a_time(
 
     @functools.wraps(fit)
     def guarded(self: TrainerT, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if self._fitting_thread:
-            is_callback = self._fitting_thread == threading.get_ident()
+        with _taking:
+            fitting_thread = self._fitting_thread
+            if not fitting_thread:
+                self._fitting_thread = threading.get_ident()
+        if fitting_thread:
+            is_callback = fitting_thread == threading.get_ident()
             who = "the callback that makes this call" if is_callback else "fit in another thread"
             raise Error(
                 what=f"the trainer is busy: it is running {who}",
                 hint="Wait until the training has ended, or use another trainer.",
             )
-        self._fitting_thread = threading.get_ident()
         try:
             return fit(self, *args, **kwargs)
         finally:

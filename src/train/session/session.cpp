@@ -270,6 +270,7 @@ std::unique_ptr<StepRunner> Session::build(const std::optional<TrainedSet>& set,
   }
   evaluation_.reset();
   predictions_.clear();
+  const std::scoped_lock lock(replacing_);
   return std::exchange(step_, std::move(step));
 }
 
@@ -393,7 +394,28 @@ std::shared_ptr<Evaluation> Session::evaluation(bool with_scores) {
 }
 
 Tensor Session::encode_target(const Tensor& labels, const std::string& output) const {
-  return train::encode_target(output.empty() ? loss() : find_loss_on(loss(), output), labels);
+  const LossInfo all = copy_loss();
+  return train::encode_target(output.empty() ? all : find_loss_on(all, output), labels);
+}
+
+LossInfo Session::copy_loss() const {
+  const std::scoped_lock lock(replacing_);
+  return loss();
+}
+
+std::vector<WeightInfo> Session::copy_weight_infos() const {
+  const std::scoped_lock lock(replacing_);
+  return graph().weights;
+}
+
+double Session::learning_rate() const {
+  const std::scoped_lock lock(replacing_);
+  return step_->learning_rate();
+}
+
+std::int64_t Session::steps() const {
+  const std::scoped_lock lock(replacing_);
+  return step_->steps();
 }
 
 EvaluationResult Session::evaluate(const NamedTensors& feeds) {

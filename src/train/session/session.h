@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,7 +29,8 @@ class FileTraining;
 
 /// The implementation of TrainingSession: a model, the options of its training, and the step,
 /// evaluation and prediction compiled from them (train/session/). Evaluation and prediction
-/// read the weights in the step's state, without a copy. Not thread-safe.
+/// read the weights in the step's state, without a copy. Not thread-safe, but for copies of what
+/// describes the step.
 class Session {
  public:
   Session(Source source, const Loss& loss, const Optimizer& optimizer,
@@ -49,9 +51,14 @@ class Session {
   const BatchForm& batch() const { return batch_; }
   const TrainingOptions& options() const { return options_; }
   const LossInfo& loss() const { return graph().loss; }
+  /// Copies, which any thread may ask for.
+  LossInfo copy_loss() const;
+  std::vector<WeightInfo> copy_weight_infos() const;
+  double learning_rate() const;
+  std::int64_t steps() const;
   const Optimizer& optimizer() const { return optimizer_; }
   /// Encodes labels for the loss on `output`; empty: the first. Throws: DataError (see
-  /// train/data/targets.h).
+  /// train/data/targets.h). Any thread may ask for it.
   Tensor encode_target(const Tensor& labels, const std::string& output = "") const;
   /// The schema that rows are checked against.
   DataSchema schema() const {
@@ -167,6 +174,7 @@ class Session {
   bool is_fitting_ = false;
   SessionValues values_;
   BatchCheck checks_;
+  mutable std::mutex replacing_;  ///< of step_: calls of other threads may copy what describes it
   std::unique_ptr<StepRunner> step_;
   std::shared_ptr<Evaluation> evaluation_;
   /// Predictions of the last sets of outputs (see SessionValues::runnable) that were wanted, the

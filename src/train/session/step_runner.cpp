@@ -112,7 +112,7 @@ StepRunner::Results StepRunner::run_with_results(Execution& plan) {
     results.outputs.pop_back();
   }
   state_.count_step();
-  set_steps(steps_ + 1);
+  set_steps(steps() + 1);
   return results;
 }
 
@@ -133,7 +133,7 @@ std::size_t StepRunner::run_series(Execution& plan, runtime::StepSeries series,
 
 std::optional<runtime::NonFinite> StepRunner::run_until_non_finite(Execution& plan) {
   auto found = plan.run_until_non_finite();
-  set_steps(steps_ + 1);
+  set_steps(steps() + 1);
   return found;
 }
 
@@ -142,7 +142,7 @@ std::unique_ptr<StepRunner> StepRunner::unfused() const {
   options.fuse = false;
   auto other = std::make_unique<StepRunner>(graph_, nullptr, options, workers_);
   other->state_.take(state_);
-  other->set_steps(steps_);
+  other->set_steps(steps());
   other->set_fixed_rows(fixed_rows_);
   return other;
 }

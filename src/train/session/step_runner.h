@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
 #define ONNXGRAD_TRAIN_SESSION_STEP_RUNNER_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -96,15 +97,18 @@ class StepRunner : public Runner {
   std::optional<std::size_t> weights_port() const;
   bool takes_whole_batch() const { return lbfgs_ != nullptr; }
 
-  double learning_rate() const { return rate_double_; }
+  /// Any thread may ask for the rate and the number of steps.
+  double learning_rate() const {
+    return std::atomic_ref(rate_double_).load(std::memory_order_relaxed);
+  }
   void set_learning_rate(double rate) {
     rate_float_ = static_cast<float>(rate);
-    rate_double_ = rate;
+    std::atomic_ref(rate_double_).store(rate, std::memory_order_relaxed);
   }
-  std::int64_t steps() const { return steps_; }
+  std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   /// The number of steps done: also the position of the random streams.
   void set_steps(std::int64_t steps) {
-    steps_ = steps;
+    steps_.store(steps, std::memory_order_relaxed);
     executor().cells().step = static_cast<std::uint64_t>(steps);
   }
   /// Seed of random operators.
@@ -119,7 +123,7 @@ class StepRunner : public Runner {
   double run(runtime::Execution& plan) {
     const double loss = lbfgs_ ? lbfgs_->run(plan, rate_double_, {}, nullptr) : run_graph(plan);
     state_.count_step();
-    set_steps(steps_ + 1);
+    set_steps(steps() + 1);
     return loss;
   }
   /// The results of one step, copied.
@@ -176,11 +180,11 @@ class StepRunner : public Runner {
   Workers& workers_;
   std::unique_ptr<LbfgsStep> lbfgs_;  ///< nullptr: a step is one run of the graph
   StateStore state_;
-  float rate_float_ = 0;  ///< one of the two is bound, by the graph's type
-  double rate_double_ = 0;
+  float rate_float_ = 0;            ///< one of the two is bound, by the graph's type
+  mutable double rate_double_ = 0;  ///< for atomic_ref
   double worker_weight_ = 1;
   double worker_signal_ = 0;
-  std::int64_t steps_ = 0;
+  std::atomic<std::int64_t> steps_ = 0;
   std::int64_t fixed_rows_ = 0;
   runtime::Execution* last_plan_ = nullptr;
 };
