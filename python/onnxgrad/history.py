@@ -159,7 +159,7 @@ class History(dict[str, list[float]]):
         return f"<table><tr>{head}</tr>{body}</table>{note}"
 
 
-def log_of(epoch: _core.EpochLog) -> dict[str, float]:
+def log_of(epoch: _core.EpochLog, *, is_streamed: bool = False) -> dict[str, float]:
     """Return the `logs` argument of callbacks: numbers by the names of `Trainer.history`."""
     logs = {"epoch": float(epoch.epoch), "train_loss": epoch.train_loss}
     logs.update(epoch.target_losses)
@@ -173,7 +173,7 @@ def log_of(epoch: _core.EpochLog) -> dict[str, float]:
     logs["lr"] = epoch.learning_rate
     logs["seconds"] = epoch.seconds
     logs["rows_per_s"] = epoch.rows_per_s
-    if epoch.data_wait_s > 0:
+    if is_streamed or epoch.data_wait_s > 0:
         logs["data_wait_s"] = epoch.data_wait_s
     if epoch.slowest_rank >= 0:
         logs["network_wait_s"] = epoch.network_wait_s

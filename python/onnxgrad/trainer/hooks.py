@@ -25,6 +25,7 @@ class FitHooks(TrainedModel):
     checkpoint_problem: str
     skipped_steps: int
     _num_notes = 0  # notes of the loop that have been issued as warnings
+    _is_streamed = False  # rows of the current fit are read in chunks
     _monitor = ""  # EarlyStopping.monitor of the current fit
 
     def _run(
@@ -37,6 +38,7 @@ class FitHooks(TrainedModel):
         self.history = History()
         self.stop_reason = ""
         self._num_notes = 0
+        self._is_streamed = as_pair(rows)[1] is not None
         stopping = options.early_stopping
         self._monitor = "" if stopping is None else stopping.monitor
         if verbose != 0:
@@ -81,7 +83,9 @@ class FitHooks(TrainedModel):
     def _collect(self) -> None:
         self._issue_warnings()
         found = self._core.history
-        self.history = History.from_logs(log_of(epoch) for epoch in found.epochs)
+        self.history = History.from_logs(
+            log_of(epoch, is_streamed=self._is_streamed) for epoch in found.epochs
+        )
         self.history.best_epoch = found.best_epoch
         self.history.kept_epoch = found.kept_epoch
         self.history.monitor = self._monitor
@@ -99,7 +103,7 @@ class FitHooks(TrainedModel):
 
     def _on_epoch_end(self, epoch: native.EpochLog) -> bool:
         self._issue_warnings()
-        logs = log_of(epoch)
+        logs = log_of(epoch, is_streamed=self._is_streamed)
         self.is_best = epoch.is_best
         kept = self._core.history.num_epochs
         if kept - 1 <= len(self.history.get("epoch", ())) <= kept:
