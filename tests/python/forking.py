@@ -89,9 +89,16 @@ def _serve(channel: socket.socket) -> dict:
 def _main() -> None:
     import runpy
 
+    import typer.main
+
     import onnxgrad.cli
 
-    assert onnxgrad.cli.main
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(onnxgrad.cli.app)
+    with contextlib.suppress(ImportError):  # new versions of typer convert values by it
+        import pydantic
+
+        pydantic.TypeAdapter(int)
     assert len([*Path("/proc/self/task").iterdir()]) == 1
     channel = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(channel.fileno(), False)
