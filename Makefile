@@ -140,7 +140,7 @@ bench-kernels: setup ## the kernels' micro-benchmarks (Google Benchmark); filter
 wheel: setup ## build the wheel, one file for every Python, into dist/
 	@scripts/wheel.sh
 
-wheel-test: wheel ## use the wheel in empty environments (ONNXGRAD_PYTHONS="3.11 3.13", ONNXGRAD_VERSIONS="oldest newest")
+wheel-test: wheel ## use the wheel in empty environments (ONNXGRAD_PYTHONS="3.11 3.13", ONNXGRAD_VERSIONS="oldest newest ray")
 	@$(pytest_env) python -m pytest tests/wheel -n $(jobs) --dist loadgroup -q -p no:cacheprovider
 
 wheel-audit: setup ## check the wheel of dist/: its libraries, and that it uses nothing but the stable ABI

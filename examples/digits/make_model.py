@@ -20,7 +20,6 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-SEEDS = range(5)
 EPOCHS = 30
 BATCH_SIZE = 32
 LEARNING_RATE = 1e-3

@@ -1,6 +1,6 @@
 """Prints the demo's results next to those of scikit-learn's own training, and checks them.
 
-    python summary.py FOLDER
+    python summary.py FOLDER SEEDS
 
 Reads what make_model.py and `onnxgrad train` wrote into FOLDER: `trained_<seed>.onnx`,
 `untrained_<seed>.onnx` (learning rate 0), `history.csv`. Everything is run with stock onnxruntime;
@@ -15,7 +15,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import onnxruntime
-from make_model import SEEDS, fit
+from make_model import fit
 
 import onnxgrad as og
 
@@ -46,13 +46,13 @@ def draw(folder: Path) -> Path:
     return path
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, seeds: range) -> int:
     """Print the table; return the exit status."""
     train, held_out = read_csv(folder / "train.csv"), read_csv(folder / "held_out.csv")
-    reference = [fit(seed, *train) for seed in SEEDS]
+    reference = [fit(seed, *train) for seed in seeds]
 
     def scores(pattern: str, data: tuple[np.ndarray, np.ndarray]) -> list[float]:
-        files = [folder / pattern.format(seed) for seed in SEEDS]
+        files = [folder / pattern.format(seed) for seed in seeds]
         return [accuracy(onnxruntime.InferenceSession(file), *data) for file in files]
 
     table = np.array(
@@ -66,7 +66,7 @@ def main(folder: Path) -> int:
     print(f"\naccuracy ({len(train[1])} rows to train on, {len(held_out[1])} held out):\n")
     print("           onnxgrad            scikit-learn")
     print("seed       train  held out     train  held out")
-    for seed, row in zip(SEEDS, table.T, strict=True):
+    for seed, row in zip(seeds, table.T, strict=True):
         print(f"{seed:<8}{row[0]:8.4f}{row[1]:10.4f}{row[2]:10.4f}{row[3]:10.4f}")
     mean = table.mean(axis=1)
     print(f"{'mean':<8}{mean[0]:8.4f}{mean[1]:10.4f}{mean[2]:10.4f}{mean[3]:10.4f}\n")
@@ -92,4 +92,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), range(int(sys.argv[2]))))

@@ -12,31 +12,54 @@ Models are given as a path, bytes, an ``onnx.ModelProto``, or as exporters retur
 those of NumPy or another library. All exceptions derive from `onnxgrad.Error`.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-
-from onnxgrad import callbacks, data, errors, losses, metrics, optimizers, schedules
 from onnxgrad._core import set_image_decoder as _set_image_decoder
 from onnxgrad._core import version as _version
 from onnxgrad.base.amx import apply_environment as _apply_amx_environment
 from onnxgrad.base.amx import use_amx_for_float32
-from onnxgrad.data.images import decode_image as _decode_image
-from onnxgrad.errors import (
-    CheckpointError,
-    ConvergenceError,
-    DataError,
-    DeviceError,
-    Error,
-    GradientError,
-    InternalError,
-    ModelError,
-    OptionError,
-    ShapeError,
-    UnsupportedOperatorError,
-)
-from onnxgrad.history import History
-from onnxgrad.precision import Precision
-from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
-from onnxgrad.trainer import Trainer
+from onnxgrad.base.images import decode_image as _decode_image
+
+TYPE_CHECKING = False  # not from typing, whose import takes as long as that of the extension
+if TYPE_CHECKING:
+    from onnxgrad import callbacks, data, errors, losses, metrics, optimizers, schedules
+    from onnxgrad.base.versions import show_versions
+    from onnxgrad.errors import (
+        CheckpointError,
+        ConvergenceError,
+        DataError,
+        DeviceError,
+        Error,
+        GradientError,
+        InternalError,
+        ModelError,
+        OptionError,
+        ShapeError,
+        UnsupportedOperatorError,
+    )
+    from onnxgrad.gradient_checks import GradientCheck, check_gradients
+    from onnxgrad.graphs import (
+        add_loss,
+        add_training_info,
+        gradient,
+        hessian,
+        hvp,
+        initialize,
+        jvp,
+        load_state_dict,
+        open_batch,
+        set_weights,
+        state_dict,
+        to_inference,
+        training_step,
+        vjp,
+    )
+    from onnxgrad.graphs.operators import Registration, register_gradient, register_operator
+    from onnxgrad.graphs.reports import Report, report
+    from onnxgrad.graphs.weight_changes import weight_change
+    from onnxgrad.history import History
+    from onnxgrad.precision import Precision
+    from onnxgrad.sessions import Evaluation, InferenceSession, NodeArg, TrainingSession, WeightInfo
+    from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
+    from onnxgrad.trainer import Trainer
 
 __all__ = [
     "CheckpointError",
@@ -96,79 +119,61 @@ __all__ = [
 
 __version__: str = _version()
 
-_set_image_decoder(_decode_image)
-_apply_amx_environment()
-
-if _TYPE_CHECKING:
-    from onnxgrad.base.versions import show_versions
-    from onnxgrad.gradient_checks import GradientCheck, check_gradients
-    from onnxgrad.graphs import (
-        add_loss,
-        add_training_info,
-        gradient,
-        hessian,
-        hvp,
-        initialize,
-        jvp,
-        load_state_dict,
-        open_batch,
-        set_weights,
-        state_dict,
-        to_inference,
-        training_step,
-        vjp,
-    )
-    from onnxgrad.graphs.operators import Registration, register_gradient, register_operator
-    from onnxgrad.graphs.reports import Report, report
-    from onnxgrad.graphs.weight_changes import weight_change
-    from onnxgrad.sessions.forward_backward import ForwardBackward, Gradients
-
-# Imported at the first use: they are not needed for training, which starts faster without them.
-_LAZY = {
-    "ForwardBackward": "sessions.forward_backward",
-    "GradientCheck": "gradient_checks",
-    "Gradients": "sessions.forward_backward",
-    "Registration": "graphs.operators",
-    "Report": "graphs.reports",
-    "add_loss": "graphs",
-    "check_gradients": "gradient_checks",
-    "add_training_info": "graphs",
-    "gradient": "graphs",
-    "hessian": "graphs",
-    "hvp": "graphs",
-    "initialize": "graphs",
-    "jvp": "graphs",
-    "load_state_dict": "graphs",
-    "open_batch": "graphs",
-    "register_gradient": "graphs.operators",
-    "register_operator": "graphs.operators",
-    "report": "graphs.reports",
-    "set_weights": "graphs",
-    "show_versions": "base.versions",
-    "state_dict": "graphs",
-    "to_inference": "graphs",
-    "training_step": "graphs",
-    "vjp": "graphs",
-    "weight_change": "graphs.weight_changes",
+# Modules and the public names that are theirs, imported at the first use of a name, and NumPy with
+# them: a program that asks onnxgrad for little, or only later, starts fast.
+_NAMES = {
+    "base.versions": "show_versions",
+    "errors": (
+        "CheckpointError ConvergenceError DataError DeviceError Error GradientError InternalError"
+        " ModelError OptionError ShapeError UnsupportedOperatorError"
+    ),
+    "gradient_checks": "GradientCheck check_gradients",
+    "graphs": (
+        "add_loss add_training_info gradient hessian hvp initialize jvp load_state_dict open_batch"
+        " set_weights state_dict to_inference training_step vjp"
+    ),
+    "graphs.operators": "Registration register_gradient register_operator",
+    "graphs.reports": "Report report",
+    "graphs.weight_changes": "weight_change",
+    "history": "History",
+    "precision": "Precision",
+    "sessions": "Evaluation InferenceSession NodeArg TrainingSession WeightInfo",
+    "sessions.forward_backward": "ForwardBackward Gradients",
+    "trainer": "Trainer",
 }
-
-
-_LAZY_MODULES = (
-    "adapters",
-    "distributed",
-    "graph_pictures",
-    "graphs",
-    "plotting",
-    "ray",
-    "sklearn",
-)
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_SUBPACKAGES = {
+    *(
+        "adapters",
+        "callbacks",
+        "data",
+        "distributed",
+        "errors",
+        "files",
+        "graph_pictures",
+        "graphs",
+        "history",
+    ),
+    *("losses", "metrics", "optimizers", "plotting", "precision", "profiles", "ray", "schedules"),
+    *("session_options", "sessions", "sklearn", "trainer"),
+}
 
 
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name in _LAZY_MODULES:
+    if name in _SUBPACKAGES:
         return import_module(f"onnxgrad.{name}")
-    if name in _LAZY:
-        return getattr(import_module(f"onnxgrad.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        found = getattr(import_module(f"onnxgrad.{_MODULES[name]}"), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'onnxgrad' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES, *_SUBPACKAGES})
+
+
+_set_image_decoder(_decode_image)
+_apply_amx_environment()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -118,7 +117,9 @@ class Profile:
         return f"Profile({len(self.kernels)} kernels, {total:.3g} s)"
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self._text or repr(self))}</pre>"
+        from html import escape  # needed in notebooks only
+
+        return f"<pre>{escape(self._text or repr(self))}</pre>"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to a file. Raises: CheckpointError."""

@@ -1,17 +1,23 @@
 """Fixtures: the smallest model there is, and data for it."""
 
+import functools
 import signal
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
+import typer.main
 
 from support import LINEAR
 
 # A shell that starts the tests in the background lets them, and what they start, ignore Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The command line is built from the app's functions, and its types from their options, once rather
+# than by every `CliRunner.invoke` and `cli.main`.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 @pytest.fixture(scope="session")

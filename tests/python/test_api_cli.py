@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 
 import onnxgrad as og
+from forking import run_module
 from onnxgrad import cli, errors
 from onnxgrad.data import tables
 from support import initializers
@@ -29,10 +30,9 @@ def start(*arguments, cwd=None, **options):
 
 
 def run(*arguments, cwd=None, status=0):
-    process = start(*arguments, cwd=cwd)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == status, f"{process.returncode}\n{out}\n{err}"
-    return out, err
+    done = run_module("onnxgrad.cli", *arguments, cwd=cwd)
+    assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout, done.stderr
 
 
 @pytest.fixture

@@ -94,7 +94,9 @@ OTHERS = (
 
 @pytest.mark.parametrize("command", OTHERS)
 def test_results_that_nobody_reads_or_that_do_not_fit(folder, command):
-    for ends, status in (("| head -0", 141), ("> /dev/full", 6), (">&-", 6)):
+    # The two that fail with 6 differ in a function that all commands write through.
+    refused = "> /dev/full" if OTHERS.index(command) % 2 else ">&-"
+    for ends, status in (("| head -0", 141), (refused, 6)):
         done = shell(f"onnxgrad {command} {ends}", folder)
         assert done.returncode == status, (ends, done.stderr)
         assert "bug in onnxgrad" not in done.stderr

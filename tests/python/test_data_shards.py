@@ -139,41 +139,42 @@ import numpy as np
 import onnxgrad as og
 model, batch, options, out, *files = sys.argv[1:]
 workers = og.distributed.connect(timeout=60)
-trainer = og.Trainer(model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
-trainer.fit(*files, epochs=3, batch_size=int(batch), verbose=0, **eval(options))
-evaluation = trainer.evaluate(*files)
-if workers.rank == 0:
-    history = {name: values for name, values in trainer.history.items() if "loss" in name}
-    np.savez(out, **trainer.session.state(), loss=evaluation.loss, **history)
+for number, given in enumerate(eval(options)):
+    trainer = og.Trainer(model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
+    trainer.fit(*files, epochs=3, batch_size=int(batch), verbose=0, **given)
+    evaluation = trainer.evaluate(*files)
+    if workers.rank == 0:
+        history = {name: values for name, values in trainer.history.items() if "loss" in name}
+        np.savez(f"{out}/{number}.npz", **trainer.session.state(), loss=evaluation.loss, **history)
 """
 
 
-def run_workers(tmp_path, workers, *arguments):
-    """Run WORKER in several processes; return what the first one has saved."""
+def run_workers(tmp_path, workers, model, batch, options, files):
+    """Run WORKER in several processes; return what the first one has saved, for each options."""
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    model, batch, options, *files = arguments
-    out = tmp_path / "out.npz"
     command = [sys.executable, "-m", "onnxgrad", "launch", "-n", str(workers)]
-    command += ["--transport", "tcp", str(script), str(model), str(batch), options, str(out)]
+    command += ["--transport", "tcp", str(script), str(model), str(batch)]
+    command += [repr(options), str(tmp_path)]
     done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return dict(np.load(out))
+    return [dict(np.load(tmp_path / f"{number}.npz")) for number in range(len(options))]
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("csv", 2), ("npy", 3), ("parquet", 3)])
 def test_workers_train_as_one(tmp_path, linear_file, linear_model, rows, kind, workers):
     """Every batch has the rows that one worker would take; the last one has a single row."""
     files = write(tmp_path, kind, *rows)
-    for options in ("{}", "{'validation': 0.3}"):
-        found = run_workers(tmp_path, workers, linear_file, 8, options, *files)
+    several = [{}, {"validation": 0.3}]
+    results = run_workers(tmp_path, workers, linear_file, 8, several, files)
+    for options, found in zip(several, results, strict=True):
         alone = og.Trainer(linear_model, "mse", og.optimizers.SGD(lr=0.05), seed=1)
-        alone.fit(*files, epochs=3, batch_size=8, verbose=0, **eval(options))
+        alone.fit(*files, epochs=3, batch_size=8, verbose=0, **options)
         for name, value in alone.session.state().items():
             np.testing.assert_allclose(found.pop(name), value, rtol=1e-5)
         expected = alone.evaluate(*files).loss  # its terms are small beside the rows
         np.testing.assert_allclose(found.pop("loss"), expected, rtol=1e-5, atol=1e-9)
-        assert ("val_loss" in found) == ("val" in options)
+        assert ("val_loss" in found) == ("validation" in options)
         for name, values in found.items():
             np.testing.assert_allclose(alone.history[name], values, rtol=1e-4, atol=1e-9)
 

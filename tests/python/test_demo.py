@@ -18,10 +18,10 @@ TRAINED = 6  # weights and biases of three layers
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """(folder, what the demo printed): run once, as `make demo` does."""
+    """(folder, what the demo printed): run once, as `make demo` does, with fewer seeds."""
     folder = tmp_path_factory.mktemp("digits")
     done = subprocess.run(
-        ["bash", str(ROOT / "scripts/demo.sh"), str(folder)],
+        ["bash", str(ROOT / "scripts/demo.sh"), str(folder), "2"],
         capture_output=True,
         text=True,
         env={**os.environ, "MPLBACKEND": "Agg"},
@@ -34,7 +34,7 @@ def demo(tmp_path_factory):
 def test_prints_what_it_should(demo):
     folder, printed = demo
     rows = re.findall(r"^(\d|mean) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", printed, re.M)
-    assert [row[0] for row in rows] == ["0", "1", "2", "3", "4", "mean"]
+    assert [row[0] for row in rows] == ["0", "1", "mean"]
     _, train, held_out, _, reference = rows[-1]
     assert float(train) > 0.98
     assert float(held_out) >= 0.96

@@ -10,7 +10,6 @@ import linecache
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import textwrap
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ import onnx
 import pytest
 
 import onnxgrad as og
+from forking import run_module
 from onnxgrad import callbacks, data, losses, metrics, optimizers, schedules
 from support import mlp_proto
 
@@ -281,13 +281,7 @@ def test_python_blocks_run(prepared, monkeypatch):
 def run(command):
     words = shlex.split(command)
     assert words[0] == "onnxgrad"
-    done = subprocess.run(
-        [sys.executable, "-m", "onnxgrad.cli", *words[1:]],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_module("onnxgrad.cli", *words[1:], timeout=300)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout, done.stderr
 

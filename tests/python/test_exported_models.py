@@ -5,6 +5,7 @@ import os
 import pathlib
 import pickle
 import sys
+import tempfile
 
 import numpy as np
 import onnx
@@ -326,7 +327,7 @@ def test_models_too_large_for_a_message(kind, tmp_path, monkeypatch):
     trainer.save(tmp_path / "trained.onnx")
     assert not np.array_equal(values(tmp_path / "trained.onnx"), EXPECTED)
     assert np.allclose(values(model), EXPECTED)
-    monkeypatch.setattr(exporters.tempfile, "tempdir", str(tmp_path / "missing"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(og.Error, match=r"TMPDIR|missing"):
         og.report(model)
 

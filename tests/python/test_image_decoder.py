@@ -12,7 +12,7 @@ from PIL import Image
 
 import onnxgrad as og
 from onnxgrad import _core
-from onnxgrad.data.images import decode_image
+from onnxgrad.base.images import decode_image
 
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
 g (uint8[N] file) => (float[C] mean) <int64[2] pixels = {0, 1}> {

@@ -24,6 +24,7 @@ JOB = textwrap.dedent("""
         "report": lambda path: og.report(path),
     }
     call = calls[sys.argv[2]]
+    call(sys.argv[3])  # what it needs is imported
     print("ready", flush=True)
     start = time.monotonic()
     try:

@@ -87,7 +87,7 @@ def test_a_rank_that_fails_ends_the_job_which_starts_again(tmp_path, transport):
         ("0", "4", "4"),
     ],
 )
-def test_the_rank_that_failed_gives_the_status(tmp_path, first, second, expected):
+def test_the_rank_that_failed_gives_the_status(tmp_path, capfd, first, second, expected):
     """Whichever of the two is seen to end first: a rank that loses another may end before it."""
     script = f"""
 import os, signal, sys, time
@@ -98,9 +98,12 @@ if status < 0:
     os.kill(os.getpid(), -status)
 os._exit(status)
 """
-    done = run_launch(tmp_path, script, "--transport", "tcp")
-    assert done.returncode == int(expected), done.stderr
-    assert f"ended with status {expected}" in done.stderr
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    status = launch([str(path)], LaunchOptions(ranks=2, transport="tcp"))
+    errors = capfd.readouterr().err
+    assert status == int(expected), errors
+    assert f"ended with status {expected}" in errors
 
 
 @pytest.mark.parametrize(("transport", "number"), [("tcp", "SIGUSR1"), ("mpi", "SIGTERM")])

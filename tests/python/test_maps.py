@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from onnx import TensorProto as Types
 from onnx import helper as oh
 
 import onnxgrad as og
+from forking import run_module
 from onnx_tool import ROOT
 
 ML = "ai.onnx.ml"
@@ -249,13 +249,7 @@ def test_what_is_no_map_is_refused() -> None:
 
 
 def command(*arguments: Any) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "onnxgrad", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_module("onnxgrad", *arguments)
 
 
 def write_rows(folder: Any, kind: str) -> Any:

@@ -15,7 +15,6 @@ from double_models import in_double
 from node_suite import cases_by_operator
 
 STEP = 1e-5
-DIRECTIONS = 3
 
 
 def run_stock(model: onnx.ModelProto, feeds: dict[str, np.ndarray], level: str) -> list:
@@ -61,11 +60,9 @@ def test_attention(case) -> None:
             np.testing.assert_allclose(stock, given, rtol=1e-6, atol=1e-6)
     for name, given in zip(wrt, ours, strict=True):
         assert np.isfinite(given).all(), f"{name}: {given}"
-        for _ in range(DIRECTIONS):
-            direction = rng.normal(size=given.shape)
-            sides = [
-                objective({**feeds, name: feeds[name] + sign * STEP * direction})
-                for sign in (1, -1)
-            ]
-            numeric = (sides[0] - sides[1]) / (2 * STEP)
-            np.testing.assert_allclose(np.sum(given * direction), numeric, 1e-6, 1e-6)
+        direction = rng.normal(size=given.shape)
+        sides = [
+            objective({**feeds, name: feeds[name] + sign * STEP * direction}) for sign in (1, -1)
+        ]
+        numeric = (sides[0] - sides[1]) / (2 * STEP)
+        np.testing.assert_allclose(np.sum(given * direction), numeric, 1e-6, 1e-6)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# All but Ray, which weighs 300 MB with its dependencies and has tests of its own.
+# All but Ray, which weighs 300 MB with its dependencies: it has an environment of its own, "ray".
 EXTRAS = ("compat", "data", "image", "plot", "sklearn", "tensorboard")
 
 
@@ -83,7 +83,9 @@ def install(wheel: Path, python: str, folder: Path, versions: str) -> None:
     subprocess.run([*uv, "venv", "--python", python, str(folder)], check=True)
     place = ["--python", str(folder / "bin/python"), "--only-binary", ":all:"]
     command = [*uv, "pip", "install", *place, str(wheel)]
-    if versions != "bare":
+    if versions == "ray":
+        command += requirements_of(wheel, ("ray",))
+    elif versions != "bare":
         # Only what is named on the command line is taken in its lowest version.
         resolution = {"oldest": "lowest-direct", "newest": "highest"}[versions]
         named = [*requirements_of(wheel, EXTRAS), "onnxruntime>=1.20"]
@@ -92,7 +94,7 @@ def install(wheel: Path, python: str, folder: Path, versions: str) -> None:
 
 
 def make_environment(version: str, versions: str) -> Environment:
-    """Install the wheel: alone ("bare"), or with all extras, "oldest" or "newest"."""
+    """Install the wheel: alone ("bare"), with Ray, or with all extras, "oldest" or "newest"."""
     python = find_python(version)
     if python is None:
         pytest.skip(f"no Python {version} on this machine")

@@ -91,5 +91,23 @@ def compat():
     assert onnxnumpy_default
 
 
+def ray():
+    import ray as cluster
+
+    from onnxgrad.ray import fit
+
+    def train(model, X, y):
+        trainer = og.Trainer(model, "squared_error", "sgd", lr=0.1)
+        trainer.fit(X, y, epochs=3, batch_size=8, verbose=0)
+        return trainer.history["train_loss"], og.distributed.connect().size
+
+    model, X, y = regression()
+    cluster.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    losses, size = fit(train, model.SerializeToString(), X, y, num_workers=2)
+    assert size == 2
+    assert losses[-1] < 0.5 * losses[0], losses
+    cluster.shutdown()
+
+
 if __name__ == "__main__":
-    {f.__name__: f for f in (data, image, plot, sklearn, tensorboard, compat)}[sys.argv[1]]()
+    {f.__name__: f for f in (data, image, plot, sklearn, tensorboard, compat, ray)}[sys.argv[1]]()

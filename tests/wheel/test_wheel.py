@@ -1,6 +1,6 @@
 """The wheel in environments of its own: imports, the README's example, command line, extras.
 
-`make wheel-test` runs them; ONNXGRAD_PYTHONS="3.11 3.13" and ONNXGRAD_VERSIONS="newest" choose.
+`make wheel-test` runs them; ONNXGRAD_PYTHONS="3.11 3.13" and ONNXGRAD_VERSIONS="newest ray" choose.
 """
 
 import re
@@ -156,3 +156,7 @@ def version() -> str:
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_extra(environment, extra, tmp_path):
     environment.run("python", str(ROOT / "tests/wheel/extras.py"), extra, cwd=tmp_path)
+
+
+def test_ray(ray_environment, tmp_path):
+    ray_environment.run("python", str(ROOT / "tests/wheel/extras.py"), "ray", cwd=tmp_path)

@@ -6,12 +6,14 @@ import contextlib
 import io
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnxgrad.errors import Error, ModelError, OptionError
+
+if TYPE_CHECKING:
+    import tempfile
 
 __all__ = ["ir_of", "is_binary_file", "is_exported", "plain_model", "refuse_model"]
 
@@ -208,6 +210,8 @@ def _embed(proto: Any, outside: Mapping[tuple[str, str, int], Any]) -> None:
 
 def _through_file(write: Any) -> str:
     """Return the path of a file in a temporary folder that `write` has written."""
+    import tempfile
+
     folder = tempfile.TemporaryDirectory(prefix="onnxgrad-", ignore_cleanup_errors=True)
     path = str(Path(folder.name) / "model.onnx")
     try:

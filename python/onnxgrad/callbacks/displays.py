@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import sys
 import time
 from collections.abc import Callable
@@ -161,6 +160,8 @@ class NotebookDisplay:
         if time.monotonic() - self._updated < MIN_UPDATE_S:
             return
         self._updated = time.monotonic()
+        import html
+
         from IPython.display import HTML, display
 
         rows = "\n".join(

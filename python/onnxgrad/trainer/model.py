@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +170,8 @@ class TrainedModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the model, the options, and a checkpoint as bytes."""
+        import tempfile
+
         session = self.session
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "state.safetensors"
@@ -192,6 +193,8 @@ class TrainedModel:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        import tempfile
+
         session = self.session = TrainingSession(state["model"], **state["arguments"])
         session._kind = state.get("kind", session._kind)
         self._core = native.Trainer(session._core)

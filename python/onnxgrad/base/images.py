@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import io
-from typing import Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-import numpy as np
-
-from onnxgrad.base.optional import import_optional
-from onnxgrad.errors import DataError, UnsupportedOperatorError
+    import numpy as np
 
 _MODES = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
 
 
 def decode_image(encoded: np.ndarray[Any, Any], pixel_format: str) -> np.ndarray[Any, Any]:
     """Return the pixels, uint8 [H, W, C], of an image file, uint8 [n], decoded by Pillow."""
+    # The extension has this function from its import on, and keeps what a module imports alive.
+    import io
+
+    import numpy as np
+
+    from onnxgrad.base.optional import import_optional
+    from onnxgrad.errors import DataError, UnsupportedOperatorError
+
     image_module = import_optional(
         "PIL.Image", "ImageDecoder", UnsupportedOperatorError, op_type="ImageDecoder"
     )
