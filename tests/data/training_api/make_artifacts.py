@@ -138,7 +138,9 @@ def make(folder, name):
             state.properties["name"] = name
             CheckpointState.save_checkpoint(state, folder / "later", include_optimizer_state=True)
     values = {f"weight/{key}": parameter.data for key, parameter in state.parameters}
-    np.savez(folder / "values.npz", X=X, y=y, losses=np.array(losses), **values)
+    values |= {"X": X, "y": y, "losses": np.array(losses)}
+    tensors = [onnx.numpy_helper.from_array(value, key) for key, value in values.items()]
+    onnxblock.save_checkpoint((tensors, []), folder / "values")
 
 
 if __name__ == "__main__":
