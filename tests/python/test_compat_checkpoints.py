@@ -13,10 +13,10 @@ import pytest
 from flatbuffers.table import Table
 
 import onnxgrad as og
+from onnxgrad.compat.graphs.forward_part import forward_part
 from onnxgrad.compat.onnxruntime import OrtValue
 from onnxgrad.compat.onnxruntime.training import artifacts
 from onnxgrad.compat.onnxruntime.training.api import CheckpointState, Module, Optimizer
-from onnxgrad.compat.onnxruntime.training.forward_part import forward_part
 
 STORED = Path(__file__).resolve().parents[1] / "data" / "training_api" / "artifacts"
 CASES = sorted(path.name for path in STORED.iterdir())
@@ -29,7 +29,7 @@ def load(folder, checkpoint="checkpoint"):
 
 
 def values_of(folder):
-    """What make_artifacts.py has stored, as a checkpoint."""
+    """Values that make_artifacts.py has stored as a checkpoint."""
     state = CheckpointState.load_checkpoint(folder / "values")
     return {name: parameter.data for name, parameter in state.parameters}
 

@@ -63,7 +63,7 @@ class ArtifactOptimizer {
   NamedTensors slots_;               // "<slot>/<weight>", "step_count"
   double learning_rate_ = 1e-3;
   std::int64_t steps_ = 0;
-  // Of onnxruntime-training's operators.
+  // Attributes of onnxruntime-training's operators.
   double beta1_ = 0.9, beta2_ = 0.999, epsilon_ = 1e-6, weight_decay_ = 0;
   bool corrects_ = true, decays_first_ = true;
   std::optional<double> max_norm_;

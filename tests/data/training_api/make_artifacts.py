@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
-
 import onnxruntime
 
 bare = types.ModuleType("onnxruntime.training")

@@ -1,6 +1,6 @@
-"""Stores artifacts of onnxgrad and what it computes with them, for the C++ program in tests/install.
+"""Stores artifacts of onnxgrad and what it computes with them, for a program in tests/install.
 
-    python make_own.py own
+python make_own.py own
 """
 
 import sys

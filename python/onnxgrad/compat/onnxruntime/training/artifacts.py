@@ -18,12 +18,12 @@ import numpy as np
 import onnx
 
 import onnxgrad as og
+from onnxgrad.compat.graphs.training_graphs import training_graphs
 from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.training import onnxblock
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import described, step_model, step_sum
 from onnxgrad.compat.onnxruntime.training.api.optimizer_files import KEY
-from onnxgrad.compat.onnxruntime.training.training_graphs import training_graphs
 from onnxgrad.files import save_model
 
 __all__ = ["LossType", "OptimType", "generate_artifacts"]

@@ -12,13 +12,13 @@ import onnx.shape_inference
 import onnx.utils
 
 import onnxgrad as og
-from onnxgrad.compat.graphs.tools import names_above
-from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
-from onnxgrad.compat.onnxruntime.training.forward_part import (
+from onnxgrad.compat.graphs.forward_part import (
     ForwardPart,
     forward_part,
     read_artifact,
 )
+from onnxgrad.compat.graphs.tools import names_above
+from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxgrad.compat.onnxruntime.training.onnxblock.graph_names import fresh_name, typed_value
+from onnxgrad.compat.graphs.building import add_node, fresh_name, typed_value
 from onnxgrad.compat.onnxruntime.training.onnxblock.model_accessor import current_model
 
 __all__ = [
@@ -37,8 +37,6 @@ __all__ = [
     "Sub",
 ]
 
-# Operator sets that blocks add to a model.
-_VERSIONS = {"": 17, "ai.onnx.ml": 3, "com.microsoft": 1}
 _LARGEST_CHECKED = 2**31 - 1  # bytes that the checker takes
 
 
@@ -82,15 +80,7 @@ class Block(ABC):
         self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attributes: Any
     ) -> str:
         """Add a node with one output and return its name."""
-        output = fresh_name(f"{op_type.lower()}_output")
-        if all(used.domain != domain for used in self.base.opset_import):
-            self.base.opset_import.append(onnx.helper.make_opsetid(domain, _VERSIONS[domain]))
-        self.base.graph.node.append(
-            onnx.helper.make_node(
-                op_type, inputs, [output], fresh_name(op_type), domain=domain, **attributes
-            )
-        )
-        return output
+        return add_node(self.base, op_type, inputs, domain, attributes)
 
     def _initializer(self, token: str, value: Any) -> str:
         """Add an initializer and return its name; numbers become float32 [1]."""

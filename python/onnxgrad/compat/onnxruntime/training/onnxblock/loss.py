@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnxgrad.compat.graphs.building import has_value, typed_value
 from onnxgrad.compat.onnxruntime.training.onnxblock import blocks
-from onnxgrad.compat.onnxruntime.training.onnxblock.graph_names import has_value, typed_value
 
 __all__ = ["BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss"]
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import onnx
 
+from onnxgrad.compat.graphs.building import empty_model
+
 __all__ = ["ModelAccessor", "base", "current_model", "custom_op_library", "empty_base"]
 
 
@@ -84,13 +86,7 @@ def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[Mode
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
     """Open an empty model, by default of the newest operator set that onnx and onnxgrad know."""
     version = opset_version or min(26, onnx.defs.onnx_opset_version())
-    sets = [onnx.helper.make_opsetid("com.microsoft", 1), onnx.helper.make_opsetid("", version)]
-    model = onnx.helper.make_model(
-        onnx.helper.make_graph([], "graph", [], []),
-        opset_imports=sets,
-        producer_name="onnxgrad",
-        ir_version=onnx.helper.find_min_ir_version_for(sets[1:]),
-    )
+    model = empty_model(version, "onnxgrad")
     with _opened(ModelAccessor(model)) as accessor:
         yield accessor
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import onnx
 
+from onnxgrad.compat.graphs.building import register_outputs
+from onnxgrad.compat.graphs.training_graphs import training_graphs
 from onnxgrad.compat.onnxruntime.training.onnxblock.blocks import Block
-from onnxgrad.compat.onnxruntime.training.onnxblock.graph_names import register_outputs
 from onnxgrad.compat.onnxruntime.training.onnxblock.model_accessor import current_model
-from onnxgrad.compat.onnxruntime.training.training_graphs import training_graphs
 
 __all__ = ["ForwardBlock", "TrainingBlock"]
 

@@ -1,13 +1,24 @@
-"""Names and value infos of a graph under construction."""
+"""A graph under construction: nodes, names and value infos."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 
-__all__ = ["fresh_name", "has_value", "register_outputs", "typed_value"]
+__all__ = [
+    "add_node",
+    "empty_model",
+    "fresh_name",
+    "has_value",
+    "register_outputs",
+    "typed_value",
+]
+
+# Operator sets that nodes add to a model.
+_VERSIONS = {"": 17, "ai.onnx.ml": 3, "com.microsoft": 1}
 
 _COUNTER = itertools.count(1)
 
@@ -50,3 +61,33 @@ def register_outputs(model: onnx.ModelProto, names: str | Sequence[str]) -> None
     outputs = [onnx.ValueInfoProto.FromString(declared[n].SerializeToString()) for n in wanted]
     del model.graph.output[:]
     model.graph.output.extend(outputs)
+
+
+def empty_model(version: int, producer_name: str) -> onnx.ModelProto:
+    """Return a model without nodes, of com.microsoft too."""
+    sets = [onnx.helper.make_opsetid("com.microsoft", 1), onnx.helper.make_opsetid("", version)]
+    return onnx.helper.make_model(
+        onnx.helper.make_graph([], "graph", [], []),
+        opset_imports=sets,
+        producer_name=producer_name,
+        ir_version=onnx.helper.find_min_ir_version_for(sets[1:]),
+    )
+
+
+def add_node(
+    model: onnx.ModelProto,
+    op_type: str,
+    inputs: Sequence[str],
+    domain: str,
+    attributes: Mapping[str, Any],
+) -> str:
+    """Add a node with one output, and its operator set if it is new, and return the output."""
+    output = fresh_name(f"{op_type.lower()}_output")
+    if all(used.domain != domain for used in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(domain, _VERSIONS[domain]))
+    model.graph.node.append(
+        onnx.helper.make_node(
+            op_type, inputs, [output], fresh_name(op_type), domain=domain, **attributes
+        )
+    )
+    return output

@@ -17,13 +17,13 @@ import onnx.numpy_helper
 
 import onnxgrad as og
 from onnxgrad.compat.graphs.tools import names_above
-from onnxgrad.compat.models import load_proto
-from onnxgrad.compat.onnxruntime.training.training_graphs import (
+from onnxgrad.compat.graphs.training_graphs import (
     RESET,
     buffer_name,
     evaluation_model,
     sum_name,
 )
+from onnxgrad.compat.models import load_proto
 
 __all__ = ["ForwardPart", "forward_part", "read_artifact"]
 
