@@ -82,7 +82,7 @@ def evaluation_model(model: onnx.ModelProto) -> onnx.ModelProto:
             removed.update(node.output)
             continue
         if node.op_type == "Dropout" and len(node.input) > 2:
-            del node.input[2:]
+            node.input[2] = ""
         for attribute in node.attribute:
             if node.op_type == "BatchNormalization" and attribute.name == "training_mode":
                 attribute.i = 0

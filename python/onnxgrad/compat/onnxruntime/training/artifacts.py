@@ -136,7 +136,9 @@ def generate_artifacts(
         CheckpointState.save_checkpoint(state, folder / f"{prefix}{name}")
     if update is not None:
         tensors = {tensor.name: tensor for tensor in with_loss.graph.initializer}
-        graph = _optimizer_model(update, [tensors[name] for name in names if name in parameters])
+        chosen = [tensors[name] for name in names if name in parameters]
+        opset = max((u.version for u in with_loss.opset_import if u.domain == ""), default=26)
+        graph = _optimizer_model(update, chosen, min(opset, 26))
         save_model(graph, folder / f"{prefix}optimizer_model.onnx")
 
 
@@ -168,13 +170,20 @@ def _optimizer_of(optimizer: Any) -> Any:
     )
 
 
-def _optimizer_model(update: Any, trained: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
+def _optimizer_model(
+    update: Any, trained: Sequence[onnx.TensorProto], opset: int
+) -> onnx.ModelProto:
+    """Return the model in this operator set, or in a newer one that can express it."""
     if isinstance(update, onnxblock.ForwardBlock):
-        with onnxblock.empty_base():
+        with onnxblock.empty_base(opset):
             update((trained, []))
         return update.to_model_proto()
     values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in trained}
-    graph = og.training_step(step_model(values), step_sum(), update, trainable=[*values])
+    model = step_model(values)
+    try:
+        graph = og.training_step(model, step_sum(), update, trainable=[*values], target_opset=opset)
+    except og.ModelError:
+        graph = og.training_step(model, step_sum(), update, trainable=[*values])
     onnx.helper.set_model_props(graph, {KEY: described(update)})
     return graph
 
@@ -190,8 +199,9 @@ def _with_loss(
     if isinstance(loss, onnxblock.Block):
         return _with_block(model, loss, loss_input_names)
     target = "target"
-    if isinstance(loss, LossType):
-        loss, target = _LOSSES[loss]
+    kind = loss if isinstance(loss, LossType) else None
+    if kind is not None:
+        loss, target = _LOSSES[kind]
     if not isinstance(loss, og.losses.Loss):
         raise RuntimeError(
             f"Unknown loss {type(loss)}: expected a LossType, an onnxblock.Block or a loss of "
@@ -201,7 +211,13 @@ def _with_loss(
         if len(loss_input_names) > 1:
             raise RuntimeError(f"A loss is applied to one output, not {list(loss_input_names)}.")
         loss = loss.replace(output=loss_input_names[0])
-    result = og.add_loss(model, loss, target=target)
+    try:
+        result = og.add_loss(model, loss, target=target)
+    except og.ModelError:
+        if kind is None or not model.graph.node:
+            raise
+        block = getattr(onnxblock.loss, kind.name)()  # of the first output, whatever computes it
+        return _with_block(model, block, loss_input_names or [model.graph.output[0].name])
     return result, [result.graph.output[0].name]
 
 
@@ -235,13 +251,18 @@ def _trained(
         return given
     if not model.graph.initializer:
         return []
-    passes = og.ForwardBackward(
-        model,
-        weights=patterns or None,
-        frozen=list(frozen) or None,
-        untie=False,
-        input_gradients=False,
-    )
+    try:
+        passes = og.ForwardBackward(
+            model,
+            weights=patterns or None,
+            frozen=list(frozen) or None,
+            untie=False,
+            input_gradients=False,
+        )
+    except og.ModelError:
+        if patterns:
+            raise
+        return given  # without parameters there is only the loss
     return [*given, *passes.weight_names]
 
 
