@@ -44,6 +44,8 @@ def test_a_model_without_parameters_has_only_a_loss(tmp_path):
     state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
     module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
     X, labels = np.eye(3, dtype=np.float32), np.arange(3)
+    with pytest.raises(ValueError, match="nothing to update"):
+        Optimizer(tmp_path / "eval_model.onnx", module)
     _, y = module.eval()(X, labels)
     np.testing.assert_array_equal(y, X)
 

@@ -43,6 +43,8 @@ class Optimizer:
         self._module = module
         self._state = module._state
         self._trained = module._trained
+        if not self._trained:
+            raise ValueError("No parameter is trained, so there is nothing to update.")
         values = {name: self._state._value(name) for name in self._trained}
         dtype = values[self._trained[0]].dtype
         optimizer, clip = read_optimizer(load_proto(optimizer_uri), optimizer_uri, dtype)
