@@ -51,8 +51,9 @@ std::vector<Ort::Value> batch(Ort::Value& x, Ort::Value& y) {
                                                    x.GetTensorTypeAndShapeInfo().GetElementCount(),
                                                    shape.data(), shape.size()));
   if (y.GetTensorTypeAndShapeInfo().GetElementType() == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64) {
-    inputs.push_back(Ort::Value::CreateTensor<std::int64_t>(
-        memory, y.GetTensorMutableData<std::int64_t>(), count, target.data(), target.size()));
+    inputs.push_back(Ort::Value::CreateTensor(memory, y.GetTensorMutableRawData(),
+                                              count * sizeof(std::int64_t), target.data(),
+                                              target.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64));
   } else {
     inputs.push_back(Ort::Value::CreateTensor<float>(memory, y.GetTensorMutableData<float>(), count,
                                                      target.data(), target.size()));
@@ -164,6 +165,7 @@ void check_errors(const std::string& folder) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
+  Ort::SetSeed(8);
   const std::string artifacts = argv[1];
   train(artifacts + "/linear", argv[2]);
   train(artifacts + "/mlp", argv[2]);

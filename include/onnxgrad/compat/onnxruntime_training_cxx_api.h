@@ -16,6 +16,7 @@
 //   session.LazyResetGrad();
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,12 @@ namespace detail {
 
 std::string read_file(const std::string& path);
 
+// The number that SetSeed() was called with.
+inline std::atomic<std::uint64_t>& seed() {
+  static std::atomic<std::uint64_t> value = 0;
+  return value;
+}
+
 // Shared by a state and the sessions that train it.
 struct TrainingState {
   onnxgrad::compat::TrainingCheckpoint checkpoint;
@@ -55,6 +62,9 @@ struct TrainingState {
 };
 
 }  // namespace detail
+
+/// Seeds Dropout and other random operators of sessions whose first step is still to come.
+void SetSeed(std::int64_t seed);
 
 /// Parameters, properties and optimizer state; moved, not copied.
 class CheckpointState {
@@ -177,6 +187,8 @@ inline onnxgrad::Tensor& TrainingState::find(const std::string& name) {
 }
 
 }  // namespace detail
+
+inline void SetSeed(std::int64_t seed) { detail::seed() = static_cast<std::uint64_t>(seed); }
 
 inline CheckpointState CheckpointState::LoadCheckpoint(
     const std::basic_string<ORTCHAR_T>& path_to_checkpoint) {
@@ -338,8 +350,10 @@ inline onnxgrad::ForwardBackward& TrainingSession::passes() {
       onnxgrad::Model::from_bytes(
           onnxgrad::compat::with_initializers(eval_bytes_, parameters(false)),
           {.external_root = folder_}),
-      onnxgrad::ForwardBackwardOptions{
-          .weights = std::move(trained), .untie = false, .input_gradients = false});
+      onnxgrad::ForwardBackwardOptions{.weights = std::move(trained),
+                                       .untie = false,
+                                       .input_gradients = false,
+                                       .engine = {.seed = detail::seed()}});
   seen_ = state_->changes;
   return *passes_;
 }

@@ -159,6 +159,19 @@ class Value {
     }
     return Value(onnxgrad::Tensor::view(onnxgrad::dtype_of<T>(), std::move(dims), data, nullptr));
   }
+  /// A view of memory with elements of a type that is known at run time.
+  static Value CreateTensor(const MemoryInfo&, void* data, std::size_t bytes,
+                            const std::int64_t* shape, std::size_t shape_len,
+                            ONNXTensorElementDataType type) {
+    onnxgrad::Dims dims(std::vector<std::int64_t>(shape, shape + shape_len));
+    const auto dtype = static_cast<onnxgrad::DataType>(type);
+    if (dims.size_bytes(dtype) != static_cast<std::int64_t>(bytes)) {
+      throw Exception("a tensor of the shape " + dims.to_string() + " has not " +
+                          std::to_string(bytes) + " bytes",
+                      ORT_INVALID_ARGUMENT);
+    }
+    return Value(onnxgrad::Tensor::view(dtype, std::move(dims), data, nullptr));
+  }
   /// New memory.
   template <class T>
   static Value CreateTensor(const AllocatorWithDefaultOptions&, const std::int64_t* shape,
@@ -181,6 +194,8 @@ class Value {
   T* GetTensorMutableData() {
     return detail::translated([&] { return tensor_.mutable_data<T>().data(); });
   }
+  const void* GetTensorRawData() const { return tensor_.raw(); }
+  void* GetTensorMutableRawData() { return tensor_.mutable_raw(); }
   const onnxgrad::Tensor& tensor() const { return tensor_; }
 
  private:
@@ -191,10 +206,15 @@ class Value {
 }  // namespace Ort
 
 // Names that the original has outside its namespace.
+using Ort::ONNXTensorElementDataType;       // NOLINT
 using Ort::OrtAllocatorType;                // NOLINT
-using enum Ort::OrtLoggingLevel;            // NOLINT
-using enum Ort::OrtAllocatorType;           // NOLINT
-using enum Ort::OrtMemType;                 // NOLINT
+using Ort::OrtErrorCode;                    // NOLINT
+using Ort::OrtLoggingLevel;                 // NOLINT
+using Ort::OrtMemType;                      // NOLINT
 using enum Ort::ONNXTensorElementDataType;  // NOLINT
+using enum Ort::OrtAllocatorType;           // NOLINT
+using enum Ort::OrtErrorCode;               // NOLINT
+using enum Ort::OrtLoggingLevel;            // NOLINT
+using enum Ort::OrtMemType;                 // NOLINT
 
 #endif  // ONNXGRAD_COMPAT_ONNXRUNTIME_VALUES_H_
