@@ -157,6 +157,9 @@ class TrainingSession {
   /// Steps done since construction, reset() or load_state().
   std::int64_t steps() const;
 
+  /// The weights that are trained, in file order: views that the next step, load() or reset()
+  /// changes; on other devices than the CPU copies.
+  NamedTensors weights() const;
   /// Weights, then optimizer state, by the names of training_step(); copies.
   NamedTensors state() const;
   /// Loads all states or none. Throws: CheckpointError (unknown or missing name, different dtype or

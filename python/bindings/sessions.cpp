@@ -175,6 +175,7 @@ void bind_training(nb::module_& module) {
       .def_prop_rw("learning_rate", &TrainingSession::learning_rate,
                    &TrainingSession::set_learning_rate)
       .def_prop_ro("steps", &TrainingSession::steps)
+      .def("weights", &TrainingSession::weights, Unlocked())
       .def("state", &TrainingSession::state, Unlocked())
       .def("load_state", &TrainingSession::load_state, "state"_a, Unlocked())
       .def("save", &TrainingSession::save, "path"_a, Unlocked())

@@ -131,6 +131,11 @@ void TrainingSession::set_learning_rate(double learning_rate) {
 
 std::int64_t TrainingSession::steps() const { return impl_->session.steps(); }
 
+NamedTensors TrainingSession::weights() const {
+  const CallGuard guard(impl_->busy, Kind::kFromCallback);
+  return impl_->session.weight_views();
+}
+
 NamedTensors TrainingSession::state() const {
   const CallGuard guard(impl_->busy, Kind::kFromCallback);
   return impl_->session.state();

@@ -120,6 +120,24 @@ def test_state_can_be_taken_back(linear_proto, linear_data):
     np.testing.assert_array_equal(session.state()["coef"], initializers(linear_proto)["coef"])
 
 
+def test_views_of_the_weights_change_with_the_next_step(linear_proto, linear_data):
+    X, y = linear_data
+    session = og.TrainingSession(linear_proto, "squared_error", og.optimizers.Adam(0.1))
+    feeds = {"X": X, session.target_name: y}
+    views, first = session.weights, session.state()
+    assert views.keys() == {weight.name for weight in session.trained_weights}
+    for name, view in views.items():
+        np.testing.assert_array_equal(view, first[name])
+        with pytest.raises(ValueError, match="read-only"):
+            view[...] = 0
+    session.step(feeds)
+    for name, view in views.items():
+        np.testing.assert_array_equal(view, session.state()[name])
+        assert not np.array_equal(view, first[name])
+    del session
+    assert all(np.isfinite(view).all() for view in views.values())  # they own their memory
+
+
 def test_evaluate_and_predict_do_not_train(linear_proto, linear_data):
     X, y = linear_data
     session = og.TrainingSession(linear_proto, "squared_error", "sgd")

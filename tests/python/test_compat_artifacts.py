@@ -375,6 +375,9 @@ def test_a_loss_of_the_model_itself(tmp_path, data):
     )  # fmt: skip
     state, module, _ = load(tmp_path, checkpoint="nominal_checkpoint")
     assert module.input_names() == ["X", "t"]
+    with pytest.raises(RuntimeError, match="load the model parameters first"):
+        module(X, y)
+    module.copy_buffer_to_parameters(np.arange(6, dtype=np.float32))
     weights = {"coef": state.parameters["coef"].data, "intercept": np.array([0.5, -0.5])}
     np.testing.assert_allclose(module(X, y), mse(weights, X, y)[0], rtol=1e-5)
 

@@ -362,6 +362,14 @@ class TrainingSession(NotPickled):
         """
         return from_native(self._core.encode_target(to_native(labels, "labels"), output))
 
+    @property
+    def weights(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Read-only views of the current weights, by name: the next step changes them."""
+        views = {name: from_native(value) for name, value in self._core.weights().items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
+
     def state(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return copies of the weights and the optimizer state, by name."""
         return {name: from_native(value) for name, value in self._core.state().items()}

@@ -533,9 +533,15 @@ void Session::reset() {
 }
 
 NamedTensors Session::weights() const {
+  NamedTensors result = weight_views();
+  for (NamedTensor& entry : result) entry.tensor = entry.tensor.clone();
+  return result;
+}
+
+NamedTensors Session::weight_views() const {
   NamedTensors result;
   for (const WeightInfo& weight : graph().state_weights()) {
-    result.push_back({.name = weight.name, .tensor = weight_value(weight.name).clone()});
+    result.push_back({.name = weight.name, .tensor = weight_value(weight.name)});
   }
   return result;
 }

@@ -100,6 +100,8 @@ class Session {
   void reset();
   /// Copies of the trained weights, by their names in the working copy.
   NamedTensors weights() const;
+  /// Views of them, which the next step changes.
+  NamedTensors weight_views() const;
   MemoryReport memory() const;
 
   /// The step: its state, learning rate and number of steps; valid as long as the session is not

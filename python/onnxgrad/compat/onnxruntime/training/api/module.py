@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 import onnx.utils
 
 import onnxgrad as og
+from onnxgrad.compat.graphs.forward_part import (
+    ForwardPart,
+    forward_part,
+    read_artifact,
+)
 from onnxgrad.compat.graphs.tools import names_above
-from onnxgrad.compat.models import load_proto
 from onnxgrad.compat.onnxruntime.training.api.checkpoint_state import CheckpointState
 from onnxgrad.compat.onnxruntime.values import OrtValue, array_of
 from onnxgrad.files import save_model
 
-__all__ = ["Module", "metadata"]
-
-# Key of an artifact's metadata that describes its origin.
-KEY = "onnxgrad.training"
-
-
-def metadata(model: onnx.ModelProto, path: Any) -> dict[str, str]:
-    """Return the metadata of an artifact written by `generate_artifacts`."""
-    found = {entry.key: entry.value for entry in model.metadata_props}
-    if KEY not in found:
-        raise ValueError(
-            f"{os.fspath(path)!r} was not written by onnxgrad's generate_artifacts: generate the "
-            "artifacts again from the model."
-        )
-    return found
+__all__ = ["Module"]
 
 
 class Module:
@@ -40,7 +31,7 @@ class Module:
     Parameters
     ----------
     train_model_uri : path
-        Path of the training model.
+        Path of the training model, written by `generate_artifacts` or by onnxruntime 1.19.
     state : CheckpointState
     eval_model_uri : path, default=None
         Path of the evaluation model, which evaluation mode requires.
@@ -67,36 +58,63 @@ class Module:
         del session_options
         self.training = True
         self._state = state
-        self._model = load_proto(train_model_uri)
-        description = json.loads(metadata(self._model, train_model_uri)[KEY])
-        self._outputs: list[str] = description["outputs"]
-        self._trained: list[str] = description["trained"]
-        self._frozen: list[str] = description["frozen"]
-        self._can_evaluate = eval_model_uri is not None
-        if eval_model_uri is not None:
-            metadata(load_proto(eval_model_uri), eval_model_uri)
-        self._device = device
+        part = forward_part(read_artifact(train_model_uri))
+        if part is None:
+            raise ValueError(
+                f"{os.fspath(train_model_uri)!r} is not a training model of generate_artifacts."
+            )
+        self._part: ForwardPart = part
+        self._parameters = part.parameters([*state._values])
+        self._check_parameters()
+        self._trained = [name for name in part.trained if name in state._values]
+        self._types = {value.name: value.type.tensor_type for value in part.model.graph.input}
+        self._inputs = [name for name in self._types if name not in state._values]
+        self._evaluation = None if eval_model_uri is None else read_artifact(eval_model_uri)
+        self._device = device.partition(":")[0] if device.endswith(":0") else device
         self._reset = True
+        self._seeds: dict[tuple[int, ...], np.ndarray[Any, Any]] = {}
         self._build()
 
+    def _check_parameters(self) -> None:
+        """Compare with the shapes of the model, and give nominal parameters theirs."""
+        missing = [name for name in self._part.trained if name not in self._state._values]
+        declared = self._part.shapes()
+        if missing and any(name in declared for name in missing):
+            names = ", ".join(repr(name) for name in missing)
+            raise ValueError(f"The checkpoint does not have the parameters {names} of the model.")
+        for name in self._parameters:
+            shape, dtype = declared.get(name, ((), np.dtype(np.float32)))
+            value = self._state._values[name]
+            if name in self._state._missing:
+                self._state._values[name] = np.zeros(shape, dtype)
+            elif name in declared and (value.shape, value.dtype) != (shape, dtype):
+                raise ValueError(
+                    f"Parameter {name!r} is {value.dtype} {list(value.shape)} in the checkpoint "
+                    f"and {dtype} {list(shape)} in the model."
+                )
+
     def _build(self) -> None:
-        frozen = {name: self._state._values[name] for name in self._frozen}
-        model = og.set_weights(self._model, frozen)
-        outputs = [value for value in model.graph.output if value.name in self._outputs]
-        del model.graph.output[:]
-        model.graph.output.extend(sorted(outputs, key=lambda v: self._outputs.index(v.name)))
-        self._passes = og.ForwardBackward(
-            model,
-            weights=self._trained,
-            untie=False,
-            input_gradients=False,
-            device=self._device,
-        )
-        self._types = {value.name: value.type.tensor_type for value in self._model.graph.input}
-        self._weights_changed()
+        values = {name: self._state._value(name) for name in self._parameters}
+        model = self._part.with_values(values)
+        if self._trained:
+            self._passes: Any = og.ForwardBackward(
+                model,
+                weights=self._trained,
+                untie=False,
+                input_gradients=False,
+                device=self._device,
+            )
+        else:
+            self._passes = og.InferenceSession(model, device=self._device)
+        self._seen = self._state._changes
 
     def _weights_changed(self) -> None:
-        self._passes.weights = {name: self._state._values[name] for name in self._trained}
+        """Take over parameters that the user has set."""
+        frozen = {name for name in self._parameters if name not in self._trained}
+        if frozen:  # these are constants of the plans
+            self._build()
+            return
+        self._passes.weights = {name: self._state._value(name) for name in self._trained}
         self._seen = self._state._changes
 
     def __call__(self, *user_inputs: Any) -> Any:
@@ -105,46 +123,55 @@ class Module:
         In training mode, gradients accumulate until the next reset. Inputs are arrays or OrtValues;
         if all are OrtValues, so are the outputs.
         """
-        if self._seen != self._state._changes:  # the user has set parameters
-            self._build()
-        names = self.input_names()
+        self._state._require_values()
+        if self._seen != self._state._changes:
+            self._weights_changed()
+        names = self._inputs
         if len(user_inputs) != len(names):
             raise ValueError(f"{len(user_inputs)} inputs were given for {names}.")
         feeds = {
             name: self._fitting(name, array_of(value))
             for name, value in zip(names, user_inputs, strict=True)
         }
-        outputs = self._train(feeds) if self.training else self._evaluate(feeds)
-        results: tuple[Any, ...] = tuple(outputs)
+        results: Sequence[Any] = self._train(feeds) if self.training else self._evaluate(feeds)
         if not any(isinstance(value, np.ndarray) for value in user_inputs):
-            results = tuple(OrtValue(np.ascontiguousarray(value)) for value in results)
-        return results[0] if len(results) == 1 else results
+            results = [OrtValue(np.ascontiguousarray(value)) for value in results]
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _fitting(self, name: str, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Convert a target [N, 1] of numbers to class numbers [N] if the loss takes these."""
         wanted = self._types[name]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted.elem_type)
-        if value.ndim == 2 and len(wanted.shape.dim) == 1 and value.shape[1] == 1:
+        if value.ndim == 2 and value.shape[1] == 1 and len(wanted.shape.dim) == 1:
             value = value[:, 0]
-        if value.dtype != dtype and dtype.kind == "i" and (value == np.rint(value)).all():
-            value = value.astype(dtype)
+        if value.dtype.kind not in "US":
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted.elem_type)
+            if value.dtype != dtype and dtype.kind == "i" and (value == np.rint(value)).all():
+                value = value.astype(dtype)
         return value
 
     def _train(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        if not self._trained:
+            return list(self._passes.run(self._part.outputs, feeds))
         outputs = self._passes.forward(feeds, training=True)
-        seed = {self._outputs[0]: np.ones_like(outputs[0])}
-        found = self._passes.backward(seed, outputs.context).weights
+        loss = outputs[0]
+        seed = self._seeds.get(loss.shape)
+        if seed is None:
+            seed = self._seeds[loss.shape] = np.ones_like(loss)
+        found = self._passes.backward([seed], outputs.context).weights
         sums = self._state._gradients
-        if self._reset:
-            sums.clear()
-        for name, gradient in found.items():
-            sums[name] = sums[name] + gradient if name in sums else gradient
+        if self._reset or not sums:
+            self._state._gradients = found
+        else:
+            for name, gradient in found.items():
+                sums[name] = sums[name] + gradient
         self._reset = False
         return list(outputs)
 
     def _evaluate(self, feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        if not self._can_evaluate:
+        if self._evaluation is None:
             raise RuntimeError("Evaluation needs an evaluation model: give eval_model_uri.")
+        if not self._trained:
+            return list(self._passes.run(self._part.outputs, feeds))
         return list(self._passes.forward(feeds, training=False))
 
     def train(self, mode: bool = True) -> Self:
@@ -161,7 +188,7 @@ class Module:
         self._reset = True
 
     def _names(self, trainable_only: bool) -> list[str]:
-        return self._trained if trainable_only else [*self._trained, *self._frozen]
+        return self._trained if trainable_only else self._parameters
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
         """Return the number of elements of all parameters."""
@@ -169,11 +196,12 @@ class Module:
 
     def get_contiguous_parameters(self, trainable_only: bool = False) -> OrtValue:
         """Return all parameters, concatenated into a float32 vector."""
-        flat = [self._state._values[name].ravel() for name in self._names(trainable_only)]
+        self._state._require_values()
+        flat = [self._state._value(name).ravel() for name in self._names(trainable_only)]
         return OrtValue(np.concatenate(flat).astype(np.float32))
 
     def copy_buffer_to_parameters(self, buffer: Any, trainable_only: bool = True) -> None:
-        """Set all parameters from such a vector."""
+        """Set all parameters from such a vector; this completes a nominal checkpoint."""
         flat = array_of(buffer).ravel()
         size = self.get_parameters_size(trainable_only)
         if flat.size != size:
@@ -182,25 +210,34 @@ class Module:
         for name in self._names(trainable_only):
             old = self._state._values[name]
             part = flat[start : start + old.size].reshape(old.shape)
-            self._state.parameters[name] = part.astype(old.dtype)
+            self._state._set(name, part.astype(old.dtype))
             start += old.size
 
     def export_model_for_inferencing(
         self, inference_model_uri: str | os.PathLike[str], graph_output_names: list[str]
     ) -> None:
         """Write the model with its current parameters, without loss and target."""
-        model = og.set_weights(self._model, self._state._values)
+        self._state._require_values()
+        values = {name: self._state._value(name) for name in self._parameters}
+        source = self._part if self._evaluation is None else ForwardPart(self._evaluation, [])
+        model = source.with_values(values)
+        if self._trained:  # running statistics
+            known = {tensor.name for tensor in model.graph.initializer}
+            found = {n: v for n, v in self._passes.weights.items() if n in known}
+            model = og.set_weights(model, found)
         del model.metadata_props[:]
         needed = names_above(model.graph.node, graph_output_names)
         inputs = [value.name for value in model.graph.input if value.name in needed]
+        if not {*graph_output_names} <= {value.name for value in model.graph.value_info}:
+            model = onnx.shape_inference.infer_shapes(model)
         part = onnx.utils.Extractor(model).extract_model(inputs, list(graph_output_names))
         part.ir_version = model.ir_version
         save_model(part, inference_model_uri)
 
     def input_names(self) -> list[str]:
         """Return the names of the inputs, including the target."""
-        return [value.name for value in self._passes.get_inputs()]
+        return list(self._inputs)
 
     def output_names(self) -> list[str]:
         """Return the names of the outputs, the loss first."""
-        return list(self._outputs)
+        return list(self._part.outputs)

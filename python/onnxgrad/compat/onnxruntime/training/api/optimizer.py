@@ -9,17 +9,23 @@ import numpy as np
 
 import onnxgrad as og
 from onnxgrad.compat.models import load_proto
+from onnxgrad.compat.onnxruntime.training.api.flat_checkpoint import FlatCheckpoint
 from onnxgrad.compat.onnxruntime.training.api.gradient_step import (
     gradient_name,
-    optimizer_from,
     step_model,
     step_sum,
 )
-from onnxgrad.compat.onnxruntime.training.api.module import KEY, Module, metadata
+from onnxgrad.compat.onnxruntime.training.api.module import Module
+from onnxgrad.compat.onnxruntime.training.api.optimizer_files import read_optimizer
 
 __all__ = ["Optimizer"]
 
-_RATE, _STEPS = "learning_rate", "steps"
+_Array = np.ndarray[Any, Any]
+_SHARED = ""  # in place of a parameter's name: state that is not of one parameter
+_COUNT = "step_count"
+# Names of Adam's moments in checkpoints of onnxruntime-training.
+_MOMENTS = {"adam_m": "momentum0", "adam_v": "momentum1"}
+_SLOTS = {moment: slot for slot, moment in _MOMENTS.items()}
 
 
 class Optimizer:
@@ -28,7 +34,8 @@ class Optimizer:
     Parameters
     ----------
     optimizer_uri : path
-        Path of the optimizer model.
+        Path of the optimizer model, written by `generate_artifacts`, made by a block of
+        `onnxblock.optim`, or written by onnxruntime 1.19.
     module : Module
     """
 
@@ -36,14 +43,19 @@ class Optimizer:
         self._module = module
         self._state = module._state
         self._trained = module._trained
-        optimizer = optimizer_from(metadata(load_proto(optimizer_uri), optimizer_uri)[KEY])
-        values = {name: self._state._values[name] for name in self._trained}
+        if not self._trained:
+            raise ValueError("No parameter is trained, so there is nothing to update.")
+        values = {name: self._state._value(name) for name in self._trained}
+        dtype = values[self._trained[0]].dtype
+        optimizer, clip = read_optimizer(load_proto(optimizer_uri), optimizer_uri, dtype)
         self._session = og.TrainingSession(
-            step_model(values), step_sum(), optimizer, trainable=self._trained
+            step_model(values), step_sum(), optimizer, trainable=self._trained, clip_norm=clip
         )
+        self._gradient_names = [(name, gradient_name(name)) for name in self._trained]
         self._steps = 0
         self._seen = self._state._changes
-        self._restore(self._state._optimizer)
+        if self._state._optimizer is not None:
+            self._restore(self._state._optimizer)
         self._state._optimizer_source = self
 
     def step(self) -> None:
@@ -54,20 +66,24 @@ class Optimizer:
         RuntimeError
             The module has done no training step.
         """
-        gradients = self._state._gradients
+        state = self._state
+        state._require_values()
+        gradients = state._gradients
         if not gradients:
             raise RuntimeError("step() needs gradients: call the module in training mode first.")
-        if self._seen != self._state._changes:  # the user has set parameters
-            own = {name: self._state._values[name] for name in self._trained}
+        if self._seen != state._changes:  # the user has set parameters
+            own = {name: state._value(name) for name in self._trained}
             self._session.load_state(self._session.state() | own)
-        feeds = {gradient_name(name): gradients[name] for name in self._trained}
-        self._session.step(feeds)
+            self._module._weights_changed()
+            self._seen = state._changes
+        self._session.step({feed: gradients[name] for name, feed in self._gradient_names})
         self._steps += 1
-        new = self._session.state()
-        for name in self._trained:
-            self._state._values[name] = new[name]
-        self._module._weights_changed()
-        self._seen = self._state._changes
+        self._module._passes.weights = self._session.weights
+        state._is_behind = True
+
+    def _weights(self) -> dict[str, _Array]:
+        """Return copies of the current weights."""
+        return {name: value.copy() for name, value in self._session.weights.items()}
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the rate of the next steps."""
@@ -77,17 +93,32 @@ class Optimizer:
         """Return the current rate."""
         return self._session.lr
 
-    def _arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the optimizer state for a checkpoint, without the weights."""
-        state = self._session.state()
-        slots = {f"slot/{name}": v for name, v in state.items() if name not in self._trained}
-        return slots | {_RATE: np.array(self._session.lr), _STEPS: np.array(self._steps)}
+    def _stored(self) -> FlatCheckpoint:
+        """Return the optimizer state for a checkpoint."""
+        moments: dict[str, dict[str, _Array]] = {name: {} for name in self._trained}
+        for name, value in self._session.state().items():
+            slot, _, parameter = name.partition("/")
+            if name in self._trained:
+                continue
+            if parameter in moments:
+                moments[parameter][_MOMENTS.get(slot, slot)] = value
+            elif name != _COUNT:
+                moments.setdefault(_SHARED, {})[name] = value
+        return FlatCheckpoint(
+            moments=moments, step=self._steps, learning_rate=float(self._session.lr)
+        )
 
-    def _restore(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
-        if not arrays:
-            return
-        slots = {n.removeprefix("slot/"): v for n, v in arrays.items() if n.startswith("slot/")}
-        own = {name: self._state._values[name] for name in self._trained}
-        self._session.load_state(own | slots)
-        self._session.lr = float(arrays[_RATE])
-        self._steps = int(arrays[_STEPS])
+    def _restore(self, stored: FlatCheckpoint) -> None:
+        """Continue from the state in a checkpoint."""
+        new = {name: self._state._value(name) for name in self._trained}
+        state = self._session.state()
+        if _COUNT in state:
+            new[_COUNT] = np.array(stored.step, state[_COUNT].dtype)
+        for parameter, moments in (stored.moments or {}).items():
+            for moment, value in moments.items():
+                slots = (moment, _SLOTS.get(moment, moment))
+                names = [f"{slot}/{parameter}" if parameter else moment for slot in slots]
+                new |= {name: value for name in names if name in state}
+        self._session.load_state(state | new)
+        self._session.lr = stored.learning_rate
+        self._steps = stored.step
