@@ -7,7 +7,7 @@
 #include "opdef/activation.h"
 #include "opdef/kernel.h"
 #include "ops/f16_stream_cpu.h"
-#include "ops/fused/activation_rows.h"
+#include "ops/fused/activation_rows_simd.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::activation_cpu {

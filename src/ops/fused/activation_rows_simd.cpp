@@ -1,4 +1,4 @@
-#include "ops/fused/activation_rows.h"
+#include "ops/fused/activation_rows_simd.h"
 
 #include <cstdint>
 

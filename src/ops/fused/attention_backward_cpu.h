@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "device/cpu/f16_gemm_vnni.h"
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 #include "ops/fused/attention_worker_cpu.h"
 #include "ops/kernel_support.h"
 

@@ -1,7 +1,7 @@
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/fused/attention_rows_simd.cpp"

@@ -1,4 +1,4 @@
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/vnni_gemm.h"
 #include "opdef/attention.h"
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 

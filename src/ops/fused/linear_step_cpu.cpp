@@ -5,7 +5,7 @@
 
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "ops/fused/linear_step.h"
+#include "ops/fused/linear_step_simd.h"
 #include "ops/kernel_support.h"
 
 // onnxgrad.fused.LinearStep: a whole training step of a linear model in one call, since for ten

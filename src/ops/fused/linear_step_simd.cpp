@@ -1,4 +1,4 @@
-#include "ops/fused/linear_step.h"
+#include "ops/fused/linear_step_simd.h"
 
 #include <cstdint>
 

@@ -3,7 +3,7 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // DepthToSpace and SpaceToDepth move bytes: one strided copy over [N, C, H, b, W, b].
 

@@ -11,8 +11,8 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
-#include "ops/image/sample_taps.h"
-#include "ops/image/weighted_sums.h"
+#include "ops/image/sample_taps_simd.h"
+#include "ops/image/weighted_sums_simd.h"
 #include "ops/kernel_support.h"
 
 // Kernels of GridSample and its gradients. The points of an image are processed in blocks: the taps

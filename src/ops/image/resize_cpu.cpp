@@ -10,7 +10,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/kernel.h"
 #include "ops/image/resize_table.h"
-#include "ops/image/weighted_sums.h"
+#include "ops/image/weighted_sums_simd.h"
 #include "ops/kernel_support.h"
 
 // Kernels of Resize and its gradient: one pass per axis that changes, the innermost first. A plane

@@ -1,4 +1,4 @@
-#include "ops/image/sample_taps.h"
+#include "ops/image/sample_taps_simd.h"
 
 #include <cstdint>
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/image/weighted_sums.h"
+#include "ops/image/weighted_sums_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/image/weighted_sums_simd.cpp"

@@ -12,7 +12,7 @@
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/loss/cross_entropy.h"
-#include "ops/nn/softmax_rows.h"
+#include "ops/nn/softmax_rows_simd.h"
 
 // Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients: reference
 // kernels, and SIMD kernels for contiguous rows. The elements of a row have stride `inner`: scores

@@ -6,7 +6,7 @@
 
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_stretches.h"
+#include "ops/nn/norm_stretches_simd.h"
 #include "ops/nn/window.h"
 
 // Kernels of BatchNormalization, InstanceNormalization and their gradients: reference kernels, and

@@ -12,7 +12,7 @@
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 // y from x, or x from y: result[channel, position] = sum over taps and source channels. Rows of A
 // are weights [channel, tap, source channel], columns of B the positions of copies whose channels

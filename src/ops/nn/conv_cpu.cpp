@@ -9,9 +9,9 @@
 #include "opdef/registry.h"
 #include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/conv_task.h"
+#include "ops/nn/conv_task_cpu.h"
 #include "ops/nn/conv_winograd_cpu.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 // Reference kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
 // offers. Start reading at visit_products: all three computations use it with a different

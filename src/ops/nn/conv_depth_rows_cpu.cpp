@@ -4,10 +4,10 @@
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/depth_rows.h"
+#include "ops/nn/depth_rows_simd.h"
 
-// Depthwise convolutions plane by plane (depth_rows.h): y from x with strides 1 and 2, and x from y
-// without strides.
+// Depthwise convolutions plane by plane (depth_rows_simd.h): y from x with strides 1 and 2, and x
+// from y without strides.
 
 namespace onnxgrad::ops::depth_rows {
 namespace {

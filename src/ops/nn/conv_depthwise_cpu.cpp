@@ -8,7 +8,7 @@
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/depth_tiles.h"
+#include "ops/nn/depth_tiles_simd.h"
 
 // Depthwise convolutions: every channel is a separate group. A vector of channels is computed at
 // once: their planes are transposed to pixels of that many channels, padded by zeros, in bands that

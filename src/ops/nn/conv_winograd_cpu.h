@@ -8,10 +8,10 @@
 #include "device/cpu/gemm_tile.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/winograd_tiles.h"
+#include "ops/nn/winograd_tiles_simd.h"
 
-// Convolutions of 3 x 3 and 5 x 5 without strides by Winograd's algorithm (winograd_tiles.h): a
-// tile of 6 x 6 pixels is transformed into 36 values per channel, each of which takes part in a
+// Convolutions of 3 x 3 and 5 x 5 without strides by Winograd's algorithm (winograd_tiles_simd.h):
+// a tile of 6 x 6 pixels is transformed into 36 values per channel, each of which takes part in a
 // separate matrix product. conv_winograd_cpu.cpp computes y or x, conv_winograd_weight_cpu.cpp w.
 
 namespace onnxgrad::ops::winograd {

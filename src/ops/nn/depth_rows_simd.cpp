@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "device/cpu/simd.h"
-#include "ops/nn/depth_rows.h"
+#include "ops/nn/depth_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/depth_rows_simd.cpp"

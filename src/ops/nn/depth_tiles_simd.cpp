@@ -1,5 +1,5 @@
+#include "ops/nn/depth_tiles_simd.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/depth_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/depth_tiles_simd.cpp"

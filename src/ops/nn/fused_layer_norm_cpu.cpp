@@ -12,7 +12,7 @@
 #include "opdef/kernel.h"
 #include "ops/f16_stream_cpu.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_stretches.h"
+#include "ops/nn/norm_stretches_simd.h"
 #include "ops/nn/window.h"
 #include "ops/random/draws.h"
 #include "ops/random/dropout_ratio.h"

@@ -6,7 +6,7 @@
 #include "ir/builder.h"
 #include "opdef/fused_normalization.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 // BatchNormalization and its gradient fused with their neighbours; see opdef/fused_normalization.h.
 // Channels are independent: each is read from memory once, and then from the cache for the second

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/nn/max_pool_planes.h"
+#include "ops/nn/max_pool_planes_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/max_pool_planes_simd.cpp"

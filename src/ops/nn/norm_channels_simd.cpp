@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "device/cpu/simd.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/norm_channels_simd.cpp"

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/nn/norm_stretches.h"
+#include "ops/nn/norm_stretches_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/norm_stretches_simd.cpp"

@@ -13,7 +13,7 @@
 #include "device/cpu/threads.h"
 #include "opdef/fused.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/max_pool_planes.h"
+#include "ops/nn/max_pool_planes_simd.h"
 #include "ops/nn/pool.h"
 
 // Kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool: reference

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "ops/kernel_support.h"
-#include "ops/nn/softmax_rows.h"
+#include "ops/nn/softmax_rows_simd.h"
 
 // Kernels of Softmax, LogSoftmax and Hardmax: reference kernels, and SIMD kernels for the last
 // axis. A tensor is [outer, size, inner] around the axis.

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/nn/softmax_rows.h"
+#include "ops/nn/softmax_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/softmax_rows_simd.cpp"

@@ -1,5 +1,5 @@
+#include "ops/nn/winograd_tiles_simd.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/winograd_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/winograd_tiles_simd.cpp"

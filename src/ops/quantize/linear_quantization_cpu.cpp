@@ -8,7 +8,7 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/quantize/quantize_runs.h"
+#include "ops/quantize/quantize_runs_simd.h"
 #include "ops/quantize/small_types.h"
 
 // Kernels of QuantizeLinear and DequantizeLinear. A tensor is split into runs of elements along

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/testing/instruction_sets.h"
-#include "ops/quantize/quantize_runs.h"
+#include "ops/quantize/quantize_runs_simd.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {

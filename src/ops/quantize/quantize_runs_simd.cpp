@@ -1,4 +1,4 @@
-#include "ops/quantize/quantize_runs.h"
+#include "ops/quantize/quantize_runs_simd.h"
 
 #include <cstdint>
 #include <limits>

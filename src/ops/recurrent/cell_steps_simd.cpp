@@ -1,4 +1,4 @@
-#include "ops/recurrent/cell_steps.h"
+#include "ops/recurrent/cell_steps_simd.h"
 
 #include <cstdint>
 #include <limits>

@@ -8,7 +8,7 @@
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/signal/fft.h"
+#include "ops/signal/fft_cpu.h"
 
 // DFT of signals [outer, length, inner, 1 or 2] along one axis. A batch of them is transposed into
 // scratch memory, truncated or zero-padded to the length of the transform. Two real signals are

@@ -1,7 +1,7 @@
 #include <cstdint>
 
 #include "device/cpu/simd.h"
-#include "ops/signal/fft.h"
+#include "ops/signal/fft_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/signal/fft_simd.cpp"

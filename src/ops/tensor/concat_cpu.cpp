@@ -1,6 +1,6 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Concat and Split: one strided copy per part. The whole is [outer, length, inner].
 

@@ -1,6 +1,6 @@
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Expand and Tile: copies from a view with stride zero along repeated axes.
 

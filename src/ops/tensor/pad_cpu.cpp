@@ -4,7 +4,7 @@
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Pad. Mode "constant" fills the output and copies the kept elements; the other modes compute, for
 // each axis, the input index of each output index.

@@ -2,7 +2,7 @@
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 namespace onnxgrad::ops::slice_cpu {
 namespace {

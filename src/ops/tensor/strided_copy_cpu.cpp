@@ -1,4 +1,4 @@
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 #include <algorithm>
 #include <array>

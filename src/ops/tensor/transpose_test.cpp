@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/testing/instruction_sets.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_H_
-#define ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_H_
+#ifndef ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_SIMD_H_
+#define ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_SIMD_H_
 
 #include <cstdint>
 
@@ -85,4 +85,4 @@ const TapTable<T>& tap_table();
 
 }  // namespace onnxgrad::ops::sample
 
-#endif  // ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_H_
+#endif  // ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_NORM_STRETCHES_H_
-#define ONNXGRAD_OPS_NN_NORM_STRETCHES_H_
+#ifndef ONNXGRAD_OPS_NN_NORM_STRETCHES_SIMD_H_
+#define ONNXGRAD_OPS_NN_NORM_STRETCHES_SIMD_H_
 
 #include <cstdint>
 
@@ -39,4 +39,4 @@ void scale_row_grad(const float* dy, const float* x, float mean, float inverse, 
 
 }  // namespace onnxgrad::ops::stretches
 
-#endif  // ONNXGRAD_OPS_NN_NORM_STRETCHES_H_
+#endif  // ONNXGRAD_OPS_NN_NORM_STRETCHES_SIMD_H_

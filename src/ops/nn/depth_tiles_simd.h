@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_DEPTH_TILES_H_
-#define ONNXGRAD_OPS_NN_DEPTH_TILES_H_
+#ifndef ONNXGRAD_OPS_NN_DEPTH_TILES_SIMD_H_
+#define ONNXGRAD_OPS_NN_DEPTH_TILES_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -46,4 +46,4 @@ void add_sums(const DepthSums<T>& sums);
 
 }  // namespace onnxgrad::ops::depth
 
-#endif  // ONNXGRAD_OPS_NN_DEPTH_TILES_H_
+#endif  // ONNXGRAD_OPS_NN_DEPTH_TILES_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_DEPTH_ROWS_H_
-#define ONNXGRAD_OPS_NN_DEPTH_ROWS_H_
+#ifndef ONNXGRAD_OPS_NN_DEPTH_ROWS_SIMD_H_
+#define ONNXGRAD_OPS_NN_DEPTH_ROWS_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -45,4 +45,4 @@ void convolve_planes(const PlaneShape& shape, const Planes<T>& planes);
 
 }  // namespace onnxgrad::ops::depth
 
-#endif  // ONNXGRAD_OPS_NN_DEPTH_ROWS_H_
+#endif  // ONNXGRAD_OPS_NN_DEPTH_ROWS_SIMD_H_

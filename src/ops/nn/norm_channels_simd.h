@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_NORM_CHANNELS_H_
-#define ONNXGRAD_OPS_NN_NORM_CHANNELS_H_
+#ifndef ONNXGRAD_OPS_NN_NORM_CHANNELS_SIMD_H_
+#define ONNXGRAD_OPS_NN_NORM_CHANNELS_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -92,4 +92,4 @@ GradFunctions<G, X> grad_functions();
 
 }  // namespace onnxgrad::ops::channels
 
-#endif  // ONNXGRAD_OPS_NN_NORM_CHANNELS_H_
+#endif  // ONNXGRAD_OPS_NN_NORM_CHANNELS_SIMD_H_

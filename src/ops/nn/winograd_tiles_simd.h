@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_WINOGRAD_TILES_H_
-#define ONNXGRAD_OPS_NN_WINOGRAD_TILES_H_
+#ifndef ONNXGRAD_OPS_NN_WINOGRAD_TILES_SIMD_H_
+#define ONNXGRAD_OPS_NN_WINOGRAD_TILES_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -41,4 +41,4 @@ void write_weights(std::int64_t kernel, const float* sums, std::ptrdiff_t plane,
 
 }  // namespace onnxgrad::ops::winograd
 
-#endif  // ONNXGRAD_OPS_NN_WINOGRAD_TILES_H_
+#endif  // ONNXGRAD_OPS_NN_WINOGRAD_TILES_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_MAX_POOL_PLANES_H_
-#define ONNXGRAD_OPS_NN_MAX_POOL_PLANES_H_
+#ifndef ONNXGRAD_OPS_NN_MAX_POOL_PLANES_SIMD_H_
+#define ONNXGRAD_OPS_NN_MAX_POOL_PLANES_SIMD_H_
 
 #include <cstdint>
 
@@ -43,4 +43,4 @@ void max_pool_taps(const TapTable& table, std::int64_t first, std::int64_t count
 
 }  // namespace onnxgrad::ops::planes
 
-#endif  // ONNXGRAD_OPS_NN_MAX_POOL_PLANES_H_
+#endif  // ONNXGRAD_OPS_NN_MAX_POOL_PLANES_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_FUSED_LINEAR_STEP_H_
-#define ONNXGRAD_OPS_FUSED_LINEAR_STEP_H_
+#ifndef ONNXGRAD_OPS_FUSED_LINEAR_STEP_SIMD_H_
+#define ONNXGRAD_OPS_FUSED_LINEAR_STEP_SIMD_H_
 
 #include <cstdint>
 
@@ -35,4 +35,4 @@ LinearStepFn<double> linear_step_double(std::int64_t features);
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_FUSED_LINEAR_STEP_H_
+#endif  // ONNXGRAD_OPS_FUSED_LINEAR_STEP_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
-#define ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
+#ifndef ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_SIMD_H_
+#define ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_SIMD_H_
 
 #include <cstdint>
 #include <tuple>
@@ -39,4 +39,4 @@ const RunTables& run_tables();
 
 }  // namespace onnxgrad::ops::quantize
 
-#endif  // ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
+#endif  // ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_SIMD_H_

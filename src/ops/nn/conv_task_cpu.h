@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_CONV_TASK_H_
-#define ONNXGRAD_OPS_NN_CONV_TASK_H_
+#ifndef ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_
+#define ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -79,4 +79,4 @@ void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::i
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_NN_CONV_TASK_H_
+#endif  // ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_

@@ -1,4 +1,4 @@
-#include "ops/signal/fft.h"
+#include "ops/signal/fft_cpu.h"
 
 #include <algorithm>
 #include <bit>

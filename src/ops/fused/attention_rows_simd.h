@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_H_
-#define ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_H_
+#ifndef ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_SIMD_H_
+#define ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_SIMD_H_
 
 #include <cstdint>
 
@@ -54,4 +54,4 @@ double dot(const double* a, const double* b, std::int64_t count);
 
 }  // namespace onnxgrad::ops::attention_rows
 
-#endif  // ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_H_
+#endif  // ONNXGRAD_OPS_FUSED_ATTENTION_ROWS_SIMD_H_

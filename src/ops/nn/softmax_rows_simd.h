@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_SOFTMAX_ROWS_H_
-#define ONNXGRAD_OPS_NN_SOFTMAX_ROWS_H_
+#ifndef ONNXGRAD_OPS_NN_SOFTMAX_ROWS_SIMD_H_
+#define ONNXGRAD_OPS_NN_SOFTMAX_ROWS_SIMD_H_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ void cross_entropy_grad(const double* x, const double* sums, const std::int64_t*
 
 }  // namespace onnxgrad::ops::rows
 
-#endif  // ONNXGRAD_OPS_NN_SOFTMAX_ROWS_H_
+#endif  // ONNXGRAD_OPS_NN_SOFTMAX_ROWS_SIMD_H_

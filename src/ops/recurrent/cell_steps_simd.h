@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
-#define ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
+#ifndef ONNXGRAD_OPS_RECURRENT_CELL_STEPS_SIMD_H_
+#define ONNXGRAD_OPS_RECURRENT_CELL_STEPS_SIMD_H_
 
 #include <cstdint>
 
@@ -116,4 +116,4 @@ const StepTable<T>& step_table();
 
 }  // namespace onnxgrad::ops::recurrent
 
-#endif  // ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
+#endif  // ONNXGRAD_OPS_RECURRENT_CELL_STEPS_SIMD_H_

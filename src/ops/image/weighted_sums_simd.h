@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_H_
-#define ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_H_
+#ifndef ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_SIMD_H_
+#define ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_SIMD_H_
 
 #include <cstdint>
 
@@ -104,4 +104,4 @@ void sum_rows(const double* x, const std::int64_t* offsets, const double* weight
 
 }  // namespace onnxgrad::ops::weighted
 
-#endif  // ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_H_
+#endif  // ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
-#define ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
+#ifndef ONNXGRAD_OPS_TENSOR_STRIDED_COPY_CPU_H_
+#define ONNXGRAD_OPS_TENSOR_STRIDED_COPY_CPU_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -49,4 +49,4 @@ std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims);
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
+#endif  // ONNXGRAD_OPS_TENSOR_STRIDED_COPY_CPU_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_SIGNAL_FFT_H_
-#define ONNXGRAD_OPS_SIGNAL_FFT_H_
+#ifndef ONNXGRAD_OPS_SIGNAL_FFT_CPU_H_
+#define ONNXGRAD_OPS_SIGNAL_FFT_CPU_H_
 
 #include <cstdint>
 #include <memory>
@@ -59,4 +59,4 @@ class Transform {
 
 }  // namespace onnxgrad::ops::fft
 
-#endif  // ONNXGRAD_OPS_SIGNAL_FFT_H_
+#endif  // ONNXGRAD_OPS_SIGNAL_FFT_CPU_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_
-#define ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_
+#ifndef ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_SIMD_H_
+#define ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_SIMD_H_
 
 #include <cstdint>
 
@@ -19,4 +19,4 @@ void multiply_slopes(opdef::ActivationFunction function, const float* x, const f
 
 }  // namespace onnxgrad::ops::activation_rows
 
-#endif  // ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_H_
+#endif  // ONNXGRAD_OPS_FUSED_ACTIVATION_ROWS_SIMD_H_
