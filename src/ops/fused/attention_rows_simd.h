@@ -3,14 +3,18 @@
 
 #include <cstdint>
 
+#include "device/isa.h"
+
 // Row operations of attention between its matrix products, with SIMD: on `count` contiguous
 // elements, for float and double.
 
 namespace onnxgrad::ops::attention_rows {
 
 /// x[j] = scale * x[j] + mask[j], or + mask[0] if `step` is 0.
-void add_mask(float* x, float scale, const float* mask, std::int64_t step, std::int64_t count);
-void add_mask(double* x, double scale, const double* mask, std::int64_t step, std::int64_t count);
+void add_mask(device::Isa isa, float* x, float scale, const float* mask, std::int64_t step,
+              std::int64_t count);
+void add_mask(device::Isa isa, double* x, double scale, const double* mask, std::int64_t step,
+              std::int64_t count);
 
 /// Softmax statistics of a row of scores: the maximum, and 1 / sum(exp(score - maximum)).
 template <class T>
@@ -20,8 +24,8 @@ struct RowStats {
 };
 /// x[j] = exp(scale * x[j] - largest), where largest is the maximum of scale * x. A row of -inf
 /// becomes NaN.
-RowStats<float> exponentials(float* x, float scale, std::int64_t count);
-RowStats<double> exponentials(double* x, double scale, std::int64_t count);
+RowStats<float> exponentials(device::Isa isa, float* x, float scale, std::int64_t count);
+RowStats<double> exponentials(device::Isa isa, double* x, double scale, std::int64_t count);
 
 /// Gradient of a row, from the gradient dx of its probabilities p, which are given or exp(scale * x
 /// - largest) * inverse:
@@ -39,18 +43,18 @@ struct RowGradient {
   RowStats<T> stats = {};
   T along = 0;
 };
-void gradient(const RowGradient<float>& row, std::int64_t count);
-void gradient(const RowGradient<double>& row, std::int64_t count);
+void gradient(device::Isa isa, const RowGradient<float>& row, std::int64_t count);
+void gradient(device::Isa isa, const RowGradient<double>& row, std::int64_t count);
 
 /// x[j] *= keep[j].
-void multiply(float* x, const float* keep, std::int64_t count);
-void multiply(double* x, const double* keep, std::int64_t count);
+void multiply(device::Isa isa, float* x, const float* keep, std::int64_t count);
+void multiply(device::Isa isa, double* x, const double* keep, std::int64_t count);
 /// x[j] *= factor.
-void scale(float* x, float factor, std::int64_t count);
-void scale(double* x, double factor, std::int64_t count);
+void scale(device::Isa isa, float* x, float factor, std::int64_t count);
+void scale(device::Isa isa, double* x, double factor, std::int64_t count);
 
-float dot(const float* a, const float* b, std::int64_t count);
-double dot(const double* a, const double* b, std::int64_t count);
+float dot(device::Isa isa, const float* a, const float* b, std::int64_t count);
+double dot(device::Isa isa, const double* a, const double* b, std::int64_t count);
 
 }  // namespace onnxgrad::ops::attention_rows
 

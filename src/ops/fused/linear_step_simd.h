@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "device/isa.h"
+
 namespace onnxgrad::ops {
 
 /// Operands of opdef::LinearStep, which has the formulas.
@@ -29,9 +31,9 @@ struct LinearStepCall {
 template <class T>
 using LinearStepFn = typename LinearStepCall<T>::Sums (*)(const LinearStepCall<T>& call);
 
-/// Returns the fastest kernel of this processor.
-LinearStepFn<float> linear_step_float(std::int64_t features);
-LinearStepFn<double> linear_step_double(std::int64_t features);
+/// Returns the fastest kernel of an instruction set.
+LinearStepFn<float> linear_step_float(device::Isa isa, std::int64_t features);
+LinearStepFn<double> linear_step_double(device::Isa isa, std::int64_t features);
 
 }  // namespace onnxgrad::ops
 

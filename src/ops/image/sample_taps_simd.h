@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "device/isa.h"
+
 // Interpolation taps, with SIMD: the elements of an image that a point reads, and their weights,
 // for GridSample and its gradients. Points come in blocks, whose arrays have rows of `stride`
 // entries, a multiple of kPadding. Entries behind the last point are written too.
@@ -79,9 +81,9 @@ struct TapTable {
                        T* dgrid) = nullptr;
 };
 
-/// Returns the table of the best instruction set of this machine.
+/// Returns the table of an instruction set.
 template <class T>
-const TapTable<T>& tap_table();
+const TapTable<T>& tap_table(device::Isa isa);
 
 }  // namespace onnxgrad::ops::sample
 

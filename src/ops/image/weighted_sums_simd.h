@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "device/isa.h"
+
 // Interpolation: weighted sums of a few elements or rows of an image.
 
 namespace onnxgrad::ops::weighted {
@@ -97,9 +99,9 @@ void add_gathered(const T* __restrict x, const Taps<T>& taps, const T* __restric
 
 /// y[i] = sum over t of weights[t] * x[offsets[t] + i], i in [0, n), with SIMD. At least one tap;
 /// y may be one of the rows.
-void sum_rows(const float* x, const std::int64_t* offsets, const float* weights, std::int64_t taps,
-              std::int64_t n, float* y);
-void sum_rows(const double* x, const std::int64_t* offsets, const double* weights,
+void sum_rows(device::Isa isa, const float* x, const std::int64_t* offsets, const float* weights,
+              std::int64_t taps, std::int64_t n, float* y);
+void sum_rows(device::Isa isa, const double* x, const std::int64_t* offsets, const double* weights,
               std::int64_t taps, std::int64_t n, double* y);
 
 }  // namespace onnxgrad::ops::weighted

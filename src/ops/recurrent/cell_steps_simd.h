@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/isa.h"
 #include "ops/recurrent/cell.h"
 
 // Element-wise part of one step of a recurrent operator, with SIMD, for some rows (sequences). All
@@ -110,9 +111,9 @@ struct StepTable {
                       std::int64_t columns, T* sums) = nullptr;
 };
 
-/// Returns the table of the best instruction set of this machine.
+/// Returns the table of an instruction set.
 template <class T>
-const StepTable<T>& step_table();
+const StepTable<T>& step_table(device::Isa isa);
 
 }  // namespace onnxgrad::ops::recurrent
 
