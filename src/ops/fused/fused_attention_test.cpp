@@ -134,8 +134,8 @@ TEST(FusedAttention, ReadsF16) {
                                  turns ? "kt_turned" : "kt_wide");
         SCOPED_TRACE(one.model);
         const BuiltCase built = build_case(one, {.dtype = DataType::kFloat32});
-        fused_attention::expect_same(run_case(one, built),
-                                     run_case(one, built, {.fuse = false, .cpu = cpu}), 1e-5);
+        fused_attention::expect_same(run_case(one, built), run_case(one, built, {.fuse = false}),
+                                     1e-5);
       }
     }
   }
@@ -171,7 +171,7 @@ TEST(FusedAttention, MultipliesRoundedProbabilities) {
         SCOPED_TRACE(one.model);
         const BuiltCase built = build_case(one, {.dtype = DataType::kFloat32});
         const CaseResult fused = run_case(one, built);
-        const CaseResult plain = run_case(one, built, {.fuse = false, .cpu = cpu});
+        const CaseResult plain = run_case(one, built, {.fuse = false});
         // One unit in the last place of a probability.
         fused_attention::expect_same(fused, plain, 1.0 / 256);
       }
@@ -192,8 +192,7 @@ TEST(FusedAttention, RowsWithoutKeys) {
                  uniform({1, 2, 4}, -1, 1).named("v"), ints({0}).named("rows")},
       .wrt = {"q", "kt"}};
   const BuiltCase built = build_case(one, {.dtype = DataType::kFloat64});
-  fused_attention::expect_same(run_case(one, built),
-                               run_case(one, built, {.fuse = false, .cpu = cpu}), 1e-13);
+  fused_attention::expect_same(run_case(one, built), run_case(one, built, {.fuse = false}), 1e-13);
 }
 
 }  // namespace onnxgrad::ops_test
