@@ -101,8 +101,9 @@ class Gradient {
                                             .threads = threads,
                                             .has_consumer = is_consumed_});
     scratch_ = onnxgrad::base::allocate_aligned(gemm_.scratch_bytes);
-    update_ = way == Way::kDescent ? onnxgrad::device::find_descent<float>()
-                                   : onnxgrad::device::find_update<float>(adam());
+    update_ = way == Way::kDescent
+                  ? onnxgrad::device::find_descent<float>(onnxgrad::device::best_isa())
+                  : onnxgrad::device::find_update<float>(onnxgrad::device::best_isa(), adam());
   }
 
   /// Seconds of one, with a set of the ring: A, B, w, m, v and the stored gradient.

@@ -1,6 +1,7 @@
 #ifndef ONNXGRAD_DEVICE_CPU_OPTIONS_H_
 #define ONNXGRAD_DEVICE_CPU_OPTIONS_H_
 
+#include "device/isa.h"
 #include "opdef/kernel.h"
 
 namespace onnxgrad::device {
@@ -16,6 +17,7 @@ struct CpuOptions {
   const AmxTarget* amx = amx_target();  ///< nullptr: none; tests pass AmxTargets of their own
   /// Whether AMX computes float32 GEMMs too (cpu/gemm_split.h); the bits of results depend on it.
   bool amx_for_float32 = true;
+  Isa isa = best_isa();  ///< of all kernels that are compiled for several
 
   bool computes_float32_by_amx() const { return amx != nullptr && amx_for_float32; }
 };
@@ -24,6 +26,8 @@ struct CpuOptions {
 inline CpuOptions cpu_options(const opdef::KernelRequest& request) {
   return request.cpu != nullptr ? *request.cpu : CpuOptions();
 }
+
+inline Isa isa_of(const opdef::KernelRequest& request) { return cpu_options(request).isa; }
 
 }  // namespace onnxgrad::device
 

@@ -16,13 +16,13 @@ struct F16Stream {
   std::int64_t bytes = 4;               ///< per element
   device::ConvertFn convert = nullptr;  ///< nullptr: the operand is float32
 
-  static F16Stream operand(int arg, DataType dtype) {
+  static F16Stream operand(device::Isa isa, int arg, DataType dtype) {
     if (!is_f16(dtype)) return {.arg = arg};
-    return {arg, 2, device::find_conversion(dtype, DataType::kFloat32)};
+    return {arg, 2, device::find_conversion(isa, dtype, DataType::kFloat32)};
   }
-  static F16Stream result(int arg, DataType dtype) {
+  static F16Stream result(device::Isa isa, int arg, DataType dtype) {
     if (!is_f16(dtype)) return {.arg = arg};
-    return {arg, 2, device::find_conversion(DataType::kFloat32, dtype)};
+    return {arg, 2, device::find_conversion(isa, DataType::kFloat32, dtype)};
   }
 
   bool is_f16() const { return convert != nullptr; }

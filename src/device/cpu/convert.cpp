@@ -6,6 +6,7 @@
 
 #include "base/f16.h"
 #include "base/visit_types.h"
+#include "device/isa.h"
 
 namespace onnxgrad::device {
 namespace {
@@ -82,8 +83,8 @@ bool with_type(DataType dtype, F f) {
 
 }  // namespace
 
-ConvertFn find_conversion(DataType from, DataType to) {
-  ConvertFn found = find_vector_conversion(from, to);
+ConvertFn find_conversion(Isa isa, DataType from, DataType to) {
+  ConvertFn found = find_vector_conversion(isa, from, to);
   if (found != nullptr) return found;
   with_type(from, [&](auto source) {
     with_type(to, [&](auto target) { found = convert<decltype(target), decltype(source)>; });

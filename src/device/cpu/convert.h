@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/isa.h"
 #include "onnxgrad/dtype.h"
 
 namespace onnxgrad::device {
@@ -15,10 +16,10 @@ using ConvertFn = void (*)(void* to, const void* from, std::int64_t n);
 /// float32, float64 to another (or the same); nullptr for other types. Floating to integer: towards
 /// zero to int64 (bounded by its range, NaN becomes 0), then as from int64. Integer to narrower
 /// integer: the low bits. To bool: whether it is not 0 (NaN is not 0).
-ConvertFn find_conversion(DataType from, DataType to);
+ConvertFn find_conversion(Isa isa, DataType from, DataType to);
 
 /// Returns a vectorised conversion (convert_simd.cpp); nullptr: none for these types.
-ConvertFn find_vector_conversion(DataType from, DataType to);
+ConvertFn find_vector_conversion(Isa isa, DataType from, DataType to);
 
 /// Converts a matrix: to[i, j] = from[i, j], with zeros after the last column up to a full vector.
 /// to_row, from_row: row strides in elements.
@@ -26,10 +27,10 @@ using ConvertRowsFn = void (*)(float* to, std::ptrdiff_t to_row, const void* fro
                                std::ptrdiff_t from_row, std::int64_t rows, std::int64_t columns);
 
 /// Returns the conversion to float32 from f16 or bf16, or, if `rounds`, from float32 rounded to it.
-ConvertRowsFn find_widening(DataType half, bool rounds);
+ConvertRowsFn find_widening(Isa isa, DataType half, bool rounds);
 
 /// Adds float to double: to[i] += from[i] for i in [0, n).
-void add_widened(double* to, const float* from, std::int64_t n);
+void add_widened(Isa isa, double* to, const float* from, std::int64_t n);
 
 }  // namespace onnxgrad::device
 

@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "device/cpu/convert.h"
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -202,16 +203,16 @@ HWY_EXPORT(find);
 HWY_EXPORT(widening);
 HWY_EXPORT(add_widened);
 
-ConvertFn find_vector_conversion(DataType from, DataType to) {
-  return HWY_DYNAMIC_DISPATCH(find)(from, to);
+ConvertFn find_vector_conversion(Isa isa, DataType from, DataType to) {
+  return chosen(HWY_DISPATCH_TABLE(find), isa)(from, to);
 }
 
-void add_widened(double* to, const float* from, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(add_widened)(to, from, n);
+void add_widened(Isa isa, double* to, const float* from, std::int64_t n) {
+  chosen(HWY_DISPATCH_TABLE(add_widened), isa)(to, from, n);
 }
 
-ConvertRowsFn find_widening(DataType half, bool rounds) {
-  return HWY_DYNAMIC_DISPATCH(widening)(half, rounds);
+ConvertRowsFn find_widening(Isa isa, DataType half, bool rounds) {
+  return chosen(HWY_DISPATCH_TABLE(widening), isa)(half, rounds);
 }
 
 }  // namespace onnxgrad::device

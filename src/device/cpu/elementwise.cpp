@@ -35,13 +35,14 @@ class Preparer {
     }
     plan_->element_bytes = bytes_of(spec_.compute);
     plan_->flush_denormals = spec_.flush_denormals;
-    plan_->table = make_tile_table(spec_.compute);
+    plan_->isa = spec_.isa;
+    plan_->table = make_tile_table(spec_.isa, spec_.compute);
     plan_->scratch_arg = static_cast<std::int32_t>(spec_.inputs.size() + spec_.outputs.size());
     choose_results();
     make_index_space();
     choose_tiles();
     describe_operands();
-    plan_->code = compile_code(spec_.program, spec_.compute, operands_, results_);
+    plan_->code = compile_code(spec_.program, spec_.compute, plan_->table, operands_, results_);
     choose_threads();
     lay_out_scratch();
     bind_operands();
@@ -287,7 +288,7 @@ class Preparer {
         continue;
       }
       Transfer load{.slot = slot, .memory = memory};
-      if (dtype != spec_.compute) load.convert = find_conversion(dtype, spec_.compute);
+      if (dtype != spec_.compute) load.convert = find_conversion(spec_.isa, dtype, spec_.compute);
       if (operand.rate == Rate::kCall) {
         plan.call_loads.push_back(load);
       } else if (operand.rate == Rate::kRow) {
@@ -313,7 +314,7 @@ class Preparer {
       if (results_[r].in_place) {
         plan.movers.push_back(memory);
       } else {
-        plan.stores.push_back({.convert = find_conversion(spec_.compute, dtype),
+        plan.stores.push_back({.convert = find_conversion(spec_.isa, spec_.compute, dtype),
                                .slot = memory.slot,
                                .memory = memory,
                                .is_dense = true});
@@ -325,7 +326,8 @@ class Preparer {
       if (results_[r].is_stored) continue;
       Reduction& reduction = plan.reductions[next++];
       reduction.arg = arg_of_output(result_numbers_[r]);
-      reduction.convert = find_conversion(spec_.compute, spec_.outputs[result_numbers_[r]].dtype);
+      reduction.convert =
+          find_conversion(spec_.isa, spec_.compute, spec_.outputs[result_numbers_[r]].dtype);
     }
   }
 
@@ -344,8 +346,10 @@ class Preparer {
       for (const std::int64_t axis : spec_.reduce_axes) kept[static_cast<std::size_t>(axis)] = 1;
       reduced = Dims(std::move(kept));
     }
-    ElementwiseSpec post{
-        .program = *spec_.post, .compute = spec_.compute, .threads = spec_.threads};
+    ElementwiseSpec post{.program = *spec_.post,
+                         .compute = spec_.compute,
+                         .threads = spec_.threads,
+                         .isa = spec_.isa};
     for (std::size_t i = 0; i < spec_.folds.size(); ++i)
       post.inputs.push_back({spec_.compute, reduced});
     for (std::size_t i = 0; i < operands.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/cpu/tile_ops.h"
+#include "device/isa.h"
 #include "opdef/expr.h"
 #include "opdef/kernel.h"
 
@@ -33,6 +34,7 @@ struct ElementwiseSpec {
   /// The second program, over the reduced results and then the rest of `inputs`.
   std::optional<opdef::ExprProgram> post = {};
   int threads = 1;
+  Isa isa = best_isa();
   bool flush_denormals = false;  ///< while `program` runs, see FlushDenormals
 };
 

@@ -86,9 +86,9 @@ double cost_of(TileOp op) {
 
 class Compiler {
  public:
-  Compiler(const opdef::ExprProgram& program, DataType compute,
+  Compiler(const opdef::ExprProgram& program, DataType compute, const TileTable& table,
            std::span<const CodeOperand> operands, std::span<const CodeResult> results)
-      : table_(make_tile_table(compute)),
+      : table_(table),
         compute_(compute),
         operands_(operands.begin(), operands.end()),
         results_(results.begin(), results.end()) {
@@ -496,7 +496,7 @@ class Compiler {
     }
   }
 
-  TileTable table_;
+  const TileTable& table_;
   DataType compute_;
   std::vector<CodeOperand> operands_;
   std::vector<CodeResult> results_;
@@ -508,9 +508,9 @@ class Compiler {
 
 }  // namespace
 
-Code compile_code(const opdef::ExprProgram& program, DataType compute,
+Code compile_code(const opdef::ExprProgram& program, DataType compute, const TileTable& table,
                   std::span<const CodeOperand> operands, std::span<const CodeResult> results) {
-  return Compiler(program, compute, operands, results).run();
+  return Compiler(program, compute, table, operands, results).run();
 }
 
 }  // namespace onnxgrad::device

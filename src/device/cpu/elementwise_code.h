@@ -70,8 +70,9 @@ struct Code {
 
 inline constexpr std::int64_t kCellBytes = 64;
 
-/// Compiles `program`. `operands`: one per input. `results`: in the order of the outputs.
-Code compile_code(const opdef::ExprProgram& program, DataType compute,
+/// Compiles `program`. `table`: make_tile_table() of `compute`. `operands`: one per input.
+/// `results`: in the order of the outputs.
+Code compile_code(const opdef::ExprProgram& program, DataType compute, const TileTable& table,
                   std::span<const CodeOperand> operands, std::span<const CodeResult> results);
 
 }  // namespace onnxgrad::device

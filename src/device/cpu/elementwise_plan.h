@@ -85,6 +85,7 @@ struct ElementwisePlan {
   std::int32_t scratch_arg = 0;
   ScratchBlocks thread_scratch = {};
   int threads = 1;
+  Isa isa = {};
   bool flush_denormals = false;
 };
 

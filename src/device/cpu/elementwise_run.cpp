@@ -302,7 +302,7 @@ class Runner {
   void combine(const Reduction& reduction, std::int64_t at, const std::byte* x, std::int64_t n) {
     if (reduction.is_wide) {
       auto* to = reinterpret_cast<double*>(totals(reduction)) + at;
-      return add_widened(to, reinterpret_cast<const float*>(x), n);
+      return add_widened(plan_.isa, to, reinterpret_cast<const float*>(x), n);
     }
     std::byte* to = totals(reduction) + at * plan_.element_bytes;
     plan_.table.at(combining(reduction.fold))(to, to, x, nullptr, n, false);

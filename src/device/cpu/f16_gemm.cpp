@@ -167,7 +167,8 @@ class F16Blocks {
       return {packed_a_, padded_row, 4};
     }
     if (has_a_panels()) return a_panels_of_a(from, rows, vectors);
-    pad_columns(from, plan_.a_row, rows, steps_, reinterpret_cast<std::uint16_t*>(packed_a_),
+    pad_columns(spec_.cpu.isa, from, plan_.a_row, rows, steps_,
+                reinterpret_cast<std::uint16_t*>(packed_a_),
                 reinterpret_cast<std::uint32_t*>(line_));
     return {packed_a_, padded_row, 4};
   }

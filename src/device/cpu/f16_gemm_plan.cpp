@@ -39,7 +39,8 @@ F16GemmChoice choose(const F16GemmSpec& spec) {
       spec.n >= kLanes && spec.k >= 2 * kAmxVnni) {
     return F16GemmChoice::kAmx;
   }
-  return is_bfloat16 && cpu_has_bf16_dot() ? F16GemmChoice::kVnni : F16GemmChoice::kWidened;
+  return is_bfloat16 && has_f16_gemm(F16GemmChoice::kVnni, spec.cpu) ? F16GemmChoice::kVnni
+                                                                     : F16GemmChoice::kWidened;
 }
 
 /// Whether a GEMM with a consumer and a small k is widened, which passes longer rows of C.
@@ -71,7 +72,9 @@ std::int64_t lay_out(F16Plan& plan) {
 }  // namespace
 
 bool has_f16_gemm(F16GemmChoice choice, const CpuOptions& cpu) {
-  if (choice == F16GemmChoice::kVnni) return cpu_has_bf16_dot();
+  if (choice == F16GemmChoice::kVnni) {
+    return cpu_has_bf16_dot() && gemm_target<float>(cpu.isa).lanes == kLanes;
+  }
   if (choice == F16GemmChoice::kAmx) return cpu.amx != nullptr;
   return true;
 }
@@ -109,8 +112,8 @@ PreparedGemm prepare_f16_gemm(const F16GemmSpec& given) {
       2.0 * static_cast<double>(spec.m) * static_cast<double>(spec.n) * static_cast<double>(spec.k);
   if (flops < kSharedFlops) spec.threads = 1;
   if (is_widened(spec)) return f16_gemm::prepare_widened(spec);
-  plan->target = &gemm_target<float>();
-  plan->narrow = find_conversion(DataType::kFloat32, spec.dtype);
+  plan->target = &gemm_target<float>(spec.cpu.isa);
+  plan->narrow = find_conversion(spec.cpu.isa, DataType::kFloat32, spec.dtype);
   plan->a_row = spec.a_row_length > 0 ? spec.a_row_length : spec.transpose_a ? spec.m : spec.k;
   plan->is_amx = choose(spec) == F16GemmChoice::kAmx;
   const std::int64_t unit_k = plan->is_amx ? 2 * kAmxVnni : 2;

@@ -202,7 +202,7 @@ TEST(F16Gemm, WhatIsAddedAndStored) {
 }
 
 TEST(F16Gemm, WidenedOnEveryInstructionSet) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(10);
     for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16}) {
       for (const Size& size : {Size{13, 65, 31}, Size{50, 21, 96}}) {
@@ -217,7 +217,8 @@ TEST(F16Gemm, WidenedOnEveryInstructionSet) {
                  .transpose_a = (layout & 1) != 0,
                  .transpose_b = (layout & 2) != 0,
                  .start = GemmStart::kRow,
-                 .choice = F16GemmChoice::kWidened},
+                 .choice = F16GemmChoice::kWidened,
+                 .cpu = cpu},
                 random);
         }
       }
@@ -236,7 +237,8 @@ TEST(F16Gemm, WidenedOnEveryInstructionSet) {
                  .start = (kinds & 4) != 0 ? GemmStart::kMatrix : GemmStart::kRow,
                  .relu = (kinds & 2) != 0,
                  .threads = 1 + kinds % 3,
-                 .choice = F16GemmChoice::kWidened},
+                 .choice = F16GemmChoice::kWidened,
+                 .cpu = cpu},
                 random);
         }
       }
@@ -250,7 +252,8 @@ TEST(F16Gemm, WidenedOnEveryInstructionSet) {
                  .transpose_b = has_consumer,
                  .threads = 2,
                  .has_consumer = has_consumer,
-                 .choice = F16GemmChoice::kWidened},
+                 .choice = F16GemmChoice::kWidened,
+                 .cpu = cpu},
                 random);
         }
       }

@@ -104,8 +104,8 @@ GemmSpec in_float32(const F16GemmSpec& spec) {
                 .cpu = spec.cpu};
   if (spec.k == 0) return gemm;
   gemm.a_row_length = spec.a_row_length;
-  gemm.a_source = source_of_f16(spec.dtype);
-  gemm.b_source = source_of_f16(spec.dtype, spec.rounds_b);
+  gemm.a_source = source_of_f16(spec.cpu.isa, spec.dtype);
+  gemm.b_source = source_of_f16(spec.cpu.isa, spec.dtype, spec.rounds_b);
   return gemm;
 }
 
@@ -116,7 +116,7 @@ bool f16_gemm::can_have_consumer_widened(const F16GemmSpec& spec) {
 }
 
 bool f16_gemm::is_widened_in_parts(const F16GemmSpec& spec) {
-  return choose_gemm(in_float32(spec), gemm_target<float>()) == GemmChoice::kSplit;
+  return choose_gemm(in_float32(spec), gemm_target<float>(spec.cpu.isa)) == GemmChoice::kSplit;
 }
 
 PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {
@@ -139,8 +139,8 @@ PreparedGemm f16_gemm::prepare_widened(const F16GemmSpec& spec) {
   ending->adds_f16_row = adds_f16 && !adds_f16_matrix;
   ending->adds_f16_matrix = adds_f16_matrix;
   ending->relu = spec.relu;
-  ending->widen = find_conversion(spec.dtype, DataType::kFloat32);
-  ending->narrow = find_conversion(DataType::kFloat32, spec.dtype);
+  ending->widen = find_conversion(spec.cpu.isa, spec.dtype, DataType::kFloat32);
+  ending->narrow = find_conversion(spec.cpu.isa, DataType::kFloat32, spec.dtype);
   PreparedGemm all;
   all.fn = run_with_ending;
   all.label = prepared.label;

@@ -116,10 +116,10 @@ bool is_nan(DataType half, std::uint16_t bits) {
 }
 
 template <class T>
-void compare_vectors(DataType half, DataType wide) {
+void compare_vectors(Isa isa, DataType half, DataType wide) {
   const std::vector<T> numbers = numbers_around<T>(half);
   std::vector<std::uint16_t> bits(numbers.size());
-  find_vector_conversion(wide, half)(bits.data(), numbers.data(), std::ssize(numbers));
+  find_vector_conversion(isa, wide, half)(bits.data(), numbers.data(), std::ssize(numbers));
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     const std::uint16_t expected = rounded(half, static_cast<double>(numbers[i]));
     if (is_nan(half, expected)) {
@@ -131,7 +131,7 @@ void compare_vectors(DataType half, DataType wide) {
   std::vector<std::uint16_t> all(0x10000);
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
   std::vector<T> back(all.size());
-  find_vector_conversion(half, wide)(back.data(), all.data(), std::ssize(all));
+  find_vector_conversion(isa, half, wide)(back.data(), all.data(), std::ssize(all));
   for (std::size_t i = 0; i < all.size(); ++i) {
     const double expected =
         half == DataType::kFloat16 ? decode(all[i], 5, 10) : decode(all[i], 8, 7);
@@ -145,10 +145,10 @@ void compare_vectors(DataType half, DataType wide) {
 }
 
 TEST(Convert, VectorsOfF16AreTheSameOnEveryInstructionSet) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     for (const DataType half : {DataType::kFloat16, DataType::kBfloat16}) {
-      compare_vectors<float>(half, DataType::kFloat32);
-      compare_vectors<double>(half, DataType::kFloat64);
+      compare_vectors<float>(cpu.isa, half, DataType::kFloat32);
+      compare_vectors<double>(cpu.isa, half, DataType::kFloat64);
     }
   });
 }
@@ -159,10 +159,10 @@ TEST(Convert, F16OfAnyNumber) {
     for (std::int64_t n = 0; n < 40; ++n) {
       std::vector<float> numbers(static_cast<std::size_t>(n) + 1, 1.5F);
       std::vector<std::uint16_t> bits(numbers.size(), 0xABCD);
-      find_conversion(DataType::kFloat32, half)(bits.data(), numbers.data(), n);
+      find_conversion(best_isa(), DataType::kFloat32, half)(bits.data(), numbers.data(), n);
       EXPECT_EQ(bits.back(), 0xABCD);
       std::vector<float> back(numbers.size(), 7);
-      find_conversion(half, DataType::kFloat32)(back.data(), bits.data(), n);
+      find_conversion(best_isa(), half, DataType::kFloat32)(back.data(), bits.data(), n);
       EXPECT_EQ(back.back(), 7);
       for (std::size_t i = 0; i + 1 < back.size(); ++i) EXPECT_EQ(back[i], 1.5F);
     }
@@ -176,10 +176,10 @@ TEST(Convert, FloatsToIntegersGoThroughInt64) {
   std::int64_t large[8];
   std::uint8_t natural[8];
   bool truth[8];
-  find_conversion(DataType::kFloat64, DataType::kInt8)(small, numbers, 8);
-  find_conversion(DataType::kFloat64, DataType::kInt64)(large, numbers, 8);
-  find_conversion(DataType::kFloat64, DataType::kUint8)(natural, numbers, 8);
-  find_conversion(DataType::kFloat64, DataType::kBool)(truth, numbers, 8);
+  find_conversion(best_isa(), DataType::kFloat64, DataType::kInt8)(small, numbers, 8);
+  find_conversion(best_isa(), DataType::kFloat64, DataType::kInt64)(large, numbers, 8);
+  find_conversion(best_isa(), DataType::kFloat64, DataType::kUint8)(natural, numbers, 8);
+  find_conversion(best_isa(), DataType::kFloat64, DataType::kBool)(truth, numbers, 8);
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
   const std::int64_t expected_small[] = {1, -1, 44, -44, -1, 0, 0, 0};
@@ -191,7 +191,7 @@ TEST(Convert, FloatsToIntegersGoThroughInt64) {
     EXPECT_EQ(natural[i], expected_natural[i]) << i;
     EXPECT_EQ(truth[i], i != 7) << i;  // NaN is not zero
   }
-  EXPECT_EQ(find_conversion(DataType::kString, DataType::kFloat32), nullptr);
+  EXPECT_EQ(find_conversion(best_isa(), DataType::kString, DataType::kFloat32), nullptr);
 }
 
 }  // namespace

@@ -231,7 +231,7 @@ void plan_b_panels(GemmPlan<T>& plan, std::int64_t rows, std::int64_t columns) {
 template <class T>
 PreparedGemm prepare(const GemmSpec& spec) {
   auto plan = std::make_shared<GemmPlan<T>>();
-  plan->target = &gemm_target<T>();
+  plan->target = &gemm_target<T>(spec.cpu.isa);
   plan->m = spec.m, plan->n = spec.n, plan->k = spec.k;
   // A matrix with one row or one column has the same bytes as its transpose.
   const bool is_part = spec.a_row_length != 0;
@@ -382,8 +382,8 @@ void pack_b(const GemmPlan<T>& plan, const T* b, std::int64_t k0, std::int64_t s
 namespace {
 
 GemmChoice choice_of(const GemmSpec& spec) {
-  return spec.dtype == DataType::kFloat64 ? choose_gemm(spec, gemm_target<double>())
-                                          : choose_gemm(spec, gemm_target<float>());
+  return spec.dtype == DataType::kFloat64 ? choose_gemm(spec, gemm_target<double>(spec.cpu.isa))
+                                          : choose_gemm(spec, gemm_target<float>(spec.cpu.isa));
 }
 
 /// Whether a split GEMM, which packs B's parts each time, pays even if float32 GEMM could read a B
@@ -430,13 +430,13 @@ bool can_pack_b(const GemmSpec& spec) {
 
 std::int64_t packed_b_elements(const GemmSpec& spec) {
   return spec.dtype == DataType::kFloat64
-             ? PackedGemm<double>::prepare(spec.k, spec.n).packed_size()
-             : PackedGemm<float>::prepare(spec.k, spec.n).packed_size();
+             ? PackedGemm<double>::prepare(spec.cpu.isa, spec.k, spec.n).packed_size()
+             : PackedGemm<float>::prepare(spec.cpu.isa, spec.k, spec.n).packed_size();
 }
 
 void pack_gemm_b(const GemmSpec& spec, const void* b, void* packed) {
   const auto pack = [&]<class T>(const T* from, T* to) {
-    const auto b_panels = PackedGemm<T>::prepare(spec.k, spec.n);
+    const auto b_panels = PackedGemm<T>::prepare(spec.cpu.isa, spec.k, spec.n);
     b_panels.pack(from, spec.transpose_b ? spec.k : spec.n, spec.transpose_b, to);
   };
   if (spec.dtype == DataType::kFloat64) {

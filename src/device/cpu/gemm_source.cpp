@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "device/cpu/gemm_tile.h"
+#include "device/isa.h"
 
 namespace onnxgrad::device {
 
-GemmSource source_of_f16(DataType half, bool rounds) {
-  return {.convert = find_widening(half, rounds),
+GemmSource source_of_f16(Isa isa, DataType half, bool rounds) {
+  return {.convert = find_widening(isa, half, rounds),
           .size = rounds ? 4 : 2,
           .parts = half == DataType::kBfloat16 ? 1 : 2};
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/cpu/convert.h"
+#include "device/isa.h"
 
 // Operands of a GEMM whose elements are converted to its type.
 
@@ -27,7 +28,7 @@ struct GemmSource {
 
 /// Returns the conversion of elements of type `half`, float16 or bfloat16, to float32; with
 /// `rounds`, of float32 elements that are rounded to that type.
-GemmSource source_of_f16(DataType half, bool rounds = false);
+GemmSource source_of_f16(Isa isa, DataType half, bool rounds = false);
 
 /// Block [rows, columns] of a matrix whose first element is `first`; `row`: row stride in elements.
 struct SourceBlock {

@@ -20,13 +20,13 @@ constexpr GemmChoice kChoices[] = {GemmChoice::kBest, GemmChoice::kTiles, GemmCh
                                    GemmChoice::kBlocked, GemmChoice::kBlockedPackedA};
 
 TEST(Gemm, SmallProductsOfAllShapes) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(1);
     const std::int64_t sizes[] = {0, 1, 2, 3, 7, 10, 15, 16, 17, 33, 50};
     for (const std::int64_t m : sizes) {
       for (const std::int64_t n : sizes) {
         for (const std::int64_t k : {0, 1, 2, 9, 33}) {
-          GemmSpec spec{.m = m, .n = n, .k = k};
+          GemmSpec spec{.m = m, .n = n, .k = k, .cpu = cpu};
           spec.transpose_a = random() % 2 == 0;
           spec.transpose_b = random() % 2 == 0;
           spec.choice = kChoices[random() % std::size(kChoices)];
@@ -48,13 +48,13 @@ void check_packed(GemmSpec spec, std::mt19937& random) {
 }
 
 TEST(Gemm, PackedB) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(3);
     for (const std::int64_t m : {1, 2, 5, 16, 33, 200}) {
       for (const std::int64_t n : {2, 15, 16, 63, 65, 130, 600}) {
         for (const std::int64_t k : {1, 9, 100, 300}) {
           if (m * n * k > 8000000) continue;
-          GemmSpec spec{.m = m, .n = n, .k = k};
+          GemmSpec spec{.m = m, .n = n, .k = k, .cpu = cpu};
           spec.transpose_b = random() % 2 == 0;
           spec.threads = static_cast<int>(random() % 4) + 1;
           check_packed<float>(spec, random);
@@ -145,7 +145,7 @@ TEST(Gemm, ThreadsChangeNoBit) {
 // transposed A a page apart, whole B panels and parts of one: tiles that read operands in place,
 // and tiles that read packed ones.
 TEST(Gemm, PackedAChangesNoBit) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(11);
     for (const auto& [m, n, k] : {std::tuple{205, 531, 270},
                                   {205, 1100, 271},
@@ -166,7 +166,7 @@ TEST(Gemm, PackedAChangesNoBit) {
       const auto b = random_numbers<float>(n * k, random);
       for (const int form : {0, 1, 2, 3}) {
         std::vector<float> c[2];
-        GemmSpec spec{.m = m, .n = n, .k = k};
+        GemmSpec spec{.m = m, .n = n, .k = k, .cpu = cpu};
         spec.transpose_a = form % 2 == 1;
         spec.transpose_b = form / 2 == 1;
         for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
@@ -188,10 +188,10 @@ TEST(Gemm, PackedAChangesNoBit) {
 }
 
 TEST(Gemm, ShortVectorsReadPackedA) {
-  for_each_instruction_set([] {
-    const std::int64_t lanes = gemm_target<double>().lanes;
+  for_each_instruction_set([](const CpuOptions& cpu) {
+    const std::int64_t lanes = gemm_target<double>(cpu.isa).lanes;
     const PreparedGemm gemm =
-        prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300});
+        prepare_gemm({.dtype = DataType::kFloat64, .m = 200, .n = 400, .k = 300, .cpu = cpu});
     // With 512-bit vectors only Intel's processors pack A.
     if (lanes < 8) {
       EXPECT_EQ(gemm.label.find("packed A"), 0U) << gemm.label;
@@ -200,13 +200,13 @@ TEST(Gemm, ShortVectorsReadPackedA) {
 }
 
 TEST(Gemm, AddsSeveralOperands) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(4);
     for (const auto& [m, n, k] :
          {std::tuple{1, 2, 3}, {7, 33, 20}, {65, 97, 300}, {430, 220, 530}, {12, 300, 0}}) {
       for (const GemmChoice choice : kChoices) {
         for (const int threads : {1, 3}) {
-          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice};
+          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice, .cpu = cpu};
           spec.transpose_a = random() % 2 == 0;
           spec.transpose_b = random() % 2 == 0;
           spec.relu = random() % 2 == 0;
@@ -219,7 +219,7 @@ TEST(Gemm, AddsSeveralOperands) {
 }
 
 TEST(Gemm, ScalesAndSumsColumns) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(6);
     for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
                                   {200, 130, 530},
@@ -230,7 +230,7 @@ TEST(Gemm, ScalesAndSumsColumns) {
                                   {520, 90, 140}}) {
       for (const int threads : {1, 2, 3}) {
         for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
-          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice};
+          GemmSpec spec{.m = m, .n = n, .k = k, .threads = threads, .choice = choice, .cpu = cpu};
           spec.transpose_a = random() % 2 == 0;
           spec.transpose_b = random() % 2 == 0;
           spec.relu = random() % 2 == 0;
@@ -267,7 +267,7 @@ TEST(Gemm, SumsOfManyRowsAreAccurate) {
 }
 
 TEST(Gemm, ConsumesEachElementOnce) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(5);
     for (const auto& [m, n, k] : {std::tuple{1, 2, 1},
                                   {200, 130, 300},
@@ -282,7 +282,8 @@ TEST(Gemm, ConsumesEachElementOnce) {
       for (const int threads : {1, 2, 3}) {
         for (const bool transpose_a : {false, true}) {
           for (const GemmChoice choice : {GemmChoice::kBlocked, GemmChoice::kBlockedPackedA}) {
-            GemmSpec spec{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads};
+            GemmSpec spec{
+                .m = m, .n = n, .k = k, .transpose_a = transpose_a, .threads = threads, .cpu = cpu};
             spec.transpose_b = random() % 2 == 0;
             spec.choice = choice;
             check_consumer<float>(spec, random);
@@ -297,13 +298,13 @@ TEST(Gemm, ConsumesEachElementOnce) {
 }
 
 TEST(Gemm, NanGoesThrough) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     std::vector<float> a(15 * 20, 1.0F);
     a[3 * 20 + 4] = nan;
     const std::vector<float> b(20 * 18, 1.0F);
     std::vector<float> c(15 * 18);
-    const PreparedGemm gemm = prepare_gemm({.m = 15, .n = 18, .k = 20, .relu = true});
+    const PreparedGemm gemm = prepare_gemm({.m = 15, .n = 18, .k = 20, .relu = true, .cpu = cpu});
     const auto scratch = base::allocate_aligned(gemm.scratch_bytes);
     gemm({.a = a.data(), .b = b.data(), .c = c.data(), .scratch = scratch.get()});
     for (std::size_t i = 0; i < 15; ++i) {

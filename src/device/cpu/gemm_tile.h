@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/isa.h"
+
 // The innermost kernels of GEMM, which compute one tile of C with its sums in registers; one set
 // per instruction set (gemm_tile-inl.h). gemm.cpp decides at plan time which tiles make up a GEMM.
 
@@ -146,9 +148,9 @@ struct GemmTarget {
   bool needs_padding = false;
 };
 
-/// Returns the tiles of the best instruction set of this machine.
+/// Returns the tiles of an instruction set.
 template <class T>
-const GemmTarget<T>& gemm_target();
+const GemmTarget<T>& gemm_target(Isa isa);
 
 }  // namespace onnxgrad::device
 

@@ -1,3 +1,4 @@
+#include "device/cpu/dispatch.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/simd.h"
 
@@ -25,8 +26,8 @@ namespace onnxgrad::device {
 HWY_EXPORT(double_target);
 
 template <>
-const GemmTarget<double>& gemm_target<double>() {
-  return *HWY_DYNAMIC_DISPATCH(double_target)();
+const GemmTarget<double>& gemm_target<double>(Isa isa) {
+  return *chosen(HWY_DISPATCH_TABLE(double_target), isa)();
 }
 
 }  // namespace onnxgrad::device

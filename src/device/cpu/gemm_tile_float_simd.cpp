@@ -1,3 +1,4 @@
+#include "device/cpu/dispatch.h"
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/simd.h"
 
@@ -25,8 +26,8 @@ namespace onnxgrad::device {
 HWY_EXPORT(float_target);
 
 template <>
-const GemmTarget<float>& gemm_target<float>() {
-  return *HWY_DYNAMIC_DISPATCH(float_target)();
+const GemmTarget<float>& gemm_target<float>(Isa isa) {
+  return *chosen(HWY_DISPATCH_TABLE(float_target), isa)();
 }
 
 }  // namespace onnxgrad::device

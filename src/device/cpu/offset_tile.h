@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/cpu/gemm_tile.h"
+#include "device/isa.h"
 
 // GEMM tiles with one operand read through a table of offsets, for convolutions: the im2col matrix
 // is never materialised. One set per instruction set
@@ -99,9 +100,9 @@ struct OffsetTarget {
   TapDotsFn<T> tap_dots[kMaxDotChannels][kMaxDotTaps] = {};
 };
 
-/// Returns the tiles of the best instruction set of this machine.
+/// Returns the tiles of an instruction set.
 template <class T>
-const OffsetTarget<T>& offset_target();
+const OffsetTarget<T>& offset_target(Isa isa);
 
 }  // namespace onnxgrad::device
 

@@ -1,3 +1,4 @@
+#include "device/cpu/dispatch.h"
 #include "device/cpu/offset_tile.h"
 #include "device/cpu/simd.h"
 
@@ -25,8 +26,8 @@ namespace onnxgrad::device {
 HWY_EXPORT(double_offset_target);
 
 template <>
-const OffsetTarget<double>& offset_target<double>() {
-  return *HWY_DYNAMIC_DISPATCH(double_offset_target)();
+const OffsetTarget<double>& offset_target<double>(Isa isa) {
+  return *chosen(HWY_DISPATCH_TABLE(double_offset_target), isa)();
 }
 
 }  // namespace onnxgrad::device

@@ -1,3 +1,4 @@
+#include "device/cpu/dispatch.h"
 #include "device/cpu/offset_tile.h"
 #include "device/cpu/simd.h"
 
@@ -25,8 +26,8 @@ namespace onnxgrad::device {
 HWY_EXPORT(float_offset_target);
 
 template <>
-const OffsetTarget<float>& offset_target<float>() {
-  return *HWY_DYNAMIC_DISPATCH(float_offset_target)();
+const OffsetTarget<float>& offset_target<float>(Isa isa) {
+  return *chosen(HWY_DISPATCH_TABLE(float_offset_target), isa)();
 }
 
 }  // namespace onnxgrad::device

@@ -35,14 +35,14 @@ void run_tiles(GemmTile<T>& tile, const RowSplit<T>& rows, GemmExtras<T>* extras
 }  // namespace
 
 template <class T>
-PackedGemm<T> PackedGemm<T>::prepare(std::int64_t k, std::int64_t n) {
-  const GemmTarget<T>& target = gemm_target<T>();
-  return {.k = k, .n = n, .lanes = target.lanes, .columns = split_columns(n, target)};
+PackedGemm<T> PackedGemm<T>::prepare(Isa isa, std::int64_t k, std::int64_t n) {
+  const GemmTarget<T>& target = gemm_target<T>(isa);
+  return {.isa = isa, .k = k, .n = n, .lanes = target.lanes, .columns = split_columns(n, target)};
 }
 
 template <class T>
 typename PackedGemm<T>::Rows PackedGemm<T>::rows(std::int64_t m) const {
-  const GemmTarget<T>& target = gemm_target<T>();
+  const GemmTarget<T>& target = gemm_target<T>(isa);
   return {.wide = split_rows(m, target, columns.big),
           .narrow = split_rows(m, target, columns.big - 1)};
 }
@@ -56,7 +56,7 @@ std::int64_t PackedGemm<T>::packed_size() const {
 
 template <class T>
 void PackedGemm<T>::pack(const T* b, std::ptrdiff_t b_row, bool transpose, T* packed) const {
-  const GemmTarget<T>& target = gemm_target<T>();
+  const GemmTarget<T>& target = gemm_target<T>(isa);
   visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
     if (transpose) {
       target.transpose(b + column * b_row, b_row, packed, padded, width, k);
@@ -109,9 +109,9 @@ void PackedGemm<T>::run(const Rows& rows, const Operands& operands) const {
 }
 
 template <class T>
-RowSumGemm<T> RowSumGemm<T>::prepare(std::int64_t m, std::int64_t n, std::int64_t block) {
-  const GemmTarget<T>& target = gemm_target<T>();
-  RowSumGemm made{.m = m, .n = n, .block = block, .lanes = target.lanes};
+RowSumGemm<T> RowSumGemm<T>::prepare(Isa isa, std::int64_t m, std::int64_t n, std::int64_t block) {
+  const GemmTarget<T>& target = gemm_target<T>(isa);
+  RowSumGemm made{.isa = isa, .m = m, .n = n, .block = block, .lanes = target.lanes};
   made.columns = split_columns(n, target);
   const auto tiles_of = [&](std::int64_t vectors) {
     return Tiles{.whole = split_rows(target.lanes, target, vectors),
@@ -137,7 +137,7 @@ std::int64_t RowSumGemm<T>::b_size() const {
 template <class T>
 void RowSumGemm<T>::pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first, std::int64_t count,
                            T* packed) const {
-  const GemmTarget<T>& target = gemm_target<T>();
+  const GemmTarget<T>& target = gemm_target<T>(isa);
   for (std::int64_t column = 0; column < m; column += lanes) {
     target.copy(a + column, a_row, packed + column * block + first * lanes, lanes, count,
                 std::min<std::int64_t>(lanes, m - column));
@@ -146,7 +146,7 @@ void RowSumGemm<T>::pack_a(const T* a, std::ptrdiff_t a_row, std::int64_t first,
 
 template <class T>
 void RowSumGemm<T>::pack_b(const T* b, std::int64_t first, std::int64_t count, T* packed) const {
-  const GemmTarget<T>& target = gemm_target<T>();
+  const GemmTarget<T>& target = gemm_target<T>(isa);
   visit_b_panels(*this, [&](auto, std::int64_t column, std::int64_t width, std::int64_t padded) {
     target.copy(b + column, n, packed + first * padded, padded, count, width);
     packed += padded * block;

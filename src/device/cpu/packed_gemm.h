@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "device/cpu/gemm_plan.h"
+#include "device/isa.h"
 
 // GEMM of many small matrices with one matrix B, as in the steps of a recurrence: op(B) is packed
 // once in the order in which the innermost loops read it, then every GEMM reads the packed B. Each
@@ -16,6 +17,7 @@ namespace onnxgrad::device {
 /// The plan of C = A op(B) + start, with op(B) [k, n]; trivially copyable.
 template <class T>
 struct PackedGemm {
+  Isa isa = {};
   std::int64_t k = 0;
   std::int64_t n = 0;
   int lanes = 1;
@@ -44,7 +46,7 @@ struct PackedGemm {
     std::array<GemmPrefetch<T>, 2> prefetch = {};
   };
 
-  static PackedGemm prepare(std::int64_t k, std::int64_t n);
+  static PackedGemm prepare(Isa isa, std::int64_t k, std::int64_t n);
   Rows rows(std::int64_t m) const;
   /// Number of elements of op(B) as pack() writes it.
   std::int64_t packed_size() const;
@@ -59,6 +61,7 @@ struct PackedGemm {
 /// gradients, summed over the steps of a recurrence while these are cached. Trivially copyable.
 template <class T>
 struct RowSumGemm {
+  Isa isa = {};
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t block = 0;  ///< maximum of rows
@@ -81,7 +84,7 @@ struct RowSumGemm {
     T* c = nullptr;  ///< [m, n]
   };
 
-  static RowSumGemm prepare(std::int64_t m, std::int64_t n, std::int64_t block);
+  static RowSumGemm prepare(Isa isa, std::int64_t m, std::int64_t n, std::int64_t block);
   /// Numbers of elements of the packed A, which several GEMMs may share, and of the packed B.
   std::int64_t a_size() const;
   std::int64_t b_size() const;

@@ -19,7 +19,7 @@ enum class Start { kZero, kRow, kItself };
 
 // Checks one GEMM; rows of A, B and C are further apart than they are long.
 template <class T>
-void check(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start start,
+void check(Isa isa, std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start start,
            std::mt19937& random) {
   constexpr std::int64_t kGap = 3;
   std::normal_distribution<double> normal;
@@ -35,7 +35,7 @@ void check(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start
   std::vector<T> c = numbers(m * (n + kGap));
   const std::vector<T> before = c;
 
-  const auto gemm = PackedGemm<T>::prepare(k, n);
+  const auto gemm = PackedGemm<T>::prepare(isa, k, n);
   const auto packed = base::allocate_aligned(gemm.packed_size() * std::int64_t{sizeof(T)} + 64);
   auto* packed_b = reinterpret_cast<T*>(packed.get());
   packed_b[gemm.packed_size()] = T(77);
@@ -79,15 +79,15 @@ void check(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose, Start
 }
 
 TEST(PackedGemm, ProductsOfAllShapes) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(1);
     for (const std::int64_t m : {0, 1, 2, 5, 16, 17}) {
       for (const std::int64_t n : {1, 3, 16, 31, 64, 100, 129}) {
         for (const std::int64_t k : {1, 2, 9, 40}) {
           for (const Start start : {Start::kZero, Start::kRow, Start::kItself}) {
             const bool transpose = random() % 2 == 0;
-            check<float>(m, n, k, transpose, start, random);
-            check<double>(m, n, k, !transpose, start, random);
+            check<float>(cpu.isa, m, n, k, transpose, start, random);
+            check<double>(cpu.isa, m, n, k, !transpose, start, random);
           }
         }
       }
@@ -97,7 +97,8 @@ TEST(PackedGemm, ProductsOfAllShapes) {
 
 // Two blocks of rows, the second one shorter, each packed in two parts.
 template <class T>
-void check_row_sums(std::int64_t m, std::int64_t n, std::int64_t block, std::mt19937& random) {
+void check_row_sums(Isa isa, std::int64_t m, std::int64_t n, std::int64_t block,
+                    std::mt19937& random) {
   std::normal_distribution<double> normal;
   const std::int64_t rows = block + (block + 1) / 2;
   const auto numbers = [&](std::int64_t count) {
@@ -109,7 +110,7 @@ void check_row_sums(std::int64_t m, std::int64_t n, std::int64_t block, std::mt1
   const std::vector<T> b = numbers(rows * n);
   std::vector<T> c = numbers(m * n + 1);
   const T beyond = c.back();
-  const auto gemm = RowSumGemm<T>::prepare(m, n, block);
+  const auto gemm = RowSumGemm<T>::prepare(isa, m, n, block);
   const auto packed_a = base::allocate_aligned(gemm.a_size() * std::int64_t{sizeof(T)});
   const auto packed_b = base::allocate_aligned(gemm.b_size() * std::int64_t{sizeof(T)});
   auto* own_a = reinterpret_cast<T*>(packed_a.get());
@@ -144,13 +145,13 @@ void check_row_sums(std::int64_t m, std::int64_t n, std::int64_t block, std::mt1
 }
 
 TEST(PackedGemm, SumsOverRowsInBlocks) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     std::mt19937 random(2);
     for (const std::int64_t m : {1, 5, 16, 33, 76}) {
       for (const std::int64_t n : {1, 3, 16, 31, 64, 100, 129}) {
         for (const std::int64_t block : {1, 7, 40}) {
-          check_row_sums<float>(m, n, block, random);
-          check_row_sums<double>(m, n, block, random);
+          check_row_sums<float>(cpu.isa, m, n, block, random);
+          check_row_sums<double>(cpu.isa, m, n, block, random);
         }
       }
     }

@@ -1,3 +1,4 @@
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/tile_ops.h"
 
@@ -21,7 +22,9 @@ namespace onnxgrad::device {
 
 HWY_EXPORT(fill_double);
 
-void fill_double_arithmetic(TileTable& table) { HWY_DYNAMIC_DISPATCH(fill_double)(table); }
+void fill_double_arithmetic(Isa isa, TileTable& table) {
+  chosen(HWY_DISPATCH_TABLE(fill_double), isa)(table);
+}
 
 }  // namespace onnxgrad::device
 #endif  // HWY_ONCE

@@ -1,3 +1,4 @@
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/tile_ops.h"
 
@@ -21,7 +22,9 @@ namespace onnxgrad::device {
 
 HWY_EXPORT(fill_float);
 
-void fill_float_arithmetic(TileTable& table) { HWY_DYNAMIC_DISPATCH(fill_float)(table); }
+void fill_float_arithmetic(Isa isa, TileTable& table) {
+  chosen(HWY_DISPATCH_TABLE(fill_float), isa)(table);
+}
 
 }  // namespace onnxgrad::device
 #endif  // HWY_ONCE

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 #include "device/cpu/tile_ops.h"
 
@@ -173,11 +174,11 @@ namespace onnxgrad::device {
 HWY_EXPORT(fill_float_functions);
 HWY_EXPORT(fill_double_functions);
 
-void fill_functions(TileTable& table, DataType compute) {
+void fill_functions(Isa isa, TileTable& table, DataType compute) {
   if (compute == DataType::kFloat32) {
-    HWY_DYNAMIC_DISPATCH(fill_float_functions)(table);
+    chosen(HWY_DISPATCH_TABLE(fill_float_functions), isa)(table);
   } else {
-    HWY_DYNAMIC_DISPATCH(fill_double_functions)(table);
+    chosen(HWY_DISPATCH_TABLE(fill_double_functions), isa)(table);
   }
 }
 

@@ -76,10 +76,10 @@ std::vector<T> arguments(const Function& function) {
 }
 
 template <class T>
-void check(const Function& function) {
+void check(Isa isa, const Function& function) {
   const auto x = arguments<T>(function);
   std::vector<T> y(x.size());
-  const TileTable table = make_tile_table(dtype_of<T>());
+  const TileTable table = make_tile_table(isa, dtype_of<T>());
   table.at(tile_op(function.op))(y.data(), x.data(), nullptr, nullptr,
                                  static_cast<std::int64_t>(x.size()), false);
   double worst = 0;
@@ -96,10 +96,10 @@ void check(const Function& function) {
 }
 
 TEST(TileFunctions, ErrorsAreSmall) {
-  for_each_instruction_set([] {
+  for_each_instruction_set([](const CpuOptions& cpu) {
     for (const Function& function : kFunctions) {
-      check<float>(function);
-      check<double>(function);
+      check<float>(cpu.isa, function);
+      check<double>(cpu.isa, function);
     }
   });
 }

@@ -4,12 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/isa.h"
 #include "onnxgrad/dtype.h"
 #include "opdef/expr.h"
 
 // The instructions of element-wise programs, each over a tile: a run of elements that fits into the
-// L1 cache. One table per type of the computation, filled for the best instruction set of this
-// machine by tile_arithmetic-inl.h and tile_functions_simd.cpp (float, double) and
+// L1 cache. One table per type of the computation, filled for an instruction set
+// by tile_arithmetic-inl.h and tile_functions_simd.cpp (float, double) and
 // tile_integers.cpp (int64, uint64).
 
 namespace onnxgrad::device {
@@ -65,12 +66,12 @@ struct TileTable {
 };
 
 /// Returns the functions for kFloat32, kFloat64, kInt64 or kUint64.
-TileTable make_tile_table(DataType compute);
+TileTable make_tile_table(Isa isa, DataType compute);
 
 // Functions that fill parts of a TileTable.
-void fill_float_arithmetic(TileTable& table);
-void fill_double_arithmetic(TileTable& table);
-void fill_functions(TileTable& table, DataType compute);
+void fill_float_arithmetic(Isa isa, TileTable& table);
+void fill_double_arithmetic(Isa isa, TileTable& table);
+void fill_functions(Isa isa, TileTable& table, DataType compute);
 void fill_integers(TileTable& table);
 void fill_unsigned(TileTable& table);
 

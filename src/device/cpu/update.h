@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/isa.h"
 #include "opdef/fused.h"
 
 // Updates of weights by the rules of opdef/fused.h in one pass over memory, one set of loops per
@@ -84,11 +85,11 @@ using UpdateFn = void (*)(const WeightUpdate& spec, const UpdateArrays<T>& array
 /// within 4 units in the last place with AVX-512, 8 with the estimates of other processors.
 /// Denormals are flushed to zero.
 template <class T>
-UpdateFn<T> find_update(const WeightUpdate& spec);
+UpdateFn<T> find_update(Isa isa, const WeightUpdate& spec);
 
 /// Returns the loop of plain descent, new_w = w - rate * gradient: `spec`, m and v are not read.
 template <class T>
-UpdateFn<T> find_descent();
+UpdateFn<T> find_descent(Isa isa);
 
 }  // namespace onnxgrad::device
 

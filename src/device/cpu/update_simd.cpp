@@ -3,6 +3,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/flush_denormals.h"
 #include "device/cpu/simd.h"
 
@@ -256,23 +257,23 @@ HWY_EXPORT(find_descent_float);
 HWY_EXPORT(find_descent_double);
 
 template <>
-UpdateFn<float> find_update<float>(const WeightUpdate& spec) {
-  return HWY_DYNAMIC_DISPATCH(find_float)(spec);
+UpdateFn<float> find_update<float>(Isa isa, const WeightUpdate& spec) {
+  return chosen(HWY_DISPATCH_TABLE(find_float), isa)(spec);
 }
 
 template <>
-UpdateFn<double> find_update<double>(const WeightUpdate& spec) {
-  return HWY_DYNAMIC_DISPATCH(find_double)(spec);
+UpdateFn<double> find_update<double>(Isa isa, const WeightUpdate& spec) {
+  return chosen(HWY_DISPATCH_TABLE(find_double), isa)(spec);
 }
 
 template <>
-UpdateFn<float> find_descent<float>() {
-  return HWY_DYNAMIC_DISPATCH(find_descent_float)();
+UpdateFn<float> find_descent<float>(Isa isa) {
+  return chosen(HWY_DISPATCH_TABLE(find_descent_float), isa)();
 }
 
 template <>
-UpdateFn<double> find_descent<double>() {
-  return HWY_DYNAMIC_DISPATCH(find_descent_double)();
+UpdateFn<double> find_descent<double>(Isa isa) {
+  return chosen(HWY_DISPATCH_TABLE(find_descent_double), isa)();
 }
 
 }  // namespace onnxgrad::device

@@ -140,7 +140,7 @@ TYPED_TEST(Update, IsTheFormula) {
       // One element more, which nobody may write.
       std::vector<T> w(problem.n + 1, 42), m(problem.n + 1, 42), v(problem.n + 1, 42);
       const auto arrays = problem.arrays(w.data(), m.data(), v.data());
-      find_update<T>(spec)(spec, arrays);
+      find_update<T>(best_isa(), spec)(spec, arrays);
       for (std::size_t i = 0; i < problem.n; ++i) {
         const Expected right = expected(spec, arrays, i);
         const std::string where = "rule " + std::to_string(static_cast<int>(spec.rule)) + ", " +
@@ -159,11 +159,11 @@ TYPED_TEST(Update, WorksInPlaceAndInParts) {
   for (const WeightUpdate& spec : specs()) {
     const Problem<T> problem(75, spec.rule);
     std::vector<T> w(75), m(75), v(problem.v);
-    find_update<T>(spec)(spec, problem.arrays(w.data(), m.data(), v.data()));
+    find_update<T>(best_isa(), spec)(spec, problem.arrays(w.data(), m.data(), v.data()));
     Problem<T> in_place(75, spec.rule);
     const auto arrays = in_place.arrays(in_place.w.data(), in_place.m.data(), in_place.v.data());
-    find_update<T>(spec)(spec, arrays.from(0, 33));
-    find_update<T>(spec)(spec, arrays.from(33, 42));
+    find_update<T>(best_isa(), spec)(spec, arrays.from(0, 33));
+    find_update<T>(best_isa(), spec)(spec, arrays.from(33, 42));
     EXPECT_EQ(in_place.w, w);
     EXPECT_EQ(in_place.m, m);
     if (spec.rule == UpdateRule::kAdam) {
@@ -182,7 +182,7 @@ TYPED_TEST(Update, WorksOnRows) {
     std::vector<T> right_w(w), right_m(m), right_v(v);
     const auto all = problem.arrays(right_w.data(), right_m.data(), right_v.data());
     for (std::int64_t i = 0; i < kRows; ++i) {
-      find_update<T>(spec)(spec, all.from(i * kLength + 4, kColumns));
+      find_update<T>(best_isa(), spec)(spec, all.from(i * kLength + 4, kColumns));
       const T* row = problem.g.data() + i * kLength + 4;
       gradient.insert(gradient.end(), row, row + kColumns);
     }
@@ -191,7 +191,7 @@ TYPED_TEST(Update, WorksOnRows) {
     part.gradient_row = kColumns;
     part.rows = kRows;
     part.row = kLength;
-    find_update<T>(spec)(spec, part);
+    find_update<T>(best_isa(), spec)(spec, part);
     EXPECT_EQ(w, right_w);
     EXPECT_EQ(m, right_m);
     EXPECT_EQ(v, right_v);
@@ -212,16 +212,16 @@ TEST(AdamDirection, IsAccurateForAllMagnitudes) {
   const std::vector<float> zeros(m.size(), 0);
   for (const float epsilon : {1e-12F, 1e-8F, 1e-3F}) {
     std::vector<float> w(m.size()), new_m(m.size()), new_v(m.size());
-    find_update<float>(spec)(spec, {.gradient = zeros.data(),
-                                    .w = zeros.data(),
-                                    .m = m.data(),
-                                    .v = v.data(),
-                                    .new_w = w.data(),
-                                    .new_m = new_m.data(),
-                                    .new_v = new_v.data(),
-                                    .rate = 1,
-                                    .epsilon = epsilon,
-                                    .count = static_cast<std::int64_t>(m.size())});
+    find_update<float>(best_isa(), spec)(spec, {.gradient = zeros.data(),
+                                                .w = zeros.data(),
+                                                .m = m.data(),
+                                                .v = v.data(),
+                                                .new_w = w.data(),
+                                                .new_m = new_m.data(),
+                                                .new_v = new_v.data(),
+                                                .rate = 1,
+                                                .epsilon = epsilon,
+                                                .count = static_cast<std::int64_t>(m.size())});
     for (std::size_t i = 0; i < m.size(); ++i) {
       const double exact = -static_cast<double>(m[i]) /
                            (std::sqrt(static_cast<double>(v[i])) + static_cast<double>(epsilon));
@@ -236,16 +236,16 @@ TEST(AdamDirection, OfWeightsWithoutGradientIsZero) {
       .rule = UpdateRule::kAdam, .beta1 = 0.9, .share1 = 0.1, .beta2 = 0.99, .share2 = 0.01};
   const std::vector<float> zeros(20, 0), ones(20, 1);
   std::vector<float> w(20), m(20), v(20);
-  find_update<float>(spec)(spec, {.gradient = zeros.data(),
-                                  .w = ones.data(),
-                                  .m = zeros.data(),
-                                  .v = zeros.data(),
-                                  .new_w = w.data(),
-                                  .new_m = m.data(),
-                                  .new_v = v.data(),
-                                  .rate = 1,
-                                  .epsilon = 1e-8F,
-                                  .count = 20});
+  find_update<float>(best_isa(), spec)(spec, {.gradient = zeros.data(),
+                                              .w = ones.data(),
+                                              .m = zeros.data(),
+                                              .v = zeros.data(),
+                                              .new_w = w.data(),
+                                              .new_m = m.data(),
+                                              .new_v = v.data(),
+                                              .rate = 1,
+                                              .epsilon = 1e-8F,
+                                              .count = 20});
   EXPECT_EQ(w, ones);
   EXPECT_EQ(v, zeros);
 }
@@ -258,16 +258,16 @@ TYPED_TEST(Update, AveragesThatDecayEndAsZero) {
     const T smallest = std::numeric_limits<T>::min();
     const std::vector<T> zeros(20, 0), ones(20, 1), low(20, smallest);
     std::vector<T> w(20), m(20, 42), v(20, 42);
-    find_update<T>(spec)(spec, {.gradient = zeros.data(),
-                                .w = ones.data(),
-                                .m = low.data(),
-                                .v = low.data(),
-                                .new_w = w.data(),
-                                .new_m = m.data(),
-                                .new_v = v.data(),
-                                .rate = 1,
-                                .epsilon = 1,
-                                .count = 20});
+    find_update<T>(best_isa(), spec)(spec, {.gradient = zeros.data(),
+                                            .w = ones.data(),
+                                            .m = low.data(),
+                                            .v = low.data(),
+                                            .new_w = w.data(),
+                                            .new_m = m.data(),
+                                            .new_v = v.data(),
+                                            .rate = 1,
+                                            .epsilon = 1,
+                                            .count = 20});
     EXPECT_EQ(m, zeros);
     if (rule == UpdateRule::kAdam) {
       EXPECT_EQ(v, zeros);

@@ -42,7 +42,7 @@ void VnniGemm::pack_rows(const std::uint16_t* b, std::ptrdiff_t row, std::uint32
 
 void VnniGemm::pack_columns(const std::uint16_t* b, std::ptrdiff_t row, std::uint32_t* packed,
                             std::uint32_t* lines) const {
-  const GemmTarget<float>& target = gemm_target<float>();
+  const GemmTarget<float>& target = gemm_target<float>(isa);
   const std::int64_t pairs = padded(steps) / 2;
   const bool is_direct = row % 2 == 0 && steps == 2 * pairs;
   for_each_b_panel(columns, [&](std::int64_t first, std::int64_t count, std::int64_t width) {
@@ -97,9 +97,9 @@ void pad_rows(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows, 
   }
 }
 
-void pad_columns(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows,
+void pad_columns(Isa isa, const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows,
                  std::int64_t steps, std::uint16_t* to, std::uint32_t* lines) {
-  const GemmTarget<float>& target = gemm_target<float>();
+  const GemmTarget<float>& target = gemm_target<float>(isa);
   const std::int64_t length = round_up(rows, kVnniLanes);
   const std::int64_t pairs = VnniGemm::padded(steps) / 2;
   for (std::int64_t p = 0; p < pairs; p += kVnniLanes) {

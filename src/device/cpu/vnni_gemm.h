@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/isa.h"
+
 // GEMM of bfloat16 matrices that fit into a cache, on AMX, for kernels that compute a larger result
 // by blocks and decide themselves when to pack.
 
@@ -17,6 +19,7 @@ struct VnniGemm {
   std::int64_t steps = 0;
   std::int64_t columns = 0;
   const AmxTarget* amx = nullptr;
+  Isa isa = {};
 
   /// Returns `steps` rounded up to a multiple of the steps that AMX reads at a time. A row of A has
   /// that many elements; those after `steps` must be finite.
@@ -51,7 +54,7 @@ void pad_rows(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows, 
 
 /// Transposes [steps, rows] to rows of padded(steps) elements. `lines`: scratch of 16 rows of
 /// `rows` VNNI pairs, rounded up to a multiple of 16.
-void pad_columns(const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows,
+void pad_columns(Isa isa, const std::uint16_t* from, std::ptrdiff_t row, std::int64_t rows,
                  std::int64_t steps, std::uint16_t* to, std::uint32_t* lines);
 
 }  // namespace onnxgrad::device

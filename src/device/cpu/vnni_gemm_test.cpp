@@ -36,7 +36,7 @@ void check(const Case& n, bool by_columns, const AmxTarget& amx) {
   SCOPED_TRACE(testing::Message() << n.rows << "x" << n.steps << "x" << n.columns << " columns "
                                   << by_columns);
   std::mt19937 random(1);
-  const VnniGemm product{.steps = n.steps, .columns = n.columns, .amx = &amx};
+  const VnniGemm product{.steps = n.steps, .columns = n.columns, .amx = &amx, .isa = best_isa()};
   const std::int64_t lines = by_columns ? n.columns : n.steps;
   const std::int64_t b_row = (by_columns ? n.steps : n.columns) + n.gap;
   const Bits b = random_bits(lines * b_row, random);
@@ -87,7 +87,7 @@ TEST(VnniGemm, PadsColumns) {
       const Bits from = random_bits(steps * row, random);
       Bits to(at(rows * length), 7);
       std::vector<std::uint32_t> lines(at(16 * (rows + 15)));
-      pad_columns(from.data(), row, rows, steps, to.data(), lines.data());
+      pad_columns(best_isa(), from.data(), row, rows, steps, to.data(), lines.data());
       for (std::int64_t i = 0; i < rows; ++i) {
         for (std::int64_t k = 0; k < length; ++k) {
           const int expected = k < steps ? from[at(k * row + i)] : 0;

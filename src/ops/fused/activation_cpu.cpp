@@ -3,17 +3,19 @@
 #include <cstdint>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/activation.h"
 #include "opdef/kernel.h"
 #include "ops/f16_stream_cpu.h"
-#include "ops/fused/activation_rows.h"
+#include "ops/fused/activation_rows_simd.h"
 #include "ops/kernel_support.h"
 
 namespace onnxgrad::ops::activation_cpu {
 namespace {
 
 struct Task {
+  device::Isa isa = {};
   opdef::ActivationFunction function = {};
   std::int64_t count = 0;
   int threads = 1;
@@ -28,7 +30,7 @@ void run(const Task& task, KernelArgs args) {
   auto* slope = args.at<T>(2);
   device::parallel_blocks(
       task.threads, task.count, kBlock, [&](std::int64_t first, std::int64_t last) {
-        activation_rows::apply(task.function, x + first, y + first,
+        activation_rows::apply(task.isa, task.function, x + first, y + first,
                                slope == nullptr ? nullptr : slope + first, last - first);
       });
 }
@@ -52,11 +54,11 @@ void run_f16(const F16Task& task, KernelArgs args) {
           float* to = task.result.place(args, at, y);
           if (task.has_gradient) {
             const float* dy = task.dy.load(args, at, count, y);
-            activation_rows::multiply_slopes(task.function, from, dy, to, count);
+            activation_rows::multiply_slopes(task.isa, task.function, from, dy, to, count);
           } else {
             float* slope =
                 task.slope.is_absent(args) ? nullptr : task.slope.place(args, at, slopes);
-            activation_rows::apply(task.function, from, to, slope, count);
+            activation_rows::apply(task.isa, task.function, from, to, slope, count);
             if (slope != nullptr) task.slope.finish(args, at, count, slope);
           }
           task.result.finish(args, at, count, to);
@@ -79,6 +81,7 @@ int threads_for(const KernelRequest& request) {
 /// Offers (x) -> (y, slope?) or (x, dy) -> (dx) for float32, f16 or bf16 operands.
 KernelOffer offer_f16(const KernelRequest& request) {
   F16Task task;
+  task.isa = device::isa_of(request);
   task.function = function_of(request);
   task.count = request.inputs[0].dims.num_elements();
   task.threads = threads_for(request);
@@ -95,10 +98,10 @@ KernelOffer offer_f16(const KernelRequest& request) {
   }
   const auto result = static_cast<int>(request.inputs.size());
   const bool has_slope = request.has_output(1);
-  if (has_slope) task.slope = F16Stream::result(result + 1, request.outputs[1].dtype);
-  task.x = F16Stream::operand(0, request.inputs[0].dtype);
-  if (task.has_gradient) task.dy = F16Stream::operand(1, request.inputs[1].dtype);
-  task.result = F16Stream::result(result, request.outputs[0].dtype);
+  if (has_slope) task.slope = F16Stream::result(task.isa, result + 1, request.outputs[1].dtype);
+  task.x = F16Stream::operand(task.isa, 0, request.inputs[0].dtype);
+  if (task.has_gradient) task.dy = F16Stream::operand(task.isa, 1, request.inputs[1].dtype);
+  task.result = F16Stream::result(task.isa, result, request.outputs[0].dtype);
   KernelOffer offer = prepared<run_f16>(
       task, fmt::format("{}{} by halves {}", kNames[static_cast<int>(task.function)],
                         task.has_gradient ? " gradient"
@@ -119,7 +122,8 @@ KernelOffer offer_activation(const KernelRequest& request) {
       (has_slope && is_f16(request.outputs[1].dtype))) {
     return offer_f16(request);
   }
-  const Task task{.function = function_of(request),
+  const Task task{.isa = device::isa_of(request),
+                  .function = function_of(request),
                   .count = x.dims.num_elements(),
                   .threads = threads_for(request)};
   KernelOffer offer = offer_for_types<float, double>(request, x.dtype, [&]<class T>(T) {

@@ -1,7 +1,8 @@
-#include "ops/fused/activation_rows.h"
+#include "ops/fused/activation_rows_simd.h"
 
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -160,17 +161,17 @@ HWY_EXPORT(apply_float);
 HWY_EXPORT(apply_double);
 HWY_EXPORT(multiply_any);
 
-void apply(opdef::ActivationFunction function, const float* x, float* y, float* slope,
-           std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(apply_float)(function, x, y, slope, count);
+void apply(device::Isa isa, opdef::ActivationFunction function, const float* x, float* y,
+           float* slope, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(apply_float), isa)(function, x, y, slope, count);
 }
-void apply(opdef::ActivationFunction function, const double* x, double* y, double* slope,
-           std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(apply_double)(function, x, y, slope, count);
+void apply(device::Isa isa, opdef::ActivationFunction function, const double* x, double* y,
+           double* slope, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(apply_double), isa)(function, x, y, slope, count);
 }
-void multiply_slopes(opdef::ActivationFunction function, const float* x, const float* dy, float* dx,
-                     std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(multiply_any)(function, x, dy, dx, count);
+void multiply_slopes(device::Isa isa, opdef::ActivationFunction function, const float* x,
+                     const float* dy, float* dx, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(multiply_any), isa)(function, x, dy, dx, count);
 }
 
 }  // namespace onnxgrad::ops::activation_rows

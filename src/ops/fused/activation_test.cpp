@@ -34,7 +34,8 @@ std::pair<long double, long double> exact(ActivationFunction function, long doub
 }
 
 std::vector<KernelRun> run(ActivationFunction function, const Tensor& x, int threads,
-                           DataType result = DataType::kUndefined) {
+                           DataType result = DataType::kUndefined,
+                           const device::CpuOptions& cpu = {}) {
   const opdef::TensorDesc desc{.dtype = result == DataType::kUndefined ? x.dtype() : result,
                                .dims = x.dims()};
   return run_offers(
@@ -43,13 +44,14 @@ std::vector<KernelRun> run(ActivationFunction function, const Tensor& x, int thr
        .inputs = {x},
        .outputs = {desc, desc},
        .domain = ir::kFusedDomain,
-       .threads = threads});
+       .threads = threads,
+       .cpu = &cpu});
 }
 
 }  // namespace activation
 
 TEST(Activation, ValuesAndSlopes) {
-  const auto check = [] {
+  const auto check = [](const device::CpuOptions& cpu) {
     for (const auto function :
          {activation::ActivationFunction::kGelu, activation::ActivationFunction::kTanhGelu,
           activation::ActivationFunction::kSilu}) {
@@ -58,7 +60,7 @@ TEST(Activation, ValuesAndSlopes) {
         const double unit = dtype == DataType::kFloat32 ? 6e-8 : 1.2e-16;
         for (const double range : {0.1, 6.0, 60.0}) {
           const Tensor x = random_tensor(dtype, {20011}, 3, -range, range);
-          const auto runs = activation::run(function, x, 2);
+          const auto runs = activation::run(function, x, 2, dtype, cpu);
           ASSERT_EQ(runs.size(), 1U);
           const auto numbers = x.to_doubles();
           const auto y = runs[0].outputs[0].to_doubles();

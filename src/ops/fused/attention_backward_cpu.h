@@ -10,7 +10,7 @@
 #include <type_traits>
 
 #include "device/cpu/f16_gemm_vnni.h"
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 #include "ops/fused/attention_worker_cpu.h"
 #include "ops/kernel_support.h"
 
@@ -136,9 +136,10 @@ class Backward : public Worker<T> {
     if (!result.is_present() || seen == 0) return;
     const Task<T>& task = this->task_;
     std::uint16_t* columns = this->scratch(task.vnni_columns);
-    device::pad_columns(scores, device::VnniGemm::padded(task.keys()), seen, count, columns,
-                        this->scratch(task.vnni_lines));
-    const device::VnniGemm product{.steps = count, .columns = heads.columns, .amx = task.amx};
+    device::pad_columns(task.isa, scores, device::VnniGemm::padded(task.keys()), seen, count,
+                        columns, this->scratch(task.vnni_lines));
+    const device::VnniGemm product{
+        .steps = count, .columns = heads.columns, .amx = task.amx, .isa = task.isa};
     std::uint32_t* packed = this->scratch(task.vnni_rows);
     product.pack_rows(b, heads.row, packed);
     product.run({.a = columns,
@@ -236,10 +237,10 @@ class Backward : public Worker<T> {
       gradient.along = sum_along(gradient, count);
     } else {
       const Rows<T> y = this->rows(1, task.y, head, row, 1, task.wide_y);
-      gradient.along = attention_rows::dot(dy, y.at, task.y.columns);
+      gradient.along = attention_rows::dot(this->task_.isa, dy, y.at, task.y.columns);
       if (!task.stores_probabilities) gradient.scale = this->mask(x, head, row, count);
     }
-    attention_rows::gradient(gradient, count);
+    attention_rows::gradient(this->task_.isa, gradient, count);
   }
 
   /// Reads the probabilities of a row, or the statistics to recompute them; returns true if they
@@ -270,8 +271,8 @@ class Backward : public Worker<T> {
     } else {
       std::copy_n(gradient.x, count, probabilities);
       const auto stats = attention_rows::exponentials(
-          probabilities, this->mask(probabilities, head, row, count), count);
-      attention_rows::scale(probabilities, stats.inverse, count);
+          this->task_.isa, probabilities, this->mask(probabilities, head, row, count), count);
+      attention_rows::scale(this->task_.isa, probabilities, stats.inverse, count);
       this->round(probabilities, halves, count);
     }
     gradient.p = probabilities;
@@ -280,10 +281,11 @@ class Backward : public Worker<T> {
 
   /// Returns sum(p dp) of a row.
   T sum_along(const attention_rows::RowGradient<T>& gradient, std::int64_t count) const {
-    if (gradient.keep == nullptr) return attention_rows::dot(gradient.p, gradient.dx, count);
+    if (gradient.keep == nullptr)
+      return attention_rows::dot(this->task_.isa, gradient.p, gradient.dx, count);
     std::copy_n(gradient.p, count, gradient.x);
-    attention_rows::multiply(gradient.x, gradient.keep, count);
-    return attention_rows::dot(gradient.x, gradient.dx, count);
+    attention_rows::multiply(this->task_.isa, gradient.x, gradient.keep, count);
+    return attention_rows::dot(this->task_.isa, gradient.x, gradient.dx, count);
   }
 
   // Handles NaN probabilities: the gradient is zero if the loss does not depend on them, else NaN

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 #include "ops/fused/attention_worker_cpu.h"
 #include "ops/kernel_support.h"
 
@@ -114,10 +114,11 @@ class Forward : public Worker<T> {
     for (std::int64_t i = 0; i < count; ++i) {
       T* x = scores + i * score_row;
       const std::int64_t own = task.seen(row + i + 1);
-      const auto stats = attention_rows::exponentials(x, this->mask(x, head, row + i, own), own);
+      const auto stats =
+          attention_rows::exponentials(task.isa, x, this->mask(x, head, row + i, own), own);
       std::fill(x + own, x + seen, T(0));
       inverse[i] = stats.inverse;
-      if (divides) attention_rows::scale(x, stats.inverse, own);
+      if (divides) attention_rows::scale(task.isa, x, stats.inverse, own);
       if (task.amx != nullptr) {
         keep_vnni(x, head, row, i, own, seen);
       } else if (task.narrow != nullptr) {
@@ -136,7 +137,7 @@ class Forward : public Worker<T> {
     multiply_values(scores, task.dropped > 0 ? task.score_row : score_row, count, seen, y);
     if (divides) return;
     for (std::int64_t i = 0; i < count; ++i) {
-      attention_rows::scale(y + i * task.y.row, inverse[i], task.y.columns);
+      attention_rows::scale(task.isa, y + i * task.y.row, inverse[i], task.y.columns);
     }
   }
 
@@ -179,7 +180,7 @@ class Forward : public Worker<T> {
       T* to = dropped + i * task.score_row;
       if (to != scores + i * score_row) std::copy_n(scores + i * score_row, seen, to);
       this->draw(keep, head, row + i, seen);
-      attention_rows::multiply(to, keep, seen);
+      attention_rows::multiply(task.isa, to, keep, seen);
     }
     return dropped;
   }

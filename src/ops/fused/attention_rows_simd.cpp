@@ -1,7 +1,8 @@
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/fused/attention_rows_simd.cpp"
@@ -199,41 +200,43 @@ HWY_EXPORT(scale_double);
 HWY_EXPORT(dot_float);
 HWY_EXPORT(dot_double);
 
-void add_mask(float* x, float scale, const float* mask, std::int64_t step, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(add_mask_float)(x, scale, mask, step, count);
+void add_mask(device::Isa isa, float* x, float scale, const float* mask, std::int64_t step,
+              std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(add_mask_float), isa)(x, scale, mask, step, count);
 }
-void add_mask(double* x, double scale, const double* mask, std::int64_t step, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(add_mask_double)(x, scale, mask, step, count);
+void add_mask(device::Isa isa, double* x, double scale, const double* mask, std::int64_t step,
+              std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(add_mask_double), isa)(x, scale, mask, step, count);
 }
-RowStats<float> exponentials(float* x, float scale, std::int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(exponentials_float)(x, scale, count);
+RowStats<float> exponentials(device::Isa isa, float* x, float scale, std::int64_t count) {
+  return device::chosen(HWY_DISPATCH_TABLE(exponentials_float), isa)(x, scale, count);
 }
-RowStats<double> exponentials(double* x, double scale, std::int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(exponentials_double)(x, scale, count);
+RowStats<double> exponentials(device::Isa isa, double* x, double scale, std::int64_t count) {
+  return device::chosen(HWY_DISPATCH_TABLE(exponentials_double), isa)(x, scale, count);
 }
-void gradient(const RowGradient<float>& row, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(gradient_float)(row, count);
+void gradient(device::Isa isa, const RowGradient<float>& row, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(gradient_float), isa)(row, count);
 }
-void gradient(const RowGradient<double>& row, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(gradient_double)(row, count);
+void gradient(device::Isa isa, const RowGradient<double>& row, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(gradient_double), isa)(row, count);
 }
-void multiply(float* x, const float* keep, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(multiply_float)(x, keep, count);
+void multiply(device::Isa isa, float* x, const float* keep, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(multiply_float), isa)(x, keep, count);
 }
-void multiply(double* x, const double* keep, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(multiply_double)(x, keep, count);
+void multiply(device::Isa isa, double* x, const double* keep, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(multiply_double), isa)(x, keep, count);
 }
-void scale(float* x, float factor, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(scale_float)(x, factor, count);
+void scale(device::Isa isa, float* x, float factor, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(scale_float), isa)(x, factor, count);
 }
-void scale(double* x, double factor, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(scale_double)(x, factor, count);
+void scale(device::Isa isa, double* x, double factor, std::int64_t count) {
+  device::chosen(HWY_DISPATCH_TABLE(scale_double), isa)(x, factor, count);
 }
-float dot(const float* a, const float* b, std::int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(dot_float)(a, b, count);
+float dot(device::Isa isa, const float* a, const float* b, std::int64_t count) {
+  return device::chosen(HWY_DISPATCH_TABLE(dot_float), isa)(a, b, count);
 }
-double dot(const double* a, const double* b, std::int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(dot_double)(a, b, count);
+double dot(device::Isa isa, const double* a, const double* b, std::int64_t count) {
+  return device::chosen(HWY_DISPATCH_TABLE(dot_double), isa)(a, b, count);
 }
 
 }  // namespace onnxgrad::ops::attention_rows

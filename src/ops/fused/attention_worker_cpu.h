@@ -11,7 +11,7 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/vnni_gemm.h"
 #include "opdef/attention.h"
-#include "ops/fused/attention_rows.h"
+#include "ops/fused/attention_rows_simd.h"
 #include "ops/kernel_support.h"
 #include "ops/random/draws.h"
 
@@ -87,6 +87,7 @@ struct Task {
   T kept = 1;                 ///< factor of kept elements
   RandomStream draws = {};
   int threads = 1;
+  device::Isa isa = {};
 
   std::int64_t groups = 1;      ///< query heads per key head
   std::int64_t block_rows = 0;  ///< rows of queries
@@ -166,10 +167,10 @@ class Worker {
       const std::int64_t at =
           mask.heads.offsets[static_cast<std::size_t>(head)] + row * mask.heads.row;
       if (mask.kind == opdef::MaskKind::kAdd) {
-        attention_rows::add_mask(x, scale, reinterpret_cast<const T*>(from) + at, mask.heads.column,
-                                 count);
+        attention_rows::add_mask(task_.isa, x, scale, reinterpret_cast<const T*>(from) + at,
+                                 mask.heads.column, count);
       } else {
-        if (scale != 1) attention_rows::scale(x, scale, count);
+        if (scale != 1) attention_rows::scale(task_.isa, x, scale, count);
         const bool kept = mask.kind == opdef::MaskKind::kKeep;
         const auto* flags = reinterpret_cast<const std::uint8_t*>(from) + at;
         const T fill = static_cast<T>(mask.fill);

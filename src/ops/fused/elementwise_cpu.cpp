@@ -1,5 +1,6 @@
 #include "device/cpu/elementwise.h"
 
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "ops/kernel_support.h"
@@ -20,6 +21,7 @@ KernelOffer offer_elementwise(const KernelRequest& request) {
                                       .reduce_axes = std::move(op.reduce_axes),
                                       .post = std::move(op.post),
                                       .threads = request.threads,
+                                      .isa = device::isa_of(request),
                                       .flush_denormals = op.flush_denormals});
 }
 

@@ -205,10 +205,12 @@ std::string program_of(const KernelCall& call) {
   return ExprProgram::from_ints(ints).to_string();
 }
 
-void compare_random(DataType compute, unsigned count, double tolerance) {
+void compare_random(DataType compute, unsigned count, double tolerance,
+                    const device::CpuOptions& cpu = {}) {
   std::size_t taken = 0;
   for (unsigned seed = 0; seed < count; ++seed) {
-    const KernelCall call = random_call(seed, compute);
+    KernelCall call = random_call(seed, compute);
+    call.cpu = &cpu;
     SCOPED_TRACE("seed " + std::to_string(seed) + ": " + program_of(call));
     taken += compare_offers(call, tolerance);
     if (testing::Test::HasFailure()) return;
@@ -223,9 +225,9 @@ TEST(FusedElementwise, RandomProgramsInInt64) { compare_random(DataType::kInt64,
 TEST(FusedElementwise, RandomProgramsInUint64) { compare_random(DataType::kUint64, 800, 0); }
 
 TEST(FusedElementwise, EveryInstructionSet) {
-  device::for_each_instruction_set([] {
-    compare_random(DataType::kFloat32, 150, 2e-5);
-    compare_random(DataType::kFloat64, 150, 1e-12);
+  device::for_each_instruction_set([](const device::CpuOptions& cpu) {
+    compare_random(DataType::kFloat32, 150, 2e-5, cpu);
+    compare_random(DataType::kFloat64, 150, 1e-12, cpu);
   });
 }
 

@@ -74,6 +74,7 @@ std::int64_t choose_rows(std::int64_t queries, std::int64_t row_bytes, bool is_c
 
 template <class T>
 void plan_common(const KernelRequest& request, const opdef::Attention& op, Task<T>& task) {
+  task.isa = device::isa_of(request);
   task.q = Heads::of(op.q);
   task.k = Heads::of(op.k);
   task.v = Heads::of(op.v);
@@ -86,8 +87,8 @@ void plan_common(const KernelRequest& request, const opdef::Attention& op, Task<
   task.causal_offset = op.causal_offset;
   task.stores_probabilities = op.stores_probabilities;
   if (op.probabilities_type != DataType::kUndefined) {
-    task.narrow = device::find_conversion(DataType::kFloat32, op.probabilities_type);
-    task.widen = device::find_conversion(op.probabilities_type, DataType::kFloat32);
+    task.narrow = device::find_conversion(task.isa, DataType::kFloat32, op.probabilities_type);
+    task.widen = device::find_conversion(task.isa, op.probabilities_type, DataType::kFloat32);
     task.rounds_forward = !op.rounds_gradient;
   }
   if (op.dropout > 0) {
@@ -130,7 +131,8 @@ template <class T>
 void plan_widened(const KernelRequest& request, std::size_t input, std::int64_t rows, Heads& heads,
                   ScratchLayout& scratch, ScratchArray<T>& copy) {
   if (input >= request.inputs.size() || !is_f16(request.inputs[input].dtype)) return;
-  heads.widen = device::find_conversion(request.inputs[input].dtype, DataType::kFloat32);
+  heads.widen = device::find_conversion(device::isa_of(request), request.inputs[input].dtype,
+                                        DataType::kFloat32);
   copy = scratch.reserve<T>(rows * heads.columns);
 }
 
@@ -157,8 +159,10 @@ void plan_vnni(const KernelRequest& request, ScratchLayout& scratch, Task<T>& ta
   const std::int64_t longest = std::max({size, task.keys(), task.block_rows});
   const std::int64_t probabilities = task.block_rows * VnniGemm::padded(task.keys());
   task.amx = device::cpu_options(request).amx;
-  task.vnni_keys = {.steps = task.q.columns, .columns = task.keys(), .amx = task.amx};
+  task.vnni_keys = {
+      .steps = task.q.columns, .columns = task.keys(), .amx = task.amx, .isa = task.isa};
   task.vnni_values.amx = task.amx;
+  task.vnni_values.isa = task.isa;
   task.vnni_k = scratch.reserve<std::uint32_t>(task.vnni_keys.packed_size());
   task.vnni_v = scratch.reserve<std::uint32_t>(task.vnni_values.packed_size());
   task.vnni_lines = scratch.reserve<std::uint32_t>(16 * VnniGemm::padded(longest));
@@ -171,7 +175,8 @@ void plan_gradient_vnni(const KernelRequest& request, ScratchLayout& scratch, Ta
   using device::VnniGemm;
   task.vnni_values = {.steps = task.v.columns, .columns = task.keys()};
   plan_vnni(request, scratch, task);
-  task.vnni_sum_keys = {.steps = task.keys(), .columns = task.k.columns, .amx = task.amx};
+  task.vnni_sum_keys = {
+      .steps = task.keys(), .columns = task.k.columns, .amx = task.amx, .isa = task.isa};
   task.vnni_k_rows = scratch.reserve<std::uint32_t>(task.vnni_sum_keys.packed_size());
   const std::int64_t rows = VnniGemm::padded(task.block_rows);
   task.vnni_dscores =
@@ -187,8 +192,8 @@ KernelOffer offer_forward(const KernelRequest& request) {
   Task<T> task;
   const auto op = opdef::Attention::read(request.node);
   plan_common(request, op, task);
-  task.times_keys = PackedGemm<T>::prepare(task.q.columns, task.keys());
-  task.sum_values = PackedGemm<T>::prepare(task.keys(), task.v.columns);
+  task.times_keys = PackedGemm<T>::prepare(task.isa, task.q.columns, task.keys());
+  task.sum_values = PackedGemm<T>::prepare(task.isa, task.keys(), task.v.columns);
   ScratchLayout scratch;
   task.packed_k_columns = scratch.reserve<T>(task.times_keys.packed_size());
   task.packed_v_rows = scratch.reserve<T>(task.sum_values.packed_size());
@@ -217,11 +222,11 @@ KernelOffer offer_backward(const KernelRequest& request) {
   task.dq = Heads::of(op.dq);
   task.dk = Heads::of(op.dk);
   task.dv = Heads::of(op.dv);
-  task.times_keys = PackedGemm<T>::prepare(task.q.columns, task.keys());
-  task.times_values = PackedGemm<T>::prepare(task.v.columns, task.keys());
-  task.sum_keys = PackedGemm<T>::prepare(task.keys(), task.k.columns);
-  task.sum_q = PackedGemm<T>::prepare(task.block_rows, task.q.columns);
-  task.sum_dy = PackedGemm<T>::prepare(task.block_rows, task.v.columns);
+  task.times_keys = PackedGemm<T>::prepare(task.isa, task.q.columns, task.keys());
+  task.times_values = PackedGemm<T>::prepare(task.isa, task.v.columns, task.keys());
+  task.sum_keys = PackedGemm<T>::prepare(task.isa, task.keys(), task.k.columns);
+  task.sum_q = PackedGemm<T>::prepare(task.isa, task.block_rows, task.q.columns);
+  task.sum_dy = PackedGemm<T>::prepare(task.isa, task.block_rows, task.v.columns);
   ScratchLayout scratch;
   task.packed_k_columns = scratch.reserve<T>(task.times_keys.packed_size());
   task.packed_v_columns = scratch.reserve<T>(task.times_values.packed_size());

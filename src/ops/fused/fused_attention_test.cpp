@@ -50,18 +50,19 @@ void expect_same(const CaseResult& fused, const CaseResult& plain, double tolera
   }
 }
 
-void check(const OpCase& op_case) {
+void check(const OpCase& op_case, const device::CpuOptions& cpu = {}) {
   SCOPED_TRACE(op_case.model);
   for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
     const BuiltCase built = build_case(op_case, {.dtype = dtype});
-    const CaseResult fused = run_case(op_case, built);
-    expect_same(fused, run_case(op_case, built, {.fuse = false}),
+    const CaseResult fused = run_case(op_case, built, {.cpu = cpu});
+    expect_same(fused, run_case(op_case, built, {.fuse = false, .cpu = cpu}),
                 dtype == DataType::kFloat32 ? 1e-5 : 1e-13);
     // Results do not depend on the number of threads, bit by bit.
     std::vector<Tensor> inputs = built.inputs;
     inputs.insert(inputs.end(), fused.seeds.begin(), fused.seeds.end());
     const auto run = [&](int threads) {
-      runtime::Executor executor(built.gradient, builtin_engine(), {.threads = threads});
+      runtime::Executor executor(built.gradient, builtin_engine(),
+                                 {.threads = threads, .cpu = cpu});
       return executor.run(inputs);
     };
     const std::vector<Tensor> expected = run(1);
@@ -79,15 +80,17 @@ void check(const OpCase& op_case) {
 TEST(FusedAttention, AgreesWithItsNodes) {
   using fused_attention::attention;
   using fused_attention::check;
-  const auto run = [] {
+  const auto run = [](const device::CpuOptions& cpu) {
     // 300 x 300 probabilities are more than are stored; 7 x 520 has more keys than one block.
     for (const fused_attention::Sizes& n :
          {fused_attention::Sizes{3, 50, 33, 5, 17}, {2, 300, 300, 8, 3}, {1, 7, 520, 4, 4}}) {
-      check(attention(n, "d = Softmax (s)", {}));
+      check(attention(n, "d = Softmax (s)", {}), cpu);
       check(attention(n, "m = Add (s, mask)\nd = Softmax (m)",
-                      {fused_attention::triangle(n.queries, n.keys, n.keys / 3)}));
+                      {fused_attention::triangle(n.queries, n.keys, n.keys / 3)}),
+            cpu);
       check(attention(n, "m = Add (s, bias)\nd = Softmax (m)",
-                      {uniform({n.heads, 1, n.keys}, -1, 1).named("bias")}));
+                      {uniform({n.heads, 1, n.keys}, -1, 1).named("bias")}),
+            cpu);
     }
   };
   device::for_each_instruction_set(run);

@@ -3,9 +3,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
-#include "ops/fused/linear_step.h"
+#include "ops/fused/linear_step_simd.h"
 #include "ops/kernel_support.h"
 
 // onnxgrad.fused.LinearStep: a whole training step of a linear model in one call, since for ten
@@ -89,8 +90,11 @@ KernelOffer offer_step(const KernelRequest& request) {
   if (x.dims.num_elements() != rows * features) {
     return KernelOffer::decline(request.node.describe() + ": shapes do not match");
   }
-  return {.kernel = is_double ? prepare(request, linear_step_double(features), rows, features)
-                              : prepare(request, linear_step_float(features), rows, features),
+  return {.kernel = is_double
+                        ? prepare(request, linear_step_double(device::isa_of(request), features),
+                                  rows, features)
+                        : prepare(request, linear_step_float(device::isa_of(request), features),
+                                  rows, features),
           .declined = {}};
 }
 

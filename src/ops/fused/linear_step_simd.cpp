@@ -1,7 +1,8 @@
-#include "ops/fused/linear_step.h"
+#include "ops/fused/linear_step_simd.h"
 
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -141,11 +142,11 @@ namespace onnxgrad::ops {
 HWY_EXPORT(choose_float);
 HWY_EXPORT(choose_double);
 
-LinearStepFn<float> linear_step_float(std::int64_t features) {
-  return HWY_DYNAMIC_DISPATCH(choose_float)(features);
+LinearStepFn<float> linear_step_float(device::Isa isa, std::int64_t features) {
+  return device::chosen(HWY_DISPATCH_TABLE(choose_float), isa)(features);
 }
-LinearStepFn<double> linear_step_double(std::int64_t features) {
-  return HWY_DYNAMIC_DISPATCH(choose_double)(features);
+LinearStepFn<double> linear_step_double(device::Isa isa, std::int64_t features) {
+  return device::chosen(HWY_DISPATCH_TABLE(choose_double), isa)(features);
 }
 
 }  // namespace onnxgrad::ops

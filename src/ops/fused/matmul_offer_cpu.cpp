@@ -9,6 +9,7 @@
 #include "device/cpu/elementwise.h"
 #include "device/cpu/f16_gemm.h"
 #include "device/cpu/scratch_layout.h"
+#include "device/cpu_options.h"
 #include "opdef/packed_constants.h"
 #include "ops/kernel_support.h"
 
@@ -199,7 +200,8 @@ std::string prepare_epilogue(const KernelRequest& request, const MatmulSpec& spe
                                       .inputs = {{sum_dtype(spec), result.dims}},
                                       .outputs = {result},
                                       .stored = 1,
-                                      .threads = request.threads};
+                                      .threads = request.threads,
+                                      .isa = device::isa_of(request)};
   const bool is_apart = result.dtype != sum_dtype(spec);
   data.epilogue_args.push_back(is_apart ? kMatmul : data.c);
   for (const int input : spec.epilogue_inputs) {
@@ -250,8 +252,8 @@ std::shared_ptr<const Tensor> pack_constant(const KernelRequest& request, const 
   const Tensor* b = request.constants[static_cast<std::size_t>(spec.b)];
   const device::GemmSpec& gemm = spec.gemm;
   const std::int64_t elements = device::packed_b_elements(gemm);
-  const std::string form =
-      fmt::format("panels {}x{}{}", gemm.k, gemm.n, gemm.transpose_b ? " transposed" : "");
+  const std::string form = fmt::format("{} panels {}x{}{}", device::isa_name(gemm.cpu.isa), gemm.k,
+                                       gemm.n, gemm.transpose_b ? " transposed" : "");
   return request.packed->get(*b, form, elements * element_bytes(gemm.dtype), [&] {
     Tensor packed = Tensor::empty(gemm.dtype, {elements});
     device::pack_gemm_b(gemm, b->raw(), packed.mutable_raw());

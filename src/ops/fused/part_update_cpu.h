@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "device/cpu/update.h"
+#include "device/cpu_options.h"
 #include "opdef/fused.h"
 #include "ops/kernel_support.h"
 
@@ -77,15 +78,16 @@ struct PartUpdate {
 
   /// Reads the update of a node; see UpdatePlaces::of for the arguments.
   static PartUpdate of(const opdef::WeightUpdate* update, const KernelRequest& request, int first) {
+    const device::Isa isa = device::isa_of(request);
     PartUpdate result{.at = UpdatePlaces::of(update, request, first)};
     if (update == nullptr) {
-      result.of_floats = device::find_descent<float>();
-      result.of_doubles = device::find_descent<double>();
+      result.of_floats = device::find_descent<float>(isa);
+      result.of_doubles = device::find_descent<double>(isa);
       return result;
     }
     result.spec = *update;
-    result.of_floats = device::find_update<float>(*update);
-    result.of_doubles = device::find_update<double>(*update);
+    result.of_floats = device::find_update<float>(isa, *update);
+    result.of_doubles = device::find_update<double>(isa, *update);
     return result;
   }
 

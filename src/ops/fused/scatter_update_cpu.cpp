@@ -8,6 +8,7 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
@@ -137,7 +138,9 @@ KernelOffer offer_typed(const KernelRequest& request, bool is_descent) {
   auto data = std::make_shared<ScatterData<T>>();
   data->is_descent = is_descent;
   if (!is_descent) data->spec = WeightUpdate::read(request.node);
-  data->update = is_descent ? device::find_descent<T>() : device::find_update<T>(data->spec);
+  const device::Isa isa = device::isa_of(request);
+  data->update =
+      is_descent ? device::find_descent<T>(isa) : device::find_update<T>(isa, data->spec);
   data->at = UpdatePlaces::of(is_descent ? nullptr : &data->spec, request, 2);
   const Dims& dims = request.outputs[0].dims;
   data->rows = dims[0];

@@ -14,6 +14,7 @@
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
 #include "device/cpu/update.h"
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/fused.h"
 #include "opdef/kernel.h"
@@ -189,7 +190,7 @@ template <class T>
 std::int64_t block_bytes(const device::GemmSpec& gemm) {
   if (is_f16(gemm.dtype)) return kF16BlockBytes;
   const bool in_place =
-      device::choose_gemm(gemm, device::gemm_target<T>()) == device::GemmChoice::kTiles;
+      device::choose_gemm(gemm, device::gemm_target<T>(gemm.cpu.isa)) == device::GemmChoice::kTiles;
   return in_place ? kBlockBytes : 0;
 }
 
@@ -260,7 +261,7 @@ KernelOffer offer_typed(const KernelRequest& request, const std::optional<Produc
   data->spec = WeightUpdate::read(request.node);
   if (product) data->b = 1;
   data->at = UpdatePlaces::of(&data->spec, request, product ? 2 : 1);
-  data->update = device::find_update<T>(data->spec);
+  data->update = device::find_update<T>(device::isa_of(request), data->spec);
   data->count = request.outputs[0].dims.num_elements();
   data->threads = static_cast<int>(
       std::clamp<std::int64_t>(data->count / kParallelElements, 1, request.threads));

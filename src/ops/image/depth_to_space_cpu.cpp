@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
+#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // DepthToSpace and SpaceToDepth move bytes: one strided copy over [N, C, H, b, W, b].
 
@@ -47,7 +48,8 @@ KernelOffer offer_blocks(const KernelRequest& request) {
   copy.source_strides = deep_strides(deep[1], deep[2], deep[3], b, is_crd);
   copy.target_strides = dense_strides(copy.sizes);
   if (!to_space) std::swap(copy.source_strides, copy.target_strides);
-  return prepared<run_blocks>(plan_copy(copy, request.threads), "strided copy");
+  return prepared<run_blocks>(plan_copy(copy, device::isa_of(request), request.threads),
+                              "strided copy");
 }
 
 }  // namespace

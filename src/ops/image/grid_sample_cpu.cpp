@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "opdef/registry.h"
-#include "ops/image/sample_taps.h"
-#include "ops/image/weighted_sums.h"
+#include "ops/image/sample_taps_simd.h"
+#include "ops/image/weighted_sums_simd.h"
 #include "ops/kernel_support.h"
 
 // Kernels of GridSample and its gradients. The points of an image are processed in blocks: the taps
@@ -32,6 +33,7 @@ struct SampleTask {
   std::int64_t points = 0;  // per image
   std::int64_t plane = 1;   // elements per channel
   std::size_t rank = 2;
+  device::Isa isa = {};
   std::array<sample::Axis, 3> axes = {};  // outermost first
   std::int64_t taps = 1;
   std::int64_t block = 1;
@@ -138,7 +140,7 @@ class TapBlock {
   }
 
   const SampleTask& task_;
-  const sample::TapTable<T>& table_ = sample::tap_table<T>();
+  const sample::TapTable<T>& table_ = sample::tap_table<T>(task_.isa);
   bool with_slopes_;
   std::array<T, 3 * kMaxBlock> columns_;
   std::array<std::int32_t, 4 * kMaxBlock> axis_indices_;
@@ -217,7 +219,7 @@ class PatchBlock {
   }
 
   const SampleTask& task_;
-  const sample::TapTable<T>& table_ = sample::tap_table<T>();
+  const sample::TapTable<T>& table_ = sample::tap_table<T>(task_.isa);
   std::array<std::int32_t, kMaxBlock> first_ = {};
   std::array<T, 2 * kMaxBlock> columns_ = {};
   std::array<T, 2 * kMaxBlock> space_ = {};
@@ -330,7 +332,8 @@ SampleTask make_task(const KernelRequest& request, const Dims& x, const Dims& gr
                   .channels = x[1],
                   .points = grid.product(1, rank + 1),
                   .plane = x.product(2, x.rank()),
-                  .rank = rank};
+                  .rank = rank,
+                  .isa = device::isa_of(request)};
   const std::string mode = request.node.string_attribute("mode");
   const std::string padding = request.node.string_attribute("padding_mode");
   for (std::size_t a = 0; a < rank; ++a) {

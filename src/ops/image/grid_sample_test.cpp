@@ -81,6 +81,7 @@ struct Call {
   Tensor grid;
   Tensor dy;
   int threads = 1;
+  device::CpuOptions cpu = {};
 };
 
 std::vector<Tensor> run(const Call& call, const std::string& mode, const std::string& padding) {
@@ -97,7 +98,8 @@ std::vector<Tensor> run(const Call& call, const std::string& mode, const std::st
                       .inputs = std::move(inputs),
                       .outputs = {{.dtype = dtype, .dims = std::move(dims)}},
                       .domain = domain,
-                      .threads = call.threads})
+                      .threads = call.threads,
+                      .cpu = &call.cpu})
         .at(0);
   };
   return {one("GridSample", {call.x, call.grid}, call.dy.dims(), ""),
@@ -106,11 +108,12 @@ std::vector<Tensor> run(const Call& call, const std::string& mode, const std::st
 }
 
 // More points than fit into one block.
-Call large(int threads) {
+Call large(int threads, const device::CpuOptions& cpu = {}) {
   return {.x = random_tensor(DataType::kFloat32, {2, 5, 23, 31}, 1),
           .grid = random_tensor(DataType::kFloat32, {2, 20, 31, 2}, 2, -1.3, 1.3),
           .dy = random_tensor(DataType::kFloat32, {2, 5, 20, 31}, 3),
-          .threads = threads};
+          .threads = threads,
+          .cpu = cpu};
 }
 
 }  // namespace grid_sample
@@ -123,9 +126,9 @@ TEST(GridSampleKernels, InstructionSetsAndThreadsAgree) {
                                       .grid = call.grid.cast(DataType::kFloat64),
                                       .dy = call.dy.cast(DataType::kFloat64)};
       const auto expected = grid_sample::run(precise, mode, padding);
-      device::for_each_instruction_set([&] {
+      device::for_each_instruction_set([&](const device::CpuOptions& cpu) {
         for (const int threads : {1, 3}) {
-          const auto given = grid_sample::run(grid_sample::large(threads), mode, padding);
+          const auto given = grid_sample::run(grid_sample::large(threads, cpu), mode, padding);
           for (std::size_t i = 0; i < given.size(); ++i) {
             EXPECT_EQ(compare(given[i], expected[i], 1e-4), "")
                 << mode << " " << padding << " " << i;

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/image/resize_table.h"
-#include "ops/image/weighted_sums.h"
+#include "ops/image/weighted_sums_simd.h"
 #include "ops/kernel_support.h"
 
 // Kernels of Resize and its gradient: one pass per axis that changes, the innermost first. A plane
@@ -29,6 +30,7 @@ constexpr std::int64_t kParallelElements = 1 << 15;
 // innermost pass.
 template <class T>
 struct Pass {
+  device::Isa isa = {};
   std::int64_t input = 0;
   std::int64_t output = 0;
   std::int64_t inner_in = 1;
@@ -180,7 +182,7 @@ void combine_rows(const Pass<T>& pass, std::int64_t first, std::int64_t end, T o
           offsets[n] = row(k);
           weights[n] = pass.weights[start + static_cast<std::size_t>(k)];
         }
-        weighted::sum_rows(x, offsets, weights, n, length, y);
+        weighted::sum_rows(pass.isa, x, offsets, weights, n, length, y);
       }
     }
   }
@@ -435,6 +437,7 @@ template <class T, int kInputs>
 KernelOffer offer_plan(const std::vector<ResizeTable>& tables, bool is_selection, T outside,
                        const KernelRequest& request) {
   ResizePlan<T> plan = make_plan<T>(tables, is_selection, outside, request.threads);
+  for (Pass<T>& pass : plan.passes) pass.isa = device::isa_of(request);
   const std::int64_t bytes =
       plan.scratch * static_cast<std::int64_t>(sizeof(T)) * std::max(plan.threads, 1);
   std::string label = fmt::format("{} along {} axes", is_selection ? "selection" : "weighted sums",

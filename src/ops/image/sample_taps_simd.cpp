@@ -1,7 +1,8 @@
-#include "ops/image/sample_taps.h"
+#include "ops/image/sample_taps_simd.h"
 
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -482,12 +483,12 @@ HWY_EXPORT(float_table);
 HWY_EXPORT(double_table);
 
 template <>
-const TapTable<float>& tap_table<float>() {
-  return *HWY_DYNAMIC_DISPATCH(float_table)();
+const TapTable<float>& tap_table<float>(device::Isa isa) {
+  return *device::chosen(HWY_DISPATCH_TABLE(float_table), isa)();
 }
 template <>
-const TapTable<double>& tap_table<double>() {
-  return *HWY_DYNAMIC_DISPATCH(double_table)();
+const TapTable<double>& tap_table<double>(device::Isa isa) {
+  return *device::chosen(HWY_DISPATCH_TABLE(double_table), isa)();
 }
 
 }  // namespace onnxgrad::ops::sample

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/image/weighted_sums.h"
+#include "ops/image/weighted_sums_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/image/weighted_sums_simd.cpp"
@@ -81,14 +82,14 @@ namespace onnxgrad::ops::weighted {
 HWY_EXPORT(sum_rows_float);
 HWY_EXPORT(sum_rows_double);
 
-void sum_rows(const float* x, const std::int64_t* offsets, const float* weights, std::int64_t taps,
-              std::int64_t n, float* y) {
-  HWY_DYNAMIC_DISPATCH(sum_rows_float)(x, offsets, weights, taps, n, y);
+void sum_rows(device::Isa isa, const float* x, const std::int64_t* offsets, const float* weights,
+              std::int64_t taps, std::int64_t n, float* y) {
+  device::chosen(HWY_DISPATCH_TABLE(sum_rows_float), isa)(x, offsets, weights, taps, n, y);
 }
 
-void sum_rows(const double* x, const std::int64_t* offsets, const double* weights,
+void sum_rows(device::Isa isa, const double* x, const std::int64_t* offsets, const double* weights,
               std::int64_t taps, std::int64_t n, double* y) {
-  HWY_DYNAMIC_DISPATCH(sum_rows_double)(x, offsets, weights, taps, n, y);
+  device::chosen(HWY_DISPATCH_TABLE(sum_rows_double), isa)(x, offsets, weights, taps, n, y);
 }
 
 }  // namespace onnxgrad::ops::weighted

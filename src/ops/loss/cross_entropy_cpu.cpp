@@ -8,11 +8,12 @@
 #include "device/cpu/convert.h"
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/registry.h"
 #include "ops/kernel_support.h"
 #include "ops/loss/cross_entropy.h"
-#include "ops/nn/softmax_rows.h"
+#include "ops/nn/softmax_rows_simd.h"
 
 // Kernels of SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss and their gradients: reference
 // kernels, and SIMD kernels for contiguous rows. The elements of a row have stride `inner`: scores
@@ -38,6 +39,7 @@ struct LossTask {
   int log_sums = -1;  ///< fused operators only: log(sum(exp(scores))) of each row
   int scratch = -1;
   int threads = 1;
+  device::Isa isa = {};
   // Conversions of f16/bf16 scores and gradients, for the fused operators; nullptr: float32.
   device::ConvertFn widen = nullptr;
   device::ConvertFn narrow = nullptr;
@@ -198,9 +200,9 @@ void run_loss_rows(const LossTask& task, KernelArgs args) {
   share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t /*thread*/) {
     const std::int64_t at = first * task.classes;
     if (log_prob != nullptr) {
-      rows::log_softmax(scores + at, log_prob + at, count, task.classes);
+      rows::log_softmax(task.isa, scores + at, log_prob + at, count, task.classes);
     } else {
-      rows::log_sum_exp(scores + at, sums + first, count, task.classes);
+      rows::log_sum_exp(task.isa, scores + at, sums + first, count, task.classes);
     }
   });
   if (loss == nullptr) return;
@@ -245,7 +247,7 @@ void run_grad_rows(const LossTask& task, KernelArgs args) {
   T* result = args.at<T>(task.result);
   share_rows(task, [&](std::int64_t first, std::int64_t count, std::int64_t /*thread*/) {
     const std::int64_t at = first * task.classes;
-    rows::cross_entropy_grad(scores + at, sums == nullptr ? nullptr : sums + first,
+    rows::cross_entropy_grad(task.isa, scores + at, sums == nullptr ? nullptr : sums + first,
                              scratch.labels + first, scratch.weights + first, result + at, count,
                              task.classes);
   });
@@ -267,7 +269,7 @@ void run_loss_halves(const LossTask& task, KernelArgs args) {
     float* line = line_of(task, args, thread);
     for (std::int64_t row = first; row < first + count; ++row) {
       task.widen(line, scores + row * task.classes, task.classes);
-      rows::log_sum_exp(line, sums + row, 1, task.classes);
+      rows::log_sum_exp(task.isa, line, sums + row, 1, task.classes);
       scratch.numbers[row] = scratch.labels[row] < 0 ? 0.0F : line[scratch.labels[row]];
     }
   });
@@ -299,8 +301,8 @@ void run_grad_halves(const LossTask& task, KernelArgs args) {
         from = line;
       }
       float* to = task.narrow != nullptr ? line : reinterpret_cast<float*>(result) + at;
-      rows::cross_entropy_grad(from, sums + row, scratch.labels + row, scratch.weights + row, to, 1,
-                               task.classes);
+      rows::cross_entropy_grad(task.isa, from, sums + row, scratch.labels + row,
+                               scratch.weights + row, to, 1, task.classes);
       if (task.narrow == nullptr) continue;
       task.narrow(reinterpret_cast<std::uint16_t*>(result) + at, line, task.classes);
     }
@@ -328,7 +330,9 @@ Dims label_dims(const Dims& scores) {
 LossTask make_task(const KernelRequest& request, int first) {
   const Dims& scores = request.inputs[static_cast<std::size_t>(first)].dims;
   const auto labels = static_cast<std::size_t>(first) + 1;
-  LossTask task{.attrs = CrossEntropyAttrs::read(request.node), .node = request.node.name};
+  LossTask task{.attrs = CrossEntropyAttrs::read(request.node),
+                .isa = device::isa_of(request),
+                .node = request.node.name};
   if (scores.rank() < 2) {
     throw ShapeError(
         {.what = "the scores have shape " + scores.to_string() + ", expected [N, C, D...]",
@@ -415,7 +419,7 @@ KernelOffer offer_loss_with_sums(const KernelRequest& request) {
   task.log_sums = task.result + 1;
   const DataType dtype = request.inputs[0].dtype;
   if (is_f16(dtype) && task.inner == 1) {
-    task.widen = device::find_conversion(dtype, DataType::kFloat32);
+    task.widen = device::find_conversion(task.isa, dtype, DataType::kFloat32);
     return with_label_check(offer_f16(request, std::move(task), kKernel<run_loss_halves>));
   }
   return with_label_check(
@@ -452,8 +456,8 @@ KernelOffer offer_grad_from_sums(const KernelRequest& request) {
   const DataType from = request.inputs[1].dtype;
   const DataType to = request.outputs[0].dtype;
   if ((is_f16(from) || is_f16(to)) && task.inner == 1) {
-    if (is_f16(from)) task.widen = device::find_conversion(from, DataType::kFloat32);
-    if (is_f16(to)) task.narrow = device::find_conversion(DataType::kFloat32, to);
+    if (is_f16(from)) task.widen = device::find_conversion(task.isa, from, DataType::kFloat32);
+    if (is_f16(to)) task.narrow = device::find_conversion(task.isa, DataType::kFloat32, to);
     KernelOffer offer = offer_f16(request, std::move(task), kKernel<run_grad_halves>);
     offer.kernel.in_place = {{1, 0}};
     return offer;

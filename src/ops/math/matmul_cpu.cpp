@@ -10,6 +10,7 @@
 #include "device/cpu/gemm.h"
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/fused/matmul_offer_cpu.h"
 #include "ops/kernel_support.h"

@@ -5,8 +5,9 @@
 #include <concepts>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_stretches.h"
+#include "ops/nn/norm_stretches_simd.h"
 #include "ops/nn/window.h"
 
 // Kernels of BatchNormalization, InstanceNormalization and their gradients: reference kernels, and
@@ -29,6 +30,7 @@ struct NormTask {
   int running = 0;         ///< number of outputs among running mean and variance
   int outputs = 0;         ///< argument of the first output
   int threads = 1;
+  device::Isa isa = {};
   /// Types of scale and bias, and of mean and variance, if not x's.
   DataType scale_dtype = DataType::kUndefined;
   DataType statistics_dtype = DataType::kUndefined;
@@ -89,12 +91,13 @@ Statistics stretch_statistics(const NormTask& task, const float* x, std::int64_t
   if (task.count() == 0) return {};
   const auto count = static_cast<double>(task.count());
   double sum = 0;
-  visit_stretches(task, group, [&](auto i) { sum += stretches::sum(x + i, task.length); });
+  visit_stretches(task, group,
+                  [&](auto i) { sum += stretches::sum(task.isa, x + i, task.length); });
   const double mean = sum / count;
   const auto rounded = static_cast<float>(mean);
   double squares = 0;
   visit_stretches(task, group, [&](auto i) {
-    squares += stretches::centred_square_sum(x + i, rounded, task.length);
+    squares += stretches::centred_square_sum(task.isa, x + i, rounded, task.length);
   });
   const double error = mean - static_cast<double>(rounded);
   return {.mean = mean, .variance = std::max(squares / count - error * error, 0.0)};
@@ -155,8 +158,8 @@ void run_stretches(const NormTask& task, KernelArgs args) {
       if (y == nullptr) continue;
       const double slope = static_cast<double>(scale[c]) / std::sqrt(batch.variance + task.epsilon);
       visit_stretches(task, group, [&](auto i) {
-        stretches::normalize(x + i, static_cast<float>(batch.mean), static_cast<float>(slope),
-                             bias[c], y + i, task.length);
+        stretches::normalize(task.isa, x + i, static_cast<float>(batch.mean),
+                             static_cast<float>(slope), bias[c], y + i, task.length);
       });
     }
   });
@@ -191,7 +194,7 @@ void run_grad_stretches(const NormTask& task, KernelArgs args) {
       const auto mean = static_cast<float>(batch.mean);
       stretches::GradSums sums;
       visit_stretches(task, group, [&](auto i) {
-        const auto more = stretches::grad_sums(dy + i, x + i, mean, task.length);
+        const auto more = stretches::grad_sums(task.isa, dy + i, x + i, mean, task.length);
         sums.dy += more.dy;
         sums.dot += more.dot;
       });
@@ -201,7 +204,7 @@ void run_grad_stretches(const NormTask& task, KernelArgs args) {
       if (dx == nullptr) continue;
       const GradFactors f(static_cast<double>(scale[c]), inverse, sums.dy, dot, count);
       visit_stretches(task, group, [&](auto i) {
-        stretches::normalize_grad(dy + i, x + i, mean, static_cast<float>(f.a),
+        stretches::normalize_grad(task.isa, dy + i, x + i, mean, static_cast<float>(f.a),
                                   static_cast<float>(f.b), static_cast<float>(f.d), dx + i,
                                   task.length);
       });
@@ -263,6 +266,7 @@ NormTask make_task(const KernelRequest& request, std::size_t x_input, bool per_i
                 .momentum = static_cast<double>(request.node.float_attribute("momentum", 0)),
                 .outputs = static_cast<int>(request.inputs.size()),
                 .threads = request.threads,
+                .isa = device::isa_of(request),
                 .scale_dtype = request.inputs[1].dtype,
                 .statistics_dtype = request.inputs.back().dtype};
   return task;

@@ -96,7 +96,7 @@ std::vector<ErrorCase> batch_normalization_error_cases() {
 }
 
 TEST(NormalizationKernels, FastOnesAgreeWithThePlainOne) {
-  device::for_each_instruction_set([] {
+  device::for_each_instruction_set([](const device::CpuOptions& cpu) {
     constexpr auto kFloat = DataType::kFloat32;
     for (const Dims& dims :
          {Dims{4, 3, 8, 8}, Dims{2, 5, 7, 3}, Dims{33, 4}, Dims{1, 2, 100}, Dims{3, 16, 16, 16}}) {
@@ -112,7 +112,8 @@ TEST(NormalizationKernels, FastOnesAgreeWithThePlainOne) {
         KernelCall call{.op_type = "BatchNormalization",
                         .attributes = {{.name = "training_mode", .value = training}},
                         .inputs = {x, scale, bias, bias, variance},
-                        .outputs = {like_x}};
+                        .outputs = {like_x},
+                        .cpu = &cpu};
         if (training == 1) call.outputs = {like_x, like_scale, like_scale};
         compare_offers(call, 1e-5);
       }
@@ -120,7 +121,8 @@ TEST(NormalizationKernels, FastOnesAgreeWithThePlainOne) {
         compare_offers({.op_type = op,
                         .inputs = {dy, x, scale},
                         .outputs = {like_x, like_scale, like_scale},
-                        .domain = "onnxgrad"},
+                        .domain = "onnxgrad",
+                        .cpu = &cpu},
                        1e-5);
       }
     }

@@ -9,7 +9,7 @@
 
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_source_cpu.h"
-#include "ops/nn/conv_task.h"
+#include "ops/nn/conv_task_cpu.h"
 
 // Convolutions of bfloat16 images as AMX matrix products (device/cpu/tap_gemms.h). Images are
 // copied with zeros after each row and each plane: the neighbour of a position is then at a fixed

@@ -9,10 +9,11 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 // y from x, or x from y: result[channel, position] = sum over taps and source channels. Rows of A
 // are weights [channel, tap, source channel], columns of B the positions of copies whose channels
@@ -109,8 +110,9 @@ class Worker {
         device::pack_vnni(rows + tap * padded, row, steps, channels, pairs, padded);
         std::fill(pairs + (steps + 1) / 2 * padded, pairs + kTapVnni * padded, 0U);
         auto* to = reinterpret_cast<float*>(weights_) + (tap * plan_.padded_channels + m) / 2;
-        device::gemm_target<float>().transpose(reinterpret_cast<const float*>(pairs), padded, to,
-                                               plan_.weight_row / 2, kTapVnni, channels);
+        device::gemm_target<float>(plan_.task.isa)
+            .transpose(reinterpret_cast<const float*>(pairs), padded, to, plan_.weight_row / 2,
+                       kTapVnni, channels);
       }
     }
   }
@@ -156,7 +158,7 @@ class Worker {
     auto* line = reinterpret_cast<float*>(spare_);
     float* wide = line + taps * padded;
     plan_.widen(wide, w, channels * taps);
-    device::gemm_target<float>().transpose(wide, taps, line, padded, channels, taps);
+    device::gemm_target<float>(plan_.task.isa).transpose(wide, taps, line, padded, channels, taps);
     for (std::int64_t t = 0; t < taps; ++t) {
       std::fill(line + t * padded + channels, line + (t + 1) * padded, 0.0F);
     }
@@ -236,8 +238,8 @@ class Worker {
       float* plane = to + (depth.first + d * depth.step) * plan_.result[1] * row;
       // The vector copy writes zeros after the last row, where other phases may have results.
       if (plan_.phases.size() == 1) {
-        device::gemm_target<float>().copy(from, plan_.copies.row_pitch(), plane, row, height.count,
-                                          width.count);
+        device::gemm_target<float>(plan_.task.isa)
+            .copy(from, plan_.copies.row_pitch(), plane, row, height.count, width.count);
         continue;
       }
       for (std::int64_t h = 0; h < height.count; ++h, from += plan_.copies.row_pitch()) {
@@ -262,9 +264,9 @@ class Worker {
         residual = args_.at<const float>(task.residual) + at;
       }
       const float bias = task.bias < 0 ? 0 : args_.at<const float>(task.bias)[channel];
-      channels::forward_functions<float>().normalize(
-          values, residual, {.segments = 1, .stride = size, .length = size},
-          {.shift = bias, .low = task.low, .high = task.high}, values);
+      channels::forward_functions<float>(plan_.task.isa)
+          .normalize(values, residual, {.segments = 1, .stride = size, .length = size},
+                     {.shift = bias, .low = task.low, .high = task.high}, values);
     }
     if (plan_.result_is_f16) {
       plan_.narrow(reinterpret_cast<std::uint16_t*>(result) + at, values, size);
@@ -362,8 +364,8 @@ KernelOffer offer(const KernelRequest& request, const ConvTask& given) {
   auto plan = std::make_shared<Bf16ResultPlan>();
   plan->task = task;
   plan->products = device::cpu_options(request).amx->tap_gemms;
-  plan->narrow = device::find_conversion(DataType::kFloat32, DataType::kBfloat16);
-  plan->widen = device::find_conversion(DataType::kBfloat16, DataType::kFloat32);
+  plan->narrow = device::find_conversion(task.isa, DataType::kFloat32, DataType::kBfloat16);
+  plan->widen = device::find_conversion(task.isa, DataType::kBfloat16, DataType::kFloat32);
   plan->threads = request.threads;
   plan->is_forward = task.pass == ConvTask::Pass::kForward;
   plan->batch = shape.batch;

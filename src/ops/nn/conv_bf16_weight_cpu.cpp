@@ -7,6 +7,7 @@
 #include "device/cpu/gemm_tile.h"
 #include "device/cpu/tap_gemms.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_bf16_cpu.h"
 #include "ops/nn/conv_tiles_cpu.h"
@@ -118,9 +119,10 @@ class Worker {
           copy_windows((image + i) * plan_.columns + m + j, row + i * plan_.copies.plane());
         }
       }
-      device::gemm_target<float>().transpose(
-          reinterpret_cast<const float*>(rows_), plan_.length / 2,
-          reinterpret_cast<float*>(turned_ + m), plan_.padded_columns, kTapColumns, length / 2);
+      device::gemm_target<float>(plan_.task.isa)
+          .transpose(reinterpret_cast<const float*>(rows_), plan_.length / 2,
+                     reinterpret_cast<float*>(turned_ + m), plan_.padded_columns, kTapColumns,
+                     length / 2);
     }
   }
 

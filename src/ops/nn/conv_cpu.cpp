@@ -6,12 +6,13 @@
 #include <type_traits>
 
 #include "device/cpu/gemm_tile.h"
+#include "device/cpu_options.h"
 #include "opdef/registry.h"
 #include "ops/fused/part_update_cpu.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/conv_task.h"
+#include "ops/nn/conv_task_cpu.h"
 #include "ops/nn/conv_winograd_cpu.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 // Reference kernels of Conv, ConvTranspose, ConvInputGrad and ConvWeightGrad, and the list of
 // offers. Start reading at visit_products: all three computations use it with a different
@@ -73,6 +74,7 @@ std::optional<ConvTask> ConvTask::of(const KernelRequest& request) {
   const int result = static_cast<int>(in.size());
   ConvTask task;
   task.scratch = result + static_cast<int>(request.outputs.size());
+  task.isa = device::isa_of(request);
   if (op_type == "Conv") {
     task.pass = Pass::kForward;
     task.shape = conv_shape(node, in[0].dims, in[1].dims);
@@ -141,7 +143,7 @@ void finish_results(const ConvTask& task, KernelArgs args, std::int64_t first,
   const T* residual = args.find<T>(task.residual);
   if (residual != nullptr) residual += first;
   if constexpr (std::is_same_v<T, float>) {
-    channels::forward_functions<float>().normalize(
+    channels::forward_functions<float>(task.isa).normalize(
         y, residual, {.segments = channels, .stride = plane, .length = count},
         {.low = task.low, .high = task.high}, y);
   } else {
@@ -158,7 +160,7 @@ void finish_results(const ConvTask& task, KernelArgs args, std::int64_t first,
 
 template <class T>
 void finish_weights(const ConvTask& task, KernelArgs args, const WeightBlock<T>& block, T* spare) {
-  const auto transpose = device::gemm_target<T>().transpose;
+  const auto transpose = device::gemm_target<T>(task.isa).transpose;
   const std::int64_t row = task.shape.in_channels * task.shape.kernel_size();
   const std::int64_t first = block.channel * row + block.column;
   if (task.update == nullptr) {

@@ -4,10 +4,10 @@
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/depth_rows.h"
+#include "ops/nn/depth_rows_simd.h"
 
-// Depthwise convolutions plane by plane (depth_rows.h): y from x with strides 1 and 2, and x from y
-// without strides.
+// Depthwise convolutions plane by plane (depth_rows_simd.h): y from x with strides 1 and 2, and x
+// from y without strides.
 
 namespace onnxgrad::ops::depth_rows {
 namespace {
@@ -40,7 +40,7 @@ void run_planes(const DepthRowsPlan& plan, KernelArgs args, std::int64_t first, 
                             .count = std::min(plan.channels() - channel, last - first)};
     if (bias != nullptr) planes.bias = bias + channel;
     if (residual != nullptr) planes.residual = residual + results;
-    convolve_planes(shape, planes);
+    convolve_planes(plan.task.isa, shape, planes);
     first += planes.count;
   }
 }
@@ -99,7 +99,7 @@ KernelOffer offer_depth_rows(const KernelRequest& request, const ConvTask& task)
   if (task.pass == ConvTask::Pass::kBackwardWeight) {
     return KernelOffer::decline("sums for weights are taken by channels");
   }
-  if (!depth_rows::fits(task) || !depth::has_plane_rows()) {
+  if (!depth_rows::fits(task) || !depth::has_plane_rows(task.isa)) {
     return KernelOffer::decline("neither 3 x 3 nor 5 x 5 with strides of at most 2");
   }
   if (shape.batch * shape.groups < request.threads) {

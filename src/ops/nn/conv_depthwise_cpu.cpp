@@ -8,7 +8,7 @@
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/depth_tiles.h"
+#include "ops/nn/depth_tiles_simd.h"
 
 // Depthwise convolutions: every channel is a separate group. A vector of channels is computed at
 // once: their planes are transposed to pixels of that many channels, padded by zeros, in bands that
@@ -85,16 +85,17 @@ class Band {
   void read(const T* planes, std::int64_t channel, std::int64_t channels, std::int64_t band) {
     if (plan_.bands > 1 && is_padded()) clear();  // each band has its padding in other places
     visit_rows(band, [&](std::int64_t plane_at, std::int64_t pixel_at, std::int64_t count) {
-      device::gemm_target<T>().transpose(planes + channel * extent_.plane() + plane_at,
-                                         extent_.plane(), pixels_ + pixel_at * plan_.lanes,
-                                         plan_.lanes, channels, count);
+      device::gemm_target<T>(plan_.task.isa)
+          .transpose(planes + channel * extent_.plane() + plane_at, extent_.plane(),
+                     pixels_ + pixel_at * plan_.lanes, plan_.lanes, channels, count);
     });
   }
   void write(T* planes, std::int64_t channel, std::int64_t channels, std::int64_t band) const {
     visit_rows(band, [&](std::int64_t plane_at, std::int64_t pixel_at, std::int64_t count) {
-      device::gemm_target<T>().transpose(pixels_ + pixel_at * plan_.lanes, plan_.lanes,
-                                         planes + channel * extent_.plane() + plane_at,
-                                         extent_.plane(), count, channels);
+      device::gemm_target<T>(plan_.task.isa)
+          .transpose(pixels_ + pixel_at * plan_.lanes, plan_.lanes,
+                     planes + channel * extent_.plane() + plane_at, extent_.plane(), count,
+                     channels);
     });
   }
 
@@ -173,15 +174,15 @@ class Results {
       const T* weights = weights_ + (plan_.taps + 1) * plan_.lanes;
       for (const Phase& phase : plan_.phases) {
         const auto taps = static_cast<std::int64_t>(phase.taps.size());
-        add_results(DepthResults<T>{.source = source_.pixels(),
-                                    .places = phase.places.data(),
-                                    .offsets = phase.offsets.data(),
-                                    .weights = weights,
-                                    .taps = taps,
-                                    .start = weights_ + plan_.taps * plan_.lanes,
-                                    .result = result_pixels_,
-                                    .result_places = phase.results.data(),
-                                    .count = positions(plan_, phase, band)});
+        add_results(plan_.task.isa, DepthResults<T>{.source = source_.pixels(),
+                                                    .places = phase.places.data(),
+                                                    .offsets = phase.offsets.data(),
+                                                    .weights = weights,
+                                                    .taps = taps,
+                                                    .start = weights_ + plan_.taps * plan_.lanes,
+                                                    .result = result_pixels_,
+                                                    .result_places = phase.results.data(),
+                                                    .count = positions(plan_, phase, band)});
         weights += taps * plan_.lanes;
       }
       result_.write(to_ + image * plan_.channels * plan_.result.plane(), channel, channels, band);
@@ -201,8 +202,8 @@ class Results {
     const std::int64_t lanes = plan_.lanes;
     T* bias = weights_ + plan_.taps * lanes;
     std::fill(weights_, bias + lanes, T(0));
-    device::gemm_target<T>().transpose(w_ + channel * plan_.taps, plan_.taps, weights_, lanes,
-                                       channels, plan_.taps);
+    device::gemm_target<T>(plan_.task.isa)
+        .transpose(w_ + channel * plan_.taps, plan_.taps, weights_, lanes, channels, plan_.taps);
     if (bias_ != nullptr) std::copy_n(bias_ + channel, channels, bias);
     T* to = bias + lanes;
     for (const Phase& phase : plan_.phases) {
@@ -250,13 +251,13 @@ class Sums {
         for (std::int64_t band = 0; band < plan_.bands; ++band) {
           x_pixels_.read(x_ + n * plan_.channels * plan_.source.plane(), channel, channels, band);
           y_pixels_.read(y_ + n * plan_.channels * plan_.result.plane(), channel, channels, band);
-          add_sums(DepthSums<T>{.source = x_pixels_.pixels(),
-                                .places = phase.places.data(),
-                                .offsets = phase.offsets.data(),
-                                .y = y_pixels_.pixels(),
-                                .count = positions(plan_, phase, band),
-                                .taps = plan_.taps,
-                                .sums = sums});
+          add_sums(plan_.task.isa, DepthSums<T>{.source = x_pixels_.pixels(),
+                                                .places = phase.places.data(),
+                                                .offsets = phase.offsets.data(),
+                                                .y = y_pixels_.pixels(),
+                                                .count = positions(plan_, phase, band),
+                                                .taps = plan_.taps,
+                                                .sums = sums});
         }
       }
     }
@@ -271,8 +272,9 @@ class Sums {
         const T* more = sums + part * plan_.blocks() * count;
         for (std::int64_t i = 0; i < count; ++i) sums[i] += more[i];
       }
-      device::gemm_target<T>().transpose(sums, plan_.lanes, w_ + block * plan_.lanes * plan_.taps,
-                                         plan_.taps, plan_.taps, plan_.width(block));
+      device::gemm_target<T>(plan_.task.isa)
+          .transpose(sums, plan_.lanes, w_ + block * plan_.lanes * plan_.taps, plan_.taps,
+                     plan_.taps, plan_.width(block));
     }
   }
 
@@ -443,7 +445,7 @@ std::shared_ptr<DepthwisePlan> make_plan(const ConvTask& task, int threads, std:
 
 template <class T>
 KernelOffer offer(const KernelRequest& request, const ConvTask& task) {
-  auto plan = make_plan(task, request.threads, depth_lanes<T>(), sizeof(T));
+  auto plan = make_plan(task, request.threads, depth_lanes<T>(task.isa), sizeof(T));
   if (plan == nullptr) return KernelOffer::decline("mostly padding");
   opdef::PreparedKernel kernel;
   kernel.fn = kKernel<run<T>>;

@@ -196,8 +196,8 @@ std::vector<Images> tensors_of(const KernelRequest& request, const ConvTask& tas
                   .elements = elements,
                   .element_bytes = type == DataType::kFloat32 ? 4 : 2};
     if (type != DataType::kFloat32) {
-      images.convert = is_result ? device::find_conversion(DataType::kFloat32, type)
-                                 : device::find_conversion(type, DataType::kFloat32);
+      images.convert = is_result ? device::find_conversion(task.isa, DataType::kFloat32, type)
+                                 : device::find_conversion(task.isa, type, DataType::kFloat32);
     }
     tensors.push_back(images);
   };

@@ -29,8 +29,8 @@ template <class T>
 void pack_forward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T* w, T* to) {
   const std::int64_t steps = plan.panel_steps;
   const std::int64_t channels = std::min(panel.width, plan.result_channels - panel.first);
-  device::gemm_target<T>().transpose(w + panel.first * steps, steps, to, panel.width, channels,
-                                     steps);
+  device::gemm_target<T>(plan.task.isa)
+      .transpose(w + panel.first * steps, steps, to, panel.width, channels, steps);
   if (channels == panel.width) return;
   for (std::int64_t k = 0; k < steps; ++k) {
     std::fill(to + k * panel.width + channels, to + (k + 1) * panel.width, T(0));
@@ -58,8 +58,9 @@ void pack_backward(const ResultPlan<T>& plan, const ChannelPanel& panel, const T
   }
   std::fill_n(spare, taps * width, T(0));
   for (std::int64_t m = 0; m < plan.source_channels; ++m) {
-    device::gemm_target<T>().transpose(w + (m * plan.result_channels + panel.first) * taps, taps,
-                                       spare, width, channels, taps);
+    device::gemm_target<T>(plan.task.isa)
+        .transpose(w + (m * plan.result_channels + panel.first) * taps, taps, spare, width,
+                   channels, taps);
     for (const ResultPhase& phase : plan.phases) {
       T* row = to + (phase.weights + m * static_cast<std::int64_t>(phase.taps.size())) * width;
       for (const std::int64_t tap : phase.taps) row = std::copy_n(spare + tap * width, width, row);
@@ -187,7 +188,7 @@ class Unit {
   void read_images() {
     if (!plan_.source.copies()) return;
     for (std::int64_t i = 0; i < images_; ++i) {
-      plan_.source.copy(tensor_image(i), plan_.source_channels, image_copy(i));
+      plan_.source.copy(plan_.task.isa, tensor_image(i), plan_.source_channels, image_copy(i));
     }
   }
 
@@ -315,8 +316,9 @@ class Unit {
     const std::int64_t count = std::min(plan_.block_results, plan_.result_size - first_result_);
     for (std::int64_t i = 0; i < images_; ++i) {
       T* results = result_image(i) + first.first * plan_.result_size + first_result_;
-      device::gemm_target<T>().transpose(image_sums(i) + first.first, plan_.padded_channels,
-                                         results, plan_.result_size, count, channels);
+      device::gemm_target<T>(plan_.task.isa)
+          .transpose(image_sums(i) + first.first, plan_.padded_channels, results, plan_.result_size,
+                     count, channels);
       finish_results<T>(plan_.task, args_, results - to_, channels, plan_.result_size, count);
     }
   }

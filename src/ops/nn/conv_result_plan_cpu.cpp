@@ -297,7 +297,7 @@ std::shared_ptr<ResultPlan<T>> plan_conv_result(const ConvTask& given, int threa
   const ConvTask task = in_one_row(given);
   if (!has_few_phases(task) || is_mostly_padding(task)) return nullptr;
   auto plan = std::make_shared<ResultPlan<T>>();
-  plan->target = &device::offset_target<T>();
+  plan->target = &device::offset_target<T>(task.isa);
   plan->threads = threads;
   const std::array<SourceAxis, 3> axes = describe(task, *plan);
   choose_tiles(*plan);

@@ -73,7 +73,7 @@ void ConvSource::clear(std::int64_t channels, T* copy) const {
 }
 
 template <class T>
-void ConvSource::copy(const T* from, std::int64_t channels, T* to) const {
+void ConvSource::copy(device::Isa isa, const T* from, std::int64_t channels, T* to) const {
   const auto begin = [&](std::size_t i) { return std::max<std::int64_t>(axes_[i].low, 0); };
   const auto count = [&](std::size_t i) {
     return std::max<std::int64_t>(std::min(axes_[i].high, axes_[i].size) - begin(i), 0);
@@ -83,7 +83,7 @@ void ConvSource::copy(const T* from, std::int64_t channels, T* to) const {
   if (rows == 0 || columns == 0) return;
   // Rows are written up to a full vector, with zeros: the elements after a row are padding or are
   // written next.
-  const auto copy_rows = device::gemm_target<T>().copy;
+  const auto copy_rows = device::gemm_target<T>(isa).copy;
   const auto copy_sorted = [&](const T* source, std::int64_t d, T* plane) {
     for (std::int64_t h = begin(1); h < begin(1) + rows; ++h, source += axes_[2].size) {
       for (std::int64_t i = 0; i < std::min(column_step_, columns); ++i) {
@@ -107,7 +107,7 @@ void ConvSource::copy(const T* from, std::int64_t channels, T* to) const {
 
 template void ConvSource::clear(std::int64_t, float*) const;
 template void ConvSource::clear(std::int64_t, double*) const;
-template void ConvSource::copy(const float*, std::int64_t, float*) const;
-template void ConvSource::copy(const double*, std::int64_t, double*) const;
+template void ConvSource::copy(device::Isa, const float*, std::int64_t, float*) const;
+template void ConvSource::copy(device::Isa, const double*, std::int64_t, double*) const;
 
 }  // namespace onnxgrad::ops

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "device/isa.h"
 #include "ops/nn/conv.h"
 
 // Source tensor of the fast convolutions. Along one axis, result position first + step * q reads,
@@ -86,7 +87,7 @@ class ConvSource {
   void clear(std::int64_t channels, T* copy) const;
   /// Copies from: [channels, depth, height, width], dense. Always writes the same set of elements.
   template <class T>
-  void copy(const T* from, std::int64_t channels, T* to) const;
+  void copy(device::Isa isa, const T* from, std::int64_t channels, T* to) const;
 
  private:
   std::array<SourceAxis, 3> axes_;

@@ -128,7 +128,8 @@ std::vector<Layer> layers() {
 }
 
 /// Compares all kernels of a layer with the reference, which sums tap by tap.
-void compare_all(const Layer& layer, DataType dtype, int threads) {
+void compare_all(const Layer& layer, DataType dtype, int threads,
+                 const device::CpuOptions& cpu = {}) {
   SCOPED_TRACE(layer.x.to_string() + " by " + layer.w.to_string() + " to " + layer.y.to_string() +
                ", threads " + std::to_string(threads) + ", strides " +
                Dims(layer.strides).to_string() + ", pads " + Dims(layer.pads).to_string() +
@@ -143,6 +144,7 @@ void compare_all(const Layer& layer, DataType dtype, int threads) {
         call_of(layer, "ConvInputGrad", {dy, w, x}, layer.x, "onnxgrad"),
         call_of(layer, "ConvWeightGrad", {dy, x}, layer.w, "onnxgrad")}) {
     call.threads = threads;
+    call.cpu = &cpu;
     EXPECT_GE(compare_offers(call, tolerance), 1U) << call.op_type;
     // Constant weights are packed when the kernel is prepared.
     if (call.op_type == "ConvWeightGrad") continue;
@@ -163,11 +165,12 @@ TEST(ConvKernels, FastOnesAgreeWithThePlainOne) {
 
 TEST(ConvKernels, AgreeOnLayersAtRandom) {
   std::uint32_t set = 0;
-  device::for_each_instruction_set([&] {
+  device::for_each_instruction_set([&](const device::CpuOptions& cpu) {
     base::PhiloxStream stream(17, base::RandomUse::kOperator, set++);
     for (int i = 0; i < 60; ++i) {
       const conv::Layer layer = conv::random_layer(stream, 300'000);
-      conv::compare_all(layer, i % 3 == 0 ? DataType::kFloat64 : DataType::kFloat32, 1 + i % 4);
+      conv::compare_all(layer, i % 3 == 0 ? DataType::kFloat64 : DataType::kFloat32, 1 + i % 4,
+                        cpu);
     }
   });
 }

@@ -12,7 +12,7 @@
 #include "onnxgrad/tensor.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_source_cpu.h"
-#include "ops/nn/conv_task.h"
+#include "ops/nn/conv_task_cpu.h"
 
 // Plans of the fast convolutions. conv_result_cpu.cpp computes y or x, conv_weight_cpu.cpp w.
 

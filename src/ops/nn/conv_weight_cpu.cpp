@@ -179,7 +179,7 @@ template <class T>
 std::array<SourceAxis, 3> describe(const ConvTask& task, int threads, WeightPlan<T>* plan) {
   const ConvShape& shape = task.shape;
   plan->task = task;
-  plan->target = &device::offset_target<T>();
+  plan->target = &device::offset_target<T>(task.isa);
   plan->threads = threads;
   plan->batch = shape.batch;
   plan->groups = shape.groups;
@@ -317,7 +317,8 @@ class Unit {
   void read_images() {
     if (!plan_.source.copies()) return;
     for (std::int64_t i = 0; i < images_; ++i) {
-      plan_.source.copy(tensor_image(i), plan_.channels, copy_ + i * plan_.image_stride());
+      plan_.source.copy(plan_.task.isa, tensor_image(i), plan_.channels,
+                        copy_ + i * plan_.image_stride());
     }
   }
 
@@ -328,9 +329,9 @@ class Unit {
     const T* from = y_ + image_ * y_image +
                     (group_ * plan_.y_channels + panel.first) * plan_.windows + first_window_;
     for (std::int64_t i = 0; i < images_; ++i) {
-      device::gemm_target<T>().transpose(from + i * y_image, plan_.windows,
-                                         columns(panel) + i * windows_ * panel.width, panel.width,
-                                         channels, windows_);
+      device::gemm_target<T>(plan_.task.isa)
+          .transpose(from + i * y_image, plan_.windows, columns(panel) + i * windows_ * panel.width,
+                     panel.width, channels, windows_);
     }
   }
   /// Returns the packed columns of a panel, which has its own block: zeros are written once.
@@ -365,11 +366,11 @@ class Unit {
     }
   }
 
-  static void copy_windows(const T* from, std::int64_t row_step, std::int64_t step, T* to,
-                           std::int64_t rows, std::int64_t columns) {
+  void copy_windows(const T* from, std::int64_t row_step, std::int64_t step, T* to,
+                    std::int64_t rows, std::int64_t columns) const {
     if (step == 1) {
       // Zeros up to a full vector after each row are overwritten by the next row.
-      device::gemm_target<T>().copy(from, row_step, to, columns, rows, columns);
+      device::gemm_target<T>(plan_.task.isa).copy(from, row_step, to, columns, rows, columns);
       return;
     }
     for (std::int64_t i = 0; i < rows; ++i, from += row_step) {

@@ -163,8 +163,8 @@ class Worker {
     const Images& images = plan_.geometry.source;
     visit_tiles(images, plan_.geometry, kTile, rows, source_, plan_.copy.in(own_),
                 [&](std::int64_t tile, const float* const* pixels) {
-                  transform_source(pixels, images.padded, to + (first + tile) * images.padded,
-                                   plan_.tile_plane);
+                  transform_source(plan_.task.isa, pixels, images.padded,
+                                   to + (first + tile) * images.padded, plan_.tile_plane);
                 });
   }
 
@@ -176,7 +176,7 @@ class Worker {
     const std::int64_t channels = std::min(width, geometry.result.channels - panel.first);
     const std::int64_t count = std::min(kBlockChannels, geometry.source.channels - c);
     float* spare = plan_.spare.in(own_);  // [channel, tap, width]
-    const auto transpose = device::gemm_target<float>().transpose;
+    const auto transpose = device::gemm_target<float>(plan_.task.isa).transpose;
     if (plan_.is_forward()) {
       const std::int64_t row = geometry.source.channels * taps;
       clear_rest(spare, panel, channels, count * taps);
@@ -191,8 +191,8 @@ class Worker {
     const std::int64_t turned = plan_.is_forward() ? 0 : (taps - 1) * width;
     const std::int64_t step = plan_.is_forward() ? width : -width;
     for (std::int64_t i = 0; i < count; ++i) {
-      transform_weights(geometry.kernel, spare + i * taps * width + turned, step, width,
-                        to + i * width, plan_.weight_plane);
+      transform_weights(plan_.task.isa, geometry.kernel, spare + i * taps * width + turned, step,
+                        width, to + i * width, plan_.weight_plane);
     }
   }
 
@@ -244,7 +244,8 @@ class Worker {
             *next++ = is_inside ? pixels + ((h - top) * images.width + w) * panel.width : nullptr;
           }
         }
-        write_results(geometry.kernel, sums, plan_.sum_plane, bias, panel.width, tile);
+        write_results(plan_.task.isa, geometry.kernel, sums, plan_.sum_plane, bias, panel.width,
+                      tile);
         sums += panel.width;
       }
     }
@@ -252,8 +253,8 @@ class Worker {
         (rows.image * images.channels + panel.first) * images.size() + top * images.width;
     const std::int64_t count = (bottom - top) * images.width;
     const std::int64_t channels = std::min(panel.width, images.channels - panel.first);
-    device::gemm_target<float>().transpose(pixels, panel.width, result_ + start, images.size(),
-                                           count, channels);
+    device::gemm_target<float>(plan_.task.isa)
+        .transpose(pixels, panel.width, result_ + start, images.size(), count, channels);
     finish_results<float>(plan_.task, args_, start, channels, images.size(), count);
   }
 
@@ -397,7 +398,7 @@ std::optional<Geometry> geometry_of(const ConvTask& task, std::int64_t lanes) {
                  .height = height.output,
                  .width = width.output};
   const bool turned = task.pass == ConvTask::Pass::kBackwardData;
-  Geometry geometry{.kernel = kernel, .step = results_per_tile(kernel)};
+  Geometry geometry{.isa = task.isa, .kernel = kernel, .step = results_per_tile(kernel)};
   geometry.source = turned ? y : x;
   geometry.result = turned ? x : y;
   geometry.pad_top = turned ? kernel - 1 - height.pad_begin : height.pad_begin;
@@ -480,7 +481,7 @@ namespace onnxgrad::ops {
 
 KernelOffer offer_winograd_result(const KernelRequest& request, const ConvTask& task) {
   using namespace winograd;
-  const auto& target = device::offset_target<float>();
+  const auto& target = device::offset_target<float>(task.isa);
   const auto geometry = geometry_of(task, target.lanes);
   if (!geometry) return KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   const auto direct = plan_conv_result<float>(task, request.threads);

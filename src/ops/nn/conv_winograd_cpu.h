@@ -8,10 +8,10 @@
 #include "device/cpu/gemm_tile.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/conv_tiles_cpu.h"
-#include "ops/nn/winograd_tiles.h"
+#include "ops/nn/winograd_tiles_simd.h"
 
-// Convolutions of 3 x 3 and 5 x 5 without strides by Winograd's algorithm (winograd_tiles.h): a
-// tile of 6 x 6 pixels is transformed into 36 values per channel, each of which takes part in a
+// Convolutions of 3 x 3 and 5 x 5 without strides by Winograd's algorithm (winograd_tiles_simd.h):
+// a tile of 6 x 6 pixels is transformed into 36 values per channel, each of which takes part in a
 // separate matrix product. conv_winograd_cpu.cpp computes y or x, conv_winograd_weight_cpu.cpp w.
 
 namespace onnxgrad::ops::winograd {
@@ -64,6 +64,7 @@ struct Units {
 
 /// Geometry shared by the computations of results and weights.
 struct Geometry {
+  device::Isa isa = {};
   std::int64_t kernel = 0;
   std::int64_t step = 0;  ///< results of a tile along an axis
   Images source = {};     ///< tensor that the taps read
@@ -117,9 +118,9 @@ void visit_tiles(const Images& images, const Geometry& geometry, std::int64_t ex
       std::clamp<std::int64_t>((rows.end - 1) * geometry.step + top + extent, low, images.height);
   const float* zeros = copy;
   const float* pixels = copy + images.padded;
-  device::gemm_target<float>().transpose(
-      tensor + rows.image * images.elements() + low * images.width, images.size(),
-      copy + images.padded, images.padded, images.channels, (high - low) * images.width);
+  device::gemm_target<float>(geometry.isa)
+      .transpose(tensor + rows.image * images.elements() + low * images.width, images.size(),
+                 copy + images.padded, images.padded, images.channels, (high - low) * images.width);
   const float* tile[kPoints];
   std::int64_t index = 0;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {

@@ -140,7 +140,7 @@ class WeightWorker {
     const std::int64_t padded = geometry.source.padded;
     visit_tiles(geometry.source, geometry, kTile, rows, x_, plan_.x_copy.in(own_),
                 [&](std::int64_t tile, const float* const* pixels) {
-                  transform_source(pixels, padded, tiles + (first + tile) * padded,
+                  transform_source(plan_.task.isa, pixels, padded, tiles + (first + tile) * padded,
                                    plan_.tile_plane);
                 });
     visit_tiles(geometry.result, geometry, geometry.step, rows, y_, plan_.y_copy.in(own_),
@@ -156,8 +156,8 @@ class WeightWorker {
       for (std::int64_t i = 0; i < geometry.step * geometry.step; ++i) {
         of_panel[i] = pixels[i] + one.first;
       }
-      transform_gradient(geometry.kernel, of_panel, one.width, to + tile * one.width,
-                         plan_.gradient_plane);
+      transform_gradient(plan_.task.isa, geometry.kernel, of_panel, one.width,
+                         to + tile * one.width, plan_.gradient_plane);
       to += kPoints * plan_.gradient_plane;
     }
   }
@@ -195,7 +195,7 @@ class WeightWorker {
     const std::int64_t count = rows_from(c);
     float* spare = plan_.spare.in(own_);  // [channel, tap, width]
     for (std::int64_t i = 0; i < count; ++i) {
-      write_weights(geometry.kernel, sums + i * width, plan_.sum_plane, width,
+      write_weights(plan_.task.isa, geometry.kernel, sums + i * width, plan_.sum_plane, width,
                     spare + i * taps * width, width);
     }
     finish_weights<float>(plan_.task, args_,
@@ -280,7 +280,7 @@ namespace onnxgrad::ops {
 
 KernelOffer offer_winograd_weight(const KernelRequest& request, const ConvTask& task) {
   using namespace winograd;
-  const auto& target = device::offset_target<float>();
+  const auto& target = device::offset_target<float>(task.isa);
   const auto geometry = geometry_of(task, target.lanes);
   if (!geometry) return KernelOffer::decline("not 3 x 3 or 5 x 5 without strides");
   auto plan = std::make_shared<winograd::WinogradWeightPlan>();

@@ -1,7 +1,8 @@
 #include <algorithm>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/depth_rows.h"
+#include "ops/nn/depth_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/depth_rows_simd.cpp"
@@ -225,16 +226,18 @@ HWY_EXPORT(float_planes);
 HWY_EXPORT(double_planes);
 HWY_EXPORT(masks_are_safe);
 
-bool has_plane_rows() { return HWY_DYNAMIC_DISPATCH(masks_are_safe)(); }
-
-template <>
-void convolve_planes(const PlaneShape& shape, const Planes<float>& planes) {
-  HWY_DYNAMIC_DISPATCH(float_planes)(shape, planes);
+bool has_plane_rows(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(masks_are_safe), isa)();
 }
 
 template <>
-void convolve_planes(const PlaneShape& shape, const Planes<double>& planes) {
-  HWY_DYNAMIC_DISPATCH(double_planes)(shape, planes);
+void convolve_planes(device::Isa isa, const PlaneShape& shape, const Planes<float>& planes) {
+  device::chosen(HWY_DISPATCH_TABLE(float_planes), isa)(shape, planes);
+}
+
+template <>
+void convolve_planes(device::Isa isa, const PlaneShape& shape, const Planes<double>& planes) {
+  device::chosen(HWY_DISPATCH_TABLE(double_planes), isa)(shape, planes);
 }
 
 }  // namespace onnxgrad::ops::depth

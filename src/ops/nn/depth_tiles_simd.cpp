@@ -1,5 +1,7 @@
+#include "ops/nn/depth_tiles_simd.h"
+
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/depth_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/depth_tiles_simd.cpp"
@@ -111,33 +113,33 @@ HWY_EXPORT(double_sums);
 HWY_EXPORT(float_lanes);
 
 template <>
-std::int64_t depth_lanes<float>() {
-  return HWY_DYNAMIC_DISPATCH(float_lanes)();
+std::int64_t depth_lanes<float>(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(float_lanes), isa)();
 }
 
 template <>
-std::int64_t depth_lanes<double>() {
-  return depth_lanes<float>() / 2;
+std::int64_t depth_lanes<double>(device::Isa isa) {
+  return depth_lanes<float>(isa) / 2;
 }
 
 template <>
-void add_results(const DepthResults<float>& results) {
-  HWY_DYNAMIC_DISPATCH(float_results)(results);
+void add_results(device::Isa isa, const DepthResults<float>& results) {
+  device::chosen(HWY_DISPATCH_TABLE(float_results), isa)(results);
 }
 
 template <>
-void add_results(const DepthResults<double>& results) {
-  HWY_DYNAMIC_DISPATCH(double_results)(results);
+void add_results(device::Isa isa, const DepthResults<double>& results) {
+  device::chosen(HWY_DISPATCH_TABLE(double_results), isa)(results);
 }
 
 template <>
-void add_sums(const DepthSums<float>& sums) {
-  HWY_DYNAMIC_DISPATCH(float_sums)(sums);
+void add_sums(device::Isa isa, const DepthSums<float>& sums) {
+  device::chosen(HWY_DISPATCH_TABLE(float_sums), isa)(sums);
 }
 
 template <>
-void add_sums(const DepthSums<double>& sums) {
-  HWY_DYNAMIC_DISPATCH(double_sums)(sums);
+void add_sums(device::Isa isa, const DepthSums<double>& sums) {
+  device::chosen(HWY_DISPATCH_TABLE(double_sums), isa)(sums);
 }
 
 }  // namespace onnxgrad::ops::depth

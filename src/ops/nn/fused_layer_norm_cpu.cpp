@@ -8,11 +8,12 @@
 
 #include "device/cpu/scratch_layout.h"
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "opdef/fused_layer_norm.h"
 #include "opdef/kernel.h"
 #include "ops/f16_stream_cpu.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_stretches.h"
+#include "ops/nn/norm_stretches_simd.h"
 #include "ops/nn/window.h"
 #include "ops/random/draws.h"
 #include "ops/random/dropout_ratio.h"
@@ -34,6 +35,7 @@ struct Rows {
   std::int64_t size = 0;
   double epsilon = 0;
   int threads = 1;
+  device::Isa isa = {};
 };
 
 struct Statistics {
@@ -58,11 +60,12 @@ GroupStatistics statistics_of(const float* x, const Rows& rows, std::int64_t cou
     for (std::int64_t i = 0; i < count; ++i) f(i, static_cast<std::size_t>(i));
   };
   each([&](std::int64_t i, std::size_t at) {
-    means[at] = stretches::sum(x + i * rows.size, rows.size) / size;
+    means[at] = stretches::sum(rows.isa, x + i * rows.size, rows.size) / size;
     statistics[at].mean = static_cast<float>(means[at]);
   });
   each([&](std::int64_t i, std::size_t at) {
-    squares[at] = stretches::centred_square_sum(x + i * rows.size, statistics[at].mean, rows.size);
+    squares[at] =
+        stretches::centred_square_sum(rows.isa, x + i * rows.size, statistics[at].mean, rows.size);
   });
   each([&](std::int64_t /*i*/, std::size_t at) {
     const double error = means[at] - static_cast<double>(statistics[at].mean);
@@ -148,7 +151,7 @@ void drop_and_add(const NormTask& task, const Drop& drop, const Launch& launch, 
                   const float* x, const float* residual, std::int64_t count, float* sum,
                   std::uint8_t* mask) {
   if (!drop.is_on) {
-    stretches::add(x, residual, sum, count);
+    stretches::add(task.rows.isa, x, residual, sum, count);
     if (mask != nullptr) std::fill_n(mask, count, std::uint8_t{1});
     return;
   }
@@ -195,7 +198,8 @@ void run_norm(const NormTask& task, KernelArgs args, const Launch& launch) {
         if (inverses != nullptr) inverses[row + i] = s.inverse;
         const std::int64_t at = i * rows.size;
         if (!has_y) continue;
-        stretches::scale_row(values + at, s.mean, s.inverse, scale, bias, y + at, rows.size);
+        stretches::scale_row(rows.isa, values + at, s.mean, s.inverse, scale, bias, y + at,
+                             rows.size);
       }
       if (has_y) task.y.finish(args, begin, end - begin, y);
     });
@@ -247,7 +251,7 @@ void finish_row(const GradTask& task, KernelArgs args, std::int64_t at, float* r
   const std::int64_t size = task.rows.size;
   const auto elements = [&](int place) { return args.at<float>(place) + at; };
   if (task.more >= 0) {
-    stretches::add(row, elements(task.more), row, size);
+    stretches::add(task.rows.isa, row, elements(task.more), row, size);
   }
   const float* result = row;
   if (task.mask >= 0) {
@@ -258,7 +262,7 @@ void finish_row(const GradTask& task, KernelArgs args, std::int64_t at, float* r
     result = dx;
   }
   if (task.sums < 0) return;
-  stretches::add(sums, result, sums, size);
+  stretches::add(task.rows.isa, sums, result, sums, size);
 }
 
 void run_grad(const GradTask& task, KernelArgs args) {
@@ -280,7 +284,7 @@ void run_grad(const GradTask& task, KernelArgs args) {
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t at = i * rows.size;
         const auto place = static_cast<std::size_t>(i);
-        sums[place] = stretches::scale_row_sums(dy + at, x + at, statistics[place].mean,
+        sums[place] = stretches::scale_row_sums(rows.isa, dy + at, x + at, statistics[place].mean,
                                                 statistics[place].inverse, scale, own.dscale,
                                                 own.dbias, rows.size);
       }
@@ -290,7 +294,7 @@ void run_grad(const GradTask& task, KernelArgs args) {
         const std::int64_t at = i * rows.size;
         const auto place = static_cast<std::size_t>(i);
         float* result = has_ds ? ds + at : own.row;
-        stretches::scale_row_grad(dy + at, x + at, statistics[place].mean,
+        stretches::scale_row_grad(rows.isa, dy + at, x + at, statistics[place].mean,
                                   statistics[place].inverse, scale,
                                   static_cast<float>(sums[place].dy / size),
                                   static_cast<float>(sums[place].dot / size), result, rows.size);
@@ -332,7 +336,8 @@ Rows rows_of(const KernelRequest& request, const Dims& x) {
       static_cast<std::size_t>(normalize_axis(request.node.int_attribute("axis"), x.rank()));
   Rows rows{.count = x.product(0, axis),
             .size = x.product(axis, x.rank()),
-            .epsilon = static_cast<double>(request.node.float_attribute("epsilon"))};
+            .epsilon = static_cast<double>(request.node.float_attribute("epsilon")),
+            .isa = device::isa_of(request)};
   rows.threads = device::useful_threads(x.num_elements(), kParallelElements,
                                         std::min<std::int64_t>(request.threads, rows.count));
   return rows;
@@ -369,8 +374,8 @@ KernelOffer offer_norm(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   const auto first = static_cast<int>(request.inputs.size());
   NormTask task{.rows = rows_of(request, x),
-                .x = F16Stream::operand(0, request.inputs[0].dtype),
-                .y = F16Stream::result(first, request.outputs[0].dtype)};
+                .x = F16Stream::operand(device::isa_of(request), 0, request.inputs[0].dtype),
+                .y = F16Stream::result(device::isa_of(request), first, request.outputs[0].dtype)};
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     if (is_present(request, i) && !is_row(request.inputs[i].dims, x, task.rows.size)) {
       return KernelOffer::decline("scale or bias is not as long as a row");
@@ -394,8 +399,8 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
   const Dims& x = request.inputs[0].dims;
   const auto first = static_cast<int>(request.inputs.size());
   NormTask task{.rows = rows_of(request, x),
-                .x = F16Stream::operand(0, DataType::kFloat32),
-                .y = F16Stream::result(first, DataType::kFloat32),
+                .x = F16Stream::operand(device::isa_of(request), 0, DataType::kFloat32),
+                .y = F16Stream::result(device::isa_of(request), first, DataType::kFloat32),
                 .residual = 1,
                 .scale = 2,
                 .sum = first + 1,
@@ -438,9 +443,9 @@ KernelOffer offer_fused_norm(const KernelRequest& request) {
 
 KernelOffer prepared_grad(const KernelRequest& request, GradTask task, std::string label) {
   const auto first = static_cast<int>(request.inputs.size());
-  task.dy = F16Stream::operand(0, request.inputs[0].dtype);
-  task.x = F16Stream::operand(1, request.inputs[1].dtype);
-  task.ds = F16Stream::result(first, request.outputs[0].dtype);
+  task.dy = F16Stream::operand(device::isa_of(request), 0, request.inputs[0].dtype);
+  task.x = F16Stream::operand(device::isa_of(request), 1, request.inputs[1].dtype);
+  task.ds = F16Stream::result(device::isa_of(request), first, request.outputs[0].dtype);
   if (task.has_f16()) label += " by halves";
   task.dscale = first + 1;
   task.dbias = first + 2;

@@ -42,12 +42,12 @@ OpCase make_case(const Sizes& n, const std::string& before, const std::string& a
   return made;
 }
 
-void check(const OpCase& one) {
+void check(const OpCase& one, const device::CpuOptions& cpu = {}) {
   SCOPED_TRACE(one.model);
   for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
     const BuiltCase built = build_case(one, {.dtype = dtype});
-    const CaseResult fused = run_case(one, built);
-    const CaseResult plain = run_case(one, built, {.fuse = false});
+    const CaseResult fused = run_case(one, built, {.cpu = cpu});
+    const CaseResult plain = run_case(one, built, {.fuse = false, .cpu = cpu});
     const double tolerance = dtype == DataType::kFloat32 ? 2e-5 : 1e-13;
     EXPECT_EQ(compare(fused.outputs[0], plain.outputs[0], tolerance), "");
     ASSERT_EQ(fused.gradients.size(), plain.gradients.size());
@@ -56,8 +56,8 @@ void check(const OpCase& one) {
     }
     std::vector<Tensor> inputs = built.inputs;
     inputs.insert(inputs.end(), fused.seeds.begin(), fused.seeds.end());
-    runtime::Executor alone(built.gradient, builtin_engine(), {.threads = 1});
-    runtime::Executor shared(built.gradient, builtin_engine(), {.threads = 3});
+    runtime::Executor alone(built.gradient, builtin_engine(), {.threads = 1, .cpu = cpu});
+    runtime::Executor shared(built.gradient, builtin_engine(), {.threads = 3, .cpu = cpu});
     const std::vector<Tensor> expected = alone.run(inputs);
     const std::vector<Tensor> given = shared.run(inputs);
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -73,16 +73,19 @@ const std::vector<Sizes>& sizes() {
 }
 
 TEST(FusedLayerNorm, PostNorm) {
-  device::for_each_instruction_set([] {
+  device::for_each_instruction_set([](const device::CpuOptions& cpu) {
     for (const Sizes& n : sizes()) {
-      check(make_case(n, "s = Add (x, r)", "z = Sin (y)", {}));
+      check(make_case(n, "s = Add (x, r)", "z = Sin (y)", {}), cpu);
       for (const bool is_on : {false, true}) {
         check(make_case(n, "d, m = Dropout <seed = 7> (x, ratio, mode)\ns = Add (d, r)",
-                        "z = Sin (y)", {number(0.25).named("ratio"), mode(is_on)}));
+                        "z = Sin (y)", {number(0.25).named("ratio"), mode(is_on)}),
+              cpu);
       }
       check(make_case(n, "d = Dropout (x, ratio, mode)\ns = Add (r, d)", "z = Sin (y)",
-                      {number(0.25).named("ratio"), mode(true)}));
-      check(make_case(n, "d = Dropout (x, , mode)\ns = Add (r, d)", "z = Sin (y)", {mode(true)}));
+                      {number(0.25).named("ratio"), mode(true)}),
+            cpu);
+      check(make_case(n, "d = Dropout (x, , mode)\ns = Add (r, d)", "z = Sin (y)", {mode(true)}),
+            cpu);
     }
   });
 }

@@ -3,10 +3,11 @@
 #include <initializer_list>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "ir/builder.h"
 #include "opdef/fused_normalization.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 // BatchNormalization and its gradient fused with their neighbours; see opdef/fused_normalization.h.
 // Channels are independent: each is read from memory once, and then from the cache for the second
@@ -27,6 +28,7 @@ struct Task {
   std::int64_t channels = 0;
   int outputs = 0;  ///< argument of the first output
   int threads = 1;
+  device::Isa isa = {};
   bool has_residual = false;  ///< gradient: has a second cotangent
   bool has_result = false;
   bool stores = false;  ///< the masked cotangent is an output
@@ -49,7 +51,7 @@ channels::Affine affine_of(const FusedNormalization& op, float mean, float inver
 // variance, saved mean, saved inverse.
 template <class E>
 void run_forward(const Task& task, KernelArgs args) {
-  const auto functions = channels::forward_functions<E>();
+  const auto functions = channels::forward_functions<E>(task.isa);
   const auto* x = args.at<E>(0);
   const auto* scale = args.at<float>(1);
   const auto* shift = args.at<float>(2);
@@ -87,7 +89,7 @@ void run_grad(const Task& task, KernelArgs args) {
   };
   const auto* scale = args.at<float>(2);
   const auto* shift = args.at<float>(3);
-  const auto functions = channels::grad_functions<G, X>();
+  const auto functions = channels::grad_functions<G, X>(task.isa);
   const auto* more = task.has_residual ? args.at<G>(6) : nullptr;
   const auto* result = task.has_result ? args.at<X>(7) : nullptr;
   auto* dx = args.at<G>(task.outputs);
@@ -131,7 +133,8 @@ Task task_of(const KernelRequest& request, std::size_t x_input) {
           .stretches = {.segments = x[0], .stride = x[1] * length, .length = length},
           .channels = x[1],
           .outputs = static_cast<int>(request.inputs.size()),
-          .threads = request.threads};
+          .threads = request.threads,
+          .isa = device::isa_of(request)};
 }
 
 /// Returns the common type of these operands, if present; kUndefined if they differ. Outputs are

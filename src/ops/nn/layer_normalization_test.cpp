@@ -54,7 +54,7 @@ std::vector<ErrorCase> layer_normalization_error_cases() {
 }
 
 TEST(LayerNormalizationKernels, FastOnesAgreeWithThePlainOne) {
-  device::for_each_instruction_set([] {
+  device::for_each_instruction_set([](const device::CpuOptions& cpu) {
     constexpr auto kFloat = DataType::kFloat32;
     for (const Dims& dims : {Dims{3, 5}, Dims{4, 16}, Dims{7, 100}, Dims{2, 768}, Dims{5, 1}}) {
       SCOPED_TRACE(dims.to_string());
@@ -66,12 +66,14 @@ TEST(LayerNormalizationKernels, FastOnesAgreeWithThePlainOne) {
       const Tensor bias = random_tensor(kFloat, {dims[1]}, 3);
       compare_offers({.op_type = "LayerNormalization",
                       .inputs = {x, scale, bias},
-                      .outputs = {like_x, per_row, per_row}},
+                      .outputs = {like_x, per_row, per_row},
+                      .cpu = &cpu},
                      1e-5);
       compare_offers({.op_type = "LayerNormalizationGrad",
                       .inputs = {random_tensor(kFloat, dims, 4), x, scale},
                       .outputs = {like_x, like_scale, like_scale},
-                      .domain = "onnxgrad"},
+                      .domain = "onnxgrad",
+                      .cpu = &cpu},
                      1e-5);
     }
   });

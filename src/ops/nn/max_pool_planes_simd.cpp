@@ -2,8 +2,9 @@
 #include <bit>
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/max_pool_planes.h"
+#include "ops/nn/max_pool_planes_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/max_pool_planes_simd.cpp"
@@ -234,18 +235,19 @@ HWY_EXPORT(halve);
 HWY_EXPORT(spread);
 HWY_EXPORT(pool_taps);
 
-void max_pool_halved(const HalvedPlanes& planes, const float* x, float* y, std::int64_t* indices) {
-  HWY_DYNAMIC_DISPATCH(halve)(planes, x, y, indices);
+void max_pool_halved(device::Isa isa, const HalvedPlanes& planes, const float* x, float* y,
+                     std::int64_t* indices) {
+  device::chosen(HWY_DISPATCH_TABLE(halve), isa)(planes, x, y, indices);
 }
 
-bool max_pool_halved_grad(const HalvedPlanes& planes, const float* dy, const std::int64_t* indices,
-                          float* dx) {
-  return HWY_DYNAMIC_DISPATCH(spread)(planes, dy, indices, dx);
+bool max_pool_halved_grad(device::Isa isa, const HalvedPlanes& planes, const float* dy,
+                          const std::int64_t* indices, float* dx) {
+  return device::chosen(HWY_DISPATCH_TABLE(spread), isa)(planes, dy, indices, dx);
 }
 
-void max_pool_taps(const TapTable& table, std::int64_t first, std::int64_t count, const float* x,
-                   float* y, std::int64_t* indices) {
-  HWY_DYNAMIC_DISPATCH(pool_taps)(table, first, count, x, y, indices);
+void max_pool_taps(device::Isa isa, const TapTable& table, std::int64_t first, std::int64_t count,
+                   const float* x, float* y, std::int64_t* indices) {
+  device::chosen(HWY_DISPATCH_TABLE(pool_taps), isa)(table, first, count, x, y, indices);
 }
 
 }  // namespace onnxgrad::ops::planes

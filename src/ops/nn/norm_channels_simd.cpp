@@ -2,8 +2,9 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/norm_channels.h"
+#include "ops/nn/norm_channels_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/norm_channels_simd.cpp"
@@ -345,36 +346,36 @@ HWY_EXPORT(grad_of_fp16);
 HWY_EXPORT(grad_of_bf16);
 
 template <>
-ForwardFunctions<float> forward_functions() {
-  return HWY_DYNAMIC_DISPATCH(forward_float)();
+ForwardFunctions<float> forward_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(forward_float), isa)();
 }
 template <>
-ForwardFunctions<base::Float16> forward_functions() {
-  return HWY_DYNAMIC_DISPATCH(forward_fp16)();
+ForwardFunctions<base::Float16> forward_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(forward_fp16), isa)();
 }
 template <>
-ForwardFunctions<base::Bfloat16> forward_functions() {
-  return HWY_DYNAMIC_DISPATCH(forward_bf16)();
+ForwardFunctions<base::Bfloat16> forward_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(forward_bf16), isa)();
 }
 template <>
-GradFunctions<float, float> grad_functions() {
-  return HWY_DYNAMIC_DISPATCH(grad_float)();
+GradFunctions<float, float> grad_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(grad_float), isa)();
 }
 template <>
-GradFunctions<base::Float16, base::Float16> grad_functions() {
-  return HWY_DYNAMIC_DISPATCH(grad_fp16)();
+GradFunctions<base::Float16, base::Float16> grad_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(grad_fp16), isa)();
 }
 template <>
-GradFunctions<base::Bfloat16, base::Bfloat16> grad_functions() {
-  return HWY_DYNAMIC_DISPATCH(grad_bf16)();
+GradFunctions<base::Bfloat16, base::Bfloat16> grad_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(grad_bf16), isa)();
 }
 template <>
-GradFunctions<float, base::Float16> grad_functions() {
-  return HWY_DYNAMIC_DISPATCH(grad_of_fp16)();
+GradFunctions<float, base::Float16> grad_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(grad_of_fp16), isa)();
 }
 template <>
-GradFunctions<float, base::Bfloat16> grad_functions() {
-  return HWY_DYNAMIC_DISPATCH(grad_of_bf16)();
+GradFunctions<float, base::Bfloat16> grad_functions(device::Isa isa) {
+  return device::chosen(HWY_DISPATCH_TABLE(grad_of_bf16), isa)();
 }
 
 }  // namespace onnxgrad::ops::channels

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/norm_stretches.h"
+#include "ops/nn/norm_stretches_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/norm_stretches_simd.cpp"
@@ -206,43 +207,47 @@ HWY_EXPORT(scale_row_of);
 HWY_EXPORT(scale_row_sums_of);
 HWY_EXPORT(scale_row_grad_of);
 
-void add(const float* a, const float* b, float* to, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(add_to)(a, b, to, n);
+void add(device::Isa isa, const float* a, const float* b, float* to, std::int64_t n) {
+  device::chosen(HWY_DISPATCH_TABLE(add_to), isa)(a, b, to, n);
 }
 
-double sum(const float* x, std::int64_t n) { return HWY_DYNAMIC_DISPATCH(sum_of)(x, n); }
-
-double centred_square_sum(const float* x, float mean, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(squares_of)(x, mean, n);
+double sum(device::Isa isa, const float* x, std::int64_t n) {
+  return device::chosen(HWY_DISPATCH_TABLE(sum_of), isa)(x, n);
 }
 
-GradSums grad_sums(const float* dy, const float* x, float mean, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(grad_sums_of)(dy, x, mean, n);
+double centred_square_sum(device::Isa isa, const float* x, float mean, std::int64_t n) {
+  return device::chosen(HWY_DISPATCH_TABLE(squares_of), isa)(x, mean, n);
 }
 
-void normalize(const float* x, float mean, float slope, float shift, float* y, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(normalize_of)(x, mean, slope, shift, y, n);
+GradSums grad_sums(device::Isa isa, const float* dy, const float* x, float mean, std::int64_t n) {
+  return device::chosen(HWY_DISPATCH_TABLE(grad_sums_of), isa)(dy, x, mean, n);
 }
 
-void normalize_grad(const float* dy, const float* x, float mean, float a, float b, float d,
-                    float* dx, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(normalize_grad_of)(dy, x, mean, a, b, d, dx, n);
+void normalize(device::Isa isa, const float* x, float mean, float slope, float shift, float* y,
+               std::int64_t n) {
+  device::chosen(HWY_DISPATCH_TABLE(normalize_of), isa)(x, mean, slope, shift, y, n);
 }
 
-void scale_row(const float* x, float mean, float inverse, const float* scale, const float* bias,
-               float* y, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(scale_row_of)(x, mean, inverse, scale, bias, y, n);
+void normalize_grad(device::Isa isa, const float* dy, const float* x, float mean, float a, float b,
+                    float d, float* dx, std::int64_t n) {
+  device::chosen(HWY_DISPATCH_TABLE(normalize_grad_of), isa)(dy, x, mean, a, b, d, dx, n);
 }
 
-GradSums scale_row_sums(const float* dy, const float* x, float mean, float inverse,
+void scale_row(device::Isa isa, const float* x, float mean, float inverse, const float* scale,
+               const float* bias, float* y, std::int64_t n) {
+  device::chosen(HWY_DISPATCH_TABLE(scale_row_of), isa)(x, mean, inverse, scale, bias, y, n);
+}
+
+GradSums scale_row_sums(device::Isa isa, const float* dy, const float* x, float mean, float inverse,
                         const float* scale, float* dscale, float* dbias, std::int64_t n) {
-  return HWY_DYNAMIC_DISPATCH(scale_row_sums_of)(dy, x, mean, inverse, scale, dscale, dbias, n);
+  return device::chosen(HWY_DISPATCH_TABLE(scale_row_sums_of), isa)(dy, x, mean, inverse, scale,
+                                                                    dscale, dbias, n);
 }
 
-void scale_row_grad(const float* dy, const float* x, float mean, float inverse, const float* scale,
-                    float mean_dh, float mean_dot, float* dx, std::int64_t n) {
-  HWY_DYNAMIC_DISPATCH(scale_row_grad_of)
-  (dy, x, mean, inverse, scale, mean_dh, mean_dot, dx, n);
+void scale_row_grad(device::Isa isa, const float* dy, const float* x, float mean, float inverse,
+                    const float* scale, float mean_dh, float mean_dot, float* dx, std::int64_t n) {
+  device::chosen(HWY_DISPATCH_TABLE(scale_row_grad_of), isa)(dy, x, mean, inverse, scale, mean_dh,
+                                                             mean_dot, dx, n);
 }
 
 }  // namespace onnxgrad::ops::stretches

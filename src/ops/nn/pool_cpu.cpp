@@ -11,9 +11,10 @@
 #include <vector>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "opdef/fused.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/max_pool_planes.h"
+#include "ops/nn/max_pool_planes_simd.h"
 #include "ops/nn/pool.h"
 
 // Kernels of MaxPool, AveragePool, their gradients, GlobalMaxPool and GlobalAveragePool: reference
@@ -32,6 +33,7 @@ struct PoolTask {
   int dx = 0;                 ///< argument of dx, which differs with and without the pool's input
   std::string node;
   int threads = 1;
+  device::Isa isa = {};
   std::vector<std::int32_t> taps = {};  ///< table of taps, see planes::TapTable
   std::int64_t row = 1;  ///< contiguous elements per window position, for kernels with rows
 };
@@ -186,9 +188,9 @@ void run_max_pool_halved(const PoolTask& task, KernelArgs args) {
   const PoolShape& shape = task.shape;
   const MaxPoolArgs pool(task, args);
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
-    planes::max_pool_halved(halved(shape, first, count), pool.x + first * shape.input_size(),
-                            at(pool.y, first * shape.output_size()),
-                            at(pool.indices, first * shape.output_size()));
+    planes::max_pool_halved(
+        task.isa, halved(shape, first, count), pool.x + first * shape.input_size(),
+        at(pool.y, first * shape.output_size()), at(pool.indices, first * shape.output_size()));
   });
 }
 
@@ -201,7 +203,7 @@ void run_max_pool_taps(const PoolTask& task, KernelArgs args) {
       .windows = shape.output_size(),
       .plane_size = shape.input_size()};
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
-    planes::max_pool_taps(table, first, count, pool.x + first * shape.input_size(),
+    planes::max_pool_taps(task.isa, table, first, count, pool.x + first * shape.input_size(),
                           at(pool.y, first * shape.output_size()),
                           at(pool.indices, first * shape.output_size()));
   });
@@ -215,8 +217,8 @@ void run_max_pool_halved_grad(const PoolTask& task, KernelArgs args) {
   std::atomic<bool> is_done{true};
   visit_chunks(task, [&](std::int64_t first, std::int64_t count) {
     const std::int64_t output = first * shape.output_size();
-    if (!planes::max_pool_halved_grad(halved(shape, first, count), dy + output, indices + output,
-                                      dx + first * shape.input_size())) {
+    if (!planes::max_pool_halved_grad(task.isa, halved(shape, first, count), dy + output,
+                                      indices + output, dx + first * shape.input_size())) {
       is_done = false;
     }
   });
@@ -384,7 +386,8 @@ std::optional<PoolTask> pool_task(const KernelRequest& request, std::size_t x,
                 .column_major = request.node.int_attribute("storage_order", 0) != 0,
                 .dx = static_cast<int>(request.inputs.size()),
                 .node = request.node.name,
-                .threads = request.threads};
+                .threads = request.threads,
+                .isa = device::isa_of(request)};
   if (task.shape.spatial_rank > 3) return std::nullopt;
   const Dims expected = output_dims(desc(x).dims, task.shape);
   for (const std::size_t y : ys) {

@@ -201,7 +201,7 @@ KernelCall call_of(const Layer& layer, std::string_view op_type, std::vector<Ten
 
 namespace pool {
 
-void compare_kernels(const Layer& layer, int threads) {
+void compare_kernels(const Layer& layer, int threads, const device::CpuOptions& cpu = {}) {
   constexpr auto kFloat = DataType::kFloat32;
   // Few distinct values, so that ties occur: they must give the same indices.
   Tensor x = random_tensor(DataType::kInt32, layer.x, 1, 0, 5).cast(kFloat);
@@ -212,6 +212,7 @@ void compare_kernels(const Layer& layer, int threads) {
   const opdef::TensorDesc dx{.dtype = kFloat, .dims = layer.x};
   KernelCall max = call_of(layer, "MaxPool", {x}, {y, indices}, "");
   max.threads = threads;
+  max.cpu = &cpu;
   EXPECT_EQ(compare_offers(max, 0), 1u);
   const Tensor taken = run_plain(max).at(1);
   max.outputs[1] = {};
@@ -220,6 +221,7 @@ void compare_kernels(const Layer& layer, int threads) {
   compare_offers(max, 0);
   KernelCall max_grad = call_of(layer, "MaxPoolGrad", {dy, taken, x}, {dx}, "onnxgrad");
   max_grad.threads = threads;
+  max_grad.cpu = &cpu;
   compare_offers(max_grad, 1e-6);
   const Tensor image = random_tensor(kFloat, layer.x, 3);
   compare_offers(call_of(layer, "AveragePool", {image}, {y}, ""), 1e-6);
@@ -229,10 +231,10 @@ void compare_kernels(const Layer& layer, int threads) {
 }  // namespace pool
 
 TEST(PoolKernels, FastOnesAgreeWithThePlainOne) {
-  const auto check = [] {
+  const auto check = [](const device::CpuOptions& cpu) {
     for (const pool::Layer& layer : pool::layers()) {
       SCOPED_TRACE(layer.x.to_string());
-      pool::compare_kernels(layer, 1);
+      pool::compare_kernels(layer, 1, cpu);
     }
   };
   device::for_each_instruction_set(check);

@@ -2,8 +2,9 @@
 #include <concepts>
 #include <limits>
 
+#include "device/cpu_options.h"
 #include "ops/kernel_support.h"
-#include "ops/nn/softmax_rows.h"
+#include "ops/nn/softmax_rows_simd.h"
 
 // Kernels of Softmax, LogSoftmax and Hardmax: reference kernels, and SIMD kernels for the last
 // axis. A tensor is [outer, size, inner] around the axis.
@@ -98,9 +99,15 @@ KernelOffer offer_columns(const KernelRequest& request) {
   return offer;
 }
 
-template <std::floating_point T, void (*kRows)(const T*, T*, std::int64_t, std::int64_t)>
-void run_rows(const AxisShape& shape, KernelArgs args) {
-  kRows(args.at<const T>(0), args.at<T>(1), shape.outer, shape.size);
+struct RowsTask {
+  device::Isa isa = {};
+  AxisShape shape = {};
+};
+
+template <std::floating_point T,
+          void (*kRows)(device::Isa, const T*, T*, std::int64_t, std::int64_t)>
+void run_rows(const RowsTask& task, KernelArgs args) {
+  kRows(task.isa, args.at<const T>(0), args.at<T>(1), task.shape.outer, task.shape.size);
 }
 
 KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
@@ -112,7 +119,8 @@ KernelOffer offer_rows(const KernelRequest& request, opdef::KernelFn for_float,
     return decline_dtype(request, dtype);
   }
   KernelOffer offer =
-      prepared(dtype == DataType::kFloat32 ? for_float : for_double, shape, "simd rows");
+      prepared(dtype == DataType::kFloat32 ? for_float : for_double,
+               RowsTask{.isa = device::isa_of(request), .shape = shape}, "simd rows");
   offer.kernel.in_place = {{0, 0}};
   return offer;
 }

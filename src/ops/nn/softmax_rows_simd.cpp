@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/softmax_rows.h"
+#include "ops/nn/softmax_rows_simd.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/softmax_rows_simd.cpp"
@@ -185,31 +186,36 @@ HWY_EXPORT(log_sums_double);
 HWY_EXPORT(grad_float);
 HWY_EXPORT(grad_double);
 
-void softmax(const float* x, float* y, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(softmax_float)(x, y, rows, cols);
+void softmax(device::Isa isa, const float* x, float* y, std::int64_t rows, std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(softmax_float), isa)(x, y, rows, cols);
 }
-void softmax(const double* x, double* y, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(softmax_double)(x, y, rows, cols);
+void softmax(device::Isa isa, const double* x, double* y, std::int64_t rows, std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(softmax_double), isa)(x, y, rows, cols);
 }
-void log_softmax(const float* x, float* y, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(log_softmax_float)(x, y, rows, cols);
+void log_softmax(device::Isa isa, const float* x, float* y, std::int64_t rows, std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(log_softmax_float), isa)(x, y, rows, cols);
 }
-void log_softmax(const double* x, double* y, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(log_softmax_double)(x, y, rows, cols);
+void log_softmax(device::Isa isa, const double* x, double* y, std::int64_t rows,
+                 std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(log_softmax_double), isa)(x, y, rows, cols);
 }
-void log_sum_exp(const float* x, float* sums, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(log_sums_float)(x, sums, rows, cols);
+void log_sum_exp(device::Isa isa, const float* x, float* sums, std::int64_t rows,
+                 std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(log_sums_float), isa)(x, sums, rows, cols);
 }
-void log_sum_exp(const double* x, double* sums, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(log_sums_double)(x, sums, rows, cols);
+void log_sum_exp(device::Isa isa, const double* x, double* sums, std::int64_t rows,
+                 std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(log_sums_double), isa)(x, sums, rows, cols);
 }
-void cross_entropy_grad(const float* x, const float* sums, const std::int64_t* labels,
-                        const float* factors, float* dx, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(grad_float)(x, sums, labels, factors, dx, rows, cols);
+void cross_entropy_grad(device::Isa isa, const float* x, const float* sums,
+                        const std::int64_t* labels, const float* factors, float* dx,
+                        std::int64_t rows, std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(grad_float), isa)(x, sums, labels, factors, dx, rows, cols);
 }
-void cross_entropy_grad(const double* x, const double* sums, const std::int64_t* labels,
-                        const double* factors, double* dx, std::int64_t rows, std::int64_t cols) {
-  HWY_DYNAMIC_DISPATCH(grad_double)(x, sums, labels, factors, dx, rows, cols);
+void cross_entropy_grad(device::Isa isa, const double* x, const double* sums,
+                        const std::int64_t* labels, const double* factors, double* dx,
+                        std::int64_t rows, std::int64_t cols) {
+  device::chosen(HWY_DISPATCH_TABLE(grad_double), isa)(x, sums, labels, factors, dx, rows, cols);
 }
 
 }  // namespace onnxgrad::ops::rows

@@ -1,5 +1,7 @@
+#include "ops/nn/winograd_tiles_simd.h"
+
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/nn/winograd_tiles.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/nn/winograd_tiles_simd.cpp"
@@ -222,28 +224,29 @@ HWY_EXPORT(weights_of);
 HWY_EXPORT(results_of);
 HWY_EXPORT(weight_results_of);
 
-void transform_source(const float* const* pixels, std::int64_t n, float* to, std::ptrdiff_t plane) {
-  HWY_DYNAMIC_DISPATCH(source_of)(pixels, n, to, plane);
+void transform_source(device::Isa isa, const float* const* pixels, std::int64_t n, float* to,
+                      std::ptrdiff_t plane) {
+  device::chosen(HWY_DISPATCH_TABLE(source_of), isa)(pixels, n, to, plane);
 }
 
-void transform_gradient(std::int64_t kernel, const float* const* pixels, std::int64_t n, float* to,
-                        std::ptrdiff_t plane) {
-  HWY_DYNAMIC_DISPATCH(gradient_of)(kernel, pixels, n, to, plane);
+void transform_gradient(device::Isa isa, std::int64_t kernel, const float* const* pixels,
+                        std::int64_t n, float* to, std::ptrdiff_t plane) {
+  device::chosen(HWY_DISPATCH_TABLE(gradient_of), isa)(kernel, pixels, n, to, plane);
 }
 
-void transform_weights(std::int64_t kernel, const float* taps, std::ptrdiff_t step, std::int64_t n,
-                       float* to, std::ptrdiff_t plane) {
-  HWY_DYNAMIC_DISPATCH(weights_of)(kernel, taps, step, n, to, plane);
+void transform_weights(device::Isa isa, std::int64_t kernel, const float* taps, std::ptrdiff_t step,
+                       std::int64_t n, float* to, std::ptrdiff_t plane) {
+  device::chosen(HWY_DISPATCH_TABLE(weights_of), isa)(kernel, taps, step, n, to, plane);
 }
 
-void write_results(std::int64_t kernel, const float* sums, std::ptrdiff_t plane, const float* bias,
-                   std::int64_t n, float* const* pixels) {
-  HWY_DYNAMIC_DISPATCH(results_of)(kernel, sums, plane, bias, n, pixels);
+void write_results(device::Isa isa, std::int64_t kernel, const float* sums, std::ptrdiff_t plane,
+                   const float* bias, std::int64_t n, float* const* pixels) {
+  device::chosen(HWY_DISPATCH_TABLE(results_of), isa)(kernel, sums, plane, bias, n, pixels);
 }
 
-void write_weights(std::int64_t kernel, const float* sums, std::ptrdiff_t plane, std::int64_t n,
-                   float* taps, std::ptrdiff_t step) {
-  HWY_DYNAMIC_DISPATCH(weight_results_of)(kernel, sums, plane, n, taps, step);
+void write_weights(device::Isa isa, std::int64_t kernel, const float* sums, std::ptrdiff_t plane,
+                   std::int64_t n, float* taps, std::ptrdiff_t step) {
+  device::chosen(HWY_DISPATCH_TABLE(weight_results_of), isa)(kernel, sums, plane, n, taps, step);
 }
 
 }  // namespace onnxgrad::ops::winograd

@@ -5,10 +5,11 @@
 #include <utility>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/quantize/quantize_runs.h"
+#include "ops/quantize/quantize_runs_simd.h"
 #include "ops/quantize/small_types.h"
 
 // Kernels of QuantizeLinear and DequantizeLinear. A tensor is split into runs of elements along
@@ -119,6 +120,7 @@ struct Task {
   std::size_t num_inputs = 2;
   bool saturate = true;
   int threads = 1;
+  device::Isa isa = {};
 };
 
 // Scales and zero points as float32, in the scratch block.
@@ -155,7 +157,7 @@ void run_table(const Table& table, const Task& task, const Factors& factors, con
 
 template <class T>
 void run_quantize(const Task& task, KernelArgs args) {
-  run_table(std::get<quantize::QuantizeTable<T>>(quantize::run_tables()), task,
+  run_table(std::get<quantize::QuantizeTable<T>>(quantize::run_tables(task.isa)), task,
             load_factors(task, task.y, args), args.at<float>(0), args.at<T>(task.num_inputs));
 }
 
@@ -177,7 +179,7 @@ void run_quantize_any(const Task& task, KernelArgs args) {
 
 template <class T>
 void run_dequantize(const Task& task, KernelArgs args) {
-  run_table(std::get<quantize::DequantizeTable<T>>(quantize::run_tables()), task,
+  run_table(std::get<quantize::DequantizeTable<T>>(quantize::run_tables(task.isa)), task,
             load_factors(task, task.x, args), args.at<T>(0), args.at<float>(task.num_inputs));
 }
 
@@ -217,7 +219,8 @@ Task task_of(const KernelRequest& request) {
           .y = request.outputs[0].dtype,
           .has_zero_point = request.has_input(2),
           .num_inputs = request.inputs.size(),
-          .threads = request.threads};
+          .threads = request.threads,
+          .isa = device::isa_of(request)};
 }
 
 KernelOffer offer_quantize(const KernelRequest& request) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/testing/instruction_sets.h"
-#include "ops/quantize/quantize_runs.h"
+#include "ops/quantize/quantize_runs_simd.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -108,9 +108,9 @@ std::vector<float> near_halves(float scale) {
 }
 
 template <class T>
-void check_runs(float scale, float zero) {
+void check_runs(device::Isa isa, float scale, float zero) {
   const std::vector<float> x = near_halves(scale);
-  const auto& table = std::get<ops::quantize::QuantizeTable<T>>(ops::quantize::run_tables());
+  const auto& table = std::get<ops::quantize::QuantizeTable<T>>(ops::quantize::run_tables(isa));
   for (const std::size_t count : {x.size(), std::size_t{37}, std::size_t{3}}) {
     std::vector<T> shared(count, T(7));
     std::vector<T> own(count, T(7));
@@ -127,7 +127,7 @@ void check_runs(float scale, float zero) {
       ASSERT_EQ(shared[i], expected) << x[i] << " / " << scale;
       ASSERT_EQ(own[i], expected) << x[i] << " / " << scale;
     }
-    const auto& back = std::get<ops::quantize::DequantizeTable<T>>(ops::quantize::run_tables());
+    const auto& back = std::get<ops::quantize::DequantizeTable<T>>(ops::quantize::run_tables(isa));
     std::vector<float> y(count);
     back.run(shared.data(), scale, zero, y.data(), size);
     for (std::size_t i = 0; i < count; ++i) {
@@ -139,12 +139,12 @@ void check_runs(float scale, float zero) {
 }  // namespace linear_quantization
 
 TEST(QuantizeRuns, RoundAsADivisionDoes) {
-  device::for_each_instruction_set([] {
+  device::for_each_instruction_set([](const device::CpuOptions& cpu) {
     for (const float scale : {0.1F, 0.004F, 0.5F, 3.0F, 1.0F / 3, 7.3e-5F, -0.25F, 1e-35F}) {
-      linear_quantization::check_runs<std::int8_t>(scale, -3);
-      linear_quantization::check_runs<std::uint8_t>(scale, 77);
-      linear_quantization::check_runs<std::int16_t>(scale, 100);
-      linear_quantization::check_runs<std::uint16_t>(scale, 128);
+      linear_quantization::check_runs<std::int8_t>(cpu.isa, scale, -3);
+      linear_quantization::check_runs<std::uint8_t>(cpu.isa, scale, 77);
+      linear_quantization::check_runs<std::int16_t>(cpu.isa, scale, 100);
+      linear_quantization::check_runs<std::uint16_t>(cpu.isa, scale, 128);
     }
   });
 }

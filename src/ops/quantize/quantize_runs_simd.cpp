@@ -1,8 +1,9 @@
-#include "ops/quantize/quantize_runs.h"
+#include "ops/quantize/quantize_runs_simd.h"
 
 #include <cstdint>
 #include <limits>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -249,7 +250,9 @@ namespace onnxgrad::ops::quantize {
 
 HWY_EXPORT(all_tables);
 
-const RunTables& run_tables() { return *HWY_DYNAMIC_DISPATCH(all_tables)(); }
+const RunTables& run_tables(device::Isa isa) {
+  return *device::chosen(HWY_DISPATCH_TABLE(all_tables), isa)();
+}
 
 }  // namespace onnxgrad::ops::quantize
 #endif  // HWY_ONCE

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "ops/kernel_support.h"
 #include "ops/nn/window.h"
@@ -240,7 +241,7 @@ bool InputSteps<T>::fits(const CellPlan& plan) {
 template <class T>
 void InputSteps<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
   const CellShape& s = plan.shape;
-  gemm = device::PackedGemm<T>::prepare(s.inputs, s.width());
+  gemm = device::PackedGemm<T>::prepare(plan.cpu.isa, s.inputs, s.width());
   // If a task has all rows, its rows are contiguous over steps.
   if (plan.blocks == 1) steps = std::clamp<std::int64_t>(kStepRows / s.batch, 1, s.steps);
   packed = layout.reserve<T>(s.directions * stride());
@@ -278,8 +279,8 @@ template <class T>
 void HiddenGemm<T>::prepare(const CellPlan& plan, RowsOfR wanted, ScratchLayout& layout) {
   part = wanted;
   const std::int64_t hidden = plan.shape.hidden;
-  gemm = wanted.transpose ? device::PackedGemm<T>::prepare(hidden, wanted.count)
-                          : device::PackedGemm<T>::prepare(wanted.count, hidden);
+  gemm = wanted.transpose ? device::PackedGemm<T>::prepare(plan.cpu.isa, hidden, wanted.count)
+                          : device::PackedGemm<T>::prepare(plan.cpu.isa, wanted.count, hidden);
   for (std::int64_t block = 0; block < plan.blocks; ++block) {
     rows.push_back(gemm.rows(task_rows(plan, block).count));
   }
@@ -384,7 +385,7 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
   steps = std::clamp<std::int64_t>(kSumRows / std::max<std::int64_t>(s.batch, 1), 1,
                                    std::max<std::int64_t>(s.steps, 1));
   const std::int64_t block = steps * s.batch;
-  const std::int64_t lanes = device::RowSumGemm<T>::prepare(1, 1, 1).lanes;
+  const std::int64_t lanes = device::RowSumGemm<T>::prepare(plan.cpu.isa, 1, 1, 1).lanes;
   const std::int64_t panels = ceil_div(s.width(), lanes);
   const std::int64_t shares = plan.blocks == 1 ? 1 : std::min<std::int64_t>(plan.threads, panels);
   const std::int64_t count = plan.blocks == 1 ? s.directions : shares;
@@ -392,11 +393,11 @@ void WeightSums<T>::prepare(const CellPlan& plan, ScratchLayout& layout) {
     const std::int64_t chunk = plan.blocks == 1 ? 0 : i;
     Slice slice{.first = panels * chunk / shares * lanes};
     const std::int64_t end = std::min(panels * (chunk + 1) / shares * lanes, s.width());
-    slice.dr = device::RowSumGemm<T>::prepare(end - slice.first, s.hidden, block);
+    slice.dr = device::RowSumGemm<T>::prepare(plan.cpu.isa, end - slice.first, s.hidden, block);
     slice.dgates = layout.reserve<T>(slice.dr.a_size());
     slice.rows = layout.reserve<T>(s.batch * std::max(s.inputs, s.hidden));
     if (has_dw) {
-      slice.dw = device::RowSumGemm<T>::prepare(end - slice.first, s.inputs, block);
+      slice.dw = device::RowSumGemm<T>::prepare(plan.cpu.isa, end - slice.first, s.inputs, block);
       slice.x = layout.reserve<T>(slice.dw.b_size());
     }
     if (has_dr) slice.before = layout.reserve<T>(slice.dr.b_size());

@@ -15,14 +15,14 @@
 #include "device/cpu/threads.h"
 #include "ops/kernel_support.h"
 #include "ops/recurrent/cell.h"
-#include "ops/recurrent/cell_steps.h"
+#include "ops/recurrent/cell_steps_simd.h"
 
 // Parts shared by the kernels of RNN, GRU and LSTM. A task runs all steps for some rows (sequences)
 // of one direction. Tasks are independent of each other, so threads synchronize only before and
 // after the loop over the steps. Matrix products over all steps are outside this loop: X W^T before
 // it in the forward pass; dX, dW and dR after it in the backward pass. Each step does one matrix
-// product with R, packed once per call, and the element-wise part (cell_steps.h). Symbols as in
-// cell.h.
+// product with R, packed once per call, and the element-wise part (cell_steps_simd.h). Symbols as
+// in cell.h.
 
 namespace onnxgrad::ops::recurrent {
 

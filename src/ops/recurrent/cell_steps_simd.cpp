@@ -1,8 +1,9 @@
-#include "ops/recurrent/cell_steps.h"
+#include "ops/recurrent/cell_steps_simd.h"
 
 #include <cstdint>
 #include <limits>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -524,13 +525,13 @@ HWY_EXPORT(float_table);
 HWY_EXPORT(double_table);
 
 template <>
-const StepTable<float>& step_table<float>() {
-  return *HWY_DYNAMIC_DISPATCH(float_table)();
+const StepTable<float>& step_table<float>(device::Isa isa) {
+  return *device::chosen(HWY_DISPATCH_TABLE(float_table), isa)();
 }
 
 template <>
-const StepTable<double>& step_table<double>() {
-  return *HWY_DYNAMIC_DISPATCH(double_table)();
+const StepTable<double>& step_table<double>(device::Isa isa) {
+  return *device::chosen(HWY_DISPATCH_TABLE(double_table), isa)();
 }
 
 }  // namespace onnxgrad::ops::recurrent

@@ -54,8 +54,8 @@ const T* add_hidden(const ForwardPlan<T>& plan, const CellArgs& args, const Task
                   {.a = h, .a_row = s.hidden, .c = m, .c_row = s.hidden, .start = bias});
     return m;
   }
-  step_table<T>().gru_reset(functions,
-                            {.rows = task.count, .hidden = s.hidden, .gates = gates, .h = h}, side);
+  step_table<T>(plan.cell.cpu.isa)
+      .gru_reset(functions, {.rows = task.count, .hidden = s.hidden, .gates = gates, .h = h}, side);
   T* s_n = gates + 2 * s.hidden;
   plan.of_n.run(args, task,
                 {.a = side,
@@ -86,12 +86,13 @@ void forward_task(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
     visit_rows(
         args, task, step,
         [&](std::int64_t first, std::int64_t count) {
-          step_table<T>().gru(functions, {.rows = count,
-                                          .hidden = s.hidden,
-                                          .gates = gates + first * s.width(),
-                                          .linear = row_of(m, first),
-                                          .h = row_of(h, first),
-                                          .y = row_of(y, first)});
+          step_table<T>(plan.cell.cpu.isa)
+              .gru(functions, {.rows = count,
+                               .hidden = s.hidden,
+                               .gates = gates + first * s.width(),
+                               .linear = row_of(m, first),
+                               .h = row_of(h, first),
+                               .y = row_of(y, first)});
         },
         [&](std::int64_t row) {
           if (y != nullptr) copy_or_zero<T>(nullptr, row_of(y, row), s.hidden);
@@ -196,7 +197,7 @@ void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows
   visit_rows(
       args, task, step,
       [&](std::int64_t first, std::int64_t count) {
-        step_table<T>().gru_back(functions, rows_of(at, first, count));
+        step_table<T>(plan.cell.cpu.isa).gru_back(functions, rows_of(at, first, count));
       },
       [&](std::int64_t row) { zero_row(at, row); });
   if (plan.cell.attributes.linear_before_reset) {
@@ -208,7 +209,7 @@ void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows
     visit_rows(
         args, task, step,
         [&](std::int64_t first, std::int64_t count) {
-          step_table<T>().gru_reset_back(functions, rows_of(at, first, count));
+          step_table<T>(plan.cell.cpu.isa).gru_reset_back(functions, rows_of(at, first, count));
         },
         [](std::int64_t /*row*/) {});
   }
@@ -218,7 +219,8 @@ void step_back(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows
   if (!plan.cell.has(kDB)) return;
   T* sums = args.scratch(plan.sums) + (task.direction * plan.cell.blocks + task.block) * 4 * n;
   const auto add = [&](const T* rows, std::int64_t width, T* to) {
-    if (rows != nullptr) step_table<T>().column_sums(rows, width, nullptr, task.count, width, to);
+    if (rows != nullptr)
+      step_table<T>(plan.cell.cpu.isa).column_sums(rows, width, nullptr, task.count, width, to);
   };
   add(at.dzr, 2 * n, sums);
   add(at.dn, n, sums + 2 * n);

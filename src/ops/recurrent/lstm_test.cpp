@@ -167,7 +167,8 @@ TEST(Recurrent, InstructionSetsAndThreadsGiveTheSame) {
         EXPECT_EQ(compare(given.outputs[i], expected.outputs[i], 1e-12), "") << i;
       }
     };
-    device::for_each_instruction_set([&] { expect_same(run_case(one, built)); });
+    device::for_each_instruction_set(
+        [&](const device::CpuOptions& cpu) { expect_same(run_case(one, built, {.cpu = cpu})); });
     for (const int threads : {2, 3}) {
       runtime::Executor executor(built.gradient, builtin_engine(), {.threads = threads});
       std::vector<Tensor> inputs = built.inputs;

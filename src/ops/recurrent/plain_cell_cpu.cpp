@@ -40,21 +40,23 @@ void forward_rows(const ForwardPlan<T>& plan, const CellArgs& args, const TaskRo
       args, task, step,
       [&](std::int64_t first, std::int64_t count) {
         if (is_lstm) {
-          step_table<T>().lstm(functions, {.rows = count,
-                                           .hidden = s.hidden,
-                                           .gates = gates + first * s.width(),
-                                           .keeps_values = plan.cell.has_gate_values,
-                                           .peepholes = peepholes,
-                                           .c = row_of(c, first),
-                                           .h = row_of(h, first),
-                                           .y = row_of(y, first),
-                                           .cells = row_of(cells, first)});
+          step_table<T>(plan.cell.cpu.isa)
+              .lstm(functions, {.rows = count,
+                                .hidden = s.hidden,
+                                .gates = gates + first * s.width(),
+                                .keeps_values = plan.cell.has_gate_values,
+                                .peepholes = peepholes,
+                                .c = row_of(c, first),
+                                .h = row_of(h, first),
+                                .y = row_of(y, first),
+                                .cells = row_of(cells, first)});
         } else {
-          step_table<T>().rnn(functions, {.rows = count,
-                                          .hidden = s.hidden,
-                                          .gates = gates + first * s.width(),
-                                          .h = row_of(h, first),
-                                          .y = row_of(y, first)});
+          step_table<T>(plan.cell.cpu.isa)
+              .rnn(functions, {.rows = count,
+                               .hidden = s.hidden,
+                               .gates = gates + first * s.width(),
+                               .h = row_of(h, first),
+                               .y = row_of(y, first)});
         }
       },
       [&](std::int64_t row) {
@@ -161,26 +163,28 @@ void backward_rows(const BackwardPlan<T>& plan, const CellArgs& args, const Task
       [&](std::int64_t first, std::int64_t count) {
         T* dgates = at.dgates + first * s.width();
         if (plan.cell.attributes.cell == Cell::kLstm) {
-          step_table<T>().lstm_back(functions, {.rows = count,
-                                                .hidden = s.hidden,
-                                                .gates = gates + first * s.width(),
-                                                .has_values = plan.cell.has_gate_values,
-                                                .peepholes = peepholes,
-                                                .before = row_of(at.cells_before, first),
-                                                .cells = row_of(at.cells, first),
-                                                .dy = row_of(dy, first),
-                                                .dh = row_of(at.dh, first),
-                                                .dc = row_of(at.dc, first),
-                                                .dgates = dgates,
-                                                .panels = at.panels,
-                                                .panel_size = plan.sums.panel_size()});
+          step_table<T>(plan.cell.cpu.isa)
+              .lstm_back(functions, {.rows = count,
+                                     .hidden = s.hidden,
+                                     .gates = gates + first * s.width(),
+                                     .has_values = plan.cell.has_gate_values,
+                                     .peepholes = peepholes,
+                                     .before = row_of(at.cells_before, first),
+                                     .cells = row_of(at.cells, first),
+                                     .dy = row_of(dy, first),
+                                     .dh = row_of(at.dh, first),
+                                     .dc = row_of(at.dc, first),
+                                     .dgates = dgates,
+                                     .panels = at.panels,
+                                     .panel_size = plan.sums.panel_size()});
         } else {
-          step_table<T>().rnn_back(functions, {.rows = count,
-                                               .hidden = s.hidden,
-                                               .gates = gates + first * s.width(),
-                                               .dy = row_of(dy, first),
-                                               .dh = row_of(at.dh, first),
-                                               .dgates = dgates});
+          step_table<T>(plan.cell.cpu.isa)
+              .rnn_back(functions, {.rows = count,
+                                    .hidden = s.hidden,
+                                    .gates = gates + first * s.width(),
+                                    .dy = row_of(dy, first),
+                                    .dh = row_of(at.dh, first),
+                                    .dgates = dgates});
         }
         // If some rows are padding, whose dh is kept, the GEMM adds to dh: it is zeroed first.
         if (args.lengths() != nullptr) {
@@ -196,16 +200,18 @@ void add_sums(const BackwardPlan<T>& plan, const CellArgs& args, const TaskRows&
   const CellShape& s = plan.cell.shape;
   const std::int64_t number = task.direction * plan.cell.blocks + task.block;
   if (plan.cell.has(Operand::kDB)) {
-    step_table<T>().column_sums(at.dgates, s.width(), nullptr, task.count, s.width(),
-                                args.scratch(plan.db) + number * s.width());
+    step_table<T>(plan.cell.cpu.isa)
+        .column_sums(at.dgates, s.width(), nullptr, task.count, s.width(),
+                     args.scratch(plan.db) + number * s.width());
   }
   if (!plan.cell.has(Operand::kDP)) return;
   T* dp = args.scratch(plan.dp) + number * 3 * s.hidden;
   const T* factors[3] = {at.cells_before, at.cells, at.cells_before};
   for (std::int64_t k = 0; k < 3; ++k) {
     if (factors[k] == nullptr) continue;
-    step_table<T>().column_sums(at.dgates + k * s.hidden, s.width(), factors[k], task.count,
-                                s.hidden, dp + k * s.hidden);
+    step_table<T>(plan.cell.cpu.isa)
+        .column_sums(at.dgates + k * s.hidden, s.width(), factors[k], task.count, s.hidden,
+                     dp + k * s.hidden);
   }
 }
 

@@ -5,10 +5,11 @@
 #include <string>
 
 #include "device/cpu/threads.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/signal/fft.h"
+#include "ops/signal/fft_cpu.h"
 
 // DFT of signals [outer, length, inner, 1 or 2] along one axis. A batch of them is transposed into
 // scratch memory, truncated or zero-padded to the length of the transform. Two real signals are
@@ -159,7 +160,7 @@ KernelOffer offer_typed(const KernelRequest& request, std::size_t axis, std::int
   const std::int64_t batch = std::clamp<std::int64_t>(signals, 1, fitting);
   const bool is_inverse = request.node.int_attribute("inverse") != 0;
   const bool is_onesided = request.node.int_attribute("onesided") != 0;
-  DftTask<T> task{.transform = fft::Transform<T>(n, batch),
+  DftTask<T> task{.transform = fft::Transform<T>(device::isa_of(request), n, batch),
                   .n = n,
                   .batch = batch,
                   .outer = x.product(0, axis),

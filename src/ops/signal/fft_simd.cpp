@@ -1,7 +1,8 @@
 #include <cstdint>
 
+#include "device/cpu/dispatch.h"
 #include "device/cpu/simd.h"
-#include "ops/signal/fft.h"
+#include "ops/signal/fft_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/signal/fft_simd.cpp"
@@ -168,12 +169,13 @@ StageView<T> view(const Stage<T>& stage) {
 
 }  // namespace
 
-void run_stage(const Stage<float>& stage, Parts<const float> x, Parts<float> y) {
-  HWY_DYNAMIC_DISPATCH(stage_float)(view(stage), x, y);
+void run_stage(device::Isa isa, const Stage<float>& stage, Parts<const float> x, Parts<float> y) {
+  device::chosen(HWY_DISPATCH_TABLE(stage_float), isa)(view(stage), x, y);
 }
 
-void run_stage(const Stage<double>& stage, Parts<const double> x, Parts<double> y) {
-  HWY_DYNAMIC_DISPATCH(stage_double)(view(stage), x, y);
+void run_stage(device::Isa isa, const Stage<double>& stage, Parts<const double> x,
+               Parts<double> y) {
+  device::chosen(HWY_DISPATCH_TABLE(stage_double), isa)(view(stage), x, y);
 }
 
 }  // namespace onnxgrad::ops::fft

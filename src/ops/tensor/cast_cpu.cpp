@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "device/cpu/convert.h"
+#include "device/cpu_options.h"
 #include "onnxgrad/error.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
@@ -158,7 +159,8 @@ void run_text_cast(const TextData& cast, KernelArgs args) {
 KernelOffer offer_text_cast(const KernelRequest& request, DataType to) {
   const bool to_integer = is_integer(to);
   TextData data{
-      .convert = device::find_conversion(to_integer ? DataType::kInt64 : DataType::kFloat64, to),
+      .convert = device::find_conversion(device::isa_of(request),
+                                         to_integer ? DataType::kInt64 : DataType::kFloat64, to),
       .element_bytes = size_bits(to) / 8,
       .count = request.inputs[0].dims.num_elements(),
       .to_integer = to_integer};

@@ -1,6 +1,7 @@
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Concat and Split: one strided copy per part. The whole is [outer, length, inner].
 
@@ -27,8 +28,8 @@ void run_split(const PartsData& parts, KernelArgs args) {
 }
 
 // Plans the copy between rows [start, start + length) of the whole tensor and the part.
-CopyPlan plan_part(const Dims& whole, std::size_t axis, std::int64_t start, std::int64_t length,
-                   std::int64_t bytes, bool into_whole) {
+CopyPlan plan_part(device::Isa isa, const Dims& whole, std::size_t axis, std::int64_t start,
+                   std::int64_t length, std::int64_t bytes, bool into_whole) {
   const std::int64_t inner = whole.product(axis + 1, whole.rank());
   const std::vector<std::int64_t> whole_strides{whole[axis] * inner, inner, 1};
   const std::vector<std::int64_t> part_strides{length * inner, inner, 1};
@@ -37,7 +38,7 @@ CopyPlan plan_part(const Dims& whole, std::size_t axis, std::int64_t start, std:
                    .source_strides = into_whole ? part_strides : whole_strides,
                    .target_strides = into_whole ? whole_strides : part_strides};
   (into_whole ? copy.target_offset : copy.source_offset) = start * inner;
-  return plan_copy(copy);
+  return plan_copy(copy, isa);
 }
 
 KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
@@ -52,7 +53,8 @@ KernelOffer offer_parts(const KernelRequest& request, const TensorDesc& whole,
   std::int64_t start = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].is_present() && lengths[i] > 0) {
-      data.parts.push_back(plan_part(whole.dims, axis, start, lengths[i], bytes, into_whole));
+      data.parts.push_back(plan_part(device::isa_of(request), whole.dims, axis, start, lengths[i],
+                                     bytes, into_whole));
       data.part_args.push_back(into_whole ? i : request.inputs.size() + i);
     }
     start += lengths[i];

@@ -1,6 +1,7 @@
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Expand and Tile: copies from a view with stride zero along repeated axes.
 
@@ -29,8 +30,9 @@ KernelOffer offer_expand(const KernelRequest& request) {
     const bool is_repeated = i < lead || from[i - lead] == 1;
     copy.source_strides.push_back(is_repeated ? 0 : strides[i - lead]);
   }
-  return prepared<run_repeat>(RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
-                              "strided copy");
+  return prepared<run_repeat>(
+      RepeatData{plan_copy(copy, device::isa_of(request), request.threads), request.inputs.size()},
+      "strided copy");
 }
 
 // Axis a of the output is viewed as [repeats_a, dim_a].
@@ -48,8 +50,9 @@ KernelOffer offer_tile(const KernelRequest& request) {
     copy.source_strides.insert(copy.source_strides.end(), {0, from_strides[i]});
     copy.target_strides.insert(copy.target_strides.end(), {from[i] * to_strides[i], to_strides[i]});
   }
-  return prepared<run_repeat>(RepeatData{plan_copy(copy, request.threads), request.inputs.size()},
-                              "strided copy");
+  return prepared<run_repeat>(
+      RepeatData{plan_copy(copy, device::isa_of(request), request.threads), request.inputs.size()},
+      "strided copy");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Reference kernels of the gathering operators. Every index is checked when the step runs.
 

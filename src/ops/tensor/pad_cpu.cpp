@@ -2,9 +2,10 @@
 #include <array>
 #include <cstring>
 
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Pad. Mode "constant" fills the output and copies the kept elements; the other modes compute, for
 // each axis, the input index of each output index.
@@ -85,12 +86,13 @@ KernelOffer offer_constant(const KernelRequest& request, const Pads& pads, std::
   }
   const bool has_value = request.has_input(2);
   if (has_value && bytes > 8) return decline_dtype(request, request.inputs[0].dtype);
-  return prepared<run_constant>(ConstantData{.copy = plan_copy(copy, request.threads),
-                                             .element_bytes = bytes,
-                                             .num_outputs = to.num_elements(),
-                                             .has_value = has_value,
-                                             .output_arg = request.inputs.size()},
-                                "strided copy");
+  return prepared<run_constant>(
+      ConstantData{.copy = plan_copy(copy, device::isa_of(request), request.threads),
+                   .element_bytes = bytes,
+                   .num_outputs = to.num_elements(),
+                   .has_value = has_value,
+                   .output_arg = request.inputs.size()},
+      "strided copy");
 }
 
 // Returns the input index of output index `i`, counted from the first kept one, so negative in the

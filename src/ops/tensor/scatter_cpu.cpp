@@ -4,7 +4,7 @@
 
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 // Reference kernels of the scattering operators: copy the data, then apply the updates in order
 // (the result is the same on every run; the last of several overwriting updates wins). Every index

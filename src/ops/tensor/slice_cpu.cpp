@@ -1,8 +1,9 @@
 #include <algorithm>
 
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 namespace onnxgrad::ops::slice_cpu {
 namespace {
@@ -57,8 +58,9 @@ KernelOffer offer_slice(const KernelRequest& request) {
     // A single element needs no stride; the product with a huge step could overflow.
     copy.source_strides[axis] = to[axis] == 1 ? 0 : stride * steps[i];
   }
-  return prepared<run_slice>(SliceData{plan_copy(copy, request.threads), request.inputs.size()},
-                             "strided copy");
+  return prepared<run_slice>(
+      SliceData{plan_copy(copy, device::isa_of(request), request.threads), request.inputs.size()},
+      "strided copy");
 }
 
 }  // namespace

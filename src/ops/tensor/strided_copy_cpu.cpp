@@ -1,4 +1,4 @@
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 #include <algorithm>
 #include <array>
@@ -94,18 +94,20 @@ void copy_axis(const std::byte* source, std::byte* target, const Axis& axis,
 
 // Transposes with SIMD; Number is a type of the size of an element.
 template <class Number>
-void transpose_numbers(const std::byte* source, std::byte* target, const Axis& rows,
-                       const Axis& columns) {
+void transpose_numbers(device::Isa isa, const std::byte* source, std::byte* target,
+                       const Axis& rows, const Axis& columns) {
   constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Number));
-  device::gemm_target<Number>().transpose(
+  device::gemm_target<Number>(isa).transpose(
       reinterpret_cast<const Number*>(source), columns.source_stride / kBytes,
       reinterpret_cast<Number*>(target), rows.target_stride / kBytes, columns.size, rows.size);
 }
 
 template <class T>
-void copy_tiles(const std::byte* source, std::byte* target, const Axis& rows, const Axis& columns) {
-  if constexpr (sizeof(T) == 4) return transpose_numbers<float>(source, target, rows, columns);
-  if constexpr (sizeof(T) == 8) return transpose_numbers<double>(source, target, rows, columns);
+void copy_tiles(device::Isa isa, const std::byte* source, std::byte* target, const Axis& rows,
+                const Axis& columns) {
+  if constexpr (sizeof(T) == 4) return transpose_numbers<float>(isa, source, target, rows, columns);
+  if constexpr (sizeof(T) == 8)
+    return transpose_numbers<double>(isa, source, target, rows, columns);
   for (std::int64_t r = 0; r < rows.size; r += kTile) {
     const std::int64_t last_row = std::min(r + kTile, rows.size);
     for (std::int64_t c = 0; c < columns.size; c += kTile) {
@@ -130,8 +132,8 @@ std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims) {
   return strides;
 }
 
-CopyPlan plan_copy(const CopyRequest& request, int threads) {
-  CopyPlan plan;
+CopyPlan plan_copy(const CopyRequest& request, device::Isa isa, int threads) {
+  CopyPlan plan{.isa = isa};
   if (std::ranges::find(request.sizes, 0) != request.sizes.end()) return plan;
   plan.source_offset = request.source_offset * request.element_bytes;
   plan.target_offset = request.target_offset * request.element_bytes;
@@ -169,7 +171,8 @@ void copy_some(const CopyPlan& plan, std::int64_t count, const std::byte* source
   while (true) {
     if (plan.is_tiled) {
       with_element_type(plan.block_bytes, [&](auto element) {
-        copy_tiles<decltype(element)>(source, target, axis_at(outer), plan.axes[outer + 1]);
+        copy_tiles<decltype(element)>(plan.isa, source, target, axis_at(outer),
+                                      plan.axes[outer + 1]);
       });
     } else {
       copy_axis(source, target, axis_at(outer), plan.block_bytes);

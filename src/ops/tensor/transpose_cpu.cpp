@@ -1,6 +1,7 @@
+#include "device/cpu_options.h"
 #include "opdef/kernel.h"
 #include "ops/kernel_support.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 
 namespace onnxgrad::ops::transpose_cpu {
 namespace {
@@ -22,7 +23,8 @@ KernelOffer offer_transpose(const KernelRequest& request) {
     copy.source_strides.push_back(strides[static_cast<std::size_t>(axis)]);
   }
   copy.target_strides = dense_strides(copy.sizes);
-  return prepared<run_transpose>(plan_copy(copy, request.threads), "strided copy");
+  return prepared<run_transpose>(plan_copy(copy, device::isa_of(request), request.threads),
+                                 "strided copy");
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "device/testing/instruction_sets.h"
-#include "ops/tensor/strided_copy.h"
+#include "ops/tensor/strided_copy_cpu.h"
 #include "ops/testing/op_case.h"
 
 namespace onnxgrad::ops_test {
@@ -64,7 +64,7 @@ namespace transpose {
 
 // y[c, a, b] = x[a, b, c], or with `swaps` y[a, c, b].
 template <class T>
-void check_copy(bool swaps, int threads) {
+void check_copy(bool swaps, int threads, device::Isa isa) {
   constexpr std::int64_t kA = 5;
   constexpr std::int64_t kB = 131;
   constexpr std::int64_t kC = 219;
@@ -75,7 +75,7 @@ void check_copy(bool swaps, int threads) {
   copy.source_strides = {1, kB * kC, kC};
   if (swaps) copy.sizes = {kA, kC, kB}, copy.source_strides = {kB * kC, 1, kC};
   copy.target_strides = ops::dense_strides(copy.sizes);
-  const ops::CopyPlan plan = ops::plan_copy(copy, threads);
+  const ops::CopyPlan plan = ops::plan_copy(copy, isa, threads);
   EXPECT_EQ(plan.threads > 1, threads > 1);
   ops::run_copy(plan, reinterpret_cast<const std::byte*>(x.data()),
                 reinterpret_cast<std::byte*>(y.data()));
@@ -95,12 +95,12 @@ void check_copy(bool swaps, int threads) {
 }  // namespace transpose
 
 TEST(StridedCopy, TransposesWithAnyInstructionSetAndThreads) {
-  device::for_each_instruction_set([] {
+  device::for_each_instruction_set([](const device::CpuOptions& cpu) {
     for (const int threads : {1, 3}) {
       for (const bool swaps : {false, true}) {
-        transpose::check_copy<std::int16_t>(swaps, threads);
-        transpose::check_copy<float>(swaps, threads);
-        transpose::check_copy<std::int64_t>(swaps, threads);
+        transpose::check_copy<std::int16_t>(swaps, threads, cpu.isa);
+        transpose::check_copy<float>(swaps, threads, cpu.isa);
+        transpose::check_copy<std::int64_t>(swaps, threads, cpu.isa);
       }
     }
   });

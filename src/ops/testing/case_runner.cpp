@@ -106,7 +106,7 @@ BuiltCase build_case(const OpCase& op_case, const CaseVariant& variant,
 
 CaseResult run_case(const OpCase& op_case, const BuiltCase& built, const RunOptions& options,
                     const runtime::Engine& engine) {
-  const runtime::ExecutorOptions executor_options{.fuse = options.fuse};
+  const runtime::ExecutorOptions executor_options{.fuse = options.fuse, .cpu = options.cpu};
   runtime::Executor forward(built.forward, engine, executor_options);
   CaseResult result{.outputs = forward.run(built.inputs), .seeds = {}, .gradients = {}};
   if (built.gradient == nullptr) return result;

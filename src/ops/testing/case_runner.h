@@ -43,6 +43,7 @@ struct CaseResult {
 
 struct RunOptions {
   bool fuse = true;
+  device::CpuOptions cpu = {};
 };
 
 CaseResult run_case(const OpCase& op_case, const BuiltCase& built, const RunOptions& options = {},

@@ -1,8 +1,10 @@
-#ifndef ONNXGRAD_OPS_NN_DEPTH_ROWS_H_
-#define ONNXGRAD_OPS_NN_DEPTH_ROWS_H_
+#ifndef ONNXGRAD_OPS_NN_DEPTH_ROWS_SIMD_H_
+#define ONNXGRAD_OPS_NN_DEPTH_ROWS_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
+
+#include "device/isa.h"
 
 // Depthwise convolutions of 3 x 3 and 5 x 5 with SIMD along rows of pixels, plane by plane, read in
 // place: masked loads yield the zeros around a plane.
@@ -37,12 +39,12 @@ struct Planes {
 };
 
 /// Returns true if this instruction set has masked loads as fast as full ones.
-bool has_plane_rows();
+bool has_plane_rows(device::Isa isa);
 
 /// Computes to = the convolution of each plane, then the epilogue.
 template <class T>
-void convolve_planes(const PlaneShape& shape, const Planes<T>& planes);
+void convolve_planes(device::Isa isa, const PlaneShape& shape, const Planes<T>& planes);
 
 }  // namespace onnxgrad::ops::depth
 
-#endif  // ONNXGRAD_OPS_NN_DEPTH_ROWS_H_
+#endif  // ONNXGRAD_OPS_NN_DEPTH_ROWS_SIMD_H_

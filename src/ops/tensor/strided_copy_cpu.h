@@ -1,10 +1,12 @@
-#ifndef ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
-#define ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
+#ifndef ONNXGRAD_OPS_TENSOR_STRIDED_COPY_CPU_H_
+#define ONNXGRAD_OPS_TENSOR_STRIDED_COPY_CPU_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "device/isa.h"
 
 // Strided copy between two views of the same sizes: the loop behind Transpose, Slice, Expand,
 // Concat, Split, Pad and Tile. All decisions are made once, in plan_copy.
@@ -35,10 +37,11 @@ struct CopyPlan {
   std::int64_t target_offset = 0;  // bytes
   bool is_tiled = false;           // the last two axes are a transposition
   int threads = 1;                 // threads that split the outermost axis
+  device::Isa isa = {};
 };
 
 /// Plans a copy on at most `threads` threads, on fewer if there is little to copy.
-CopyPlan plan_copy(const CopyRequest& request, int threads = 1);
+CopyPlan plan_copy(const CopyRequest& request, device::Isa isa, int threads = 1);
 
 /// Copies target[i] = source[i] for all elements of the views, which lie inside the two buffers and
 /// do not overlap.
@@ -49,4 +52,4 @@ std::vector<std::int64_t> dense_strides(std::span<const std::int64_t> dims);
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_TENSOR_STRIDED_COPY_H_
+#endif  // ONNXGRAD_OPS_TENSOR_STRIDED_COPY_CPU_H_

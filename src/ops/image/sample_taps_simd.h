@@ -1,7 +1,9 @@
-#ifndef ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_H_
-#define ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_H_
+#ifndef ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_SIMD_H_
+#define ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_SIMD_H_
 
 #include <cstdint>
+
+#include "device/isa.h"
 
 // Interpolation taps, with SIMD: the elements of an image that a point reads, and their weights,
 // for GridSample and its gradients. Points come in blocks, whose arrays have rows of `stride`
@@ -79,10 +81,10 @@ struct TapTable {
                        T* dgrid) = nullptr;
 };
 
-/// Returns the table of the best instruction set of this machine.
+/// Returns the table of an instruction set.
 template <class T>
-const TapTable<T>& tap_table();
+const TapTable<T>& tap_table(device::Isa isa);
 
 }  // namespace onnxgrad::ops::sample
 
-#endif  // ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_H_
+#endif  // ONNXGRAD_OPS_IMAGE_SAMPLE_TAPS_SIMD_H_

@@ -1,5 +1,5 @@
-#ifndef ONNXGRAD_OPS_NN_CONV_TASK_H_
-#define ONNXGRAD_OPS_NN_CONV_TASK_H_
+#ifndef ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_
+#define ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "device/isa.h"
 #include "opdef/kernel.h"
 #include "ops/nn/conv.h"
 
@@ -26,6 +27,7 @@ struct ConvTask {
   int y = -1;
   int bias = -1;  ///< per channel of the result; -1: none
   int scratch = -1;
+  device::Isa isa = {};
   // onnxgrad.fused.Conv only: y = clamp(convolution + residual, low, high).
   int residual = -1;
   float low = -std::numeric_limits<float>::infinity();
@@ -79,4 +81,4 @@ void finish_weights(const ConvTask& task, KernelArgs args, const T* from, std::i
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_NN_CONV_TASK_H_
+#endif  // ONNXGRAD_OPS_NN_CONV_TASK_CPU_H_

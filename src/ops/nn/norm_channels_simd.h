@@ -1,10 +1,11 @@
-#ifndef ONNXGRAD_OPS_NN_NORM_CHANNELS_H_
-#define ONNXGRAD_OPS_NN_NORM_CHANNELS_H_
+#ifndef ONNXGRAD_OPS_NN_NORM_CHANNELS_SIMD_H_
+#define ONNXGRAD_OPS_NN_NORM_CHANNELS_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
 
 #include "base/f16.h"
+#include "device/isa.h"
 
 // Batch normalisation of one channel of images fused with its neighbours: the sum with a residual,
 // the ReLU or Clip after it, and their masks before its gradient. With SIMD, in float32; elements
@@ -46,9 +47,9 @@ struct ForwardFunctions {
                     E* y) = nullptr;
 };
 
-/// Returns the functions of the best instruction set of this machine.
+/// Returns the functions of an instruction set.
 template <class E>
-ForwardFunctions<E> forward_functions();
+ForwardFunctions<E> forward_functions(device::Isa isa);
 
 /// Condition under which a cotangent passes.
 enum class Mask : std::uint8_t {
@@ -88,8 +89,8 @@ struct GradFunctions {
 
 /// Returns the functions for G = X, and for float cotangents with f16 or bf16 images.
 template <class G, class X>
-GradFunctions<G, X> grad_functions();
+GradFunctions<G, X> grad_functions(device::Isa isa);
 
 }  // namespace onnxgrad::ops::channels
 
-#endif  // ONNXGRAD_OPS_NN_NORM_CHANNELS_H_
+#endif  // ONNXGRAD_OPS_NN_NORM_CHANNELS_SIMD_H_

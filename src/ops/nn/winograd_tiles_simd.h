@@ -1,8 +1,10 @@
-#ifndef ONNXGRAD_OPS_NN_WINOGRAD_TILES_H_
-#define ONNXGRAD_OPS_NN_WINOGRAD_TILES_H_
+#ifndef ONNXGRAD_OPS_NN_WINOGRAD_TILES_SIMD_H_
+#define ONNXGRAD_OPS_NN_WINOGRAD_TILES_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
+
+#include "device/isa.h"
 
 // Transforms of Winograd's minimal filtering for tiles of 6 x 6, with SIMD over channels. A kernel
 // of r x r (3 or 5) gives m x m results per tile, m = 7 - r, through products at the 36 pairs of
@@ -25,20 +27,21 @@ inline constexpr std::int64_t kPoints = kTile * kTile;
 constexpr std::int64_t results_per_tile(std::int64_t kernel) { return kTile + 1 - kernel; }
 
 /// to = B^T x B. pixels: [36].
-void transform_source(const float* const* pixels, std::int64_t n, float* to, std::ptrdiff_t plane);
+void transform_source(device::Isa isa, const float* const* pixels, std::int64_t n, float* to,
+                      std::ptrdiff_t plane);
 /// to = A dy A^T. pixels: [m * m].
-void transform_gradient(std::int64_t kernel, const float* const* pixels, std::int64_t n, float* to,
-                        std::ptrdiff_t plane);
+void transform_gradient(device::Isa isa, std::int64_t kernel, const float* const* pixels,
+                        std::int64_t n, float* to, std::ptrdiff_t plane);
 /// to = G w G^T. taps: [r * r] pixels with stride `step` (negative: kernel rotated by 180 degrees).
-void transform_weights(std::int64_t kernel, const float* taps, std::ptrdiff_t step, std::int64_t n,
-                       float* to, std::ptrdiff_t plane);
+void transform_weights(device::Isa isa, std::int64_t kernel, const float* taps, std::ptrdiff_t step,
+                       std::int64_t n, float* to, std::ptrdiff_t plane);
 /// pixels = A^T sums A + bias. pixels: [m * m], nullptr for those outside the image; bias: [n].
-void write_results(std::int64_t kernel, const float* sums, std::ptrdiff_t plane, const float* bias,
-                   std::int64_t n, float* const* pixels);
+void write_results(device::Isa isa, std::int64_t kernel, const float* sums, std::ptrdiff_t plane,
+                   const float* bias, std::int64_t n, float* const* pixels);
 /// taps = G^T sums G. taps: [r * r] pixels with stride `step`.
-void write_weights(std::int64_t kernel, const float* sums, std::ptrdiff_t plane, std::int64_t n,
-                   float* taps, std::ptrdiff_t step);
+void write_weights(device::Isa isa, std::int64_t kernel, const float* sums, std::ptrdiff_t plane,
+                   std::int64_t n, float* taps, std::ptrdiff_t step);
 
 }  // namespace onnxgrad::ops::winograd
 
-#endif  // ONNXGRAD_OPS_NN_WINOGRAD_TILES_H_
+#endif  // ONNXGRAD_OPS_NN_WINOGRAD_TILES_SIMD_H_

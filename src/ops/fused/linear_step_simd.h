@@ -1,7 +1,9 @@
-#ifndef ONNXGRAD_OPS_FUSED_LINEAR_STEP_H_
-#define ONNXGRAD_OPS_FUSED_LINEAR_STEP_H_
+#ifndef ONNXGRAD_OPS_FUSED_LINEAR_STEP_SIMD_H_
+#define ONNXGRAD_OPS_FUSED_LINEAR_STEP_SIMD_H_
 
 #include <cstdint>
+
+#include "device/isa.h"
 
 namespace onnxgrad::ops {
 
@@ -29,10 +31,10 @@ struct LinearStepCall {
 template <class T>
 using LinearStepFn = typename LinearStepCall<T>::Sums (*)(const LinearStepCall<T>& call);
 
-/// Returns the fastest kernel of this processor.
-LinearStepFn<float> linear_step_float(std::int64_t features);
-LinearStepFn<double> linear_step_double(std::int64_t features);
+/// Returns the fastest kernel of an instruction set.
+LinearStepFn<float> linear_step_float(device::Isa isa, std::int64_t features);
+LinearStepFn<double> linear_step_double(device::Isa isa, std::int64_t features);
 
 }  // namespace onnxgrad::ops
 
-#endif  // ONNXGRAD_OPS_FUSED_LINEAR_STEP_H_
+#endif  // ONNXGRAD_OPS_FUSED_LINEAR_STEP_SIMD_H_

@@ -1,8 +1,9 @@
-#ifndef ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
-#define ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
+#ifndef ONNXGRAD_OPS_RECURRENT_CELL_STEPS_SIMD_H_
+#define ONNXGRAD_OPS_RECURRENT_CELL_STEPS_SIMD_H_
 
 #include <cstdint>
 
+#include "device/isa.h"
 #include "ops/recurrent/cell.h"
 
 // Element-wise part of one step of a recurrent operator, with SIMD, for some rows (sequences). All
@@ -110,10 +111,10 @@ struct StepTable {
                       std::int64_t columns, T* sums) = nullptr;
 };
 
-/// Returns the table of the best instruction set of this machine.
+/// Returns the table of an instruction set.
 template <class T>
-const StepTable<T>& step_table();
+const StepTable<T>& step_table(device::Isa isa);
 
 }  // namespace onnxgrad::ops::recurrent
 
-#endif  // ONNXGRAD_OPS_RECURRENT_CELL_STEPS_H_
+#endif  // ONNXGRAD_OPS_RECURRENT_CELL_STEPS_SIMD_H_

@@ -1,9 +1,11 @@
-#ifndef ONNXGRAD_OPS_SIGNAL_FFT_H_
-#define ONNXGRAD_OPS_SIGNAL_FFT_H_
+#ifndef ONNXGRAD_OPS_SIGNAL_FFT_CPU_H_
+#define ONNXGRAD_OPS_SIGNAL_FFT_CPU_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include "device/isa.h"
 
 // Fast Fourier transforms of any length: Stockham's algorithm with the radices 4, 2, 3, 5 and other
 // primes up to 13; lengths with larger prime factors use Bluestein's algorithm (A linear filtering
@@ -31,14 +33,14 @@ struct Stage {
 };
 
 /// y[stride * (radix * p + j) + q] = w_p^j * sum over k of x[stride * (p + m * k) + q] * root^(jk).
-void run_stage(const Stage<float>& stage, Parts<const float> x, Parts<float> y);
-void run_stage(const Stage<double>& stage, Parts<const double> x, Parts<double> y);
+void run_stage(device::Isa isa, const Stage<float>& stage, Parts<const float> x, Parts<float> y);
+void run_stage(device::Isa isa, const Stage<double>& stage, Parts<const double> x, Parts<double> y);
 
 /// y[k] = sum over t in [0, n) of x[t] exp(-2 pi i k t / n), for `batch` signals at once.
 template <class T>
 class Transform {
  public:
-  Transform(std::int64_t n, std::int64_t batch);
+  Transform(device::Isa isa, std::int64_t n, std::int64_t batch);
   /// Returns the scratch size, in elements of T.
   std::int64_t scratch() const;
   /// Transforms x: [n, batch], which is overwritten, to y: [n, batch]; no overlap.
@@ -48,6 +50,7 @@ class Transform {
   void stockham(Parts<T> x, Parts<T> y) const;
   void bluestein(Parts<T> x, Parts<T> y, T* scratch) const;
 
+  device::Isa isa_;
   std::int64_t n_;
   std::int64_t batch_;
   std::vector<Stage<T>> stages_;
@@ -59,4 +62,4 @@ class Transform {
 
 }  // namespace onnxgrad::ops::fft
 
-#endif  // ONNXGRAD_OPS_SIGNAL_FFT_H_
+#endif  // ONNXGRAD_OPS_SIGNAL_FFT_CPU_H_

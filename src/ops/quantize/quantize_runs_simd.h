@@ -1,8 +1,10 @@
-#ifndef ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
-#define ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
+#ifndef ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_SIMD_H_
+#define ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_SIMD_H_
 
 #include <cstdint>
 #include <tuple>
+
+#include "device/isa.h"
 
 // Inner loops of QuantizeLinear and DequantizeLinear, with SIMD: `count` elements that share one
 // scale or, in the functions named `each`, have one scale each.
@@ -34,9 +36,9 @@ using RunTables =
                DequantizeTable<std::uint8_t>, DequantizeTable<std::int16_t>,
                DequantizeTable<std::uint16_t>, DequantizeTable<std::int32_t>>;
 
-/// Returns the functions of the best instruction set of this machine.
-const RunTables& run_tables();
+/// Returns the functions of an instruction set.
+const RunTables& run_tables(device::Isa isa);
 
 }  // namespace onnxgrad::ops::quantize
 
-#endif  // ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_H_
+#endif  // ONNXGRAD_OPS_QUANTIZE_QUANTIZE_RUNS_SIMD_H_

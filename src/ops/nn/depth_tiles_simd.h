@@ -1,8 +1,10 @@
-#ifndef ONNXGRAD_OPS_NN_DEPTH_TILES_H_
-#define ONNXGRAD_OPS_NN_DEPTH_TILES_H_
+#ifndef ONNXGRAD_OPS_NN_DEPTH_TILES_SIMD_H_
+#define ONNXGRAD_OPS_NN_DEPTH_TILES_SIMD_H_
 
 #include <cstddef>
 #include <cstdint>
+
+#include "device/isa.h"
 
 // Inner loops of depthwise convolutions, with SIMD over channels: a pixel is one vector of
 // depth_lanes channels, and every channel has its own kernel.
@@ -38,12 +40,12 @@ struct DepthSums {
 
 /// Returns the number of channels of a pixel.
 template <class T>
-std::int64_t depth_lanes();
+std::int64_t depth_lanes(device::Isa isa);
 template <class T>
-void add_results(const DepthResults<T>& results);
+void add_results(device::Isa isa, const DepthResults<T>& results);
 template <class T>
-void add_sums(const DepthSums<T>& sums);
+void add_sums(device::Isa isa, const DepthSums<T>& sums);
 
 }  // namespace onnxgrad::ops::depth
 
-#endif  // ONNXGRAD_OPS_NN_DEPTH_TILES_H_
+#endif  // ONNXGRAD_OPS_NN_DEPTH_TILES_SIMD_H_

@@ -1,7 +1,9 @@
-#ifndef ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_H_
-#define ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_H_
+#ifndef ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_SIMD_H_
+#define ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_SIMD_H_
 
 #include <cstdint>
+
+#include "device/isa.h"
 
 // Interpolation: weighted sums of a few elements or rows of an image.
 
@@ -97,11 +99,11 @@ void add_gathered(const T* __restrict x, const Taps<T>& taps, const T* __restric
 
 /// y[i] = sum over t of weights[t] * x[offsets[t] + i], i in [0, n), with SIMD. At least one tap;
 /// y may be one of the rows.
-void sum_rows(const float* x, const std::int64_t* offsets, const float* weights, std::int64_t taps,
-              std::int64_t n, float* y);
-void sum_rows(const double* x, const std::int64_t* offsets, const double* weights,
+void sum_rows(device::Isa isa, const float* x, const std::int64_t* offsets, const float* weights,
+              std::int64_t taps, std::int64_t n, float* y);
+void sum_rows(device::Isa isa, const double* x, const std::int64_t* offsets, const double* weights,
               std::int64_t taps, std::int64_t n, double* y);
 
 }  // namespace onnxgrad::ops::weighted
 
-#endif  // ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_H_
+#endif  // ONNXGRAD_OPS_IMAGE_WEIGHTED_SUMS_SIMD_H_

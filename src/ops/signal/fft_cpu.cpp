@@ -1,4 +1,4 @@
-#include "ops/signal/fft.h"
+#include "ops/signal/fft_cpu.h"
 
 #include <algorithm>
 #include <bit>
@@ -57,7 +57,8 @@ Parts<const T> constant(Parts<T> x) {
 }  // namespace
 
 template <class T>
-Transform<T>::Transform(std::int64_t n, std::int64_t batch) : n_(n), batch_(batch) {
+Transform<T>::Transform(device::Isa isa, std::int64_t n, std::int64_t batch)
+    : isa_(isa), n_(n), batch_(batch) {
   const std::vector<std::int64_t> found = radices(n);
   if (!found.empty() || n == 1) {
     std::int64_t length = n;
@@ -70,9 +71,9 @@ Transform<T>::Transform(std::int64_t n, std::int64_t batch) : n_(n), batch_(batc
     return;
   }
   const auto m = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(2 * n - 1)));
-  inner_ = std::make_shared<const Transform>(m, batch);
+  inner_ = std::make_shared<const Transform>(isa, m, batch);
   // The filter is transformed once, in double.
-  const Transform<double> precise(m, 1);
+  const Transform<double> precise(isa, m, 1);
   const auto size = static_cast<std::size_t>(m);
   std::vector<double> re(size), im(size), out_re(size), out_im(size);
   std::vector<double> scratch(static_cast<std::size_t>(precise.scratch()));
@@ -110,7 +111,7 @@ void Transform<T>::stockham(Parts<T> x, Parts<T> y) const {
   Parts<T> from = x;
   Parts<T> to = y;
   for (const Stage<T>& stage : stages_) {
-    run_stage(stage, constant(from), to);
+    run_stage(isa_, stage, constant(from), to);
     std::swap(from, to);
   }
   if (from.re == y.re) return;
