@@ -67,7 +67,7 @@ docs-test: build ## the examples of the documents, and their tables beside the c
 	@$(pytest_env) python -m pytest -n $(jobs) -q tests/python/test_docs.py tests/python/test_generated.py \
 	  tests/python/test_migration_guide.py tests/python/test_seed_examples.py
 
-interop: build ## the tests about other libraries' models and arrays with torch, JAX, polars, datasets (2 GB, build/interop)
+interop: build ## the tests about other libraries' models and arrays with torch, PEFT, JAX, polars, datasets (3 GB, build/interop)
 	@scripts/interop.sh
 
 lint: build ## formatting, types, layers, file lengths, comments; clang-tidy on changed files
